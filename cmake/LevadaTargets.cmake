@@ -1,0 +1,48 @@
+# How Levada's own targets are compiled, and how a module's folder becomes part of the library and of the tests.
+
+function(levada_configure target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+  if(LEVADA_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE})
+  endif()
+endfunction()
+
+# Adds the sources of levada/<module> to the library, but for tests and the command's main.
+function(levada_add_module library module)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/levada/${module}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
+  target_sources(${library} PRIVATE ${sources})
+endfunction()
+
+# One test program of a module's *_test.cc files; ctest runs it as one test, with a label by the module's name.
+function(levada_add_module_tests module)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/levada/${module}/*_test.cc)
+  if(sources)
+    string(REPLACE "/" "_" name ${module})
+    levada_add_test(${name}_test SOURCES ${sources})
+  endif()
+endfunction()
+
+# levada_add_test(name SOURCES a.cc ... [RANKS 1 2 4] [TIMEOUT seconds] [LABELS l...])
+# A GoogleTest program. With RANKS it is run once for each number, which stands in the environment as LEVADA_TEST_RANKS.
+function(levada_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;RANKS;LABELS" ${ARGN})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  levada_configure(${name})
+  target_link_libraries(${name} PRIVATE levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest GTest::gmock
+                                        GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(NOT arg_RANKS)
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  endif()
+  foreach(ranks IN LISTS arg_RANKS)
+    add_test(NAME ${name}_${ranks} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name}_${ranks} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
+                                                     ENVIRONMENT LEVADA_TEST_RANKS=${ranks})
+  endforeach()
+endfunction()

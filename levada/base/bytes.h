@@ -1,0 +1,99 @@
+// Bytes, the arithmetic that sizes from outside need, and a reader and a writer of little-endian fields.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace levada {
+
+using ByteView = std::span<const std::byte>;
+using Bytes = std::vector<std::byte>;
+
+inline ByteView as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+inline std::string_view as_text(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// The next multiple of `alignment`, a power of two.
+constexpr std::size_t align_up(std::size_t value, std::size_t alignment) {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+
+/// Sum and product, empty where they do not fit: for numbers that came from outside.
+constexpr std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) return std::nullopt;
+  return sum;
+}
+constexpr std::optional<std::uint64_t> checked_mul(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
+}
+
+/// "1.5 KiB", "12.5 MiB": for people.
+std::string format_bytes(std::uint64_t bytes);
+
+/// Appends little-endian fields to a growing buffer.
+class ByteWriter {
+ public:
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    const auto* from = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+  }
+  /// A 32-bit length, then the bytes. Throws InvalidArgument beyond 4 GiB.
+  void put_sized(ByteView bytes);
+  void put_sized(std::string_view text) { put_sized(as_bytes(text)); }
+
+  ByteView view() const { return bytes_; }
+  std::size_t size() const { return bytes_.size(); }
+  Bytes take() && { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+/// Reads what ByteWriter wrote, out of bytes that may lie: every read is bounded and throws CorruptMessage, with
+/// the offset counted from the start of `bytes` plus `base`. Views it returns live as long as `bytes`.
+class ByteReader {
+ public:
+  explicit ByteReader(ByteView bytes, std::size_t base = 0) : bytes_(bytes), base_(base) {}
+
+  template <typename T>
+  T get() {
+    static_assert(std::is_arithmetic_v<T>);
+    T value;
+    std::memcpy(&value, need(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  ByteView get_sized() { return need(get<std::uint32_t>()); }
+  std::string get_string() { return std::string(as_text(get_sized())); }
+  /// A 32-bit count of things of at least `least_bytes` bytes each; refused if so many cannot follow.
+  std::uint32_t get_count(std::size_t least_bytes);
+
+  std::size_t offset() const { return base_ + at_; }
+  std::size_t remaining() const { return bytes_.size() - at_; }
+  /// Throws CorruptMessage unless everything has been read.
+  void expect_end() const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+ private:
+  ByteView need(std::size_t count);
+
+  ByteView bytes_;
+  std::size_t base_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace levada

@@ -1,0 +1,85 @@
+// The exceptions that Levada throws, and the names under which they travel between ranks.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace levada {
+
+/// What went wrong, as it travels on the wire: a reader's error is thrown again on every rank.
+enum class ErrorKind : std::uint8_t {
+  invalid_argument = 1,  ///< the caller passed something that cannot work
+  timeout = 2,           ///< a deadline passed; the message names who waited for whom
+  peer_lost = 3,         ///< another rank ended without leaving
+  corrupt_message = 4,   ///< bytes from outside broke the format
+  unsupported = 5,       ///< this build, engine or machine cannot do it
+  source = 6,            ///< reading the data failed
+  engine = 7,            ///< carrying the data failed, or a rank aborted
+};
+
+/// "InvalidArgument", "Timeout", ...: the class that throw_error() throws for `kind`.
+std::string_view error_name(ErrorKind kind);
+
+/// The base of all of them. what() is one sentence that names rank, step and field where it can, and what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const noexcept { return kind_; }
+  std::string_view name() const noexcept { return error_name(kind_); }
+
+ private:
+  ErrorKind kind_;
+};
+
+class InvalidArgument : public Error {
+ public:
+  explicit InvalidArgument(const std::string& message) : Error(ErrorKind::invalid_argument, message) {}
+};
+
+class Timeout : public Error {
+ public:
+  explicit Timeout(const std::string& message) : Error(ErrorKind::timeout, message) {}
+};
+
+class PeerLost : public Error {
+ public:
+  /// `rank` is the lost one, in the numbering of the engine that throws; -1 where it is not known.
+  PeerLost(int rank, const std::string& message) : Error(ErrorKind::peer_lost, message), rank_(rank) {}
+  int rank() const noexcept { return rank_; }
+
+ private:
+  int rank_;
+};
+
+class CorruptMessage : public Error {
+ public:
+  /// `offset`: where in the bytes the format broke.
+  CorruptMessage(std::size_t offset, const std::string& message)
+      : Error(ErrorKind::corrupt_message, message), offset_(offset) {}
+  std::size_t offset() const noexcept { return offset_; }
+
+ private:
+  std::size_t offset_;
+};
+
+class Unsupported : public Error {
+ public:
+  explicit Unsupported(const std::string& message) : Error(ErrorKind::unsupported, message) {}
+};
+
+class SourceError : public Error {
+ public:
+  explicit SourceError(const std::string& message) : Error(ErrorKind::source, message) {}
+};
+
+class EngineError : public Error {
+ public:
+  explicit EngineError(const std::string& message) : Error(ErrorKind::engine, message) {}
+};
+
+/// Throws the class that belongs to `kind`; how an error of one rank is raised on another.
+[[noreturn]] void throw_error(ErrorKind kind, const std::string& message);
+
+}  // namespace levada

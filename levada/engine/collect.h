@@ -1,0 +1,28 @@
+// What every operation needs on top of an Engine's verbs, written once: calls that block, and a small all-gather.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "levada/engine/engine.h"
+
+namespace levada {
+
+/// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much.
+Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what);
+
+/// try_publish() until it is taken.
+void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline,
+             std::string_view what);
+
+/// try_take() until there is a message; empty when the channel has ended. The Timeout is explain_wait()'s sentence.
+std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what);
+
+/// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures.
+std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what);
+
+/// "rank 3 waited 30.0 s in feed for step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s": from the
+/// status board, following waiting_for from rank to rank.
+std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited);
+
+}  // namespace levada

@@ -1,0 +1,30 @@
+// The Engine contract as code: each case runs on every rank of an engine and throws what does not hold. Inproc is the
+// reference; any other engine passes the same cases.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "levada/engine/engine.h"
+
+namespace levada::conformance {
+
+/// A failed expectation: what, where, on which rank.
+class Failure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Case {
+  std::string_view name;
+  int least_ranks = 1;
+  void (*run)(const std::shared_ptr<Engine>& engine);  ///< on every rank at once; collective
+  bool ends_group = false;                             ///< whether the engine is of no use afterwards (abort)
+};
+
+std::span<const Case> cases();
+
+}  // namespace levada::conformance

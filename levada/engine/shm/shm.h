@@ -1,0 +1,33 @@
+// Ranks as processes of one host: shared memory, no names, no daemon. docs/design/shm.md tells how.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "levada/base/unique_fd.h"
+#include "levada/engine/engine.h"
+
+namespace levada::shm {
+
+struct Options {
+  /// Address space that one rank's blocks may take; memory is used only as it is written. 0: as much as the machine
+  /// and the cgroup's limit allow.
+  std::size_t memory_bytes = 0;
+  Duration timeout = std::chrono::seconds(60);  ///< for all ranks to arrive
+};
+
+/// Collective over the ranks of one host: rank 0 gathers the others over Unix sockets and hands out the shared memory.
+/// `links`: for rank 0 one connected socket to each other rank, in order (entry 0 unused); for the others entry 0
+/// alone, connected to rank 0. Throws Timeout, naming who did not arrive; PeerLost, naming who ended while starting;
+/// EngineError where memory or system calls are refused, saying how to lift it.
+std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options = {});
+
+/// The same for ranks that nobody launched together: they meet at an abstract Unix socket whose name is made from user
+/// id and `meeting` (such as MASTER_PORT and a run id). Only processes of the same user are let in.
+std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, const Options& options = {});
+
+/// Connected socket pairs for a group that is about to be started: links[r] is what rank r passes to join().
+std::vector<std::vector<UniqueFd>> make_links(int size);
+
+}  // namespace levada::shm

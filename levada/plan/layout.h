@@ -1,0 +1,61 @@
+// For each field of a Tree, where it is wanted on a mesh.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/mesh/mesh.h"
+#include "levada/mesh/placement.h"
+
+namespace levada {
+
+/// Placements by field. The first rule whose pattern matches a leaf's path holds for it; '*' in a pattern matches any
+/// run of characters. A leaf that no rule matches follows `otherwise`. At most one placement an axis and rule.
+struct Layout {
+  struct Rule {
+    std::string pattern;
+    std::vector<Placement> placements;
+    bool required = true;  ///< whether a batch without such a field is an error
+    bool operator==(const Rule&) const = default;
+  };
+  std::string name = "custom";
+  std::vector<Rule> rules;
+  std::vector<Placement> otherwise;
+  /// Stages by name, as coordinates along the pipeline axis. "first" and "last" need no entry.
+  std::map<std::string, std::vector<int>> stages;
+
+  const std::vector<Placement>& placements_of(std::string_view path) const;
+  bool operator==(const Layout&) const = default;
+
+  /// Throws InvalidArgument where the layout and the mesh do not fit: an axis that the mesh lacks and that is none of
+  /// dp, cp, tp, pp (these count as 1); a mesh axis that no rule mentions and that is none of those; a stage name that
+  /// is not defined or a stage beyond the axis; two placements on one axis.
+  void check(const Mesh& mesh) const;
+
+  /// One JSON object: {"name": "gpt", "fields": {"tokens": ["shard(dp,0)", ...]}, "optional": ["attention_mask"],
+  /// "otherwise": [...], "stages": {"mtp": [1]}}. from_json() reads bytes that may lie: InvalidArgument, saying what
+  /// is wrong and where.
+  std::string to_json() const;
+  static Layout from_json(std::string_view text);
+};
+
+namespace layouts {
+
+struct GptOptions {
+  bool attention_mask = false;      ///< whether a bool mask [batch, 1, sequence, sequence] is among the fields
+  bool broadcast_all_keys = false;  ///< middle stages get everything too
+  std::vector<int> mtp_stages;      ///< coordinates along pp of the stages that host multi-token prediction
+};
+
+/// The fields of a GPT step and the stages that need them, by the rules of Megatron-LM: the first stage tokens,
+/// position_ids (and attention_mask); the last labels, loss_mask (and attention_mask); a stage that hosts MTP all;
+/// other middle stages none. dp shards dim 0, cp zigzags the sequence, tp replicates.
+Layout gpt(const GptOptions& options = {});
+
+/// Every field sharded along dim 0 over dp and replicated along all else.
+Layout data_parallel();
+
+}  // namespace layouts
+}  // namespace levada

@@ -1,0 +1,109 @@
+// What has to move: from a source layout to a target layout, as a list of moves. Pure values: no I/O, nothing running;
+// the same on every rank without talking.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/mesh/mesh.h"
+#include "levada/plan/layout.h"
+#include "levada/plan/region.h"
+
+namespace levada {
+
+/// One leaf as a planner sees it. A leaf that is no tensor has no bits and no extents, and moves whole.
+struct Field {
+  std::string path;
+  DType dtype;
+  Shape shape;
+  bool operator==(const Field&) const = default;
+};
+
+/// Who reads: `one` rank of the world; `all` (each for itself, nothing crosses); `host`: the first rank of each host;
+/// or axes: the first rank at each coordinate along them.
+struct Readers {
+  enum class Kind : std::uint8_t { one, all, host, axes };
+  Kind kind = Kind::one;
+  std::vector<std::string> axes;
+
+  /// "one", "all", "host", "dp", "dp,pp". Throws InvalidArgument.
+  static Readers parse(std::string_view text);
+  std::string to_string() const;
+  /// The rank that reads for each rank. `host_of` gives each rank's host; it may be empty but for `host`.
+  std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;
+};
+
+/// How batches fall to the ranks along the data axis (dp): `deal` whole ones, batch t*W+d to coordinate d in round t;
+/// `split` one global batch along dim 0.
+enum class Divide : std::uint8_t { deal, split };
+
+/// The ranks to which one reader sends one and the same message a step: they want the same of the same batch.
+struct Audience {
+  int from = 0;
+  std::vector<int> to;  ///< ascending
+  int unit = 0;         ///< which batch of the round: the coordinate along dp when dealing, 0 when splitting
+  bool operator==(const Audience&) const = default;
+};
+
+/// Carry `region` of field number `field` from one rank to a set of ranks.
+struct Move {
+  int field = 0;
+  int audience = 0;
+  Region region;
+  std::uint64_t bytes = 0;  ///< of one copy
+  bool operator==(const Move&) const = default;
+};
+
+/// How a step's batches get from their readers to all ranks. Moves are sorted by audience, then field; none is empty;
+/// what goes to the same ranks from the same batch is one move.
+struct Plan {
+  Mesh mesh;
+  std::vector<Field> fields;
+  std::vector<Audience> audiences;
+  std::vector<Move> moves;
+
+  /// Moves of one audience, in the order of fields: one message.
+  std::span<const Move> moves_of(int audience) const;
+  /// Bytes that leave their readers, each multicast counted once.
+  std::uint64_t bytes_sent() const;
+  /// Bytes that arrive, counted at each rank.
+  std::uint64_t bytes_delivered() const;
+  /// Bytes that arrive at each rank.
+  std::vector<std::uint64_t> bytes_by_rank() const;
+  /// Bytes that a reader holds for one step at most: its batches and its messages.
+  std::uint64_t peak_bytes() const;
+
+  /// For people: one row an audience and field, then the sums; long lists of ranks as ranges.
+  std::string to_table() const;
+  /// One JSON object: mesh, fields, audiences, moves, bytes_sent, bytes_delivered, edges [{from, to, bytes}],
+  /// peak_bytes.
+  std::string to_json() const;
+  bool operator==(const Plan&) const = default;
+};
+
+struct FanOutOptions {
+  Readers readers;
+  Divide divide = Divide::deal;
+  std::vector<int> host_of;  ///< each rank's host; needed for Readers::Kind::host alone
+};
+
+/// The audiences of a feed, which depend on mesh and layout alone, not on what a batch holds: every rank is in exactly
+/// one. Ordered by reader, then unit, then first rank. Linear in the number of ranks. Throws InvalidArgument as
+/// Layout::check() does.
+std::vector<Audience> fan_out_audiences(const Layout& layout, const Mesh& mesh, const FanOutOptions& options);
+
+/// The plan of one step. `fields`: those of one batch as its reader holds it (dealing: one of the dealt ones;
+/// splitting: the global one). Throws InvalidArgument: a required field that is missing; a dimension that a field
+/// lacks; an extent that does not divide, naming field, extent and divisor.
+Plan plan_fan_out(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
+                  const FanOutOptions& options);
+
+/// The same for one reader alone and audiences already known: only the audiences with that unit get moves. What a
+/// feed calls when a batch of another shape comes along.
+std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
+                            std::span<const Audience> audiences, int unit, const FanOutOptions& options);
+
+}  // namespace levada

@@ -1,0 +1,58 @@
+// A part of a tensor: along each dimension a list of ranges, taken in order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/tensor/tensor.h"
+
+namespace levada {
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+  auto operator<=>(const Range&) const = default;
+};
+
+/// Ranges of one dimension, in the order in which they lie in the part; neighbours merged, none empty.
+using Ranges = std::vector<Range>;
+
+/// The product of its dimensions' ranges. A value.
+class Region {
+ public:
+  Region() = default;
+  /// All of `shape`.
+  explicit Region(const Shape& shape);
+
+  const std::vector<Ranges>& dims() const { return dims_; }
+  /// Extents of the part, once its ranges are laid side by side.
+  Shape shape() const;
+  std::size_t element_count() const;
+  /// Whether this is all of a tensor of that shape, in order.
+  bool covers(const Shape& shape) const;
+
+  /// Keeps part `index` of `count` equal parts along `dim`, counted within this region. The caller has checked that
+  /// the extent divides.
+  void keep_part(std::size_t dim, std::int64_t index, std::int64_t count);
+  /// Keeps chunks `index` and 2*count-1-index of 2*count equal ones along `dim`.
+  void keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count);
+
+  bool operator==(const Region&) const = default;
+  /// "[0:8, 0:512 3584:4096]".
+  std::string to_string() const;
+
+ private:
+  std::vector<Ranges> dims_;
+};
+
+/// Copies the region's elements of `from` to `to` in C order of the part; counted as payload copied.
+void copy_region(const TensorView& from, const Region& region, std::byte* to);
+
+/// The region as a view of the same memory where one view can show it (one range a dimension); empty elsewhere.
+std::optional<TensorView> view_region(const TensorView& from, const Region& region);
+
+}  // namespace levada

@@ -1,0 +1,42 @@
+// Where samples come from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "levada/tensor/tensor.h"
+#include "levada/tree/tree.h"
+
+namespace levada {
+
+/// Counters of a reader since it was made.
+struct ReadStats {
+  std::uint64_t bytes_read = 0;      ///< from storage, for samples
+  std::uint64_t bytes_consumed = 0;  ///< of the stored data that the samples given out consist of
+  std::uint64_t index_bytes = 0;     ///< from storage, to index it
+};
+
+/// An endless or ended row of samples, numbered from 0 over all epochs; number g names the same sample whoever asks.
+/// One thread at a time.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  /// Samples in all; empty when that shows only at the end.
+  virtual std::optional<std::int64_t> size() const = 0;
+
+  /// Samples [first, first + count) as one batch, its tensors asked of `memory`; empty when not all of them are there.
+  /// Calls come with rising `first`; a source without random access reads what lies between and drops it. Throws
+  /// SourceError, naming file and place; whatever else it throws reaches every rank as one.
+  virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
+
+  /// Position before sample `next`, from which another run can go on: portable bytes.
+  virtual Bytes cursor(std::int64_t next) const = 0;
+
+  /// What it is doing, for the status board: "reading corpus.jsonl". Any thread may ask.
+  virtual std::string activity() const = 0;
+  virtual ReadStats stats() const = 0;
+};
+
+}  // namespace levada

@@ -1,0 +1,131 @@
+// Tensors: TensorView borrows, Tensor keeps its memory alive.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "levada/base/bytes.h"
+#include "levada/tensor/dtype.h"
+#include "levada/tensor/shape.h"
+
+namespace levada {
+
+/// DLPack's DLDevice. {1, 0} is this machine's memory.
+struct Device {
+  std::int32_t type = 1;
+  std::int32_t index = 0;
+  bool operator==(const Device&) const = default;
+  bool is_cpu() const { return type == 1; }
+};
+
+/// Elements that lie in somebody else's memory; never writes. A value; the memory must outlive it.
+class TensorView {
+ public:
+  TensorView() = default;
+  /// C-contiguous. Throws InvalidArgument if the shape is negative or its bytes do not fit in memory.
+  TensorView(DType dtype, const Shape& shape, const std::byte* data, Device device = {});
+  /// `strides` in elements; may be zero or negative. Sub-byte types must be contiguous (InvalidArgument).
+  TensorView(DType dtype, const Shape& shape, const Shape& strides, const std::byte* data, Device device = {});
+
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }
+  const std::byte* data() const { return data_; }
+  Device device() const { return device_; }
+  std::size_t element_count() const { return count_; }
+  /// Bytes of the elements themselves, however they are strided.
+  std::size_t byte_count() const { return dtype_.bytes(count_); }
+  bool is_contiguous() const;
+  /// The elements' bytes. Throws InvalidArgument unless contiguous and in this machine's memory.
+  ByteView bytes() const;
+  /// The elements. Throws InvalidArgument unless contiguous, on the CPU, and T is the dtype's C++ type.
+  template <typename T>
+  std::span<const T> as() const {
+    check_type(dtype_of<T>());
+    return {reinterpret_cast<const T*>(bytes().data()), count_};
+  }
+  /// Elements [begin, end) along `dim`, sharing the memory. Throws InvalidArgument out of range.
+  TensorView slice(std::size_t dim, std::int64_t begin, std::int64_t end) const;
+
+ private:
+  void check_type(DType wanted) const;
+
+  DType dtype_;
+  Shape shape_, strides_;
+  const std::byte* data_ = nullptr;
+  Device device_;
+  std::size_t count_ = 0;
+};
+
+/// Copies the elements of `from`, strided as they may be, in C order to `to`; `to` has from.byte_count() bytes.
+/// Counted as payload copied. CPU only.
+void copy_elements(const TensorView& from, std::byte* to);
+
+/// A TensorView together with what keeps its memory alive: its own allocation, or a lease on a message. Copies share
+/// the memory. Whether it may be written is part of it: what came from another rank by reference may not.
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Wraps memory that `owner` keeps alive.
+  Tensor(TensorView view, std::shared_ptr<const void> owner, bool writable = false)
+      : view_(view), owner_(std::move(owner)), writable_(writable) {}
+  /// Own memory, 64-byte aligned. empty() leaves the content unset.
+  static Tensor empty(DType dtype, const Shape& shape);
+  static Tensor zeros(DType dtype, const Shape& shape);
+  /// Own contiguous copy.
+  static Tensor copy_of(const TensorView& view);
+  /// From values: of<std::int64_t>({2, 2}, {1, 2, 3, 4}). Throws InvalidArgument if their number is not the shape's.
+  template <typename T>
+  static Tensor of(const Shape& shape, std::initializer_list<T> values) {
+    return copy_of(checked_view(dtype_of<T>(), shape, std::as_bytes(std::span(values.begin(), values.size()))));
+  }
+
+  const TensorView& view() const { return view_; }
+  operator const TensorView&() const { return view_; }
+  DType dtype() const { return view_.dtype(); }
+  const Shape& shape() const { return view_.shape(); }
+  ByteView bytes() const { return view_.bytes(); }
+  template <typename T>
+  std::span<const T> as() const {
+    return view_.as<T>();
+  }
+  Tensor slice(std::size_t dim, std::int64_t begin, std::int64_t end) const {
+    return Tensor(view_.slice(dim, begin, end), owner_, writable_);
+  }
+  bool is_writable() const { return writable_; }
+  /// Throws InvalidArgument if not writable, or as bytes() does.
+  std::span<std::byte> mutable_bytes();
+  template <typename T>
+  std::span<T> mutable_as() {
+    static_cast<void>(view_.as<T>());
+    return {reinterpret_cast<T*>(mutable_bytes().data()), view_.element_count()};
+  }
+  const std::shared_ptr<const void>& owner() const { return owner_; }
+
+ private:
+  static TensorView checked_view(DType dtype, const Shape& shape, ByteView bytes);
+
+  TensorView view_;
+  std::shared_ptr<const void> owner_;
+  bool writable_ = false;
+};
+
+/// Where a producer puts its tensors: an engine's memory, so that they are sent without a copy, or the heap.
+/// One thread at a time.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  /// Says that about `bytes` will be asked for in all, so that they can lie together. Only a hint.
+  virtual void reserve(std::size_t bytes) = 0;
+  /// Writable, C-contiguous, 64-byte aligned, content unset.
+  virtual Tensor empty(DType dtype, const Shape& shape) = 0;
+};
+
+/// Ordinary memory.
+class HeapMemory final : public Memory {
+ public:
+  void reserve(std::size_t) override {}
+  Tensor empty(DType dtype, const Shape& shape) override { return Tensor::empty(dtype, shape); }
+};
+
+}  // namespace levada

@@ -1,0 +1,70 @@
+// Messages: a flattened tree as bytes in memory that an engine sends. Leaves lie 64-byte aligned, so that a receiver
+// views them where they are.
+//
+// A message is
+//   prefix   64 bytes: magic, version, fingerprint of the schema, where the body lies, its hash, bytes in all
+//   leaves   tensors' elements in C order, each at a multiple of 64, anywhere between prefix and body or among each
+//   other body     the envelope, the schema when the receiver has not had it yet, each tensor's extents and offset, and
+//            the plain values
+// All integers are little-endian.
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+
+#include "levada/base/hash.h"
+#include "levada/tree/schema.h"
+
+namespace levada {
+
+inline constexpr std::size_t leaf_alignment = 64;
+inline constexpr std::size_t message_prefix_bytes = 64;
+
+/// A tensor leaf that already lies in the message.
+struct PlacedTensor {
+  Shape shape;
+  std::uint64_t offset = 0;  ///< from the start of the message, a multiple of 64
+};
+
+/// Bytes that write_body() will need for this content, at most.
+std::size_t body_bytes(const Schema& schema, std::span<const Leaf> leaves, std::size_t envelope_bytes,
+                       bool with_schema);
+
+/// Completes a message in `memory` whose tensors' elements have been written at placed[i].offset (i: the leaf's number;
+/// the entries of other leaves and of aliases are not looked at): writes prefix and body, the body at `body_offset`.
+/// `envelope`: the caller's own header, given back as it is. Returns the message's bytes in all. Throws
+/// InvalidArgument if it does not fit into `memory`.
+std::size_t write_message(std::span<std::byte> memory, std::size_t body_offset, ByteView envelope, const Schema& schema,
+                          bool with_schema, std::span<const Leaf> leaves, std::span<const PlacedTensor> placed);
+
+/// The whole tree as one message of its own, schema included: for files, tests and small control messages.
+Bytes encode_tree(const Tree& tree, ByteView envelope = {});
+
+/// Schemas that one end of a stream has received, by fingerprint; bounded: the oldest go when there are more than 64.
+class SchemaCache {
+ public:
+  std::optional<Schema> find(std::uint64_t fingerprint) const;
+  void add(const Schema& schema);
+
+ private:
+  std::unordered_map<std::uint64_t, Schema> schemas_;
+  std::vector<std::uint64_t> order_;
+};
+
+/// A message taken apart. Tensors view the message's bytes and share `owner`.
+struct Message {
+  Bytes envelope;
+  FlatTree content;
+  bool had_schema = false;
+};
+
+/// Reads a message that may lie: every offset, extent, count, size and overflow is checked before use. `owner` keeps
+/// `message` alive in the tensors that view it. A schema in the message joins `cache`; one that is neither there nor in
+/// the message is an error. Throws CorruptMessage with the offset.
+Message read_message(ByteView message, const std::shared_ptr<const void>& owner, SchemaCache& cache);
+
+/// Adds dtype name, shape and contiguous bytes of `tensor` to `digest`: how the content of a field is compared.
+/// The bytes hashed: name, ':', Shape::to_string(), ':', then the elements in C order.
+void add_to_digest(Digest& digest, const TensorView& tensor);
+
+}  // namespace levada
