@@ -8,17 +8,20 @@
 
 namespace levada {
 
-/// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much.
-Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what);
+/// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much of
+/// what this rank has sent on `sent`.
+Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
+               std::span<Channel* const> sent = {});
 
-/// try_publish() until it is taken.
+/// try_publish() until it is taken. The Timeout says which takers keep the window full, and what they do.
 void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline,
              std::string_view what);
 
 /// try_take() until there is a message; empty when the channel has ended. The Timeout is explain_wait()'s sentence.
 std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what);
 
-/// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures.
+/// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks
+/// whose bytes are missing.
 std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what);
 
 /// "rank 3 waited 30.0 s in feed for step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s": from the

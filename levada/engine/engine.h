@@ -121,9 +121,9 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 
 /// One member's end of a group of ranks. Any thread may call; one end of a Channel is used by one thread at a time.
 /// Every call but wait() returns at once. Every call throws EngineError once a member has called abort(), with its
-/// reason, and PeerLost, naming the rank, once a member ended without leaving; messages that had been published before
-/// a death can still be taken, and leases stay valid. Destroying the last reference leaves the group: channels close,
-/// peers are not alarmed.
+/// reason, and PeerLost, naming the rank, once a member ended without leaving, whichever came first; messages that had
+/// been published before a death can still be taken, and leases stay valid. Destroying the last reference leaves the
+/// group: channels close, peers are not alarmed.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -131,13 +131,14 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
 
   /// An engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over those alone.
-  /// `name` tells groups of the same ranks apart. Throws InvalidArgument: a rank out of range or twice, or not one's
-  /// own.
+  /// `name` tells groups of the same ranks apart, and so does the order in which they are made. It stays usable when
+  /// this engine's handle is gone. Throws InvalidArgument: a rank out of range or twice, or not one's own.
   virtual std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) = 0;
 
   /// A new stream, to be opened by its sender and all its takers and by nobody else; members open the channels that
-  /// they share in the same order. The sender may be among the takers. At most `window` messages stay published and not
-  /// yet taken by all. Throws InvalidArgument: an empty set, a rank out of range or twice, or not a member itself.
+  /// they share in the same order, but not at the same time: messages wait for takers that have not opened it yet. The
+  /// sender may be among the takers. At most `window` messages stay published and not yet taken by all. Throws
+  /// InvalidArgument: an empty set, a rank out of range or twice, not a member itself, or a window below one.
   virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) = 0;
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {
     return open(from, std::span(to.begin(), to.size()), window);
@@ -148,8 +149,8 @@ class Engine {
   virtual std::optional<Block> try_allocate(std::size_t bytes) = 0;
 
   /// Sends the first `bytes` of `block` (at least one) to all takers. True: the block is gone. False: the window is
-  /// full, nothing happened. Throws InvalidArgument for a channel of which this rank is not the sender, or a foreign
-  /// block.
+  /// full, nothing happened. Throws InvalidArgument for a channel of which this rank is not the sender or that it has
+  /// closed, and for a foreign block.
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
 
   /// The next message; empty when none is there (see ended()). Throws InvalidArgument unless this rank is a taker.
@@ -159,7 +160,8 @@ class Engine {
   virtual bool ended(Channel& channel) = 0;
 
   /// The next message of `channel` lands in `block`, which may come from another engine: its Lease shows that memory
-  /// and owns the block. Throws InvalidArgument when one is placed already; try_take() does when the message is larger.
+  /// and owns the block. Throws InvalidArgument when one is placed already; try_take() does when the message is larger,
+  /// and gives the block up: the message comes with the next try_take(), as if nothing had been placed.
   virtual void place(Channel& channel, Block block) = 0;
 
   /// Blocks until one of the conditions holds. The only call that blocks.
@@ -167,9 +169,11 @@ class Engine {
   /// Makes this process's waits on this engine look at their conditions again.
   virtual void wake() = 0;
 
-  /// Ends the group for all its members with a reason (its first 200 bytes): their calls throw EngineError from now on.
+  /// Ends the group for all its members, and the subgroups made from it, with a reason (its first 200 bytes): their
+  /// calls throw EngineError from now on.
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// Sender: no more messages follow. Taker: messages not yet taken, and later ones, are dropped as if taken.
+  /// Sender: no more messages follow. Taker: messages not yet taken, and later ones, are dropped as if taken. A rank
+  /// that is both closes its sending end, so that it can still take; destroying the Channel closes both.
   virtual void close(Channel& channel) noexcept = 0;
 
   virtual void post(const Status& status) = 0;
