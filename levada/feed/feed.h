@@ -1,0 +1,90 @@
+// One reader loads; every rank of the mesh receives exactly what its layout places on it, step after step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "levada/base/error.h"
+#include "levada/engine/engine.h"
+#include "levada/plan/plan.h"
+#include "levada/sources/source.h"
+#include "levada/transfer/inbox.h"
+#include "levada/tree/tree.h"
+
+namespace levada {
+
+struct FeedOptions {
+  std::int64_t batch = 1;             ///< samples a dp rank and step
+  std::int64_t first_sample = 0;      ///< where in the source to begin
+  std::optional<std::int64_t> steps;  ///< at most so many
+  Readers readers;
+  /// Batches a rank may be behind its reader. 0: two more than the mesh's pp. Below pp is refused: pipeline stages may
+  /// be a whole schedule apart.
+  int depth = 0;
+  Duration timeout = std::chrono::seconds(30);  ///< of one wait
+  Access access = Access::read_only;
+};
+
+/// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.
+struct Batch {
+  std::int64_t step = 0;
+  Tree tree;
+  Bytes cursor;  ///< the source's position after this step, on every rank the same
+
+  const Tensor& tensor(std::string_view path) const { return tree.tensor(path); }
+};
+
+/// Why a feed ended; the same on every rank.
+struct FeedEnd {
+  enum class Cause : std::uint8_t { exhausted = 1, steps = 2, left = 3, failed = 4 };
+  Cause cause = Cause::exhausted;
+  std::int64_t step = 0;  ///< the number of steps that every rank was given
+  int rank = 0;           ///< whose doing it was: the reader that came to the end or failed, the rank that left
+  ErrorKind error = ErrorKind::source;
+  std::string message;  ///< of the error
+};
+
+struct FeedStats {
+  std::int64_t batches = 0;
+  std::uint64_t bytes = 0;          ///< of the tensors this rank was given
+  Duration waited{};                ///< blocked in next()
+  std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
+  ReadStats read;                   ///< of this rank's source, if it reads
+};
+
+/// A rank's end of the feed. Made and destroyed by all ranks of the engine; next() is called by one thread at a time
+/// and does not need the other ranks to call it at the same time. Readers read ahead on a thread of the feed's own.
+class Feed {
+ public:
+  /// Collective. `source` is used on ranks that read and may be null on others. Throws InvalidArgument, on every rank
+  /// alike, where options, mesh or layout do not fit or differ between ranks.
+  Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
+       const FeedOptions& options);
+  /// close(), without its exceptions.
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
+
+  /// The next batch; empty after the last, at the same step on every rank. Throws what a reader threw, on every rank at
+  /// the step where it happened; Timeout, which explains who waits for whom; PeerLost.
+  std::optional<Batch> next();
+
+  /// Leaves early: the readers stop, the other ranks get what was already under way and then see the end, with this
+  /// rank as its cause. Does nothing after the end. Waits until the end has come back, up to the timeout.
+  void close();
+
+  /// Empty until next() has returned empty or thrown, or close() has returned.
+  const std::optional<FeedEnd>& end() const;
+  FeedStats stats() const;
+  /// Whether this rank reads.
+  bool is_reader() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace levada

@@ -1,0 +1,48 @@
+// The taking end of a stream of trees.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "levada/engine/engine.h"
+#include "levada/tree/codec.h"
+
+namespace levada {
+
+/// How a taker sees what it is sent.
+enum class Access : std::uint8_t {
+  read_only,  ///< views of the sender's memory; nothing is copied
+  copy,       ///< memory of its own
+};
+
+/// Takes messages of one channel and makes trees of them. One thread at a time; the trees live on their own.
+class Inbox {
+ public:
+  /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller
+  /// who holds on to them never stops the sender.
+  Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep);
+
+  struct Arrival {
+    Bytes envelope;
+    Tree tree;
+    std::uint64_t tensor_bytes = 0;
+    bool copied = false;  ///< whether it came as a copy because `keep` were held
+  };
+  /// The next message; empty when none is there. Throws CorruptMessage, and what Engine::try_take() does.
+  std::optional<Arrival> try_take();
+
+  Channel& channel() { return *channel_; }
+
+ private:
+  std::shared_ptr<const void> counted(std::shared_ptr<const void> hold);
+
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Channel> channel_;
+  Access access_;
+  int keep_;
+  SchemaCache schemas_;
+  std::shared_ptr<std::atomic<int>> held_ = std::make_shared<std::atomic<int>>(0);
+};
+
+}  // namespace levada
