@@ -6,10 +6,15 @@
 
 namespace levada {
 
-/// memcpy of payload, added to copied_bytes(). Engines and transfer copy payload through this alone.
+/// memcpy of payload, added to copied_bytes(). Engines and transfer copy payload through these alone.
 void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes);
 
-/// Bytes that copy_payload() has carried in this process so far, by all threads.
+/// Copies `runs` runs of `run_bytes` each, which begin `stride` bytes apart at `from` (zero and negative are fine),
+/// side by side to `to`; counted as one copy of all their bytes.
+void copy_payload_strided(std::byte* to, const std::byte* from, std::size_t run_bytes, std::size_t runs,
+                          std::ptrdiff_t stride);
+
+/// Bytes that both have carried in this process so far, by all threads.
 std::uint64_t copied_bytes();
 
 }  // namespace levada

@@ -24,6 +24,11 @@ struct LeafSpec {
   bool operator==(const LeafSpec&) const = default;
 };
 
+/// What no tree goes beyond, so that a decoder can refuse what would exhaust memory.
+inline constexpr int max_tree_depth = 64;                            ///< containers in one another
+inline constexpr std::size_t max_tree_nodes = std::size_t{1} << 20;  ///< leaves and containers
+inline constexpr std::size_t max_path_bytes = std::size_t{1} << 26;  ///< of all leaves' paths together
+
 /// Structure without data: containers, class names, keys, kinds, dtypes, ranks, aliases; no extents, no values.
 /// Immutable; copies share. Equal fingerprints mean equal schemas.
 class Schema {
@@ -31,25 +36,31 @@ class Schema {
   /// Of a lone None.
   Schema();
 
-  /// XXH3-64 of encode().
+  /// XXH3-64 of encoded().
   std::uint64_t fingerprint() const;
   /// Depth first, in the order of keys.
   std::span<const LeafSpec> leaves() const;
-  /// Portable bytes.
-  Bytes encode() const;
-  /// Reads bytes that may lie: depth at most 64, counts bounded by the bytes there. Throws CorruptMessage.
+  /// Portable bytes, one encoding a schema; the view lives as long as a copy of this schema.
+  ByteView encoded() const;
+  /// Reads bytes that may lie: counts bounded by the bytes there, depth, nodes and paths by the limits above. Throws
+  /// CorruptMessage.
   static Schema decode(ByteView bytes);
 
   /// The schema without the leaves for which `keep` (one entry a leaf) is false: a dict loses the key, a dict left
   /// empty by that stays; list, tuple and record get None in its place. An alias of a leaf not kept takes its
   /// place. Throws InvalidArgument if the size differs.
   Schema select(std::span<const bool> keep) const;
+  /// For each leaf of select(keep) the number of the leaf here that it is, or -1 for a None that stands in for one not
+  /// kept. Throws as select() does.
+  std::vector<int> selected_leaves(std::span<const bool> keep) const;
 
-  struct Node;  ///< how it is kept; known to schema.cc alone
-  explicit Schema(std::shared_ptr<const Node> root);
+  struct Node;  ///< how it is kept; known to this module alone
+  explicit Schema(Node root);
+  const Node& root() const;
 
  private:
   struct State;
+  explicit Schema(std::shared_ptr<const State> state);
   std::shared_ptr<const State> state_;
 };
 
@@ -59,9 +70,10 @@ struct FlatTree {
   std::vector<Leaf> leaves;
 };
 
-/// Takes a tree apart. Tensors that share memory, shape, strides and dtype become aliases. Throws InvalidArgument for
-/// a tree deeper than 64.
-FlatTree flatten(const Tree& tree);
+/// Takes a tree apart. Tensors that share memory, shape, strides and dtype become aliases (their leaves hold the tensor
+/// all the same). Where the structure is that of `previous`, the result shares it, which spares making it anew: what a
+/// caller does that flattens tree after tree. Throws InvalidArgument for a tree beyond the limits above.
+FlatTree flatten(const Tree& tree, const Schema& previous = {});
 /// Puts it together again; aliases share their tensor. Throws InvalidArgument if the leaves do not fit the schema.
 Tree unflatten(const FlatTree& flat);
 

@@ -48,8 +48,10 @@ class Tree {
   /// None.
   Tree() = default;
   Tree(Leaf leaf) : node_(std::move(leaf)) {}
+  Tree(None) {}
   Tree(Tensor tensor) : node_(Leaf(std::move(tensor))) {}
   Tree(std::string text) : node_(Leaf(std::move(text))) {}
+  Tree(Bytes bytes) : node_(Leaf(std::move(bytes))) {}
   Tree(const char* text) : node_(Leaf(std::string(text))) {}
   Tree(std::int64_t value) : node_(Leaf(value)) {}
   Tree(int value) : node_(Leaf(std::int64_t{value})) {}
@@ -68,7 +70,9 @@ class Tree {
   const Container& container() const;
 
   /// The node at `path`: "tokens", "meta.ids[2]" (a name or integer key after a dot or at the start; a position in
-  /// brackets). Throws InvalidArgument that lists what is there.
+  /// brackets; the empty path is this node). A key with any of . [ ] " \ in it, an empty one, and a string that looks
+  /// like an integer stand in double quotes, " and \ behind a backslash: meta."a.b". Throws InvalidArgument that lists
+  /// what is there.
   const Tree& at(std::string_view path) const;
   bool contains(std::string_view path) const;
   /// at(path), which must be a tensor.

@@ -1,0 +1,33 @@
+// How a Schema keeps its structure: for this module's sources alone.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "levada/tree/schema.h"
+
+namespace levada {
+
+struct Schema::Node {
+  // A leaf: `dtype` and `rank` of a tensor; an alias names an earlier tensor that is none itself, and repeats them.
+  LeafKind leaf = LeafKind::none;
+  DType dtype;
+  std::uint8_t rank = 0;
+  int alias_of = -1;
+
+  // A container, if `kind` is set.
+  std::optional<ContainerKind> kind;
+  std::string type_name;
+  std::vector<Key> keys;
+  std::vector<Node> children;
+  Bytes state;
+
+  bool is_leaf() const { return !kind.has_value(); }
+  bool has_keys() const { return kind == ContainerKind::dict || kind == ContainerKind::record; }
+};
+
+/// The first key that stands twice, or null.
+const Key* first_duplicate(std::span<const Key> keys);
+
+}  // namespace levada
