@@ -111,8 +111,8 @@ static_assert(sizeof(Status) == 256);
 
 /// What wait() is to wait for: any of these. All are levels, not edges: a condition that holds already ends the wait.
 struct WaitFor {
-  std::span<Channel* const> take;           ///< one of these has a message, or has ended
-  std::span<Channel* const> publish;        ///< one of these has room in its window
+  std::span<Channel* const> take{};         ///< one of these has a message, or has ended
+  std::span<Channel* const> publish{};      ///< one of these has room in its window
   std::size_t allocate = 0;                 ///< if not 0: try_allocate() of so many bytes may succeed
   const std::atomic<bool>* stop = nullptr;  ///< becomes true; whoever sets it calls wake()
 };

@@ -16,6 +16,10 @@ struct Options {
 /// One engine a rank; each may be used on a thread of its own, or all on one.
 std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options = {});
 
+/// For tests, since a thread cannot be killed: the rank is lost to its peers as if its process had died, in this group
+/// and all others that it shares with them; its own calls fail too. Throws InvalidArgument for another kind of engine.
+void lose(Engine& engine);
+
 /// Runs `body` on a thread a rank and waits for all. When some throw, the group is aborted so that the others end, and
 /// the first rank's exception that is not the echo of that abort is thrown again.
 void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {});

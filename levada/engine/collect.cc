@@ -1,0 +1,139 @@
+#include "levada/engine/collect.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+/// The text of a field of Status, which may come from a process that does not end it.
+template <std::size_t N>
+std::string_view text_of(const std::array<char, N>& field) {
+  return {field.data(), static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
+}
+
+bool is_blank(const Status& status) {
+  return text_of(status.operation).empty();
+}
+
+/// "feed step 17, corpus.jsonl, waiting for rank 2, for 29.8 s". The age is left out for another host's clock.
+std::string describe(const Status& status, bool same_host) {
+  if (is_blank(status)) return "has posted nothing";
+  std::string text(text_of(status.operation));
+  if (status.step >= 0) text += fmt::format(" step {}", status.step);
+  if (const auto detail = text_of(status.detail); !detail.empty()) text += fmt::format(", {}", detail);
+  if (status.waiting_for >= 0) text += fmt::format(", waiting for rank {}", status.waiting_for);
+  const auto since = std::chrono::duration_cast<Duration>(std::chrono::nanoseconds(status.since_ns));
+  const Duration age = Clock::now().time_since_epoch() - since;
+  if (same_host && age >= Duration::zero()) text += fmt::format(", for {}", format_duration(age));
+  return text;
+}
+
+/// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for nobody, has
+/// been named before, or many have been named.
+std::string follow(Engine& engine, int rank) {
+  constexpr std::size_t most = 8;
+  const auto& info = engine.info();
+  const auto host = [&](int r) { return info.host_of[static_cast<std::size_t>(r)]; };
+  std::vector<int> named{info.rank};
+  std::string text;
+  while (rank >= 0 && rank < info.size && std::find(named.begin(), named.end(), rank) == named.end()) {
+    const Status status = engine.status(rank);
+    text += fmt::format("; rank {}: {}", rank, describe(status, host(rank) == host(info.rank)));
+    named.push_back(rank);
+    if (named.size() > most) break;
+    rank = status.waiting_for;
+  }
+  return text;
+}
+
+/// "2 not taken, 1 still leased"
+std::string describe(const Engine::Holder& holder) {
+  std::vector<std::string> parts;
+  if (holder.not_taken > 0) parts.push_back(fmt::format("{} not taken", holder.not_taken));
+  if (holder.leased > 0) parts.push_back(fmt::format("{} still leased", holder.leased));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string of_step(Engine& engine) {
+  const Status mine = engine.status(engine.info().rank);
+  return mine.step >= 0 ? fmt::format(" for step {}", mine.step) : std::string();
+}
+
+/// "rank 3 waited 30.0 s in feed for step 17"
+std::string waited_in(Engine& engine, std::string_view what, Duration waited) {
+  return fmt::format("rank {} waited {} in {}{}", engine.info().rank, format_duration(waited), what, of_step(engine));
+}
+
+std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,
+                                std::span<Channel* const> sent) {
+  std::string text =
+      fmt::format("{} for memory for a block of {}", waited_in(engine, what, waited), format_bytes(bytes));
+  bool held = false;
+  for (Channel* channel : sent) {
+    for (const auto& holder : engine.holders(*channel)) {
+      text += fmt::format("; rank {} holds messages: {}", holder.rank, describe(holder));
+      held = true;
+    }
+  }
+  return text + (held ? "; end leases sooner, or give the engine more memory" : "; give the engine more memory");
+}
+
+std::string explain_full_window(Engine& engine, Channel& channel, std::string_view what, Duration waited) {
+  std::string text = fmt::format("{} for room to send to ranks {}, where at most {} messages may be under way",
+                                 waited_in(engine, what, waited), fmt::join(channel.to(), ", "), channel.window());
+  for (const auto& holder : engine.holders(channel)) {
+    if (holder.not_taken < channel.window()) continue;
+    text += fmt::format("; rank {} holds {}{}", holder.rank, describe(holder), follow(engine, holder.rank));
+  }
+  return text;
+}
+
+}  // namespace
+
+Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
+               std::span<Channel* const> sent) {
+  const auto begin = Clock::now();
+  for (;;) {
+    if (auto block = engine.try_allocate(bytes)) return *std::move(block);
+    if (engine.wait({.allocate = bytes}, deadline) == Woken::timeout) {
+      throw Timeout(explain_full_memory(engine, bytes, what, Clock::now() - begin, sent));
+    }
+  }
+}
+
+void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline,
+             std::string_view what) {
+  const auto begin = Clock::now();
+  Channel* const channels[] = {&channel};
+  while (!engine.try_publish(channel, block, bytes)) {
+    if (engine.wait({.publish = channels}, deadline) == Woken::timeout) {
+      throw Timeout(explain_full_window(engine, channel, what, Clock::now() - begin));
+    }
+  }
+}
+
+std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what) {
+  const auto begin = Clock::now();
+  Channel* const channels[] = {&channel};
+  for (;;) {
+    if (auto lease = engine.try_take(channel)) return lease;
+    if (engine.ended(channel)) return std::nullopt;
+    if (engine.wait({.take = channels}, deadline) == Woken::timeout) {
+      throw Timeout(explain_wait(engine, what, channel.from(), Clock::now() - begin));
+    }
+  }
+}
+
+std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited) {
+  return fmt::format("{} from rank {}{}", waited_in(engine, what, waited), waiting_for, follow(engine, waiting_for));
+}
+
+}  // namespace levada

@@ -1,0 +1,155 @@
+#include "levada/engine/conformance.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+
+std::span<const Case> cases() {
+  static const std::vector<Case> all = [] {
+    std::vector<Case> joined;
+    for (const auto part : {message_cases()}) {
+      joined.insert(joined.end(), part.begin(), part.end());
+    }
+    return joined;
+  }();
+  return all;
+}
+
+Deadline limit() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+void fail(const Engine& engine, std::string_view sentence) {
+  throw Failure(
+      fmt::format("engine {}, rank {} of {}: {}", engine.info().name, rank_of(engine), size_of(engine), sentence));
+}
+
+void expect(const Engine& engine, bool holds, std::string_view sentence) {
+  if (!holds) fail(engine, sentence);
+}
+
+std::vector<int> all_ranks(const Engine& engine) {
+  std::vector<int> ranks(static_cast<std::size_t>(size_of(engine)));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+void meet(Engine& engine) {
+  static_cast<void>(agree(engine, {}, limit(), "conformance"));
+}
+
+namespace {
+
+/// Eight bytes of the content at a time.
+std::uint64_t word(std::uint64_t seed, std::size_t i) {
+  return (seed + 1) * 0x9e3779b97f4a7c15U + i * 0x2545f4914f6cdd1dU;
+}
+
+std::size_t first_difference(ByteView bytes, std::uint64_t seed) {
+  for (std::size_t at = 0; at < bytes.size(); at += 8) {
+    const std::uint64_t expected = word(seed, at / 8);
+    if (std::memcmp(bytes.data() + at, &expected, std::min<std::size_t>(8, bytes.size() - at)) != 0) return at;
+  }
+  return bytes.size();
+}
+
+}  // namespace
+
+Block filled(Engine& engine, std::uint64_t seed, std::size_t bytes) {
+  Block block = allocate(engine, bytes, limit(), "conformance");
+  std::byte* to = block.memory().data();
+  for (std::size_t at = 0; at < bytes; at += 8) {
+    const std::uint64_t value = word(seed, at / 8);
+    std::memcpy(to + at, &value, std::min<std::size_t>(8, bytes - at));
+  }
+  return block;
+}
+
+void expect_filled(const Engine& engine, ByteView bytes, std::uint64_t seed, std::size_t size) {
+  if (bytes.size() != size) fail(engine, fmt::format("a message has {} bytes instead of {}", bytes.size(), size));
+  if (const auto at = first_difference(bytes, seed); at != size) {
+    fail(engine, fmt::format("a message of {} bytes differs from what was sent at byte {}", size, at));
+  }
+}
+
+void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes) {
+  publish(engine, channel, filled(engine, seed, bytes), bytes, limit(), "conformance");
+}
+
+Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes) {
+  auto lease = take(engine, channel, limit(), "conformance");
+  if (!lease) fail(engine, "a channel ended before its messages had been taken");
+  expect_filled(engine, lease->bytes, seed, bytes);
+  return *std::move(lease);
+}
+
+void expect_nothing(Engine& engine, Channel& channel) {
+  expect(engine, !engine.try_take(channel), "a message came that nobody had sent");
+  expect(engine, !engine.ended(channel), "a channel ended that nobody had closed");
+}
+
+namespace {
+
+/// A flow and how far this rank has come with it.
+struct Progress {
+  const Flow* flow;
+  int to_send;
+  int to_take;
+  int sent = 0;
+  int taken = 0;
+
+  bool step(Engine& engine) {
+    bool moved = false;
+    if (sent < to_send) {
+      const std::size_t bytes = flow->bytes(sent);
+      Block block = filled(engine, flow->seed(*flow->channel, sent), bytes);
+      if (engine.try_publish(*flow->channel, block, bytes)) ++sent, moved = true;
+    }
+    if (taken < to_take) {
+      if (const auto lease = engine.try_take(*flow->channel)) {
+        expect_filled(engine, lease->bytes, flow->seed(*flow->channel, taken), flow->bytes(taken));
+        ++taken, moved = true;
+      }
+    }
+    return moved;
+  }
+};
+
+std::vector<Progress> begin(const Engine& engine, std::span<const Flow> flows) {
+  std::vector<Progress> all;
+  for (const Flow& flow : flows) {
+    const auto& to = flow.channel->to();
+    const bool takes = std::find(to.begin(), to.end(), rank_of(engine)) != to.end();
+    const bool sends = flow.channel->from() == rank_of(engine);
+    all.push_back({.flow = &flow, .to_send = sends ? flow.count : 0, .to_take = takes ? flow.count : 0});
+  }
+  return all;
+}
+
+}  // namespace
+
+void pump(Engine& engine, std::span<const Flow> flows) {
+  auto all = begin(engine, flows);
+  for (;;) {
+    bool moved = false;
+    for (Progress& progress : all) moved |= progress.step(engine);
+    if (moved) continue;
+    std::vector<Channel*> take, publish;
+    for (const Progress& progress : all) {
+      if (progress.taken < progress.to_take) take.push_back(progress.flow->channel);
+      if (progress.sent < progress.to_send) publish.push_back(progress.flow->channel);
+    }
+    if (take.empty() && publish.empty()) return;
+    if (engine.wait({.take = take, .publish = publish}, limit()) != Woken::ready) {
+      fail(engine, "nothing moved any more before all messages had been carried");
+    }
+  }
+}
+
+}  // namespace levada::conformance

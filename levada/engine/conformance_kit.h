@@ -1,0 +1,77 @@
+// What the conformance cases are written with. Only for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/conformance.h"
+#include "levada/engine/engine.h"
+
+namespace levada::conformance {
+
+std::span<const Case> message_cases();
+std::span<const Case> memory_cases();
+std::span<const Case> group_cases();
+std::span<const Case> ending_cases();
+std::span<const Case> waiting_cases();
+std::span<const Case> abort_cases();
+
+/// So far in the future that only a fault reaches it.
+Deadline limit();
+
+/// Throws Failure unless `holds`; `sentence` says what should hold.
+void expect(const Engine& engine, bool holds, std::string_view sentence);
+[[noreturn]] void fail(const Engine& engine, std::string_view sentence);
+
+/// Calls `call`, which is to throw E; gives its message.
+template <typename E, typename Call>
+std::string expect_throws(const Engine& engine, std::string_view sentence, Call call) {
+  try {
+    static_cast<void>(call());
+  } catch (const E& error) {
+    return error.what();
+  }
+  fail(engine, sentence);
+}
+
+inline int rank_of(const Engine& engine) {
+  return engine.info().rank;
+}
+inline int size_of(const Engine& engine) {
+  return engine.info().size;
+}
+/// 0, 1, ..., size-1.
+std::vector<int> all_ranks(const Engine& engine);
+/// Every rank waits here for all others.
+void meet(Engine& engine);
+
+/// A block that starts with `bytes` bytes which `seed` determines.
+Block filled(Engine& engine, std::uint64_t seed, std::size_t bytes);
+void expect_filled(const Engine& engine, ByteView bytes, std::uint64_t seed, std::size_t size);
+
+/// publish() of filled().
+void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
+/// take() that does not end, checked to be what send() sent.
+Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
+/// try_take() has nothing, and the channel has not ended.
+void expect_nothing(Engine& engine, Channel& channel);
+
+/// One rank's part in a stream: how many messages it sends or takes on a channel. Message i has the seed and the size
+/// that these functions give.
+struct Flow {
+  Channel* channel = nullptr;
+  int count = 0;
+  std::uint64_t (*seed)(const Channel& channel, int i) = nullptr;
+  std::size_t (*bytes)(int i) = nullptr;
+};
+/// Carries all flows to their end as operations do: sends and takes whatever can be, and waits for {space, messages}
+/// alone. A channel whose sender this rank is gets sent on, one that it takes gets taken from, both where it is both.
+void pump(Engine& engine, std::span<const Flow> flows);
+
+}  // namespace levada::conformance

@@ -1,0 +1,260 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/copy.h"
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+using Handle = std::shared_ptr<Engine>;
+
+std::uint64_t seed_by_sender(const Channel& channel, int i) {
+  return static_cast<std::uint64_t>(channel.from()) * 1'000'000 + static_cast<std::uint64_t>(i);
+}
+
+std::size_t small_bytes(int i) {
+  return 1 + static_cast<std::size_t>(i) * 37 % 500;
+}
+
+void info_is_constant_and_the_same_for_all(const Handle& engine) {
+  const EngineInfo& info = engine->info();
+  expect(*engine, !info.name.empty(), "the engine has a name");
+  expect(*engine, info.size >= 1 && info.rank >= 0 && info.rank < info.size, "the rank is below the size");
+  expect(*engine, info.host_of.size() == static_cast<std::size_t>(info.size), "every rank has a host");
+  ByteWriter mine;
+  mine.put_sized(info.name);
+  mine.put(info.size);
+  for (const int host : info.host_of) mine.put(host);
+  for (const Bytes& theirs : agree(*engine, mine.view(), limit(), "conformance")) {
+    expect(*engine, std::equal(theirs.begin(), theirs.end(), mine.view().begin(), mine.view().end()),
+           "name, size and hosts are the same on all ranks");
+  }
+  expect(*engine, &engine->info() == &info, "info() stays where it is");
+}
+
+void agree_gives_everybody_every_ranks_bytes(const Handle& engine) {
+  for (int round = 0; round < 3; ++round) {
+    const auto text = [&](int rank) {
+      return std::string(static_cast<std::size_t>(rank * 700 + round), char('a' + rank));
+    };
+    const auto all = agree(*engine, as_bytes(text(rank_of(*engine))), limit(), "conformance");
+    expect(*engine, all.size() == static_cast<std::size_t>(size_of(*engine)), "agree() gives one entry a rank");
+    for (int rank = 0; rank < size_of(*engine); ++rank) {
+      expect(*engine, as_text(all[static_cast<std::size_t>(rank)]) == text(rank),
+             "agree() gives each rank's own bytes");
+    }
+  }
+}
+
+void messages_come_in_order(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 4);
+  const Flow flow{.channel = channel.get(), .count = 300, .seed = seed_by_sender, .bytes = small_bytes};
+  pump(*engine, std::span(&flow, 1));
+  expect_nothing(*engine, *channel);
+  meet(*engine);
+}
+
+void every_rank_multicasts_to_all_at_once(const Handle& engine) {
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<Flow> flows;
+  for (const int from : all_ranks(*engine)) {
+    channels.push_back(engine->open(from, all_ranks(*engine), 2));
+    flows.push_back({.channel = channels.back().get(), .count = 40, .seed = seed_by_sender, .bytes = small_bytes});
+  }
+  pump(*engine, flows);
+  meet(*engine);
+}
+
+std::size_t varied_bytes(int i) {
+  constexpr std::size_t sizes[] = {1,    7,     8,     63,    64,        65, 4095,      4096,
+                                   4097, 65535, 65536, 65537, 1'000'003, 1,  5'242'881, 2};
+  return sizes[static_cast<std::size_t>(i) % std::size(sizes)];
+}
+
+void sizes_vary_from_one_byte_to_megabytes(const Handle& engine) {
+  const int from = size_of(*engine) - 1;
+  const auto channel = engine->open(from, all_ranks(*engine), 3);
+  const Flow flow{.channel = channel.get(), .count = 32, .seed = seed_by_sender, .bytes = varied_bytes};
+  pump(*engine, std::span(&flow, 1));
+  meet(*engine);
+}
+
+void a_message_may_be_shorter_than_its_block(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  if (rank_of(*engine) == 0) publish(*engine, *channel, filled(*engine, 5, 10'000), 123, limit(), "conformance");
+  static_cast<void>(receive(*engine, *channel, 5, 123));
+  meet(*engine);
+}
+
+void channels_of_the_same_ranks_do_not_mix(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  const int rank = rank_of(*engine);
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (int i = 0; i < 16 && (rank == 0 || rank == last); ++i) channels.push_back(engine->open(0, {last}, 2));
+  const auto seed = [](std::size_t channel, std::size_t round) { return channel * 10 + round; };
+  for (std::size_t round = 0; rank == 0 && round < 2; ++round) {
+    for (std::size_t i = 0; i < 16; ++i) send(*engine, *channels[i], seed(i, round), 100);
+  }
+  for (std::size_t i = 16; rank == last && i-- > 0;) {
+    for (std::size_t round = 0; round < 2; ++round)
+      static_cast<void>(receive(*engine, *channels[i], seed(i, round), 100));
+    expect_nothing(*engine, *channels[i]);
+  }
+  meet(*engine);
+}
+
+void takers_may_be_any_ranks(const Handle& engine) {
+  const int size = size_of(*engine);
+  const int rank = rank_of(*engine);
+  for (unsigned mask = 1; mask < (1U << size); mask += 1 + mask / 5) {
+    std::vector<int> to;
+    for (int r = 0; r < size; ++r) {
+      if ((mask >> r & 1U) != 0) to.push_back(r);
+    }
+    const int from = static_cast<int>(mask) % size;
+    const bool takes = (mask >> rank & 1U) != 0;
+    if (rank != from && !takes) continue;
+    const auto channel = engine->open(from, to, 1);
+    expect(*engine, channel->from() == from && channel->to() == to && channel->window() == 1,
+           "a channel knows its sender, takers and window");
+    if (rank == from) send(*engine, *channel, mask, 50);
+    if (takes) static_cast<void>(receive(*engine, *channel, mask, 50));
+  }
+  meet(*engine);
+}
+
+void messages_wait_for_takers_that_open_later(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  const int rank = rank_of(*engine);
+  if (rank == 0 || rank == last) {
+    const auto go = engine->open(0, {last}, 1);
+    std::shared_ptr<Channel> channel;
+    if (rank == 0) {
+      channel = engine->open(0, {last}, 3);
+      for (std::uint64_t i = 0; i < 3; ++i) send(*engine, *channel, i, 2000);
+      if (last != 0) channel.reset();
+      send(*engine, *go, 7, 7);
+    }
+    if (rank == last) {
+      static_cast<void>(receive(*engine, *go, 7, 7));
+      if (last != 0) channel = engine->open(0, {last}, 3);
+      for (std::uint64_t i = 0; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 2000));
+      if (last != 0) {
+        expect(*engine, !take(*engine, *channel, limit(), "conformance"), "a channel closed before it was opened ends");
+      }
+    }
+  }
+  meet(*engine);
+}
+
+void a_window_bounds_what_is_under_way(const Handle& engine) {
+  const auto to = all_ranks(*engine);
+  const auto channel = engine->open(0, to, 2);
+  if (rank_of(*engine) == 0) {
+    send(*engine, *channel, 0, 100);
+    send(*engine, *channel, 1, 100);
+    Block third = filled(*engine, 2, 100);
+    expect(*engine, !engine->try_publish(*channel, third, 100), "a full window refuses a message");
+    expect(*engine, static_cast<bool>(third), "a refused block stays with its owner");
+    static_cast<void>(receive(*engine, *channel, 0, 100));
+    if (size_of(*engine) > 1) {
+      expect(*engine, !engine->try_publish(*channel, third, 100), "the window has room only after the slowest taker");
+    }
+    meet(*engine);
+    publish(*engine, *channel, std::move(third), 100, limit(), "conformance");
+    for (std::uint64_t i = 1; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 100));
+  } else {
+    meet(*engine);
+    for (std::uint64_t i = 0; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 100));
+  }
+  meet(*engine);
+}
+
+void zero_copy_means_that_nothing_is_copied(const Handle& engine) {
+  if (!engine->info().zero_copy) return;
+  const auto there = engine->open(0, all_ranks(*engine), 2);
+  std::vector<std::shared_ptr<Channel>> back;
+  for (int rank = 1; rank < size_of(*engine); ++rank) {
+    back.push_back(rank_of(*engine) == 0 || rank_of(*engine) == rank ? engine->open(rank, {0}, 1) : nullptr);
+  }
+  meet(*engine);
+  const std::uint64_t before = copied_bytes();
+  if (rank_of(*engine) == 0) send(*engine, *there, 9, 1'000'000);
+  static_cast<void>(receive(*engine, *there, 9, 1'000'000));
+  if (rank_of(*engine) == 0) {
+    for (const auto& channel : back) static_cast<void>(receive(*engine, *channel, 1, 1));
+    expect(*engine, copied_bytes() == before, "no payload is copied between a block and its leases");
+  } else {
+    send(*engine, *back[static_cast<std::size_t>(rank_of(*engine) - 1)], 1, 1);
+  }
+  meet(*engine);
+}
+
+void open_refuses_what_cannot_work(const Handle& engine) {
+  const int size = size_of(*engine);
+  const int rank = rank_of(*engine);
+  const auto refuses = [&](std::string_view sentence, int from, std::vector<int> to, int window) {
+    expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->open(from, to, window); });
+  };
+  refuses("a channel without takers is refused", rank, {}, 1);
+  refuses("a taker out of range is refused", rank, {size}, 1);
+  refuses("a negative taker is refused", rank, {-1}, 1);
+  refuses("a sender out of range is refused", size, {rank}, 1);
+  refuses("a taker named twice is refused", rank, {rank, rank}, 1);
+  refuses("a window below one is refused", rank, {rank}, 0);
+  if (size > 1) refuses("a channel of others is refused", (rank + 1) % size, {(rank + 1) % size}, 1);
+  meet(*engine);
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  if (rank == 0) send(*engine, *channel, 3, 30);
+  static_cast<void>(receive(*engine, *channel, 3, 30));
+  meet(*engine);
+}
+
+void the_wrong_end_of_a_channel_is_refused(const Handle& engine) {
+  if (size_of(*engine) > 1 && rank_of(*engine) < 2) {
+    const auto channel = engine->open(0, {1}, 1);
+    Channel* const wrong[] = {channel.get()};
+    if (rank_of(*engine) == 0) {
+      expect_throws<InvalidArgument>(*engine, "only a taker takes", [&] { return engine->try_take(*channel); });
+      expect_throws<InvalidArgument>(*engine, "only a taker places",
+                                     [&] { return engine->place(*channel, filled(*engine, 0, 10)), 0; });
+      expect_throws<InvalidArgument>(*engine, "only a taker waits for messages",
+                                     [&] { return engine->wait({.take = wrong}, Deadline::now()); });
+    } else {
+      Block block = filled(*engine, 0, 10);
+      expect_throws<InvalidArgument>(*engine, "only the sender publishes",
+                                     [&] { return engine->try_publish(*channel, block, 10); });
+      expect_throws<InvalidArgument>(*engine, "only the sender asks for holders",
+                                     [&] { return engine->holders(*channel); });
+      expect_throws<InvalidArgument>(*engine, "only the sender waits for room",
+                                     [&] { return engine->wait({.publish = wrong}, Deadline::now()); });
+    }
+  }
+  meet(*engine);
+}
+
+constexpr Case list[] = {
+    {"info is constant and the same for all", 1, info_is_constant_and_the_same_for_all},
+    {"agree gives everybody every rank's bytes", 1, agree_gives_everybody_every_ranks_bytes},
+    {"messages come in order", 1, messages_come_in_order},
+    {"every rank multicasts to all at once", 1, every_rank_multicasts_to_all_at_once},
+    {"sizes vary from one byte to megabytes", 1, sizes_vary_from_one_byte_to_megabytes},
+    {"a message may be shorter than its block", 1, a_message_may_be_shorter_than_its_block},
+    {"channels of the same ranks do not mix", 1, channels_of_the_same_ranks_do_not_mix},
+    {"takers may be any ranks", 1, takers_may_be_any_ranks},
+    {"messages wait for takers that open later", 1, messages_wait_for_takers_that_open_later},
+    {"a window bounds what is under way", 1, a_window_bounds_what_is_under_way},
+    {"zero copy means that nothing is copied", 1, zero_copy_means_that_nothing_is_copied},
+    {"open refuses what cannot work", 1, open_refuses_what_cannot_work},
+    {"the wrong end of a channel is refused", 2, the_wrong_end_of_a_channel_is_refused},
+};
+
+}  // namespace
+
+std::span<const Case> message_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance

@@ -1,0 +1,26 @@
+#include "levada/engine/inproc/bell.h"
+
+namespace levada::inproc {
+
+// Both sides are sequentially consistent: the ringer moves the count, then looks for waiters; the waiter announces
+// itself, then looks at the count. So one of the two sees the other.
+void Bell::ring() noexcept {
+  count_.fetch_add(1);
+  if (waiters_.load() == 0) return;
+  // A waiter that has seen the old count holds the mutex until it sleeps.
+  { const std::lock_guard lock(mutex_); }
+  changed_.notify_all();
+}
+
+bool Bell::wait(std::uint64_t seen, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  waiters_.fetch_add(1);
+  const auto moved_on = [&] { return count_.load() != seen; };
+  bool moved = true;
+  if (deadline.is_never()) changed_.wait(lock, moved_on);
+  else moved = changed_.wait_until(lock, deadline.at(), moved_on);
+  waiters_.fetch_sub(1);
+  return moved;
+}
+
+}  // namespace levada::inproc

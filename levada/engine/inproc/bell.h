@@ -1,0 +1,30 @@
+// Wakes the threads of one rank.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "levada/base/deadline.h"
+
+namespace levada::inproc {
+
+/// An event count: whoever changes a condition rings afterwards; a waiter reads count(), looks at its conditions, and
+/// then waits for the count to move on. No ring between the two is missed. Ringing costs no system call while nobody
+/// waits. Any thread.
+class Bell {
+ public:
+  void ring() noexcept;
+  std::uint64_t count() const noexcept { return count_.load(); }
+  /// Until count() is no longer `seen`: true; or the deadline: false.
+  bool wait(std::uint64_t seen, Deadline deadline);
+
+ private:
+  std::atomic<std::uint64_t> count_{0};
+  std::atomic<int> waiters_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+}  // namespace levada::inproc

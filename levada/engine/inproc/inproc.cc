@@ -1,0 +1,215 @@
+#include "levada/engine/inproc/inproc.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+#include "levada/engine/inproc/bell.h"
+#include "levada/engine/inproc/group.h"
+#include "levada/engine/inproc/pool.h"
+
+namespace levada::inproc {
+namespace {
+
+class InprocChannel final : public Channel {
+ public:
+  InprocChannel(std::shared_ptr<Group> group, std::shared_ptr<Stream> stream, int rank, std::span<const int> to)
+      : Channel(stream->from(), std::vector(to.begin(), to.end()), stream->window()),
+        group_(std::move(group)),
+        stream_(std::move(stream)),
+        rank_(rank) {}
+  ~InprocChannel() override {
+    if (sends()) group_->close_sender(*stream_);
+    if (takes()) group_->close_taker(*stream_, rank_);
+  }
+
+  const Group* group() const { return group_.get(); }
+  Stream& stream() const { return *stream_; }
+  int rank() const { return rank_; }
+  bool sends() const { return from() == rank_; }
+  bool takes() const { return std::find(to().begin(), to().end(), rank_) != to().end(); }
+
+  /// Where the next message is to land; the taker's alone.
+  std::optional<Block> placed;
+
+ private:
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<Stream> stream_;
+  int rank_;
+};
+
+/// What a lease holds: the sender's block, and the taker's place in holders().
+struct Leased {
+  Leased(std::shared_ptr<const void> block_, std::shared_ptr<std::atomic<int>> count_)
+      : block(std::move(block_)), count(std::move(count_)) {
+    count->fetch_add(1);
+  }
+  ~Leased() { count->fetch_sub(1); }
+  Leased(const Leased&) = delete;
+  Leased& operator=(const Leased&) = delete;
+
+  std::shared_ptr<const void> block;
+  std::shared_ptr<std::atomic<int>> count;
+};
+
+class InprocEngine final : public Engine {
+ public:
+  InprocEngine(std::shared_ptr<Group> group, int rank, std::shared_ptr<Bell> bell, std::shared_ptr<Pool> pool)
+      : group_(std::move(group)), bell_(std::move(bell)), pool_(std::move(pool)) {
+    info_.name = "inproc";
+    info_.rank = rank;
+    info_.size = group_->size();
+    info_.host_of.assign(static_cast<std::size_t>(info_.size), 0);
+    info_.zero_copy = true;
+    info_.background = true;
+  }
+  ~InprocEngine() override { group_->leave(info_.rank); }
+
+  const EngineInfo& info() const override { return info_; }
+
+  std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override {
+    auto group = group_->subgroup(info_.rank, ranks, name);
+    const auto rank = std::find(ranks.begin(), ranks.end(), info_.rank) - ranks.begin();
+    return std::make_shared<InprocEngine>(std::move(group), static_cast<int>(rank), bell_, pool_);
+  }
+
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override {
+    return std::make_shared<InprocChannel>(group_, group_->open(info_.rank, from, to, window), info_.rank, to);
+  }
+
+  std::optional<Block> try_allocate(std::size_t bytes) override {
+    group_->check();
+    return pool_->try_allocate(bytes);
+  }
+
+  bool try_publish(Channel& channel, Block& block, std::size_t bytes) override {
+    const auto& mine = as_sender(channel);
+    if (block.home() != pool_) {
+      throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
+    }
+    if (bytes == 0 || bytes > block.memory().size()) {
+      throw InvalidArgument(fmt::format("a message of {} bytes cannot be published from a block of {} bytes", bytes,
+                                        block.memory().size()));
+    }
+    return group_->try_publish(info_.rank, mine.stream(), block, bytes);
+  }
+
+  std::optional<Lease> try_take(Channel& channel) override {
+    auto& mine = as_taker(channel);
+    // Whatever becomes of this call, a message too large for the placed block gives the block up.
+    std::optional<Block> placed = std::exchange(mine.placed, std::nullopt);
+    const auto room = placed ? std::optional(placed->memory().size()) : std::nullopt;
+    auto taken = group_->try_take(info_.rank, mine.stream(), room);
+    if (!taken) {
+      mine.placed = std::move(placed);
+      return std::nullopt;
+    }
+    const ByteView bytes = taken->message.bytes;
+    if (!placed) {
+      return Lease{.bytes = bytes,
+                   .hold = std::make_shared<Leased>(std::move(taken->message.hold), std::move(taken->leased))};
+    }
+    const auto landed = std::make_shared<Block>(*std::move(placed));
+    copy_payload(landed->memory().data(), bytes.data(), bytes.size());
+    return Lease{.bytes = landed->memory().first(bytes.size()), .hold = landed};
+  }
+
+  bool ended(Channel& channel) override { return group_->ended(info_.rank, as_taker(channel).stream()); }
+
+  void place(Channel& channel, Block block) override {
+    auto& mine = as_taker(channel);
+    group_->check();
+    if (!block) throw InvalidArgument("an empty block cannot be placed");
+    if (mine.placed) throw InvalidArgument("a block is placed already for the next message of this channel");
+    mine.placed = std::move(block);
+  }
+
+  Woken wait(const WaitFor& conditions, Deadline deadline) override {
+    std::vector<const Stream*> take, publish;
+    for (Channel* channel : conditions.take) take.push_back(&as_taker(*channel).stream());
+    for (Channel* channel : conditions.publish) publish.push_back(&as_sender(*channel).stream());
+    for (;;) {
+      const std::uint64_t seen = bell_->count();
+      if (group_->ready(info_.rank, {.take = take, .publish = publish})) return Woken::ready;
+      if (conditions.allocate != 0 && pool_->may_allocate(conditions.allocate)) return Woken::ready;
+      if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
+      if (deadline.expired() || !bell_->wait(seen, deadline)) return Woken::timeout;
+    }
+  }
+  void wake() override { bell_->ring(); }
+
+  void abort(std::string_view reason) noexcept override { group_->abort(info_.rank, reason); }
+
+  void close(Channel& channel) noexcept override {
+    const auto* mine = dynamic_cast<const InprocChannel*>(&channel);
+    if (mine == nullptr || !owns(*mine)) return;
+    if (mine->sends()) group_->close_sender(mine->stream());
+    else group_->close_taker(mine->stream(), info_.rank);
+  }
+
+  void post(const Status& status) override { group_->post(info_.rank, status); }
+  Status status(int rank) override { return group_->status(rank); }
+  std::vector<Holder> holders(Channel& channel) override { return group_->holders(as_sender(channel).stream()); }
+
+  void die() { group_->lose(info_.rank); }
+  Group& group() { return *group_; }
+
+ private:
+  bool owns(const InprocChannel& channel) const {
+    return channel.group() == group_.get() && channel.rank() == info_.rank;
+  }
+  InprocChannel& as_own(Channel& channel) const {
+    auto* mine = dynamic_cast<InprocChannel*>(&channel);
+    if (mine == nullptr || !owns(*mine)) throw InvalidArgument("the channel was opened on another engine");
+    return *mine;
+  }
+  InprocChannel& as_sender(Channel& channel) const {
+    auto& mine = as_own(channel);
+    if (!mine.sends()) throw_not("sender", channel);
+    return mine;
+  }
+  InprocChannel& as_taker(Channel& channel) const {
+    auto& mine = as_own(channel);
+    if (!mine.takes()) throw_not("taker", channel);
+    return mine;
+  }
+  [[noreturn]] void throw_not(const char* what, const Channel& channel) const {
+    throw InvalidArgument(fmt::format("rank {} is not a {} of the channel from rank {} to ranks {}", info_.rank, what,
+                                      channel.from(), fmt::join(channel.to(), ", ")));
+  }
+
+  EngineInfo info_;
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<Bell> bell_;
+  std::shared_ptr<Pool> pool_;
+};
+
+}  // namespace
+
+std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options) {
+  if (size < 1) throw InvalidArgument(fmt::format("a group of {} ranks: give at least 1", size));
+  std::vector<std::shared_ptr<Bell>> bells;
+  for (int rank = 0; rank < size; ++rank) bells.push_back(std::make_shared<Bell>());
+  const auto group = std::make_shared<Group>(bells);
+  std::vector<std::shared_ptr<Engine>> engines;
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& bell = bells[static_cast<std::size_t>(rank)];
+    engines.push_back(
+        std::make_shared<InprocEngine>(group, rank, bell, std::make_shared<Pool>(options.memory_bytes, bell)));
+  }
+  return engines;
+}
+
+void lose(Engine& engine) {
+  auto* mine = dynamic_cast<InprocEngine*>(&engine);
+  if (mine == nullptr) throw InvalidArgument("only a rank of an inproc group can be lost by request");
+  mine->die();
+}
+
+}  // namespace levada::inproc

@@ -1,0 +1,67 @@
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/engine/inproc/inproc.h"
+
+namespace levada::inproc {
+namespace {
+
+struct Failed {
+  std::exception_ptr error;
+  bool is_engine_error = false;
+  std::string message;
+};
+
+Failed describe(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const EngineError& e) {
+    return {error, true, e.what()};
+  } catch (const std::exception& e) {
+    return {error, false, e.what()};
+  } catch (...) {
+    return {error, false, "an exception of unknown type"};
+  }
+}
+
+/// What the group's calls throw after an abort; empty when it has not been aborted.
+std::string abort_message(Engine& engine) {
+  try {
+    static_cast<void>(engine.status(0));
+  } catch (const EngineError& e) {
+    return e.what();
+  } catch (const PeerLost&) {
+  }
+  return {};
+}
+
+}  // namespace
+
+void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options) {
+  std::mutex mutex;
+  std::vector<Failed> failures;  // in the order of time
+  std::string echo;
+  const auto run_one = [&](std::shared_ptr<Engine> engine) {
+    try {
+      body(engine);
+    } catch (...) {
+      Failed failed = describe(std::current_exception());
+      const std::lock_guard lock(mutex);
+      engine->abort(failed.message);
+      echo = abort_message(*engine);
+      failures.push_back(std::move(failed));
+    }
+  };
+  auto engines = make_group(size, options);
+  std::vector<std::thread> threads;
+  for (auto& engine : engines) threads.emplace_back(run_one, std::move(engine));
+  for (auto& thread : threads) thread.join();
+  for (const Failed& failed : failures) {
+    if (!failed.is_engine_error || failed.message != echo) std::rethrow_exception(failed.error);
+  }
+  if (!failures.empty()) std::rethrow_exception(failures.front().error);
+}
+
+}  // namespace levada::inproc
