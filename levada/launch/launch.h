@@ -5,11 +5,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/engine/engine.h"
+#include "levada/launch/supervision.h"
 
 namespace levada::launch {
+
+/// Names of the engines in this build.
+std::vector<std::string> engines();
 
 /// What the environment says of this process's place in a job.
 struct Environment {
@@ -18,7 +24,8 @@ struct Environment {
   int local_rank = 0;
   int local_size = 1;
   std::string launcher;  ///< "levada", "torchrun", "slurm", "openmpi", "pmi"
-  std::string meeting;   ///< names the job on this host: where its ranks meet
+  std::string meeting;   ///< names the job on this host: where its ranks meet; empty where no variable does
+  bool operator==(const Environment&) const = default;
 };
 
 /// Reads LEVADA_*, torchrun's, SLURM's, Open MPI's and PMI's variables, the first complete set in this order; empty
@@ -31,21 +38,26 @@ struct JoinOptions {
   Duration timeout = std::chrono::seconds(60);
 };
 
-/// This process's engine in the job that the environment tells of, or a world of one outside any. Collective. Throws
-/// Unsupported where ranks are on several hosts, which no engine of this build can join; and what shm::join() does.
+/// This process's engine in the job that the environment tells of, or a world of one outside any. Collective; once a
+/// process in a job that run_local() started. Throws InvalidArgument for an engine that is not in this build or cannot
+/// join such a job; Unsupported where ranks are on several hosts, which no engine of this build can join; and what
+/// shm::join() does.
 std::shared_ptr<Engine> join(const JoinOptions& options = {});
 
-/// How a job of this host's own ended.
-struct LocalResult {
-  int exit_status = 0;              ///< 0 if all ranks ended well; else the first bad rank's status, 128+N for signal N
-  std::optional<int> first_failed;  ///< the rank that failed first
-  std::string message;              ///< "rank 2 was killed by signal 9 (Killed)"; empty if it ended by itself
+struct LocalOptions {
+  std::string program;                              ///< what to start; empty: this very program
+  Duration grace = std::chrono::milliseconds(500);  ///< what a rank's failure leaves the others to end by themselves
 };
 
-/// Starts `size` copies of this program with `arguments`, connected for join(), and waits for them. Rank 0's standard
-/// output is this process's; standard error is everybody's. SIGINT and SIGTERM reach all ranks; when one rank fails the
-/// others get a moment to end by themselves and are then killed; when this process dies, by whatever signal, its ranks
-/// do.
-LocalResult run_local(int size, const std::vector<std::string>& arguments);
+/// Starts `size` copies of a program with `arguments`, connected for join(), and waits for them. Rank 0's standard
+/// output is this process's, the other ranks' goes where standard error goes, which is everybody's; they read nothing.
+/// SIGINT and SIGTERM reach all ranks; when one rank fails the others get a moment to end by themselves and are then
+/// killed; when this process dies, by whatever signal, its ranks do. To be called while the process has one thread.
+/// Throws EngineError where a rank cannot be started.
+LocalResult run_local(int size, const std::vector<std::string>& arguments, const LocalOptions& options = {});
+
+/// In a rank that run_local() started: says why this rank is about to fail, so that run_local() gives one message for
+/// all ranks. False where nobody listens; then it is for this rank to tell the user.
+bool report_failure(ErrorKind kind, std::string_view message) noexcept;
 
 }  // namespace levada::launch

@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "levada/launch/launch.h"
+
+namespace levada::launch {
+namespace {
+
+using Get = std::function<const char*(const char*)>;
+
+bool has(const Get& get, const char* name) {
+  const char* text = get(name);
+  return text != nullptr && *text != '\0';
+}
+
+/// The variable as a number; empty where it is not set.
+std::optional<int> number(const Get& get, const char* name) {
+  if (!has(get, name)) return {};
+  const std::string_view text = get(name);
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) {
+    throw InvalidArgument(
+        fmt::format("the environment variable {} is '{}', which is no rank or number of ranks", name, text));
+  }
+  return value;
+}
+
+/// "launcher:a:b" of those variables that are set; empty if the first, which tells jobs apart, is not.
+std::string meeting_of(const Get& get, std::string_view launcher, std::initializer_list<const char*> names) {
+  if (!has(get, *names.begin())) return {};
+  std::string meeting(launcher);
+  for (const char* name : names) {
+    if (has(get, name)) meeting += fmt::format(":{}", get(name));
+  }
+  return meeting;
+}
+
+struct Names {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+void check_within(int rank, const char* rank_name, int size, const char* size_name) {
+  if (rank < size) return;
+  throw InvalidArgument(
+      fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, rank, size_name, size));
+}
+
+/// A job by its variables, or empty unless rank and size are both there. Without the local ones it is on one host.
+std::optional<Environment> read(const Get& get, const Names& names) {
+  if (!has(get, names.rank) || !has(get, names.size)) return {};
+  Environment job;
+  job.launcher = names.launcher;
+  job.rank = *number(get, names.rank);
+  job.size = *number(get, names.size);
+  check_within(job.rank, names.rank, job.size, names.size);
+  job.local_rank = number(get, names.local_rank).value_or(job.rank);
+  job.local_size = number(get, names.local_size).value_or(job.size);
+  check_within(job.local_rank, names.local_rank, job.local_size, names.local_size);
+  if (job.local_size > job.size) {
+    throw InvalidArgument(fmt::format("the environment contradicts itself: {} is {}, but {} is {}", names.local_size,
+                                      job.local_size, names.size, job.size));
+  }
+  return job;
+}
+
+/// Entry `node` of SLURM's list of tasks by node, such as "4(x2),3".
+std::optional<int> slurm_tasks_on(std::string_view list, int node) {
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    int tasks = 0;
+    int times = 1;
+    auto parsed = std::from_chars(at, end, tasks);
+    if (parsed.ec != std::errc{}) return {};
+    at = parsed.ptr;
+    if (end - at > 2 && at[0] == '(' && at[1] == 'x') {
+      parsed = std::from_chars(at + 2, end, times);
+      if (parsed.ec != std::errc{} || parsed.ptr == end || *parsed.ptr != ')') return {};
+      at = parsed.ptr + 1;
+    }
+    if (node < times) return tasks;
+    node -= times;
+    if (at < end && *at++ != ',') return {};
+  }
+  return {};
+}
+
+/// Only within a job step: a batch script has a rank too, but nobody has started the other ones.
+std::optional<Environment> read_slurm(const Get& get) {
+  if (!has(get, "SLURM_STEP_ID")) return {};
+  const bool by_step = has(get, "SLURM_STEP_NUM_TASKS");
+  const Names names{"slurm", "SLURM_PROCID", by_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID",
+                    "SLURM_LOCAL_SIZE"};
+  auto job = read(get, names);
+  if (!job) return {};
+  const char* tasks = by_step ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
+  if (has(get, tasks)) {
+    const auto local = slurm_tasks_on(get(tasks), number(get, "SLURM_NODEID").value_or(0));
+    if (!local)
+      throw InvalidArgument(
+          fmt::format("the environment variable {} is '{}', which says nothing on this node", tasks, get(tasks)));
+    job->local_size = *local;
+    check_within(job->local_rank, "SLURM_LOCALID", job->local_size, tasks);
+  }
+  job->meeting = meeting_of(get, "slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID"});
+  return job;
+}
+
+std::optional<Environment> with_meeting(std::optional<Environment> job, const Get& get,
+                                        std::initializer_list<const char*> names) {
+  if (job) job->meeting = meeting_of(get, job->launcher, names);
+  return job;
+}
+
+}  // namespace
+
+std::optional<Environment> detect(const Get& get) {
+  auto job = with_meeting(
+      read(get, {"levada", "LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"}), get,
+      {"LEVADA_MEETING"});
+  if (job) return job;
+  job = with_meeting(read(get, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}), get,
+                     {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  if (job) return job;
+  if ((job = read_slurm(get))) return job;
+  job = read(get, {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                   "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  if (job) {
+    job->meeting = meeting_of(get, "openmpi", {"PMIX_NAMESPACE"});
+    if (job->meeting.empty()) job->meeting = meeting_of(get, "openmpi", {"OMPI_MCA_ess_base_jobid"});
+    return job;
+  }
+  return with_meeting(read(get, {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}), get,
+                      {"PMI_JOBID"});
+}
+
+}  // namespace levada::launch

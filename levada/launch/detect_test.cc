@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "levada/launch/launch.h"
+
+namespace levada::launch {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+std::optional<Environment> detect_in(const Variables& variables) {
+  return detect([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string refusal_of(const Variables& variables) {
+  try {
+    detect_in(variables);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const Variables torchrun = {{"RANK", "5"},
+                            {"WORLD_SIZE", "8"},
+                            {"LOCAL_RANK", "1"},
+                            {"MASTER_PORT", "29500"},
+                            {"LOCAL_WORLD_SIZE", "4"},
+                            {"TORCHELASTIC_RUN_ID", "abc"}};
+
+TEST(Detect, FindsNoJobInAnEmptyEnvironment) {
+  EXPECT_FALSE(detect_in({}));
+}
+
+TEST(Detect, FindsNoJobInHalfASet) {
+  EXPECT_FALSE(detect_in({{"RANK", "0"}}));
+  EXPECT_FALSE(detect_in({{"WORLD_SIZE", "4"}}));
+  EXPECT_FALSE(detect_in({{"RANK", ""}, {"WORLD_SIZE", "4"}}));
+}
+
+TEST(Detect, ReadsLevadasOwnVariables) {
+  const auto job = detect_in({{"LEVADA_RANK", "2"}, {"LEVADA_WORLD_SIZE", "4"}});
+  EXPECT_EQ(job, (Environment{2, 4, 2, 4, "levada", ""}));
+}
+
+TEST(Detect, ReadsTorchrun) {
+  EXPECT_EQ(detect_in(torchrun), (Environment{5, 8, 1, 4, "torchrun", "torchrun:29500:abc"}));
+}
+
+TEST(Detect, TakesAJobWithoutLocalRanksToBeOnOneHost) {
+  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, 2, "torchrun", ""}));
+}
+
+TEST(Detect, TellsARestartedTorchrunJobFromTheOneBefore) {
+  auto again = torchrun;
+  again["TORCHELASTIC_RESTART_COUNT"] = "1";
+  EXPECT_NE(detect_in(again)->meeting, detect_in(torchrun)->meeting);
+}
+
+TEST(Detect, ReadsASlurmStepOnSeveralNodes) {
+  const auto job = detect_in({{"SLURM_JOB_ID", "77"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_PROCID", "9"},
+                              {"SLURM_STEP_NUM_TASKS", "11"},
+                              {"SLURM_NTASKS", "64"},
+                              {"SLURM_LOCALID", "1"},
+                              {"SLURM_NODEID", "2"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}});
+  EXPECT_EQ(job, (Environment{9, 11, 1, 3, "slurm", "slurm:77:0"}));
+}
+
+TEST(Detect, SeesNoJobInASlurmBatchScriptOutsideAStep) {
+  EXPECT_FALSE(detect_in({{"SLURM_JOB_ID", "77"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}));
+}
+
+TEST(Detect, ReadsOpenMpi) {
+  const auto job = detect_in({{"OMPI_COMM_WORLD_RANK", "1"},
+                              {"OMPI_COMM_WORLD_SIZE", "2"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                              {"PMIX_NAMESPACE", "prterun-1@1"}});
+  EXPECT_EQ(job, (Environment{1, 2, 1, 2, "openmpi", "openmpi:prterun-1@1"}));
+}
+
+TEST(Detect, ReadsPmi) {
+  const auto job =
+      detect_in({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
+  EXPECT_EQ(job, (Environment{3, 4, 1, 2, "pmi", ""}));
+}
+
+TEST(Detect, PrefersTheInnermostLauncher) {
+  auto both = torchrun;
+  both.insert({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
+  EXPECT_EQ(detect_in(both)->launcher, "torchrun");
+  both.insert({{"LEVADA_RANK", "0"}, {"LEVADA_WORLD_SIZE", "2"}});
+  EXPECT_EQ(detect_in(both)->launcher, "levada");
+}
+
+TEST(Detect, RefusesARankBeyondItsWorldAndNamesBothVariables) {
+  EXPECT_THAT(refusal_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}),
+              ::testing::AllOf(::testing::HasSubstr("RANK is 4"), ::testing::HasSubstr("WORLD_SIZE is 4")));
+}
+
+TEST(Detect, RefusesALocalRankBeyondItsHost) {
+  auto wrong = torchrun;
+  wrong["LOCAL_RANK"] = "4";
+  EXPECT_THAT(refusal_of(wrong), ::testing::HasSubstr("LOCAL_RANK is 4, but LOCAL_WORLD_SIZE is 4"));
+}
+
+TEST(Detect, RefusesMoreRanksOnTheHostThanInTheWorld) {
+  auto wrong = torchrun;
+  wrong["LOCAL_WORLD_SIZE"] = "16";
+  EXPECT_THAT(refusal_of(wrong), ::testing::HasSubstr("LOCAL_WORLD_SIZE is 16, but WORLD_SIZE is 8"));
+}
+
+TEST(Detect, RefusesWhatIsNoNumber) {
+  EXPECT_THAT(refusal_of({{"RANK", "one"}, {"WORLD_SIZE", "4"}}), ::testing::HasSubstr("RANK is 'one'"));
+  EXPECT_THAT(refusal_of({{"RANK", "-1"}, {"WORLD_SIZE", "4"}}), ::testing::HasSubstr("RANK is '-1'"));
+  EXPECT_THAT(refusal_of({{"RANK", "0"}, {"WORLD_SIZE", "4x"}}), ::testing::HasSubstr("WORLD_SIZE is '4x'"));
+}
+
+TEST(Detect, RefusesASlurmTaskListThatSaysNothingOnThisNode) {
+  const auto refusal = refusal_of({{"SLURM_STEP_ID", "0"},
+                                   {"SLURM_PROCID", "0"},
+                                   {"SLURM_NTASKS", "4"},
+                                   {"SLURM_NODEID", "3"},
+                                   {"SLURM_TASKS_PER_NODE", "2(x2)"}});
+  EXPECT_THAT(refusal, ::testing::HasSubstr("SLURM_TASKS_PER_NODE is '2(x2)'"));
+}
+
+}  // namespace
+}  // namespace levada::launch

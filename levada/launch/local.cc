@@ -1,0 +1,236 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "levada/base/deadline.h"
+#include "levada/engine/shm/shm.h"
+#include "levada/launch/inherited.h"
+#include "levada/launch/launch.h"
+
+extern char** environ;
+
+namespace levada::launch {
+namespace {
+
+[[noreturn]] void fail(std::string_view what) {
+  throw EngineError(fmt::format("cannot start the ranks: {}: {}", what, std::strerror(errno)));
+}
+
+/// SIGINT, SIGTERM and SIGCHLD as a descriptor, for as long as this lives.
+class Signals {
+ public:
+  Signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set, &before_);
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &standard, &child_before_);
+    fd_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!fd_) fail("signalfd");
+  }
+  ~Signals() {
+    while (next() != 0) continue;
+    ::sigaction(SIGCHLD, &child_before_, nullptr);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int fd() const { return fd_.get(); }
+  const sigset_t& before() const { return before_; }
+  /// The next one that has come; 0 if none.
+  int next() {
+    signalfd_siginfo info{};
+    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  struct sigaction child_before_ {};
+  UniqueFd fd_;
+};
+
+std::string this_program() {
+  std::array<char, 4096> path{};
+  const auto length = ::readlink("/proc/self/exe", path.data(), path.size());
+  const std::string found(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  return !found.empty() && ::access(found.c_str(), X_OK) == 0 ? found : "/proc/self/exe";
+}
+
+/// What a rank is started with, made before fork(): between fork and exec nothing is allocated.
+struct Start {
+  std::string program;
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;
+  std::vector<int> inherited;
+  int rank = 0;
+  pid_t parent = 0;
+  sigset_t mask{};
+};
+
+std::vector<std::string> environment_of(int rank, int size, const std::vector<int>& links, int report) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!std::string_view(*entry).starts_with("LEVADA_")) variables.emplace_back(*entry);
+  }
+  variables.push_back(fmt::format("LEVADA_RANK={}", rank));
+  variables.push_back(fmt::format("LEVADA_WORLD_SIZE={}", size));
+  variables.push_back(fmt::format("{}={}", links_variable, join_numbers(links)));
+  variables.push_back(fmt::format("{}={}", report_variable, report));
+  return variables;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (auto& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// The child's side of fork(): dies with its parent, keeps its own links, becomes the program.
+[[noreturn]] void become_rank(const Start& start, char* const* arguments, char* const* environment, int null) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != start.parent) ::_exit(1);
+  ::pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);
+  ::dup2(null, STDIN_FILENO);
+  if (start.rank != 0) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
+  ::execve(start.program.c_str(), arguments, environment);
+  ::_exit(127);
+}
+
+pid_t start_rank(Start& start, int null) {
+  auto arguments = pointers_to(start.arguments);
+  auto environment = pointers_to(start.environment);
+  const pid_t child = ::fork();
+  if (child < 0) fail(fmt::format("fork of rank {} (see ulimit -u)", start.rank));
+  if (child == 0) become_rank(start, arguments.data(), environment.data(), null);
+  return child;
+}
+
+/// The processes of a job; kills those that are left when it goes.
+class Processes {
+ public:
+  ~Processes() {
+    kill(SIGKILL);
+    for (const auto pid : pids_) {
+      if (pid > 0) ::waitpid(pid, nullptr, 0);
+    }
+  }
+  void add(pid_t pid) { pids_.push_back(pid); }
+  void kill(int signal) const {
+    for (const auto pid : pids_) {
+      if (pid > 0) ::kill(pid, signal);
+    }
+  }
+  /// Takes note of those that have ended.
+  void reap(Supervision& job) {
+    for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+      int status = 0;
+      if (pids_[rank] <= 0 || ::waitpid(pids_[rank], &status, WNOHANG) != pids_[rank]) continue;
+      pids_[rank] = 0;
+      job.apply(Supervision::Ended{static_cast<int>(rank), status});
+    }
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+/// Both ends of what report_failure() writes to: the ranks' first.
+std::array<UniqueFd, 2> make_reports() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) fail("socketpair");
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+void take_reports(int fd, int size, Supervision& job) {
+  std::array<char, 4096> record{};
+  for (;;) {
+    const auto bytes = ::recv(fd, record.data(), record.size(), MSG_DONTWAIT);
+    std::int32_t head[2];
+    if (bytes < static_cast<ssize_t>(sizeof head)) return;
+    std::memcpy(head, record.data(), sizeof head);
+    if (head[0] < 0 || head[0] >= size) continue;
+    job.apply(
+        Supervision::Reported{head[0], static_cast<ErrorKind>(head[1]),
+                              std::string(record.data() + sizeof head, static_cast<std::size_t>(bytes) - sizeof head)});
+  }
+}
+
+void start_all(int size, const std::vector<std::string>& arguments, const LocalOptions& options, const Signals& signals,
+               int report, Processes& processes) {
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const auto links = shm::make_links(size);
+  Start start;
+  start.program = options.program.empty() ? this_program() : options.program;
+  start.arguments = arguments;
+  start.arguments.insert(start.arguments.begin(), start.program);
+  start.parent = ::getpid();
+  start.mask = signals.before();
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<int> own;
+    for (const auto& link : links[static_cast<std::size_t>(rank)]) {
+      if (link) own.push_back(link.get());
+    }
+    start.rank = rank;
+    start.environment = environment_of(rank, size, own, report);
+    start.inherited = std::move(own);
+    start.inherited.push_back(report);
+    processes.add(start_rank(start, null.get()));
+  }
+}
+
+void take_signals(Signals& signals, const Processes& processes, Supervision& job) {
+  while (const int signal = signals.next()) {
+    if (signal == SIGCHLD) continue;
+    job.apply(Supervision::Signalled{signal});
+    processes.kill(signal);
+  }
+}
+
+/// Until all have ended; those that are still there `grace` after a failure are killed.
+void supervise(Signals& signals, int reports, int size, Duration grace, Processes& processes, Supervision& job) {
+  auto deadline = Deadline::never();
+  while (!job.all_ended()) {
+    std::array<pollfd, 2> ready{pollfd{signals.fd(), POLLIN, 0}, pollfd{reports, POLLIN, 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min(deadline.remaining(), Duration(grace)));
+    ::poll(ready.data(), ready.size(), deadline.is_never() ? -1 : static_cast<int>(left.count()));
+    take_signals(signals, processes, job);
+    take_reports(reports, size, job);
+    processes.reap(job);
+    if (job.is_ending() && deadline.is_never()) deadline = Deadline::after(grace);
+    if (!deadline.expired()) continue;
+    job.apply(Supervision::Killed{});
+    processes.kill(SIGKILL);
+    deadline = Deadline::after(std::chrono::seconds(1));
+  }
+  take_reports(reports, size, job);
+}
+
+}  // namespace
+
+LocalResult run_local(int size, const std::vector<std::string>& arguments, const LocalOptions& options) {
+  Signals signals;
+  Supervision job(size);
+  Processes processes;
+  auto reports = make_reports();
+  start_all(size, arguments, options, signals, reports[0].get(), processes);
+  // The ranks' end stays open here, so that poll() does not see its closing as something to read.
+  supervise(signals, reports[1].get(), size, options.grace, processes, job);
+  return job.result();
+}
+
+}  // namespace levada::launch

@@ -1,0 +1,75 @@
+// What becomes of a job whose ranks end, fail or are killed: decided on events alone, without processes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/base/error.h"
+
+namespace levada::launch {
+
+/// How a job of this host's own ended.
+struct LocalResult {
+  /// What the command should exit with: 0 if all ranks ended well, the failed rank's own status, 1 for a rank that was
+  /// killed, 128+N if signal N ended the job (SIGPIPE of a rank counts: its output was closed).
+  int exit_status = 0;
+  std::optional<int> first_failed;  ///< the rank whose fault it was
+  std::string message;              ///< one sentence on why; empty if nothing is to be said
+};
+
+/// The state of a job under run_local(). A value; apply what happens, in order, and ask what to do.
+class Supervision {
+ public:
+  explicit Supervision(int size) : ranks_(static_cast<std::size_t>(size)) {}
+
+  struct Ended {
+    int rank = 0;
+    int wait_status = 0;  ///< as waitpid() gives it
+  };
+  struct Reported {
+    int rank = 0;
+    ErrorKind kind = ErrorKind::engine;
+    std::string message;
+  };
+  /// This process was sent a signal that ends the job.
+  struct Signalled {
+    int signal = 0;
+  };
+  /// The ranks that were still there have been killed by this process.
+  struct Killed {};
+
+  void apply(const Ended& event);
+  void apply(Reported event);
+  void apply(const Signalled& event);
+  void apply(const Killed& event);
+
+  bool has_ended(int rank) const { return ranks_[static_cast<std::size_t>(rank)].wait_status.has_value(); }
+  bool all_ended() const { return ended_ == ranks_.size(); }
+  /// Whether the ranks still there should come to an end.
+  bool is_ending() const { return signal_ != 0 || failing_; }
+  /// The signal that ends the job; 0 if none does.
+  int signal() const { return signal_; }
+  /// To be asked when all have ended. A killed rank is named before a reported error, and that before the PeerLost of
+  /// those who saw a rank go.
+  LocalResult result() const;
+
+ private:
+  struct Rank {
+    std::optional<int> wait_status;
+    bool killed_here = false;
+  };
+  int own_signal_of(int rank) const;
+  std::optional<LocalResult> killed_rank() const;
+  std::optional<LocalResult> reported(bool peer_lost) const;
+  std::optional<LocalResult> bad_status() const;
+
+  std::vector<Rank> ranks_;
+  std::vector<int> order_;  ///< ranks as they ended
+  std::vector<Reported> reports_;
+  std::size_t ended_ = 0;
+  int signal_ = 0;
+  bool failing_ = false;
+};
+
+}  // namespace levada::launch
