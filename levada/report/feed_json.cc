@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "levada/base/error.h"
+#include "levada/report/feed_report.h"
+
+namespace levada::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json fields_json(const std::vector<FieldReport>& fields) {
+  Json json = Json::object();
+  for (const auto& field : fields) {
+    json[field.name] = {{"digest", field.digest}, {"dtype", field.dtype}, {"shape", field.shape}};
+  }
+  return json;
+}
+
+Json rank_json(const RankReport& rank) {
+  Json coordinates = Json::object();
+  for (const auto& [axis, at] : rank.coordinates) coordinates[axis] = at;
+  return {{"rank", rank.rank},
+          {"coords", coordinates},
+          {"batches", rank.batches},
+          {"bytes", rank.bytes},
+          {"wait_s", rank.wait_seconds},
+          {"seconds", rank.seconds},
+          {"copied_batches", rank.copied_batches},
+          {"reader", rank.is_reader},
+          {"bytes_read", rank.bytes_read},
+          {"bytes_consumed", rank.bytes_consumed},
+          {"index_bytes", rank.index_bytes},
+          {"fields", fields_json(rank.fields)}};
+}
+
+RankReport rank_of(const Json& json) {
+  RankReport rank;
+  rank.rank = json.at("rank");
+  for (const auto& [axis, at] : json.at("coords").items()) rank.coordinates.emplace_back(axis, at.get<int>());
+  rank.batches = json.at("batches");
+  rank.bytes = json.at("bytes");
+  rank.wait_seconds = json.at("wait_s");
+  rank.seconds = json.at("seconds");
+  rank.copied_batches = json.at("copied_batches");
+  rank.is_reader = json.at("reader");
+  rank.bytes_read = json.at("bytes_read");
+  rank.bytes_consumed = json.at("bytes_consumed");
+  rank.index_bytes = json.at("index_bytes");
+  for (const auto& [name, field] : json.at("fields").items()) {
+    rank.fields.push_back({name, field.at("digest"), field.at("dtype"), field.at("shape")});
+  }
+  return rank;
+}
+
+}  // namespace
+
+std::string to_json(const RankReport& rank) {
+  return rank_json(rank).dump();
+}
+
+RankReport rank_from_json(std::string_view text) {
+  try {
+    return rank_of(Json::parse(text));
+  } catch (const nlohmann::json::exception& error) {
+    throw InvalidArgument(fmt::format("this is no report of a rank: {}", error.what()));
+  }
+}
+
+std::string FeedReport::to_json() const {
+  Json json = {{"steps", steps},
+               {"samples", samples()},
+               {"tokens", tokens()},
+               {"bytes_read", bytes_read()},
+               {"bytes_consumed", bytes_consumed},
+               {"index_bytes", index_bytes},
+               {"bytes_delivered", bytes_delivered()},
+               {"read_amplification", read_amplification()},
+               {"seconds", seconds()},
+               {"tokens_per_s", tokens_per_second()},
+               {"mesh", mesh},
+               {"engine", engine},
+               {"readers", readers},
+               {"batch", batch},
+               {"seq", sequence},
+               {"end", end_cause},
+               {"skipped_lines", skipped_lines},
+               {"peers_identical", find_difference(ranks, peers).empty()},
+               {"ranks", Json::array()}};
+  for (const auto& rank : ranks) json["ranks"].push_back(rank_json(rank));
+  return json.dump();
+}
+
+}  // namespace levada::report

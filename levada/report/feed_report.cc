@@ -1,0 +1,160 @@
+#include "levada/report/feed_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "levada/base/bytes.h"
+#include "levada/report/numbers.h"
+#include "levada/report/table.h"
+
+namespace levada::report {
+namespace {
+
+constexpr std::size_t shown_digest = 8;
+
+const FieldReport* find_field(const RankReport& rank, const std::string& name) {
+  const auto found = std::find_if(rank.fields.begin(), rank.fields.end(),
+                                  [&](const FieldReport& field) { return field.name == name; });
+  return found == rank.fields.end() ? nullptr : &*found;
+}
+
+/// All fields' names, as they first come along the ranks.
+std::vector<std::string> field_names(const std::vector<RankReport>& ranks) {
+  std::vector<std::string> names;
+  for (const auto& rank : ranks) {
+    for (const auto& field : rank.fields) {
+      if (std::find(names.begin(), names.end(), field.name) == names.end()) names.push_back(field.name);
+    }
+  }
+  return names;
+}
+
+std::string rank_table(const std::vector<RankReport>& ranks, const Style& style) {
+  using Align = Table::Align;
+  std::vector<Table::Column> columns = {{"rank", Align::right},
+                                        {"coords", Align::left},
+                                        {"batches", Align::right},
+                                        {"bytes", Align::right},
+                                        {"wait", Align::right}};
+  const auto names = field_names(ranks);
+  for (const auto& name : names) columns.push_back({name, Align::left});
+  Table table(std::move(columns));
+  for (const auto& rank : ranks) {
+    std::vector<std::string> row = {fmt::format("{}", rank.rank), describe_coordinates(rank), with_commas(rank.batches),
+                                    format_bytes(rank.bytes), format_seconds(rank.wait_seconds)};
+    for (const auto& name : names) {
+      const auto* field = find_field(rank, name);
+      row.push_back(field ? field->digest.substr(0, shown_digest) : "-");
+    }
+    table.add_row(std::move(row));
+  }
+  return table.to_string(style, "  ");
+}
+
+std::string fact(const Style& style, std::string_view name, const std::string& sentence) {
+  return fmt::format("  {}  {}\n", style.bold(fmt::format("{:<5}", name)), sentence);
+}
+
+std::string data_sentence(const FeedReport& report) {
+  auto text = fmt::format("{} in {} of {}; ", counted(report.tokens(), "token"), counted(report.samples(), "sample"),
+                          with_commas(report.sequence));
+  const auto steps = counted(report.steps, "step");
+  if (report.end_cause == "exhausted") text += "the data ended after " + steps;
+  else if (report.end_cause == "left") text += "a rank left after " + steps;
+  else text += fmt::format("{}, as asked", steps);
+  if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
+  return text;
+}
+
+std::string read_sentence(const FeedReport& report) {
+  const auto readers =
+      std::count_if(report.ranks.begin(), report.ranks.end(), [](const RankReport& rank) { return rank.is_reader; });
+  auto text =
+      fmt::format("{} read {} for {} of data: read amplification {:.2f}", counted(readers, "rank"),
+                  format_bytes(report.bytes_read()), format_bytes(report.bytes_consumed), report.read_amplification());
+  if (report.index_bytes > 0) text += fmt::format(" (and {} once, for the index)", format_bytes(report.index_bytes));
+  return text;
+}
+
+std::string peer_sentence(const FeedReport& report, const Style& style) {
+  const auto difference = find_difference(report.ranks, report.peers);
+  if (!difference.empty()) return style.bad(difference);
+  if (report.peers.empty()) return "no two ranks are given the same part of a field, so there is nothing to compare";
+  const bool tensor_parallel = report.mesh.find("tp=") != std::string::npos;
+  return fmt::format("{} (digests of {} compared)",
+                     style.good(tensor_parallel ? "tensor-parallel peers got identical bits"
+                                                : "ranks that share their data got identical bits"),
+                     counted(static_cast<std::int64_t>(report.peers.size()), "group"));
+}
+
+std::string next_sentence(const FeedReport& report) {
+  if (report.readers == "all") return "--readers one gives the same digests and reads every byte once";
+  return fmt::format(
+      "--readers all shows what it costs if each rank reads for itself; levada plan --mesh {} --batch {} "
+      "--seq {} shows what moves",
+      report.mesh.empty() ? "dp=1" : report.mesh, report.batch, report.sequence);
+}
+
+}  // namespace
+
+std::string describe_coordinates(const RankReport& rank) {
+  std::string text;
+  for (const auto& [axis, at] : rank.coordinates) text += fmt::format("{}{}{}", text.empty() ? "" : " ", axis, at);
+  return text.empty() ? "-" : text;
+}
+
+std::string find_difference(const std::vector<RankReport>& ranks, const std::vector<PeerGroup>& peers) {
+  for (const auto& group : peers) {
+    const int first = group.ranks.front();
+    const auto* expected = find_field(ranks.at(static_cast<std::size_t>(first)), group.field);
+    for (const int rank : group.ranks) {
+      const auto* found = find_field(ranks.at(static_cast<std::size_t>(rank)), group.field);
+      const bool equal = expected != nullptr && found != nullptr ? *expected == *found : expected == found;
+      if (equal) continue;
+      return fmt::format("ranks {} and {} should hold the same {}, but theirs differ", first, rank, group.field);
+    }
+  }
+  return "";
+}
+
+std::uint64_t FeedReport::bytes_read() const {
+  return std::accumulate(ranks.begin(), ranks.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const RankReport& rank) { return sum + rank.bytes_read; });
+}
+
+std::uint64_t FeedReport::bytes_delivered() const {
+  return std::accumulate(ranks.begin(), ranks.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const RankReport& rank) { return sum + rank.bytes; });
+}
+
+double FeedReport::read_amplification() const {
+  return bytes_consumed == 0 ? 0 : static_cast<double>(bytes_read()) / static_cast<double>(bytes_consumed);
+}
+
+double FeedReport::seconds() const {
+  double longest = 0;
+  for (const auto& rank : ranks) longest = std::max(longest, rank.seconds);
+  return longest;
+}
+
+double FeedReport::tokens_per_second() const {
+  const double time = seconds();
+  return time > 0 ? static_cast<double>(tokens()) / time : 0;
+}
+
+std::string FeedReport::to_text(const Style& style) const {
+  const auto title = fmt::format("{}: {} x {} tokens a step to each data-parallel rank, over {}",
+                                 mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine);
+  auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
+  text += fact(style, "data", data_sentence(*this));
+  text += fact(style, "speed",
+               fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
+  text += fact(style, "read", read_sentence(*this));
+  text += fact(style, "proof", peer_sentence(*this, style));
+  text += fact(style, "next", next_sentence(*this));
+  return text;
+}
+
+}  // namespace levada::report

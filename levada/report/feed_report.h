@@ -1,0 +1,86 @@
+// What `levada feed` tells of a run: gathered from the ranks, shown as a table or as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "levada/report/style.h"
+
+namespace levada::report {
+
+/// One field as one rank was given it.
+struct FieldReport {
+  std::string name;
+  std::string digest;  ///< XXH3-128 over all batches in order, hexadecimal
+  std::string dtype;
+  std::vector<std::int64_t> shape;  ///< of one batch
+  bool operator==(const FieldReport&) const = default;
+};
+
+/// One rank's share.
+struct RankReport {
+  int rank = 0;
+  std::vector<std::pair<std::string, int>> coordinates;  ///< by axis
+  std::int64_t batches = 0;
+  std::uint64_t bytes = 0;
+  std::int64_t copied_batches = 0;
+  double wait_seconds = 0;
+  double seconds = 0;  ///< from before the first batch to after the last
+  bool is_reader = false;
+  std::uint64_t bytes_read = 0;  ///< these three: of a reader
+  std::uint64_t bytes_consumed = 0;
+  std::uint64_t index_bytes = 0;
+  std::vector<FieldReport> fields;
+  bool operator==(const RankReport&) const = default;
+};
+
+/// "dp0 tp1"; "-" where there are no axes.
+std::string describe_coordinates(const RankReport& rank);
+
+/// One JSON object, and back: how the ranks' shares are gathered. rank_from_json() throws InvalidArgument.
+std::string to_json(const RankReport& rank);
+RankReport rank_from_json(std::string_view text);
+
+/// Ranks that a layout gives the same part of a field.
+struct PeerGroup {
+  std::string field;
+  std::vector<int> ranks;
+};
+
+/// A sentence on a group whose digests are not all equal; empty if all are.
+std::string find_difference(const std::vector<RankReport>& ranks, const std::vector<PeerGroup>& peers);
+
+struct FeedReport {
+  std::string mesh;     ///< "dp=2,tp=2"
+  std::string engine;   ///< "shm"
+  std::string readers;  ///< "one"
+  std::int64_t dp = 1;  ///< ranks along the data axis
+  std::int64_t batch = 1;
+  std::int64_t sequence = 1;
+  std::int64_t steps = 0;
+  std::string end_cause;  ///< "exhausted", "steps", "left"
+  std::int64_t skipped_lines = 0;
+  std::uint64_t index_bytes = 0;
+  std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
+  std::vector<PeerGroup> peers;      ///< of at least two ranks each
+  std::vector<RankReport> ranks;
+
+  std::int64_t samples() const { return dp * batch * steps; }
+  std::int64_t tokens() const { return samples() * sequence; }
+  std::uint64_t bytes_read() const;
+  std::uint64_t bytes_delivered() const;
+  double read_amplification() const;
+  /// Of the slowest rank.
+  double seconds() const;
+  double tokens_per_second() const;
+
+  /// One JSON object on one line.
+  std::string to_json() const;
+  /// The table and what it shows, in words.
+  std::string to_text(const Style& style = {}) const;
+};
+
+}  // namespace levada::report

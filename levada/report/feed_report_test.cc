@@ -1,0 +1,143 @@
+#include "levada/report/feed_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "levada/base/error.h"
+
+namespace levada::report {
+namespace {
+
+using ::testing::HasSubstr;
+
+RankReport rank_report(int rank, int dp, int tp, const std::string& digest) {
+  RankReport report;
+  report.rank = rank;
+  report.coordinates = {{"dp", dp}, {"tp", tp}};
+  report.batches = 10;
+  report.bytes = 1000;
+  report.wait_seconds = 0.25;
+  report.seconds = 2;
+  report.fields = {{"tokens", digest, "int64", {8, 1024}}};
+  return report;
+}
+
+FeedReport four_ranks() {
+  FeedReport report;
+  report.mesh = "dp=2,tp=2";
+  report.engine = "shm";
+  report.readers = "one";
+  report.dp = 2;
+  report.batch = 8;
+  report.sequence = 1024;
+  report.steps = 10;
+  report.end_cause = "exhausted";
+  report.bytes_consumed = 4000;
+  report.peers = {{"tokens", {0, 1}}, {"tokens", {2, 3}}};
+  for (int rank = 0; rank < 4; ++rank) {
+    report.ranks.push_back(rank_report(rank, rank / 2, rank % 2, rank < 2 ? "aaaabbbbccccdddd" : "1111222233334444"));
+  }
+  report.ranks[0].is_reader = true;
+  report.ranks[0].bytes_read = 4040;
+  report.ranks[0].bytes_consumed = 4000;
+  return report;
+}
+
+TEST(FeedReport, CountsSamplesAndTokensOncePerDataParallelRank) {
+  const auto report = four_ranks();
+  EXPECT_EQ(report.samples(), 160);
+  EXPECT_EQ(report.tokens(), 163840);
+  EXPECT_DOUBLE_EQ(report.tokens_per_second(), 81920);
+}
+
+TEST(FeedReport, AddsUpWhatTheRanksReadAndWereGiven) {
+  const auto report = four_ranks();
+  EXPECT_EQ(report.bytes_read(), 4040u);
+  EXPECT_EQ(report.bytes_delivered(), 4000u);
+  EXPECT_DOUBLE_EQ(report.read_amplification(), 1.01);
+}
+
+TEST(FeedReport, HasEveryKeyInItsJson) {
+  const auto json = nlohmann::json::parse(four_ranks().to_json());
+  for (const char* key : {"steps", "samples", "tokens", "bytes_read", "index_bytes", "bytes_delivered",
+                          "read_amplification", "seconds", "tokens_per_s", "end", "skipped_lines"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  ASSERT_EQ(json["ranks"].size(), 4u);
+  const auto& third = json["ranks"][2];
+  EXPECT_EQ(third["rank"], 2);
+  EXPECT_EQ(third["coords"], (nlohmann::json{{"dp", 1}, {"tp", 0}}));
+  EXPECT_EQ(third["batches"], 10);
+  EXPECT_EQ(third["bytes"], 1000);
+  EXPECT_EQ(third["wait_s"], 0.25);
+  const nlohmann::json tokens = {{"digest", "1111222233334444"}, {"dtype", "int64"}, {"shape", {8, 1024}}};
+  EXPECT_EQ(third["fields"]["tokens"], tokens);
+  EXPECT_EQ(json["peers_identical"], true);
+}
+
+TEST(FeedReport, ShowsARowARankWithTheDigestsShort) {
+  EXPECT_THAT(four_ranks().to_text(), HasSubstr("  rank  coords   batches   bytes      wait  tokens\n"
+                                                "     0  dp0 tp0       10  1000 B  250.0 ms  aaaabbbb\n"
+                                                "     1  dp0 tp1       10  1000 B  250.0 ms  aaaabbbb\n"
+                                                "     2  dp1 tp0       10  1000 B  250.0 ms  11112222\n"
+                                                "     3  dp1 tp1       10  1000 B  250.0 ms  11112222\n"));
+}
+
+TEST(FeedReport, SaysInWordsWhatTheTableShows) {
+  const auto text = four_ranks().to_text();
+  EXPECT_THAT(text, HasSubstr("163,840 tokens in 160 samples of 1,024; the data ended after 10 steps"));
+  EXPECT_THAT(text, HasSubstr("81.9 k tokens/s, 2.0 s in all"));
+  EXPECT_THAT(text, HasSubstr("1 rank read 3.9 KiB for 3.9 KiB of data: read amplification 1.01"));
+  EXPECT_THAT(text, HasSubstr("tensor-parallel peers got identical bits (digests of 2 groups compared)"));
+  EXPECT_THAT(text, HasSubstr("--readers all"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
+TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
+  auto report = four_ranks();
+  report.skipped_lines = 3;
+  report.index_bytes = 2048;
+  EXPECT_THAT(report.to_text(), HasSubstr("; 3 bad lines skipped"));
+  EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, for the index)"));
+}
+
+TEST(FeedReport, NamesPeersWhoseBitsDiffer) {
+  auto report = four_ranks();
+  report.ranks[3].fields[0].digest = "9999";
+  EXPECT_THAT(report.to_text(), HasSubstr("ranks 2 and 3 should hold the same tokens, but theirs differ"));
+  EXPECT_EQ(nlohmann::json::parse(report.to_json())["peers_identical"], false);
+}
+
+TEST(FeedReport, NamesAPeerThatLacksTheField) {
+  auto report = four_ranks();
+  report.ranks[1].fields.clear();
+  EXPECT_EQ(find_difference(report.ranks, report.peers),
+            "ranks 0 and 1 should hold the same tokens, but theirs differ");
+}
+
+TEST(FeedReport, ShowsADashForAFieldThatARankIsNotGiven) {
+  auto report = four_ranks();
+  report.peers.clear();
+  report.ranks[1].fields.clear();
+  EXPECT_THAT(report.to_text(), HasSubstr("     1  dp0 tp1       10  1000 B  250.0 ms  -\n"));
+}
+
+TEST(RankReport, SurvivesTheWayToRankZero) {
+  auto report = rank_report(3, 1, 1, "aaaa");
+  report.is_reader = true;
+  report.bytes_read = 17;
+  report.bytes_consumed = 16;
+  report.index_bytes = 5;
+  report.copied_batches = 2;
+  EXPECT_EQ(rank_from_json(to_json(report)), report);
+}
+
+TEST(RankReport, RefusesWhatIsNone) {
+  EXPECT_THROW(rank_from_json("{"), InvalidArgument);
+  EXPECT_THROW(rank_from_json("{\"rank\": 1}"), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace levada::report
