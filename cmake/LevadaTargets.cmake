@@ -1,7 +1,8 @@
 # How Levada's own targets are compiled, and how a module's folder becomes part of the library and of the tests.
 
 function(levada_configure target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+                                            -Wno-missing-field-initializers)
   if(LEVADA_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE})

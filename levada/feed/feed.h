@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "levada/base/error.h"
 #include "levada/engine/engine.h"
+#include "levada/feed/protocol.h"
 #include "levada/plan/plan.h"
 #include "levada/sources/source.h"
 #include "levada/transfer/inbox.h"
@@ -35,16 +35,6 @@ struct Batch {
   Bytes cursor;  ///< the source's position after this step, on every rank the same
 
   const Tensor& tensor(std::string_view path) const { return tree.tensor(path); }
-};
-
-/// Why a feed ended; the same on every rank.
-struct FeedEnd {
-  enum class Cause : std::uint8_t { exhausted = 1, steps = 2, left = 3, failed = 4 };
-  Cause cause = Cause::exhausted;
-  std::int64_t step = 0;  ///< the number of steps that every rank was given
-  int rank = 0;           ///< whose doing it was: the reader that came to the end or failed, the rank that left
-  ErrorKind error = ErrorKind::source;
-  std::string message;  ///< of the error
 };
 
 struct FeedStats {

@@ -1,13 +1,11 @@
-// The sending end: a batch and its moves become one message an audience.
+// The sending end: a batch and a cut of it become one message to one audience.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <span>
-#include <vector>
 
 #include "levada/engine/engine.h"
-#include "levada/plan/plan.h"
+#include "levada/transfer/cut.h"
 #include "levada/tree/codec.h"
 
 namespace levada {
@@ -26,7 +24,7 @@ class BlockMemory final : public Memory {
 
   /// The Block so far, kept alive by the tensors in it; null if none was asked for.
   const std::shared_ptr<Block>& block() const { return block_; }
-  /// Where the message's body can begin: behind the last tensor.
+  /// Where more can be written: behind the last tensor.
   std::size_t used() const { return used_; }
 
  private:
@@ -41,16 +39,23 @@ struct Packed {
   std::size_t bytes = 0;
 };
 
-/// Sends trees to one audience over one channel. One thread at a time.
+/// Makes the messages of one channel. One thread at a time.
 class Outbox {
  public:
-  Outbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel);
+  explicit Outbox(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
+
+  /// The message that carries `cut` of `batch`. When the tensors lie whole in the Block of `memory`, and nobody but
+  /// `batch` and `memory` holds them, that Block becomes the message and nothing is copied; pass null where other
+  /// channels need the same tensors. Messages must be published in the order in which they are packed: the schema goes
+  /// with the first.
+  Packed pack(const FlatTree& batch, const Cut& cut, ByteView envelope, BlockMemory* memory,
+              const AllocateBlock& allocate);
+
   Channel& channel() { return *channel_; }
 
  private:
-  std::shared_ptr<Engine> engine_;
   std::shared_ptr<Channel> channel_;
-  SchemaCache sent_;
+  SchemaCache sent_;  ///< mirrors the one of the takers, which see the same messages in the same order
 };
 
 }  // namespace levada

@@ -1,0 +1,34 @@
+// The lead's part: hears all reports, decides by feed_protocol::Lead, tells everybody.
+#pragma once
+
+#include "levada/feed/wiring.h"
+
+namespace levada {
+
+/// On the first reader alone; used by its reading thread.
+class FeedLead {
+ public:
+  explicit FeedLead(const FeedWiring& wiring) : wiring_(wiring), decisions_(static_cast<int>(wiring.readers.size())) {}
+
+  /// Hears what there is, says what there is room for; whether that was anything.
+  bool advance();
+  /// What this rank itself has to report.
+  void apply(const feed_protocol::Event& event);
+  /// Whether the end is decided: nothing more needs to be read.
+  bool has_end() const { return decisions_.end().has_value(); }
+  /// Whether the end has been told.
+  bool done() const { return end_sent_; }
+  /// Whether something has been decided that is still to be told.
+  bool has_news() const;
+
+ private:
+  bool hear();
+  bool tell();
+
+  const FeedWiring& wiring_;
+  feed_protocol::Lead decisions_;
+  std::int64_t granted_sent_ = 0;
+  bool end_sent_ = false;
+};
+
+}  // namespace levada

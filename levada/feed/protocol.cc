@@ -1,0 +1,141 @@
+#include "levada/feed/protocol.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace levada::feed_protocol {
+namespace {
+
+enum class Tag : std::uint8_t { ready = 1, stopped = 2, left = 3, granted = 4, ended = 5 };
+
+void put_end(ByteWriter& writer, const FeedEnd& end) {
+  writer.put(end.cause);
+  writer.put(end.error);
+  writer.put(std::int32_t{end.rank});
+  writer.put(end.step);
+  writer.put_sized(std::string_view(end.message));
+}
+
+template <typename Enum>
+Enum get_enum(ByteReader& reader, Enum last) {
+  const auto value = reader.get<std::uint8_t>();
+  if (value < 1 || value > static_cast<std::uint8_t>(last)) reader.fail(fmt::format("no such code as {}", value));
+  return static_cast<Enum>(value);
+}
+
+std::int64_t get_rounds(ByteReader& reader) {
+  const auto rounds = reader.get<std::int64_t>();
+  if (rounds < 0) reader.fail(fmt::format("{} rounds", rounds));
+  return rounds;
+}
+
+FeedEnd get_end(ByteReader& reader) {
+  FeedEnd end;
+  end.cause = get_enum(reader, FeedEnd::Cause::failed);
+  end.error = get_enum(reader, ErrorKind::engine);
+  end.rank = reader.get<std::int32_t>();
+  end.step = get_rounds(reader);
+  end.message = reader.get_string();
+  return end;
+}
+
+struct Encoder {
+  ByteWriter writer;
+
+  void operator()(const Ready& event) {
+    writer.put(Tag::ready);
+    writer.put(std::int32_t{event.reader});
+    writer.put(event.rounds);
+  }
+  void operator()(const Stopped& event) {
+    writer.put(Tag::stopped);
+    writer.put(std::int32_t{event.reader});
+    put_end(writer, event.end);
+  }
+  void operator()(const Left& event) {
+    writer.put(Tag::left);
+    writer.put(std::int32_t{event.rank});
+  }
+  void operator()(const Granted& event) {
+    writer.put(Tag::granted);
+    writer.put(event.rounds);
+  }
+  void operator()(const Ended& event) {
+    writer.put(Tag::ended);
+    put_end(writer, event.end);
+  }
+};
+
+Event get_event(ByteReader& reader) {
+  switch (get_enum(reader, Tag::ended)) {
+    case Tag::ready: {
+      const auto number = reader.get<std::int32_t>();
+      return Ready{number, get_rounds(reader)};
+    }
+    case Tag::stopped: {
+      const auto number = reader.get<std::int32_t>();
+      return Stopped{number, get_end(reader)};
+    }
+    case Tag::left: return Left{reader.get<std::int32_t>()};
+    case Tag::granted: return Granted{get_rounds(reader)};
+    case Tag::ended: break;
+  }
+  return Ended{get_end(reader)};
+}
+
+}  // namespace
+
+Bytes encode(const Event& event) {
+  Encoder encoder;
+  std::visit(encoder, event);
+  return std::move(encoder.writer).take();
+}
+
+Event decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  Event event = get_event(reader);
+  reader.expect_end();
+  return event;
+}
+
+void Lead::apply(const Ready& event) {
+  auto& rounds = ready_.at(static_cast<std::size_t>(event.reader));
+  rounds = std::max(rounds, event.rounds);
+  settle();
+}
+
+void Lead::apply(const Stopped& event) {
+  auto& stopped = stopped_.at(static_cast<std::size_t>(event.reader));
+  if (!stopped) stopped = event.end;
+  settle();
+}
+
+void Lead::apply(const Left& event) {
+  if (end_) return;
+  end_ = FeedEnd{.cause = FeedEnd::Cause::left, .step = granted(), .rank = event.rank, .message = {}};
+}
+
+std::int64_t Lead::granted() const {
+  const std::int64_t sent = *std::min_element(ready_.begin(), ready_.end());
+  return end_ ? std::min(sent, end_->step) : sent;
+}
+
+void Lead::settle() {
+  if (end_) return;
+  const FeedEnd* nearest = nullptr;
+  for (const auto& stopped : stopped_) {
+    if (!stopped || (nearest != nullptr && stopped->step > nearest->step)) continue;
+    const bool worse = nearest == nullptr || stopped->step < nearest->step ||
+                       (stopped->cause == FeedEnd::Cause::failed && nearest->cause != FeedEnd::Cause::failed);
+    if (worse) nearest = &*stopped;
+  }
+  if (nearest != nullptr && granted() >= nearest->step) end_ = *nearest;
+}
+
+void Follower::apply(const Granted& event) {
+  granted_ = std::max(granted_, event.rounds);
+}
+
+}  // namespace levada::feed_protocol

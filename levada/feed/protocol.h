@@ -1,0 +1,117 @@
+// How far all ranks may go, and where they stop: the feed's decisions as values, without I/O.
+//
+// The lead is the first reader. Readers tell it how many rounds they have sent (Ready), where their data ended and why
+// (Stopped); ranks tell it that they leave (Left). It decides how many rounds may be used (granted) and, once, the end.
+// A single reader needs no grants: a round reaches all of its audiences or none, so what has arrived may be used.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+
+namespace levada {
+
+/// Why a feed ended; the same on every rank.
+struct FeedEnd {
+  enum class Cause : std::uint8_t {
+    exhausted = 1,  ///< no further round of data
+    steps = 2,      ///< as many steps as were asked for
+    left = 3,       ///< a rank left early
+    failed = 4,     ///< a reader threw
+  };
+  Cause cause = Cause::exhausted;
+  std::int64_t step = 0;  ///< the number of steps that every rank is given
+  int rank = 0;           ///< whose doing it was: the reader that came to the end or failed, the rank that left
+  ErrorKind error = ErrorKind::source;
+  std::string message;  ///< of the error
+  bool operator==(const FeedEnd&) const = default;
+};
+
+namespace feed_protocol {
+
+/// Reader number `reader` has sent `rounds` rounds.
+struct Ready {
+  int reader = 0;
+  std::int64_t rounds = 0;
+  bool operator==(const Ready&) const = default;
+};
+/// Reader number `reader` will send no more than end.step rounds.
+struct Stopped {
+  int reader = 0;
+  FeedEnd end;
+  bool operator==(const Stopped&) const = default;
+};
+/// A rank wants no more.
+struct Left {
+  int rank = 0;
+  bool operator==(const Left&) const = default;
+};
+/// The lead's word: so many rounds may be used.
+struct Granted {
+  std::int64_t rounds = 0;
+  bool operator==(const Granted&) const = default;
+};
+/// The lead's last word.
+struct Ended {
+  FeedEnd end;
+  bool operator==(const Ended&) const = default;
+};
+
+using Event = std::variant<Ready, Stopped, Left, Granted, Ended>;
+Bytes encode(const Event& event);
+/// Reads bytes that may lie. Throws CorruptMessage.
+Event decode(ByteView bytes);
+
+/// What the lead knows and decides. apply() takes events in any order of the readers, each reader's own in order;
+/// decisions only grow: granted() never falls, an end is never changed.
+class Lead {
+ public:
+  explicit Lead(int readers) : ready_(static_cast<std::size_t>(readers), 0), stopped_(ready_.size()) {}
+
+  void apply(const Ready& event);
+  void apply(const Stopped& event);
+  void apply(const Left& event);
+
+  /// Rounds that every reader has sent, up to the end.
+  std::int64_t granted() const;
+  const std::optional<FeedEnd>& end() const { return end_; }
+
+ private:
+  /// The readers' stops become the end once every reader has come as far as the nearest of them.
+  void settle();
+
+  std::vector<std::int64_t> ready_;
+  std::vector<std::optional<FeedEnd>> stopped_;
+  std::optional<FeedEnd> end_;
+};
+
+/// What one rank may hand to its caller.
+class Follower {
+ public:
+  /// `needs_grants`: whether there are several readers.
+  explicit Follower(bool needs_grants) : needs_grants_(needs_grants) {}
+
+  void apply(const Granted& event);
+  void apply(const Ended& event) { end_ = event.end; }
+  /// The caller was given the batch of step(). Only when may_take().
+  void advance() { ++step_; }
+
+  std::int64_t step() const { return step_; }
+  bool may_take() const { return !finished() && (end_ ? step_ < end_->step : !needs_grants_ || step_ < granted_); }
+  bool finished() const { return end_ && step_ >= end_->step; }
+  const std::optional<FeedEnd>& end() const { return end_; }
+
+ private:
+  bool needs_grants_;
+  std::int64_t granted_ = 0;
+  std::int64_t step_ = 0;
+  std::optional<FeedEnd> end_;
+};
+
+}  // namespace feed_protocol
+}  // namespace levada

@@ -1,0 +1,143 @@
+#include "levada/feed/reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levada {
+
+FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout)
+    : wiring_(wiring), reporter_(reporter), rounds_(std::move(rounds)), timeout_(timeout) {
+  if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
+  thread_ = std::thread([this] { run(); });
+}
+
+FeedReader::~FeedReader() {
+  stop();
+}
+
+void FeedReader::stop() {
+  stop_.store(true);
+  wiring_.engine->wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+ReadStats FeedReader::stats() const {
+  const std::lock_guard lock(stats_mutex_);
+  return stats_;
+}
+
+void FeedReader::run() noexcept {
+  try {
+    while (!stop_.load() && !finished()) {
+      if (!advance()) wait();
+    }
+  } catch (const Interrupted&) {
+  } catch (const PeerLost&) {
+    // This rank's own calls see it too, and say so.
+  } catch (const std::exception& error) {
+    wiring_.engine->abort(fmt::format("rank {} cannot go on reading: {}", wiring_.rank(), error.what()));
+  }
+}
+
+bool FeedReader::finished() const {
+  return lead_ ? lead_->done() : reported_end_ && reporter_.send(std::nullopt);
+}
+
+bool FeedReader::advance() {
+  const bool led = lead_ && lead_->advance();
+  reporter_.send(std::nullopt);
+  if (lead_ && lead_->has_end()) {
+    prepared_.clear();
+    return led;
+  }
+  if (!prepared_.empty()) return send_round() || led;
+  if (reported_end_) return led;
+  read_round();
+  return true;
+}
+
+void FeedReader::read_round() {
+  post("reading", -1, rounds_.source().activity());
+  prepared_ = rounds_.read(round_, [this](std::size_t bytes) { return allocate(bytes); });
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats_ = rounds_.source().stats();
+  }
+  if (!rounds_.ended()) return;
+  report(feed_protocol::Stopped{wiring_.reader_index(), *rounds_.ended()});
+  reported_end_ = true;
+}
+
+bool FeedReader::send_round() {
+  // All audiences or none, so that a round that has reached one has reached all: they stop at the same step.
+  if (full_channel() != nullptr) return false;
+  Engine& engine = *wiring_.engine;
+  for (auto& [channel, packed] : prepared_) engine.try_publish(*channel, packed.block, packed.bytes);
+  prepared_.clear();
+  report(feed_protocol::Ready{wiring_.reader_index(), ++round_});
+  return true;
+}
+
+void FeedReader::report(const feed_protocol::Event& event) {
+  if (lead_) lead_->apply(event);
+  else reporter_.send(event);
+}
+
+Channel* FeedReader::full_channel() const {
+  for (const auto& outgoing : prepared_) {
+    Channel* const channel[] = {outgoing.channel};
+    if (wiring_.engine->wait({.publish = channel}, Deadline::now()) != Woken::ready) return outgoing.channel;
+  }
+  return nullptr;
+}
+
+void FeedReader::wait() {
+  std::vector<Channel*> hear, room;
+  if (lead_) {
+    for (const auto& channel : wiring_.reports) hear.push_back(channel.get());
+    if (lead_->has_news()) room.push_back(wiring_.verdicts.get());
+  }
+  if (!lead_ && !reporter_.send(std::nullopt)) room.push_back(&reporter_.channel());
+  if (Channel* full = full_channel()) {
+    room.push_back(full);
+    for (const auto& holder : wiring_.engine->holders(*full)) {
+      if (holder.not_taken < full->window()) continue;
+      post("waiting for room", holder.rank,
+           fmt::format("rank {} has not taken the batch of step {}", holder.rank, round_ - full->window()));
+    }
+  }
+  wiring_.engine->wait({.take = hear, .publish = room, .stop = &stop_}, Deadline::never());
+}
+
+Block FeedReader::allocate(std::size_t bytes) {
+  Engine& engine = *wiring_.engine;
+  const auto deadline = Deadline::after(timeout_);
+  while (true) {
+    if (auto block = engine.try_allocate(bytes)) return std::move(*block);
+    post("waiting for memory", -1, fmt::format("{} for step {}", format_bytes(bytes), round_));
+    const Woken woken = engine.wait({.allocate = bytes, .stop = &stop_}, deadline);
+    if (woken == Woken::stopped) throw Interrupted{};
+    if (woken == Woken::timeout) throw Timeout(explain_full_memory(bytes));
+  }
+}
+
+std::string FeedReader::explain_full_memory(std::size_t bytes) const {
+  std::string holding;
+  for (const auto& channel : wiring_.data) {
+    if (!channel || channel->from() != wiring_.rank()) continue;
+    for (const auto& holder : wiring_.engine->holders(*channel)) {
+      if (holder.leased + holder.not_taken == 0) continue;
+      holding += fmt::format("; rank {} holds {} and has {} to take", holder.rank, holder.leased, holder.not_taken);
+    }
+  }
+  return fmt::format(
+      "rank {} waited {} for {} of memory to read step {}{}; let go of batches sooner, or lower the depth",
+      wiring_.rank(), format_duration(timeout_), format_bytes(bytes), round_, holding);
+}
+
+void FeedReader::post(std::string_view operation, int waiting_for, std::string_view detail) const {
+  wiring_.engine->post(Status::make(operation, round_, waiting_for, detail));
+}
+
+}  // namespace levada

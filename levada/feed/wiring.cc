@@ -1,0 +1,85 @@
+#include "levada/feed/wiring.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace levada {
+namespace {
+
+constexpr int report_window = 8;
+
+bool takes(const Audience& audience, int rank) {
+  return std::binary_search(audience.to.begin(), audience.to.end(), rank);
+}
+
+}  // namespace
+
+bool FeedWiring::is_reader() const {
+  return std::binary_search(readers.begin(), readers.end(), rank());
+}
+
+int FeedWiring::reader_index() const {
+  return static_cast<int>(std::lower_bound(readers.begin(), readers.end(), rank()) - readers.begin());
+}
+
+int FeedWiring::own_audience() const {
+  const auto own = std::find_if(audiences.begin(), audiences.end(), [&](const auto& a) { return takes(a, rank()); });
+  return static_cast<int>(own - audiences.begin());
+}
+
+FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth) {
+  FeedWiring wiring;
+  wiring.engine = std::move(engine);
+  wiring.audiences = std::move(audiences);
+  for (const Audience& audience : wiring.audiences) {
+    wiring.readers.push_back(audience.from);
+    wiring.units = std::max(wiring.units, audience.unit + 1);
+  }
+  std::sort(wiring.readers.begin(), wiring.readers.end());
+  wiring.readers.erase(std::unique(wiring.readers.begin(), wiring.readers.end()), wiring.readers.end());
+
+  Engine& group = *wiring.engine;
+  const int rank = wiring.rank();
+  for (const Audience& audience : wiring.audiences) {
+    const bool member = audience.from == rank || takes(audience, rank);
+    wiring.data.push_back(member ? group.open(audience.from, audience.to, depth) : nullptr);
+  }
+  std::vector<int> everybody(static_cast<std::size_t>(group.info().size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  // Readers are at most `depth` sent rounds and the one they hold ahead of the slowest rank: so many grants, and the
+  // end.
+  wiring.verdicts = group.open(wiring.lead(), everybody, depth + 4);
+  for (const int from : everybody) {
+    const bool member = rank == from || rank == wiring.lead();
+    wiring.reports.push_back(member ? group.open(from, {wiring.lead()}, report_window) : nullptr);
+  }
+  return wiring;
+}
+
+bool try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
+  const Bytes bytes = feed_protocol::encode(event);
+  auto block = engine.try_allocate(bytes.size());
+  if (!block) return false;
+  std::copy(bytes.begin(), bytes.end(), block->memory().begin());
+  return engine.try_publish(channel, *block, bytes.size());
+}
+
+std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel) {
+  const auto lease = engine.try_take(channel);
+  if (!lease) return std::nullopt;
+  return feed_protocol::decode(lease->bytes);
+}
+
+bool Reporter::send(std::optional<feed_protocol::Event> event) {
+  const std::lock_guard lock(mutex_);
+  if (event) {
+    const bool newer = std::holds_alternative<feed_protocol::Ready>(*event) && !waiting_.empty() &&
+                       std::holds_alternative<feed_protocol::Ready>(waiting_.back());
+    if (newer) waiting_.back() = *event;
+    else waiting_.push_back(std::move(*event));
+  }
+  while (!waiting_.empty() && try_send(*wiring_.engine, channel(), waiting_.front())) waiting_.erase(waiting_.begin());
+  return waiting_.empty();
+}
+
+}  // namespace levada

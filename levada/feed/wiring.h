@@ -1,0 +1,57 @@
+// The channels of one feed, as one rank sees them.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "levada/engine/engine.h"
+#include "levada/feed/protocol.h"
+#include "levada/plan/plan.h"
+
+namespace levada {
+
+/// Who reads, who is sent what, and the channels that this rank shares in: constant once made.
+struct FeedWiring {
+  std::shared_ptr<Engine> engine;
+  std::vector<Audience> audiences;
+  std::vector<int> readers;  ///< ranks, ascending; the first one is the lead
+  int units = 1;             ///< batches a round
+
+  std::vector<std::shared_ptr<Channel>> data;     ///< one an audience; null where this rank takes no part
+  std::shared_ptr<Channel> verdicts;              ///< from the lead to all ranks: Granted, Ended
+  std::vector<std::shared_ptr<Channel>> reports;  ///< from each rank to the lead: Ready, Stopped, Left; null as above
+
+  int rank() const { return engine->info().rank; }
+  int lead() const { return readers.front(); }
+  bool is_reader() const;
+  /// Position in `readers`; only for a reader.
+  int reader_index() const;
+  /// Of the audience that this rank is in.
+  int own_audience() const;
+};
+
+/// Opens the channels. Collective. At most `depth` batches lie in a data channel.
+FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
+
+/// Sends an event if there is room and memory at the moment.
+bool try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
+/// The next event, if one is there. Throws CorruptMessage.
+std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel);
+
+/// This rank's reports to the lead; any thread.
+class Reporter {
+ public:
+  explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
+  /// Sends, in order, whatever there is room for; true when nothing is left. A Ready replaces one that waits.
+  bool send(std::optional<feed_protocol::Event> event);
+  Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
+
+ private:
+  const FeedWiring& wiring_;
+  std::mutex mutex_;
+  std::vector<feed_protocol::Event> waiting_;
+};
+
+}  // namespace levada

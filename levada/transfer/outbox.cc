@@ -1,0 +1,110 @@
+#include "levada/transfer/outbox.h"
+
+#include <algorithm>
+
+namespace levada {
+namespace {
+
+/// Room beyond the tensors that were announced: the prefix, each tensor's alignment, the body.
+constexpr std::size_t slack = std::size_t{64} << 10;
+
+/// The leaves of `cut` and where they will lie in the message.
+struct Placing {
+  std::vector<Leaf> leaves;
+  std::vector<PlacedTensor> placed;
+  std::vector<std::size_t> to_copy;  ///< numbers of the parts that do not lie in the block yet
+  std::size_t used = message_prefix_bytes;
+};
+
+const Tensor* tensor_of(const FlatTree& batch, const Cut::Part& part) {
+  return part.leaf < 0 ? nullptr : std::get_if<Tensor>(&batch.leaves[static_cast<std::size_t>(part.leaf)]);
+}
+
+bool lies_in(const Tensor& tensor, const std::shared_ptr<Block>& block) {
+  return block && tensor.owner() == std::shared_ptr<const void>(block) && tensor.view().is_contiguous();
+}
+
+/// Whether only the batch and its memory hold the block: nobody will look at it once it is sent and used again.
+bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& block) {
+  const auto holders = std::count_if(batch.leaves.begin(), batch.leaves.end(), [&](const Leaf& leaf) {
+    const auto* tensor = std::get_if<Tensor>(&leaf);
+    return tensor != nullptr && tensor->owner() == std::shared_ptr<const void>(block);
+  });
+  return block.use_count() == holders + 1;
+}
+
+/// Gives each tensor its place: where it lies, if that is in `block`; else behind what is there.
+Placing place_parts(const FlatTree& batch, const Cut& cut, const std::shared_ptr<Block>& block, std::size_t used) {
+  Placing placing{.used = used};
+  placing.placed.resize(cut.parts.size());
+  placing.leaves.reserve(cut.parts.size());
+  for (std::size_t i = 0; i < cut.parts.size(); ++i) {
+    const Cut::Part& part = cut.parts[i];
+    placing.leaves.push_back(part.leaf < 0 ? Leaf() : batch.leaves[static_cast<std::size_t>(part.leaf)]);
+    const Tensor* tensor = tensor_of(batch, part);
+    if (tensor == nullptr || cut.schema.leaves()[i].alias_of >= 0) continue;
+    placing.placed[i].shape = part.shape;
+    if (part.whole && lies_in(*tensor, block)) {
+      placing.placed[i].offset = static_cast<std::uint64_t>(tensor->view().data() - block->memory().data());
+      continue;
+    }
+    placing.used = align_up(placing.used, leaf_alignment);
+    placing.placed[i].offset = placing.used;
+    placing.used += part.bytes;
+    placing.to_copy.push_back(i);
+  }
+  return placing;
+}
+
+Packed complete(const FlatTree& batch, const Cut& cut, const Placing& placing, Block block, ByteView envelope,
+                bool with_schema) {
+  for (const std::size_t i : placing.to_copy) {
+    const Cut::Part& part = cut.parts[i];
+    const Tensor& tensor = *tensor_of(batch, part);
+    std::byte* to = block.memory().data() + placing.placed[i].offset;
+    if (part.whole) copy_elements(tensor, to);
+    else copy_region(tensor, part.region, to);
+  }
+  const std::size_t body = align_up(placing.used, leaf_alignment);
+  const std::size_t bytes =
+      write_message(block.memory(), body, envelope, cut.schema, with_schema, placing.leaves, placing.placed);
+  return {std::move(block), bytes};
+}
+
+}  // namespace
+
+void BlockMemory::reserve(std::size_t bytes) {
+  if (block_) return;
+  block_ = std::make_shared<Block>(allocate_(message_prefix_bytes + bytes + slack));
+  used_ = message_prefix_bytes;
+}
+
+Tensor BlockMemory::empty(DType dtype, const Shape& shape) {
+  const std::size_t bytes = TensorView(dtype, shape, nullptr).byte_count();
+  reserve(bytes);
+  const std::size_t offset = align_up(used_, leaf_alignment);
+  const auto memory = block_->memory();
+  if (offset > memory.size() || bytes > memory.size() - offset) return Tensor::empty(dtype, shape);
+  used_ = offset + bytes;
+  return Tensor(TensorView(dtype, shape, memory.data() + offset), block_, true);
+}
+
+Packed Outbox::pack(const FlatTree& batch, const Cut& cut, ByteView envelope, BlockMemory* memory,
+                    const AllocateBlock& allocate) {
+  const bool with_schema = !sent_.find(cut.schema.fingerprint()).has_value();
+  if (with_schema) sent_.add(cut.schema);
+
+  if (memory != nullptr && memory->block() && held_by_batch_alone(batch, memory->block())) {
+    const auto& block = memory->block();
+    const Placing placing = place_parts(batch, cut, block, memory->used());
+    const std::size_t body = body_bytes(cut.schema, placing.leaves, envelope.size(), with_schema);
+    if (align_up(placing.used, leaf_alignment) + body <= block->memory().size()) {
+      return complete(batch, cut, placing, std::move(*block), envelope, with_schema);
+    }
+  }
+  const Placing placing = place_parts(batch, cut, nullptr, message_prefix_bytes);
+  const std::size_t body = body_bytes(cut.schema, placing.leaves, envelope.size(), with_schema);
+  return complete(batch, cut, placing, allocate(align_up(placing.used, leaf_alignment) + body), envelope, with_schema);
+}
+
+}  // namespace levada
