@@ -208,6 +208,7 @@ std::string Model::key() const {
   const auto number = [&](std::int64_t value) { key += std::to_string(value) + ","; };
   for (const Reader& reader : readers) number(reader.sent * 2 + (reader.stopped ? 1 : 0));
   for (const Event& event : reports) add(event);
+  key += '/';
   for (const std::string& event : heard) key += event;
   number(lead.granted());
   number(granted_told * 2 + (end_told ? 1 : 0));
@@ -217,6 +218,7 @@ std::string Model::key() const {
     number(rank.follower.step());
     number(rank.data * 4 + (rank.left ? 2 : 0) + (rank.follower.may_take() ? 1 : 0));
     if (rank.follower.end()) add(Ended{*rank.follower.end()});
+    key += '/';
     for (const Event& event : rank.verdicts) add(event);
   }
   return key;

@@ -92,7 +92,8 @@ bool FeedRounds::read_unit(Unit& unit, std::int64_t round, const AllocateBlock& 
   const std::int64_t round_begin = first_ + round * wiring_.units * batch_;
   auto tree = source_->read(round_begin + unit.number * batch_, batch_, memory);
   if (!tree) return false;
-  const FlatTree batch = flatten(*tree);
+  const FlatTree batch = flatten(*tree, unit.schema);
+  unit.schema = batch.schema;
   tree.reset();
 
   const UnitPlan& plan = plan_of(unit, batch);

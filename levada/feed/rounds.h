@@ -44,6 +44,7 @@ class FeedRounds {
     std::vector<int> audiences;
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
+    Schema schema;  ///< of the batch before, most likely that of the next
   };
 
   bool limit_reached(std::int64_t round);

@@ -46,19 +46,16 @@ Cut make_cut(const FlatTree& batch, std::span<const Move> moves) {
   auto keep = std::make_unique<bool[]>(count);
   for (std::size_t leaf = 0; leaf < count; ++leaf) keep[leaf] = move_of[leaf] != nullptr;
   const Schema& whole = batch.schema;
-  const bool parted = parts_an_alias(whole, move_of);
 
   Cut cut;
-  cut.schema = (parted ? whole.without_aliases() : whole).select(std::span(keep.get(), count));
-  // select() leaves None in the place of a leaf that a list, tuple or record loses, so its leaves are matched by path.
-  std::size_t leaf = 0;
-  for (const LeafSpec& spec : cut.schema.leaves()) {
-    while (whole.leaves()[leaf].path != spec.path) ++leaf;
-    const bool sent = move_of[leaf] != nullptr;
-    cut.parts.push_back(sent ? make_part(batch, static_cast<int>(leaf), move_of[leaf]->region) : Cut::Part{.leaf = -1});
-    if (spec.alias_of >= 0) cut.parts.back().bytes = 0;
+  const std::span<const bool> kept(keep.get(), count);
+  cut.schema = (parts_an_alias(whole, move_of) ? whole.without_aliases() : whole).select(kept);
+  const auto source = whole.selected_leaves(kept);
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    const Move* move = source[i] < 0 ? nullptr : move_of[static_cast<std::size_t>(source[i])];
+    cut.parts.push_back(move == nullptr ? Cut::Part{.leaf = -1} : make_part(batch, source[i], move->region));
+    if (cut.schema.leaves()[i].alias_of >= 0) cut.parts.back().bytes = 0;
     cut.tensor_bytes += cut.parts.back().bytes;
-    ++leaf;
   }
   return cut;
 }

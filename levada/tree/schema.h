@@ -54,6 +54,9 @@ class Schema {
   /// kept. Throws as select() does.
   std::vector<int> selected_leaves(std::span<const bool> keep) const;
 
+  /// The same with every alias as a tensor of its own.
+  Schema without_aliases() const;
+
   struct Node;  ///< how it is kept; known to this module alone
   explicit Schema(Node root);
   const Node& root() const;

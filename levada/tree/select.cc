@@ -60,6 +60,13 @@ class Selector {
   Node root_;
 };
 
+Node with_own_tensors(const Node& node) {
+  Node own = node;
+  own.alias_of = -1;
+  for (Node& child : own.children) child = with_own_tensors(child);
+  return own;
+}
+
 }  // namespace
 
 Schema Schema::select(std::span<const bool> keep) const {
@@ -69,5 +76,7 @@ Schema Schema::select(std::span<const bool> keep) const {
 std::vector<int> Schema::selected_leaves(std::span<const bool> keep) const {
   return Selector(*this, keep).take_leaves();
 }
+
+Schema Schema::without_aliases() const { return Schema(with_own_tensors(root())); }
 
 }  // namespace levada
