@@ -1,0 +1,85 @@
+#include "levada/corpus/cursor.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+
+namespace levada {
+namespace {
+
+constexpr std::uint32_t magic = 0x4355524c;  // "LRUC"
+constexpr std::uint32_t version = 1;
+
+Bytes order_bytes(const Order& order) {
+  ByteWriter out;
+  out.put(static_cast<std::uint32_t>(order.size()));
+  for (const auto& [name, value] : order) {
+    out.put_sized(name);
+    out.put_sized(value);
+  }
+  return std::move(out).take();
+}
+
+Order read_order(ByteReader& in) {
+  Order order(in.get_count(8));
+  for (auto& [name, value] : order) {
+    name = in.get_string();
+    value = in.get_string();
+  }
+  return order;
+}
+
+std::string value_in(const Order& order, const std::string& name) {
+  for (const auto& [key, value] : order) {
+    if (key == name) return value;
+  }
+  return "none";
+}
+
+}  // namespace
+
+Bytes Cursor::encode() const {
+  ByteWriter out;
+  out.put(magic);
+  out.put(version);
+  out.put(next);
+  out.put_sized(corpus);
+  out.put_sized(ByteView(order_bytes(order)));
+  out.put(hash64(out.view()));
+  return std::move(out).take();
+}
+
+Cursor Cursor::decode(ByteView bytes) {
+  ByteReader in(bytes);
+  if (in.get<std::uint32_t>() != magic) in.fail("these bytes are no cursor");
+  if (const auto found = in.get<std::uint32_t>(); found != version) {
+    throw Unsupported(fmt::format("the cursor is of version {}, this build reads version {}", found, version));
+  }
+  Cursor cursor;
+  cursor.next = in.get<std::int64_t>();
+  cursor.corpus = in.get_string();
+  ByteReader order(in.get_sized(), in.offset());
+  cursor.order = read_order(order);
+  order.expect_end();
+  if (const auto sum = hash64(bytes.first(in.offset())); in.get<std::uint64_t>() != sum) in.fail("a wrong check sum");
+  in.expect_end();
+  if (cursor.next < 0) in.fail("a sample number below zero");
+  return cursor;
+}
+
+void Cursor::expect_same(const Cursor& there) const {
+  std::string differences;
+  const auto add = [&](std::string_view name, const std::string& here, const std::string& other) {
+    if (here != other)
+      differences += fmt::format("{}{} is {}, there {}", differences.empty() ? "" : "; ", name, here, other);
+  };
+  add("corpus", corpus, there.corpus);
+  for (const auto& [name, value] : order) add(name, value, value_in(there.order, name));
+  for (const auto& [name, value] : there.order) {
+    if (value_in(order, name) == "none") add(name, "none", value);
+  }
+  if (!differences.empty()) throw InvalidArgument("the cursor is of another run of samples: here " + differences);
+}
+
+}  // namespace levada

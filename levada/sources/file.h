@@ -1,0 +1,45 @@
+// Files as sources see them: bytes at an offset, and a way to notice that they are no longer the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace levada {
+
+/// What changes when a file does.
+struct FileIdentity {
+  std::uint64_t size = 0;
+  std::int64_t modified_ns = 0;  ///< since 1970
+  std::uint64_t device = 0, inode = 0;
+  bool linked = true;  ///< still has a name: not removed, nothing renamed over it
+
+  bool operator==(const FileIdentity&) const = default;
+};
+
+/// An open file of fixed content. Any thread may call. Tests and wrappers (throttled, retrying, failing) derive from
+/// it.
+class File {
+ public:
+  virtual ~File() = default;
+
+  /// As the user named it: for messages.
+  virtual const std::string& path() const = 0;
+  /// Fills the front of `into` with the bytes at `offset` and says how many: perhaps fewer than asked, zero only at the
+  /// end. Throws SourceError.
+  virtual std::size_t read(std::uint64_t offset, std::span<char> into) const = 0;
+  /// As it is now. Throws SourceError.
+  virtual FileIdentity identity() const = 0;
+};
+
+/// Opens a regular file for reading. Throws SourceError for what is missing, may not be read, or is none.
+std::unique_ptr<File> open_file(const std::string& path);
+
+/// Reads until `into` is full or the file ends; says how many bytes. Throws SourceError.
+std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into);
+
+/// Throws SourceError, saying what happened to it, unless `file` is still what it was when `before` was taken.
+void expect_unchanged(const File& file, const FileIdentity& before);
+
+}  // namespace levada

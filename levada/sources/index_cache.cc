@@ -1,0 +1,208 @@
+#include "levada/sources/index_cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/base/unique_fd.h"
+
+// A file of the cache is
+//   magic, version, bytes of the header    8 + 4 + 4
+//   header                                 key, contents, numbers of cuts and of skipped ranges
+//   cuts, skipped ranges                   8 and 16 bytes each
+//   digest of all of it                    32 hexadecimal digits
+
+namespace levada {
+namespace {
+
+constexpr std::uint64_t magic = 0x5845444e4944564c;  // "LVDINDEX"
+constexpr std::uint32_t version = 1;
+constexpr std::size_t preamble_bytes = 16, digest_bytes = 32;
+constexpr std::uint32_t longest_header = 1 << 16;
+
+template <typename T>
+ByteView bytes_of(const std::vector<T>& items) {
+  return std::as_bytes(std::span(items));
+}
+
+/// What stays the same while the file changes, so that an index takes the place of the one before.
+Bytes name_bytes(const IndexKey& key) {
+  ByteWriter out;
+  out.put_sized(key.kind);
+  out.put_sized(key.real_path);
+  out.put_sized(key.text_field);
+  out.put(std::uint8_t{key.skip_bad});
+  out.put(key.stride);
+  out.put(key.phase);
+  return std::move(out).take();
+}
+
+// Without the device's number: some file systems get another one at each mount.
+Bytes key_bytes(const IndexKey& key) {
+  ByteWriter out;
+  out.put_sized(name_bytes(key));
+  out.put(key.identity.size);
+  out.put(key.identity.modified_ns);
+  out.put(key.identity.inode);
+  return std::move(out).take();
+}
+
+std::filesystem::path file_name(const std::string& dir, const IndexKey& key) {
+  return std::filesystem::path(dir) / fmt::format("{:016x}.index", hash64(name_bytes(key)));
+}
+
+Bytes header_bytes(const IndexKey& key, const FileIndex& index) {
+  ByteWriter out;
+  out.put_sized(key_bytes(key));
+  out.put(index.contents.tokens);
+  out.put(index.contents.documents);
+  out.put(index.contents.bad_lines);
+  out.put_sized(index.contents.digest);
+  out.put(std::uint64_t{index.cuts.size()});
+  out.put(std::uint64_t{index.skipped.size()});
+  return std::move(out).take();
+}
+
+/// Reads the parts of a cache file one behind the other, all of them into the digest.
+class PartReader {
+ public:
+  explicit PartReader(UniqueFd fd) : fd_(std::move(fd)) {
+    struct stat status {};
+    if (fd_ && ::fstat(fd_.get(), &status) == 0) left_ = static_cast<std::uint64_t>(status.st_size);
+  }
+
+  std::uint64_t left() const { return left_; }
+  /// False if there is not as much.
+  bool read(std::span<std::byte> into) {
+    if (into.size() > left_) return false;
+    for (std::size_t done = 0; done < into.size();) {
+      const auto got = ::read(fd_.get(), into.data() + done, into.size() - done);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      done += static_cast<std::size_t>(got);
+    }
+    left_ -= into.size();
+    digest_before_ = digest_.hex();
+    digest_.update(into);
+    return true;
+  }
+  /// Whether the part read last is the digest of those before it.
+  bool ends_well(ByteView last) const { return left_ == 0 && as_text(last) == digest_before_; }
+
+ private:
+  UniqueFd fd_;
+  std::uint64_t left_ = 0;
+  Digest digest_;
+  std::string digest_before_;
+};
+
+struct Header {
+  FileIndex index;
+  std::uint64_t cuts = 0, skipped = 0;
+};
+
+/// Empty unless it is of this key.
+std::optional<Header> read_header(ByteView bytes, const IndexKey& key) {
+  ByteReader in(bytes);
+  if (as_text(in.get_sized()) != as_text(key_bytes(key))) return std::nullopt;
+  Header header;
+  header.index.contents.tokens = in.get<std::int64_t>();
+  header.index.contents.documents = in.get<std::int64_t>();
+  header.index.contents.bad_lines = in.get<std::int64_t>();
+  header.index.contents.digest = in.get_string();
+  header.cuts = in.get<std::uint64_t>();
+  header.skipped = in.get<std::uint64_t>();
+  in.expect_end();
+  return header;
+}
+
+std::optional<FileIndex> read_index(PartReader& in, const IndexKey& key) {
+  Bytes part(preamble_bytes);
+  if (!in.read(part)) return std::nullopt;
+  ByteReader preamble(part);
+  const bool known = preamble.get<std::uint64_t>() == magic && preamble.get<std::uint32_t>() == version;
+  const auto size = preamble.get<std::uint32_t>();
+  if (!known || size > longest_header) return std::nullopt;
+  part.resize(size);
+  if (!in.read(part)) return std::nullopt;
+  auto header = read_header(part, key);
+  if (!header) return std::nullopt;
+  const auto payload = checked_add(checked_mul(header->cuts, 8).value_or(UINT64_MAX / 2),
+                                   checked_mul(header->skipped, 16).value_or(UINT64_MAX / 2));
+  if (!payload || checked_add(*payload, digest_bytes) != in.left()) return std::nullopt;
+  header->index.cuts.resize(header->cuts);
+  header->index.skipped.resize(header->skipped);
+  part.resize(digest_bytes);
+  const bool whole = in.read(std::as_writable_bytes(std::span(header->index.cuts))) &&
+                     in.read(std::as_writable_bytes(std::span(header->index.skipped))) && in.read(part) &&
+                     in.ends_well(part);
+  if (!whole) return std::nullopt;
+  return std::move(header->index);
+}
+
+bool write_fully(int fd, ByteView bytes) {
+  while (!bytes.empty()) {
+    const auto done = ::write(fd, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+  return true;
+}
+
+bool write_index(int fd, const IndexKey& key, const FileIndex& index) {
+  const auto header = header_bytes(key, index);
+  if (header.size() > longest_header) return false;
+  ByteWriter preamble;
+  preamble.put(magic);
+  preamble.put(version);
+  preamble.put(static_cast<std::uint32_t>(header.size()));
+  Digest digest;
+  for (const auto part : {preamble.view(), ByteView(header), bytes_of(index.cuts), bytes_of(index.skipped)}) {
+    digest.update(part);
+    if (!write_fully(fd, part)) return false;
+  }
+  return write_fully(fd, as_bytes(digest.hex()));
+}
+
+}  // namespace
+
+std::string default_cache_dir() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') {
+    return std::string(cache) + "/levada";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
+    return std::string(home) + "/.cache/levada";
+  }
+  return {};
+}
+
+std::optional<FileIndex> load_index(const std::string& dir, const IndexKey& key) try {
+  PartReader in(UniqueFd(::open(file_name(dir, key).c_str(), O_RDONLY | O_CLOEXEC)));
+  return read_index(in, key);
+} catch (const CorruptMessage&) {
+  return std::nullopt;
+}
+
+bool store_index(const std::string& dir, const IndexKey& key, const FileIndex& index) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  auto unfinished = file_name(dir, key).string() + ".XXXXXX";
+  const UniqueFd fd(::mkostemp(unfinished.data(), O_CLOEXEC));
+  if (!fd) return false;
+  if (write_index(fd.get(), key, index)) {
+    std::filesystem::rename(unfinished, file_name(dir, key), error);
+    if (!error) return true;
+  }
+  std::filesystem::remove(unfinished, error);
+  return false;
+}
+
+}  // namespace levada

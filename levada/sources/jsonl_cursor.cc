@@ -1,0 +1,161 @@
+#include "levada/sources/jsonl_cursor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "levada/base/error.h"
+#include "levada/sources/json_string.h"
+
+namespace levada {
+
+void JsonlCursor::fail(std::string_view what) const {
+  throw SourceError(
+      fmt::format("{} is no longer what was indexed: byte {} {}; start again with a file that stays as "
+                  "it is",
+                  file_.path(), window_.offset(), what));
+}
+
+void JsonlCursor::need() {
+  if (!window_.more()) fail("is the end, where a document was");
+}
+
+char JsonlCursor::peek() {
+  while (window_.here().empty()) need();
+  return window_.here().front();
+}
+
+void JsonlCursor::expect(char wanted) {
+  if (peek() != wanted) fail(fmt::format("is not '{}'", wanted));
+  window_.advance(1);
+}
+
+TextPlace JsonlCursor::locate() {
+  if (where_ != Where::text) find_text();
+  return {window_.offset(), skip_};
+}
+
+void JsonlCursor::write(std::int64_t count, TokenWriter& to) {
+  const auto until = static_cast<std::int64_t>(to.missing()) - count;
+  while (true) {
+    const auto wanted = static_cast<std::int64_t>(to.missing()) - until;
+    if (wanted <= 0) return;
+    if (where_ != Where::text) find_text();
+    const auto piece = next_piece(window_.here());
+    switch (piece.kind) {
+      case StringPiece::plain: {
+        const auto bytes = window_.here().substr(0, std::min(piece.raw, static_cast<std::size_t>(wanted)));
+        to.write_bytes(bytes);
+        window_.advance(bytes.size());
+        break;
+      }
+      case StringPiece::escape: write_escape(piece, wanted, to); break;
+      case StringPiece::end:
+        to.write(end_of_document);
+        window_.advance(piece.raw);
+        where_ = Where::line_rest;
+        break;
+      case StringPiece::incomplete: need(); break;
+      case StringPiece::invalid: fail("begins no escape");
+    }
+  }
+}
+
+void JsonlCursor::write_escape(const StringPiece& piece, std::int64_t count, TokenWriter& to) {
+  const std::string_view decoded(piece.decoded.data(), piece.decoded_size);
+  if (skip_ >= decoded.size()) fail("begins another escape");
+  const auto part = decoded.substr(skip_, static_cast<std::size_t>(count));
+  to.write_bytes(part);
+  skip_ += static_cast<unsigned>(part.size());
+  if (skip_ < decoded.size()) return;
+  window_.advance(piece.raw);
+  skip_ = 0;
+}
+
+void JsonlCursor::find_text() {
+  if (where_ == Where::line_rest) pass_line_rest();
+  while (true) {
+    if (pass_bad_lines()) continue;
+    pass_space();
+    if (peek() == '{') break;
+    expect('\n');
+  }
+  find_field();
+}
+
+void JsonlCursor::find_field() {
+  expect('{');
+  while (true) {
+    pass_space();
+    expect('"');
+    const bool found = pass_string(text_field_);
+    pass_space();
+    expect(':');
+    pass_space();
+    if (found) break;
+    pass_value();
+    expect(',');
+  }
+  expect('"');
+  where_ = Where::text;
+}
+
+void JsonlCursor::pass_line_rest() {
+  // A newline stands in no JSON string.
+  auto newline = window_.here().find('\n');
+  while (newline == std::string_view::npos) {
+    window_.advance(window_.here().size());
+    need();
+    newline = window_.here().find('\n');
+  }
+  window_.advance(newline + 1);
+  where_ = Where::line_start;
+}
+
+bool JsonlCursor::pass_bad_lines() {
+  const auto found = std::lower_bound(skipped_.begin(), skipped_.end(), window_.offset(),
+                                      [](const ByteRange& range, std::uint64_t at) { return range.begin < at; });
+  if (found == skipped_.end() || found->begin != window_.offset()) return false;
+  window_.jump(found->end);
+  return true;
+}
+
+void JsonlCursor::pass_space() {
+  while (peek() == ' ' || peek() == '\t' || peek() == '\r') window_.advance(1);
+}
+
+void JsonlCursor::pass_value() {
+  for (std::int64_t depth = 0;;) {
+    const char c = peek();
+    if (depth == 0 && (c == ',' || c == '}')) return;
+    if (c == '\n') fail("ends the line, where its text was to come");
+    window_.advance(1);
+    if (c == '"') pass_string({});
+    else if (c == '{' || c == '[') ++depth;
+    else if (c == '}' || c == ']') --depth;
+  }
+}
+
+bool JsonlCursor::pass_string(std::string_view equal_to) {
+  bool equal = true;
+  std::size_t at = 0;
+  const auto compare = [&](std::string_view part) {
+    equal = equal && at <= equal_to.size() && equal_to.substr(at, part.size()) == part;
+    at += part.size();
+  };
+  while (true) {
+    const auto piece = next_piece(window_.here());
+    switch (piece.kind) {
+      case StringPiece::plain: compare(window_.here().substr(0, piece.raw)); break;
+      case StringPiece::escape: compare({piece.decoded.data(), piece.decoded_size}); break;
+      case StringPiece::incomplete: need(); continue;
+      case StringPiece::invalid: fail("begins no escape");
+      case StringPiece::end: break;
+    }
+    window_.advance(piece.raw);
+    if (piece.kind == StringPiece::end) return equal && at == equal_to.size();
+  }
+}
+
+}  // namespace levada

@@ -1,0 +1,104 @@
+#include "levada/sources/jsonl_index.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/sources/json_string.h"
+#include "levada/sources/jsonl_line.h"
+#include "levada/sources/line_reader.h"
+
+namespace levada {
+namespace {
+
+/// Counts tokens and notes where the cuts fall.
+class CutFinder {
+ public:
+  CutFinder(std::int64_t stride, std::int64_t phase) : stride_(stride), next_cut_(phase) {}
+
+  /// A document whose raw text, closing quote included, begins at `offset`.
+  void document(std::string_view raw, std::uint64_t offset) {
+    while (true) {
+      const auto piece = next_piece(raw);
+      if (piece.kind == StringPiece::plain) {
+        token_run(offset, piece.raw, 1, 0);
+      } else if (piece.kind == StringPiece::escape) {
+        token_run(offset, piece.decoded_size, 0, 1);
+      } else {
+        token_run(offset, 1, 0, 0);
+        return;
+      }
+      raw.remove_prefix(piece.raw);
+      offset += piece.raw;
+    }
+  }
+
+  std::int64_t tokens() const { return tokens_; }
+  std::vector<std::uint64_t> take() && { return std::move(cuts_); }
+
+ private:
+  /// `count` tokens, of which the k-th begins at `offset` + k * `offset_step`, k * `skip_step` bytes into an escape.
+  void token_run(std::uint64_t offset, std::size_t count, std::uint64_t offset_step, unsigned skip_step) {
+    const auto end = tokens_ + static_cast<std::int64_t>(count);
+    for (; next_cut_ < end; next_cut_ += stride_) {
+      const auto into = static_cast<std::uint64_t>(next_cut_ - tokens_);
+      cuts_.push_back(TextPlace{offset + into * offset_step, static_cast<unsigned>(into) * skip_step}.packed());
+    }
+    tokens_ = end;
+  }
+
+  std::int64_t stride_, next_cut_, tokens_ = 0;
+  std::vector<std::uint64_t> cuts_;
+};
+
+void add_range(std::vector<ByteRange>& ranges, const Line& line) {
+  if (!ranges.empty() && ranges.back().end == line.begin) ranges.back().end = line.end;
+  else ranges.push_back({line.begin, line.end});
+}
+
+void expect_documents(const File& file, const FileContents& contents) {
+  if (contents.documents > 0) return;
+  throw SourceError(
+      contents.bad_lines > 0
+          ? fmt::format("{} holds no documents: all of its {} lines are bad", file.path(), contents.bad_lines)
+          : fmt::format("{} holds no documents: there is only white space in it", file.path()));
+}
+
+}  // namespace
+
+FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::uint64_t line_limit) {
+  const auto identity = file.identity();
+  FileIndex index;
+  Digest digest;
+  IndexProgress progress{file.path(), 0, identity.size};
+  LineReader lines(file, line_limit, line_padding, [&](std::string_view bytes) {
+    digest.update(bytes);
+    progress.bytes_done += bytes.size();
+    if (options.progress) options.progress(progress);
+  });
+  JsonlChecker checker(options.text_field);
+  CutFinder cuts(options.stride, options.phase);
+  while (const auto line = lines.next()) {
+    try {
+      if (line->too_long) throw BadLine(fmt::format("it is longer than {}", format_bytes(line_limit)));
+      if (is_blank(line->text)) continue;
+      const auto raw = checker.text(line->text);
+      cuts.document(raw, line->begin + static_cast<std::uint64_t>(raw.data() - line->text.data()));
+      ++index.contents.documents;
+    } catch (const BadLine& error) {
+      if (!options.skip_bad) {
+        throw SourceError(fmt::format("{}:{}: the line cannot be used: {}", file.path(), line->number, error.what()));
+      }
+      ++index.contents.bad_lines;
+      add_range(index.skipped, *line);
+    }
+  }
+  expect_unchanged(file, identity);
+  expect_documents(file, index.contents);
+  index.contents.tokens = cuts.tokens();
+  index.contents.digest = digest.hex();
+  index.cuts = std::move(cuts).take();
+  return index;
+}
+
+}  // namespace levada

@@ -1,0 +1,15 @@
+// The one pass over a .jsonl file, and what it finds out.
+#pragma once
+
+#include "levada/sources/file_index.h"
+
+namespace levada {
+
+/// The longest line that is read.
+inline constexpr std::uint64_t longest_line = std::uint64_t{1} << 30;
+
+/// Reads the whole file once. Throws SourceError for the first line that cannot be used, unless options.skip_bad, and
+/// when no document is found. `line_limit`: longer lines are bad.
+FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::uint64_t line_limit = longest_line);
+
+}  // namespace levada

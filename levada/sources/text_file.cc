@@ -1,0 +1,112 @@
+#include "levada/sources/text_file.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/sources/window.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t piece_bytes = std::size_t{256} << 10;
+
+bool is_utf8(std::string_view text) {
+  return simdjson::validate_utf8(text);
+}
+
+/// Bytes at the end of `text` that begin a character and may go on behind it.
+std::size_t unfinished_bytes(std::string_view text) {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if (byte >= 0xc0) {
+      const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
+      return length > back ? back : 0;
+    }
+    if (byte < 0x80) return 0;
+  }
+  return 0;
+}
+
+/// Where text that is not UTF-8 stops being so.
+std::size_t first_bad_byte(std::string_view text) {
+  std::size_t good = 0;
+  for (std::size_t bad = text.size(); bad - good > 4;) {
+    const auto middle = good + (bad - good) / 2;
+    const auto whole = middle - unfinished_bytes(text.substr(good, middle - good));
+    if (whole > good && is_utf8(text.substr(good, whole - good))) good = whole;
+    else bad = middle;
+  }
+  return good;
+}
+
+class TextFile final : public TokenFile {
+ public:
+  TextFile(std::shared_ptr<const File> file, const FileIdentity& identity, FileContents contents,
+           std::uint64_t index_bytes)
+      : file_(std::move(file)), identity_(identity), contents_(std::move(contents)), index_bytes_(index_bytes) {}
+
+  const std::string& path() const override { return file_->path(); }
+  const FileContents& contents() const override { return contents_; }
+  std::uint64_t index_bytes() const override { return index_bytes_; }
+
+  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) override {
+    const auto begin_byte = static_cast<std::uint64_t>(position);
+    const auto end_byte = std::min(static_cast<std::uint64_t>(end), identity_.size);
+    Window window(*file_, begin_byte, end_byte, identity_.size, buffer_, stats);
+    while (window.offset() < end_byte && window.more()) {
+      to.write_bytes(window.here());
+      window.advance(window.here().size());
+    }
+    if (end == contents_.tokens) to.write(end_of_document);
+    expect_unchanged(*file_, identity_);
+    // The last token is only a label.
+    stats.bytes_consumed += static_cast<std::uint64_t>(end - 1 - position);
+  }
+
+ private:
+  std::shared_ptr<const File> file_;
+  FileIdentity identity_;
+  FileContents contents_;
+  std::uint64_t index_bytes_;
+  std::vector<char> buffer_;
+};
+
+}  // namespace
+
+FileIndex index_text(const File& file, const TokenFileOptions& options) {
+  const auto identity = file.identity();
+  Digest digest;
+  std::vector<char> buffer(piece_bytes);
+  std::size_t kept = 0;
+  std::uint64_t offset = 0;  // of the buffer's front
+  while (true) {
+    const auto got = read_fully(file, offset + kept, std::span(buffer).subspan(kept));
+    digest.update(std::string_view(buffer.data() + kept, got));
+    const std::string_view held(buffer.data(), kept + got);
+    const auto whole = held.substr(0, held.size() - (got > 0 ? unfinished_bytes(held) : 0));
+    if (!is_utf8(whole)) {
+      throw SourceError(fmt::format("{} is not UTF-8 at byte {}", file.path(), offset + first_bad_byte(whole)));
+    }
+    if (got == 0) break;
+    offset += whole.size();
+    kept = held.size() - whole.size();
+    std::copy_n(whole.data() + whole.size(), kept, buffer.data());
+    if (options.progress) options.progress({file.path(), offset + kept, identity.size});
+  }
+  expect_unchanged(file, identity);
+  return {.contents = {.tokens = static_cast<std::int64_t>(identity.size) + 1, .documents = 1, .digest = digest.hex()},
+          .cuts = {},
+          .skipped = {}};
+}
+
+std::unique_ptr<TokenFile> make_text_file(std::shared_ptr<const File> file, const FileIdentity& identity,
+                                          FileIndex index, std::uint64_t index_bytes) {
+  return std::make_unique<TextFile>(std::move(file), identity, std::move(index.contents), index_bytes);
+}
+
+}  // namespace levada

@@ -1,0 +1,65 @@
+#include "levada/sources/token_file.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "levada/base/error.h"
+#include "levada/sources/index_cache.h"
+#include "levada/sources/jsonl_file.h"
+#include "levada/sources/jsonl_index.h"
+#include "levada/sources/text_file.h"
+
+namespace levada {
+namespace {
+
+enum class Kind { jsonl, text };
+
+Kind kind_of(const std::string& path) {
+  const auto extension = std::filesystem::path(path).extension();
+  if (extension == ".jsonl") return Kind::jsonl;
+  if (extension == ".txt") return Kind::text;
+  throw InvalidArgument(
+      fmt::format("{} is of no kind that can be read: .jsonl (an object a line) and .txt (one document) can", path));
+}
+
+IndexKey key_of(const std::string& path, Kind kind, const FileIdentity& identity, const TokenFileOptions& options) {
+  std::error_code error;
+  const auto real_path = std::filesystem::canonical(path, error);
+  IndexKey key{
+      .kind = "text 1", .real_path = error ? path : real_path.string(), .identity = identity, .text_field = {}};
+  // A text's index is the same however it is cut.
+  if (kind == Kind::text) return key;
+  key.kind = "jsonl bytes 1";
+  key.text_field = options.text_field;
+  key.skip_bad = options.skip_bad;
+  key.stride = options.stride;
+  key.phase = options.phase;
+  return key;
+}
+
+bool is_usable(const FileIndex& index, Kind kind, const TokenFileOptions& options) {
+  return kind == Kind::text || static_cast<std::int64_t>(index.cuts.size()) ==
+                                   count_cuts(index.contents.tokens, options.stride, options.phase);
+}
+
+}  // namespace
+
+std::unique_ptr<TokenFile> open_token_file(std::shared_ptr<const File> file, const TokenFileOptions& options) {
+  const auto kind = kind_of(file->path());
+  const auto identity = file->identity();
+  if (identity.size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
+  const auto key = key_of(file->path(), kind, identity, options);
+  auto index = options.cache_dir.empty() ? std::nullopt : load_index(options.cache_dir, key);
+  std::uint64_t index_bytes = 0;
+  if (!index || !is_usable(*index, kind, options)) {
+    index = kind == Kind::jsonl ? index_jsonl(*file, options) : index_text(*file, options);
+    expect_unchanged(*file, identity);
+    index_bytes = identity.size;
+    if (!options.cache_dir.empty()) store_index(options.cache_dir, key, *index);
+  }
+  if (kind == Kind::text) return make_text_file(std::move(file), identity, std::move(*index), index_bytes);
+  return make_jsonl_file(std::move(file), identity, std::move(*index), index_bytes, options);
+}
+
+}  // namespace levada

@@ -1,0 +1,61 @@
+// The tokens of one file, and how to get at them from its middle.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "levada/sources/file.h"
+#include "levada/sources/source.h"
+#include "levada/sources/token_writer.h"
+
+namespace levada {
+
+/// How far the index pass over one file is.
+struct IndexProgress {
+  std::string path;
+  std::uint64_t bytes_done = 0, bytes_in_all = 0;
+};
+
+struct TokenFileOptions {
+  std::string text_field = "text";  ///< of a .jsonl line's object
+  bool skip_bad = false;            ///< leave out lines that cannot be used, and count them
+  std::int64_t stride = 1024;       ///< tokens between two cuts
+  std::int64_t phase = 0;           ///< position of the first cut, less than stride
+  std::string cache_dir = {};       ///< where indexes are kept; empty: nowhere
+  std::function<void(const IndexProgress&)> progress = {};
+};
+
+/// What a file holds.
+struct FileContents {
+  std::int64_t tokens = 0;  ///< with the one that ends each document
+  std::int64_t documents = 0;
+  std::int64_t bad_lines = 0;  ///< left out
+  std::string digest;          ///< of the stored bytes; not of name or place
+
+  bool operator==(const FileContents&) const = default;
+};
+
+/// Documents end to end, each closed by end_of_document; positions count tokens from 0. Cuts, the positions phase,
+/// phase + stride, ..., are where reading can begin. One thread at a time.
+class TokenFile {
+ public:
+  virtual ~TokenFile() = default;
+
+  virtual const std::string& path() const = 0;
+  virtual const FileContents& contents() const = 0;
+  /// Bytes the index pass has read; 0 if the index was cached.
+  virtual std::uint64_t index_bytes() const = 0;
+
+  /// Writes the tokens from `position`, which is 0 or a cut, until the file ends or `to` misses none. `end`, where that
+  /// will be, is a cut + 1 or contents().tokens: the last token counts as a label, and the bytes before it as consumed.
+  /// Throws SourceError, also when the file is no longer what was indexed.
+  virtual void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) = 0;
+};
+
+/// Indexes the file, or finds its index in the cache. Which kind it is, its name says: .jsonl (JSON Lines) or .txt (one
+/// document). Throws SourceError, naming file, line and what is wrong with it; InvalidArgument for another name.
+std::unique_ptr<TokenFile> open_token_file(std::shared_ptr<const File> file, const TokenFileOptions& options);
+
+}  // namespace levada
