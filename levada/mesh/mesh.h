@@ -8,6 +8,9 @@
 
 namespace levada {
 
+/// Whether `text` can name an axis or a stage: letters, digits and '_', no digit first.
+bool is_name(std::string_view text);
+
 struct Axis {
   std::string name;
   int size = 1;
@@ -38,12 +41,13 @@ class Mesh {
   std::vector<int> coordinates(int rank) const;
   /// The inverse. Throws InvalidArgument out of range.
   int rank_at(const std::vector<int>& coordinates) const;
-  /// The ranks that differ from `rank` at most along the axes named, ascending.
+  /// The ranks that differ from `rank` at most along the axes named, ascending; axes that the mesh does not have count
+  /// as size 1.
   std::vector<int> group(int rank, const std::vector<std::string>& axes) const;
 
   /// As parse() takes it.
   std::string to_string() const;
-  /// "dp0 tp1": the coordinates of a rank for people.
+  /// "dp0 tp1": the coordinates of a rank for people; "rank 0" where there are no axes.
   std::string describe(int rank) const;
   bool operator==(const Mesh&) const = default;
 

@@ -1,0 +1,163 @@
+#include "levada/mesh/mesh.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+const Axis* find_axis(const std::vector<Axis>& axes, std::string_view name) {
+  const auto found = std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.name == name; });
+  return found == axes.end() ? nullptr : &*found;
+}
+
+int product_of_sizes(const std::vector<Axis>& axes) {
+  std::int64_t product = 1;
+  for (const Axis& axis : axes) {
+    product *= axis.size;
+    if (product > std::numeric_limits<int>::max()) {
+      throw InvalidArgument(fmt::format("a mesh has at most {} ranks; this one has more with axis {}={}",
+                                        std::numeric_limits<int>::max(), axis.name, axis.size));
+    }
+  }
+  return static_cast<int>(product);
+}
+
+Axis parse_axis(std::string_view part, std::string_view whole) {
+  const auto equals = part.find('=');
+  if (equals == std::string_view::npos) {
+    throw InvalidArgument(
+        fmt::format("mesh '{:.80}': '{:.40}' is no axis; write name=size, such as dp=2", whole, part));
+  }
+  const std::string_view digits = part.substr(equals + 1);
+  Axis axis{std::string(part.substr(0, equals)), 0};
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), axis.size);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    throw InvalidArgument(fmt::format(
+        "mesh '{:.80}': the size of '{:.40}' is no whole number below 2^31; write it as in dp=2", whole, part));
+  }
+  return axis;
+}
+
+}  // namespace
+
+bool is_name(std::string_view text) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+  const auto fits = [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); };
+  return !text.empty() && is_letter(text.front()) && std::all_of(text.begin(), text.end(), fits);
+}
+
+Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
+  for (auto axis = axes_.begin(); axis != axes_.end(); ++axis) {
+    if (!is_name(axis->name)) {
+      throw InvalidArgument(
+          fmt::format("'{:.40}' cannot name an axis of a mesh; use letters, digits and _, a letter first", axis->name));
+    }
+    if (axis->size < 1) {
+      throw InvalidArgument(
+          fmt::format("axis {} of a mesh has size {}; it must be at least 1", axis->name, axis->size));
+    }
+    const auto same_name = [&](const Axis& other) { return other.name == axis->name; };
+    if (std::any_of(axes_.begin(), axis, same_name)) {
+      throw InvalidArgument(fmt::format("axis {} stands twice in the mesh; name each axis once", axis->name));
+    }
+  }
+  size_ = product_of_sizes(axes_);
+}
+
+Mesh Mesh::parse(std::string_view text) {
+  std::vector<Axis> axes;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const auto comma = rest.find(',');
+    axes.push_back(parse_axis(rest.substr(0, comma), text));
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+    if (rest.empty()) throw InvalidArgument(fmt::format("mesh '{:.80}' ends with a comma; an axis is missing", text));
+  }
+  return Mesh(std::move(axes));
+}
+
+bool Mesh::has_axis(std::string_view name) const {
+  return find_axis(axes_, name) != nullptr;
+}
+
+int Mesh::axis_size(std::string_view name) const {
+  const Axis* axis = find_axis(axes_, name);
+  return axis == nullptr ? 1 : axis->size;
+}
+
+int Mesh::axis_stride(std::string_view name) const {
+  int stride = size_;
+  for (const Axis& axis : axes_) {
+    stride /= axis.size;
+    if (axis.name == name) return stride;
+  }
+  return size_;
+}
+
+int Mesh::coordinate(int rank, std::string_view axis) const {
+  if (rank < 0 || rank >= size_) {
+    throw InvalidArgument(fmt::format("there is no rank {} in a mesh of {} ranks ({})", rank, size_, to_string()));
+  }
+  return rank / axis_stride(axis) % axis_size(axis);
+}
+
+std::vector<int> Mesh::coordinates(int rank) const {
+  std::vector<int> result;
+  for (const Axis& axis : axes_) result.push_back(coordinate(rank, axis.name));
+  return result;
+}
+
+int Mesh::rank_at(const std::vector<int>& coordinates) const {
+  if (coordinates.size() != axes_.size()) {
+    throw InvalidArgument(fmt::format("{} coordinates given for a mesh of {} axes ({}); give one an axis",
+                                      coordinates.size(), axes_.size(), to_string()));
+  }
+  int rank = 0;
+  for (std::size_t i = 0; i < axes_.size(); ++i) {
+    if (coordinates[i] < 0 || coordinates[i] >= axes_[i].size) {
+      throw InvalidArgument(fmt::format("coordinate {} along {} is out of range; the axis has size {}", coordinates[i],
+                                        axes_[i].name, axes_[i].size));
+    }
+    rank = rank * axes_[i].size + coordinates[i];
+  }
+  return rank;
+}
+
+std::vector<int> Mesh::group(int rank, const std::vector<std::string>& axes) const {
+  std::vector<int> ranks = {0};
+  for (const Axis& axis : axes_) {
+    const bool varies = std::find(axes.begin(), axes.end(), axis.name) != axes.end();
+    const int own = coordinate(rank, axis.name);
+    std::vector<int> next;
+    for (const int outer : ranks) {
+      for (int at = varies ? 0 : own; at < (varies ? axis.size : own + 1); ++at) next.push_back(outer * axis.size + at);
+    }
+    ranks = std::move(next);
+  }
+  return ranks;
+}
+
+std::string Mesh::to_string() const {
+  std::string text;
+  for (const Axis& axis : axes_) text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name, axis.size);
+  return text;
+}
+
+std::string Mesh::describe(int rank) const {
+  if (axes_.empty()) return fmt::format("rank {}", rank);
+  std::string text;
+  for (const Axis& axis : axes_) {
+    text += fmt::format("{}{}{}", text.empty() ? "" : " ", axis.name, coordinate(rank, axis.name));
+  }
+  return text;
+}
+
+}  // namespace levada

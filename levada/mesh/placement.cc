@@ -1,0 +1,98 @@
+#include "levada/mesh/placement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <span>
+
+#include "levada/base/error.h"
+#include "levada/mesh/mesh.h"
+
+namespace levada {
+namespace {
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+std::vector<std::string_view> split_at_commas(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const auto comma = text.find(',');
+    parts.push_back(trimmed(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return parts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+[[noreturn]] void refuse(std::string_view text, std::string_view why) {
+  throw InvalidArgument(fmt::format(
+      "'{:.80}' is no placement: {}; write shard(axis,dim), replicate(axis), zigzag(axis,dim) or stages(axis,name,...)",
+      text, why));
+}
+
+std::string parse_name(std::string_view name, std::string_view whole) {
+  if (!is_name(name)) refuse(whole, fmt::format("'{:.40}' is no name", name));
+  return std::string(name);
+}
+
+int parse_dim(std::span<const std::string_view> arguments, std::string_view whole) {
+  if (arguments.size() != 2) refuse(whole, "it takes an axis and a dimension");
+  int dim = 0;
+  const auto digits = arguments[1];
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), dim);
+  if (error != std::errc() || end != digits.data() + digits.size() || dim < 0) {
+    refuse(whole, fmt::format("'{:.40}' is no dimension, which are counted from 0", digits));
+  }
+  return dim;
+}
+
+}  // namespace
+
+std::string to_string(const Placement& placement) {
+  return std::visit(Overloaded{
+                        [](const Shard& p) { return fmt::format("shard({},{})", p.axis, p.dim); },
+                        [](const Replicate& p) { return fmt::format("replicate({})", p.axis); },
+                        [](const Zigzag& p) { return fmt::format("zigzag({},{})", p.axis, p.dim); },
+                        [](const Stages& p) {
+                          return fmt::format("stages({}{}{})", p.axis, p.names.empty() ? "" : ",",
+                                             fmt::join(p.names, ","));
+                        },
+                    },
+                    placement);
+}
+
+Placement parse_placement(std::string_view text) {
+  const auto whole = trimmed(text);
+  const auto open = whole.find('(');
+  if (open == std::string_view::npos || whole.back() != ')') refuse(text, "it has no arguments in parentheses");
+  const auto kind = trimmed(whole.substr(0, open));
+  const auto arguments = split_at_commas(whole.substr(open + 1, whole.size() - open - 2));
+  const auto axis = parse_name(arguments.front(), text);
+  if (kind == "shard") return Shard{axis, parse_dim(arguments, text)};
+  if (kind == "zigzag") return Zigzag{axis, parse_dim(arguments, text)};
+  if (kind == "replicate") {
+    if (arguments.size() != 1) refuse(text, "it takes an axis alone");
+    return Replicate{axis};
+  }
+  if (kind == "stages") {
+    Stages stages{axis, {}};
+    for (const auto name : std::span(arguments).subspan(1)) stages.names.push_back(parse_name(name, text));
+    return stages;
+  }
+  refuse(text, fmt::format("there is no kind '{:.40}'", kind));
+}
+
+std::string_view axis_of(const Placement& placement) {
+  return std::visit([](const auto& p) -> std::string_view { return p.axis; }, placement);
+}
+
+}  // namespace levada

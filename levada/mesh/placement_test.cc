@@ -1,0 +1,63 @@
+#include "levada/mesh/placement.h"
+
+#include <gmock/gmock.h>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(std::string_view text) {
+  try {
+    parse_placement(text);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Placement, IsParsedAsItIsPrinted) {
+  const std::vector<Placement> all = {Shard{"dp", 0},
+                                      Shard{"tp", 12},
+                                      Replicate{"tp"},
+                                      Zigzag{"cp", 1},
+                                      Stages{"pp", {}},
+                                      Stages{"pp", {"first"}},
+                                      Stages{"pp", {"first", "last", "mtp"}}};
+  for (const Placement& placement : all) EXPECT_EQ(parse_placement(to_string(placement)), placement);
+  EXPECT_EQ(to_string(all[0]), "shard(dp,0)");
+  EXPECT_EQ(to_string(all[2]), "replicate(tp)");
+  EXPECT_EQ(to_string(all[3]), "zigzag(cp,1)");
+  EXPECT_EQ(to_string(all[4]), "stages(pp)");
+  EXPECT_EQ(to_string(all[6]), "stages(pp,first,last,mtp)");
+}
+
+TEST(Placement, MayHaveSpacesBetweenItsParts) {
+  EXPECT_EQ(parse_placement(" shard ( dp , 0 ) "), Placement(Shard{"dp", 0}));
+}
+
+TEST(Placement, NamesItsAxis) {
+  EXPECT_EQ(axis_of(Zigzag{"cp", 1}), "cp");
+  EXPECT_EQ(axis_of(Stages{"pp", {"first"}}), "pp");
+}
+
+TEST(Placement, SaysWhatIsWrongWithItsText) {
+  EXPECT_THAT(refusal(""), HasSubstr("no arguments"));
+  EXPECT_THAT(refusal("shard"), HasSubstr("no arguments"));
+  EXPECT_THAT(refusal("shard(dp,0"), HasSubstr("no arguments"));
+  EXPECT_THAT(refusal(")("), HasSubstr("is no placement"));
+  EXPECT_THAT(refusal("shard(dp)"), HasSubstr("takes an axis and a dimension"));
+  EXPECT_THAT(refusal("shard(dp,0,1)"), HasSubstr("takes an axis and a dimension"));
+  EXPECT_THAT(refusal("shard(dp,-1)"), HasSubstr("'-1' is no dimension"));
+  EXPECT_THAT(refusal("zigzag(cp,x)"), HasSubstr("'x' is no dimension"));
+  EXPECT_THAT(refusal("shard(dp,99999999999)"), HasSubstr("is no dimension"));
+  EXPECT_THAT(refusal("replicate(tp,1)"), HasSubstr("takes an axis alone"));
+  EXPECT_THAT(refusal("replicate()"), HasSubstr("'' is no name"));
+  EXPECT_THAT(refusal("stages(pp,)"), HasSubstr("'' is no name"));
+  EXPECT_THAT(refusal("scatter(dp,0)"), HasSubstr("no kind 'scatter'"));
+}
+
+}  // namespace
+}  // namespace levada
