@@ -113,8 +113,9 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
   if (known != unit.plans.end()) return *known;
 
   UnitPlan plan{.key = std::move(key), .cuts = {}};
-  const auto moves = plan_unit(fields_of(batch), layout_, mesh_, wiring_.audiences, unit.number, fan_out_);
-  for (const int audience : unit.audiences) {
+  const auto audiences = audiences_of(wiring_.audiences, wiring_.rank(), unit.number);
+  const auto moves = plan_unit(fields_of(batch), layout_, mesh_, audiences, fan_out_);
+  for (int audience = 0; audience < static_cast<int>(audiences.size()); ++audience) {
     const auto [begin, end] = std::equal_range(moves.begin(), moves.end(), Move{.audience = audience},
                                                [](const Move& a, const Move& b) { return a.audience < b.audience; });
     plan.cuts.push_back(make_cut(batch, std::span(begin, end)));

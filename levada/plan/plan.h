@@ -19,6 +19,7 @@ struct Field {
   std::string path;
   DType dtype;
   Shape shape;
+  bool is_tensor() const { return dtype.bits != 0; }
   bool operator==(const Field&) const = default;
 };
 
@@ -27,12 +28,13 @@ struct Field {
 struct Readers {
   enum class Kind : std::uint8_t { one, all, host, axes };
   Kind kind = Kind::one;
-  std::vector<std::string> axes;
+  std::vector<std::string> axes = {};
 
   /// "one", "all", "host", "dp", "dp,pp". Throws InvalidArgument.
   static Readers parse(std::string_view text);
   std::string to_string() const;
-  /// The rank that reads for each rank. `host_of` gives each rank's host; it may be empty but for `host`.
+  /// The rank that reads for each rank. `host_of` gives each rank's host; it may be empty but for `host`. Throws
+  /// InvalidArgument: an axis that the mesh lacks and that is none of dp, cp, tp, pp; hosts that are not known.
   std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;
 };
 
@@ -43,8 +45,8 @@ enum class Divide : std::uint8_t { deal, split };
 /// The ranks to which one reader sends one and the same message a step: they want the same of the same batch.
 struct Audience {
   int from = 0;
-  std::vector<int> to;  ///< ascending
-  int unit = 0;         ///< which batch of the round: the coordinate along dp when dealing, 0 when splitting
+  std::vector<int> to = {};  ///< ascending
+  int unit = 0;              ///< which batch of the round: the coordinate along dp when dealing, 0 when splitting
   bool operator==(const Audience&) const = default;
 };
 
@@ -52,13 +54,13 @@ struct Audience {
 struct Move {
   int field = 0;
   int audience = 0;
-  Region region;
+  Region region = {};
   std::uint64_t bytes = 0;  ///< of one copy
   bool operator==(const Move&) const = default;
 };
 
-/// How a step's batches get from their readers to all ranks. Moves are sorted by audience, then field; none is empty;
-/// what goes to the same ranks from the same batch is one move.
+/// How a step's batches get from their readers to all ranks. Moves are sorted by audience, then field; each field that
+/// an audience needs is one move to all of its ranks, also a plain value or an empty tensor, of 0 bytes.
 struct Plan {
   Mesh mesh;
   std::vector<Field> fields;
@@ -76,18 +78,19 @@ struct Plan {
   /// Bytes that a reader holds for one step at most: its batches and its messages.
   std::uint64_t peak_bytes() const;
 
-  /// For people: one row an audience and field, then the sums; long lists of ranks as ranges.
+  /// For people: one row an audience and field, then the sums; lists of ranks as ranges.
   std::string to_table() const;
-  /// One JSON object: mesh, fields, audiences, moves, bytes_sent, bytes_delivered, edges [{from, to, bytes}],
-  /// peak_bytes.
+  /// One JSON object: mesh, ranks, fields [{path, dtype, shape}], audiences [{from, to, unit}], moves [{audience,
+  /// field, region, bytes}] (a region is a list of [begin, end] a dimension), bytes_sent, bytes_delivered,
+  /// bytes_if_whole (were every rank given its batch whole), edges [{from, to, bytes}], peak_bytes.
   std::string to_json() const;
   bool operator==(const Plan&) const = default;
 };
 
 struct FanOutOptions {
-  Readers readers;
+  Readers readers = {};
   Divide divide = Divide::deal;
-  std::vector<int> host_of;  ///< each rank's host; needed for Readers::Kind::host alone
+  std::vector<int> host_of = {};  ///< each rank's host; needed for Readers::Kind::host alone
 };
 
 /// The audiences of a feed, which depend on mesh and layout alone, not on what a batch holds: every rank is in exactly
@@ -95,15 +98,21 @@ struct FanOutOptions {
 /// Layout::check() does.
 std::vector<Audience> fan_out_audiences(const Layout& layout, const Mesh& mesh, const FanOutOptions& options);
 
+/// Those of one reader, and of one reader and unit: a part of what fan_out_audiences() gave, empty if there are none.
+std::span<const Audience> audiences_of(std::span<const Audience> audiences, int from);
+std::span<const Audience> audiences_of(std::span<const Audience> audiences, int from, int unit);
+
 /// The plan of one step. `fields`: those of one batch as its reader holds it (dealing: one of the dealt ones;
 /// splitting: the global one). Throws InvalidArgument: a required field that is missing; a dimension that a field
-/// lacks; an extent that does not divide, naming field, extent and divisor.
+/// lacks; an extent that does not divide, naming field, extent and divisor; a field that is to be cut though its
+/// elements do not begin on bytes.
 Plan plan_fan_out(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                   const FanOutOptions& options);
 
-/// The same for one reader alone and audiences already known: only the audiences with that unit get moves. What a
-/// feed calls when a batch of another shape comes along.
+/// The moves alone, for audiences already known: what a reader calls for audiences_of(all, itself, unit) when a batch
+/// of another shape comes along. Move::audience counts within `audiences`. Costs as much as these audiences and the
+/// layout have entries, however large the mesh.
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
-                            std::span<const Audience> audiences, int unit, const FanOutOptions& options);
+                            std::span<const Audience> audiences, const FanOutOptions& options);
 
 }  // namespace levada

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,14 +22,15 @@ struct Range {
 /// Ranges of one dimension, in the order in which they lie in the part; neighbours merged, none empty.
 using Ranges = std::vector<Range>;
 
-/// The product of its dimensions' ranges. A value.
+/// The product of its dimensions' ranges. A value; copies share what they hold, so that a plan of many moves is small.
 class Region {
  public:
   Region() = default;
   /// All of `shape`.
   explicit Region(const Shape& shape);
 
-  const std::vector<Ranges>& dims() const { return dims_; }
+  /// One entry a dimension; valid until this region changes or goes.
+  const std::vector<Ranges>& dims() const;
   /// Extents of the part, once its ranges are laid side by side.
   Shape shape() const;
   std::size_t element_count() const;
@@ -41,18 +43,22 @@ class Region {
   /// Keeps chunks `index` and 2*count-1-index of 2*count equal ones along `dim`.
   void keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count);
 
-  bool operator==(const Region&) const = default;
+  bool operator==(const Region& other) const;
   /// "[0:8, 0:512 3584:4096]".
   std::string to_string() const;
 
  private:
-  std::vector<Ranges> dims_;
+  void replace(std::size_t dim, Ranges ranges);
+
+  std::shared_ptr<const std::vector<Ranges>> dims_;  ///< none: no dimensions
 };
 
-/// Copies the region's elements of `from` to `to` in C order of the part; counted as payload copied.
+/// Copies the region's elements of `from` to `to` in C order of the part; counted as payload copied. Throws
+/// InvalidArgument where the region does not lie in the tensor, or cuts one whose elements do not begin on bytes.
 void copy_region(const TensorView& from, const Region& region, std::byte* to);
 
 /// The region as a view of the same memory where one view can show it (one range a dimension); empty elsewhere.
+/// Throws InvalidArgument where the region does not lie in the tensor.
 std::optional<TensorView> view_region(const TensorView& from, const Region& region);
 
 }  // namespace levada

@@ -1,0 +1,160 @@
+#include "levada/plan/layout.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <unordered_set>
+
+#include "levada/base/error.h"
+#include "levada/tensor/shape.h"
+
+namespace levada {
+namespace {
+
+constexpr std::array<std::string_view, 4> usual_axes = {"dp", "cp", "tp", "pp"};
+
+bool is_usual(std::string_view axis) {
+  return std::find(usual_axes.begin(), usual_axes.end(), axis) != usual_axes.end();
+}
+
+/// Checks the placements of one rule, which `where` names, and notes the axes that they mention.
+class RuleCheck {
+ public:
+  RuleCheck(const Layout& layout, const Mesh& mesh) : layout_(layout), mesh_(mesh) {}
+
+  void check(const std::vector<Placement>& placements, const std::string& where) {
+    std::set<std::string_view> seen;
+    for (const Placement& placement : placements) {
+      const std::string_view axis = axis_of(placement);
+      if (!mesh_.has_axis(axis) && !is_usual(axis)) {
+        fail("{} has {}, but the mesh has no axis {} (it is '{}'); add the axis or change the layout", where,
+             to_string(placement), axis, mesh_.to_string());
+      }
+      if (!seen.insert(axis).second) fail("{} has two placements on axis {}; keep one", where, axis);
+      mentioned_.insert(axis);
+      if (const auto* shard = std::get_if<Shard>(&placement)) check_dim(shard->dim, placement, where);
+      if (const auto* zigzag = std::get_if<Zigzag>(&placement)) check_dim(zigzag->dim, placement, where);
+      if (const auto* stages = std::get_if<Stages>(&placement)) check_stages(*stages, where);
+    }
+  }
+
+  void check_all_axes_mentioned() const {
+    for (const Axis& axis : mesh_.axes()) {
+      if (mentioned_.count(axis.name) > 0 || is_usual(axis.name)) continue;
+      fail(
+          "the mesh has an axis {} that no field of the layout mentions; say replicate({}) where all its ranks want "
+          "the same",
+          axis.name, axis.name);
+    }
+  }
+
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    throw InvalidArgument(
+        fmt::format("layout {:.40}: {}", layout_.name, fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+ private:
+  void check_dim(int dim, const Placement& placement, const std::string& where) const {
+    if (dim < 0 || dim >= static_cast<int>(Shape::max_rank)) {
+      fail("{} has {}, but dimensions are counted from 0 to {}", where, to_string(placement), Shape::max_rank - 1);
+    }
+  }
+
+  void check_stages(const Stages& stages, const std::string& where) const {
+    for (const std::string& name : stages.names) {
+      if (name == "first" || name == "last") continue;
+      const auto found = layout_.stages.find(name);
+      if (found == layout_.stages.end()) {
+        fail("{} has {}, but no stage {} is defined; add it to stages, as in \"stages\": {{\"{}\": [1]}}", where,
+             to_string(Placement(stages)), name, name);
+      }
+      for (const int stage : found->second) {
+        if (stage >= 0 && stage < mesh_.axis_size(stages.axis)) continue;
+        fail("stage {} has coordinate {}, but {} has {} stage(s), counted from 0", name, stage, stages.axis,
+             mesh_.axis_size(stages.axis));
+      }
+    }
+  }
+
+  const Layout& layout_;
+  const Mesh& mesh_;
+  std::set<std::string_view> mentioned_;
+};
+
+}  // namespace
+
+bool matches(std::string_view pattern, std::string_view path) {
+  // Where the last '*' stood, and what it has swallowed so far: on a mismatch it swallows one character more.
+  std::size_t p = 0, s = 0, star = std::string_view::npos, resume = 0;
+  while (s < path.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = s;
+    } else if (p < pattern.size() && pattern[p] == path[s]) {
+      ++p;
+      ++s;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      s = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+const std::vector<Placement>& Layout::placements_of(std::string_view path) const {
+  const auto rule = std::find_if(rules.begin(), rules.end(), [&](const Rule& r) { return matches(r.pattern, path); });
+  return rule == rules.end() ? otherwise : rule->placements;
+}
+
+void Layout::check(const Mesh& mesh) const {
+  RuleCheck rule_check(*this, mesh);
+  std::unordered_set<std::string_view> patterns;
+  for (const Rule& rule : rules) {
+    if (!patterns.insert(rule.pattern).second) rule_check.fail("two rules for '{:.60}'; keep one", rule.pattern);
+    rule_check.check(rule.placements, fmt::format("field '{:.60}'", rule.pattern));
+  }
+  rule_check.check(otherwise, "'otherwise'");
+  for (const auto& [stage, coordinates] : stages) {
+    if (stage == "first" || stage == "last") rule_check.fail("stage {} is built in and cannot be defined", stage);
+    if (!is_name(stage)) {
+      rule_check.fail("'{:.40}' cannot name a stage; use letters, digits and _, a letter first", stage);
+    }
+  }
+  rule_check.check_all_axes_mentioned();
+}
+
+namespace layouts {
+
+Layout gpt(const GptOptions& options) {
+  const bool has_mtp = !options.mtp_stages.empty() && !options.broadcast_all_keys;
+  const auto field = [&](std::string name, int sequence_dim, std::vector<std::string> stages, bool required = true) {
+    Layout::Rule rule{std::move(name), {Shard{"dp", 0}, Zigzag{"cp", sequence_dim}, Replicate{"tp"}}, required};
+    if (has_mtp) stages.emplace_back("mtp");
+    if (!options.broadcast_all_keys) rule.placements.push_back(Stages{"pp", std::move(stages)});
+    return rule;
+  };
+  Layout layout;
+  layout.name = "gpt";
+  layout.rules = {field("tokens", 1, {"first"}), field("labels", 1, {"last"}), field("loss_mask", 1, {"last"}),
+                  field("position_ids", 1, {"first"}),
+                  field("attention_mask", 2, {"first", "last"}, options.attention_mask)};
+  if (has_mtp) layout.stages["mtp"] = options.mtp_stages;
+  return layout;
+}
+
+Layout data_parallel() {
+  Layout layout;
+  layout.name = "data_parallel";
+  layout.otherwise = {Shard{"dp", 0}};
+  return layout;
+}
+
+}  // namespace layouts
+}  // namespace levada

@@ -1,0 +1,74 @@
+// A layout made ready for one mesh: what each rank needs by each rule, as arithmetic on rank numbers. Inside plan only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "levada/mesh/mesh.h"
+#include "levada/plan/layout.h"
+#include "levada/plan/plan.h"
+
+namespace levada {
+
+/// Where one axis lies in a rank's number.
+struct AxisSpan {
+  int stride = 1;
+  int size = 1;
+  int of(int rank) const { return rank / stride % size; }
+  bool operator==(const AxisSpan&) const = default;
+};
+
+/// One cut of a field: by Shard or Zigzag along an axis of more than one rank.
+struct Cut {
+  AxisSpan axis;
+  std::size_t dim = 0;
+  bool zigzag = false;
+  Placement placement;  ///< for messages
+
+  /// The extent must be a multiple of this.
+  std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size} : axis.size; }
+};
+
+/// Needs by rule: the layout's rules in order, then `otherwise` as the last one. Keeps no reference.
+class Needs {
+ public:
+  /// Throws as Layout::check() does, and where dealing whole batches contradicts a placement along dp.
+  Needs(const Layout& layout, const Mesh& mesh, Divide divide);
+
+  /// Which batch of a round falls to the rank.
+  int unit_of(int rank) const { return unit_axis_.of(rank); }
+  int unit_count() const { return unit_axis_.size; }
+  /// Equal for two ranks exactly if they need the same by every rule, as far as the batch is the same.
+  std::uint64_t class_of(int rank) const;
+
+  const std::vector<Cut>& cuts(std::size_t rule) const { return rules_[rule].cuts; }
+  /// Whether the rank's stage needs what the rule places.
+  bool holds(std::size_t rule, int rank) const { return stage_sets_[stage_set_[stage_of(rank)]].holds[rule]; }
+
+ private:
+  struct RuleNeeds {
+    std::vector<Cut> cuts;
+    std::vector<std::pair<AxisSpan, std::vector<bool>>> stages;  ///< an axis and which of its coordinates hold it
+  };
+  /// Stages with the same rules held, and the axes along which those rules cut.
+  struct StageSet {
+    std::vector<bool> holds;
+    std::vector<AxisSpan> cut_axes;
+  };
+
+  RuleNeeds compile(const std::vector<Placement>& placements, const Layout& layout, const Mesh& mesh,
+                    Divide divide) const;
+  void find_stage_sets();
+  StageSet stage_set_at(std::size_t stage) const;
+  /// A rank's coordinates along all axes that have stages, as one number.
+  std::size_t stage_of(int rank) const;
+
+  AxisSpan unit_axis_;
+  int ranks_ = 1;
+  std::vector<RuleNeeds> rules_;
+  std::vector<AxisSpan> stage_axes_;
+  std::vector<std::size_t> stage_set_;  ///< by stage_of()
+  std::vector<StageSet> stage_sets_;
+};
+
+}  // namespace levada

@@ -1,0 +1,207 @@
+#include "levada/plan/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "levada/base/error.h"
+#include "levada/plan/needs.h"
+
+namespace levada {
+namespace {
+
+std::string list_of_paths(const std::vector<Field>& fields) {
+  constexpr std::size_t most = 12;
+  std::vector<std::string_view> paths;
+  for (const Field& field : fields) {
+    if (paths.size() < most) paths.push_back(field.path);
+  }
+  return fmt::format("{}{}", fields.empty() ? "nothing" : fmt::format("{}", fmt::join(paths, ", ")),
+                     fields.size() > most ? ", ..." : "");
+}
+
+void check_required(const std::vector<Field>& fields, const Layout& layout) {
+  for (const Layout::Rule& rule : layout.rules) {
+    const auto fits = [&](const Field& field) { return matches(rule.pattern, field.path); };
+    if (!rule.required || std::any_of(fields.begin(), fields.end(), fits)) continue;
+    throw InvalidArgument(fmt::format("the batch has no field {}, which layout {:.40} requires; it has {}",
+                                      rule.pattern, layout.name, list_of_paths(fields)));
+  }
+}
+
+std::size_t rule_of(const Field& field, const Layout& layout) {
+  std::size_t rule = 0;
+  while (rule < layout.rules.size() && !matches(layout.rules[rule].pattern, field.path)) ++rule;
+  return rule;
+}
+
+/// The cuts of a rule as they apply to one field, and the parts that they leave, each made once.
+class FieldParts {
+ public:
+  FieldParts(const Field& field, const Layout& layout, const Needs& needs)
+      : field_(field), rule_(rule_of(field, layout)) {
+    if (!field.shape.element_count()) {
+      throw InvalidArgument(fmt::format("{} has the impossible shape {}", field.path, field.shape.to_string()));
+    }
+    const bool is_otherwise = rule_ == layout.rules.size();
+    if (field.is_tensor()) {
+      for (const Cut& cut : needs.cuts(rule_)) {
+        if (is_otherwise && cut.dim >= field.shape.rank()) continue;
+        cuts_.push_back(cut);
+      }
+    }
+    check_cuts();
+    std::size_t parts = 1;
+    for (const Cut& cut : cuts_) parts *= static_cast<std::size_t>(cut.axis.size);
+    parts_.resize(parts);
+  }
+
+  std::size_t rule() const { return rule_; }
+
+  Move move_to(int rank, int field, int audience) {
+    std::size_t number = 0;
+    for (const Cut& cut : cuts_) {
+      number = number * static_cast<std::size_t>(cut.axis.size) + static_cast<std::size_t>(cut.axis.of(rank));
+    }
+    auto& part = parts_[number];
+    if (!part) part = part_of(rank);
+    return {field, audience, part->region, part->bytes};
+  }
+
+ private:
+  struct Part {
+    Region region;
+    std::uint64_t bytes = 0;
+  };
+
+  void check_cuts() const {
+    if (!cuts_.empty() && !field_.dtype.is_byte_sized()) {
+      throw InvalidArgument(fmt::format("{} is {}, whose elements do not begin on bytes, so that {} cannot cut it; {}",
+                                        field_.path, field_.dtype.name(), to_string(cuts_.front().placement),
+                                        "replicate it"));
+    }
+    Shape left = field_.shape;
+    for (const Cut& cut : cuts_) {
+      if (cut.dim >= left.rank()) {
+        throw InvalidArgument(
+            fmt::format("{} has {} dimension(s), so that {} cannot cut it along dim {}; give it a "
+                        "rule of its own in the layout",
+                        field_.path, left.rank(), to_string(cut.placement), cut.dim));
+      }
+      if (left[cut.dim] % cut.divisor() != 0) refuse_extent(cut, left[cut.dim]);
+      left[cut.dim] /= cut.axis.size;
+    }
+  }
+
+  [[noreturn]] void refuse_extent(const Cut& cut, std::int64_t left) const {
+    std::int64_t multiple = 1;
+    for (const Cut& other : cuts_) {
+      if (other.dim == cut.dim) multiple *= other.divisor();
+    }
+    const bool is_batch = cut.dim == 0 && axis_of(cut.placement) == "dp";
+    const auto extent = field_.shape[cut.dim];
+    throw InvalidArgument(
+        fmt::format("{} has {} along dim {}{}, which {}{}={} does not divide; choose {} a multiple of {}", field_.path,
+                    extent, cut.dim, left == extent ? "" : fmt::format(" ({} of it in a part so far)", left),
+                    cut.zigzag ? "2*" : "", axis_of(cut.placement), cut.divisor(),
+                    is_batch ? "a global batch that is" : (cut.zigzag ? "--seq as" : "an extent that is"), multiple));
+  }
+
+  Part part_of(int rank) const {
+    Region region(field_.shape);
+    for (const Cut& cut : cuts_) {
+      if (cut.zigzag) region.keep_zigzag(cut.dim, cut.axis.of(rank), cut.axis.size);
+      else region.keep_part(cut.dim, cut.axis.of(rank), cut.axis.size);
+    }
+    const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;
+    return {std::move(region), bytes};
+  }
+
+  const Field& field_;
+  std::size_t rule_;
+  std::vector<Cut> cuts_;
+  std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
+};
+
+std::uint64_t bytes_of_batch(const std::vector<Field>& fields) {
+  std::uint64_t bytes = 0;
+  for (const Field& field : fields) {
+    if (field.is_tensor()) bytes += field.dtype.bytes(field.shape.element_count().value());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
+                            std::span<const Audience> audiences, const FanOutOptions& options) {
+  const Needs needs(layout, mesh, options.divide);
+  check_required(fields, layout);
+  std::vector<FieldParts> parts;
+  parts.reserve(fields.size());
+  for (const Field& field : fields) parts.emplace_back(field, layout, needs);
+
+  std::vector<Move> moves;
+  for (std::size_t audience = 0; audience < audiences.size(); ++audience) {
+    const int rank = audiences[audience].to.front();  // any of them: they need the same
+    for (std::size_t field = 0; field < parts.size(); ++field) {
+      if (!needs.holds(parts[field].rule(), rank)) continue;
+      moves.push_back(parts[field].move_to(rank, static_cast<int>(field), static_cast<int>(audience)));
+    }
+  }
+  return moves;
+}
+
+Plan plan_fan_out(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
+                  const FanOutOptions& options) {
+  Plan plan{mesh, fields, fan_out_audiences(layout, mesh, options), {}};
+  plan.moves = plan_unit(fields, layout, mesh, plan.audiences, options);
+  return plan;
+}
+
+std::span<const Move> Plan::moves_of(int audience) const {
+  const auto before = [](const Move& a, const Move& b) { return a.audience < b.audience; };
+  const auto [first, last] = std::equal_range(moves.begin(), moves.end(), Move{0, audience, {}, 0}, before);
+  return {first, last};
+}
+
+std::uint64_t Plan::bytes_sent() const {
+  return std::accumulate(moves.begin(), moves.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const Move& move) { return sum + move.bytes; });
+}
+
+std::uint64_t Plan::bytes_delivered() const {
+  std::uint64_t sum = 0;
+  for (const Move& move : moves) sum += move.bytes * audiences[static_cast<std::size_t>(move.audience)].to.size();
+  return sum;
+}
+
+std::vector<std::uint64_t> Plan::bytes_by_rank() const {
+  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(mesh.size()), 0);
+  for (const Move& move : moves) {
+    for (const int rank : audiences[static_cast<std::size_t>(move.audience)].to) {
+      bytes[static_cast<std::size_t>(rank)] += move.bytes;
+    }
+  }
+  return bytes;
+}
+
+std::uint64_t Plan::peak_bytes() const {
+  std::vector<std::uint64_t> message_bytes(audiences.size(), 0);
+  for (const Move& move : moves) message_bytes[static_cast<std::size_t>(move.audience)] += move.bytes;
+  const std::uint64_t batch = bytes_of_batch(fields);
+  std::uint64_t peak = 0, held = 0;
+  for (std::size_t i = 0; i < audiences.size(); ++i) {
+    const bool same_reader = i > 0 && audiences[i].from == audiences[i - 1].from;
+    if (!same_reader) held = 0;
+    if (!same_reader || audiences[i].unit != audiences[i - 1].unit) held += batch;
+    held += message_bytes[i];
+    peak = std::max(peak, held);
+  }
+  return peak;
+}
+
+}  // namespace levada
