@@ -1,0 +1,101 @@
+#include "levada/engine/shm/control.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace levada::shm {
+namespace {
+
+constexpr std::uint64_t rank_bytes = align_up(sizeof(RankPage), page_bytes);
+constexpr std::uint64_t ring_bytes = align_up(sizeof(Ring::State), page_bytes);
+
+std::uint64_t returns_bytes(int size) {
+  return align_up(std::uint64_t{Control::slots(size)} * static_cast<std::uint64_t>(size) * sizeof(Word), page_bytes);
+}
+std::uint64_t returns_start(int size) {
+  return page_bytes + rank_bytes * static_cast<std::uint64_t>(size);
+}
+std::uint64_t rings_start(int size) {
+  return returns_start(size) + returns_bytes(size) * static_cast<std::uint64_t>(size);
+}
+
+}  // namespace
+
+void Board::post(const Status& status) {
+  std::array<std::uint64_t, words> copy;
+  std::memcpy(copy.data(), &status, sizeof(status));
+  const std::uint64_t version = version_.load(std::memory_order_relaxed);
+  version_.store(version + 1, std::memory_order_relaxed);
+  // Released one by one: who reads any of them then reads the odd version too.
+  for (std::size_t i = 0; i < words; ++i) words_[i].store(copy[i], std::memory_order_release);
+  version_.store(version + 2, std::memory_order_release);
+}
+
+Status Board::read() const {
+  constexpr int tries = 1000;  // its writer may have died half-way
+  std::array<std::uint64_t, words> copy{};
+  for (int i = 0; i < tries; ++i) {
+    const std::uint64_t before = version_.load(std::memory_order_acquire);
+    for (std::size_t w = 0; w < words; ++w) copy[w] = words_[w].load(std::memory_order_acquire);
+    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
+  }
+  Status status;
+  std::memcpy(static_cast<void*>(&status), copy.data(), sizeof(status));
+  status.operation.back() = 0;
+  status.detail.back() = 0;
+  return status;
+}
+
+std::uint64_t Control::bytes(int size) {
+  const auto ranks = static_cast<std::uint64_t>(size);
+  return rings_start(size) + ring_bytes * ranks * ranks;
+}
+
+std::uint32_t Control::slots(int size) {
+  return std::clamp(static_cast<std::uint32_t>((1 << 20) / size), 4096u, 32768u);
+}
+
+RankPage& Control::page(int rank) const {
+  return *reinterpret_cast<RankPage*>(memory_ + page_bytes + rank_bytes * static_cast<std::uint64_t>(rank));
+}
+
+Ring Control::ring(int from, int to) const {
+  const auto index = static_cast<std::uint64_t>(from) * static_cast<std::uint64_t>(size_) + static_cast<unsigned>(to);
+  return Ring(*reinterpret_cast<Ring::State*>(memory_ + rings_start(size_) + ring_bytes * index));
+}
+
+Return Control::returns(int sender, std::uint32_t slot, int consumer) const {
+  std::byte* const table = memory_ + returns_start(size_) + returns_bytes(size_) * static_cast<std::uint64_t>(sender);
+  return Return(reinterpret_cast<Word*>(
+      table)[std::uint64_t{slot} * static_cast<unsigned>(size_) + static_cast<unsigned>(consumer)]);
+}
+
+void Control::ring_doorbell(int rank) const {
+  RankPage& there = page(rank);
+  if (there.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  there.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(there.doorbell);
+}
+
+void Control::raise_alarm() const {
+  alarm().fetch_add(1, std::memory_order_seq_cst);
+  for (int rank = 0; rank < size_; ++rank) ring_doorbell(rank);
+}
+
+void Control::note_end(int rank) const {
+  RankPage& there = page(rank);
+  const bool left = there.left.load(std::memory_order_seq_cst) != 0;
+  Word& word = left ? there.gone : there.dead;
+  std::uint32_t none = 0;
+  if (word.compare_exchange_strong(none, next_order(), std::memory_order_seq_cst)) raise_alarm();
+}
+
+void Control::find_deaths() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    const RankPage& there = page(rank);
+    const bool owner_died = (there.alive.load(std::memory_order_seq_cst) & FUTEX_OWNER_DIED) != 0;
+    if (owner_died && there.dead.load() == 0 && there.gone.load() == 0) note_end(rank);
+  }
+}
+
+}  // namespace levada::shm

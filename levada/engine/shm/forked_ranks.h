@@ -1,0 +1,51 @@
+// Real processes as ranks. Only for tests.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/engine/engine.h"
+#include "levada/engine/shm/shm.h"
+
+namespace levada::shm::test {
+
+/// How a rank's process ended: by itself without an exception, or with one (its text), or by a signal.
+struct Ending {
+  bool well = false;
+  int signal = 0;
+  std::string error;
+};
+
+/// Forked children, each with a pipe through which it says why it failed. The calling process must have one thread.
+class ForkedRanks {
+ public:
+  /// Runs `body` in a process a rank; what it throws is that rank's error.
+  ForkedRanks(int size, const std::function<void(int rank)>& body);
+  /// Kills those that have not ended.
+  ~ForkedRanks();
+  ForkedRanks(const ForkedRanks&) = delete;
+  ForkedRanks& operator=(const ForkedRanks&) = delete;
+
+  void kill(int rank) const;
+  /// Stragglers are killed at the deadline; their error says so.
+  std::vector<Ending> wait(Deadline deadline = Deadline::after(std::chrono::seconds(60)));
+
+ private:
+  struct Child {
+    int process = 0;
+    int pipe = -1;
+  };
+  Ending reap(Child& child, Deadline deadline) const;
+
+  std::vector<Child> children_;
+};
+
+/// Forked ranks that have joined; `body` gets its engine. Gives one sentence a rank that failed, empty if none did.
+std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {});
+/// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees who writes what.
+std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes);
+
+}  // namespace levada::shm::test

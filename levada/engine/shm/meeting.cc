@@ -1,0 +1,192 @@
+// Ranks that nobody launched together find each other by the name of an abstract Unix socket, which vanishes with rank
+// 0 and is in no file system.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/engine/shm/frames.h"
+#include "levada/engine/shm/memory.h"
+#include "levada/engine/shm/start.h"
+#include "levada/engine/shm/start_frames.h"
+
+namespace levada::shm {
+namespace {
+
+struct Address {
+  sockaddr_un name{};
+  socklen_t size = 0;
+};
+
+Address address_of(const std::string& meeting) {
+  Digest digest;
+  digest.update(meeting);
+  const std::string text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
+  Address address;
+  address.name.sun_family = AF_UNIX;
+  std::memcpy(address.name.sun_path + 1, text.data(), text.size());  // a leading zero makes it abstract
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return address;
+}
+
+UniqueFd make_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) throw EngineError(fmt::format("cannot meet other ranks ({})", system_error("socket", errno)));
+  return socket;
+}
+
+bool same_user(const UniqueFd& socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
+}
+
+UniqueFd listen_at(const std::string& meeting) {
+  const Address address = address_of(meeting);
+  UniqueFd listener = make_socket();
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0) {
+    if (errno == EADDRINUSE) {
+      throw EngineError(
+          fmt::format("another rank 0 waits at the meeting '{}' already; give each run a name of its own, "
+                      "or end the other one",
+                      meeting));
+    }
+    throw EngineError(fmt::format("cannot wait at the meeting '{}' ({})", meeting, system_error("bind", errno)));
+  }
+  if (::listen(listener.get(), SOMAXCONN) != 0) {
+    throw EngineError(fmt::format("cannot wait at the meeting '{}' ({})", meeting, system_error("listen", errno)));
+  }
+  return listener;
+}
+
+/// Those who have come to rank 0: strangers until they have said who they are.
+class Door {
+ public:
+  Door(int size, std::string meeting) : meeting_(std::move(meeting)), arrived_(static_cast<std::size_t>(size)) {
+    waiting_.push_back(listen_at(meeting_));
+  }
+
+  std::vector<UniqueFd> gather(Deadline deadline) {
+    while (missing().size() > 0) {
+      const auto readable = wait_readable(waiting_, deadline);
+      if (readable.empty()) {
+        throw Timeout(
+            fmt::format("rank 0 waited at the meeting '{}' for rank(s) {}; see whether they have been started "
+                        "with the same meeting, or raise the timeout",
+                        meeting_, fmt::join(missing(), ", ")));
+      }
+      // From the back: who leaves the list must not shift who is still to be heard.
+      for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
+        if (*index == 0) let_in();
+        else hear(*index);
+      }
+    }
+    return std::move(arrived_);
+  }
+
+  void tell(const Failure& failure) noexcept {
+    for (const UniqueFd& link : arrived_) {
+      try {
+        if (link) send_frame(link, encode(failure), {}, Deadline::now());
+      } catch (const Error&) {  // it will see the link's end
+      }
+    }
+  }
+
+ private:
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (std::size_t rank = 1; rank < arrived_.size(); ++rank) {
+      if (!arrived_[rank]) ranks.push_back(static_cast<int>(rank));
+    }
+    return ranks;
+  }
+
+  void let_in() {
+    UniqueFd link(::accept4(waiting_[0].get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (link && same_user(link)) waiting_.push_back(std::move(link));
+  }
+
+  void hear(std::size_t index) {
+    UniqueFd link = std::move(waiting_[index]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
+    const auto frame = receive_frame(link);
+    if (!frame) return;
+    try {
+      Spoken spoken = open_frame(frame->bytes);
+      const Hello hello = decode_hello(spoken.rest);
+      admit(hello, std::move(link));
+    } catch (const CorruptMessage&) {  // not a rank
+    }
+  }
+
+  void admit(const Hello& hello, UniqueFd link) {
+    const auto size = static_cast<int>(arrived_.size());
+    const bool fits = hello.size == size && hello.rank > 0 && hello.rank < size;
+    if (fits && !arrived_[static_cast<std::size_t>(hello.rank)]) {
+      arrived_[static_cast<std::size_t>(hello.rank)] = std::move(link);
+      return;
+    }
+    const std::string why =
+        fits ? fmt::format("rank {} has come to the meeting '{}' already; start each rank once", hello.rank, meeting_)
+             : fmt::format("rank {} of {} comes to a meeting of {} ranks; start all ranks with the same size",
+                           hello.rank, hello.size, size);
+    send_frame(link, encode(Failure{ErrorKind::engine, -1, why}), {}, Deadline::now());
+    if (!fits) throw EngineError(why);
+  }
+
+  std::string meeting_;
+  std::vector<UniqueFd> waiting_;  ///< the listener, then those who have not spoken
+  std::vector<UniqueFd> arrived_;  ///< by rank
+};
+
+}  // namespace
+
+std::vector<UniqueFd> gather(int size, const std::string& meeting, Deadline deadline) {
+  Door door(size, meeting);
+  try {
+    return door.gather(deadline);
+  } catch (const Error& error) {
+    door.tell({error.kind(), -1, error.what()});
+    throw;
+  }
+}
+
+UniqueFd find(int rank, int size, const std::string& meeting, Deadline deadline) {
+  constexpr Duration pause = std::chrono::milliseconds(5);
+  const Address address = address_of(meeting);
+  while (true) {
+    UniqueFd link = make_socket();
+    if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) {
+      if (!same_user(link)) {
+        throw EngineError(
+            fmt::format("the meeting '{}' is held by a process of another user; give it another name", meeting));
+      }
+      Hello hello;
+      hello.rank = rank;
+      hello.size = size;
+      hello.process = ::getpid();
+      if (send_frame(link, encode(Say::knock, hello), {}, deadline)) return link;
+    } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+      throw EngineError(fmt::format("cannot go to the meeting '{}' ({})", meeting, system_error("connect", errno)));
+    }
+    if (deadline.expired()) {
+      throw Timeout(
+          fmt::format("rank {} found no rank 0 at the meeting '{}'; see whether rank 0 has been started with "
+                      "the same meeting, or raise the timeout",
+                      rank, meeting));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace levada::shm

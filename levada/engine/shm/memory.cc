@@ -1,0 +1,96 @@
+#include "levada/engine/shm/memory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "levada/base/error.h"
+
+namespace levada::shm {
+namespace {
+constexpr std::size_t page = 4096;
+}
+
+std::string system_error(const char* call, int error) {
+  return fmt::format("{}: {}", call, std::strerror(error));
+}
+
+Mapping::Mapping(const UniqueFd& file, std::size_t bytes, Access access) {
+  const int protection = access == Access::write ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  if (at == MAP_FAILED) {
+    throw EngineError(
+        fmt::format("cannot map {} of shared memory ({}); allow more address space (ulimit -v) or give "
+                    "the shm engine a smaller memory_bytes",
+                    bytes, system_error("mmap", errno)));
+  }
+  ::madvise(at, bytes, MADV_DONTDUMP);
+  memory_ = {static_cast<std::byte*>(at), bytes};
+}
+
+Mapping::~Mapping() {
+  if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+}
+
+UniqueFd make_memory_file(const char* label, std::size_t bytes) {
+  UniqueFd file(::memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) {
+    throw EngineError(
+        fmt::format("cannot make shared memory ({}); the shm engine needs Linux memfd_create and a free "
+                    "file descriptor (ulimit -n)",
+                    system_error("memfd_create", errno)));
+  }
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+    throw EngineError(fmt::format("cannot size shared memory to {} bytes ({}); raise the file size limit (ulimit -f)",
+                                  bytes, system_error("ftruncate", errno)));
+  }
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    throw EngineError(fmt::format("cannot seal shared memory ({})", system_error("fcntl", errno)));
+  }
+  return file;
+}
+
+UniqueFd read_only(const UniqueFd& file) {
+  // Not F_SEAL_FUTURE_WRITE where it can be had otherwise: that seal also refuses to give pages back (EPERM).
+  UniqueFd same(::open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (same) return same;
+  same = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
+  if (!same || ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+    throw EngineError(fmt::format("cannot protect shared memory from being written by other ranks ({}); mount /proc",
+                                  system_error("fcntl", errno)));
+  }
+  return same;
+}
+
+void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose) {
+  struct stat status {};
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  if (::fstat(file.get(), &status) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
+      status.st_size != static_cast<off_t>(bytes)) {
+    throw EngineError(
+        fmt::format("{} is not a sealed memory file of {} bytes; do all ranks run the same Levada?", whose, bytes));
+  }
+}
+
+ForkToken::ForkToken() {
+  void* at = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) throw EngineError(fmt::format("cannot map a page ({})", system_error("mmap", errno)));
+  if (::madvise(at, page, MADV_WIPEONFORK) != 0) {
+    const int error = errno;
+    ::munmap(at, page);
+    throw EngineError(fmt::format("cannot tell a forked child ({}); the shm engine needs Linux 4.14 or later",
+                                  system_error("madvise", error)));
+  }
+  word_ = static_cast<volatile int*>(at);
+  *word_ = 1;
+}
+
+ForkToken::~ForkToken() {
+  ::munmap(const_cast<int*>(word_), page);
+}
+
+}  // namespace levada::shm

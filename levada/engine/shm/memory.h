@@ -1,0 +1,64 @@
+// Memory that processes share: files without a name, and their mappings.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "levada/base/unique_fd.h"
+
+namespace levada::shm {
+
+/// "memfd_create: Too many open files": the call that failed and errno's text.
+std::string system_error(const char* call, int error);
+
+/// A stretch of address space, unmapped when its owner goes.
+class Mapping {
+ public:
+  enum class Access { read, write };
+
+  Mapping() = default;
+  /// Maps the first `bytes` of `file`, shared, used only as it is touched, and left out of core dumps. Throws
+  /// EngineError.
+  Mapping(const UniqueFd& file, std::size_t bytes, Access access);
+  Mapping(Mapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    return *this;
+  }
+  ~Mapping();
+
+  std::byte* data() const { return memory_.data(); }
+  std::size_t size() const { return memory_.size(); }
+  std::span<std::byte> memory() const { return memory_; }
+
+ private:
+  std::span<std::byte> memory_;
+};
+
+/// A file of `bytes` zero bytes without a name, that nobody can resize and that takes memory only where it is written.
+/// Throws EngineError.
+UniqueFd make_memory_file(const char* label, std::size_t bytes);
+
+/// A second descriptor of `file` through which it cannot be mapped writable; `file` has to be mapped already.
+UniqueFd read_only(const UniqueFd& file);
+
+/// Throws EngineError unless `file` has `bytes` bytes and cannot shrink: else reading it could kill the process.
+void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose);
+
+/// Whether this is still the process that made it: false in a child that fork() made.
+class ForkToken {
+ public:
+  ForkToken();
+  ~ForkToken();
+  ForkToken(const ForkToken&) = delete;
+  ForkToken& operator=(const ForkToken&) = delete;
+
+  bool mine() const { return *word_ != 0; }
+
+ private:
+  volatile int* word_ = nullptr;
+};
+
+}  // namespace levada::shm

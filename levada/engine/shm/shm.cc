@@ -1,0 +1,64 @@
+#include "levada/engine/shm/shm.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/engine/shm/control.h"
+#include "levada/engine/shm/frames.h"
+#include "levada/engine/shm/shm_engine.h"
+#include "levada/engine/shm/start.h"
+
+namespace levada::shm {
+namespace {
+
+void check_place(int rank, int size) {
+  if (size < 1 || size > max_ranks) {
+    throw InvalidArgument(
+        fmt::format("{} ranks on a host: the shm engine takes 1 to {}; spread them over hosts", size, max_ranks));
+  }
+  if (rank < 0 || rank >= size) {
+    throw InvalidArgument(fmt::format("rank {} does not exist among {}; ranks count from 0", rank, size));
+  }
+}
+
+void check_links(int rank, int size, const std::vector<UniqueFd>& links) {
+  const std::size_t expected = rank == 0 ? static_cast<std::size_t>(size) : 1;
+  if (links.size() != expected) {
+    throw InvalidArgument(fmt::format("rank {} of {} has {} links instead of {}; pass what make_links() gave for it",
+                                      rank, size, links.size(), expected));
+  }
+  for (std::size_t i = rank == 0 ? 1 : 0; i < links.size(); ++i) expect_frame_socket(links[i]);
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options) {
+  check_place(rank, size);
+  check_links(rank, size, links);
+  return make_engine(start(rank, size, std::move(links), options, Deadline::after(options.timeout)));
+}
+
+std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, const Options& options) {
+  check_place(rank, size);
+  const Deadline deadline = Deadline::after(options.timeout);
+  std::vector<UniqueFd> links;
+  if (rank == 0) links = gather(size, meeting, deadline);
+  else links.push_back(find(rank, size, meeting, deadline));
+  return make_engine(start(rank, size, std::move(links), options, deadline));
+}
+
+std::vector<std::vector<UniqueFd>> make_links(int size) {
+  check_place(0, size);
+  std::vector<std::vector<UniqueFd>> links(static_cast<std::size_t>(size));
+  links[0].emplace_back();
+  for (std::size_t rank = 1; rank < links.size(); ++rank) {
+    auto [zero, other] = make_socket_pair();
+    links[0].push_back(std::move(zero));
+    links[rank].push_back(std::move(other));
+  }
+  return links;
+}
+
+}  // namespace levada::shm

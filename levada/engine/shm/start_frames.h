@@ -1,0 +1,58 @@
+// What is said in the start, as bytes and back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+
+namespace levada::shm {
+
+enum class Say : std::uint8_t {
+  knock = 1,   ///< to rank 0, by a rank that meets it: who I am
+  hello = 2,   ///< to rank 0: who I am, how much memory I can use
+  plan = 3,    ///< from rank 0: how much memory each has; with the control file
+  data = 4,    ///< to rank 0: with my data file
+  peers = 5,   ///< from rank 0: some ranks' data files
+  ready = 6,   ///< to rank 0: I have mapped everything, and count as alive
+  go = 7,      ///< from rank 0: everybody does
+  failed = 8,  ///< either way: why this start comes to nothing
+};
+
+struct Hello {
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::int32_t process = 0;
+  std::uint64_t memory = 0;   ///< bytes that its own data file may have
+  std::uint64_t address = 0;  ///< bytes that all data files together may have in its address space
+};
+
+struct Failure {
+  ErrorKind kind = ErrorKind::engine;
+  std::int32_t lost = -1;
+  std::string message;
+};
+
+/// Throws what the failure says.
+[[noreturn]] void raise(const Failure& failure);
+
+Bytes encode(Say say);
+Bytes encode(Say say, const Hello& hello);
+Bytes encode_plan(const std::vector<std::uint64_t>& memory);
+Bytes encode_peers(std::uint32_t first, std::uint32_t count);
+Bytes encode(const Failure& failure);
+
+/// Who speaks what; the reader stands behind the head. Throws EngineError where the other end is another version of
+/// Levada, or none; raises what a `failed` says.
+struct Spoken {
+  Say say;
+  ByteReader rest;
+};
+Spoken open_frame(ByteView bytes);
+Hello decode_hello(ByteReader& reader);
+std::vector<std::uint64_t> decode_plan(ByteReader& reader);
+
+}  // namespace levada::shm

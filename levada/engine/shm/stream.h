@@ -1,0 +1,81 @@
+// What a rank knows of one channel, and of one group.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/engine/engine.h"
+#include "levada/engine/shm/control.h"
+#include "levada/engine/shm/fifo.h"
+
+namespace levada::shm {
+
+/// One channel, from the moment that this rank opens it or that something arrives for it, until all its ends are
+/// closed. Ranks are the host's. Guarded by its Member's mutex.
+struct Stream {
+  explicit Stream(std::uint64_t its_key) : key(its_key) {}
+
+  std::uint64_t key;
+  std::vector<std::uint64_t> groups;  ///< Group::keys of its group
+  bool opened = false;
+  int from = -1;
+  std::vector<int> to;
+  int window = 0;
+
+  // The taker's end.
+  bool takes = false;   ///< this rank is a taker ...
+  bool taking = false;  ///< ... and has not closed
+  int arrived_from = -1;
+  Fifo<Descriptor> arrived;
+  bool sender_closed = false;
+  std::optional<Block> placed;
+
+  // The sender's end.
+  bool sends = false;
+  bool sending = false;
+  struct Sent {
+    std::uint32_t slot = 0;
+    std::uint32_t generation = 0;
+  };
+  Fifo<Sent> outstanding;  ///< not yet taken by all
+  std::vector<int> closed_takers;
+
+  bool taker_closed(int rank) const {
+    return std::find(closed_takers.begin(), closed_takers.end(), rank) != closed_takers.end();
+  }
+};
+
+/// What has been heard of a group, perhaps before this rank enters it.
+struct GroupNews {
+  std::vector<int> entered;
+  std::vector<int> left;
+  std::size_t others = 0;  ///< members but this rank, once it has left too
+};
+
+/// A group as one of its members sees it. Guarded by its Member's mutex.
+struct Group {
+  std::vector<std::uint64_t> keys;  ///< its own first, then those of the groups that it was made from
+  std::vector<int> ranks;           ///< the host's number of each
+  int rank = 0;                     ///< this one's number in it
+  std::uint64_t seen = 0;           ///< the Member's news that `cause` is up to date with
+
+  /// Why its calls throw: whichever came first.
+  struct Cause {
+    ErrorKind kind;
+    int lost;
+    std::string message;
+  };
+  std::optional<Cause> cause;
+  bool aborted = false;
+
+  std::uint64_t key() const { return keys.front(); }
+  int rank_of(int host_rank) const {
+    const auto at = std::find(ranks.begin(), ranks.end(), host_rank);
+    return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
+  }
+};
+
+}  // namespace levada::shm
