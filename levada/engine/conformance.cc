@@ -13,7 +13,8 @@ namespace levada::conformance {
 std::span<const Case> cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> joined;
-    for (const auto part : {message_cases()}) {
+    for (const auto part :
+         {message_cases(), memory_cases(), group_cases(), ending_cases(), waiting_cases(), abort_cases()}) {
       joined.insert(joined.end(), part.begin(), part.end());
     }
     return joined;
@@ -96,6 +97,30 @@ void expect_nothing(Engine& engine, Channel& channel) {
 
 namespace {
 
+class ForeignHome final : public Block::Home {
+ public:
+  ForeignHome(std::size_t bytes, std::shared_ptr<std::atomic<int>> returned)
+      : memory_(bytes), returned_(std::move(returned)) {}
+  std::span<std::byte> memory() { return memory_; }
+  void give_back(std::byte*, std::size_t) noexcept override {
+    if (returned_) returned_->fetch_add(1);
+  }
+
+ private:
+  Bytes memory_;
+  std::shared_ptr<std::atomic<int>> returned_;
+};
+
+}  // namespace
+
+Block foreign_block(std::size_t bytes, std::shared_ptr<std::atomic<int>> returned) {
+  auto home = std::make_shared<ForeignHome>(bytes, std::move(returned));
+  const auto memory = home->memory();
+  return Block(memory, std::move(home));
+}
+
+namespace {
+
 /// A flow and how far this rank has come with it.
 struct Progress {
   const Flow* flow;
@@ -103,12 +128,13 @@ struct Progress {
   int to_take;
   int sent = 0;
   int taken = 0;
+  Block block = {};  ///< the next message, until there is room for it
 
   bool step(Engine& engine) {
     bool moved = false;
     if (sent < to_send) {
       const std::size_t bytes = flow->bytes(sent);
-      Block block = filled(engine, flow->seed(*flow->channel, sent), bytes);
+      if (!block) block = filled(engine, flow->seed(*flow->channel, sent), bytes);
       if (engine.try_publish(*flow->channel, block, bytes)) ++sent, moved = true;
     }
     if (taken < to_take) {

@@ -1,11 +1,13 @@
 // What the conformance cases are written with. Only for them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "levada/base/error.h"
@@ -14,6 +16,8 @@
 #include "levada/engine/engine.h"
 
 namespace levada::conformance {
+
+using Handle = std::shared_ptr<Engine>;
 
 std::span<const Case> message_cases();
 std::span<const Case> memory_cases();
@@ -61,6 +65,18 @@ void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t byte
 Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
 /// try_take() has nothing, and the channel has not ended.
 void expect_nothing(Engine& engine, Channel& channel);
+
+/// Waits until `holds()`: for what other ranks' doings bring about in time, such as a lease that has come back.
+template <typename Condition>
+void expect_eventually(const Engine& engine, std::string_view sentence, Condition holds) {
+  for (const Deadline deadline = limit(); !holds();) {
+    expect(engine, !deadline.expired(), sentence);
+    std::this_thread::yield();
+  }
+}
+
+/// A block in ordinary memory that no engine has given; `returned` counts how often its memory came back.
+Block foreign_block(std::size_t bytes, std::shared_ptr<std::atomic<int>> returned = nullptr);
 
 /// One rank's part in a stream: how many messages it sends or takes on a channel. Message i has the seed and the size
 /// that these functions give.

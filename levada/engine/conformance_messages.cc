@@ -8,8 +8,6 @@
 namespace levada::conformance {
 namespace {
 
-using Handle = std::shared_ptr<Engine>;
-
 std::uint64_t seed_by_sender(const Channel& channel, int i) {
   return static_cast<std::uint64_t>(channel.from()) * 1'000'000 + static_cast<std::uint64_t>(i);
 }
@@ -76,7 +74,7 @@ std::size_t varied_bytes(int i) {
 void sizes_vary_from_one_byte_to_megabytes(const Handle& engine) {
   const int from = size_of(*engine) - 1;
   const auto channel = engine->open(from, all_ranks(*engine), 3);
-  const Flow flow{.channel = channel.get(), .count = 32, .seed = seed_by_sender, .bytes = varied_bytes};
+  const Flow flow{.channel = channel.get(), .count = 16, .seed = seed_by_sender, .bytes = varied_bytes};
   pump(*engine, std::span(&flow, 1));
   meet(*engine);
 }

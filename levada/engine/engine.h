@@ -131,8 +131,9 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
 
   /// An engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over those alone.
-  /// `name` tells groups of the same ranks apart, and so does the order in which they are made. It stays usable when
-  /// this engine's handle is gone. Throws InvalidArgument: a rank out of range or twice, or not one's own.
+  /// `name` tells groups of the same ranks apart, and so does the order in which they are made, which is the same on
+  /// all members. It stays usable when this engine's handle is gone. Throws InvalidArgument: a rank out of range or
+  /// twice, or not one's own.
   virtual std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) = 0;
 
   /// A new stream, to be opened by its sender and all its takers and by nobody else; members open the channels that

@@ -1,0 +1,125 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+/// Waits for nothing until the abort of another rank throws, and gives its message.
+std::string message_of_abort(const Handle& engine) {
+  return expect_throws<EngineError>(*engine, "an abort ends a wait", [&] { return engine->wait({}, limit()); });
+}
+
+void expect_reason(const Handle& engine, const std::string& message, std::string_view reason) {
+  if (message.find(reason) == std::string::npos) {
+    fail(*engine, fmt::format("'{}' does not give the reason of the abort, '{}'", message, reason));
+  }
+}
+
+/// Aborts `group` on the last rank, once all the others have come here. Gives the board on which they said so.
+Handle abort_when_all_are_ready(const Handle& engine, Engine& group, std::initializer_list<std::string_view> reasons) {
+  Handle board = engine->subgroup(all_ranks(*engine), "to be ready in");
+  if (rank_of(*board) != size_of(*board) - 1) {
+    board->post(Status::make("ready", 0));
+    return board;
+  }
+  for (int rank = 0; rank < rank_of(*board); ++rank) {
+    expect_eventually(*engine, "the others come to the abort", [&] { return board->status(rank).operation[0] == 'r'; });
+  }
+  for (const std::string_view reason : reasons) group.abort(reason);
+  return board;
+}
+
+void an_abort_wakes_all_with_its_reason(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  const auto channel = engine->open(last, all_ranks(*engine), 1);
+  const Handle board = abort_when_all_are_ready(engine, *engine, {"the dam broke at step 7"});
+  Channel* const take[] = {channel.get()};
+  expect_reason(engine,
+                expect_throws<EngineError>(*engine, "an abort wakes a wait that has no deadline",
+                                           [&] { return engine->wait({.take = take}, Deadline::never()); }),
+                "the dam broke at step 7");
+}
+
+void every_call_fails_after_an_abort(const Handle& engine) {
+  const int rank = rank_of(*engine);
+  const auto channel = engine->open(rank, {rank}, 2);
+  Block block = filled(*engine, 1, 100);
+  send(*engine, *channel, 2, 100);
+  const Handle board = abort_when_all_are_ready(engine, *engine, {"enough"});
+  expect_reason(engine, message_of_abort(engine), "enough");
+  const auto fails = [&](std::string_view sentence, auto call) {
+    expect_reason(engine, expect_throws<EngineError>(*engine, sentence, call), "enough");
+  };
+  fails("try_allocate() fails after an abort", [&] { return engine->try_allocate(10); });
+  fails("open() fails after an abort", [&] { return engine->open(rank, {rank}, 1); });
+  fails("subgroup() fails after an abort", [&] { return engine->subgroup(std::vector{rank}, "late"); });
+  fails("try_publish() fails after an abort", [&] { return engine->try_publish(*channel, block, 100); });
+  fails("a message is not delivered after an abort", [&] { return engine->try_take(*channel); });
+  fails("ended() fails after an abort", [&] { return engine->ended(*channel); });
+  fails("place() fails after an abort", [&] { return engine->place(*channel, foreign_block(10)), 0; });
+  fails("post() fails after an abort", [&] { return engine->post(Status::make("late", 0)), 0; });
+  fails("status() fails after an abort", [&] { return engine->status(0); });
+  fails("holders() fails after an abort", [&] { return engine->holders(*channel); });
+  engine->close(*channel);
+  engine->wake();
+  expect(*engine, engine->info().rank == rank, "info() holds after an abort");
+}
+
+void leases_outlive_an_abort(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  if (rank_of(*engine) == 0) send(*engine, *channel, 1, 50'000);
+  const Lease kept = receive(*engine, *channel, 1, 50'000);
+  const Handle board = abort_when_all_are_ready(engine, *engine, {"over"});
+  static_cast<void>(message_of_abort(engine));
+  expect_filled(*engine, kept.bytes, 1, 50'000);
+}
+
+void a_reason_has_200_bytes_at_most(const Handle& engine) {
+  const std::string reason(300, 'x');
+  const Handle board = abort_when_all_are_ready(engine, *engine, {reason});
+  const std::string message = message_of_abort(engine);
+  expect_reason(engine, message, reason.substr(0, 200));
+  expect(*engine, message.find(reason.substr(0, 201)) == std::string::npos, "only 200 bytes of a reason are kept");
+}
+
+void the_first_abort_counts(const Handle& engine) {
+  const Handle board = abort_when_all_are_ready(engine, *engine, {"the first reason", "the second reason"});
+  expect_reason(engine, message_of_abort(engine), "the first reason");
+}
+
+void an_abort_reaches_subgroups(const Handle& engine) {
+  const auto group = engine->subgroup(all_ranks(*engine), "inner");
+  const auto alone = group->subgroup(std::vector{rank_of(*group)}, "innermost");
+  const Handle board = abort_when_all_are_ready(engine, *engine, {"all of it"});
+  expect_reason(engine, message_of_abort(alone), "all of it");
+  expect_reason(engine, message_of_abort(group), "all of it");
+}
+
+void an_abort_of_a_subgroup_stays_in_it(const Handle& engine) {
+  const auto group = engine->subgroup(all_ranks(*engine), "given up");
+  const Handle board = abort_when_all_are_ready(engine, *group, {"only this group"});
+  expect_reason(engine, message_of_abort(group), "only this group");
+  meet(*engine);
+}
+
+constexpr Case list[] = {
+    {"an abort wakes all with its reason", 1, an_abort_wakes_all_with_its_reason, true},
+    {"every call fails after an abort", 1, every_call_fails_after_an_abort, true},
+    {"leases outlive an abort", 1, leases_outlive_an_abort, true},
+    {"a reason has 200 bytes at most", 1, a_reason_has_200_bytes_at_most, true},
+    {"the first abort counts", 1, the_first_abort_counts, true},
+    {"an abort reaches subgroups", 1, an_abort_reaches_subgroups, true},
+    {"an abort of a subgroup stays in it", 1, an_abort_of_a_subgroup_stays_in_it},
+};
+
+}  // namespace
+
+std::span<const Case> abort_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance

@@ -1,0 +1,164 @@
+#include <algorithm>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+void expect_end(const Handle& engine, Channel& channel) {
+  expect(*engine, !take(*engine, channel, limit(), "conformance"), "no message comes after the last");
+  expect(*engine, engine->ended(channel), "a channel that was closed and drained has ended");
+  Channel* const ended[] = {&channel};
+  expect(*engine, engine->wait({.take = ended}, limit()) == Woken::ready, "the end of a channel ends a wait for it");
+}
+
+void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 3);
+  if (rank_of(*engine) == 0) {
+    for (std::uint64_t i = 0; i < 3; ++i) send(*engine, *channel, i, 100);
+    engine->close(*channel);
+    Block block = filled(*engine, 3, 100);
+    expect_throws<InvalidArgument>(*engine, "nothing can be published on a closed channel",
+                                   [&] { return engine->try_publish(*channel, block, 100); });
+  }
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    expect(*engine, !engine->ended(*channel), "a channel has not ended before its last message is taken");
+    static_cast<void>(receive(*engine, *channel, i, 100));
+  }
+  expect_end(engine, *channel);
+  engine->close(*channel);
+  meet(*engine);
+}
+
+void an_empty_channel_may_end(const Handle& engine) {
+  auto channel = engine->open(0, all_ranks(*engine), 1);
+  meet(*engine);
+  if (rank_of(*engine) == 0) engine->close(*channel);
+  expect_end(engine, *channel);
+  meet(*engine);
+}
+
+void destroying_a_channel_closes_it(const Handle& engine) {
+  const int rank = rank_of(*engine);
+  if (size_of(*engine) > 1 && rank < 2) {
+    auto there = engine->open(0, {1}, 2);
+    auto back = engine->open(1, {0}, 2);
+    if (rank == 0) {
+      send(*engine, *there, 1, 100);
+      there.reset();
+      expect_end(engine, *back);
+    } else {
+      static_cast<void>(receive(*engine, *there, 1, 100));
+      expect_end(engine, *there);
+      back.reset();
+    }
+  }
+  meet(*engine);
+}
+
+void a_taker_may_close_while_others_go_on(const Handle& engine) {
+  constexpr std::uint64_t messages = 20;
+  const int last = size_of(*engine) - 1;
+  const auto channel = engine->open(0, all_ranks(*engine), 2);
+  const auto pace = engine->open(0, all_ranks(*engine), 1);
+  if (rank_of(*engine) == last && last != 0) {
+    static_cast<void>(receive(*engine, *channel, 0, 100));
+    engine->close(*channel);
+    expect(*engine, !engine->try_take(*channel), "a taker that has closed its end gets nothing more");
+  } else {
+    for (std::uint64_t i = 0; i < messages; ++i) {
+      if (rank_of(*engine) == 0) send(*engine, *channel, i, 100);
+      static_cast<void>(receive(*engine, *channel, i, 100));
+    }
+  }
+  if (rank_of(*engine) == 0) send(*engine, *pace, 0, 1);
+  static_cast<void>(receive(*engine, *pace, 0, 1));
+  meet(*engine);
+}
+
+void a_sender_without_takers_goes_on(const Handle& engine) {
+  const int rank = rank_of(*engine);
+  if (size_of(*engine) > 1 && rank < 2) {
+    auto channel = engine->open(0, {1}, 1);
+    if (rank == 1) channel.reset();
+    for (std::uint64_t i = 0; rank == 0 && i < 50; ++i) send(*engine, *channel, i, 200'000);
+    if (rank == 0) {
+      expect_eventually(*engine, "messages that nobody is left to take come back",
+                        [&] { return engine->holders(*channel).empty(); });
+    }
+  }
+  meet(*engine);
+}
+
+void a_sender_among_the_takers_closes_its_sending_end_first(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
+  send(*engine, *channel, 1, 64);
+  send(*engine, *channel, 2, 64);
+  engine->close(*channel);
+  static_cast<void>(receive(*engine, *channel, 1, 64));
+  static_cast<void>(receive(*engine, *channel, 2, 64));
+  expect_end(engine, *channel);
+}
+
+void leaving_ends_what_one_sent(const Handle& engine) {
+  auto group = engine->subgroup(all_ranks(*engine), "left by its sender");
+  auto channel = group->open(0, all_ranks(*group), 2);
+  if (rank_of(*engine) == 0) {
+    send(*group, *channel, 1, 1000);
+    send(*group, *channel, 2, 1000);
+    static_cast<void>(receive(*group, *channel, 1, 1000));
+    group.reset();
+  } else {
+    static_cast<void>(receive(*group, *channel, 1, 1000));
+    static_cast<void>(receive(*group, *channel, 2, 1000));
+    expect_end(group, *channel);
+  }
+  meet(*engine);
+}
+
+void leaving_counts_as_taking(const Handle& engine) {
+  auto group = engine->subgroup(all_ranks(*engine), "left by its takers");
+  auto channel = group->open(0, all_ranks(*group), 1);
+  if (rank_of(*engine) != 0) group.reset();
+  for (std::uint64_t i = 0; rank_of(*engine) == 0 && i < 30; ++i) {
+    send(*group, *channel, i, 1000);
+    static_cast<void>(receive(*group, *channel, i, 1000));
+  }
+  meet(*engine);
+}
+
+void leaving_does_not_alarm_the_others(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  auto group = engine->subgroup(all_ranks(*engine), "left by one");
+  const auto channel = group->open(0, all_ranks(*group), 1);
+  if (rank_of(*engine) == last && last != 0) group.reset();
+  meet(*engine);
+  for (std::uint64_t i = 0; group && i < 3; ++i) {
+    if (rank_of(*group) == 0) send(*group, *channel, i, 1000);
+    static_cast<void>(receive(*group, *channel, i, 1000));
+    static_cast<void>(allocate(*group, 100, limit(), "conformance"));
+    group->post(Status::make("still here", 1));
+  }
+  meet(*engine);
+}
+
+constexpr Case list[] = {
+    {"a closed channel ends after its last message", 1, a_closed_channel_ends_after_its_last_message},
+    {"an empty channel may end", 1, an_empty_channel_may_end},
+    {"destroying a channel closes it", 2, destroying_a_channel_closes_it},
+    {"a taker may close while others go on", 2, a_taker_may_close_while_others_go_on},
+    {"a sender without takers goes on", 2, a_sender_without_takers_goes_on},
+    {"a sender among the takers closes its sending end first", 1,
+     a_sender_among_the_takers_closes_its_sending_end_first},
+    {"leaving ends what one sent", 2, leaving_ends_what_one_sent},
+    {"leaving counts as taking", 2, leaving_counts_as_taking},
+    {"leaving does not alarm the others", 2, leaving_does_not_alarm_the_others},
+};
+
+}  // namespace
+
+std::span<const Case> ending_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance

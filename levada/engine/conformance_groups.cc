@@ -1,0 +1,149 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+std::vector<int> reversed(const Engine& engine) {
+  auto ranks = all_ranks(engine);
+  std::reverse(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+/// One message from the group's `from` to all of it, which says which group it is.
+void exchange(const Handle& group, int from, std::uint64_t seed) {
+  const auto channel = group->open(from, all_ranks(*group), 1);
+  if (rank_of(*group) == from) send(*group, *channel, seed, 300);
+  static_cast<void>(receive(*group, *channel, seed, 300));
+}
+
+void a_subgroup_has_its_own_order(const Handle& engine) {
+  const auto group = engine->subgroup(reversed(*engine), "reversed");
+  const EngineInfo& outer = engine->info();
+  const EngineInfo& inner = group->info();
+  expect(*engine, inner.size == outer.size, "a subgroup has as many ranks as were named");
+  expect(*engine, inner.rank == outer.size - 1 - outer.rank, "the i-th rank named is rank i of a subgroup");
+  expect(*engine, inner.host_of.size() == outer.host_of.size(), "every rank of a subgroup has a host");
+  const auto last = outer.host_of.size() - 1;
+  for (std::size_t i = 0; i <= last; ++i) {
+    expect(*engine, (inner.host_of[i] == inner.host_of[0]) == (outer.host_of[last - i] == outer.host_of[last]),
+           "the ranks of a subgroup share the hosts that they shared before");
+  }
+  for (const int from : all_ranks(*group)) exchange(group, from, static_cast<std::uint64_t>(from));
+  meet(*group);
+  meet(*engine);
+}
+
+void every_subset_can_be_a_subgroup(const Handle& engine) {
+  const int size = size_of(*engine);
+  for (unsigned mask = 1; mask < (1U << size); mask += 1 + mask / 4) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      if ((mask >> rank & 1U) != 0) ranks.push_back(rank);
+    }
+    std::rotate(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(mask % ranks.size()), ranks.end());
+    if ((mask >> rank_of(*engine) & 1U) == 0) continue;
+    const auto group = engine->subgroup(ranks, "subset");
+    expect(*engine, ranks[static_cast<std::size_t>(rank_of(*group))] == rank_of(*engine), "ranks[i] becomes rank i");
+    exchange(group, static_cast<int>(ranks.size()) - 1, mask);
+  }
+  meet(*engine);
+}
+
+void subgroups_nest(const Handle& engine) {
+  Handle group = engine->subgroup(reversed(*engine), "level 1");
+  for (int depth = 2; size_of(*group) > 1; ++depth) {
+    exchange(group, 0, static_cast<std::uint64_t>(depth));
+    auto ranks = reversed(*group);
+    ranks.pop_back();
+    if (rank_of(*group) == 0) break;
+    group = group->subgroup(ranks, fmt::format("level {}", depth));
+  }
+  meet(*engine);
+}
+
+void subgroups_work_side_by_side(const Handle& engine) {
+  std::vector<int> ranks;
+  for (int rank = rank_of(*engine) % 2; rank < size_of(*engine); rank += 2) ranks.push_back(rank);
+  const auto group = engine->subgroup(ranks, "parity");
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<Flow> flows;
+  const auto seed = [](const Channel& channel, int i) { return static_cast<std::uint64_t>(channel.from() * 1000 + i); };
+  const auto bytes = [](int i) { return static_cast<std::size_t>(i % 7 * 100 + 1); };
+  for (const int from : all_ranks(*group)) {
+    channels.push_back(group->open(from, all_ranks(*group), 2));
+    flows.push_back({.channel = channels.back().get(), .count = 50, .seed = seed, .bytes = bytes});
+  }
+  pump(*group, flows);
+  meet(*engine);
+}
+
+void groups_of_the_same_ranks_do_not_mix(const Handle& engine) {
+  const auto all = all_ranks(*engine);
+  const auto a = engine->subgroup(all, "a");
+  const auto b = engine->subgroup(all, "b");
+  const auto a_again = engine->subgroup(all, "a");
+  std::vector<Handle> groups{a, b, a_again, engine};
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (const auto& group : groups) channels.push_back(group->open(0, all, 1));
+  for (std::size_t i = 0; rank_of(*engine) == 0 && i < groups.size(); ++i) send(*groups[i], *channels[i], i, 100);
+  for (std::size_t i = groups.size(); i-- > 0;) static_cast<void>(receive(*groups[i], *channels[i], i, 100));
+  meet(*engine);
+}
+
+void a_subgroup_outlives_the_engine_it_was_made_from(const Handle& engine) {
+  Handle outer = engine->subgroup(all_ranks(*engine), "outer");
+  const Handle inner = outer->subgroup(reversed(*outer), "inner");
+  outer.reset();
+  for (const int from : all_ranks(*inner)) exchange(inner, from, 5);
+  meet(*inner);
+  meet(*engine);
+}
+
+void a_channel_belongs_to_one_engine(const Handle& engine) {
+  const auto group = engine->subgroup(all_ranks(*engine), "other");
+  const auto channel = group->open(rank_of(*group), {rank_of(*group)}, 1);
+  Block block = filled(*engine, 1, 10);
+  expect_throws<InvalidArgument>(*engine, "a channel of another engine is refused",
+                                 [&] { return engine->try_publish(*channel, block, 10); });
+  expect_throws<InvalidArgument>(*engine, "a channel of another engine is refused",
+                                 [&] { return engine->try_take(*channel); });
+  meet(*engine);
+}
+
+void subgroup_refuses_what_cannot_work(const Handle& engine) {
+  const int size = size_of(*engine);
+  const int rank = rank_of(*engine);
+  const auto refuses = [&](std::string_view sentence, std::vector<int> ranks) {
+    expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->subgroup(ranks, "bad"); });
+  };
+  refuses("a subgroup of nobody is refused", {});
+  refuses("a rank out of range is refused", {rank, size});
+  refuses("a negative rank is refused", {rank, -1});
+  refuses("a rank named twice is refused", {rank, rank});
+  if (size > 1) refuses("a subgroup without oneself is refused", {(rank + 1) % size});
+  exchange(engine->subgroup(all_ranks(*engine), "good"), 0, 1);
+  meet(*engine);
+}
+
+constexpr Case list[] = {
+    {"a subgroup has its own order", 1, a_subgroup_has_its_own_order},
+    {"every subset can be a subgroup", 1, every_subset_can_be_a_subgroup},
+    {"subgroups nest", 1, subgroups_nest},
+    {"subgroups work side by side", 1, subgroups_work_side_by_side},
+    {"groups of the same ranks do not mix", 1, groups_of_the_same_ranks_do_not_mix},
+    {"a subgroup outlives the engine it was made from", 1, a_subgroup_outlives_the_engine_it_was_made_from},
+    {"a channel belongs to one engine", 1, a_channel_belongs_to_one_engine},
+    {"subgroup refuses what cannot work", 1, subgroup_refuses_what_cannot_work},
+};
+
+}  // namespace
+
+std::span<const Case> group_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance

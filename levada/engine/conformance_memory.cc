@@ -1,0 +1,274 @@
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <future>
+#include <limits>
+#include <set>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+std::uintptr_t address_of(const Block& block) {
+  return reinterpret_cast<std::uintptr_t>(block.memory().data());
+}
+
+void blocks_are_as_large_as_asked_for_and_page_aligned(const Handle& engine) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{4096}, std::size_t{4097}, std::size_t{3'000'001}}) {
+    const Block block = allocate(*engine, bytes, limit(), "conformance");
+    expect(*engine, block.memory().size() >= bytes, "a block is at least as large as was asked for");
+    expect(*engine, address_of(block) % 4096 == 0, "a block begins on a page");
+    block.memory().front() = block.memory().back() = std::byte{1};
+  }
+}
+
+void blocks_are_used_again(const Handle& engine) {
+  std::set<std::uintptr_t> addresses;
+  for (int i = 0; i < 500; ++i) addresses.insert(address_of(allocate(*engine, 1 << 20, limit(), "conformance")));
+  expect(*engine, addresses.size() <= 8, "a block that was destroyed unpublished is given out again");
+}
+
+void blocks_in_use_are_distinct(const Handle& engine) {
+  std::vector<Block> blocks;
+  for (std::uint64_t i = 0; i < 20; ++i) blocks.push_back(filled(*engine, i, 10'000 + i * 1000));
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    expect_filled(*engine, blocks[i].memory().first(10'000 + i * 1000), i, 10'000 + i * 1000);
+  }
+}
+
+void a_block_that_can_never_be_is_refused(const Handle& engine) {
+  const std::string message =
+      expect_throws<InvalidArgument>(*engine, "a block larger than the engine can ever give is refused",
+                                     [&] { return engine->try_allocate(std::numeric_limits<std::size_t>::max() / 2); });
+  expect(*engine, message.find("iB") != std::string::npos, "the refusal says how much the engine can give");
+}
+
+void blocks_may_change_threads(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
+  auto made = std::async(std::launch::async, [&] { return filled(*engine, 3, 5000); });
+  publish(*engine, *channel, made.get(), 5000, limit(), "conformance");
+  static_cast<void>(receive(*engine, *channel, 3, 5000));
+  Block other = filled(*engine, 4, 5000);
+  std::async(std::launch::async, [moved = std::move(other)] {}).get();
+}
+
+void bad_blocks_are_refused(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
+  const auto refuses = [&](std::string_view sentence, Block& block, std::size_t bytes) {
+    expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->try_publish(*channel, block, bytes); });
+  };
+  Block block = filled(*engine, 1, 1000);
+  refuses("an empty message is refused", block, 0);
+  refuses("a message beyond its block is refused", block, block.memory().size() + 1);
+  Block empty;
+  refuses("an empty block is refused", empty, 1);
+  Block foreign = foreign_block(4096);
+  refuses("a foreign block is refused", foreign, 100);
+  expect(*engine, block && foreign, "a refused block stays with its owner");
+  publish(*engine, *channel, std::move(block), 1000, limit(), "conformance");
+  static_cast<void>(receive(*engine, *channel, 1, 1000));
+}
+
+void leases_keep_their_bytes_while_the_sender_goes_on(const Handle& engine) {
+  constexpr std::uint64_t messages = 30;
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  std::vector<Lease> kept;
+  for (std::uint64_t i = 0; i < messages; ++i) {
+    if (rank_of(*engine) == 0) send(*engine, *channel, i, 70'000);
+    kept.push_back(receive(*engine, *channel, i, 70'000));
+  }
+  for (std::uint64_t i = 0; i < messages; ++i) expect_filled(*engine, kept[i].bytes, i, 70'000);
+  meet(*engine);
+}
+
+void the_last_copy_of_a_lease_keeps_its_bytes(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  if (rank_of(*engine) == 0) send(*engine, *channel, 100, 70'000);
+  Lease lease = receive(*engine, *channel, 100, 70'000);
+  const auto copy = std::exchange(lease.hold, nullptr);
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    if (rank_of(*engine) == 0) send(*engine, *channel, i, 70'000);
+    static_cast<void>(receive(*engine, *channel, i, 70'000));
+  }
+  expect_filled(*engine, lease.bytes, 100, 70'000);
+  meet(*engine);
+}
+
+void leases_outlive_channel_and_engine(const Handle& engine) {
+  std::vector<Lease> kept;
+  {
+    const auto group = engine->subgroup(all_ranks(*engine), "short-lived");
+    const auto channel = group->open(0, all_ranks(*group), 4);
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      if (rank_of(*group) == 0) send(*group, *channel, i, 9000);
+      kept.push_back(receive(*group, *channel, i, 9000));
+    }
+  }
+  meet(*engine);
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  for (std::uint64_t i = 50; i < 70; ++i) {
+    if (rank_of(*engine) == 0) send(*engine, *channel, i, 9000);
+    static_cast<void>(receive(*engine, *channel, i, 9000));
+  }
+  for (std::uint64_t i = 0; i < 4; ++i) expect_filled(*engine, kept[i].bytes, i, 9000);
+  meet(*engine);
+}
+
+/// One rank sends and takes its own messages too, so it never waits for room alone. Gives the addresses of its blocks.
+std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel& channel, std::uint64_t messages,
+                                                   std::size_t bytes) {
+  std::set<std::uintptr_t> addresses;
+  std::uint64_t taken = 0;
+  Channel* const both[] = {&channel};
+  const auto take_some = [&] {
+    while (engine->try_take(channel)) ++taken;
+  };
+  for (std::uint64_t i = 0; i < messages; ++i) {
+    Block block = allocate(*engine, bytes, limit(), "conformance");
+    addresses.insert(address_of(block));
+    while (!engine->try_publish(channel, block, bytes)) {
+      expect(*engine, engine->wait({.take = both, .publish = both}, limit()) == Woken::ready, "the window moves on");
+      take_some();
+    }
+  }
+  for (take_some(); taken < messages; take_some()) {
+    expect(*engine, engine->wait({.take = both}, limit()) == Woken::ready, "all messages come");
+  }
+  return addresses;
+}
+
+void memory_stays_bounded_over_thousands_of_messages(const Handle& engine) {
+  constexpr std::uint64_t messages = 2000;
+  const auto channel = engine->open(0, all_ranks(*engine), 4);
+  if (rank_of(*engine) == 0) {
+    const auto addresses = multicast_counting_blocks(engine, *channel, messages, 100'000);
+    const auto most =
+        2 * (static_cast<std::size_t>(channel->window()) + static_cast<std::size_t>(size_of(*engine)) + 2);
+    expect(
+        *engine, addresses.size() <= most,
+        fmt::format("{} blocks served {} messages with a window of {}", addresses.size(), messages, channel->window()));
+  } else {
+    for (std::uint64_t i = 0; i < messages; ++i) {
+      expect(*engine, take(*engine, *channel, limit(), "conformance").has_value(), "all messages come");
+    }
+  }
+  meet(*engine);
+}
+
+void a_lease_may_end_on_any_thread(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 2);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Lease> leases;
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      if (rank_of(*engine) == 0) send(*engine, *channel, i, 5000);
+      leases.push_back(receive(*engine, *channel, i, 5000));
+    }
+    std::async(std::launch::async, [moved = std::move(leases)]() mutable { moved.clear(); }).get();
+  }
+  if (rank_of(*engine) == 0) {
+    expect_eventually(*engine, "leases that ended on another thread come back",
+                      [&] { return engine->holders(*channel).empty(); });
+  }
+  meet(*engine);
+}
+
+void holders_tell_who_keeps_what(const Handle& engine) {
+  const int size = size_of(*engine);
+  const auto channel = engine->open(0, all_ranks(*engine), 4);
+  const auto has = [&](int rank, int not_taken, int leased) {
+    for (const auto& holder : engine->holders(*channel)) {
+      if (holder.rank == rank) return holder.not_taken == not_taken && holder.leased == leased;
+    }
+    return not_taken == 0 && leased == 0;
+  };
+  if (rank_of(*engine) == 0) {
+    for (std::uint64_t i = 0; i < 3; ++i) send(*engine, *channel, i, 100'000);
+    for (int rank = 1; rank < size; ++rank) {
+      expect_eventually(*engine, "a rank that keeps one of two taken messages holds one lease, with one not taken",
+                        [&] { return has(rank, 1, engine->info().zero_copy ? 1 : 0); });
+    }
+    expect(*engine, has(0, 3, 0), "three messages not taken are held by their taker");
+    Lease first = receive(*engine, *channel, 0, 100'000);
+    expect(*engine, !engine->info().zero_copy || has(0, 2, 1), "a lease is held until it ends");
+    first = {};
+    meet(*engine);
+    for (std::uint64_t i = 1; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 100'000));
+    expect_eventually(*engine, "nobody holds anything in the end", [&] { return engine->holders(*channel).empty(); });
+  } else {
+    const Lease kept = receive(*engine, *channel, 0, 100'000);
+    static_cast<void>(receive(*engine, *channel, 1, 100'000));
+    meet(*engine);
+    static_cast<void>(receive(*engine, *channel, 2, 100'000));
+  }
+  meet(*engine);
+}
+
+void a_placed_block_receives_the_next_message(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 2);
+  Block block = allocate(*engine, 20'000, limit(), "conformance");
+  const std::byte* memory = block.memory().data();
+  engine->place(*channel, std::move(block));
+  expect_throws<InvalidArgument>(*engine, "a second block for the same message is refused",
+                                 [&] { return engine->place(*channel, filled(*engine, 0, 10)), 0; });
+  for (std::uint64_t i = 0; rank_of(*engine) == 0 && i < 2; ++i) send(*engine, *channel, i, 20'000);
+  const Lease placed = receive(*engine, *channel, 0, 20'000);
+  expect(*engine, placed.bytes.data() == memory, "a message lands in the block placed for it");
+  const Lease ordinary = receive(*engine, *channel, 1, 20'000);
+  expect(*engine, ordinary.bytes.data() != memory, "only the next message lands in a placed block");
+  expect_filled(*engine, placed.bytes, 0, 20'000);
+  meet(*engine);
+}
+
+void a_message_too_large_for_its_placed_block_still_comes(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  const auto returned = std::make_shared<std::atomic<int>>(0);
+  engine->place(*channel, foreign_block(100, returned));
+  if (rank_of(*engine) == 0) send(*engine, *channel, 8, 101);
+  Channel* const waiting[] = {channel.get()};
+  expect(*engine, engine->wait({.take = waiting}, limit()) == Woken::ready, "a message comes");
+  expect_throws<InvalidArgument>(*engine, "a message larger than the block placed for it is refused",
+                                 [&] { return engine->try_take(*channel); });
+  expect(*engine, returned->load() == 1, "a placed block that is too small is given up");
+  static_cast<void>(receive(*engine, *channel, 8, 101));
+  meet(*engine);
+}
+
+void a_placed_block_may_come_from_elsewhere(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  const auto returned = std::make_shared<std::atomic<int>>(0);
+  engine->place(*channel, foreign_block(100, returned));
+  expect(*engine, returned->load() == 0, "a placed block stays until its message comes");
+  if (rank_of(*engine) == 0) send(*engine, *channel, 3, 30);
+  Lease lease = receive(*engine, *channel, 3, 30);
+  expect(*engine, returned->load() == 0, "a lease owns the block that its message landed in");
+  lease = {};
+  expect(*engine, returned->load() == 1, "a placed block goes home when the lease ends");
+  meet(*engine);
+}
+
+constexpr Case list[] = {
+    {"blocks are as large as asked for and page aligned", 1, blocks_are_as_large_as_asked_for_and_page_aligned},
+    {"blocks are used again", 1, blocks_are_used_again},
+    {"blocks in use are distinct", 1, blocks_in_use_are_distinct},
+    {"a block that can never be is refused", 1, a_block_that_can_never_be_is_refused},
+    {"blocks may change threads", 1, blocks_may_change_threads},
+    {"bad blocks are refused", 1, bad_blocks_are_refused},
+    {"leases keep their bytes while the sender goes on", 1, leases_keep_their_bytes_while_the_sender_goes_on},
+    {"the last copy of a lease keeps its bytes", 1, the_last_copy_of_a_lease_keeps_its_bytes},
+    {"leases outlive channel and engine", 1, leases_outlive_channel_and_engine},
+    {"memory stays bounded over thousands of messages", 1, memory_stays_bounded_over_thousands_of_messages},
+    {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
+    {"holders tell who keeps what", 1, holders_tell_who_keeps_what},
+    {"a placed block receives the next message", 1, a_placed_block_receives_the_next_message},
+    {"a message too large for its placed block still comes", 1, a_message_too_large_for_its_placed_block_still_comes},
+    {"a placed block may come from elsewhere", 1, a_placed_block_may_come_from_elsewhere},
+};
+
+}  // namespace
+
+std::span<const Case> memory_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance

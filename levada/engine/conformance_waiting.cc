@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <future>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+std::uint64_t seed_by_sender(const Channel& channel, int i) {
+  return static_cast<std::uint64_t>(channel.from()) * 1000 + static_cast<std::uint64_t>(i);
+}
+
+void a_wait_ends_at_its_deadline(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
+  Channel* const take[] = {channel.get()};
+  const auto begin = Clock::now();
+  const auto woken = engine->wait({.take = take}, Deadline::after(std::chrono::milliseconds(20)));
+  expect(*engine, woken == Woken::timeout, "a wait for what does not come times out");
+  expect(*engine, Clock::now() - begin >= std::chrono::milliseconds(20), "a wait lasts until its deadline");
+  expect(*engine, engine->wait({.take = take}, Deadline::now()) == Woken::timeout, "a passed deadline makes it a poll");
+  expect(*engine, engine->wait({}, Deadline::after(std::chrono::milliseconds(1))) == Woken::timeout,
+         "a wait for nothing lasts until its deadline");
+}
+
+void what_holds_already_ends_a_wait(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
+  Channel* const it[] = {channel.get()};
+  expect(*engine, engine->wait({.publish = it}, Deadline::now()) == Woken::ready, "room is there already");
+  expect(*engine, engine->wait({.allocate = 1000}, Deadline::now()) == Woken::ready, "memory is there already");
+  send(*engine, *channel, 1, 100);
+  expect(*engine, engine->wait({.publish = it}, Deadline::now()) == Woken::timeout, "a full window has no room");
+  for (int i = 0; i < 2; ++i) {
+    expect(*engine, engine->wait({.take = it}, limit()) == Woken::ready, "a message ends every wait until it is taken");
+  }
+  static_cast<void>(receive(*engine, *channel, 1, 100));
+  expect(*engine, engine->wait({.publish = it}, limit()) == Woken::ready, "taking makes room");
+  const std::atomic<bool> stop = true;
+  expect(*engine, engine->wait({.stop = &stop}, Deadline::now()) == Woken::stopped, "a stop that is set ends a wait");
+}
+
+void a_message_wakes_its_taker(const Handle& engine) {
+  const int rank = rank_of(*engine);
+  const int next = (rank + 1) % size_of(*engine);
+  const int before = (rank + size_of(*engine) - 1) % size_of(*engine);
+  std::shared_ptr<Channel> out, in;
+  // A token goes round, so every rank but one is waiting; the lower rank of a pair opens first on both its ends.
+  if (next == rank) out = in = engine->open(rank, {rank}, 1);
+  else if (rank == 0) out = engine->open(rank, {next}, 1), in = engine->open(before, {rank}, 1);
+  else in = engine->open(before, {rank}, 1), out = engine->open(rank, {next}, 1);
+  for (std::uint64_t round = 0; round < 100; ++round) {
+    if (rank == 0) send(*engine, *out, round, 64);
+    static_cast<void>(receive(*engine, *in, round, 64));
+    if (rank != 0) send(*engine, *out, round, 64);
+  }
+  meet(*engine);
+}
+
+void a_message_on_any_channel_ends_a_wait(const Handle& engine) {
+  const int rank = rank_of(*engine);
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<Channel*> take;
+  for (int from = 1; from < size_of(*engine); ++from) {
+    channels.push_back(rank == 0 || rank == from ? engine->open(from, {0}, 1) : nullptr);
+    if (rank == 0) take.push_back(channels.back().get());
+  }
+  if (rank != 0) send(*engine, *channels[static_cast<std::size_t>(rank - 1)], static_cast<std::uint64_t>(rank), 10);
+  while (rank == 0 && !take.empty()) {
+    expect(*engine, engine->wait({.take = take}, limit()) == Woken::ready, "a message on one of many channels wakes");
+    const auto taken = std::erase_if(take, [&](Channel* channel) {
+      const auto lease = engine->try_take(*channel);
+      if (lease) expect_filled(*engine, lease->bytes, static_cast<std::uint64_t>(channel->from()), 10);
+      return lease.has_value();
+    });
+    expect(*engine, taken > 0, "a wait that ends as ready means that something can be taken");
+  }
+  meet(*engine);
+}
+
+void stop_and_wake_end_a_wait(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
+  Channel* const take[] = {channel.get()};
+  for (int i = 0; i < 30; ++i) {
+    std::atomic<bool> stop = false;
+    auto waiting = std::async(std::launch::async, [&] { return engine->wait({.take = take, .stop = &stop}, limit()); });
+    engine->wake();
+    stop = true;
+    engine->wake();
+    expect(*engine, waiting.get() == Woken::stopped, "stop and wake() end a wait");
+  }
+}
+
+void waking_alone_ends_no_wait(const Handle& engine) {
+  std::atomic<bool> over = false;
+  auto waking = std::async(std::launch::async, [&] {
+    while (!over) engine->wake(), std::this_thread::yield();
+  });
+  const auto woken = engine->wait({}, Deadline::after(std::chrono::milliseconds(20)));
+  over = true;
+  waking.get();
+  expect(*engine, woken == Woken::timeout, "wake() makes a wait look at its conditions again, no more");
+}
+
+void threads_wait_for_their_own_channels(const Handle& engine) {
+  constexpr int threads = 4;
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (int i = 0; i < threads; ++i) channels.push_back(engine->open(i % size_of(*engine), all_ranks(*engine), 2));
+  std::vector<std::future<void>> running;
+  for (const auto& channel : channels) {
+    running.push_back(std::async(std::launch::async, [&engine, &channel] {
+      const auto bytes = [](int i) { return static_cast<std::size_t>(1 + i * 100); };
+      const Flow flow{.channel = channel.get(), .count = 60, .seed = seed_by_sender, .bytes = bytes};
+      pump(*engine, std::span(&flow, 1));
+    }));
+  }
+  for (auto& thread : running) thread.get();
+  meet(*engine);
+}
+
+void sender_and_taker_of_a_channel_may_be_two_threads(const Handle& engine) {
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
+  auto sending = std::async(std::launch::async, [&] {
+    for (std::uint64_t i = 0; i < 200; ++i) send(*engine, *channel, i, 500);
+    engine->close(*channel);
+  });
+  for (std::uint64_t i = 0; i < 200; ++i) static_cast<void>(receive(*engine, *channel, i, 500));
+  expect(*engine, !take(*engine, *channel, limit(), "conformance"), "the channel ends");
+  sending.get();
+}
+
+void ranks_that_flood_each_other_do_not_block(const Handle& engine) {
+  const int rank = rank_of(*engine);
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<Flow> flows;
+  for (int from = 0; from < size_of(*engine); ++from) {
+    for (int to = 0; to < size_of(*engine); ++to) {
+      if (rank != from && rank != to) continue;
+      channels.push_back(engine->open(from, {to}, 1));
+      const auto bytes = [](int i) { return i % 8 == 0 ? std::size_t{100'000} : std::size_t{10}; };
+      flows.push_back({.channel = channels.back().get(), .count = 25, .seed = seed_by_sender, .bytes = bytes});
+    }
+  }
+  pump(*engine, flows);
+  meet(*engine);
+}
+
+void room_wakes_a_blocked_sender(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  const int rank = rank_of(*engine);
+  const auto channel = rank == 0 || rank == last ? engine->open(0, {last}, 1) : nullptr;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    if (rank == 0) send(*engine, *channel, i, 100);
+    if (rank == last) static_cast<void>(receive(*engine, *channel, i, 100));
+  }
+  meet(*engine);
+}
+
+void a_posted_status_can_be_read_by_all(const Handle& engine) {
+  const auto group = engine->subgroup(all_ranks(*engine), "board");
+  for (const int rank : all_ranks(*group)) {
+    const Status blank = group->status(rank);
+    const bool posted = blank.operation[0] != '\0' && std::string_view(blank.operation.data()) != "posted";
+    expect(*engine, !posted, "a rank that has posted nothing has a blank status");
+  }
+  group->post(Status::make("first", 1));
+  group->post(
+      Status::make("posted", 100 + rank_of(*group), rank_of(*group), fmt::format("detail {}", rank_of(*group))));
+  for (const int rank : all_ranks(*group)) {
+    expect_eventually(*engine, "the status posted last is read",
+                      [&] { return std::string_view(group->status(rank).operation.data()) == "posted"; });
+    const Status status = group->status(rank);
+    expect(*engine, status.step == 100 + rank && status.waiting_for == rank, "a status comes whole");
+    expect(*engine, status.detail.data() == fmt::format("detail {}", rank), "a status comes whole");
+    expect(*engine, status.since_ns > 0, "a status says since when");
+  }
+  expect_throws<InvalidArgument>(*engine, "a rank out of range has no status",
+                                 [&] { return group->status(size_of(*group)); });
+  expect_throws<InvalidArgument>(*engine, "a negative rank has no status", [&] { return group->status(-1); });
+  meet(*engine);
+}
+
+constexpr Case list[] = {
+    {"a wait ends at its deadline", 1, a_wait_ends_at_its_deadline},
+    {"what holds already ends a wait", 1, what_holds_already_ends_a_wait},
+    {"a message wakes its taker", 1, a_message_wakes_its_taker},
+    {"a message on any channel ends a wait", 2, a_message_on_any_channel_ends_a_wait},
+    {"stop and wake end a wait", 1, stop_and_wake_end_a_wait},
+    {"waking alone ends no wait", 1, waking_alone_ends_no_wait},
+    {"threads wait for their own channels", 1, threads_wait_for_their_own_channels},
+    {"sender and taker of a channel may be two threads", 1, sender_and_taker_of_a_channel_may_be_two_threads},
+    {"ranks that flood each other do not block", 1, ranks_that_flood_each_other_do_not_block},
+    {"room wakes a blocked sender", 2, room_wakes_a_blocked_sender},
+    {"a posted status can be read by all", 1, a_posted_status_can_be_read_by_all},
+};
+
+}  // namespace
+
+std::span<const Case> waiting_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance
