@@ -12,7 +12,7 @@ void put_text(std::array<char, N>& to, std::string_view text) {
   if (length < text.size()) {
     while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) --length;
   }
-  std::copy_n(text.begin(), length, to.begin());
+  std::copy_n(text.begin(), length, to.begin());  // not payload: a status
 }
 
 }  // namespace
