@@ -23,7 +23,7 @@ std::uint64_t rings_start(int size) {
 
 void Board::post(const Status& status) {
   std::array<std::uint64_t, words> copy;
-  std::memcpy(copy.data(), &status, sizeof(status));
+  std::memcpy(copy.data(), &status, sizeof(status));  // not payload: a status
   const std::uint64_t version = version_.load(std::memory_order_relaxed);
   version_.store(version + 1, std::memory_order_relaxed);
   // Released one by one: who reads any of them then reads the odd version too.
@@ -40,7 +40,7 @@ Status Board::read() const {
     if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
   }
   Status status;
-  std::memcpy(static_cast<void*>(&status), copy.data(), sizeof(status));
+  std::memcpy(static_cast<void*>(&status), copy.data(), sizeof(status));  // not payload: a status
   status.operation.back() = 0;
   status.detail.back() = 0;
   return status;

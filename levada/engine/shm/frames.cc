@@ -35,7 +35,7 @@ void attach_fds(msghdr& message, ControlBuffer& buffer, std::span<const int> fds
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(fds.size_bytes());
-  std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());  // not payload: descriptors
 }
 
 std::vector<UniqueFd> detach_fds(msghdr& message) {
@@ -45,7 +45,7 @@ std::vector<UniqueFd> detach_fds(msghdr& message) {
     const std::size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));  // not payload: descriptors
       fds.emplace_back(fd);
     }
   }

@@ -33,7 +33,7 @@ Address address_of(const std::string& meeting) {
   const std::string text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
   Address address;
   address.name.sun_family = AF_UNIX;
-  std::memcpy(address.name.sun_path + 1, text.data(), text.size());  // a leading zero makes it abstract
+  std::memcpy(address.name.sun_path + 1, text.data(), text.size());  // not payload; abstract by its leading zero
   address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return address;
 }

@@ -181,7 +181,7 @@ void Member::abort(Group& group, std::string_view reason) noexcept {
   record.order = control_.next_order();
   record.rank = group.rank;
   record.size = static_cast<std::uint32_t>(std::min(reason.size(), record.reason.size()));
-  std::memcpy(record.reason.data(), reason.data(), record.size);
+  std::memcpy(record.reason.data(), reason.data(), record.size);  // not payload: a reason
   mine.aborts.store(written + 1, std::memory_order_release);
   control_.raise_alarm();
 }
