@@ -67,7 +67,7 @@ class Gather {
     for (take_ready(); !missing_.empty(); take_ready()) {
       std::vector<Channel*> waiting;
       for (const int rank : missing_) waiting.push_back(&channel(rank));
-      posted.waiting_for(missing_.front(), fmt::format("rank {} missing", fmt::join(missing_, ", rank ")));
+      posted.waiting_for(missing_.front(), say_missing());
       if (engine_.wait({.take = waiting}, deadline) == Woken::timeout) throw_missing(Clock::now() - begin);
     }
     return std::move(parts_);
@@ -90,10 +90,13 @@ class Gather {
     });
   }
 
+  std::string say_missing() const {
+    return fmt::format("missing {} {}", missing_.size() == 1 ? "is rank" : "are ranks", fmt::join(missing_, ", "));
+  }
+
   [[noreturn]] void throw_missing(Duration waited) {
-    std::string text = explain_wait(engine_, what_, missing_.front(), waited);
-    if (missing_.size() > 1) text += fmt::format("; missing are ranks {}", fmt::join(missing_, ", "));
-    throw Timeout(text);
+    const std::string text = explain_wait(engine_, what_, missing_.front(), waited);
+    throw Timeout(missing_.size() == 1 ? text : fmt::format("{}; {}", text, say_missing()));
   }
 
   Engine& engine_;

@@ -1,0 +1,88 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/inproc/inproc.h"
+
+namespace levada {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr auto generous = std::chrono::seconds(20);
+constexpr auto brief = std::chrono::milliseconds(50);
+
+std::future<std::string> agreeing(Engine& engine, Duration wait) {
+  return std::async(std::launch::async, [&engine, wait]() -> std::string {
+    try {
+      static_cast<void>(agree(engine, as_bytes("mine"), Deadline::after(wait), "start-up"));
+    } catch (const Error& error) {
+      return std::string(error.name()) + ": " + error.what();
+    }
+    return "agreed";
+  });
+}
+
+TEST(Agree, TimesOutNamingEveryRankThatIsMissing) {
+  const auto engines = inproc::make_group(4);
+  engines[3]->post(Status::make("importing", -1, -1, "the model"));
+  EXPECT_THAT(
+      agreeing(*engines[0], brief).get(),
+      AllOf(HasSubstr("Timeout: rank 0 waited "), HasSubstr("in start-up from rank 1; rank 1: has posted nothing"),
+            HasSubstr("; missing are ranks 1, 2, 3")));
+}
+
+TEST(Agree, TimesOutOnTheOtherRanksNamingThoseThatRankZeroMisses) {
+  const auto engines = inproc::make_group(4);
+  auto first = agreeing(*engines[0], generous);
+  while (engines[0]->status(0).detail[0] == '\0') std::this_thread::yield();
+  EXPECT_THAT(agreeing(*engines[3], brief).get(),
+              AllOf(HasSubstr("Timeout: rank 3 waited "), HasSubstr("rank 0: start-up, missing are ranks 1, 2"),
+                    HasSubstr("; rank 1: has posted nothing")));
+  engines[1]->abort("enough");
+  EXPECT_THAT(first.get(), HasSubstr("enough"));
+}
+
+TEST(Agree, EndsWithTheReasonOfAnAbort) {
+  const auto engines = inproc::make_group(3);
+  auto first = agreeing(*engines[0], generous);
+  auto second = agreeing(*engines[1], generous);
+  engines[2]->abort("no data");
+  EXPECT_THAT(first.get(), AllOf(HasSubstr("EngineError"), HasSubstr("no data")));
+  EXPECT_THAT(second.get(), AllOf(HasSubstr("EngineError"), HasSubstr("no data")));
+}
+
+TEST(Agree, EndsNamingALostRank) {
+  const auto engines = inproc::make_group(3);
+  auto first = agreeing(*engines[0], generous);
+  auto second = agreeing(*engines[1], generous);
+  inproc::lose(*engines[2]);
+  EXPECT_THAT(first.get(), AllOf(HasSubstr("PeerLost"), HasSubstr("rank 2")));
+  EXPECT_THAT(second.get(), AllOf(HasSubstr("PeerLost"), HasSubstr("rank 2")));
+}
+
+TEST(Agree, EndsWhenARankHasLeft) {
+  auto engines = inproc::make_group(2);
+  engines[1].reset();
+  EXPECT_THAT(agreeing(*engines[0], generous).get(), HasSubstr("EngineError: rank 1 left before start-up"));
+}
+
+TEST(Agree, LeavesTheBoardAsItWas) {
+  const auto engines = inproc::make_group(2);
+  engines[0]->post(Status::make("mine", 4));
+  auto first = agreeing(*engines[0], generous);
+  while (std::string_view(engines[0]->status(0).operation.data()) != "start-up") std::this_thread::yield();
+  auto second = agreeing(*engines[1], generous);
+  EXPECT_EQ(first.get() + second.get(), "agreedagreed");
+  EXPECT_STREQ(engines[1]->status(0).operation.data(), "mine");
+  EXPECT_STREQ(engines[0]->status(1).operation.data(), "");
+}
+
+}  // namespace
+}  // namespace levada
