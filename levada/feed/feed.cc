@@ -193,14 +193,14 @@ class Feed::Impl {
                                                follower_.step()));
   }
 
-  /// For a verdict, or for a batch where that helps: one that may not be used yet, or a stream that has ended, would wake
-  /// for nothing.
+  /// For a verdict, or for a batch where that helps: one that may not be used yet, or a stream that has ended, would
+  /// wake for nothing.
   void wait(bool for_batch, Deadline deadline, std::string_view what) {
     const std::array<Channel*, 2> channels = {wiring_.verdicts.get(), &inbox_.channel()};
     const bool both = for_batch && !wiring_.engine->ended(inbox_.channel());
     if (wiring_.engine->wait({.take = std::span(channels.data(), both ? 2 : 1)}, deadline) != Woken::timeout) return;
-    throw Timeout(explain_wait(*wiring_.engine, fmt::format("{}, for step {}", what, follower_.step()), own_.from,
-                               timeout_));
+    throw Timeout(
+        explain_wait(*wiring_.engine, fmt::format("{}, for step {}", what, follower_.step()), own_.from, timeout_));
   }
 
   bool lead_is_gone() { return wiring_.engine->ended(*wiring_.verdicts); }

@@ -10,12 +10,15 @@
 namespace levada::feed_protocol {
 namespace {
 
-FeedEnd exhausted(std::int64_t step, int rank = 0) { return {.step = step, .rank = rank, .message = {}}; }
+FeedEnd exhausted(std::int64_t step, int rank = 0) {
+  return {.step = step, .rank = rank, .message = {}};
+}
 
 TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
-  const FeedEnd failed{.cause = FeedEnd::Cause::failed, .step = 7, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
-  for (const Event& event : {Event(Ready{2, 9}), Event(Stopped{1, failed}), Event(Left{5}), Event(Granted{11}),
-                             Event(Ended{failed})}) {
+  const FeedEnd failed{
+      .cause = FeedEnd::Cause::failed, .step = 7, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
+  for (const Event& event :
+       {Event(Ready{2, 9}), Event(Stopped{1, failed}), Event(Left{5}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
 }
@@ -78,8 +81,8 @@ TEST(FeedProtocol, AnEndOnceToldStays) {
   EXPECT_EQ(lead.end()->rank, 3);
 }
 
-/// A feed without I/O: readers, lead and ranks as values, every queue explicit, so that all orders of what can happen can
-/// be gone through.
+/// A feed without I/O: readers, lead and ranks as values, every queue explicit, so that all orders of what can happen
+/// can be gone through.
 struct Model {
   struct Reader {
     std::int64_t length = 0;  ///< rounds of its data
@@ -97,7 +100,8 @@ struct Model {
   std::vector<Reader> readers;
   std::vector<Rank> ranks;  ///< rank i is served by reader i % readers
   Lead lead;
-  std::deque<Event> reports;  ///< one queue: the order in which the lead hears several readers is explored as sending order
+  std::deque<Event>
+      reports;  ///< one queue: the order in which the lead hears several readers is explored as sending order
   std::int64_t granted_told = 0;
   bool end_told = false;
   int depth = 1;
@@ -224,8 +228,8 @@ std::string Model::key() const {
   return key;
 }
 
-/// Goes through every order of events. At each state where nothing more can happen all ranks must know the same end, and
-/// those that stayed must have been given all the steps up to it. Returns the ends seen.
+/// Goes through every order of events. At each state where nothing more can happen all ranks must know the same end,
+/// and those that stayed must have been given all the steps up to it. Returns the ends seen.
 std::set<std::int64_t> explore(const Model& start) {
   std::set<std::string> seen;
   std::set<std::int64_t> ends;

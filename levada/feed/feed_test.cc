@@ -1,0 +1,225 @@
+#include "levada/feed/feed.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <map>
+#include <mutex>
+
+#include "levada/engine/inproc/inproc.h"
+#include "levada/feed/test_source.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Numbered;
+using testing::NumberedOptions;
+
+/// Runs `body` on every rank of `mesh` with a feed over a source of its own.
+void run_feed(const Mesh& mesh, const FeedOptions& options, const NumberedOptions& source,
+              const std::function<void(Feed&, int rank)>& body, const Layout& layout = layouts::gpt()) {
+  inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
+    Feed feed(engine, mesh, layout, std::make_shared<Numbered>(source), options);
+    body(feed, engine->info().rank);
+  });
+}
+
+Tensor take_columns(const Tensor& tensor, const std::vector<std::int64_t>& columns) {
+  const auto rows = tensor.shape()[0];
+  Tensor taken = Tensor::empty(tensor.dtype(), {rows, static_cast<std::int64_t>(columns.size())});
+  const std::size_t item = tensor.dtype().bytes(1);
+  auto to = taken.mutable_bytes();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (const auto column : columns) {
+      const auto from = tensor.bytes().subspan(static_cast<std::size_t>(row * tensor.shape()[1] + column) * item, item);
+      std::copy(from.begin(), from.end(), to.begin());
+      to = to.subspan(item);
+    }
+  }
+  return taken;
+}
+
+/// What a rank must get, written down once more from the definition of a GPT step, without planner or engine.
+Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch, std::int64_t sequence) {
+  const auto at = [&](const char* axis) { return mesh.coordinate(rank, axis); };
+  const std::int64_t first = (step * mesh.axis_size("dp") + at("dp")) * batch;
+  HeapMemory heap;
+  const Tree whole = Numbered::batch(first, batch, sequence, heap);
+
+  const std::int64_t ranks = mesh.axis_size("cp"), chunk = sequence / (2 * ranks);
+  std::vector<std::int64_t> columns;
+  for (const std::int64_t part : {std::int64_t{at("cp")}, 2 * ranks - 1 - at("cp")}) {
+    for (std::int64_t j = 0; j < chunk; ++j) columns.push_back(part * chunk + j);
+  }
+  if (ranks == 1) {
+    columns.clear();
+    for (std::int64_t j = 0; j < sequence; ++j) columns.push_back(j);
+  }
+  const bool is_first = at("pp") == 0, is_last = at("pp") == mesh.axis_size("pp") - 1;
+  const std::map<std::string, bool> wanted = {
+      {"tokens", is_first}, {"position_ids", is_first}, {"labels", is_last}, {"loss_mask", is_last}};
+  std::vector<std::pair<Key, Tree>> items;
+  for (const char* name : {"tokens", "labels", "loss_mask", "position_ids"}) {
+    if (wanted.at(name)) items.emplace_back(name, Tree(take_columns(whole.tensor(name), columns)));
+  }
+  return Tree::dict(std::move(items));
+}
+
+class FeedOverMeshes : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
+  const Mesh mesh = Mesh::parse(GetParam());
+  for (const char* readers : {"one", "all", "host", "dp", "dp,pp"}) {
+    for (const bool in_memory_given : {true, false}) {
+      const std::int64_t dp = mesh.axis_size("dp"), batch = 2, sequence = 12, rounds = 5;
+      const NumberedOptions source{.samples = rounds * dp * batch + dp * batch - 1,
+                                   .sequence = sequence,
+                                   .known_size = in_memory_given,
+                                   .in_memory_given = in_memory_given};
+      run_feed(mesh, {.batch = batch, .readers = Readers::parse(readers)}, source, [&](Feed& feed, int rank) {
+        std::int64_t step = 0;
+        while (auto got = feed.next()) {
+          EXPECT_EQ(got->step, step);
+          EXPECT_EQ(got->tree, expected(mesh, rank, step, batch, sequence)) << readers << " rank " << rank;
+          ByteReader cursor(got->cursor);
+          EXPECT_EQ(cursor.get<std::int64_t>(), (step + 1) * dp * batch);
+          ++step;
+        }
+        EXPECT_EQ(step, rounds) << "the incomplete round is dropped on all ranks";
+        ASSERT_TRUE(feed.end());
+        EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::exhausted);
+        EXPECT_EQ(feed.end()->step, rounds);
+        EXPECT_FALSE(feed.next()) << "the end stays the end";
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, FeedOverMeshes,
+                         ::testing::Values("", "dp=2", "tp=2", "cp=2", "pp=2", "dp=2,tp=2", "dp=2,cp=2", "dp=2,pp=2",
+                                           "cp=2,tp=2", "cp=2,pp=2", "tp=2,pp=2", "dp=2,cp=2,tp=2", "dp=2,cp=2,pp=2",
+                                           "dp=2,tp=2,pp=2", "cp=2,tp=2,pp=2", "dp=2,cp=2,tp=2,pp=2", "dp=3", "cp=3",
+                                           "dp=3,tp=2", "pp=3,dp=2", "cp=3,dp=2", "tp=3,pp=2"));
+
+TEST(Feed, StopsAfterTheStepsAskedFor) {
+  run_feed(Mesh::parse("dp=2"), {.batch = 1, .steps = 3}, {}, [](Feed& feed, int) {
+    for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
+    EXPECT_FALSE(feed.next());
+    EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::steps);
+  });
+}
+
+TEST(Feed, GoesOnAtTheSampleACursorNames) {
+  const Mesh mesh = Mesh::parse("dp=2");
+  run_feed(mesh, {.batch = 1, .first_sample = 6}, {.samples = 10}, [](Feed& feed, int rank) {
+    EXPECT_EQ(feed.next()->tensor("tokens").as<std::int64_t>()[0], 1000 * (6 + rank));
+    EXPECT_TRUE(feed.next());
+    EXPECT_FALSE(feed.next());
+  });
+}
+
+TEST(Feed, NothingIsCopiedWhereARankGetsWholeTensorsThatWereMadeInItsMemory) {
+  const auto before = copied_bytes();
+  run_feed(Mesh::parse("dp=2,tp=2"), {.batch = 4}, {.samples = 64, .sequence = 256}, [](Feed& feed, int) {
+    while (feed.next()) {
+    }
+  });
+  EXPECT_EQ(copied_bytes(), before);
+}
+
+TEST(Feed, CopiesEachByteOnceWhereTheTensorsWereMadeElsewhere) {
+  const auto before = copied_bytes();
+  run_feed(Mesh::parse("dp=2,tp=2"), {.batch = 4}, {.samples = 64, .sequence = 256, .in_memory_given = false},
+           [](Feed& feed, int) {
+             while (feed.next()) {
+             }
+           });
+  EXPECT_EQ(copied_bytes() - before, 64u * 256 * (8 + 8 + 8 + 4));
+}
+
+TEST(Feed, APipelinesFirstStageIsAWholeScheduleAheadOfItsLast) {
+  const Mesh mesh = Mesh::parse("pp=4");
+  std::latch first_has_four(1);
+  run_feed(mesh, {.batch = 1, .depth = 4}, {.samples = 12}, [&](Feed& feed, int rank) {
+    if (rank == 3) first_has_four.wait();
+    for (int step = 0; step < 12; ++step) {
+      EXPECT_TRUE(feed.next());
+      if (rank == 0 && step == 3) first_has_four.count_down();
+    }
+    EXPECT_FALSE(feed.next());
+  });
+}
+
+TEST(Feed, ACallerWhoKeepsEveryBatchStopsNobodyAndKeepsWhatItGot) {
+  const Mesh mesh = Mesh::parse("dp=2,tp=2");
+  run_feed(mesh, {.batch = 1, .depth = 2}, {.samples = 400}, [&](Feed& feed, int rank) {
+    std::vector<Batch> kept;
+    while (auto batch = feed.next()) kept.push_back(std::move(*batch));
+    ASSERT_EQ(kept.size(), 200u);
+    for (const Batch& batch : kept) EXPECT_EQ(batch.tree, expected(mesh, rank, batch.step, 1, 8));
+    EXPECT_EQ(feed.stats().copied_batches, 198);
+  });
+}
+
+TEST(Feed, BatchesOutliveTheFeedAndItsEngine) {
+  std::vector<std::optional<Batch>> kept(2);
+  run_feed(Mesh::parse("dp=2"), {.batch = 1}, {}, [&](Feed& feed, int rank) { kept[rank] = feed.next(); });
+  EXPECT_EQ(kept[1]->tree, expected(Mesh::parse("dp=2"), 1, 0, 1, 8));
+}
+
+TEST(Feed, AccessCopyGivesMemoryOfTheRanksOwn) {
+  run_feed(Mesh::parse("tp=2"), {.batch = 1, .access = Access::copy}, {}, [](Feed& feed, int) {
+    auto batch = feed.next();
+    EXPECT_TRUE(batch->tensor("tokens").is_writable());
+  });
+  run_feed(Mesh::parse("tp=2"), {.batch = 1}, {},
+           [](Feed& feed, int) { EXPECT_FALSE(feed.next()->tensor("tokens").is_writable()); });
+}
+
+/// A batch of another structure at every step, plain values among it, one tensor under two names.
+class Changing final : public Source {
+ public:
+  std::optional<std::int64_t> size() const override { return std::nullopt; }
+  std::optional<Tree> read(std::int64_t first, std::int64_t, Memory&) override {
+    if (first == 4) return std::nullopt;
+    return content(first);
+  }
+  Bytes cursor(std::int64_t) const override { return {}; }
+  std::string activity() const override { return ""; }
+  ReadStats stats() const override { return {}; }
+
+  static Tree content(std::int64_t first) {
+    const Tensor tokens = Tensor::of<std::int64_t>({1, 2}, {first, first + 1});
+    std::vector<std::pair<Key, Tree>> items = {{"tokens", Tree(tokens)}, {"labels", Tree(tokens)}};
+    if (first % 2 == 1) items.emplace_back("meta", Tree::list({Tree(first), Tree("text"), Tree(None{})}));
+    return Tree::dict(std::move(items));
+  }
+};
+
+TEST(Feed, BatchesMayDifferInStructureFromStepToStep) {
+  inproc::run_ranks(4, [](const std::shared_ptr<Engine>& engine) {
+    const Mesh mesh = Mesh::parse("dp=2,tp=2");
+    Feed feed(engine, mesh, layouts::data_parallel(), std::make_shared<Changing>(), {.batch = 1});
+    const int dp = mesh.coordinate(engine->info().rank, "dp");
+    for (std::int64_t step = 0; step < 2; ++step) EXPECT_EQ(feed.next()->tree, Changing::content(2 * step + dp));
+    EXPECT_FALSE(feed.next());
+  });
+}
+
+TEST(Feed, OneTensorUnderTwoNamesGoesWhereEitherIsWanted) {
+  inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
+    Layout layout = layouts::data_parallel();
+    layout.rules = {{"tokens", {Stages{"pp", {"first"}}}}, {"labels", {Stages{"pp", {"last"}}}}};
+    Feed feed(engine, Mesh::parse("pp=2"), layout, std::make_shared<Changing>(), {.batch = 1});
+    const bool first = engine->info().rank == 0;
+    const auto batch = feed.next();
+    EXPECT_EQ(batch->tree.contains("tokens"), first);
+    EXPECT_EQ(batch->tree.contains("labels"), !first);
+    EXPECT_EQ(batch->tensor(first ? "tokens" : "labels").as<std::int64_t>()[1], 1);
+  });
+}
+
+}  // namespace
+}  // namespace levada
