@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "levada/base/copy.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/test_source.h"
 
