@@ -96,14 +96,15 @@ class Bench {
     return batches;
   }
 
-  const std::vector<Cut>& cuts(const Round& batches) {
-    if (cuts_.empty()) {
+  const std::vector<Portion>& portions(const Round& batches) {
+    if (portions_.empty()) {
       for (std::size_t unit = 0; unit < batches.size(); ++unit) {
-        cuts_.push_back(make_cut(batches[unit], plan_unit(fields_of(batches[unit]), layout_, mesh_, audiences_,
-                                                          static_cast<int>(unit), {})));
+        const auto audience = std::span(audiences_).subspan(unit, 1);
+        portions_.push_back(
+            make_portion(batches[unit], plan_unit(fields_of(batches[unit]), layout_, mesh_, audience, {})));
       }
     }
-    return cuts_;
+    return portions_;
   }
 
   Block new_block(std::size_t bytes) { return allocate(*engine_, bytes, Deadline::after(patience), "benchmark"); }
@@ -119,7 +120,7 @@ class Bench {
       made = make_round(round, [&](std::size_t unit) -> Memory& { return memories[unit]; });
     }
     const Round& batches = made.empty() ? host_[static_cast<std::size_t>(round % host_batches)] : made;
-    const auto& cut = cuts(batches);
+    const auto& portion = portions(batches);
     if (options_.source == BatchSource::host) moments.memcpy = time_memcpy(batches);
     for (const auto& channel : ready_) take(*engine_, *channel, Deadline::after(patience), "benchmark");
     std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -127,8 +128,8 @@ class Bench {
     moments.start = now_ns();
     for (std::size_t unit = 0; unit < batches.size(); ++unit) {
       BlockMemory* memory = memories.empty() ? nullptr : &memories[unit];
-      Packed packed =
-          outboxes_[unit].pack(batches[unit], cut[unit], {}, memory, [this](std::size_t n) { return new_block(n); });
+      Packed packed = outboxes_[unit].pack(batches[unit], portion[unit], {}, memory,
+                                           [this](std::size_t n) { return new_block(n); });
       publish(*engine_, outboxes_[unit].channel(), std::move(packed.block), packed.bytes, Deadline::after(patience),
               "benchmark");
     }
@@ -209,7 +210,7 @@ class Bench {
   std::optional<Inbox> inbox_;
   std::vector<std::shared_ptr<Channel>> ready_;
   std::vector<Round> host_;
-  std::vector<Cut> cuts_;
+  std::vector<Portion> portions_;
   std::uint64_t copied_before_ = 0;
 };
 

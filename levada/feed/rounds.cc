@@ -12,7 +12,7 @@ namespace {
 /// Plans of so many structures and shapes are kept a unit.
 constexpr std::size_t kept_plans = 16;
 
-/// Batches with equal keys are cut alike: schema and extents.
+/// Batches with equal keys are portion alike: schema and extents.
 std::vector<std::int64_t> plan_key(const FlatTree& batch) {
   std::vector<std::int64_t> key{static_cast<std::int64_t>(batch.schema.fingerprint())};
   for (const Leaf& leaf : batch.leaves) {
@@ -41,12 +41,12 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       batch_(options.batch),
       first_(options.first_sample),
       steps_(options.steps) {
-  for (std::size_t i = 0; i < wiring_.audiences.size(); ++i) {
-    const Audience& audience = wiring_.audiences[i];
-    if (audience.from != wiring_.rank()) continue;
-    if (units_.empty() || units_.back().number != audience.unit) units_.push_back(Unit{.number = audience.unit});
-    units_.back().audiences.push_back(static_cast<int>(i));
-    units_.back().outboxes.emplace_back(wiring_.data[i]);
+  for (const Audience& audience : audiences_of(wiring_.audiences, wiring_.rank())) {
+    if (units_.empty() || units_.back().number != audience.unit) {
+      units_.push_back(
+          {.number = audience.unit, .audiences = audiences_of(wiring_.audiences, wiring_.rank(), audience.unit)});
+    }
+    units_.back().outboxes.emplace_back(wiring_.data[static_cast<std::size_t>(&audience - wiring_.audiences.data())]);
   }
 }
 
@@ -101,7 +101,7 @@ bool FeedRounds::read_unit(Unit& unit, std::int64_t round, const AllocateBlock& 
   BlockMemory* sendable = unit.audiences.size() == 1 ? &memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];
-    outgoing.push_back({&outbox.channel(), outbox.pack(batch, plan.cuts[i], envelope, sendable, allocate)});
+    outgoing.push_back({&outbox.channel(), outbox.pack(batch, plan.portions[i], envelope, sendable, allocate)});
   }
   return true;
 }
@@ -112,13 +112,11 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;
 
-  UnitPlan plan{.key = std::move(key), .cuts = {}};
-  const auto audiences = audiences_of(wiring_.audiences, wiring_.rank(), unit.number);
-  const auto moves = plan_unit(fields_of(batch), layout_, mesh_, audiences, fan_out_);
-  for (int audience = 0; audience < static_cast<int>(audiences.size()); ++audience) {
-    const auto [begin, end] = std::equal_range(moves.begin(), moves.end(), Move{.audience = audience},
-                                               [](const Move& a, const Move& b) { return a.audience < b.audience; });
-    plan.cuts.push_back(make_cut(batch, std::span(begin, end)));
+  UnitPlan plan{.key = std::move(key), .portions = {}};
+  const auto moves = plan_unit(fields_of(batch), layout_, mesh_, unit.audiences, fan_out_);
+  for (int audience = 0; audience < static_cast<int>(unit.audiences.size()); ++audience) {
+    const auto own = std::ranges::equal_range(moves, audience, {}, &Move::audience);
+    plan.portions.push_back(make_portion(batch, std::span(own.begin(), own.end())));
   }
   if (unit.plans.size() == kept_plans) unit.plans.erase(unit.plans.begin());
   return unit.plans.emplace_back(std::move(plan));

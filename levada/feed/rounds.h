@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "levada/feed/wiring.h"
@@ -36,12 +37,12 @@ class FeedRounds {
   /// What is sent of batches of one structure and shape.
   struct UnitPlan {
     std::vector<std::int64_t> key;
-    std::vector<Cut> cuts;  ///< one an audience of the unit
+    std::vector<Portion> portions;  ///< one an audience of the unit
   };
   /// One batch of a round: the outboxes of its audiences, and the plans seen so far.
   struct Unit {
     int number = 0;
-    std::vector<int> audiences;
+    std::span<const Audience> audiences;
     std::vector<Outbox> outboxes;
     std::vector<UnitPlan> plans;
     Schema schema;  ///< of the batch before, most likely that of the next

@@ -8,7 +8,7 @@ namespace {
 /// Room beyond the tensors that were announced: the prefix, each tensor's alignment, the body.
 constexpr std::size_t slack = std::size_t{64} << 10;
 
-/// The leaves of `cut` and where they will lie in the message.
+/// The leaves of `portion` and where they will lie in the message.
 struct Placing {
   std::vector<Leaf> leaves;
   std::vector<PlacedTensor> placed;
@@ -16,7 +16,7 @@ struct Placing {
   std::size_t used = message_prefix_bytes;
 };
 
-const Tensor* tensor_of(const FlatTree& batch, const Cut::Part& part) {
+const Tensor* tensor_of(const FlatTree& batch, const Portion::Part& part) {
   return part.leaf < 0 ? nullptr : std::get_if<Tensor>(&batch.leaves[static_cast<std::size_t>(part.leaf)]);
 }
 
@@ -34,15 +34,16 @@ bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& bl
 }
 
 /// Gives each tensor its place: where it lies, if that is in `block`; else behind what is there.
-Placing place_parts(const FlatTree& batch, const Cut& cut, const std::shared_ptr<Block>& block, std::size_t used) {
+Placing place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
+                    std::size_t used) {
   Placing placing{.used = used};
-  placing.placed.resize(cut.parts.size());
-  placing.leaves.reserve(cut.parts.size());
-  for (std::size_t i = 0; i < cut.parts.size(); ++i) {
-    const Cut::Part& part = cut.parts[i];
+  placing.placed.resize(portion.parts.size());
+  placing.leaves.reserve(portion.parts.size());
+  for (std::size_t i = 0; i < portion.parts.size(); ++i) {
+    const Portion::Part& part = portion.parts[i];
     placing.leaves.push_back(part.leaf < 0 ? Leaf() : batch.leaves[static_cast<std::size_t>(part.leaf)]);
     const Tensor* tensor = tensor_of(batch, part);
-    if (tensor == nullptr || cut.schema.leaves()[i].alias_of >= 0) continue;
+    if (tensor == nullptr || portion.schema.leaves()[i].alias_of >= 0) continue;
     placing.placed[i].shape = part.shape;
     if (part.whole && lies_in(*tensor, block)) {
       placing.placed[i].offset = static_cast<std::uint64_t>(tensor->view().data() - block->memory().data());
@@ -56,10 +57,10 @@ Placing place_parts(const FlatTree& batch, const Cut& cut, const std::shared_ptr
   return placing;
 }
 
-Packed complete(const FlatTree& batch, const Cut& cut, const Placing& placing, Block block, ByteView envelope,
+Packed complete(const FlatTree& batch, const Portion& portion, const Placing& placing, Block block, ByteView envelope,
                 bool with_schema) {
   for (const std::size_t i : placing.to_copy) {
-    const Cut::Part& part = cut.parts[i];
+    const Portion::Part& part = portion.parts[i];
     const Tensor& tensor = *tensor_of(batch, part);
     std::byte* to = block.memory().data() + placing.placed[i].offset;
     if (part.whole) copy_elements(tensor, to);
@@ -67,7 +68,7 @@ Packed complete(const FlatTree& batch, const Cut& cut, const Placing& placing, B
   }
   const std::size_t body = align_up(placing.used, leaf_alignment);
   const std::size_t bytes =
-      write_message(block.memory(), body, envelope, cut.schema, with_schema, placing.leaves, placing.placed);
+      write_message(block.memory(), body, envelope, portion.schema, with_schema, placing.leaves, placing.placed);
   return {std::move(block), bytes};
 }
 
@@ -89,22 +90,23 @@ Tensor BlockMemory::empty(DType dtype, const Shape& shape) {
   return Tensor(TensorView(dtype, shape, memory.data() + offset), block_, true);
 }
 
-Packed Outbox::pack(const FlatTree& batch, const Cut& cut, ByteView envelope, BlockMemory* memory,
+Packed Outbox::pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
                     const AllocateBlock& allocate) {
-  const bool with_schema = !sent_.find(cut.schema.fingerprint()).has_value();
-  if (with_schema) sent_.add(cut.schema);
+  const bool with_schema = !sent_.find(portion.schema.fingerprint()).has_value();
+  if (with_schema) sent_.add(portion.schema);
 
   if (memory != nullptr && memory->block() && held_by_batch_alone(batch, memory->block())) {
     const auto& block = memory->block();
-    const Placing placing = place_parts(batch, cut, block, memory->used());
-    const std::size_t body = body_bytes(cut.schema, placing.leaves, envelope.size(), with_schema);
+    const Placing placing = place_parts(batch, portion, block, memory->used());
+    const std::size_t body = body_bytes(portion.schema, placing.leaves, envelope.size(), with_schema);
     if (align_up(placing.used, leaf_alignment) + body <= block->memory().size()) {
-      return complete(batch, cut, placing, std::move(*block), envelope, with_schema);
+      return complete(batch, portion, placing, std::move(*block), envelope, with_schema);
     }
   }
-  const Placing placing = place_parts(batch, cut, nullptr, message_prefix_bytes);
-  const std::size_t body = body_bytes(cut.schema, placing.leaves, envelope.size(), with_schema);
-  return complete(batch, cut, placing, allocate(align_up(placing.used, leaf_alignment) + body), envelope, with_schema);
+  const Placing placing = place_parts(batch, portion, nullptr, message_prefix_bytes);
+  const std::size_t body = body_bytes(portion.schema, placing.leaves, envelope.size(), with_schema);
+  return complete(batch, portion, placing, allocate(align_up(placing.used, leaf_alignment) + body), envelope,
+                  with_schema);
 }
 
 }  // namespace levada

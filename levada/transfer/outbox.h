@@ -1,11 +1,11 @@
-// The sending end: a batch and a cut of it become one message to one audience.
+// The sending end: a batch and a portion of it become one message to one audience.
 #pragma once
 
 #include <functional>
 #include <memory>
 
 #include "levada/engine/engine.h"
-#include "levada/transfer/cut.h"
+#include "levada/transfer/portion.h"
 #include "levada/tree/codec.h"
 
 namespace levada {
@@ -44,11 +44,11 @@ class Outbox {
  public:
   explicit Outbox(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-  /// The message that carries `cut` of `batch`. When the tensors lie whole in the Block of `memory`, and nobody but
+  /// The message that carries `portion` of `batch`. When the tensors lie whole in the Block of `memory`, and nobody but
   /// `batch` and `memory` holds them, that Block becomes the message and nothing is copied; pass null where other
   /// channels need the same tensors. Messages must be published in the order in which they are packed: the schema goes
   /// with the first.
-  Packed pack(const FlatTree& batch, const Cut& cut, ByteView envelope, BlockMemory* memory,
+  Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
               const AllocateBlock& allocate);
 
   Channel& channel() { return *channel_; }

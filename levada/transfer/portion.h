@@ -11,7 +11,7 @@ namespace levada {
 
 /// Leaves of a batch and the part of each that an audience gets. A value; holds for every batch with the same schema
 /// and extents.
-struct Cut {
+struct Portion {
   struct Part {
     int leaf = 0;       ///< its number in the batch
     bool whole = true;  ///< all of the leaf, in order
@@ -29,6 +29,6 @@ std::vector<Field> fields_of(const FlatTree& batch);
 
 /// `moves`: those of one audience, made from fields_of(batch). Leaves without a move are left out. A tensor that is an
 /// alias stays one where the audience gets the same part of both, and is sent by itself elsewhere.
-Cut make_cut(const FlatTree& batch, std::span<const Move> moves);
+Portion make_portion(const FlatTree& batch, std::span<const Move> moves);
 
 }  // namespace levada

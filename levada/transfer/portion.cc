@@ -1,4 +1,4 @@
-#include "levada/transfer/cut.h"
+#include "levada/transfer/portion.h"
 
 namespace levada {
 namespace {
@@ -14,8 +14,8 @@ bool parts_an_alias(const Schema& schema, std::span<const Move* const> move_of) 
   return false;
 }
 
-Cut::Part make_part(const FlatTree& batch, int leaf, const Region& region) {
-  Cut::Part part{.leaf = leaf};
+Portion::Part make_part(const FlatTree& batch, int leaf, const Region& region) {
+  Portion::Part part{.leaf = leaf};
   const auto* tensor = std::get_if<Tensor>(&batch.leaves[static_cast<std::size_t>(leaf)]);
   if (tensor == nullptr) return part;
   part.whole = region.covers(tensor->shape());
@@ -38,7 +38,7 @@ std::vector<Field> fields_of(const FlatTree& batch) {
   return fields;
 }
 
-Cut make_cut(const FlatTree& batch, std::span<const Move> moves) {
+Portion make_portion(const FlatTree& batch, std::span<const Move> moves) {
   const std::size_t count = batch.leaves.size();
   std::vector<const Move*> move_of(count, nullptr);
   for (const Move& move : moves) move_of.at(static_cast<std::size_t>(move.field)) = &move;
@@ -47,17 +47,17 @@ Cut make_cut(const FlatTree& batch, std::span<const Move> moves) {
   for (std::size_t leaf = 0; leaf < count; ++leaf) keep[leaf] = move_of[leaf] != nullptr;
   const Schema& whole = batch.schema;
 
-  Cut cut;
+  Portion portion;
   const std::span<const bool> kept(keep.get(), count);
-  cut.schema = (parts_an_alias(whole, move_of) ? whole.without_aliases() : whole).select(kept);
+  portion.schema = (parts_an_alias(whole, move_of) ? whole.without_aliases() : whole).select(kept);
   const auto source = whole.selected_leaves(kept);
   for (std::size_t i = 0; i < source.size(); ++i) {
     const Move* move = source[i] < 0 ? nullptr : move_of[static_cast<std::size_t>(source[i])];
-    cut.parts.push_back(move == nullptr ? Cut::Part{.leaf = -1} : make_part(batch, source[i], move->region));
-    if (cut.schema.leaves()[i].alias_of >= 0) cut.parts.back().bytes = 0;
-    cut.tensor_bytes += cut.parts.back().bytes;
+    portion.parts.push_back(move == nullptr ? Portion::Part{.leaf = -1} : make_part(batch, source[i], move->region));
+    if (portion.schema.leaves()[i].alias_of >= 0) portion.parts.back().bytes = 0;
+    portion.tensor_bytes += portion.parts.back().bytes;
   }
-  return cut;
+  return portion;
 }
 
 }  // namespace levada
