@@ -42,7 +42,8 @@ std::string follow(Engine& engine, int rank) {
   constexpr std::size_t most = 8;
   const auto& info = engine.info();
   const auto host = [&](int r) { return info.host_of[static_cast<std::size_t>(r)]; };
-  std::vector<int> named{info.rank};
+  std::vector<int> named;
+  if (rank != info.rank) named.push_back(info.rank);
   std::string text;
   while (rank >= 0 && rank < info.size && std::find(named.begin(), named.end(), rank) == named.end()) {
     const Status status = engine.status(rank);
@@ -70,20 +71,6 @@ std::string of_step(Engine& engine) {
 /// "rank 3 waited 30.0 s in feed for step 17"
 std::string waited_in(Engine& engine, std::string_view what, Duration waited) {
   return fmt::format("rank {} waited {} in {}{}", engine.info().rank, format_duration(waited), what, of_step(engine));
-}
-
-std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,
-                                std::span<Channel* const> sent) {
-  std::string text =
-      fmt::format("{} for memory for a block of {}", waited_in(engine, what, waited), format_bytes(bytes));
-  bool held = false;
-  for (Channel* channel : sent) {
-    for (const auto& holder : engine.holders(*channel)) {
-      text += fmt::format("; rank {} holds messages: {}", holder.rank, describe(holder));
-      held = true;
-    }
-  }
-  return text + (held ? "; end leases sooner, or give the engine more memory" : "; give the engine more memory");
 }
 
 std::string explain_full_window(Engine& engine, Channel& channel, std::string_view what, Duration waited) {
@@ -130,6 +117,20 @@ std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, s
       throw Timeout(explain_wait(engine, what, channel.from(), Clock::now() - begin));
     }
   }
+}
+
+std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,
+                                std::span<Channel* const> sent) {
+  std::string text =
+      fmt::format("{} for memory for a block of {}", waited_in(engine, what, waited), format_bytes(bytes));
+  bool held = false;
+  for (Channel* channel : sent) {
+    for (const auto& holder : engine.holders(*channel)) {
+      text += fmt::format("; rank {} holds messages: {}", holder.rank, describe(holder));
+      held = true;
+    }
+  }
+  return text + (held ? "; end leases sooner, or give the engine more memory" : "; give the engine more memory");
 }
 
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited) {

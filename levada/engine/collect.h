@@ -28,4 +28,9 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
 /// status board, following waiting_for from rank to rank.
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited);
 
+/// "rank 0 waited 30.0 s in feed for step 17 for 12.5 MiB of memory: rank 2 has 1 not taken, 3 still leased": who holds
+/// what was sent on `sent`.
+std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,
+                                std::span<Channel* const> sent);
+
 }  // namespace levada

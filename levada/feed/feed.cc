@@ -185,7 +185,7 @@ class Feed::Impl {
     const auto start = Clock::now();
     wait(follower_.may_take(), Deadline::after(timeout_), "the feed");
     stats_.waited += Clock::now() - start;
-    if (!is_reader()) post("in its step");
+    if (!is_reader()) post("in its own step");
     if (!lead_is_gone()) return;
     hear_verdicts();
     if (follower_.end() || !wiring_.engine->ended(inbox_.channel())) return;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "levada/engine/collect.h"
+
 namespace levada {
 
 FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout)
@@ -115,25 +117,16 @@ Block FeedReader::allocate(std::size_t bytes) {
   const auto deadline = Deadline::after(timeout_);
   while (true) {
     if (auto block = engine.try_allocate(bytes)) return std::move(*block);
-    post("waiting for memory", -1, fmt::format("{} for step {}", format_bytes(bytes), round_));
+    std::vector<Channel*> sent;
+    for (const auto& channel : wiring_.data) {
+      if (channel && channel->from() == wiring_.rank()) sent.push_back(channel.get());
+    }
+    const std::string why = explain_full_memory(engine, bytes, "the feed", timeout_, sent);
+    post("waiting for memory", -1, why);
     const Woken woken = engine.wait({.allocate = bytes, .stop = &stop_}, deadline);
     if (woken == Woken::stopped) throw Interrupted{};
-    if (woken == Woken::timeout) throw Timeout(explain_full_memory(bytes));
+    if (woken == Woken::timeout) throw Timeout(why);
   }
-}
-
-std::string FeedReader::explain_full_memory(std::size_t bytes) const {
-  std::string holding;
-  for (const auto& channel : wiring_.data) {
-    if (!channel || channel->from() != wiring_.rank()) continue;
-    for (const auto& holder : wiring_.engine->holders(*channel)) {
-      if (holder.leased + holder.not_taken == 0) continue;
-      holding += fmt::format("; rank {} holds {} and has {} to take", holder.rank, holder.leased, holder.not_taken);
-    }
-  }
-  return fmt::format(
-      "rank {} waited {} for {} of memory to read step {}{}; let go of batches sooner, or lower the depth",
-      wiring_.rank(), format_duration(timeout_), format_bytes(bytes), round_, holding);
 }
 
 void FeedReader::post(std::string_view operation, int waiting_for, std::string_view detail) const {

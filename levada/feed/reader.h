@@ -32,7 +32,6 @@ class FeedReader {
   bool send_round();
   void report(const feed_protocol::Event& event);
   Block allocate(std::size_t bytes);
-  std::string explain_full_memory(std::size_t bytes) const;
   /// The first channel of the prepared round that has no room; null if all have.
   Channel* full_channel() const;
   /// Says for whom this reader waits, and since when.
