@@ -63,6 +63,8 @@ struct Corpus::State {
   ReadStats stats;
   std::optional<Permutation> permutation;  ///< of `epoch`
   std::int64_t epoch = -1;
+  std::vector<std::int64_t> wanted;  ///< sequences of this batch
+  std::vector<std::size_t> touched;  ///< files of this batch
   std::atomic<const TokenFile*> reading = nullptr;
 
   void add_file(const std::string& path) {
@@ -108,34 +110,46 @@ struct Corpus::State {
     return (*permutation)(place);
   }
 
-  /// Samples from `first` on, at most `count`, that are neighbours in storage.
-  std::int64_t run_length(std::int64_t first, std::int64_t count) {
-    const auto sequence = sequence_of(first);
-    std::int64_t length = 1;
-    while (length < count && sequence_of(first + length) == sequence + length) ++length;
-    return length;
-  }
-
   /// Tokens [position, end) of all files laid end to end.
   void read_tokens(std::int64_t position, std::int64_t end, TokenWriter& to) {
     auto file = static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), position) - begins.begin()) - 1;
     for (; position < end; ++file) {
       const auto stop = std::min(end, begins[file + 1]);
       reading = files[file].get();
+      if (std::ranges::find(touched, file) == touched.end()) touched.push_back(file);
       files[file]->read(position - begins[file], stop - begins[file], to, stats);
       position = stop;
     }
     reading = nullptr;
   }
 
+  void check_touched() {
+    for (const auto file : touched) files[file]->check();
+    touched.clear();
+  }
+
+  /// A batch is given out only if the files have stayed as they are until all of it was read.
+  void fill_checked(std::int64_t first, std::int64_t count, std::span<std::int64_t> tokens,
+                    std::span<std::int64_t> labels) try {
+    fill(first, count, tokens, labels);
+    check_touched();
+  } catch (const SourceError&) {
+    reading = nullptr;
+    check_touched();  // What happened to the file says more than what was found in it.
+    throw;
+  }
+
   void fill(std::int64_t first, std::int64_t count, std::span<std::int64_t> tokens, std::span<std::int64_t> labels) {
-    const auto length = options.sequence;
-    for (std::int64_t row = 0; row < count;) {
-      const auto run = run_length(first + row, count - row);
-      const auto begin = static_cast<std::size_t>(row * length), size = static_cast<std::size_t>(run * length);
-      TokenWriter to(tokens.subspan(begin, size), labels.subspan(begin, size));
-      const auto position = sequence_of(first + row) * length;
-      read_tokens(position, position + run * length + 1, to);
+    const auto length = static_cast<std::size_t>(options.sequence);
+    wanted.clear();
+    for (std::int64_t row = 0; row < count; ++row) wanted.push_back(sequence_of(first + row));
+    for (std::size_t row = 0; row < wanted.size();) {
+      // Neighbours in storage are read as one.
+      std::size_t run = 1;
+      while (row + run < wanted.size() && wanted[row + run] == wanted[row + run - 1] + 1) ++run;
+      TokenWriter to(tokens.subspan(row * length, run * length), labels.subspan(row * length, run * length));
+      const auto position = wanted[row] * options.sequence;
+      read_tokens(position, position + static_cast<std::int64_t>(run * length) + 1, to);
       row += run;
     }
   }
@@ -203,7 +217,7 @@ std::optional<Tree> Corpus::read(std::int64_t first, std::int64_t count, Memory&
   auto labels = memory.empty(dtypes::int64, shape);
   auto positions = memory.empty(dtypes::int64, shape);
   auto loss_mask = memory.empty(dtypes::float32, shape);
-  state_->fill(first, count, tokens.mutable_as<std::int64_t>(), labels.mutable_as<std::int64_t>());
+  state_->fill_checked(first, count, tokens.mutable_as<std::int64_t>(), labels.mutable_as<std::int64_t>());
   fill_positions(positions.mutable_as<std::int64_t>(), static_cast<std::size_t>(options.sequence));
   std::ranges::fill(loss_mask.mutable_as<float>(), 1.0F);
   std::vector<std::pair<Key, Tree>> fields = {

@@ -161,7 +161,7 @@ class LineMaker {
 };
 
 TEST(Corpus, GivesEverySequenceThatParsingEverythingGives) {
-  for (unsigned seed = 0; seed < 6; ++seed) {
+  for (unsigned seed = 0; seed < 3; ++seed) {
     const Files files = {{"a.jsonl", LineMaker(seed).file(60)}};
     for (const std::int64_t length : {1, 2, 7, 64, 1000}) expect_like_plain(files, length);
   }
@@ -169,7 +169,7 @@ TEST(Corpus, GivesEverySequenceThatParsingEverythingGives) {
 
 TEST(Corpus, LaysSeveralFilesEndToEnd) {
   const Files files = {{"a.jsonl", LineMaker(7).file(3)},
-                       {"b.txt", "Grüße\0!\n" + std::string(5, '\0')},
+                       {"b.txt", "Grüße!\n" + std::string(5, '\0')},
                        {"c.jsonl", "{\"text\":\"\"}"},
                        {"d.jsonl", LineMaker(8).file(20)},
                        {"e.txt", "x"}};
@@ -191,6 +191,143 @@ TEST(Corpus, GivesAnotherOrderInEveryEpochAndEachSequenceOnceInIt) {
   for (auto& epoch : epochs) {
     std::ranges::sort(epoch);
     for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(epoch[static_cast<std::size_t>(i)], i);
+  }
+}
+
+TEST(Corpus, LeavesBadLinesOutAndCountsThem) {
+  std::mt19937 random(4);
+  LineMaker lines(9);
+  std::string content;
+  int bad = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto kind = random() % 4;
+    bad += kind < 2;
+    content += kind == 0 ? "{\"text\": \"cut off" : kind == 1 ? "[]]" : lines.file(1);
+    content += '\n';
+  }
+  for (const std::int64_t length : {1, 7, 1000}) expect_like_plain({{"a.jsonl", content}}, length, {.skip_bad = true});
+  const auto corpus = open_files({{"a.jsonl", content}}, {.sequence = 7, .skip_bad = true});
+  EXPECT_EQ(corpus.bad_lines(), bad);
+  EXPECT_EQ(corpus.documents(), 200 - bad);
+}
+
+TEST(Corpus, TakesAnotherFieldWhenAsked) {
+  const Files files = {{"a.jsonl", "{\"text\":1,\"body\":\"abcdefgh\"}\n{\"body\":\"ij\",\"text\":null}\n"}};
+  expect_like_plain(files, 3, {.text_field = "body"});
+}
+
+TEST(Corpus, GivesABatchOfSamplesAsItGivesThemAlone) {
+  const Files files = {{"a.jsonl", LineMaker(1).file(50)}, {"b.txt", std::string(500, 'b')}};
+  auto corpus = open_files(files, {.sequence = 16, .shuffle_seed = 5, .epochs = 3});
+  HeapMemory memory;
+  for (std::int64_t first = 0; first + 8 <= corpus.size(); first += 8) {
+    const auto batch = corpus.read(first, 8, memory).value();
+    for (std::int64_t i = 0; i < 8; ++i) {
+      const auto alone = corpus.read(first + i, 1, memory).value();
+      for (const auto* field : {"tokens", "labels"}) {
+        EXPECT_EQ(Tree(Tensor::copy_of(batch.tensor(field).slice(0, i, i + 1))), alone.at(field)) << first + i;
+      }
+    }
+  }
+}
+
+/// Notes what is asked of it.
+class CountingMemory final : public Memory {
+ public:
+  void reserve(std::size_t bytes) override { reserved += bytes; }
+  Tensor empty(DType dtype, const Shape& shape) override {
+    auto tensor = Tensor::empty(dtype, shape);
+    given += align_up(tensor.view().byte_count(), 64);
+    return tensor;
+  }
+
+  std::size_t reserved = 0, given = 0;
+};
+
+TEST(Corpus, GivesEveryFieldInTheCallersMemory) {
+  auto corpus = open_files({{"a.txt", "abcdefghijk"}}, {.sequence = 3, .attention_mask = true});
+  CountingMemory memory;
+  const auto batch = corpus.read(1, 2, memory).value();
+  EXPECT_EQ(memory.reserved, memory.given);
+  EXPECT_EQ(batch, Tree::dict({{"tokens", Tensor::of<std::int64_t>({2, 3}, {'d', 'e', 'f', 'g', 'h', 'i'})},
+                               {"labels", Tensor::of<std::int64_t>({2, 3}, {'e', 'f', 'g', 'h', 'i', 'j'})},
+                               {"position_ids", Tensor::of<std::int64_t>({2, 3}, {0, 1, 2, 0, 1, 2})},
+                               {"loss_mask", Tensor::of<float>({2, 3}, {1, 1, 1, 1, 1, 1})},
+                               {"attention_mask", Tensor::of<bool>({2, 1, 3, 3}, {false, true, true,    //
+                                                                                  false, false, true,   //
+                                                                                  false, false, false,  //
+                                                                                  false, true, true,    //
+                                                                                  false, false, true,   //
+                                                                                  false, false, false})}}));
+  EXPECT_FALSE(open_files({{"a.txt", "abcd"}}, {.sequence = 3}).read(0, 1, memory)->contains("attention_mask"));
+}
+
+TEST(Corpus, EndsAfterItsEpochsOrNever) {
+  HeapMemory memory;
+  auto twice = open_files({{"a.txt", "abcdefghijk"}}, {.sequence = 3, .epochs = 2});
+  EXPECT_EQ(twice.sequences(), 3);
+  EXPECT_EQ(twice.size(), 6);
+  EXPECT_EQ(values(twice.read(5, 1, memory).value(), "tokens"), values(twice.read(2, 1, memory).value(), "tokens"));
+  EXPECT_EQ(twice.read(5, 2, memory), std::nullopt);
+  EXPECT_EQ(twice.read(6, 1, memory), std::nullopt);
+  auto endless = open_files({{"a.txt", "abcdefghijk"}}, {.sequence = 3, .epochs = 0});
+  EXPECT_EQ(endless.size(), std::nullopt);
+  EXPECT_EQ(values(endless.read(3'000'000'000'000, 1, memory).value(), "tokens"),
+            values(twice.read(0, 1, memory).value(), "tokens"));
+}
+
+TEST(Corpus, GoesOnFromItsCursor) {
+  const Files files = {{"a.txt", std::string(100, 'a')}};
+  const auto corpus = open_files(files, {.sequence = 10, .shuffle_seed = 1});
+  EXPECT_EQ(corpus.resume(corpus.cursor(7)), 7);
+  // Neither the number of epochs nor the file's name is part of what a sample is.
+  const auto renamed = open_files({{"b.txt", std::string(100, 'a')}}, {.sequence = 10, .shuffle_seed = 1, .epochs = 9});
+  EXPECT_EQ(renamed.resume(corpus.cursor(7)), 7);
+}
+
+TEST(Corpus, RefusesACursorOfOtherSamples) {
+  const std::string text(100, 'a');
+  const auto corpus = open_files({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 1});
+  const auto refusal = [&](const Files& files, CorpusOptions options) -> std::string {
+    try {
+      open_files(files, std::move(options)).resume(corpus.cursor(7));
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "no refusal";
+  };
+  EXPECT_THAT(refusal({{"a.txt", text}}, {.sequence = 20, .shuffle_seed = 1}), HasSubstr("sequence is 20, there 10"));
+  EXPECT_THAT(refusal({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 2}), HasSubstr("shuffle is seed 2 "));
+  EXPECT_THAT(refusal({{"a.txt", text}}, {.sequence = 10}), HasSubstr("shuffle is no, there seed 1"));
+  EXPECT_THAT(refusal({{"a.txt", std::string(100, 'b')}}, {.sequence = 10, .shuffle_seed = 1}), HasSubstr("corpus is"));
+  EXPECT_THAT(refusal({{"a.txt", text}, {"b.txt", text}}, {.sequence = 10, .shuffle_seed = 1}), HasSubstr("corpus is"));
+  EXPECT_THROW(corpus.resume(as_bytes("nonsense")), CorruptMessage);
+}
+
+TEST(Corpus, ReadsHardlyMoreThanItGivesOut) {
+  std::mt19937 random(5);
+  std::string content;
+  for (int document = 0; document < 400; ++document) {
+    content += "{\"path\": \"file.py\", \"text\": \"";
+    for (std::size_t line = random() % 80; line > 0; --line) {
+      content += std::string(random() % 60, 'x') + (random() % 3 == 0 ? "\\\"é\\\"" : "") + "\\n";
+    }
+    content += "\"}\n";
+  }
+  for (const std::int64_t length : {256, 1024, 4096}) {
+    auto corpus = open_files({{"a.jsonl", content}}, {.sequence = length, .shuffle_seed = 3});
+    HeapMemory memory;
+    const auto before = corpus.stats();
+    EXPECT_EQ(before.index_bytes, content.size());
+    EXPECT_EQ(before.bytes_read, 0);
+    for (std::int64_t g = 0; g < corpus.size(); ++g) corpus.read(g, 1, memory);
+    const auto stats = corpus.stats();
+    EXPECT_GT(stats.bytes_read, stats.bytes_consumed);
+    EXPECT_LE(static_cast<double>(stats.bytes_read), 1.01 * static_cast<double>(stats.bytes_consumed)) << length;
+    // From the first text to the label of the last sample: all but what lies before, and less than a sample behind.
+    EXPECT_LE(stats.bytes_consumed, content.size());
+    EXPECT_GE(stats.bytes_consumed + 20, content.size() * static_cast<std::size_t>(corpus.sequences()) /
+                                             static_cast<std::size_t>(corpus.sequences() + 1));
   }
 }
 

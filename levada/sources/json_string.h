@@ -1,10 +1,8 @@
-// The inside of a JSON string, a piece at a time: what reads a text from its middle.
+// The inside of JSON strings: pieces, for what reads a text from its middle; and long stretches at once.
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace levada {
@@ -22,38 +20,30 @@ struct StringPiece {
   std::uint8_t decoded_size = 0;
   std::array<char, 4> decoded{};
   std::size_t raw = 0;
+
+  std::string_view text() const { return {decoded.data(), decoded_size}; }
 };
 
 /// The longest escape: a surrogate pair.
 inline constexpr std::size_t longest_escape = 12;
-
-/// What the backslash at the front of `raw` begins. Pure.
-StringPiece read_escape(std::string_view raw);
-
-/// The number of bytes before the first quote or backslash.
-inline std::size_t plain_length(std::string_view raw) {
-  // Vectors of the compiler: 16 bytes a comparison on every architecture that has such registers.
-  using Block = std::uint8_t __attribute__((vector_size(16)));
-  using Halves = std::uint64_t __attribute__((vector_size(16)));
-  static_assert(std::endian::native == std::endian::little);
-  std::size_t at = 0;
-  for (; at + sizeof(Block) <= raw.size(); at += sizeof(Block)) {
-    Block block;
-    std::memcpy(&block, raw.data() + at, sizeof block);
-    const auto found = (Halves)((block == '"') | (block == '\\'));
-    if (found[0] != 0) return at + static_cast<std::size_t>(std::countr_zero(found[0])) / 8;
-    if (found[1] != 0) return at + 8 + static_cast<std::size_t>(std::countr_zero(found[1])) / 8;
-  }
-  while (at < raw.size() && raw[at] != '"' && raw[at] != '\\') ++at;
-  return at;
-}
+/// Bytes that must be readable, whatever they are, behind a `raw` given to count_stretch() and decode_stretch(), and
+/// writable behind decode_stretch()'s `to`.
+inline constexpr std::size_t stretch_padding = 64;
 
 /// The first piece of `raw`, which begins inside a string and may go on beyond its end. Pure.
-inline StringPiece next_piece(std::string_view raw) {
-  if (const auto length = plain_length(raw); length > 0) return {.kind = StringPiece::plain, .raw = length};
-  if (raw.empty()) return {.kind = StringPiece::incomplete};
-  if (raw.front() == '"') return {.kind = StringPiece::end, .raw = 1};
-  return read_escape(raw);
-}
+StringPiece next_piece(std::string_view raw);
+
+/// Part of a string: so many raw bytes stand for so many bytes of UTF-8.
+struct Stretch {
+  std::size_t raw = 0, decoded = 0;
+};
+
+/// A stretch of plain bytes and escapes of two at the front of `raw`, which ends before its closing quote; nearly as
+/// long as it can be while it stands for at most `most` bytes. Empty where another piece comes first, or too much.
+Stretch count_stretch(std::string_view raw, std::size_t most);
+
+/// Decodes plain bytes and escapes of two from the front of `raw` to `to`, until another piece comes, `raw` ends or
+/// `most` bytes are written.
+Stretch decode_stretch(std::string_view raw, char* to, std::size_t most);
 
 }  // namespace levada

@@ -3,12 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "levada/base/error.h"
 #include "levada/sources/json_string.h"
 
 namespace levada {
+namespace {
+
+// Bytes decoded before they become tokens: in long rows that is done at the speed of memory.
+constexpr std::size_t stretch_bytes = 4096;
+
+}  // namespace
 
 void JsonlCursor::fail(std::string_view what) const {
   throw SourceError(
@@ -37,40 +43,48 @@ TextPlace JsonlCursor::locate() {
 }
 
 void JsonlCursor::write(std::int64_t count, TokenWriter& to) {
-  const auto until = static_cast<std::int64_t>(to.missing()) - count;
-  while (true) {
-    const auto wanted = static_cast<std::int64_t>(to.missing()) - until;
-    if (wanted <= 0) return;
+  const auto until = to.missing() - static_cast<std::size_t>(count);
+  while (to.missing() > until) {
     if (where_ != Where::text) find_text();
-    const auto piece = next_piece(window_.here());
-    switch (piece.kind) {
-      case StringPiece::plain: {
-        const auto bytes = window_.here().substr(0, std::min(piece.raw, static_cast<std::size_t>(wanted)));
-        to.write_bytes(bytes);
-        window_.advance(bytes.size());
-        break;
-      }
-      case StringPiece::escape: write_escape(piece, wanted, to); break;
-      case StringPiece::end:
-        to.write(end_of_document);
-        window_.advance(piece.raw);
-        where_ = Where::line_rest;
-        break;
-      case StringPiece::incomplete: need(); break;
-      case StringPiece::invalid: fail("begins no escape");
-    }
+    const auto wanted = to.missing() - until;
+    if (skip_ == 0) write_stretch(wanted, to);
+    if (to.missing() > until) write_piece(to.missing() - until, to);
   }
 }
 
-void JsonlCursor::write_escape(const StringPiece& piece, std::int64_t count, TokenWriter& to) {
-  const std::string_view decoded(piece.decoded.data(), piece.decoded_size);
-  if (skip_ >= decoded.size()) fail("begins another escape");
-  const auto part = decoded.substr(skip_, static_cast<std::size_t>(count));
-  to.write_bytes(part);
-  skip_ += static_cast<unsigned>(part.size());
-  if (skip_ < decoded.size()) return;
-  window_.advance(piece.raw);
-  skip_ = 0;
+void JsonlCursor::write_stretch(std::size_t wanted, TokenWriter& to) {
+  std::array<char, stretch_bytes + stretch_padding> decoded;
+  Stretch done;
+  do {
+    done = decode_stretch(window_.here(), decoded.data(), std::min(wanted, stretch_bytes));
+    to.write_bytes({decoded.data(), done.decoded});
+    window_.advance(done.raw);
+    wanted -= done.decoded;
+  } while (done.decoded == stretch_bytes);
+}
+
+void JsonlCursor::write_piece(std::size_t wanted, TokenWriter& to) {
+  const auto piece = next_piece(window_.here());
+  switch (piece.kind) {
+    case StringPiece::plain: break;  // Of a window just filled: the next stretch.
+    case StringPiece::escape: {
+      if (skip_ >= piece.decoded_size) fail("begins another escape");
+      const auto part = piece.text().substr(skip_, wanted);
+      to.write_bytes(part);
+      skip_ += static_cast<unsigned>(part.size());
+      if (skip_ < piece.decoded_size) return;
+      window_.advance(piece.raw);
+      skip_ = 0;
+      break;
+    }
+    case StringPiece::end:
+      to.write(end_of_document);
+      window_.advance(piece.raw);
+      where_ = Where::line_rest;
+      break;
+    case StringPiece::incomplete: need(); break;
+    case StringPiece::invalid: fail("begins no escape");
+  }
 }
 
 void JsonlCursor::find_text() {
@@ -148,7 +162,7 @@ bool JsonlCursor::pass_string(std::string_view equal_to) {
     const auto piece = next_piece(window_.here());
     switch (piece.kind) {
       case StringPiece::plain: compare(window_.here().substr(0, piece.raw)); break;
-      case StringPiece::escape: compare({piece.decoded.data(), piece.decoded_size}); break;
+      case StringPiece::escape: compare(piece.text()); break;
       case StringPiece::incomplete: need(); continue;
       case StringPiece::invalid: fail("begins no escape");
       case StringPiece::end: break;

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "levada/sources/file_index.h"
-#include "levada/sources/json_string.h"
 #include "levada/sources/window.h"
 
 namespace levada {
@@ -38,7 +37,8 @@ class JsonlCursor {
   void need();
   char peek();
   void expect(char wanted);
-  void write_escape(const StringPiece& piece, std::int64_t count, TokenWriter& to);
+  void write_stretch(std::size_t wanted, TokenWriter& to);
+  void write_piece(std::size_t wanted, TokenWriter& to);
   void find_text();
   void find_field();
   void pass_line_rest();

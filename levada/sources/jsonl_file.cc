@@ -25,23 +25,9 @@ class JsonlFile final : public TokenFile {
   const std::string& path() const override { return file_->path(); }
   const FileContents& contents() const override { return index_.contents; }
   std::uint64_t index_bytes() const override { return index_bytes_; }
+  void check() const override { expect_unchanged(*file_, identity_); }
 
-  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) override try {
-    read_tokens(position, end, to, stats);
-    expect_unchanged(*file_, identity_);
-  } catch (const SourceError&) {
-    expect_unchanged(*file_, identity_);
-    throw;
-  }
-
- private:
-  std::optional<TextPlace> cut_at(std::int64_t position) const {
-    const auto since = position - phase_;
-    if (since < 0 || since % stride_ != 0 || position >= index_.contents.tokens) return std::nullopt;
-    return TextPlace::unpacked(index_.cuts[static_cast<std::size_t>(since / stride_)]);
-  }
-
-  void read_tokens(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) {
+  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) override {
     const auto first = cut_at(position);
     const auto last = cut_at(end - 1);
     const auto begin_byte = first ? first->offset : 0;
@@ -56,6 +42,13 @@ class JsonlFile final : public TokenFile {
       if (position < end) expect_place(cursor.locate(), *cut_at(position));
     }
     stats.bytes_consumed += end_byte - std::min(begin_byte, end_byte);
+  }
+
+ private:
+  std::optional<TextPlace> cut_at(std::int64_t position) const {
+    const auto since = position - phase_;
+    if (since < 0 || since % stride_ != 0 || position >= index_.contents.tokens) return std::nullopt;
+    return TextPlace::unpacked(index_.cuts[static_cast<std::size_t>(since / stride_)]);
   }
 
   std::int64_t next_cut(std::int64_t position) const {

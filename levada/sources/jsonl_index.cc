@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/sources/json_string.h"
@@ -16,20 +18,16 @@ class CutFinder {
  public:
   CutFinder(std::int64_t stride, std::int64_t phase) : stride_(stride), next_cut_(phase) {}
 
-  /// A document whose raw text, closing quote included, begins at `offset`.
+  /// A document whose raw text, `raw`, begins at `offset`. Throws BadLine, as if there had been no such document.
   void document(std::string_view raw, std::uint64_t offset) {
-    while (true) {
-      const auto piece = next_piece(raw);
-      if (piece.kind == StringPiece::plain) {
-        token_run(offset, piece.raw, 1, 0);
-      } else if (piece.kind == StringPiece::escape) {
-        token_run(offset, piece.decoded_size, 0, 1);
-      } else {
-        token_run(offset, 1, 0, 0);
-        return;
-      }
-      raw.remove_prefix(piece.raw);
-      offset += piece.raw;
+    const auto before = std::tuple(tokens_, next_cut_, cuts_.size());
+    try {
+      walk(raw, offset);
+    } catch (const BadLine&) {
+      tokens_ = std::get<0>(before);
+      next_cut_ = std::get<1>(before);
+      cuts_.resize(std::get<2>(before));
+      throw;
     }
   }
 
@@ -37,6 +35,25 @@ class CutFinder {
   std::vector<std::uint64_t> take() && { return std::move(cuts_); }
 
  private:
+  void walk(std::string_view raw, std::uint64_t offset) {
+    const auto pass = [&](std::size_t length) {
+      raw.remove_prefix(length);
+      offset += length;
+    };
+    while (!raw.empty()) {
+      const auto stretch = count_stretch(raw, static_cast<std::size_t>(next_cut_ - tokens_));
+      tokens_ += static_cast<std::int64_t>(stretch.decoded);
+      pass(stretch.raw);
+      if (raw.empty()) break;
+      const auto piece = next_piece(raw);
+      if (piece.kind == StringPiece::plain) token_run(offset, piece.raw, 1, 0);
+      else if (piece.kind == StringPiece::escape) token_run(offset, piece.decoded_size, 0, 1);
+      else throw BadLine(wrong_escape(raw));
+      pass(piece.raw);
+    }
+    token_run(offset, 1, 0, 0);
+  }
+
   /// `count` tokens, of which the k-th begins at `offset` + k * `offset_step`, k * `skip_step` bytes into an escape.
   void token_run(std::uint64_t offset, std::size_t count, std::uint64_t offset_step, unsigned skip_step) {
     const auto end = tokens_ + static_cast<std::int64_t>(count);

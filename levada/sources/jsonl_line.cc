@@ -14,7 +14,7 @@ namespace {
 
 namespace ondemand = simdjson::ondemand;
 
-static_assert(line_padding >= simdjson::SIMDJSON_PADDING);
+static_assert(line_padding >= simdjson::SIMDJSON_PADDING && line_padding >= stretch_padding);
 constexpr int deepest = 512;
 
 bool is_digit(char c) {
@@ -47,26 +47,38 @@ std::string_view without_trailing_space(std::string_view text) {
   return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
-/// Checks the escapes of the string that begins, behind its quote, at the front of `raw`; `visit` sees its decoded
-/// bytes.
-template <typename Visit>
-void walk_string(std::string_view raw, Visit&& visit) {
+/// The decoded bytes of a key, whose raw ones begin at the front of `raw`.
+std::string decoded(std::string_view raw) {
+  std::string text;
   while (true) {
     const auto piece = next_piece(raw);
     switch (piece.kind) {
-      case StringPiece::end: return;
-      case StringPiece::plain: visit(raw.substr(0, piece.raw)); break;
-      case StringPiece::escape: visit(std::string_view(piece.decoded.data(), piece.decoded_size)); break;
-      default: throw BadLine(fmt::format("it is not JSON: an escape is wrong, at \"{}\"", raw.substr(0, 12)));
+      case StringPiece::end: return text;
+      case StringPiece::plain: text += raw.substr(0, piece.raw); break;
+      case StringPiece::escape: text += piece.text(); break;
+      default: throw BadLine(wrong_escape(raw));
     }
     raw.remove_prefix(piece.raw);
   }
 }
 
-std::string decoded(std::string_view raw) {
-  std::string text;
-  walk_string(raw, [&](std::string_view part) { text += part; });
-  return text;
+void check_escapes(std::string_view raw) {
+  while (!raw.empty()) {
+    auto length = count_stretch(raw, raw.size()).raw;
+    if (length == 0) {
+      const auto piece = next_piece(raw);
+      if (piece.kind != StringPiece::escape) throw BadLine(wrong_escape(raw));
+      length = piece.raw;
+    }
+    raw.remove_prefix(length);
+  }
+}
+
+/// What stands between the quotes of a string's token, behind which there may be white space.
+std::string_view between_quotes(std::string_view token) {
+  token = without_trailing_space(token);
+  if (token.size() < 2 || token.back() != '"') throw BadLine("it is not JSON: a string has no end");
+  return token.substr(1, token.size() - 2);
 }
 
 }  // namespace
@@ -79,28 +91,22 @@ struct JsonlChecker::State {
 
   std::string_view behind(const char* at) const { return line.substr(static_cast<std::size_t>(at - line.data())); }
 
-  bool is_text_field(std::string_view raw) const {
-    bool equal = true;
-    std::size_t at = 0;
-    walk_string(raw, [&](std::string_view part) {
-      equal = equal && at <= text_field.size() && std::string_view(text_field).substr(at, part.size()) == part;
-      at += part.size();
-    });
-    return equal && at == text_field.size();
-  }
-
   /// Walks the top object; raw text of the field, empty if there is none. Throws BadLine and simdjson_error.
   std::optional<std::string_view> find_text(ondemand::document& document) const {
     std::optional<std::string_view> found;
     for (auto entry : document.get_object()) {
-      const bool wanted = is_text_field(behind(entry.key().value().raw()));
+      const bool wanted = decoded(behind(entry.key().value().raw())) == text_field;
       if (wanted && found) throw BadLine(fmt::format("it has two fields \"{}\"", text_field));
       ondemand::value value = entry.value().value();
-      if (wanted && value.type() != ondemand::json_type::string) {
+      if (!wanted) {
+        check(value, 1);
+        continue;
+      }
+      if (value.type() != ondemand::json_type::string) {
         throw BadLine(fmt::format("its field \"{}\" is not a string", text_field));
       }
-      if (wanted) found = behind(value.raw_json_token().data() + 1);
-      check(value, 1);
+      found = between_quotes(value.raw_json_token());
+      pass_string(value);
     }
     return found;
   }
@@ -111,7 +117,7 @@ struct JsonlChecker::State {
     switch (const ondemand::json_type type = value.type(); type) {
       case ondemand::json_type::object:
         for (auto entry : value.get_object()) {
-          walk_string(behind(entry.key().value().raw()), [](std::string_view) {});
+          static_cast<void>(decoded(behind(entry.key().value().raw())));
           check(entry.value().value(), depth + 1);
         }
         break;
@@ -119,11 +125,15 @@ struct JsonlChecker::State {
         for (auto element : value.get_array()) check(std::move(element).value(), depth + 1);
         break;
       case ondemand::json_type::string:
-        walk_string(behind(value.get_raw_json_string().value().raw()), [](std::string_view) {});
+        check_escapes(between_quotes(value.raw_json_token()));
+        pass_string(value);
         break;
       default: check_token(value.raw_json_token(), type);
     }
   }
+
+  // Left standing, a string before a colon would be taken for a key.
+  static void pass_string(ondemand::value value) { static_cast<void>(value.get_raw_json_string().value()); }
 
   static void check_token(std::string_view token, ondemand::json_type type) {
     const auto text = without_trailing_space(token);
@@ -173,6 +183,10 @@ std::string_view JsonlChecker::text(std::string_view line) try {
     case simdjson::UNCLOSED_STRING: throw BadLine("it is not JSON: a string has no end");
     default: throw BadLine("it is not JSON: a comma, colon, brace or value is missing or out of place");
   }
+}
+
+std::string wrong_escape(std::string_view raw) {
+  return fmt::format("it is not JSON: an escape is wrong, at {}", raw.substr(0, longest_escape));
 }
 
 bool is_blank(std::string_view line) {

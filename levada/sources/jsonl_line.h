@@ -11,6 +11,9 @@ namespace levada {
 /// Bytes that must be readable behind a line given to JsonlChecker::text().
 inline constexpr std::size_t line_padding = 64;
 
+/// What BadLine says of a wrong escape, which stands at the front of `raw`.
+std::string wrong_escape(std::string_view raw);
+
 /// A line that cannot be used; what() says why, without file and line number.
 class BadLine : public std::runtime_error {
  public:
@@ -24,7 +27,8 @@ class JsonlChecker {
   ~JsonlChecker();
 
   /// Checks that `line`, without its newline, is a JSON object (RFC 8259) with exactly one string of the field's name,
-  /// and gives the raw text from behind its opening quote to the end of the line. Throws BadLine.
+  /// and gives what stands between its quotes. Whether the escapes in it are right, is left to who walks over them.
+  /// Throws BadLine; SourceError if memory is short.
   std::string_view text(std::string_view line);
 
  private:

@@ -34,12 +34,22 @@ std::size_t unfinished_bytes(std::string_view text) {
 
 /// Where text that is not UTF-8 stops being so.
 std::size_t first_bad_byte(std::string_view text) {
+  // Halves the rest while it is long, then goes on by single characters.
   std::size_t good = 0;
-  for (std::size_t bad = text.size(); bad - good > 4;) {
+  for (std::size_t bad = text.size(); bad - good > 8;) {
     const auto middle = good + (bad - good) / 2;
     const auto whole = middle - unfinished_bytes(text.substr(good, middle - good));
     if (whole > good && is_utf8(text.substr(good, whole - good))) good = whole;
     else bad = middle;
+  }
+  std::size_t length = 1;
+  while (good < text.size() && length <= 4) {
+    if (!is_utf8(text.substr(good, length))) {
+      ++length;
+      continue;
+    }
+    good += length;
+    length = 1;
   }
   return good;
 }
@@ -53,6 +63,7 @@ class TextFile final : public TokenFile {
   const std::string& path() const override { return file_->path(); }
   const FileContents& contents() const override { return contents_; }
   std::uint64_t index_bytes() const override { return index_bytes_; }
+  void check() const override { expect_unchanged(*file_, identity_); }
 
   void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) override {
     const auto begin_byte = static_cast<std::uint64_t>(position);
@@ -63,7 +74,6 @@ class TextFile final : public TokenFile {
       window.advance(window.here().size());
     }
     if (end == contents_.tokens) to.write(end_of_document);
-    expect_unchanged(*file_, identity_);
     // The last token is only a label.
     stats.bytes_consumed += static_cast<std::uint64_t>(end - 1 - position);
   }

@@ -50,8 +50,10 @@ class TokenFile {
 
   /// Writes the tokens from `position`, which is 0 or a cut, until the file ends or `to` misses none. `end`, where that
   /// will be, is a cut + 1 or contents().tokens: the last token counts as a label, and the bytes before it as consumed.
-  /// Throws SourceError, also when the file is no longer what was indexed.
+  /// Throws SourceError, also where the file is plainly not what was indexed; but only check() finds every change.
   virtual void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) = 0;
+  /// Throws SourceError, saying what happened, if the file has been changed since it was opened.
+  virtual void check() const = 0;
 };
 
 /// Indexes the file, or finds its index in the cache. Which kind it is, its name says: .jsonl (JSON Lines) or .txt (one

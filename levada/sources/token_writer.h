@@ -23,12 +23,13 @@ class TokenWriter {
 
   /// Each byte is a token; no more than missing().
   void write_bytes(std::string_view bytes) {
-    const auto size = bytes.size();
-    const auto* from = reinterpret_cast<const unsigned char*>(bytes.data());
-    const bool first = at_ == 0 && size > 0;
-    std::copy_n(from, std::min(size, tokens_.size() - at_), tokens_.data() + at_);
-    std::copy_n(from + (first ? 1 : 0), size - (first ? 1 : 0), labels_.data() + at_ - (first ? 0 : 1));
-    at_ += size;
+    if (!bytes.empty() && at_ == 0) {
+      write(static_cast<unsigned char>(bytes.front()));
+      bytes.remove_prefix(1);
+    }
+    const auto inner = std::min(bytes.size(), tokens_.size() - at_);
+    if (inner > 0) write_inner(reinterpret_cast<const unsigned char*>(bytes.data()), inner);
+    if (inner < bytes.size()) write(static_cast<unsigned char>(bytes.back()));
   }
 
   void write(std::int64_t token) {
@@ -38,6 +39,14 @@ class TokenWriter {
   }
 
  private:
+  /// Bytes that are both tokens and labels: widened once, in a loop that compilers make vectors of.
+  void write_inner(const unsigned char* __restrict from, std::size_t size) {
+    auto* __restrict tokens = tokens_.data() + at_;
+    auto* __restrict labels = labels_.data() + at_ - 1;
+    for (std::size_t i = 0; i < size; ++i) tokens[i] = labels[i] = from[i];
+    at_ += size;
+  }
+
   std::span<std::int64_t> tokens_, labels_;
   std::size_t at_ = 0;
 };

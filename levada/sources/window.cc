@@ -24,7 +24,7 @@ Window::Window(const File& file, std::uint64_t begin, std::uint64_t likely_end, 
       offset_(begin),
       likely_end_(std::min(likely_end, file_end)),
       file_end_(file_end) {
-  buffer_.resize(piece_bytes);
+  buffer_.resize(piece_bytes + window_padding);
 }
 
 void Window::jump(std::uint64_t offset) {
@@ -37,11 +37,11 @@ bool Window::more() {
   const auto kept = held_ - at_;
   const auto from = offset_ + kept;
   if (from >= file_end_) return false;
-  if (kept == buffer_.size()) buffer_.resize(2 * buffer_.size());
   std::memmove(buffer_.data(), buffer_.data() + at_, kept);
   // Beyond what was expected lies one label: a byte, or an escape.
-  const auto wanted = from < likely_end_ ? likely_end_ - from : std::min(longest_escape - 1, file_end_ - from);
-  const auto room = std::span(buffer_).subspan(kept, std::min(wanted, buffer_.size() - kept));
+  const auto wanted =
+      from < likely_end_ ? likely_end_ - from : std::min<std::uint64_t>(longest_escape - 1, file_end_ - from);
+  const auto room = std::span(buffer_).first(piece_bytes).subspan(kept, std::min(wanted, piece_bytes - kept));
   const auto got = read_fully(file_, from, room);
   stats_.bytes_read += got;
   at_ = 0;

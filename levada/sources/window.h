@@ -9,6 +9,9 @@
 
 namespace levada {
 
+/// Bytes that can be read, whatever they are, behind what a window shows.
+inline constexpr std::size_t window_padding = 64;
+
 /// Bytes of a file, read ahead as far as the caller expects to need them and, if that was too short, a few at a time.
 /// Borrows the file, the buffer and the counters.
 class Window {
@@ -27,7 +30,8 @@ class Window {
   }
   /// Goes on to `offset`, which lies ahead.
   void jump(std::uint64_t offset);
-  /// Reads more behind here(); false at the file's end. Throws SourceError if the file now ends early.
+  /// Reads more behind here(), of which the caller leaves no more than an escape standing; false at the file's end.
+  /// Throws SourceError if the file now ends early.
   bool more();
 
  private:
