@@ -199,8 +199,7 @@ class Feed::Impl {
     const std::array<Channel*, 2> channels = {wiring_.verdicts.get(), &inbox_.channel()};
     const bool both = for_batch && !wiring_.engine->ended(inbox_.channel());
     if (wiring_.engine->wait({.take = std::span(channels.data(), both ? 2 : 1)}, deadline) != Woken::timeout) return;
-    throw Timeout(
-        explain_wait(*wiring_.engine, fmt::format("{}, for step {}", what, follower_.step()), own_.from, timeout_));
+    throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
   }
 
   bool lead_is_gone() { return wiring_.engine->ended(*wiring_.verdicts); }

@@ -99,17 +99,25 @@ void FeedReader::wait() {
   if (lead_) {
     for (const auto& channel : wiring_.reports) hear.push_back(channel.get());
     if (lead_->has_news()) room.push_back(wiring_.verdicts.get());
+  } else if (!reporter_.send(std::nullopt)) {
+    room.push_back(&reporter_.channel());
   }
-  if (!lead_ && !reporter_.send(std::nullopt)) room.push_back(&reporter_.channel());
-  if (Channel* full = full_channel()) {
+  if (!prepared_.empty()) {
+    Channel* full = full_channel();
+    if (full == nullptr) return;  // room was made since
     room.push_back(full);
-    for (const auto& holder : wiring_.engine->holders(*full)) {
-      if (holder.not_taken < full->window()) continue;
-      post("waiting for room", holder.rank,
-           fmt::format("rank {} has not taken the batch of step {}", holder.rank, round_ - full->window()));
-    }
+    post_full(*full);
   }
+  if (finished()) return;
   wiring_.engine->wait({.take = hear, .publish = room, .stop = &stop_}, Deadline::never());
+}
+
+void FeedReader::post_full(Channel& channel) const {
+  for (const auto& holder : wiring_.engine->holders(channel)) {
+    if (holder.not_taken < channel.window()) continue;
+    return post("waiting for room", holder.rank,
+                fmt::format("rank {} has not taken step {}", holder.rank, round_ - channel.window()));
+  }
 }
 
 Block FeedReader::allocate(std::size_t bytes) {

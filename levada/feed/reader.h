@@ -31,6 +31,7 @@ class FeedReader {
   void read_round();
   bool send_round();
   void report(const feed_protocol::Event& event);
+  void post_full(Channel& channel) const;
   Block allocate(std::size_t bytes);
   /// The first channel of the prepared round that has no room; null if all have.
   Channel* full_channel() const;
