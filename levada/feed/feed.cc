@@ -114,8 +114,10 @@ class Feed::Impl {
 
   void close() {
     if (follower_.end()) return stop_reader();
-    reporter_.send(feed_protocol::Left{wiring_.rank()});
     const auto deadline = Deadline::after(timeout_);
+    Channel* const to_lead[] = {&reporter_.channel()};
+    bool sent = reporter_.send(feed_protocol::Left{wiring_.rank()});
+    while (!sent && wiring_.engine->wait({.publish = to_lead}, deadline) == Woken::ready) sent = reporter_.send({});
     while (!follower_.end()) {
       hear_verdicts();
       while (inbox_.try_take()) {
@@ -211,7 +213,11 @@ class Feed::Impl {
     if (reader_) reader_->stop();
   }
 
-  void post(std::string_view operation) { wiring_.engine->post(Status::make(operation, follower_.step(), own_.from)); }
+  void post(std::string_view operation) {
+    wiring_.engine->post(Status::make(operation, follower_.step(), waiting_for()));
+  }
+  /// Its reader, or the lead where the batch may be there but is not granted yet.
+  int waiting_for() const { return follower_.may_take() ? own_.from : wiring_.lead(); }
 
   FeedWiring wiring_;
   Reporter reporter_{wiring_};
