@@ -49,8 +49,9 @@ class ByteWriter {
   template <typename T>
   void put(T value) {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
-    const auto* from = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+    const auto at = bytes_.size();
+    bytes_.resize(at + sizeof(T));
+    std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
   /// A 32-bit length, then the bytes. Throws InvalidArgument beyond 4 GiB.
   void put_sized(ByteView bytes);

@@ -18,15 +18,12 @@ std::string describe(DType dtype, const Shape& shape) {
   return dtype.name() + " " + shape.to_string();
 }
 
-// Elements of such a tensor. In bits, they must fit a signed 64-bit number.
 std::size_t checked_count(DType dtype, const Shape& shape) {
-  const auto count = shape.element_count();
-  const auto bits = count ? checked_mul(*count, std::uint64_t{dtype.bits} * dtype.lanes) : std::nullopt;
-  if (!bits || *bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+  if (!tensor_bytes(dtype, shape)) {
     throw InvalidArgument(fmt::format("a tensor {} cannot be: an extent is negative or its bytes do not fit in memory",
                                       describe(dtype, shape)));
   }
-  return *count;
+  return *shape.element_count();
 }
 
 // Whether the way from the first byte to any other fits a pointer difference.
@@ -45,6 +42,15 @@ bool reach_fits(DType dtype, const Shape& shape, const Shape& strides) {
 }
 
 }  // namespace
+
+std::optional<std::size_t> tensor_bytes(DType dtype, const Shape& shape) {
+  const auto count = shape.element_count();
+  if (!count) return std::nullopt;
+  // In bits they must fit a signed 64-bit number, so that no later sum of bytes overflows.
+  const auto bits = checked_mul(*count, std::uint64_t{dtype.bits} * dtype.lanes);
+  if (!bits || *bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+  return dtype.bytes(*count);
+}
 
 TensorView::TensorView(DType dtype, const Shape& shape, const std::byte* data, Device device)
     : dtype_(dtype),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "levada/base/bytes.h"
@@ -17,6 +18,9 @@ struct Device {
   bool operator==(const Device&) const = default;
   bool is_cpu() const { return type == 1; }
 };
+
+/// Bytes that the elements of such a tensor take; empty if an extent is negative or they do not fit in memory.
+std::optional<std::size_t> tensor_bytes(DType dtype, const Shape& shape);
 
 /// Elements that lie in somebody else's memory; never writes. A value; the memory must outlive it.
 class TensorView {

@@ -100,13 +100,16 @@ struct Extent {
 
 // Where a placed tensor lies; checked against what the writer must keep to.
 Extent extent_of(const LeafSpec& spec, const PlacedTensor& placed, Extent body) {
-  const auto bytes = TensorView(spec.dtype, placed.shape, nullptr).byte_count();
-  const Extent leaf{placed.offset, placed.offset + bytes};
+  const auto bytes = tensor_bytes(spec.dtype, placed.shape);
+  if (!bytes) {
+    throw InvalidArgument(fmt::format("the leaf '{}' cannot have the shape {}", spec.path, placed.shape.to_string()));
+  }
+  const Extent leaf{placed.offset, placed.offset + *bytes};
   if (placed.shape.rank() != spec.rank) {
     throw InvalidArgument(
         fmt::format("the leaf '{}' has rank {}, its schema says {}", spec.path, placed.shape.rank(), spec.rank));
   }
-  const bool apart = leaf.end <= body.begin || leaf.begin >= body.end || bytes == 0;
+  const bool apart = leaf.end <= body.begin || leaf.begin >= body.end || *bytes == 0;
   if (placed.offset % leaf_alignment != 0 || placed.offset < message_prefix_bytes || leaf.end < leaf.begin || !apart) {
     throw InvalidArgument(fmt::format("the leaf '{}' cannot lie at byte {} of its message", spec.path, placed.offset));
   }
@@ -172,11 +175,10 @@ class BodyReader {
     Shape shape;
     for (std::size_t dim = 0; dim < spec.rank; ++dim) shape.push_back(in_.get<std::int64_t>());
     const auto offset = in_.get<std::uint64_t>();
-    const auto count = shape.element_count();
-    const auto bits = count ? checked_mul(*count, std::uint64_t{spec.dtype.bits} * spec.dtype.lanes) : std::nullopt;
-    if (!bits) in_.fail(fmt::format("leaf '{}' has the impossible shape {}", spec.path, shape.to_string()));
-    const auto room = offset <= message_.size() ? message_.size() - offset : 0;
-    if (offset < message_prefix_bytes || offset % leaf_alignment != 0 || spec.dtype.bytes(*count) > room) {
+    const auto bytes = tensor_bytes(spec.dtype, shape);
+    if (!bytes) in_.fail(fmt::format("leaf '{}' has the impossible shape {}", spec.path, shape.to_string()));
+    if (offset < message_prefix_bytes || offset % leaf_alignment != 0 || offset > message_.size() ||
+        *bytes > message_.size() - offset) {
       in_.fail(fmt::format("leaf '{}' of shape {} cannot lie at byte {} of {}", spec.path, shape.to_string(), offset,
                            message_.size()));
     }

@@ -2,11 +2,15 @@
 // views them where they are.
 //
 // A message is
-//   prefix   64 bytes: magic, version, fingerprint of the schema, where the body lies, its hash, bytes in all
-//   leaves   tensors' elements in C order, each at a multiple of 64, anywhere between prefix and body or among each
-//   other body     the envelope, the schema when the receiver has not had it yet, each tensor's extents and offset, and
-//            the plain values
-// All integers are little-endian.
+//   prefix   64 bytes: magic (4), version (4), the schema's fingerprint (8), the body's offset (8) and bytes (8), the
+//            message's bytes in all (8), reserved (16), XXH3-64 of the body seeded with that of the 56 bytes before (8)
+//   leaves   tensors' elements in C order, each at a multiple of 64, in any order, behind the prefix and beside the
+//   body body     the envelope (a 32-bit length, then the bytes); 1 and the schema (as the envelope) when the receiver
+//   has not
+//            had it yet, else 0; then leaf by leaf each tensor's extents and offset and each plain value, aliases
+//            nothing
+// All integers are little-endian. The hash finds a message that was cut or written over, not a malicious one; elements
+// are not hashed.
 #pragma once
 
 #include <optional>
@@ -26,14 +30,15 @@ struct PlacedTensor {
   std::uint64_t offset = 0;  ///< from the start of the message, a multiple of 64
 };
 
-/// Bytes that write_body() will need for this content, at most.
+/// Bytes of the body that write_message() writes for this content. The tensors among `leaves` are not looked at. Throws
+/// InvalidArgument where the leaves do not fit the schema or a plain value takes 4 GiB.
 std::size_t body_bytes(const Schema& schema, std::span<const Leaf> leaves, std::size_t envelope_bytes,
                        bool with_schema);
 
 /// Completes a message in `memory` whose tensors' elements have been written at placed[i].offset (i: the leaf's number;
 /// the entries of other leaves and of aliases are not looked at): writes prefix and body, the body at `body_offset`.
 /// `envelope`: the caller's own header, given back as it is. Returns the message's bytes in all. Throws
-/// InvalidArgument if it does not fit into `memory`.
+/// InvalidArgument if it does not fit into `memory`, or a leaf cannot lie where it is said to.
 std::size_t write_message(std::span<std::byte> memory, std::size_t body_offset, ByteView envelope, const Schema& schema,
                           bool with_schema, std::span<const Leaf> leaves, std::span<const PlacedTensor> placed);
 

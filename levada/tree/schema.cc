@@ -78,7 +78,7 @@ class Decoder {
       return container(static_cast<ContainerKind>(tag - container_tag), depth);
     }
     auto found = tag == alias_tag ? alias() : leaf(tag);
-    leaves_.push_back(found);
+    leaves_.push_back({found.leaf, found.dtype, found.rank, found.alias_of >= 0});
     return found;
   }
 
@@ -98,10 +98,13 @@ class Decoder {
 
   Node alias() {
     const auto number = in_.get<std::uint32_t>();
-    if (number >= leaves_.size() || leaves_[number].leaf != LeafKind::tensor || leaves_[number].alias_of >= 0) {
+    if (number >= leaves_.size() || leaves_[number].kind != LeafKind::tensor || leaves_[number].is_alias) {
       in_.fail(fmt::format("an alias of leaf {}, which is no earlier tensor", number));
     }
-    auto found = leaves_[number];
+    Node found;
+    found.leaf = LeafKind::tensor;
+    found.dtype = leaves_[number].dtype;
+    found.rank = leaves_[number].rank;
     found.alias_of = static_cast<int>(number);
     return found;
   }
@@ -132,7 +135,13 @@ class Decoder {
 
   ByteReader in_;
   std::size_t nodes_ = 0;
-  std::vector<Node> leaves_;
+  struct Seen {
+    LeafKind kind;
+    DType dtype;
+    std::uint8_t rank;
+    bool is_alias;
+  };
+  std::vector<Seen> leaves_;
 };
 
 // The leaves' paths, built once a schema.

@@ -26,7 +26,7 @@ struct LeafSpec {
 
 /// What no tree goes beyond, so that a decoder can refuse what would exhaust memory.
 inline constexpr int max_tree_depth = 64;                            ///< containers in one another
-inline constexpr std::size_t max_tree_nodes = std::size_t{1} << 20;  ///< leaves and containers
+inline constexpr std::size_t max_tree_nodes = std::size_t{1} << 18;  ///< leaves and containers
 inline constexpr std::size_t max_path_bytes = std::size_t{1} << 26;  ///< of all leaves' paths together
 
 /// Structure without data: containers, class names, keys, kinds, dtypes, ranks, aliases; no extents, no values.
