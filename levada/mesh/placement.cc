@@ -12,10 +12,22 @@
 namespace levada {
 namespace {
 
-template <typename... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
+std::string text_of(const Shard& placement) {
+  return fmt::format("shard({},{})", placement.axis, placement.dim);
+}
+
+std::string text_of(const Replicate& placement) {
+  return fmt::format("replicate({})", placement.axis);
+}
+
+std::string text_of(const Zigzag& placement) {
+  return fmt::format("zigzag({},{})", placement.axis, placement.dim);
+}
+
+std::string text_of(const Stages& placement) {
+  return fmt::format("stages({}{}{})", placement.axis, placement.names.empty() ? "" : ",",
+                     fmt::join(placement.names, ","));
+}
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -58,16 +70,7 @@ int parse_dim(std::span<const std::string_view> arguments, std::string_view whol
 }  // namespace
 
 std::string to_string(const Placement& placement) {
-  return std::visit(Overloaded{
-                        [](const Shard& p) { return fmt::format("shard({},{})", p.axis, p.dim); },
-                        [](const Replicate& p) { return fmt::format("replicate({})", p.axis); },
-                        [](const Zigzag& p) { return fmt::format("zigzag({},{})", p.axis, p.dim); },
-                        [](const Stages& p) {
-                          return fmt::format("stages({}{}{})", p.axis, p.names.empty() ? "" : ",",
-                                             fmt::join(p.names, ","));
-                        },
-                    },
-                    placement);
+  return std::visit([](const auto& p) { return text_of(p); }, placement);
 }
 
 Placement parse_placement(std::string_view text) {
