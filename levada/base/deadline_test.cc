@@ -7,7 +7,11 @@
 namespace levada {
 namespace {
 
-using namespace std::chrono_literals;
+using std::chrono_literals::operator""us;
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
+using std::chrono_literals::operator""min;
+using std::chrono_literals::operator""h;
 
 TEST(ParseDuration, ReadsEveryUnit) {
   EXPECT_EQ(parse_duration("250us"), 250us);
