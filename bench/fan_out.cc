@@ -249,11 +249,17 @@ struct RankReport {
 
 }  // namespace
 
-FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operation, const FanOutOptions& options) {
-  if (options.fields < 1 || options.rounds < 1 || options.bytes < static_cast<std::uint64_t>(options.fields) * 8) {
+void check(const FanOutOptions& options) {
+  if (options.rounds < 1) throw InvalidArgument(fmt::format("rounds is {}; give at least 1", options.rounds));
+  const bool whole = options.fields >= 1 && options.bytes > 0 && options.bytes % (8ull * options.fields) == 0;
+  if (!whole) {
     throw InvalidArgument(
-        fmt::format("{} bytes cannot be divided into {} fields of whole 8-byte words", options.bytes, options.fields));
+        fmt::format("{} bytes cannot be divided into {} fields of 8-byte words", options.bytes, options.fields));
   }
+}
+
+FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operation, const FanOutOptions& options) {
+  check(options);
   Bench bench(engine, operation, options);
   RankReport mine;
   mine.moments = bench.run();

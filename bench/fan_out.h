@@ -46,6 +46,9 @@ struct FanOutResult {
   double copies_per_byte = 0;
 };
 
+/// Throws InvalidArgument for bytes that the fields cannot share in whole words, or no rounds.
+void check(const FanOutOptions& options);
+
 /// Collective; every rank gets the result. Throws EngineError when a rank reads other bytes than were sent.
 FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operation, const FanOutOptions& options);
 
