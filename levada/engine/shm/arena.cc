@@ -51,46 +51,39 @@ void Arena::pour_back() {
   pooled_ = 0;
 }
 
-std::optional<std::uint64_t> Arena::fresh_bytes(std::uint64_t bytes) {
-  const std::uint64_t size = align_up(bytes, page_bytes);
-  const std::uint64_t reserved = std::min(size_class(bytes), std::max(size, capacity_));
-  if (const auto* stack = stack_of(reserved)) {
-    const std::uint64_t offset = slots_[stack->back()].block.offset;
-    const Range range{offset, offset + size};
-    if (touched_.contains(range)) return 0;
-    std::uint64_t fresh = 0;
-    for (const Range part : touched_.missing(range)) fresh += part.size();
-    return fresh;
-  }
+std::optional<Arena::Place> Arena::find_place(std::uint64_t size) {
+  // A block that is much of all there is takes no more than its size.
+  const std::uint64_t reserved = size > capacity_ / 4 ? size : size_class(size);
+  if (const auto* stack = stack_of(reserved)) return Place{slots_[stack->back()].block.offset, reserved, true};
   if (pooled_ >= reserved || !has_slot()) pour_back();
   auto offset = free_.find(reserved);
   if (!offset && pooled_ > 0) {
     pour_back();
     offset = free_.find(reserved);
   }
-  if (!offset || !has_slot()) return std::nullopt;
+  if (!has_slot()) return std::nullopt;
+  if (offset) return Place{*offset, reserved, false};
+  offset = free_.find(size);
+  if (!offset) return std::nullopt;
+  return Place{*offset, size, false};
+}
+
+std::optional<std::uint64_t> Arena::fresh_bytes(std::uint64_t bytes) {
+  const std::uint64_t size = align_up(bytes, page_bytes);
+  const auto place = find_place(size);
+  if (!place) return std::nullopt;
+  const Range range{place->offset, place->offset + size};
+  if (touched_.contains(range)) return 0;
   std::uint64_t fresh = 0;
-  for (const Range part : touched_.missing({*offset, *offset + size})) fresh += part.size();
+  for (const Range part : touched_.missing(range)) fresh += part.size();
   return fresh;
 }
 
 std::optional<Arena::Taken> Arena::take(std::uint64_t bytes) {
-  if (!fresh_bytes(bytes)) return std::nullopt;
   const std::uint64_t size = align_up(bytes, page_bytes);
-  const std::uint64_t reserved = std::min(size_class(bytes), std::max(size, capacity_));
-  std::uint32_t slot = 0;
-  if (auto* stack = stack_of(reserved)) {
-    slot = stack->back();
-    stack->pop_back();
-    pooled_ -= reserved;
-  } else {
-    const std::uint64_t offset = *free_.find(reserved);
-    free_.remove({offset, offset + reserved});
-    slot = unused_slot();
-    slot_at_.emplace(offset, slot);
-    slots_[slot].block.offset = offset;
-    slots_[slot].reserved = reserved;
-  }
+  const auto place = find_place(size);
+  if (!place) return std::nullopt;
+  const std::uint32_t slot = place->pooled ? pop(place->reserved) : carve(*place);
   Slot& entry = slots_[slot];
   entry.block.size = size;
   entry.taken = true;
@@ -101,6 +94,23 @@ std::optional<Arena::Taken> Arena::take(std::uint64_t bytes) {
     touched_.add(range);
   }
   return taken;
+}
+
+std::uint32_t Arena::pop(std::uint64_t reserved) {
+  auto& stack = *stack_of(reserved);
+  const std::uint32_t slot = stack.back();
+  stack.pop_back();
+  pooled_ -= reserved;
+  return slot;
+}
+
+std::uint32_t Arena::carve(const Place& place) {
+  const std::uint32_t slot = unused_slot();
+  free_.remove({place.offset, place.offset + place.reserved});
+  slot_at_.emplace(place.offset, slot);
+  slots_[slot].block.offset = place.offset;
+  slots_[slot].reserved = place.reserved;
+  return slot;
 }
 
 void Arena::give_back(std::uint32_t slot) {

@@ -53,11 +53,20 @@ class Arena {
  private:
   struct Slot {
     Block block;
-    std::uint64_t reserved = 0;  ///< addresses that the block may grow into; a multiple of its size class
+    std::uint64_t reserved = 0;  ///< addresses that belong to it: its size class, or its size where memory is short
     bool taken = false;
   };
 
   bool has_slot() const { return !unused_slots_.empty() || slots_.size() < most_slots_; }
+  /// Where a block of whole pages would go: onto a stack's top, or out of the free ranges.
+  struct Place {
+    std::uint64_t offset = 0;
+    std::uint64_t reserved = 0;
+    bool pooled = false;
+  };
+  std::optional<Place> find_place(std::uint64_t size);
+  std::uint32_t pop(std::uint64_t reserved);
+  std::uint32_t carve(const Place& place);
   std::uint32_t unused_slot();
   std::vector<std::uint32_t>* stack_of(std::uint64_t reserved);
   void pour_back();

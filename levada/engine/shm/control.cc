@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace levada::shm {
 namespace {
@@ -33,17 +34,20 @@ void Board::post(const Status& status) {
 
 Status Board::read() const {
   constexpr int tries = 1000;  // its writer may have died half-way
-  std::array<std::uint64_t, words> copy{};
   for (int i = 0; i < tries; ++i) {
+    std::array<std::uint64_t, words> copy;
     const std::uint64_t before = version_.load(std::memory_order_acquire);
     for (std::size_t w = 0; w < words; ++w) copy[w] = words_[w].load(std::memory_order_acquire);
-    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) break;
+    if (before % 2 == 0 && version_.load(std::memory_order_relaxed) == before) {
+      Status status;
+      std::memcpy(static_cast<void*>(&status), copy.data(), sizeof(status));  // not payload: a status
+      status.operation.back() = 0;
+      status.detail.back() = 0;
+      return status;
+    }
+    std::this_thread::yield();
   }
-  Status status;
-  std::memcpy(static_cast<void*>(&status), copy.data(), sizeof(status));  // not payload: a status
-  status.operation.back() = 0;
-  status.detail.back() = 0;
-  return status;
+  return {};
 }
 
 std::uint64_t Control::bytes(int size) {

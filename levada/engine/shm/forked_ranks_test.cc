@@ -102,18 +102,24 @@ std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine
   return failures;
 }
 
-std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes) {
+std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes) {
   const auto map = [](const char* label, std::size_t bytes) {
     return std::make_shared<const Mapping>(make_memory_file(label, bytes), bytes, Mapping::Access::write);
   };
   const auto control = map("control", Control::bytes(size));
   std::vector<std::shared_ptr<const Mapping>> data;
   for (int rank = 0; rank < size; ++rank) data.push_back(map("data", memory_bytes));
+  std::vector<HostMemory> memories;
+  for (int rank = 0; rank < size; ++rank) memories.push_back({rank, size, control, data});
+  return memories;
+}
+
+std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes) {
   std::vector<std::shared_ptr<Engine>> engines;
   {
     std::vector<std::shared_ptr<Member>> members;
-    for (int rank = 0; rank < size; ++rank) {
-      members.push_back(std::make_shared<Member>(HostMemory{rank, size, control, data}));
+    for (HostMemory& memory : share_in_process(size, memory_bytes)) {
+      members.push_back(std::make_shared<Member>(std::move(memory)));
     }
     for (auto& member : members) {
       member->watch();

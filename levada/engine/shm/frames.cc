@@ -107,9 +107,10 @@ std::optional<Frame> receive_frame(const UniqueFd& socket) {
   message.msg_controllen = buffer.bytes.size();
   ssize_t size = -1;
   do {
+    // An end that closes without having read everything is reported once, before what it had said.
     size = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
-  } while (size < 0 && errno == EINTR);
-  if (size == 0 || (size < 0 && errno == ECONNRESET)) return std::nullopt;
+  } while (size < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (size == 0) return std::nullopt;
   if (size < 0) throw EngineError(fmt::format("cannot hear a rank that starts ({})", system_error("recvmsg", errno)));
   frame.fds = detach_fds(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0) {

@@ -71,13 +71,16 @@ UniqueFd listen_at(const std::string& meeting) {
 /// Those who have come to rank 0: strangers until they have said who they are.
 class Door {
  public:
-  Door(int size, std::string meeting) : meeting_(std::move(meeting)), arrived_(static_cast<std::size_t>(size)) {
-    waiting_.push_back(listen_at(meeting_));
+  Door(int size, std::string meeting)
+      : meeting_(std::move(meeting)),
+        hellos_(static_cast<std::size_t>(size)),
+        sockets_(static_cast<std::size_t>(size)) {
+    sockets_.push_back(listen_at(meeting_));
   }
 
-  std::vector<UniqueFd> gather(Deadline deadline) {
-    while (missing().size() > 0) {
-      const auto readable = wait_readable(waiting_, deadline);
+  Connected gather(Deadline deadline) {
+    while (!missing().empty()) {
+      const auto readable = wait_readable(sockets_, deadline);
       if (readable.empty()) {
         throw Timeout(
             fmt::format("rank 0 waited at the meeting '{}' for rank(s) {}; see whether they have been started "
@@ -86,39 +89,43 @@ class Door {
       }
       // From the back: who leaves the list must not shift who is still to be heard.
       for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
-        if (*index == 0) let_in();
-        else hear(*index);
+        if (*index > size()) hear(*index);
+        else if (*index == size()) let_in();
+        else lost(static_cast<int>(*index));
       }
     }
-    return std::move(arrived_);
+    sockets_.resize(size());
+    return {std::move(sockets_), std::move(hellos_)};
   }
 
   void tell(const Failure& failure) noexcept {
-    for (const UniqueFd& link : arrived_) {
+    for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
-        if (link) send_frame(link, encode(failure), {}, Deadline::now());
+        if (sockets_[rank]) send_frame(sockets_[rank], encode(failure), {}, Deadline::now());
       } catch (const Error&) {  // it will see the link's end
       }
     }
   }
 
  private:
+  std::size_t size() const { return hellos_.size(); }
+
   std::vector<int> missing() const {
     std::vector<int> ranks;
-    for (std::size_t rank = 1; rank < arrived_.size(); ++rank) {
-      if (!arrived_[rank]) ranks.push_back(static_cast<int>(rank));
+    for (std::size_t rank = 1; rank < size(); ++rank) {
+      if (!sockets_[rank]) ranks.push_back(static_cast<int>(rank));
     }
     return ranks;
   }
 
   void let_in() {
-    UniqueFd link(::accept4(waiting_[0].get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (link && same_user(link)) waiting_.push_back(std::move(link));
+    UniqueFd link(::accept4(sockets_[size()].get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (link && same_user(link)) sockets_.push_back(std::move(link));
   }
 
   void hear(std::size_t index) {
-    UniqueFd link = std::move(waiting_[index]);
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
+    UniqueFd link = std::move(sockets_[index]);
+    sockets_.erase(sockets_.begin() + static_cast<std::ptrdiff_t>(index));
     const auto frame = receive_frame(link);
     if (!frame) return;
     try {
@@ -129,39 +136,49 @@ class Door {
     }
   }
 
+  /// A rank that has said hello says nothing more here: that it can be heard means that it has ended.
+  [[noreturn]] void lost(int rank) const {
+    throw PeerLost(
+        rank, fmt::format("rank {} (process {}) ended while the ranks were meeting; its own output may say why", rank,
+                          hellos_[static_cast<std::size_t>(rank)].process));
+  }
+
   void admit(const Hello& hello, UniqueFd link) {
-    const auto size = static_cast<int>(arrived_.size());
-    const bool fits = hello.size == size && hello.rank > 0 && hello.rank < size;
-    if (fits && !arrived_[static_cast<std::size_t>(hello.rank)]) {
-      arrived_[static_cast<std::size_t>(hello.rank)] = std::move(link);
+    const auto ranks = static_cast<int>(size());
+    const bool fits = hello.size == ranks && hello.rank > 0 && hello.rank < ranks;
+    const auto index = static_cast<std::size_t>(hello.rank);
+    if (fits && !sockets_[index]) {
+      sockets_[index] = std::move(link);
+      hellos_[index] = hello;
       return;
     }
     const std::string why =
         fits ? fmt::format("rank {} has come to the meeting '{}' already; start each rank once", hello.rank, meeting_)
              : fmt::format("rank {} of {} comes to a meeting of {} ranks; start all ranks with the same size",
-                           hello.rank, hello.size, size);
+                           hello.rank, hello.size, ranks);
     send_frame(link, encode(Failure{ErrorKind::engine, -1, why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
   }
 
   std::string meeting_;
-  std::vector<UniqueFd> waiting_;  ///< the listener, then those who have not spoken
-  std::vector<UniqueFd> arrived_;  ///< by rank
+  std::vector<Hello> hellos_;      ///< by rank
+  std::vector<UniqueFd> sockets_;  ///< the ranks that have arrived; the listener; those who have not spoken
 };
 
 }  // namespace
 
-std::vector<UniqueFd> gather(int size, const std::string& meeting, Deadline deadline) {
+Connected gather(int size, const std::string& meeting, Deadline deadline) {
   Door door(size, meeting);
   try {
     return door.gather(deadline);
   } catch (const Error& error) {
-    door.tell({error.kind(), -1, error.what()});
+    const auto* lost = dynamic_cast<const PeerLost*>(&error);
+    door.tell({error.kind(), lost != nullptr ? lost->rank() : -1, error.what()});
     throw;
   }
 }
 
-UniqueFd find(int rank, int size, const std::string& meeting, Deadline deadline) {
+Connected find(int rank, const std::string& meeting, Deadline deadline) {
   constexpr Duration pause = std::chrono::milliseconds(5);
   const Address address = address_of(meeting);
   while (true) {
@@ -171,12 +188,11 @@ UniqueFd find(int rank, int size, const std::string& meeting, Deadline deadline)
         throw EngineError(
             fmt::format("the meeting '{}' is held by a process of another user; give it another name", meeting));
       }
-      Hello hello;
-      hello.rank = rank;
-      hello.size = size;
-      hello.process = ::getpid();
-      if (send_frame(link, encode(Say::knock, hello), {}, deadline)) return link;
-    } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+      Connected connected;
+      connected.links.push_back(std::move(link));
+      return connected;
+    }
+    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
       throw EngineError(fmt::format("cannot go to the meeting '{}' ({})", meeting, system_error("connect", errno)));
     }
     if (deadline.expired()) {

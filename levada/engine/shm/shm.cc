@@ -37,16 +37,18 @@ void check_links(int rank, int size, const std::vector<UniqueFd>& links) {
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options) {
   check_place(rank, size);
   check_links(rank, size, links);
-  return make_engine(start(rank, size, std::move(links), options, Deadline::after(options.timeout)));
+  return make_engine(start(rank, size, {std::move(links), {}}, options, Deadline::after(options.timeout)));
 }
 
 std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, const Options& options) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(options.timeout);
-  std::vector<UniqueFd> links;
-  if (rank == 0) links = gather(size, meeting, deadline);
-  else links.push_back(find(rank, size, meeting, deadline));
-  return make_engine(start(rank, size, std::move(links), options, deadline));
+  Connected connected = rank == 0 ? gather(size, meeting, deadline) : find(rank, meeting, deadline);
+  return make_engine(start(rank, size, std::move(connected), options, deadline));
+}
+
+std::uint64_t trim(Engine& engine) {
+  return member_of(engine).trim();
 }
 
 std::vector<std::vector<UniqueFd>> make_links(int size) {

@@ -87,6 +87,8 @@ class Gathering {
   void collect(Say expected, const char* step, const std::function<void(int, ByteReader&, Frame&)>& use);
   void send(int rank, ByteView bytes, std::span<const int> fds = {});
   void send_all(ByteView bytes, std::span<const int> fds = {});
+  /// Who has ended by now is no longer the start's affair: all are watched.
+  void let_go();
   /// Nobody is to wait for a start that has failed.
   void tell(const Failure& failure) noexcept;
   void know(int rank, int process) { processes_[static_cast<std::size_t>(rank)] = process; }
@@ -138,6 +140,11 @@ void Gathering::send_all(ByteView bytes, std::span<const int> fds) {
   for (int rank = 1; rank < size(); ++rank) send(rank, bytes, fds);
 }
 
+void Gathering::let_go() {
+  const Bytes go = encode(Say::go);
+  for (int rank = 1; rank < size(); ++rank) send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_);
+}
+
 void Gathering::tell(const Failure& failure) noexcept {
   for (const UniqueFd& link : links_) {
     try {
@@ -147,7 +154,7 @@ void Gathering::tell(const Failure& failure) noexcept {
   }
 }
 
-std::vector<Hello> collect_hellos(Gathering& ranks, Hello mine) {
+std::vector<Hello> collect_hellos(Gathering& ranks, const Hello& mine) {
   std::vector<Hello> hellos(static_cast<std::size_t>(ranks.size()));
   ranks.collect(Say::hello, "arriving", [&](int rank, ByteReader& reader, Frame&) {
     const Hello hello = decode_hello(reader);
@@ -160,7 +167,6 @@ std::vector<Hello> collect_hellos(Gathering& ranks, Hello mine) {
     ranks.know(rank, hello.process);
     hellos[static_cast<std::size_t>(rank)] = hello;
   });
-  hellos[0] = mine;
   return hellos;
 }
 
@@ -184,26 +190,28 @@ void show_data(Gathering& ranks, const std::vector<UniqueFd>& files) {
   }
 }
 
-std::shared_ptr<Member> lead(Gathering& ranks, const Options& options) {
+std::shared_ptr<Member> lead(Gathering& ranks, std::vector<Hello> hellos, const Options& options) {
   const int size = ranks.size();
-  const std::vector<Hello> hellos = collect_hellos(ranks, introduce(0, size, options));
+  const Hello mine = introduce(0, size, options);
+  if (hellos.empty()) hellos = collect_hellos(ranks, mine);
+  hellos[0] = mine;
   const std::vector<std::uint64_t> memory = share_address_space(hellos);
   const UniqueFd control = make_memory_file("levada-control", Control::bytes(size));
   const int control_fd = control.get();
   ranks.send_all(encode_plan(memory), std::span(&control_fd, 1));
-  OwnData mine = make_own_data(memory[0]);
-  const std::vector<UniqueFd> files = collect_data(ranks, std::move(mine.shown));
+  OwnData own = make_own_data(memory[0]);
+  const std::vector<UniqueFd> files = collect_data(ranks, std::move(own.shown));
   show_data(ranks, files);
 
   HostMemory host{0, size, std::make_shared<const Mapping>(control, Control::bytes(size), Mapping::Access::write), {}};
-  host.data.push_back(std::move(mine.mapping));
+  host.data.push_back(std::move(own.mapping));
   for (int rank = 1; rank < size; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
     host.data.push_back(map_data(files[index], memory[index], rank));
   }
   auto member = std::make_shared<Member>(std::move(host));
   ranks.collect(Say::ready, "mapping each other's memory", [](int, ByteReader&, Frame&) {});
-  ranks.send_all(encode(Say::go));
+  ranks.let_go();
   return member;
 }
 
@@ -274,7 +282,7 @@ std::vector<UniqueFd> hear_data(Follower& link, std::size_t size) {
 }
 
 std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options& options) {
-  link.send(encode(Say::hello, introduce(rank, size, options)));
+  link.send(encode(introduce(rank, size, options)));
   std::vector<std::uint64_t> memory;
   UniqueFd control;
   link.hear(Say::plan, [&](ByteReader& reader, Frame& frame) {
@@ -320,14 +328,16 @@ std::shared_ptr<Member> told(Side& side, Call call) {
 
 }  // namespace
 
-std::shared_ptr<Member> start(int rank, int size, std::vector<UniqueFd> links, const Options& options,
-                              Deadline deadline) {
+std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline) {
   std::shared_ptr<Member> member;
   if (rank == 0) {
-    Gathering ranks(std::move(links), deadline);
-    member = told(ranks, [&] { return lead(ranks, options); });
+    Gathering ranks(std::move(connected.links), deadline);
+    for (std::size_t i = 0; i < connected.hellos.size(); ++i) {
+      ranks.know(static_cast<int>(i), connected.hellos[i].process);
+    }
+    member = told(ranks, [&] { return lead(ranks, std::move(connected.hellos), options); });
   } else {
-    Follower link(rank, std::move(links.front()), deadline);
+    Follower link(rank, std::move(connected.links.front()), deadline);
     member = told(link, [&] { return follow(link, rank, size, options); });
   }
   member->watch();

@@ -8,16 +8,23 @@
 #include "levada/base/unique_fd.h"
 #include "levada/engine/shm/member.h"
 #include "levada/engine/shm/shm.h"
+#include "levada/engine/shm/start_frames.h"
 
 namespace levada::shm {
 
-/// Collective. `links` as for join(). All ranks are alive, and watched by one another, when it returns.
-std::shared_ptr<Member> start(int rank, int size, std::vector<UniqueFd> links, const Options& options,
-                              Deadline deadline);
+/// Ranks that are connected to rank 0. `links` as for join(); `hellos` holds what they have said already: an entry a
+/// rank or none at all.
+struct Connected {
+  std::vector<UniqueFd> links;
+  std::vector<Hello> hellos;
+};
 
-/// Rank 0 of meet(): one connected socket to each other rank; entry 0 holds none.
-std::vector<UniqueFd> gather(int size, const std::string& meeting, Deadline deadline);
-/// The others: a socket to rank 0.
-UniqueFd find(int rank, int size, const std::string& meeting, Deadline deadline);
+/// Collective. All ranks are alive, and watched by one another, when it returns.
+std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
+
+/// Rank 0 of meet(): all other ranks, with their hellos.
+Connected gather(int size, const std::string& meeting, Deadline deadline);
+/// The others: a link to rank 0, which expects a hello.
+Connected find(int rank, const std::string& meeting, Deadline deadline);
 
 }  // namespace levada::shm

@@ -36,8 +36,8 @@ Bytes encode(Say say) {
   return head(say).take();
 }
 
-Bytes encode(Say say, const Hello& hello) {
-  ByteWriter writer = head(say);
+Bytes encode(const Hello& hello) {
+  ByteWriter writer = head(Say::hello);
   writer.put(hello.rank);
   writer.put(hello.size);
   writer.put(hello.process);

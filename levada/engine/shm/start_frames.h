@@ -12,14 +12,13 @@
 namespace levada::shm {
 
 enum class Say : std::uint8_t {
-  knock = 1,   ///< to rank 0, by a rank that meets it: who I am
-  hello = 2,   ///< to rank 0: who I am, how much memory I can use
-  plan = 3,    ///< from rank 0: how much memory each has; with the control file
-  data = 4,    ///< to rank 0: with my data file
-  peers = 5,   ///< from rank 0: some ranks' data files
-  ready = 6,   ///< to rank 0: I have mapped everything, and count as alive
-  go = 7,      ///< from rank 0: everybody does
-  failed = 8,  ///< either way: why this start comes to nothing
+  hello = 1,   ///< to rank 0: who I am, how much memory I can use
+  plan = 2,    ///< from rank 0: how much memory each has; with the control file
+  data = 3,    ///< to rank 0: with my data file
+  peers = 4,   ///< from rank 0: some ranks' data files
+  ready = 5,   ///< to rank 0: I have mapped everything, and count as alive
+  go = 6,      ///< from rank 0: everybody does
+  failed = 7,  ///< either way: why this start comes to nothing
 };
 
 struct Hello {
@@ -40,7 +39,7 @@ struct Failure {
 [[noreturn]] void raise(const Failure& failure);
 
 Bytes encode(Say say);
-Bytes encode(Say say, const Hello& hello);
+Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
 Bytes encode_peers(std::uint32_t first, std::uint32_t count);
 Bytes encode(const Failure& failure);

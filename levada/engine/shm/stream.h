@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/engine/engine.h"
 #include "levada/engine/shm/control.h"
 #include "levada/engine/shm/fifo.h"

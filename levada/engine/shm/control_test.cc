@@ -1,0 +1,124 @@
+#include "levada/engine/shm/control.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "levada/engine/shm/memory.h"
+
+namespace levada::shm {
+namespace {
+
+TEST(Ring, CarriesDescriptorsInOrderBetweenThreads) {
+  constexpr std::uint64_t count = 20'000;
+  const auto state = std::make_unique<Ring::State>();
+  std::thread producer([&] {
+    Ring ring(*state);
+    std::uint64_t sent = 0;
+    while (sent < count) {
+      if (*ring.room(sent) == 0) {
+        std::this_thread::yield();
+        continue;
+      }
+      Descriptor descriptor;
+      descriptor.key = sent * 3;
+      ring.push(sent, descriptor);
+    }
+  });
+  Ring ring(*state);
+  std::uint64_t received = 0;
+  while (received < count) {
+    const auto waiting = *ring.waiting(received);
+    if (waiting == 0) std::this_thread::yield();
+    for (std::uint64_t i = 0; i < waiting; ++i) EXPECT_EQ(ring.at(received + i).key, (received + i) * 3);
+    received += waiting;
+    ring.pop_to(received);
+  }
+  producer.join();
+}
+
+TEST(Ring, KnowsCountsThatCannotBe) {
+  const auto state = std::make_unique<Ring::State>();
+  Ring ring(*state);
+  state->head = Ring::capacity + 1;
+  EXPECT_FALSE(ring.waiting(0));
+  state->tail = 5;
+  EXPECT_FALSE(ring.room(4));
+}
+
+TEST(Return, GoesFromPublishedOverTakenToReturned) {
+  Word word{0};
+  Return state(word);
+  EXPECT_FALSE(state.take(1));
+  state.publish(1);
+  EXPECT_EQ(state.step(1), Return::published);
+  EXPECT_FALSE(state.give_back(1));
+  EXPECT_TRUE(state.take(1));
+  EXPECT_FALSE(state.take(1));
+  EXPECT_FALSE(state.drop(1));
+  EXPECT_TRUE(state.give_back(1));
+  EXPECT_EQ(state.step(1), Return::returned);
+}
+
+TEST(Return, OfAnEarlierMessageLeavesTheNextOneAlone) {
+  Word word{0};
+  Return state(word);
+  state.publish(1);
+  state.drop(1);
+  state.publish(2);
+  EXPECT_FALSE(state.drop(1));
+  EXPECT_FALSE(state.take(1));
+  EXPECT_EQ(state.step(2), Return::published);
+  EXPECT_EQ(state.step(1), Return::returned);
+}
+
+TEST(Board, NeverShowsHalfAStatus) {
+  const auto board = std::make_unique<Board>();
+  std::thread writer([&] {
+    for (int i = 0; i < 20'000; ++i) board->post(Status::make("step", i, i, std::string(200, char('a' + i % 26))));
+  });
+  std::int64_t last = -1;
+  while (last < 19'999) {
+    const Status status = board->read();
+    if (status.operation[0] == 0) continue;
+    ASSERT_EQ(status.step, status.waiting_for);
+    ASSERT_EQ(status.detail[0], char('a' + status.step % 26));
+    ASSERT_EQ(status.detail[199], status.detail[0]);
+    ASSERT_GE(status.step, last);
+    last = status.step;
+  }
+  writer.join();
+}
+
+TEST(Control, EveryRanksPartsLieApart) {
+  for (const int size : {1, 2, 8, 64, 1024}) {
+    EXPECT_GE(Control::slots(size), 4096U);
+    EXPECT_LT(Control::bytes(size), std::uint64_t{1} << 38);
+  }
+  constexpr int size = 3;
+  const Mapping memory(make_memory_file("control", Control::bytes(size)), Control::bytes(size), Mapping::Access::write);
+  const Control control(memory.data(), size);
+  for (int from = 0; from < size; ++from) {
+    control.page(from).doorbell = static_cast<std::uint32_t>(from + 1);
+    for (int to = 0; to < size; ++to) {
+      std::uint64_t sent = 0;
+      Descriptor descriptor;
+      descriptor.key = static_cast<std::uint64_t>(from * size + to);
+      control.ring(from, to).push(sent, descriptor);
+      control.returns(from, Control::slots(size) - 1, to).publish(static_cast<std::uint32_t>(from * size + to + 1));
+    }
+  }
+  for (int from = 0; from < size; ++from) {
+    EXPECT_EQ(control.page(from).doorbell, static_cast<std::uint32_t>(from + 1));
+    for (int to = 0; to < size; ++to) {
+      EXPECT_EQ(control.ring(from, to).at(0).key, static_cast<std::uint64_t>(from * size + to));
+      const auto returns = control.returns(from, Control::slots(size) - 1, to);
+      EXPECT_EQ(returns.step(static_cast<std::uint32_t>(from * size + to + 1)), Return::published);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada::shm

@@ -1,0 +1,252 @@
+// Ranks that are really killed.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/shm/forked_ranks.h"
+
+namespace levada::shm {
+namespace {
+
+constexpr Options small{.memory_bytes = std::size_t{64} << 20};
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+int number_from(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+/// Numbers that forked ranks and the test have in common.
+class Shared {
+ public:
+  Shared()
+      : numbers_(static_cast<std::atomic<std::int64_t>*>(
+            ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~Shared() { ::munmap(static_cast<void*>(numbers_), 4096); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  std::atomic<std::int64_t>& operator[](int i) const { return numbers_[i]; }
+
+ private:
+  std::atomic<std::int64_t>* numbers_;
+};
+
+std::int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch()).count();
+}
+
+std::set<std::string> names_in_dev_shm() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().filename().string().find("levada") != std::string::npos) names.insert(entry.path());
+  }
+  return names;
+}
+
+/// Everybody sends to everybody without end.
+[[noreturn]] void chatter(Engine& engine) {
+  std::vector<int> all;
+  for (int rank = 0; rank < engine.info().size; ++rank) all.push_back(rank);
+  std::vector<std::shared_ptr<Channel>> channels;
+  std::vector<Channel*> take;
+  for (const int from : all) {
+    channels.push_back(engine.open(from, all, 4));
+    take.push_back(channels.back().get());
+  }
+  Channel* const mine[] = {take[static_cast<std::size_t>(engine.info().rank)]};
+  std::optional<Block> block;
+  while (true) {
+    if (!block) block = engine.try_allocate(20'000);
+    if (block && engine.try_publish(*mine[0], *block, 20'000)) block.reset();
+    for (Channel* const channel : take) static_cast<void>(engine.try_take(*channel));
+    engine.wait({.take = take, .publish = mine}, soon());
+  }
+}
+
+/// Kills one of four ranks `delay` after they have been forked; says what did not go as it should.
+std::string kill_one(int victim, Duration delay, std::int64_t& slowest_us) {
+  constexpr int size = 4;
+  const Shared seen_at;
+  auto links = make_links(size);
+  test::ForkedRanks ranks(size, [&](int rank) {
+    auto mine = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    try {
+      chatter(*join(rank, size, std::move(mine), small));
+    } catch (const PeerLost& lost) {
+      seen_at[rank] = now_us();
+      throw EngineError(fmt::format("lost {}", lost.rank()));
+    }
+  });
+  links.clear();
+  std::this_thread::sleep_for(delay);
+  ranks.kill(victim);
+  const std::int64_t killed_at = now_us();
+  std::string wrong;
+  const auto endings = ranks.wait(soon());
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& ending = endings[static_cast<std::size_t>(rank)];
+    if (rank == victim) continue;
+    if (ending.error != fmt::format("lost {}", victim)) {
+      wrong +=
+          fmt::format("rank {} after rank {} was killed: '{}', signal {}\n", rank, victim, ending.error, ending.signal);
+    }
+    slowest_us = std::max(slowest_us, seen_at[rank] - killed_at);
+  }
+  return wrong;
+}
+
+TEST(Death, OfAnyRankAtAnyMomentIsSeenByAllOthers) {
+  const auto names = names_in_dev_shm();
+  std::mt19937 random(static_cast<unsigned>(number_from("LEVADA_SEED", 1)));
+  const int kills = number_from("LEVADA_KILLS", 12);
+  std::int64_t slowest_us = 0;
+  for (int i = 0; i < kills; ++i) {
+    const int victim = static_cast<int>(random() % 4);
+    // Half of them while the ranks start, which takes a few milliseconds.
+    const auto delay = std::chrono::microseconds(random() % (i % 2 == 0 ? 8'000 : 60'000));
+    ASSERT_EQ(kill_one(victim, delay, slowest_us), "") << "kill " << i << " after " << format_duration(delay);
+  }
+  std::cout << kills << " kills; the slowest was seen after " << slowest_us << " us\n";
+  EXPECT_LT(slowest_us, 10'000'000);
+  EXPECT_EQ(names_in_dev_shm(), names);
+}
+
+TEST(Death, OfAllRanksLeavesNothing) {
+  const auto names = names_in_dev_shm();
+  auto links = make_links(3);
+  test::ForkedRanks ranks(3, [&](int rank) {
+    auto mine = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    chatter(*join(rank, 3, std::move(mine), small));
+  });
+  links.clear();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (int rank = 0; rank < 3; ++rank) ranks.kill(rank);
+  for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.signal, SIGKILL);
+  EXPECT_EQ(names_in_dev_shm(), names);
+}
+
+TEST(Death, IsSeenLongBeforeTheMemoryIsGone) {
+  const std::size_t bytes = static_cast<std::size_t>(number_from("LEVADA_HELD_MB", 256)) << 20;
+  const Shared at;
+  auto links = make_links(3);
+  test::ForkedRanks ranks(3, [&](int rank) {
+    auto mine = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    const auto engine = join(rank, 3, std::move(mine));
+    const auto channel = engine->open(2, {0, 1}, 1);
+    if (rank == 2) {
+      const Block held = allocate(*engine, bytes, soon(), "test");
+      publish(*engine, *channel, allocate(*engine, 1, soon(), "test"), 1, soon(), "test");
+      engine->wait({.publish = std::vector<Channel*>{channel.get()}}, soon());
+      at[2] = now_us();
+      ::raise(SIGKILL);
+    }
+    static_cast<void>(take(*engine, *channel, soon(), "test"));
+    try {
+      static_cast<void>(take(*engine, *channel, soon(), "test"));
+    } catch (const PeerLost& lost) {
+      at[rank] = now_us();
+      if (lost.rank() == 2) return;
+    }
+    throw EngineError("the death of rank 2 was not seen");
+  });
+  links.clear();
+  const auto endings = ranks.wait();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(endings[static_cast<std::size_t>(rank)].error, "");
+    EXPECT_LT(at[rank] - at[2], 10'000'000);
+    std::cout << "rank " << rank << " saw a rank die that held " << format_bytes(bytes) << " after " << at[rank] - at[2]
+              << " us\n";
+  }
+}
+
+TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
+  auto links = make_links(2);
+  test::ForkedRanks ranks(2, [&](int rank) {
+    auto mine = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    const auto engine = join(rank, 2, std::move(mine), small);
+    const auto channel = engine->open(1, {0}, 8);
+    if (rank == 1) {
+      for (int i = 0; i < 5; ++i) {
+        Block block = allocate(*engine, 100'000, soon(), "test");
+        std::fill_n(block.memory().data(), 100'000, static_cast<std::byte>(i));
+        publish(*engine, *channel, std::move(block), 100'000, soon(), "test");
+      }
+      ::raise(SIGKILL);
+    }
+    // Only once the death is known are the messages taken.
+    try {
+      engine->wait({}, soon());
+      throw EngineError("the death was not seen");
+    } catch (const PeerLost&) {
+    }
+    std::vector<Lease> leases;
+    for (int i = 0; i < 5; ++i) leases.push_back(engine->try_take(*channel).value());
+    try {
+      static_cast<void>(engine->try_take(*channel));
+      throw EngineError("a sixth message came");
+    } catch (const PeerLost&) {
+    }
+    for (int i = 0; i < 5; ++i) {
+      const ByteView bytes = leases[static_cast<std::size_t>(i)].bytes;
+      const bool whole = bytes.size() == 100'000 && std::all_of(bytes.begin(), bytes.end(), [&](std::byte byte) {
+                           return byte == static_cast<std::byte>(i);
+                         });
+      if (!whole) throw EngineError(fmt::format("message {} is not what was sent", i));
+    }
+  });
+  links.clear();
+  EXPECT_EQ(ranks.wait()[0].error, "");
+}
+
+TEST(Death, OfATakerGivesTheSenderItsMemoryBack) {
+  constexpr std::size_t part = 20 << 20;  // three of them fill the memory
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto both = engine->open(0, {1, 2}, 4);
+    if (rank == 2) {
+      const auto go = engine->open(0, {2}, 1);
+      const auto lease = take(*engine, *both, soon(), "test");
+      static_cast<void>(take(*engine, *go, soon(), "test"));
+      ::raise(SIGKILL);
+    }
+    const auto living = engine->subgroup(std::vector<int>{0, 1}, "living");
+    if (rank == 1) {
+      for (int i = 0; i < 3; ++i) static_cast<void>(take(*engine, *both, soon(), "test"));
+    } else {
+      for (int i = 0; i < 3; ++i) {
+        publish(*engine, *both, allocate(*engine, part, soon(), "test"), 1, soon(), "test");
+      }
+      if (engine->try_allocate(part)) throw EngineError("there should be no memory left");
+      const auto go = engine->open(0, {2}, 1);
+      publish(*engine, *go, allocate(*engine, 1, soon(), "test"), 1, soon(), "test");
+      // Two messages that rank 2 has not taken, and the one that it holds, come back with its death.
+      static_cast<void>(allocate(*living, 3 * part, soon(), "test"));
+    }
+    agree(*living, {}, soon(), "test");
+  };
+  EXPECT_EQ(test::run_forked(3, body, small), "rank 2 (signal 9): \n");
+}
+
+}  // namespace
+}  // namespace levada::shm

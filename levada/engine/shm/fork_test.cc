@@ -1,0 +1,79 @@
+// What a forked child may do with what it inherits: nothing.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/shm/forked_ranks.h"
+
+namespace levada::shm {
+namespace {
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+int status_of_child(const std::function<int()>& body) {
+  const int process = ::fork();
+  if (process == 0) ::_exit(body());
+  int status = -1;
+  ::waitpid(process, &status, 0);
+  return status;
+}
+
+bool refuses(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const EngineError&) {
+    return true;
+  }
+  return false;
+}
+
+TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
+  const auto body = [](std::shared_ptr<Engine> engine) {
+    auto channel = engine->open(0, {0}, 2);
+    publish(*engine, *channel, allocate(*engine, 100, soon(), "test"), 100, soon(), "test");
+    std::optional<Lease> lease = take(*engine, *channel, soon(), "test");
+    std::optional<Block> block = engine->try_allocate(100);
+    std::byte* const memory = block->memory().data();
+    const int status = status_of_child([&] {
+      const bool all_refused =
+          refuses([&] { engine->post({}); }) && refuses([&] { engine->try_allocate(1); }) &&
+          refuses([&] { engine->try_take(*channel); }) && refuses([&] { engine->try_publish(*channel, *block, 1); }) &&
+          refuses([&] { engine->open(0, {0}, 1); }) && refuses([&] { engine->subgroup(std::vector<int>{0}, "x"); }) &&
+          refuses([&] { engine->wait({}, soon()); }) && refuses([&] { engine->wake(); });
+      engine->abort("a child must not");
+      lease.reset();
+      block.reset();
+      channel.reset();
+      engine.reset();
+      return all_refused ? 0 : 1;
+    });
+    if (status != 0) throw EngineError("the child's calls were not all refused");
+    const auto holders = engine->holders(*channel);
+    if (holders.size() != 1 || holders[0].leased != 1) throw EngineError("the child gave back the parent's lease");
+    if (engine->try_allocate(100)->memory().data() == memory) throw EngineError("the child gave back a block");
+    publish(*engine, *channel, *std::move(block), 1, soon(), "test");
+    if (take(*engine, *channel, soon(), "test")->bytes.data() != memory) throw EngineError("the block is another");
+  };
+  EXPECT_EQ(test::run_forked(1, body, {.memory_bytes = 1 << 20}), "");
+}
+
+TEST(Fork, OfAChildThatEndsIsNoDeath) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    static_cast<void>(status_of_child([] { return 0; }));
+    agree(*engine, {}, soon(), "test");
+    if (engine->wait({}, Deadline::after(std::chrono::milliseconds(20))) != Woken::timeout) {
+      throw EngineError("something happened");
+    }
+    agree(*engine, {}, soon(), "test");
+  };
+  EXPECT_EQ(test::run_forked(2, body, {.memory_bytes = 1 << 20}), "");
+}
+
+}  // namespace
+}  // namespace levada::shm

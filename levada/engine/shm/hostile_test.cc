@@ -1,0 +1,223 @@
+// Control memory and sockets in which somebody has written nonsense.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/shm/forked_ranks.h"
+#include "levada/engine/shm/frames.h"
+#include "levada/engine/shm/shm_engine.h"
+#include "levada/engine/shm/start_frames.h"
+
+namespace levada::shm {
+namespace {
+
+constexpr std::size_t memory_bytes = 1 << 20;
+
+/// Rank 0 of two, with the second rank's pen in the test's hand.
+class Victim {
+ public:
+  Victim() : memories_(test::share_in_process(2, memory_bytes)), control_(memories_[0].control->data(), 2) {
+    auto member = std::make_shared<Member>(memories_[0]);
+    engine_ = make_engine(std::move(member));
+    channel_ = engine_->open(0, {0, 1}, 4);
+  }
+
+  Engine& engine() { return *engine_; }
+  Channel& channel() { return *channel_; }
+  const Control& control() const { return control_; }
+  void push(const Descriptor& descriptor) {
+    control_.ring(1, 0).push(sent_, descriptor);
+    control_.page(0).pending[0].fetch_or(2);
+  }
+  std::string complaint() {
+    try {
+      engine_->post({});
+    } catch (const CorruptMessage& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+ private:
+  std::vector<HostMemory> memories_;
+  Control control_;
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Channel> channel_;
+  std::uint64_t sent_ = 0;
+};
+
+Descriptor message(std::uint64_t offset, std::uint64_t bytes, std::uint32_t slot = 0) {
+  Descriptor descriptor;
+  descriptor.key = 99;
+  descriptor.offset = offset;
+  descriptor.bytes = bytes;
+  descriptor.slot = slot;
+  descriptor.generation = 1;
+  return descriptor;
+}
+
+TEST(Hostile, DescriptorsThatPointOutsideAreRefused) {
+  const Descriptor wrong[] = {
+      message(0, 0),
+      message(memory_bytes, 1),
+      message(0, memory_bytes + 1),
+      message(memory_bytes - 10, 11),
+      message(~std::uint64_t{0}, 2),
+      message(1, ~std::uint64_t{0}),
+      message(0, 1, Control::slots(2)),
+      message(0, 1, ~std::uint32_t{0}),
+  };
+  for (const Descriptor& descriptor : wrong) {
+    Victim victim;
+    victim.push(descriptor);
+    EXPECT_NE(victim.complaint().find("rank 1"), std::string::npos)
+        << descriptor.offset << " " << descriptor.bytes << " " << descriptor.slot;
+  }
+}
+
+TEST(Hostile, DescriptorsOfUnknownKindsAreRefused) {
+  for (const unsigned kind : {0U, 6U, 15U}) {
+    Victim victim;
+    Descriptor descriptor;
+    descriptor.kind = static_cast<Descriptor::Kind>(kind);
+    victim.push(descriptor);
+    EXPECT_NE(victim.complaint(), "") << kind;
+  }
+}
+
+TEST(Hostile, RingCountsThatCannotBeAreRefused) {
+  Victim victim;
+  std::uint64_t sent = 100'000;
+  victim.control().ring(1, 0).push(sent, message(0, 1));
+  victim.control().page(0).pending[0].fetch_or(2);
+  EXPECT_NE(victim.complaint(), "");
+}
+
+TEST(Hostile, ATakenCountThatCannotBeIsRefused) {
+  Victim victim;
+  victim.control().ring(0, 1).pop_to(77);
+  Block block = allocate(victim.engine(), 10, Deadline::now(), "test");
+  EXPECT_THROW(publish(victim.engine(), victim.channel(), std::move(block), 10,
+                       Deadline::after(std::chrono::seconds(10)), "test"),
+               CorruptMessage);
+}
+
+TEST(Hostile, AMessageThatWasNeverPublishedIsRefusedWhenTaken) {
+  Victim victim;
+  const auto theirs = victim.engine().open(1, {0}, 1);
+  // The channel's key is not told to anybody: what another one sends there is found out by a real peer's first message.
+  victim.push(message(0, 1));
+  EXPECT_EQ(victim.complaint(), "");
+  EXPECT_FALSE(victim.engine().try_take(*theirs));
+}
+
+TEST(Hostile, ReturnsInDisorderCountAsReturned) {
+  Victim victim;
+  Block block = allocate(victim.engine(), 10, Deadline::now(), "test");
+  publish(victim.engine(), victim.channel(), std::move(block), 10, Deadline::now(), "test");
+  for (std::uint32_t slot = 0; slot < 10; ++slot) victim.control().returns(0, slot, 1).publish(12345);
+  static_cast<void>(victim.engine().try_take(victim.channel()));
+  EXPECT_TRUE(victim.engine().holders(victim.channel()).empty());
+}
+
+TEST(Hostile, RandomDescriptorsNeverDoHarm) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 50; ++round) {
+    Victim victim;
+    std::string complaint;
+    for (int i = 0; i < 200 && complaint.empty(); ++i) {
+      Descriptor descriptor = message(random() % 4 == 0 ? random() : random() % memory_bytes, random() % 1000, 0);
+      descriptor.key = random() % 4;
+      descriptor.slot = static_cast<std::uint32_t>(random() % 3 == 0 ? random() : random() % 100);
+      descriptor.kind = static_cast<Descriptor::Kind>(random() % 64 == 0 ? random() % 16 : 1 + random() % 5);
+      victim.push(descriptor);
+      complaint = victim.complaint();
+    }
+  }
+}
+
+// ---- the start
+
+/// What join() of rank 0 of two throws when `speak` has said something on the other end of its link.
+std::string start_with(const std::function<void(const UniqueFd&)>& speak) {
+  auto [mine, theirs] = make_socket_pair();
+  speak(theirs);
+  std::vector<UniqueFd> links(2);
+  links[1] = std::move(mine);
+  try {
+    static_cast<void>(
+        join(0, 2, std::move(links), {.memory_bytes = memory_bytes, .timeout = std::chrono::milliseconds(50)}));
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", error.name(), error.what());
+  }
+  return "started";
+}
+
+void say(const UniqueFd& socket, ByteView bytes) {
+  ASSERT_TRUE(send_frame(socket, bytes, {}, Deadline::now()));
+}
+
+TEST(Start, WithoutAnAnswerNamesWhoDidNotArrive) {
+  const auto what = start_with([](const UniqueFd&) {});
+  EXPECT_EQ(what.substr(0, 31), "Timeout: rank 0 waited for rank");
+  EXPECT_NE(what.find("rank 1"), std::string::npos) << what;
+}
+
+TEST(Start, WithALinkThatEndsNamesWhoIsLost) {
+  auto [mine, theirs] = make_socket_pair();
+  theirs = UniqueFd();
+  std::vector<UniqueFd> links(2);
+  links[1] = std::move(mine);
+  try {
+    static_cast<void>(join(0, 2, std::move(links)));
+    FAIL();
+  } catch (const PeerLost& lost) {
+    EXPECT_EQ(lost.rank(), 1);
+  }
+}
+
+TEST(Start, RefusesWhatIsNoHello) {
+  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, as_bytes("GET / HTTP/1.1")); }).substr(0, 11), "EngineError");
+  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode(Say::ready)); }).substr(0, 11), "EngineError");
+  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode_plan({1, 2})); }).substr(0, 11), "EngineError");
+  Bytes cut = encode(Hello{.rank = 1, .size = 2});
+  cut.resize(cut.size() - 1);
+  EXPECT_EQ(start_with([&](const UniqueFd& s) { say(s, cut); }).substr(0, 14), "CorruptMessage");
+}
+
+TEST(Start, RefusesAnotherVersion) {
+  Bytes hello = encode(Hello{.rank = 1, .size = 2});
+  hello[8] = std::byte{200};
+  const auto what = start_with([&](const UniqueFd& s) { say(s, hello); });
+  EXPECT_NE(what.find("same Levada on all ranks"), std::string::npos) << what;
+}
+
+TEST(Start, RefusesAnotherSizeOrRank) {
+  const auto size = start_with([](const UniqueFd& s) { say(s, encode(Hello{.rank = 1, .size = 3})); });
+  EXPECT_NE(size.find("same size"), std::string::npos) << size;
+  const auto rank = start_with([](const UniqueFd& s) { say(s, encode(Hello{.rank = 0, .size = 2})); });
+  EXPECT_NE(rank.find("rank of its own"), std::string::npos) << rank;
+}
+
+TEST(Start, TellsTheOthersWhyItFailed) {
+  const auto what = start_with([](const UniqueFd& s) {
+    say(s, encode(Failure{ErrorKind::engine, -1, "no memory on rank 1"}));
+  });
+  EXPECT_EQ(what, "EngineError: no memory on rank 1");
+}
+
+TEST(Start, RefusesLinksThatCannotWork) {
+  EXPECT_THROW(join(0, 2, {}), InvalidArgument);
+  EXPECT_THROW(join(2, 2, {}), InvalidArgument);
+  std::vector<UniqueFd> links;
+  links.emplace_back(::dup(0));
+  EXPECT_THROW(join(1, 2, std::move(links)), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace levada::shm

@@ -1,0 +1,157 @@
+// How much memory messages take, and what happens when there is none.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/shm/forked_ranks.h"
+#include "levada/engine/shm/shm_engine.h"
+
+namespace levada::shm {
+namespace {
+
+constexpr std::size_t mib = 1 << 20;
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+
+void expect(bool holds, const std::string& sentence) {
+  if (!holds) throw EngineError("it does not hold that " + sentence);
+}
+
+std::shared_ptr<Engine> alone(std::size_t memory_bytes, std::function<MemoryLimits()> limits) {
+  auto memory = test::share_in_process(1, memory_bytes);
+  auto member = std::make_shared<Member>(std::move(memory[0]), std::move(limits));
+  member->watch();
+  return make_engine(std::move(member));
+}
+
+TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    constexpr int messages = 100'000;
+    const auto channel = engine->open(0, {0, 1}, 4);
+    std::mt19937 random(3);
+    for (int i = 0; i < messages; ++i) {
+      const std::size_t bytes = 1 + random() % (i % 100 == 0 ? mib : 60'000);
+      if (engine->info().rank == 0) {
+        publish(*engine, *channel, allocate(*engine, bytes, soon(), "test"), bytes, soon(), "test");
+      }
+      expect(take(*engine, *channel, soon(), "test")->bytes.size() == bytes, "each message has its own size");
+    }
+    agree(*engine, {}, soon(), "test");
+    const std::uint64_t held = trim(*engine);
+    expect(held <= 16 * mib,
+           fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
+    // But for what a peer gave back in between: the few bytes with which the ranks agreed.
+    expect(trim(*engine) <= mib / 16, "what was given back is not given back again");
+  };
+  EXPECT_EQ(test::run_forked(2, body), "");
+}
+
+TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    constexpr std::size_t bytes = 300 * mib + 17;
+    const auto channel = engine->open(1, {0}, 1);
+    if (engine->info().rank == 1) {
+      Block block = allocate(*engine, bytes, soon(), "test");
+      block.memory()[bytes - 1] = std::byte{42};
+      publish(*engine, *channel, std::move(block), bytes, soon(), "test");
+    } else {
+      const auto lease = take(*engine, *channel, soon(), "test");
+      expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42}, "all of it arrives");
+    }
+    agree(*engine, {}, soon(), "test");
+    expect(engine->info().rank == 0 || trim(*engine) >= bytes, "it can be given back to the system");
+  };
+  EXPECT_EQ(test::run_forked(2, body), "");
+}
+
+TEST(Memory, ThatIsFullIsWaitedFor) {
+  const auto engine = alone(mib, [] { return memory_limits(); });
+  Block first = *engine->try_allocate(mib / 2);
+  const Block second = *engine->try_allocate(mib / 2);
+  EXPECT_FALSE(engine->try_allocate(1));
+  EXPECT_EQ(engine->wait({.allocate = 1}, Deadline::now()), Woken::timeout);
+  first = Block();
+  EXPECT_EQ(engine->wait({.allocate = mib / 2}, soon()), Woken::ready);
+  EXPECT_TRUE(engine->try_allocate(mib / 2));
+}
+
+TEST(Memory, BeyondWhatThereCanEverBeIsRefusedWithTheLimit) {
+  const auto engine = alone(mib, [] { return memory_limits(); });
+  try {
+    static_cast<void>(engine->try_allocate(mib + 1));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("1.0 MiB"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Memory, IsNotTakenBeyondAControlGroupsLimit) {
+  std::uint64_t available = 1000 * mib;
+  const auto engine = alone(1000 * mib, [&] { return MemoryLimits{1000 * mib, available}; });
+  EXPECT_THROW(static_cast<void>(engine->try_allocate(990 * mib)), InvalidArgument);
+  available = 60 * mib;
+  EXPECT_FALSE(engine->try_allocate(40 * mib));
+  const auto within = engine->try_allocate(10 * mib);
+  EXPECT_TRUE(within);
+  available = 200 * mib;
+  EXPECT_EQ(engine->wait({.allocate = 40 * mib}, soon()), Woken::ready);
+}
+
+TEST(Memory, GivesItsPoolBackBeforeItRefuses) {
+  std::uint64_t available = 100 * mib;
+  std::uint64_t given_back = 0;
+  const auto engine = alone(1000 * mib, [&] { return MemoryLimits{1000 * mib, available + given_back}; });
+  std::vector<Block> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(*engine->try_allocate(8 * mib));
+  available = 20 * mib;
+  for (int i = 0; i < 8; i += 2) blocks[static_cast<std::size_t>(i)] = Block();
+  EXPECT_FALSE(engine->try_allocate(30 * mib));
+  EXPECT_EQ(trim(*engine), 0U) << "the pool should have gone back already";
+}
+
+TEST(Memory, FitsIntoALimitedAddressSpaceAndFileSize) {
+  const auto body = [](int /*rank*/) {
+    const rlimit address{std::size_t{4} << 30, RLIM_INFINITY};
+    const rlimit file{64 * mib, RLIM_INFINITY};
+    expect(::setrlimit(RLIMIT_FSIZE, &file) == 0, "the file size can be limited");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    expect(::setrlimit(RLIMIT_AS, &address) == 0, "the address space can be limited");
+#else
+    static_cast<void>(address);
+#endif
+    const auto engine = join(0, 1, std::move(make_links(1)[0]));
+    expect(engine->try_allocate(64 * mib).has_value(), "the engine has what the limits allow");
+  };
+  test::ForkedRanks ranks(1, body);
+  EXPECT_EQ(ranks.wait()[0].error, "");
+}
+
+TEST(Memory, OfALeaseOutlivesBothEnds) {
+  const auto body = [](const std::shared_ptr<Engine>& passed) {
+    auto engine = passed;
+    auto channel = engine->open(0, {0, 1}, 2);
+    if (engine->info().rank == 0) {
+      Block block = allocate(*engine, 5000, soon(), "test");
+      std::memset(block.memory().data(), 7, 5000);
+      publish(*engine, *channel, std::move(block), 5000, soon(), "test");
+    }
+    const Lease lease = *take(*engine, *channel, soon(), "test");
+    agree(*engine, {}, soon(), "test");
+    channel.reset();
+    engine.reset();
+    expect(lease.bytes[4999] == std::byte{7}, "a lease shows its message after the engine has gone");
+  };
+  EXPECT_EQ(test::run_forked(2, [&](std::shared_ptr<Engine> engine) { body(std::move(engine)); }), "");
+}
+
+}  // namespace
+}  // namespace levada::shm
