@@ -25,22 +25,6 @@ function(levada_add_module_tests module)
   endif()
 endfunction()
 
-# What nearly every test includes, compiled once for all of them.
-function(levada_precompile test)
-  if(NOT TARGET levada_test_headers)
-    # A program, as the tests are: compilers take precompiled headers only where all flags are equal.
-    set(source ${PROJECT_BINARY_DIR}/tests/test_headers.cc)
-    file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
-    add_executable(levada_test_headers ${source})
-    levada_configure(levada_test_headers)
-    target_link_libraries(levada_test_headers PRIVATE levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest
-                                                      GTest::gmock)
-    target_precompile_headers(levada_test_headers PRIVATE <fmt/format.h> <gmock/gmock.h> <gtest/gtest.h> <functional>
-                              <map> <memory> <string> <thread> <vector>)
-  endif()
-  target_precompile_headers(${test} REUSE_FROM levada_test_headers)
-endfunction()
-
 # levada_add_test(name SOURCES a.cc ... [RANKS 1 2 4] [TIMEOUT seconds] [LABELS l...])
 # A GoogleTest program. With RANKS it is run once for each number, which stands in the environment as LEVADA_TEST_RANKS.
 function(levada_add_test name)
@@ -52,9 +36,6 @@ function(levada_add_test name)
   levada_configure(${name})
   target_link_libraries(${name} PRIVATE levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest GTest::gmock
                                         GTest::gtest_main)
-  if(LEVADA_TEST_PCH)
-    levada_precompile(${name})
-  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(NOT arg_RANKS)
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)

@@ -1,0 +1,151 @@
+#include "levada/cli/cli.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <numeric>
+#include <optional>
+
+#include "levada/base/error.h"
+#include "levada/cli/command.h"
+#include "levada/cli/speaker.h"
+#include "levada/launch/launch.h"
+
+namespace levada::cli {
+namespace {
+
+constexpr int failed = 1;
+constexpr int bad_usage = 2;
+
+/// A command that is no rank ends at once on Ctrl-C, with the status that shells give.
+void end_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) { ::_exit(128 + signal); };
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* each : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(each->get_name());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string unknown_subcommand(const CLI::App& app, const std::string& name) {
+  for (const auto* each : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (edit_distance(name, each->get_name()) <= 2) {
+      return fmt::format("there is no subcommand {}; did you mean {}?", name, each->get_name());
+    }
+  }
+  return fmt::format("there is no subcommand {}; there are {}", name, subcommand_names(app));
+}
+
+/// One sentence on what is wrong with the arguments.
+std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
+                           const std::vector<std::string>& arguments) {
+  const auto parsed = app.get_subcommands();
+  if (parsed.empty() && !arguments.empty() && !arguments.front().starts_with("-")) {
+    return unknown_subcommand(app, arguments.front());
+  }
+  std::string what = error.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const auto extras = app.remaining(true);
+    const bool option = !extras.empty() && extras.front().starts_with("-");
+    if (option) what = fmt::format("there is no option {}", extras.front());
+    else if (!extras.empty()) what = fmt::format("{} is one argument too many", extras.front());
+  }
+  const auto command = parsed.empty() ? std::string("levada") : "levada " + parsed.front()->get_name();
+  return fmt::format("{}; see {} --help", what, command);
+}
+
+/// Parses the arguments; an exit status where that is all there is to do.
+std::optional<int> parse(CLI::App& app, const Chosen& chosen) {
+  if (chosen.arguments.empty()) {
+    print(app.help());
+    return bad_usage;
+  }
+  try {
+    auto reversed = chosen.arguments;
+    std::reverse(reversed.begin(), reversed.end());
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    const auto parsed = app.get_subcommands();
+    print((parsed.empty() ? &app : parsed.front())->help(parsed.empty() ? "" : "levada"));
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    print(fmt::format("{}\n", version.what()));
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    if (is_speaker()) complain(usage_sentence(app, error, chosen.arguments));
+    return bad_usage;
+  }
+  return {};
+}
+
+int run_action(const Chosen& chosen) {
+  try {
+    return chosen.action();
+  } catch (const PeerLost& error) {
+    tell_failure(error.kind(), error.what(), error.rank());
+  } catch (const Error& error) {
+    tell_failure(error.kind(), error.what());
+    if (error.kind() == ErrorKind::invalid_argument) return bad_usage;
+  } catch (const std::bad_alloc&) {
+    tell_failure(ErrorKind::engine, "there is no memory left; levada doctor shows the limits");
+  } catch (const std::exception& error) {
+    tell_failure(ErrorKind::engine, error.what());
+  }
+  return failed;
+}
+
+int run_arguments(Chosen chosen) {
+  CLI::App app("Levada: one reader loads; each rank receives exactly the bytes it needs, once.", "levada");
+  app.set_version_flag("--version", "levada " LEVADA_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Example:\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
+      "levada SUBCOMMAND --help tells more, with an example each.");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
+  add_feed(app, chosen);
+  add_plan(app, chosen);
+  add_doctor(app, chosen);
+  add_bench(app, chosen);
+  if (const auto status = parse(app, chosen)) return *status;
+  return run_action(chosen);
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv) {
+  constexpr int output_closed = 128 + SIGPIPE;
+  try {
+    if (!in_job()) end_on_signals();
+    return run_arguments({.action = {}, .arguments = {argv + std::min(argc, 1), argv + argc}});
+  } catch (const OutputClosed&) {
+    std::signal(SIGPIPE, SIG_DFL);
+    std::raise(SIGPIPE);
+    return output_closed;
+  } catch (const std::exception& error) {
+    complain(error.what());
+    return failed;
+  }
+}
+
+}  // namespace levada::cli

@@ -1,0 +1,38 @@
+// What the subcommands have in common. A subcommand is a file with an add_...() that declares its options and leaves,
+// once they are parsed, what it does in a Chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/report/style.h"
+
+namespace levada::cli {
+
+/// The subcommand that the arguments name: gives the exit status, throws levada::Error.
+struct Chosen {
+  std::function<int()> action;
+  std::vector<std::string> arguments;  ///< the whole command line after the program's name
+};
+
+void add_feed(CLI::App& app, Chosen& chosen);
+void add_plan(CLI::App& app, Chosen& chosen);
+void add_doctor(CLI::App& app, Chosen& chosen);
+void add_bench(CLI::App& app, Chosen& chosen);
+
+/// Nobody reads standard output any more: the command ends quietly.
+struct OutputClosed {};
+
+/// Writes all of `text` to standard output. Throws EngineError where it cannot be written, OutputClosed where nobody
+/// reads it.
+void print(std::string_view text);
+/// How standard output is marked up.
+report::Style output_style();
+
+/// For a failure of several ranks of which one is to speak: writes "levada: <message>" to standard error.
+void complain(std::string_view message);
+
+}  // namespace levada::cli

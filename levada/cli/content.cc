@@ -1,0 +1,37 @@
+#include "levada/cli/content.h"
+
+#include <algorithm>
+
+#include "levada/tree/codec.h"
+#include "levada/tree/schema.h"
+
+namespace levada::cli {
+
+void Content::add(const Tree& batch) {
+  const auto flat = flatten(batch);
+  for (const auto& spec : flat.schema.leaves()) {
+    if (spec.kind != LeafKind::tensor) continue;
+    const auto& tensor = batch.tensor(spec.path);
+    auto& field = field_at(spec.path);
+    field.dtype = tensor.dtype();
+    field.shape = tensor.shape();
+    add_to_digest(field.digest, tensor);
+  }
+}
+
+Content::Field& Content::field_at(const std::string& path) {
+  const auto found =
+      std::find_if(fields_.begin(), fields_.end(), [&](const Field& field) { return field.path == path; });
+  if (found != fields_.end()) return *found;
+  return fields_.emplace_back(Field{path, {}, {}, {}});
+}
+
+std::vector<report::FieldReport> Content::fields() const {
+  std::vector<report::FieldReport> reports;
+  for (const auto& field : fields_) {
+    reports.push_back({field.path, field.digest.hex(), field.dtype.name(), {field.shape.begin(), field.shape.end()}});
+  }
+  return reports;
+}
+
+}  // namespace levada::cli

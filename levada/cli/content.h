@@ -1,0 +1,33 @@
+// A running digest of each field of a row of batches.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "levada/base/hash.h"
+#include "levada/report/feed_report.h"
+#include "levada/tree/tree.h"
+
+namespace levada::cli {
+
+/// Takes in batches; one thread at a time.
+class Content {
+ public:
+  /// Adds every tensor of `batch`.
+  void add(const Tree& batch);
+  /// The fields in the order in which they first came.
+  std::vector<report::FieldReport> fields() const;
+
+ private:
+  struct Field {
+    std::string path;
+    DType dtype;
+    Shape shape;
+    Digest digest;
+  };
+  Field& field_at(const std::string& path);
+
+  std::vector<Field> fields_;
+};
+
+}  // namespace levada::cli

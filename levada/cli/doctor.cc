@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "levada/base/bytes.h"
+#include "levada/cli/command.h"
+#include "levada/cli/machine.h"
+#include "levada/launch/launch.h"
+#include "levada/report/table.h"
+
+namespace levada::cli {
+namespace {
+
+std::string cores_text(const Machine& machine) {
+  if (!machine.core_quota) return fmt::format("{}", machine.cores);
+  return fmt::format("{}, of which the control group allows {:.3g}", machine.cores, *machine.core_quota);
+}
+
+std::string memory_text(const Machine& machine) {
+  auto text = format_bytes(machine.memory);
+  if (machine.memory_limit < machine.memory) {
+    text += fmt::format(", of which the control group allows {}", format_bytes(machine.memory_limit));
+  }
+  return text + fmt::format("; {} available", format_bytes(machine.memory_available));
+}
+
+std::string machine_table(const Machine& machine) {
+  report::Table table({{"what", report::Table::Align::left}, {"here", report::Table::Align::left}});
+  table.add_row({"engines", fmt::format("{}", fmt::join(launch::engines(), ", "))});
+  table.add_row({"kernel", machine.kernel});
+  table.add_row({"cores", cores_text(machine)});
+  table.add_row({"memory", memory_text(machine)});
+  table.add_row({"control groups", machine.cgroups});
+  table.add_row({"memory files", machine.memory_files ? "yes" : "refused"});
+  table.add_row({"shared huge pages", machine.shmem_huge_pages});
+  table.add_row({"lockable memory", machine.memlock ? format_bytes(*machine.memlock) : "unlimited"});
+  table.add_row({"open files", fmt::format("{}", machine.open_files)});
+  table.add_row({"PAGEMAP_SCAN", machine.pagemap_scan});
+  table.add_row({"copying", fmt::format("{:.1f} GB/s on one core", machine.copy_gb_s)});
+  table.add_row({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
+  return table.to_string(output_style(), "  ");
+}
+
+std::string as_text(const Machine& machine, const std::vector<std::string>& advice) {
+  auto text = output_style().bold("This machine, for ranks that share its memory") + "\n\n" + machine_table(machine);
+  text += "\n";
+  if (advice.empty()) return text + "  Nothing here limits speed.\n";
+  text += "  " + output_style().bold("What limits speed here, and how to lift it") + "\n";
+  for (const auto& sentence : advice) text += fmt::format("  - {}\n", sentence);
+  return text;
+}
+
+std::string as_json(const Machine& machine, const std::vector<std::string>& advice) {
+  const nlohmann::ordered_json json = {
+      {"engines", launch::engines()},
+      {"kernel", machine.kernel},
+      {"cores", machine.cores},
+      {"core_quota", machine.core_quota ? nlohmann::ordered_json(*machine.core_quota) : nullptr},
+      {"memory", machine.memory},
+      {"memory_limit", machine.memory_limit},
+      {"memory_available", machine.memory_available},
+      {"cgroups", machine.cgroups},
+      {"memfd", machine.memory_files},
+      {"shmem_huge_pages", machine.shmem_huge_pages},
+      {"memlock", machine.memlock ? nlohmann::ordered_json(*machine.memlock) : nullptr},
+      {"open_files", machine.open_files},
+      {"pagemap_scan", machine.pagemap_scan == "yes"},
+      {"copy_gb_s", machine.copy_gb_s},
+      {"wake_us", machine.wake_us},
+      {"advice", advice}};
+  return json.dump() + "\n";
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Chosen& chosen) {
+  auto json = std::make_shared<bool>(false);
+  auto* command = app.add_subcommand("doctor", "Say what this machine offers, what limits speed here, how to lift it");
+  command->add_flag("--json", *json, "Print one JSON object");
+  command->footer("Example:\n  levada doctor");
+  command->callback([json, &chosen] {
+    chosen.action = [json] {
+      const auto machine = examine_machine();
+      const auto advice = advice_for(machine);
+      print(*json ? as_json(machine, advice) : as_text(machine, advice));
+      return 0;
+    };
+  });
+}
+
+}  // namespace levada::cli

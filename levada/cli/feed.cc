@@ -1,0 +1,141 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "levada/base/error.h"
+#include "levada/cli/command.h"
+#include "levada/cli/feed_rank.h"
+#include "levada/cli/speaker.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/launch/launch.h"
+
+namespace levada::cli {
+namespace {
+
+constexpr int most_local_ranks = 256;
+
+void check(const FeedArguments& arguments) {
+  const auto known = launch::engines();
+  if (std::find(known.begin(), known.end(), arguments.engine) == known.end()) {
+    throw InvalidArgument(
+        fmt::format("there is no engine {} in this build; there are {}", arguments.engine, fmt::join(known, ", ")));
+  }
+  if (arguments.access != "read_only" && arguments.access != "copy") {
+    throw InvalidArgument(fmt::format("--access is {}; it must be read_only or copy", arguments.access));
+  }
+  if (parse_duration(arguments.timeout) <= Duration::zero()) {
+    throw InvalidArgument(fmt::format("--timeout is {}; nothing comes in no time", arguments.timeout));
+  }
+  if (arguments.steps.value_or(0) < 0) throw InvalidArgument(fmt::format("--steps is {}", *arguments.steps));
+  if (arguments.epochs < 0) throw InvalidArgument(fmt::format("--epochs is {}; 0 is without end", arguments.epochs));
+  if (arguments.compute_ms < 0) throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
+  if (arguments.epochs == 0 && !arguments.steps) {
+    throw InvalidArgument("--epochs 0 is without end, so --steps has to say where to stop");
+  }
+}
+
+void check_depth(const FeedArguments& arguments, const Job& job) {
+  const int stages = job.mesh.axis_size("pp");
+  if (arguments.depth < 0 || (arguments.depth != 0 && arguments.depth < stages)) {
+    throw InvalidArgument(fmt::format("--depth is {}; with {} it must be at least {}", arguments.depth,
+                                      stages == 1 ? "one pipeline stage" : fmt::format("{} pipeline stages", stages),
+                                      stages));
+  }
+}
+
+/// Shows the report, and fails where it shows that ranks were given different data.
+void show(const report::FeedReport& report, bool json) {
+  print(json ? report.to_json() + "\n" : report.to_text(output_style()));
+  const auto difference = report::find_difference(report.ranks, report.peers);
+  if (!difference.empty()) throw EngineError(difference);
+}
+
+int feed_as_rank(const FeedArguments& arguments, const Job& job) {
+  const auto engine = launch::join({.engine = arguments.engine});
+  if (const auto report = feed_rank(engine, job, arguments)) show(*report, arguments.json);
+  return 0;
+}
+
+int feed_threads(const FeedArguments& arguments, const Job& job) {
+  std::optional<report::FeedReport> report;
+  inproc::run_ranks(job.mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
+    if (auto mine = feed_rank(engine, job, arguments)) report = std::move(mine);
+  });
+  show(report.value(), arguments.json);
+  return 0;
+}
+
+int feed_processes(const FeedArguments& arguments, const Job& job, std::vector<std::string> command_line) {
+  command_line.insert(command_line.begin() + 1, fmt::format("--index-bytes={}", arguments.index_bytes));
+  const auto result = launch::run_local(job.mesh.size(), command_line);
+  if (!result.message.empty()) complain(result.message);
+  return result.exit_status;
+}
+
+int run_feed(FeedArguments arguments, const std::vector<std::string>& command_line) {
+  check(arguments);
+  const auto place = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+  const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
+  check_depth(arguments, job);
+  if (place) return feed_as_rank(arguments, job);
+  if (job.mesh.size() > most_local_ranks) {
+    throw InvalidArgument(
+        fmt::format("the mesh {} has {} ranks, and one machine starts at most {}; levada plan shows what would move on "
+                    "a mesh of any size",
+                    job.mesh.to_string(), job.mesh.size(), most_local_ranks));
+  }
+  // Before any rank starts: what is wrong with the data is told here, and the ranks find its index ready.
+  arguments.index_bytes = open_data(arguments, job, true).stats().index_bytes;
+  return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, command_line);
+}
+
+void add_options(CLI::App& command, FeedArguments& arguments) {
+  command.add_option("PATH", arguments.paths, "Files to read: .jsonl or .txt")
+      ->required()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_job_options(command, arguments.job);
+  command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
+  command.add_option("--epochs", arguments.epochs, "Times to go through the data; 0: without end")
+      ->type_name("E")
+      ->capture_default_str();
+  command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
+  command.add_option("--seed", arguments.seed, "Of the shuffle")->type_name("S")->capture_default_str();
+  command.add_option("--text-field", arguments.text_field, "Of a .jsonl line, what holds its text")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.add_flag("--skip-bad", arguments.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+  command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
+      ->type_name("N");
+  command.add_option("--engine", arguments.engine, "How bytes cross: shm (processes) or inproc (threads)")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command.add_option("--access", arguments.access, "How ranks see batches: read_only (no copy) or copy")
+      ->type_name("HOW")
+      ->capture_default_str();
+  command.add_option("--timeout", arguments.timeout, "Of one wait: 500ms, 30s, 2m")
+      ->type_name("TIME")
+      ->capture_default_str();
+  command.add_option("--compute-ms", arguments.compute_ms, "Sleep so long on every rank after each batch")
+      ->type_name("X")
+      ->capture_default_str();
+  command.add_flag("--json", arguments.json, "Print one JSON object");
+  command.add_option("--index-bytes", arguments.index_bytes)->group("");
+}
+
+}  // namespace
+
+void add_feed(CLI::App& app, Chosen& chosen) {
+  auto arguments = std::make_shared<FeedArguments>();
+  auto* command = app.add_subcommand(
+      "feed",
+      "Read a corpus on one rank and give every rank of a mesh its part: as a rank of a launched job (torchrun, "
+      "SLURM, MPI), else with ranks of its own on this machine");
+  add_options(*command, *arguments);
+  command->footer("Example: four ranks, one reader\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024");
+  command->callback([arguments, &chosen] {
+    chosen.action = [arguments, &chosen] { return run_feed(*arguments, chosen.arguments); };
+  });
+}
+
+}  // namespace levada::cli

@@ -1,0 +1,240 @@
+#include "levada/cli/feed_rank.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/cli/content.h"
+#include "levada/engine/collect.h"
+#include "levada/launch/launch.h"
+#include "levada/report/numbers.h"
+#include "levada/report/progress.h"
+
+namespace levada::cli {
+namespace {
+
+CorpusOptions corpus_options(const FeedArguments& arguments) {
+  CorpusOptions options;
+  options.sequence = arguments.job.sequence;
+  if (arguments.shuffle) options.shuffle_seed = arguments.seed;
+  options.epochs = arguments.epochs;
+  options.text_field = arguments.text_field;
+  options.skip_bad = arguments.skip_bad;
+  options.attention_mask = arguments.job.attention_mask;
+  return options;
+}
+
+std::int64_t samples_a_step(const Job& job, const FeedArguments& arguments) {
+  return arguments.job.batch * job.mesh.axis_size("dp");
+}
+
+void check_enough(const Corpus& corpus, const Job& job, const FeedArguments& arguments) {
+  const auto needed = samples_a_step(job, arguments);
+  const auto size = corpus.size();
+  if (!size || *size >= needed) return;
+  throw InvalidArgument(fmt::format(
+      "one step takes {} of {} tokens (batch {} x dp {}), but the data has only {}; lower --batch or --seq, raise "
+      "--epochs, or give more data",
+      report::counted(needed, "sample"), arguments.job.sequence, arguments.job.batch, job.mesh.axis_size("dp"),
+      report::with_commas(*size)));
+}
+
+/// Runs `body`; an error of this rank's own ends the other ranks too, with its message, unless they know of it.
+template <typename Body, typename KnownToAll>
+auto or_abort(Engine& engine, const Body& body, const KnownToAll& known_to_all) {
+  try {
+    return body();
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Error& error) {
+    if (known_to_all()) throw;
+    launch::report_failure(error.kind(), error.what());
+    engine.abort(error.what());
+    throw;
+  }
+}
+template <typename Body>
+auto or_abort(Engine& engine, const Body& body) {
+  return or_abort(engine, body, [] { return false; });
+}
+
+/// This rank's data, or null where it does not read. Rank 0 opens first, so that one rank indexes and speaks of what is
+/// wrong with the data. Collective.
+std::shared_ptr<Corpus> open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments) {
+  const auto& info = engine.info();
+  std::shared_ptr<Corpus> corpus;
+  ByteWriter outcome;
+  if (info.rank == 0) {
+    try {
+      corpus = std::make_shared<Corpus>(open_data(arguments, job, true));
+    } catch (const Error& error) {
+      outcome.put(error.kind());
+      outcome.put_sized(error.what());
+    }
+  }
+  const auto outcomes = agree(engine, outcome.view(), Deadline::never(), "opening the data");
+  if (!outcomes.front().empty()) {
+    ByteReader reader(outcomes.front());
+    const auto kind = static_cast<ErrorKind>(reader.get<std::uint8_t>());
+    throw_error(kind, reader.get_string());
+  }
+  const auto readers = job.readers.of(job.mesh, info.host_of);
+  const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;
+  if (info.rank == 0 || !reads) return corpus;
+  return or_abort(engine, [&] { return std::make_shared<Corpus>(open_data(arguments, job, false)); });
+}
+
+FeedOptions feed_options(const FeedArguments& arguments, const Job& job) {
+  return {.batch = arguments.job.batch,
+          .steps = arguments.steps,
+          .readers = job.readers,
+          .depth = arguments.depth,
+          .timeout = parse_duration(arguments.timeout),
+          .access = arguments.access == "copy" ? Access::copy : Access::read_only};
+}
+
+/// How many steps there will be at most, for the line of progress.
+std::optional<std::uint64_t> steps_in_all(const Corpus* corpus, const Job& job, const FeedArguments& arguments) {
+  const auto size = corpus != nullptr ? corpus->size() : std::nullopt;
+  if (!size) return arguments.steps;
+  const auto whole = *size / samples_a_step(job, arguments);
+  return static_cast<std::uint64_t>(std::min(whole, arguments.steps.value_or(whole)));
+}
+
+struct Fed {
+  std::vector<report::FieldReport> fields;
+  double seconds = 0;
+};
+
+/// Takes all batches, as a training step would.
+Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell) {
+  Content content;
+  report::ProgressLine line("feeding", tell);
+  const auto compute = std::chrono::duration<double, std::milli>(arguments.compute_ms);
+  const auto begin = Clock::now();
+  while (auto batch = feed.next()) {
+    content.add(batch->tree);
+    if (compute.count() > 0) std::this_thread::sleep_for(compute);
+    if (!line.is_due()) continue;
+    const auto done = static_cast<std::uint64_t>(batch->step + 1);
+    line.update(done, steps, report::counted(batch->step + 1, "step"));
+  }
+  return {content.fields(), std::chrono::duration<double>(Clock::now() - begin).count()};
+}
+
+report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed fed) {
+  const auto stats = feed.stats();
+  report::RankReport report;
+  report.rank = rank;
+  for (const auto& axis : mesh.axes()) report.coordinates.emplace_back(axis.name, mesh.coordinate(rank, axis.name));
+  report.batches = stats.batches;
+  report.bytes = stats.bytes;
+  report.copied_batches = stats.copied_batches;
+  report.wait_seconds = std::chrono::duration<double>(stats.waited).count();
+  report.seconds = fed.seconds;
+  report.is_reader = feed.is_reader();
+  report.bytes_read = stats.read.bytes_read;
+  report.bytes_consumed = stats.read.bytes_consumed;
+  report.index_bytes = stats.read.index_bytes;
+  report.fields = std::move(fed.fields);
+  return report;
+}
+
+/// Groups of ranks that are given the same part of the same batch's field.
+std::vector<report::PeerGroup> peers_of(const Job& job) {
+  auto alone = job;
+  alone.readers = {};
+  const auto plan = alone.plan();
+  std::vector<report::PeerGroup> groups;
+  std::map<std::string, std::size_t> known;
+  for (const auto& move : plan.moves) {
+    const auto& audience = plan.audiences[static_cast<std::size_t>(move.audience)];
+    const auto& field = plan.fields[static_cast<std::size_t>(move.field)].path;
+    const auto key = fmt::format("{} {} {}", audience.unit, field, move.region.to_string());
+    const auto [at, is_new] = known.emplace(key, groups.size());
+    if (is_new) groups.push_back({field, {}});
+    auto& ranks = groups[at->second].ranks;
+    ranks.insert(ranks.end(), audience.to.begin(), audience.to.end());
+  }
+  std::erase_if(groups, [](const report::PeerGroup& group) { return group.ranks.size() < 2; });
+  return groups;
+}
+
+/// Readers that together read everything once: those of the ranks at the origin of all axes but dp.
+std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of) {
+  const auto readers = job.readers.of(job.mesh, host_of);
+  std::set<int> once;
+  for (const int rank : job.mesh.group(0, {"dp"})) once.insert(readers[static_cast<std::size_t>(rank)]);
+  return once;
+}
+
+std::string_view cause_name(FeedEnd::Cause cause) {
+  switch (cause) {
+    case FeedEnd::Cause::exhausted: return "exhausted";
+    case FeedEnd::Cause::steps: return "steps";
+    case FeedEnd::Cause::left: return "left";
+    case FeedEnd::Cause::failed: break;
+  }
+  return "failed";
+}
+
+report::FeedReport job_report(const EngineInfo& info, const Job& job, const FeedArguments& arguments,
+                              const FeedEnd& end, const Corpus& corpus, std::vector<report::RankReport> ranks) {
+  report::FeedReport report;
+  report.mesh = job.mesh.to_string();
+  report.engine = info.name;
+  report.readers = job.readers.to_string();
+  report.dp = job.mesh.axis_size("dp");
+  report.batch = arguments.job.batch;
+  report.sequence = arguments.job.sequence;
+  report.steps = end.step;
+  report.end_cause = cause_name(end.cause);
+  report.skipped_lines = corpus.bad_lines();
+  report.index_bytes = arguments.index_bytes;
+  for (const auto& rank : ranks) report.index_bytes += rank.index_bytes;
+  for (const int reader : readers_of_everything(job, info.host_of)) {
+    report.bytes_consumed += ranks[static_cast<std::size_t>(reader)].bytes_consumed;
+  }
+  report.peers = peers_of(job);
+  report.ranks = std::move(ranks);
+  return report;
+}
+
+}  // namespace
+
+Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell) {
+  auto options = corpus_options(arguments);
+  report::ProgressLine line("indexing", tell);
+  options.progress = [&line](const IndexProgress& progress) {
+    if (!line.is_due()) return;
+    line.update(progress.bytes_done, progress.bytes_in_all,
+                fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
+  };
+  auto corpus = Corpus::open(arguments.paths, std::move(options));
+  check_enough(corpus, job, arguments);
+  return corpus;
+}
+
+std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engine, const Job& job,
+                                            const FeedArguments& arguments) {
+  const auto& info = engine->info();
+  const auto corpus = open_in_turn(*engine, job, arguments);
+  const auto options = feed_options(arguments, job);
+  Feed feed(engine, job.mesh, job.layout, corpus, options);
+  auto fed = or_abort(
+      *engine, [&] { return take_all(feed, arguments, steps_in_all(corpus.get(), job, arguments), info.rank == 0); },
+      [&] { return feed.end() && feed.end()->cause == FeedEnd::Cause::failed; });
+  const auto mine = report::to_json(rank_report(feed, job.mesh, info.rank, std::move(fed)));
+  const auto gathered = or_abort(*engine, [&] {
+    return agree(*engine, as_bytes(mine), Deadline::after(options.timeout), "gathering the report");
+  });
+  if (info.rank != 0) return {};
+  std::vector<report::RankReport> ranks;
+  for (const auto& each : gathered) ranks.push_back(report::rank_from_json(as_text(each)));
+  return job_report(info, job, arguments, *feed.end(), *corpus, std::move(ranks));
+}
+
+}  // namespace levada::cli

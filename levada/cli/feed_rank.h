@@ -1,0 +1,46 @@
+// One rank's part of `levada feed`.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/cli/job.h"
+#include "levada/corpus/corpus.h"
+#include "levada/engine/engine.h"
+#include "levada/feed/feed.h"
+#include "levada/report/feed_report.h"
+
+namespace levada::cli {
+
+struct FeedArguments {
+  std::vector<std::string> paths;
+  JobArguments job;
+  std::optional<std::int64_t> steps;
+  std::int64_t epochs = 1;
+  std::uint64_t seed = 0;
+  bool shuffle = false;
+  int depth = 0;
+  std::string engine = "shm";
+  std::string timeout = "30s";
+  double compute_ms = 0;
+  std::string text_field = "text";
+  bool skip_bad = false;
+  std::string access = "read_only";
+  bool json = false;
+  /// What the process that started the ranks has read to index the data. Not for users.
+  std::uint64_t index_bytes = 0;
+};
+
+/// Opens the data, and indexes it if need be, with a line of progress where `tell`. Throws SourceError, and
+/// InvalidArgument where it is less than one step takes.
+Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell);
+
+/// Feeds this rank until the end and gathers what all ranks were given. Collective; on rank 0 the report, empty on
+/// others. Throws what went wrong, on every rank.
+std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engine, const Job& job,
+                                            const FeedArguments& arguments);
+
+}  // namespace levada::cli

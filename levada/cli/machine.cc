@@ -1,0 +1,145 @@
+#include "levada/cli/machine.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+#include "levada/base/bytes.h"
+#include "levada/base/unique_fd.h"
+#include "levada/cli/measure.h"
+#include "levada/cli/pagemap.h"
+#include "levada/engine/shm/limits.h"
+
+namespace levada::cli {
+namespace {
+
+std::string text_of(const ReadFile& read, const std::string& path) {
+  return read(path).value_or("");
+}
+
+std::uint64_t machine_memory(const ReadFile& read) {
+  std::istringstream words(text_of(read, "/proc/meminfo"));
+  std::string name;
+  std::uint64_t kilobytes = 0;
+  words >> name >> kilobytes;
+  return kilobytes * 1024;
+}
+
+/// Of this process in the hierarchy of `controller` (v1), or in v2's where it is empty.
+std::optional<std::string> group_of(const ReadFile& read, const std::string& controller) {
+  std::istringstream lines(text_of(read, "/proc/self/cgroup"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const auto names = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool wanted = controller.empty() ? line.starts_with("0::") : names.find("," + controller + ",") != names.npos;
+    if (wanted) return line.substr(second + 1);
+  }
+  return {};
+}
+
+std::string cgroup_versions(const ReadFile& read) {
+  const bool v1 = group_of(read, "memory").has_value();
+  const bool v2 = read("/sys/fs/cgroup/cgroup.controllers").has_value();
+  if (v1) return v2 ? "v1 and v2" : "v1";
+  return v2 ? "v2" : "none";
+}
+
+std::optional<double> quota_v2(const std::string& text) {
+  std::istringstream words(text);
+  double quota = 0;
+  double period = 0;
+  if (!(words >> quota >> period) || period <= 0) return {};  // "max 100000"
+  return quota / period;
+}
+
+std::optional<double> quota_v1(const std::string& quota_text, const std::string& period_text) {
+  std::istringstream words(quota_text + " " + period_text);
+  double quota = 0;
+  double period = 0;
+  if (!(words >> quota >> period) || quota <= 0 || period <= 0) return {};  // -1: no limit
+  return quota / period;
+}
+
+/// `quota_at` of the group's folder and of each above it: the least.
+std::optional<double> least_quota(std::string path,
+                                  const std::function<std::optional<double>(const std::string&)>& quota_at) {
+  std::optional<double> least;
+  while (true) {
+    if (path == "/") path.clear();
+    if (const auto quota = quota_at(path)) least = std::min(least.value_or(*quota), *quota);
+    if (path.empty()) return least;
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+}
+
+std::optional<std::uint64_t> limit_of(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return {};
+  return limit.rlim_cur;
+}
+
+bool gives_memory_files() {
+  const UniqueFd file(::memfd_create("levada-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  return static_cast<bool>(file);
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+std::string chosen_word(const std::string& text) {
+  const auto begin = text.find('[');
+  const auto end = text.find(']', begin);
+  return end == std::string::npos ? "unknown" : text.substr(begin + 1, end - begin - 1);
+}
+
+std::optional<double> core_quota(const ReadFile& read) {
+  std::optional<double> least;
+  const auto lower = [&least](std::optional<double> quota) {
+    if (quota) least = std::min(least.value_or(*quota), *quota);
+  };
+  lower(least_quota(group_of(read, "").value_or("/"), [&](const std::string& path) {
+    return quota_v2(text_of(read, "/sys/fs/cgroup" + path + "/cpu.max"));
+  }));
+  lower(least_quota(group_of(read, "cpu").value_or("/"), [&](const std::string& path) {
+    const auto folder = "/sys/fs/cgroup/cpu" + path;
+    return quota_v1(text_of(read, folder + "/cpu.cfs_quota_us"), text_of(read, folder + "/cpu.cfs_period_us"));
+  }));
+  return least;
+}
+
+Machine examine_machine() {
+  const ReadFile read = shm::read_system_file;
+  Machine machine;
+  utsname name{};
+  if (::uname(&name) == 0) machine.kernel = name.release;
+  machine.cores = usable_cores();
+  machine.core_quota = core_quota(read);
+  machine.memory = machine_memory(read);
+  const auto limits = shm::memory_limits();
+  machine.memory_limit = limits.total;
+  machine.memory_available = limits.available;
+  machine.cgroups = cgroup_versions(read);
+  machine.memlock = limit_of(RLIMIT_MEMLOCK);
+  machine.open_files = limit_of(RLIMIT_NOFILE).value_or(UINT64_MAX);
+  machine.shmem_huge_pages = chosen_word(text_of(read, "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+  machine.memory_files = gives_memory_files();
+  machine.pagemap_scan = try_pagemap_scan();
+  machine.copy_gb_s = measure_copy();
+  machine.wake_us = measure_wake();
+  return machine;
+}
+
+}  // namespace levada::cli

@@ -1,0 +1,124 @@
+#include "levada/cli/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace levada::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Machine good_machine() {
+  Machine machine;
+  machine.cores = 16;
+  machine.memory = machine.memory_limit = machine.memory_available = std::uint64_t{64} << 30;
+  machine.open_files = 65536;
+  machine.shmem_huge_pages = "advise";
+  machine.memory_files = true;
+  machine.pagemap_scan = "yes";
+  machine.copy_gb_s = 10;
+  machine.wake_us = 5;
+  return machine;
+}
+
+ReadFile files(std::map<std::string, std::string> texts) {
+  return [texts = std::move(texts)](const std::string& path) -> std::optional<std::string> {
+    const auto found = texts.find(path);
+    return found == texts.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+TEST(Advice, HasNothingToSayOnAGoodMachine) {
+  EXPECT_THAT(advice_for(good_machine()), ElementsAre());
+}
+
+TEST(Advice, SaysHowToTurnOnHugePages) {
+  auto machine = good_machine();
+  machine.shmem_huge_pages = "never";
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("echo advise > /sys/kernel")));
+}
+
+TEST(Advice, SaysHowToLockMoreMemory) {
+  auto machine = good_machine();
+  machine.memlock = 8 << 20;
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("only 8.0 MiB may be locked")));
+}
+
+TEST(Advice, NamesAQuotaBelowTheCores) {
+  auto machine = good_machine();
+  machine.core_quota = 8;
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("allows 8 of 16 cores")));
+  machine.core_quota = 16;
+  EXPECT_THAT(advice_for(machine), ElementsAre());
+}
+
+TEST(Advice, NamesFewCoresAndLittleMemory) {
+  auto machine = good_machine();
+  machine.cores = 2;
+  machine.memory_available = 100 << 20;
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("2 core(s)"), HasSubstr("100.0 MiB of memory are left")));
+}
+
+TEST(Advice, SaysWhyPrivateViewsBecomeCopies) {
+  auto machine = good_machine();
+  machine.pagemap_scan = "this kernel does not have it";
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("(this kernel does not have it)")));
+}
+
+TEST(Advice, SaysThatSharedMemoryIsRefused) {
+  auto machine = good_machine();
+  machine.memory_files = false;
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("seccomp")));
+}
+
+TEST(Advice, NamesSlowWakingAndFewDescriptors) {
+  auto machine = good_machine();
+  machine.wake_us = 120;
+  machine.open_files = 256;
+  EXPECT_THAT(advice_for(machine), ElementsAre(HasSubstr("only 256 files"), HasSubstr("120 us")));
+}
+
+TEST(CoreQuota, IsTheLeastOfTheGroupsAbove) {
+  EXPECT_EQ(core_quota(files({{"/proc/self/cgroup", "0::/a/b\n"},
+                              {"/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"},
+                              {"/sys/fs/cgroup/a/cpu.max", "250000 100000\n"},
+                              {"/sys/fs/cgroup/cpu.max", "400000 100000\n"}})),
+            2.5);
+}
+
+TEST(CoreQuota, IsReadInTheFirstVersionToo) {
+  EXPECT_EQ(core_quota(files({{"/proc/self/cgroup", "3:cpu,cpuacct:/job\n0::/\n"},
+                              {"/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "150000\n"},
+                              {"/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n"},
+                              {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"},
+                              {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"}})),
+            1.5);
+}
+
+TEST(CoreQuota, IsNoneWhereNothingSetsOne) {
+  EXPECT_EQ(core_quota(files({})), std::nullopt);
+  EXPECT_EQ(core_quota(files({{"/proc/self/cgroup", "0::/\n"}, {"/sys/fs/cgroup/cpu.max", "max 100000\n"}})),
+            std::nullopt);
+}
+
+TEST(ChosenWord, IsTheOneInBrackets) {
+  EXPECT_EQ(chosen_word("always within_size advise [never] deny force\n"), "never");
+  EXPECT_EQ(chosen_word(""), "unknown");
+  EXPECT_EQ(chosen_word("never"), "unknown");
+}
+
+TEST(Machine, IsExaminedInAboutASecond) {
+  const auto machine = examine_machine();
+  EXPECT_GE(machine.cores, 1);
+  EXPECT_GT(machine.memory, 0u);
+  EXPECT_GE(machine.memory, machine.memory_limit);
+  EXPECT_GT(machine.copy_gb_s, 0);
+  EXPECT_GT(machine.wake_us, 0);
+  EXPECT_FALSE(machine.pagemap_scan.empty());
+}
+
+}  // namespace
+}  // namespace levada::cli

@@ -1,0 +1,106 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include "levada/launch/inherited.h"
+#include "levada/launch/launch.h"
+
+namespace levada::launch {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Runs a shell script as every rank.
+LocalResult run_script(int size, const std::string& script, Duration grace = std::chrono::seconds(20)) {
+  return run_local(size, {"-c", script}, {.program = "/bin/bash", .grace = grace});
+}
+
+TEST(RunLocal, IsGoodWhenEveryRankIs) {
+  const auto result = run_script(3, "exit 0");
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.message, "");
+}
+
+TEST(RunLocal, TellsEachRankItsPlace) {
+  const auto result = run_script(2, "exit $((10 * LEVADA_WORLD_SIZE + LEVADA_RANK))");
+  EXPECT_THAT(result.exit_status, ::testing::AnyOf(20, 21));
+  EXPECT_EQ(result.exit_status, 20 + result.first_failed.value());
+}
+
+TEST(RunLocal, TellsWhichRankFailed) {
+  const auto result = run_script(3, "[ $LEVADA_RANK != 1 ] || exit 7");
+  EXPECT_EQ(result.exit_status, 7);
+  EXPECT_EQ(result.first_failed, 1);
+  EXPECT_EQ(result.message, "rank 1 ended with status 7");
+}
+
+TEST(RunLocal, TellsWhichRankWasKilled) {
+  const auto result = run_script(3, "[ $LEVADA_RANK != 2 ] || kill -9 $$");
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_EQ(result.first_failed, 2);
+  EXPECT_THAT(result.message, HasSubstr("rank 2 was lost: killed by signal 9"));
+}
+
+TEST(RunLocal, EndsTheRanksThatStayAfterAFailure) {
+  const auto begin = Clock::now();
+  const auto result = run_script(2, "[ $LEVADA_RANK = 0 ] && exit 3; sleep 100", std::chrono::milliseconds(50));
+  EXPECT_EQ(result.message, "rank 0 ended with status 3");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(50));
+}
+
+TEST(RunLocal, EndsAllRanksOnASignal) {
+  const auto result = run_script(2, "kill -TERM $PPID; exec sleep 100");
+  EXPECT_EQ(result.exit_status, 128 + SIGTERM);
+  EXPECT_EQ(result.message, "");
+}
+
+TEST(RunLocal, SaysThatAProgramCannotBeStarted) {
+  const auto result = run_local(1, {}, {.program = "/nowhere/levada"});
+  EXPECT_EQ(result.exit_status, 127);
+}
+
+TEST(RunLocal, PassesOnWhatARankReports) {
+  // An empty report, of the size of its head: rank 0, kind 6.
+  const auto result = run_script(1, R"(printf '\0\0\0\0\6\0\0\0out of data' >&$LEVADA_REPORT; exit 1)");
+  EXPECT_EQ(result.message, "out of data");
+  EXPECT_EQ(result.exit_status, 1);
+}
+
+TEST(RunLocal, LeavesNoDescriptorsOpen) {
+  const auto count = [] {
+    const int probe = ::dup(0);
+    ::close(probe);
+    return probe;
+  };
+  const int before = count();
+  run_script(4, "exit 0");
+  EXPECT_EQ(count(), before);
+}
+
+TEST(RunLocal, GivesARankNothingButItsOwnLinks) {
+  // Rank 1 of 3 has one link and the report.
+  const auto result = run_script(3, R"([ $LEVADA_RANK != 1 ] || exit $(
+    for fd in /proc/$$/fd/*; do [ ${fd##*/} -gt 2 ] && readlink $fd; done | grep -c socket))");
+  EXPECT_EQ(result.exit_status, 2);
+}
+
+TEST(Links, AreRefusedWhenTheyAreNotThisProcesss) {
+  EXPECT_THROW(take_links("977", 1, 2), InvalidArgument);
+  EXPECT_THROW(take_links("", 1, 2), InvalidArgument);
+}
+
+TEST(Links, AreTakenUpOnce) {
+  const int fd = ::dup(0);
+  const auto text = join_numbers({fd});
+  {
+    const auto links = take_links(text.c_str(), 1, 2);
+    ASSERT_EQ(links.size(), 1u);
+    EXPECT_EQ(links[0].get(), fd);
+    EXPECT_THROW(take_links(text.c_str(), 1, 2), InvalidArgument);
+  }
+}
+
+}  // namespace
+}  // namespace levada::launch

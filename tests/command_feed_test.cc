@@ -1,0 +1,220 @@
+// `levada feed` on data that is as it should be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "command_run.h"
+
+namespace levada::test {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+const std::string& corpus() {
+  static const std::string path = make_corpus("corpus.jsonl", 300);
+  return path;
+}
+
+std::vector<std::string> feed_arguments(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"feed", corpus(), "--batch", "4", "--seq", "64"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+Json feed_json(std::vector<std::string> more, const Variables& variables = {}) {
+  more.emplace_back("--json");
+  const auto outcome = run(feed_arguments(more), variables);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  return Json::parse(outcome.out);
+}
+
+std::string digest_of(const Json& report, std::size_t rank, const std::string& field) {
+  return report.at("ranks").at(rank).at("fields").at(field).at("digest");
+}
+
+/// Every rank's digests and nothing that another way of carrying them may change.
+Json content_of(const Json& report) {
+  Json content;
+  for (const auto& rank : report.at("ranks")) content.push_back(rank.at("fields"));
+  return content;
+}
+
+TEST(CommandFeed, PrintsATableThatAPersonUnderstands) {
+  const auto outcome = run(feed_arguments({"--mesh", "dp=2,tp=2", "--steps", "10"}));
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("rank  coords   batches"));
+  EXPECT_THAT(outcome.out, HasSubstr("   3  dp1 tp1       10"));
+  EXPECT_THAT(outcome.out, HasSubstr("5,120 tokens in 80 samples of 64; 10 steps, as asked"));
+  EXPECT_THAT(outcome.out, HasSubstr("read amplification 1.0"));
+  EXPECT_THAT(outcome.out, HasSubstr("tensor-parallel peers got identical bits"));
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "colours in a file";
+}
+
+TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
+  const auto report = feed_json({"--mesh", "dp=2,tp=2", "--steps", "10"});
+  EXPECT_EQ(report.at("steps"), 10);
+  EXPECT_EQ(report.at("samples"), 2 * 4 * 10);
+  EXPECT_EQ(report.at("tokens"), 2 * 4 * 10 * 64);
+  EXPECT_EQ(report.at("bytes_delivered"), 4 * 10 * 4 * 64 * (3 * 8 + 4));
+  EXPECT_GT(report.at("tokens_per_s"), 0);
+  EXPECT_GT(report.at("seconds"), 0);
+  EXPECT_GE(report.at("index_bytes"), 0);
+  EXPECT_GT(report.at("bytes_read"), 0);
+  EXPECT_EQ(report.at("end"), "steps");
+  EXPECT_EQ(report.at("skipped_lines"), 0);
+  ASSERT_EQ(report.at("ranks").size(), 4u);
+  const auto& rank = report.at("ranks").at(2);
+  EXPECT_EQ(rank.at("rank"), 2);
+  EXPECT_EQ(rank.at("coords"), (Json{{"dp", 1}, {"tp", 0}}));
+  EXPECT_EQ(rank.at("batches"), 10);
+  EXPECT_EQ(rank.at("bytes"), 10 * 4 * 64 * (3 * 8 + 4));
+  EXPECT_GE(rank.at("wait_s"), 0);
+  const auto& tokens = rank.at("fields").at("tokens");
+  EXPECT_EQ(tokens.at("dtype"), "int64");
+  EXPECT_EQ(tokens.at("shape"), (Json{4, 64}));
+  EXPECT_EQ(tokens.at("digest").get<std::string>().size(), 32u);
+  EXPECT_EQ(rank.at("fields").at("loss_mask").at("dtype"), "float32");
+}
+
+TEST(CommandFeed, GivesTensorParallelPeersTheSameAndDataParallelOnesOtherData) {
+  const auto report = feed_json({"--mesh", "dp=2,tp=2"});
+  EXPECT_EQ(digest_of(report, 0, "tokens"), digest_of(report, 1, "tokens"));
+  EXPECT_EQ(digest_of(report, 2, "labels"), digest_of(report, 3, "labels"));
+  EXPECT_NE(digest_of(report, 0, "tokens"), digest_of(report, 2, "tokens"));
+  EXPECT_NE(digest_of(report, 0, "tokens"), digest_of(report, 0, "labels"));
+  EXPECT_EQ(report.at("peers_identical"), true);
+}
+
+TEST(CommandFeed, GivesTheSameBitsWhoeverReads) {
+  const auto one = feed_json({"--mesh", "dp=2,tp=2", "--seq", "256", "--shuffle", "--seed", "7"});
+  const auto all = feed_json({"--mesh", "dp=2,tp=2", "--seq", "256", "--shuffle", "--seed", "7", "--readers", "all"});
+  EXPECT_EQ(content_of(one), content_of(all));
+  EXPECT_LE(one.at("read_amplification"), 1.01);
+  EXPECT_NEAR(all.at("read_amplification"), 2 * one.at("read_amplification").get<double>(), 0.05);
+  EXPECT_EQ(one.at("bytes_consumed"), all.at("bytes_consumed"));
+}
+
+TEST(CommandFeed, GivesTheSameBitsOverThreadsAndProcessesAndAsCopies) {
+  const auto processes = feed_json({"--mesh", "dp=2,tp=2", "--engine", "shm"});
+  const auto threads = feed_json({"--mesh", "dp=2,tp=2", "--engine", "inproc"});
+  const auto copies = feed_json({"--mesh", "dp=2,tp=2", "--access", "copy"});
+  EXPECT_EQ(content_of(processes), content_of(threads));
+  EXPECT_EQ(content_of(processes), content_of(copies));
+  EXPECT_EQ(threads.at("engine"), "inproc");
+}
+
+TEST(CommandFeed, GivesAnotherOrderForAnotherSeed) {
+  const auto stored = feed_json({"--steps", "3"});
+  const auto seven = feed_json({"--steps", "3", "--shuffle", "--seed", "7"});
+  const auto eight = feed_json({"--steps", "3", "--shuffle", "--seed", "8"});
+  const std::set<std::string> digests = {digest_of(stored, 0, "tokens"), digest_of(seven, 0, "tokens"),
+                                         digest_of(eight, 0, "tokens")};
+  EXPECT_EQ(digests.size(), 3u);
+}
+
+TEST(CommandFeed, EndsWithTheDataAndGoesOnForMoreEpochs) {
+  const auto once = feed_json({"--mesh", "dp=2"});
+  const auto twice = feed_json({"--mesh", "dp=2", "--epochs", "2"});
+  EXPECT_EQ(once.at("end"), "exhausted");
+  EXPECT_GE(twice.at("steps"), 2 * once.at("steps").get<int>());
+  EXPECT_LE(twice.at("steps"), 2 * once.at("steps").get<int>() + 1);
+}
+
+TEST(CommandFeed, GivesEachPipelineStageItsFields) {
+  const auto report = feed_json({"--mesh", "pp=2", "--attention-mask", "--steps", "2"});
+  const auto& first = report.at("ranks").at(0).at("fields");
+  const auto& last = report.at("ranks").at(1).at("fields");
+  EXPECT_TRUE(first.contains("tokens") && first.contains("position_ids") && first.contains("attention_mask"));
+  EXPECT_FALSE(first.contains("labels") || first.contains("loss_mask"));
+  EXPECT_TRUE(last.contains("labels") && last.contains("loss_mask") && last.contains("attention_mask"));
+  EXPECT_FALSE(last.contains("tokens"));
+  EXPECT_EQ(first.at("attention_mask").at("shape"), (Json{4, 1, 64, 64}));
+}
+
+TEST(CommandFeed, CutsTheSequenceForContextParallelRanks) {
+  const auto report = feed_json({"--mesh", "cp=2,tp=2", "--steps", "2"});
+  EXPECT_EQ(report.at("ranks").at(0).at("fields").at("tokens").at("shape"), (Json{4, 32}));
+  EXPECT_NE(digest_of(report, 0, "tokens"), digest_of(report, 2, "tokens"));
+  EXPECT_EQ(digest_of(report, 2, "tokens"), digest_of(report, 3, "tokens"));
+}
+
+TEST(CommandFeed, TakesALayoutFile) {
+  const auto layout = write_file("mine.json", R"json({"name": "mine", "fields": {"tokens": ["shard(dp,0)"]},
+      "otherwise": ["shard(dp,0)", "stages(pp,first)"]})json");
+  const auto report = feed_json({"--mesh", "pp=2", "--layout", layout, "--steps", "1"});
+  EXPECT_EQ(report.at("ranks").at(0).at("fields").size(), 4u);
+  EXPECT_EQ(report.at("ranks").at(1).at("fields").size(), 1u);
+}
+
+TEST(CommandFeed, IndexesOnceAndThenNoMore) {
+  const auto path = make_corpus("index_once.jsonl", 50);
+  const std::vector<std::string> arguments = {"feed", path, "--mesh", "tp=2", "--seq", "64", "--batch", "2", "--json"};
+  const auto first = Json::parse(run(arguments).out);
+  const auto second = Json::parse(run(arguments).out);
+  EXPECT_GT(first.at("index_bytes"), 0);
+  EXPECT_EQ(second.at("index_bytes"), 0);
+  EXPECT_EQ(content_of(first), content_of(second));
+}
+
+TEST(CommandFeed, CountsTheLinesThatItSkips) {
+  std::string lines;
+  for (int i = 0; i < 100; ++i) {
+    lines += i % 10 == 3 ? "not json\n"
+                         : R"({"body": "some text that is long enough to make a sample or two"})"
+                           "\n";
+  }
+  const auto path = write_file("some_bad.jsonl", lines);
+  const auto outcome =
+      run({"feed", path, "--seq", "32", "--batch", "2", "--text-field", "body", "--skip-bad", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out).at("skipped_lines"), 10);
+}
+
+TEST(CommandFeed, ReadsSeveralFilesOfSeveralKinds) {
+  const auto text = write_file("plain.txt", std::string(5000, 'x'));
+  const auto outcome = run({"feed", corpus(), text, "--seq", "64", "--batch", "2", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_GT(Json::parse(outcome.out).at("samples"), feed_json({"--batch", "2"}).at("samples"));
+}
+
+TEST(CommandFeed, SleepsForTheComputeOfEachStep) {
+  const auto report = feed_json({"--mesh", "tp=2", "--steps", "10", "--compute-ms", "20"});
+  EXPECT_GE(report.at("seconds"), 0.2);
+}
+
+Variables torchrun(int rank, int size, int port) {
+  const auto number = [](int value) { return std::to_string(value); };
+  return {{"RANK", number(rank)},        {"WORLD_SIZE", number(size)},       {"LOCAL_RANK", number(rank)},
+          {"MASTER_PORT", number(port)}, {"LOCAL_WORLD_SIZE", number(size)}, {"MASTER_ADDR", "127.0.0.1"}};
+}
+
+TEST(CommandFeed, TakesItsPlaceInALaunchedJob) {
+  const auto arguments = feed_arguments({"--mesh", "dp=1,tp=2", "--json"});
+  Command second(arguments, torchrun(1, 2, 29517));
+  Command first(arguments, torchrun(0, 2, 29517));
+  const auto told = first.wait();
+  const auto quiet = second.wait();
+  ASSERT_EQ(told.status, 0) << told.err;
+  EXPECT_EQ(quiet.status, 0) << quiet.err;
+  EXPECT_EQ(quiet.out, "");
+  const auto here = feed_json({"--mesh", "dp=1,tp=2"});
+  EXPECT_EQ(content_of(Json::parse(told.out)), content_of(here));
+}
+
+TEST(CommandFeed, MakesALaunchedJobsRanksDataParallelUnlessToldOtherwise) {
+  Command second(feed_arguments({"--json"}), torchrun(1, 2, 29518));
+  Command first(feed_arguments({"--json"}), torchrun(0, 2, 29518));
+  const auto told = first.wait();
+  ASSERT_EQ(told.status, 0) << told.err;
+  EXPECT_EQ(Json::parse(told.out).at("mesh"), "dp=2");
+  EXPECT_EQ(second.wait().status, 0);
+}
+
+}  // namespace
+}  // namespace levada::test

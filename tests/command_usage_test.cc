@@ -1,0 +1,197 @@
+// What the command says to arguments and data that are not as they should be, and its smaller subcommands.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "command_run.h"
+
+namespace levada::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+const std::string& corpus() {
+  static const std::string path = make_corpus("usage.jsonl", 100);
+  return path;
+}
+
+/// Refused with that status and one sentence that has `words` in it; nothing on standard output.
+void expect_refusal(const std::vector<std::string>& arguments, int status, const std::string& words,
+                    const Variables& variables = {}) {
+  const auto outcome = run(arguments, variables);
+  const auto line = testing::PrintToString(arguments);
+  EXPECT_EQ(outcome.status, status) << line << outcome.err;
+  EXPECT_EQ(outcome.out, "") << line;
+  EXPECT_THAT(outcome.err, AllOf(StartsWith("levada: "), EndsWith("\n"), HasSubstr(words))) << line;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+}
+
+/// `levada feed` on good data with these options.
+void expect_feed_refusal(const std::vector<std::string>& options, int status, const std::string& words) {
+  std::vector<std::string> arguments = {"feed", corpus(), "--batch", "2", "--seq", "64"};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  expect_refusal(arguments, status, words);
+}
+
+/// `levada feed` of a file with this text.
+void expect_data_refusal(const std::string& name, const std::string& text, const std::string& words) {
+  expect_refusal({"feed", write_file(name, text), "--mesh", "dp=1,tp=2", "--batch", "1", "--seq", "8"}, 1, words);
+}
+
+TEST(CommandUsage, RefusesDataThatIsNotThere) {
+  expect_refusal({"feed", "/nowhere/corpus.jsonl", "--mesh", "tp=2"}, 1, "/nowhere/corpus.jsonl");
+  expect_refusal({"feed", scratch()}, 1, "directory");
+  expect_data_refusal("empty.jsonl", "", "empty.jsonl is empty");
+  expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of no kind that can be read");
+}
+
+TEST(CommandUsage, NamesFileAndLineOfWhatIsNoJson) {
+  const std::string good = R"({"text": "a line that can be used"})"
+                           "\n";
+  expect_data_refusal("broken.jsonl", good + good + "{\"text\": \"no end\n", "broken.jsonl:3: ");
+  expect_data_refusal("other.jsonl",
+                      good + R"({"body": "elsewhere"})"
+                             "\n",
+                      "other.jsonl:2: ");
+  expect_data_refusal("latin.jsonl", good + "{\"text\": \"\xe9\"}\n", "latin.jsonl:2: ");
+  expect_data_refusal("number.jsonl", "{\"text\": 7}\n", "\"text\" is not a string");
+}
+
+TEST(CommandUsage, RefusesMoreBatchThanData) {
+  expect_feed_refusal({"--mesh", "dp=2", "--batch", "100000"}, 2, "one step takes 200,000 samples");
+  expect_feed_refusal({"--seq", "1000000"}, 2, "1000000");
+}
+
+TEST(CommandUsage, RefusesAMeshThatIsNone) {
+  expect_feed_refusal({"--mesh", "dp=0"}, 2, "dp");
+  expect_feed_refusal({"--mesh", "dp=2,dp=2"}, 2, "dp");
+  expect_feed_refusal({"--mesh", "nonsense"}, 2, "nonsense");
+  expect_feed_refusal({"--mesh", "dp=2,xp=2"}, 2, "xp");
+  expect_feed_refusal({"--mesh", "dp=4096"}, 2, "levada plan");
+}
+
+TEST(CommandUsage, RefusesAMeshThatIsNotTheJobs) {
+  const Variables job = {{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
+  expect_refusal({"feed", corpus(), "--mesh", "dp=2,tp=2"}, 2, "has 4 ranks, but this job has 8", job);
+}
+
+TEST(CommandUsage, SaysWhatIsWrongFromOneRankOfAJobOnly) {
+  const Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
+  const auto outcome = run({"feed", corpus(), "--mesh", "dp=2,tp=2"}, job);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST(CommandUsage, RefusesAJobOnSeveralHosts) {
+  const Variables job = {{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}};
+  expect_refusal({"feed", corpus(), "--mesh", "dp=8"}, 1, "no engine of this build reaches other hosts", job);
+}
+
+TEST(CommandUsage, RefusesLayoutsThatCannotBe) {
+  const auto lacking = write_file("lacking.json", R"json({"name": "x", "fields": {"images": ["shard(dp,0)"]}})json");
+  const auto broken = write_file("broken.json", R"({"name": "x", "fields": )");
+  expect_feed_refusal({"--layout", "bert"}, 2, "there is no layout bert; there are gpt");
+  expect_feed_refusal({"--layout", "/nowhere.json"}, 2, "/nowhere.json");
+  expect_feed_refusal({"--layout", scratch()}, 2, scratch());
+  expect_feed_refusal({"--layout", broken}, 2, broken);
+  expect_feed_refusal({"--layout", lacking}, 2, "images");
+}
+
+TEST(CommandUsage, RefusesASequenceThatDoesNotDivide) {
+  expect_feed_refusal({"--mesh", "cp=2", "--seq", "66"}, 2, "66");
+}
+
+TEST(CommandUsage, RefusesNumbersThatCannotBe) {
+  expect_feed_refusal({"--batch", "0"}, 2, "--batch is 0");
+  expect_feed_refusal({"--seq", "-3"}, 2, "--seq is -3");
+  expect_feed_refusal({"--batch", "many"}, 2, "many");
+  expect_feed_refusal({"--timeout", "soon"}, 2, "soon");
+  expect_feed_refusal({"--timeout", "0"}, 2, "--timeout");
+  expect_feed_refusal({"--steps", "-1"}, 2, "--steps is -1");
+  expect_feed_refusal({"--epochs", "0"}, 2, "--steps has to say where to stop");
+  expect_feed_refusal({"--mesh", "pp=4", "--depth", "3"}, 2, "--depth is 3; with 4 pipeline stages");
+  expect_feed_refusal({"--readers", "some"}, 2, "some");
+  expect_feed_refusal({"--engine", "pigeon"}, 2, "there is no engine pigeon");
+  expect_feed_refusal({"--access", "private"}, 2, "read_only or copy");
+}
+
+TEST(CommandUsage, RefusesWhatItDoesNotKnow) {
+  expect_refusal({"fed", corpus()}, 2, "did you mean feed?");
+  expect_refusal({"irrigate"}, 2, "there is no subcommand irrigate; there are feed, plan");
+  expect_refusal({"feed", corpus(), "--msh", "dp=2"}, 2, "there is no option --msh; see levada feed --help");
+  expect_refusal({"feed"}, 2, "see levada feed --help");
+  expect_refusal({"--nonsense"}, 2, "see levada --help");
+}
+
+TEST(CommandUsage, HelpsWithAnExampleEach) {
+  EXPECT_EQ(run({}).status, 2);
+  EXPECT_THAT(run({}).out, HasSubstr("levada feed corpus.jsonl --mesh"));
+  const auto version = run({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.out, ::testing::MatchesRegex("levada [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_EQ(run({"--help"}).status, 0);
+  for (const char* name : {"feed", "plan", "doctor"}) {
+    const auto help = run({name, "--help"});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_THAT(help.out, AllOf(HasSubstr("Example"), HasSubstr(std::string("levada ") + name)));
+    EXPECT_EQ(help.err, "");
+  }
+}
+
+TEST(CommandUsage, EndsQuietlyWhenNobodyReads) {
+  const std::string line = std::string(LEVADA_COMMAND) +
+                           " plan --mesh dp=64,tp=8 2>&1 | head -n 1 >/dev/null; "
+                           "exit ${PIPESTATUS[0]}";
+  const int status = std::system(("bash -c '" + line + "'").c_str());
+  EXPECT_THAT(WEXITSTATUS(status), ::testing::AnyOf(0, 141));
+}
+
+TEST(CommandPlan, ShowsATable) {
+  const auto outcome = run({"plan", "--mesh", "dp=2,tp=2", "--batch", "8", "--seq", "1024"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("tokens"), HasSubstr("position_ids")));
+}
+
+TEST(CommandPlan, ShowsJsonForAMeshThatNoMachineStarts) {
+  const auto outcome = run({"plan", "--mesh", "dp=64,cp=4,tp=8,pp=2", "--seq", "4096", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto plan = Json::parse(outcome.out);
+  for (const char* key :
+       {"mesh", "fields", "audiences", "moves", "bytes_sent", "bytes_delivered", "edges", "peak_bytes"}) {
+    EXPECT_TRUE(plan.contains(key)) << key;
+  }
+}
+
+TEST(CommandPlan, RefusesWhatFeedDoes) {
+  expect_refusal({"plan", "--mesh", "cp=2", "--seq", "66"}, 2, "66");
+  expect_refusal({"plan", "--mesh", "dp=two"}, 2, "two");
+}
+
+TEST(CommandDoctor, TellsOfThisMachine) {
+  const auto outcome = run({"doctor"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("engines"), HasSubstr("PAGEMAP_SCAN"), HasSubstr("GB/s")));
+}
+
+TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {
+  const auto outcome = run({"doctor", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto machine = Json::parse(outcome.out);
+  EXPECT_THAT(machine.at("engines").get<std::vector<std::string>>(), ::testing::IsSupersetOf({"shm", "inproc"}));
+  EXPECT_TRUE(machine.at("advice").is_array());
+  EXPECT_GE(machine.at("cores"), 1);
+  EXPECT_GT(machine.at("memory"), 0);
+  EXPECT_GT(machine.at("copy_gb_s"), 0);
+  EXPECT_GT(machine.at("wake_us"), 0);
+}
+
+}  // namespace
+}  // namespace levada::test
