@@ -77,6 +77,8 @@ std::vector<int> Schema::selected_leaves(std::span<const bool> keep) const {
   return Selector(*this, keep).take_leaves();
 }
 
-Schema Schema::without_aliases() const { return Schema(with_own_tensors(root())); }
+Schema Schema::without_aliases() const {
+  return Schema(with_own_tensors(root()));
+}
 
 }  // namespace levada
