@@ -55,12 +55,12 @@ std::size_t batch_bytes(std::int64_t count, const CorpusOptions& options) {
 
 struct Corpus::State {
   CorpusOptions options;
-  std::vector<std::unique_ptr<TokenFile>> files;
+  std::vector<std::unique_ptr<const TokenFile>> files;
   std::vector<std::int64_t> begins = {0};  ///< position of each file's first token, and of the end
   std::int64_t sequences = 0;
   std::string digest;
   Order order;
-  ReadStats stats;
+  ReadState state;
   std::optional<Permutation> permutation;  ///< of `epoch`
   std::int64_t epoch = -1;
   std::vector<std::int64_t> wanted;  ///< sequences of this batch
@@ -77,7 +77,7 @@ struct Corpus::State {
                                                      .cache_dir = cache_dir(options),
                                                      .progress = options.progress});
     begins.push_back(begins.back() + file->contents().tokens);
-    stats.index_bytes += file->index_bytes();
+    state.stats.index_bytes += file->index_bytes();
     files.push_back(std::move(file));
   }
 
@@ -117,7 +117,7 @@ struct Corpus::State {
       const auto stop = std::min(end, begins[file + 1]);
       reading = files[file].get();
       if (std::ranges::find(touched, file) == touched.end()) touched.push_back(file);
-      files[file]->read(position - begins[file], stop - begins[file], to, stats);
+      files[file]->read(position - begins[file], stop - begins[file], to, state);
       position = stop;
     }
     reading = nullptr;
@@ -246,7 +246,7 @@ std::string Corpus::activity() const {
 }
 
 ReadStats Corpus::stats() const {
-  return state_->stats;
+  return state_->state.stats;
 }
 
 }  // namespace levada

@@ -24,10 +24,21 @@ struct TextPlace {
   bool operator==(const TextPlace&) const = default;
 };
 
+/// Where the documents of a file are: 12 bytes each.
+struct DocumentTable {
+  std::vector<std::uint64_t> begins;  ///< of the stored text, in the file
+  std::vector<std::uint32_t> tokens;  ///< with the one that ends it
+
+  bool operator==(const DocumentTable&) const = default;
+};
+
+/// Of a file opened by_document: `documents`, and for each document longer than the stride the cuts in it behind its
+/// first token. Of others: no `documents`, and the cuts of all documents laid end to end.
 struct FileIndex {
   FileContents contents;
-  /// TextPlace::packed() of the tokens at phase, phase + stride, ...; empty for a kind of file that needs none.
+  /// TextPlace::packed(), rising; empty for a kind of file that needs none.
   std::vector<std::uint64_t> cuts;
+  DocumentTable documents;
   std::vector<ByteRange> skipped;  ///< bad lines, rising; neighbours are one range
 
   bool operator==(const FileIndex&) const = default;
@@ -36,6 +47,11 @@ struct FileIndex {
 /// How many cuts lie in `tokens` tokens.
 inline std::int64_t count_cuts(std::int64_t tokens, std::int64_t stride, std::int64_t phase) {
   return tokens <= phase ? 0 : (tokens - phase - 1) / stride + 1;
+}
+
+/// How many cuts a document of `tokens` tokens has behind its first token.
+inline std::int64_t count_document_cuts(std::int64_t tokens, std::int64_t stride) {
+  return (tokens - 1) / stride;
 }
 
 }  // namespace levada

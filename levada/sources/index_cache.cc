@@ -15,15 +15,16 @@
 
 // A file of the cache is
 //   magic, version, bytes of the header    8 + 4 + 4
-//   header                                 key, contents, numbers of cuts and of skipped ranges
+//   header                                 key, contents, numbers of cuts, skipped ranges and documents
 //   cuts, skipped ranges                   8 and 16 bytes each
+//   documents: begins, then tokens         8 and 4 bytes each
 //   digest of all of it                    32 hexadecimal digits
 
 namespace levada {
 namespace {
 
 constexpr std::uint64_t magic = 0x5845444e4944564c;  // "LVDINDEX"
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 constexpr std::size_t preamble_bytes = 16, digest_bytes = 32;
 constexpr std::uint32_t longest_header = 1 << 16;
 
@@ -67,6 +68,7 @@ Bytes header_bytes(const IndexKey& key, const FileIndex& index) {
   out.put_sized(index.contents.digest);
   out.put(std::uint64_t{index.cuts.size()});
   out.put(std::uint64_t{index.skipped.size()});
+  out.put(std::uint64_t{index.documents.begins.size()});
   return std::move(out).take();
 }
 
@@ -105,7 +107,14 @@ class PartReader {
 
 struct Header {
   FileIndex index;
-  std::uint64_t cuts = 0, skipped = 0;
+  std::uint64_t cuts = 0, skipped = 0, documents = 0;
+
+  /// What follows the header, but for the digest; empty if no file is as long.
+  std::optional<std::uint64_t> payload_bytes() const {
+    constexpr std::uint64_t most = std::uint64_t{1} << 56;
+    if (cuts > most || skipped > most || documents > most) return std::nullopt;
+    return cuts * 8 + skipped * 16 + documents * 12;
+  }
 };
 
 /// Empty unless it is of this key.
@@ -119,8 +128,15 @@ std::optional<Header> read_header(ByteView bytes, const IndexKey& key) {
   header.index.contents.digest = in.get_string();
   header.cuts = in.get<std::uint64_t>();
   header.skipped = in.get<std::uint64_t>();
+  header.documents = in.get<std::uint64_t>();
   in.expect_end();
   return header;
+}
+
+template <typename T>
+bool read_items(PartReader& in, std::vector<T>& items, std::uint64_t count) {
+  items.resize(count);
+  return in.read(std::as_writable_bytes(std::span(items)));
 }
 
 std::optional<FileIndex> read_index(PartReader& in, const IndexKey& key) {
@@ -134,17 +150,15 @@ std::optional<FileIndex> read_index(PartReader& in, const IndexKey& key) {
   if (!in.read(part)) return std::nullopt;
   auto header = read_header(part, key);
   if (!header) return std::nullopt;
-  const auto payload = checked_add(checked_mul(header->cuts, 8).value_or(UINT64_MAX / 2),
-                                   checked_mul(header->skipped, 16).value_or(UINT64_MAX / 2));
-  if (!payload || checked_add(*payload, digest_bytes) != in.left()) return std::nullopt;
-  header->index.cuts.resize(header->cuts);
-  header->index.skipped.resize(header->skipped);
+  const auto payload = header->payload_bytes();
+  if (!payload || *payload + digest_bytes != in.left()) return std::nullopt;
+  auto& index = header->index;
   part.resize(digest_bytes);
-  const bool whole = in.read(std::as_writable_bytes(std::span(header->index.cuts))) &&
-                     in.read(std::as_writable_bytes(std::span(header->index.skipped))) && in.read(part) &&
-                     in.ends_well(part);
+  const bool whole = read_items(in, index.cuts, header->cuts) && read_items(in, index.skipped, header->skipped) &&
+                     read_items(in, index.documents.begins, header->documents) &&
+                     read_items(in, index.documents.tokens, header->documents) && in.read(part) && in.ends_well(part);
   if (!whole) return std::nullopt;
-  return std::move(header->index);
+  return std::move(index);
 }
 
 bool write_fully(int fd, ByteView bytes) {
@@ -165,7 +179,8 @@ bool write_index(int fd, const IndexKey& key, const FileIndex& index) {
   preamble.put(version);
   preamble.put(static_cast<std::uint32_t>(header.size()));
   Digest digest;
-  for (const auto part : {preamble.view(), ByteView(header), bytes_of(index.cuts), bytes_of(index.skipped)}) {
+  for (const auto part : {preamble.view(), ByteView(header), bytes_of(index.cuts), bytes_of(index.skipped),
+                          bytes_of(index.documents.begins), bytes_of(index.documents.tokens)}) {
     digest.update(part);
     if (!write_fully(fd, part)) return false;
   }

@@ -23,6 +23,7 @@ IndexKey some_key() {
 FileIndex some_index() {
   return {.contents = {.tokens = 10, .documents = 2, .bad_lines = 1, .digest = "0123"},
           .cuts = {40, 80, 120},
+          .documents = {.begins = {9, 60}, .tokens = {4, 6}},
           .skipped = {{5, 9}}};
 }
 

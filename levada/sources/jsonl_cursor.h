@@ -27,6 +27,10 @@ class JsonlCursor {
 
   /// Goes on to the next token, perhaps of the next document, and says where it is. Throws at the end of the file.
   TextPlace locate();
+  /// Whether the token written last ended a document.
+  bool at_end() const { return where_ == Where::line_rest; }
+  /// How far in the file it has read.
+  std::uint64_t offset() const { return window_.offset(); }
   /// Writes `count` tokens.
   void write(std::int64_t count, TokenWriter& to);
 

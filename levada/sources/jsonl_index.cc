@@ -13,14 +13,16 @@
 namespace levada {
 namespace {
 
-/// Counts tokens and notes where the cuts fall.
+/// Counts tokens and notes where the documents begin, if that is asked for, and the cuts fall.
 class CutFinder {
  public:
-  CutFinder(std::int64_t stride, std::int64_t phase) : stride_(stride), next_cut_(phase) {}
+  explicit CutFinder(const TokenFileOptions& options)
+      : by_document_(options.by_document), stride_(options.stride), next_cut_(options.phase) {}
 
   /// A document whose raw text, `raw`, begins at `offset`. Throws BadLine, as if there had been no such document.
   void document(std::string_view raw, std::uint64_t offset) {
     const auto before = std::tuple(tokens_, next_cut_, cuts_.size());
+    if (by_document_) next_cut_ = tokens_ + stride_;
     try {
       walk(raw, offset);
     } catch (const BadLine&) {
@@ -29,10 +31,14 @@ class CutFinder {
       cuts_.resize(std::get<2>(before));
       throw;
     }
+    if (!by_document_) return;
+    documents_.begins.push_back(offset);
+    documents_.tokens.push_back(static_cast<std::uint32_t>(tokens_ - std::get<0>(before)));  // A line is shorter.
   }
 
   std::int64_t tokens() const { return tokens_; }
-  std::vector<std::uint64_t> take() && { return std::move(cuts_); }
+  std::vector<std::uint64_t> take_cuts() { return std::move(cuts_); }
+  DocumentTable take_documents() { return std::move(documents_); }
 
  private:
   void walk(std::string_view raw, std::uint64_t offset) {
@@ -64,8 +70,10 @@ class CutFinder {
     tokens_ = end;
   }
 
+  bool by_document_;
   std::int64_t stride_, next_cut_, tokens_ = 0;
   std::vector<std::uint64_t> cuts_;
+  DocumentTable documents_;
 };
 
 void add_range(std::vector<ByteRange>& ranges, const Line& line) {
@@ -94,7 +102,7 @@ FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::ui
     if (options.progress) options.progress(progress);
   });
   JsonlChecker checker(options.text_field);
-  CutFinder cuts(options.stride, options.phase);
+  CutFinder cuts(options);
   while (const auto line = lines.next()) {
     try {
       if (line->too_long) throw BadLine(fmt::format("it is longer than {}", format_bytes(line_limit)));
@@ -114,7 +122,8 @@ FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::ui
   expect_documents(file, index.contents);
   index.contents.tokens = cuts.tokens();
   index.contents.digest = digest.hex();
-  index.cuts = std::move(cuts).take();
+  index.cuts = cuts.take_cuts();
+  index.documents = cuts.take_documents();
   return index;
 }
 

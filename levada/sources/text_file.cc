@@ -65,17 +65,23 @@ class TextFile final : public TokenFile {
   std::uint64_t index_bytes() const override { return index_bytes_; }
   void check() const override { expect_unchanged(*file_, identity_); }
 
-  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) override {
+  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadState& state) const override {
     const auto begin_byte = static_cast<std::uint64_t>(position);
     const auto end_byte = std::min(static_cast<std::uint64_t>(end), identity_.size);
-    Window window(*file_, begin_byte, end_byte, identity_.size, buffer_, stats);
+    Window window(*file_, begin_byte, end_byte, identity_.size, state.buffer, state.stats);
     while (window.offset() < end_byte && window.more()) {
       to.write_bytes(window.here());
       window.advance(window.here().size());
     }
     if (end == contents_.tokens) to.write(end_of_document);
     // The last token is only a label.
-    stats.bytes_consumed += static_cast<std::uint64_t>(end - 1 - position);
+    state.stats.bytes_consumed += static_cast<std::uint64_t>(end - 1 - position);
+  }
+
+  std::int64_t document_tokens(std::int64_t /*document*/) const override { return contents_.tokens; }
+  void read_document(std::int64_t /*document*/, std::int64_t from, std::int64_t end, TokenWriter& to,
+                     ReadState& state) const override {
+    read(from, end, to, state);
   }
 
  private:
@@ -83,7 +89,6 @@ class TextFile final : public TokenFile {
   FileIdentity identity_;
   FileContents contents_;
   std::uint64_t index_bytes_;
-  std::vector<char> buffer_;
 };
 
 }  // namespace
@@ -111,6 +116,7 @@ FileIndex index_text(const File& file, const TokenFileOptions& options) {
   expect_unchanged(file, identity);
   return {.contents = {.tokens = static_cast<std::int64_t>(identity.size) + 1, .documents = 1, .digest = digest.hex()},
           .cuts = {},
+          .documents = {},
           .skipped = {}};
 }
 

@@ -30,7 +30,7 @@ IndexKey key_of(const std::string& path, Kind kind, const FileIdentity& identity
       .kind = "text 1", .real_path = error ? path : real_path.string(), .identity = identity, .text_field = {}};
   // A text's index is the same however it is cut.
   if (kind == Kind::text) return key;
-  key.kind = "jsonl bytes 1";
+  key.kind = options.by_document ? "jsonl documents 1" : "jsonl bytes 1";
   key.text_field = options.text_field;
   key.skip_bad = options.skip_bad;
   key.stride = options.stride;
@@ -38,9 +38,18 @@ IndexKey key_of(const std::string& path, Kind kind, const FileIdentity& identity
   return key;
 }
 
+/// How many cuts there are to be in a .jsonl; empty if the index does not agree with itself.
+std::optional<std::int64_t> cuts_in(const FileIndex& index, const TokenFileOptions& options) {
+  if (!options.by_document) return count_cuts(index.contents.tokens, options.stride, options.phase);
+  const auto& documents = index.documents;
+  if (static_cast<std::int64_t>(documents.tokens.size()) != index.contents.documents) return std::nullopt;
+  std::int64_t cuts = 0;
+  for (const auto tokens : documents.tokens) cuts += count_document_cuts(tokens, options.stride);
+  return cuts;
+}
+
 bool is_usable(const FileIndex& index, Kind kind, const TokenFileOptions& options) {
-  return kind == Kind::text || static_cast<std::int64_t>(index.cuts.size()) ==
-                                   count_cuts(index.contents.tokens, options.stride, options.phase);
+  return kind == Kind::text || cuts_in(index, options) == static_cast<std::int64_t>(index.cuts.size());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "levada/sources/file.h"
 #include "levada/sources/source.h"
@@ -23,6 +24,7 @@ struct TokenFileOptions {
   bool skip_bad = false;            ///< leave out lines that cannot be used, and count them
   std::int64_t stride = 1024;       ///< tokens between two cuts
   std::int64_t phase = 0;           ///< position of the first cut, less than stride
+  bool by_document = false;         ///< cut each document on its own, for read_document() in place of read()
   std::string cache_dir = {};       ///< where indexes are kept; empty: nowhere
   std::function<void(const IndexProgress&)> progress = {};
 };
@@ -37,8 +39,15 @@ struct FileContents {
   bool operator==(const FileContents&) const = default;
 };
 
+/// What one thread reads with: memory kept from read to read, of whichever file, and counters.
+struct ReadState {
+  std::vector<char> buffer;
+  ReadStats stats;
+};
+
 /// Documents end to end, each closed by end_of_document; positions count tokens from 0. Cuts, the positions phase,
-/// phase + stride, ..., are where reading can begin. One thread at a time.
+/// phase + stride, ..., are where reading can begin; in a file opened by_document they are the tokens 0, stride,
+/// 2 * stride, ... of each document. Any number of threads may read side by side, each with a ReadState of its own.
 class TokenFile {
  public:
   virtual ~TokenFile() = default;
@@ -51,7 +60,15 @@ class TokenFile {
   /// Writes the tokens from `position`, which is 0 or a cut, until the file ends or `to` misses none. `end`, where that
   /// will be, is a cut + 1 or contents().tokens: the last token counts as a label, and the bytes before it as consumed.
   /// Throws SourceError, also where the file is plainly not what was indexed; but only check() finds every change.
-  virtual void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadStats& stats) = 0;
+  virtual void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadState& state) const = 0;
+
+  /// Tokens of a document, its end among them: 1 for an empty one. Of a file opened by_document, as is read_document().
+  virtual std::int64_t document_tokens(std::int64_t document) const = 0;
+  /// Writes tokens [from, end) of a document. `from` is a multiple of the stride; `end` is one more than a multiple of
+  /// it, or document_tokens(document). Else as read().
+  virtual void read_document(std::int64_t document, std::int64_t from, std::int64_t end, TokenWriter& to,
+                             ReadState& state) const = 0;
+
   /// Throws SourceError, saying what happened, if the file has been changed since it was opened.
   virtual void check() const = 0;
 };

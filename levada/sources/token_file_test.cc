@@ -55,12 +55,12 @@ TEST(TextFile, IsOneDocument) {
   EXPECT_EQ(file->contents().tokens, 4);
   std::vector<std::int64_t> tokens(3), labels(3);
   TokenWriter to(tokens, labels);
-  ReadStats stats;
-  file->read(0, 4, to, stats);
+  ReadState state;
+  file->read(0, 4, to, state);
   EXPECT_EQ(tokens, (std::vector<std::int64_t>{'a', 0, '\n'}));
   EXPECT_EQ(labels, (std::vector<std::int64_t>{0, '\n', end_of_document}));
-  EXPECT_EQ(stats.bytes_read, 3);
-  EXPECT_EQ(stats.bytes_consumed, 3);
+  EXPECT_EQ(state.stats.bytes_read, 3);
+  EXPECT_EQ(state.stats.bytes_consumed, 3);
 }
 
 TEST(TextFile, NamesTheByteWhereItIsNotUtf8) {
@@ -93,6 +93,74 @@ TEST(TokenFile, ReadsTheFileOnceAndFindsItsIndexLater) {
   const auto changed = open_token_file(open_file(path), options);
   EXPECT_EQ(changed->index_bytes(), 22);
   EXPECT_EQ(changed->contents().tokens, 11);
+}
+
+/// Tokens [from, end) of a document.
+std::vector<std::int64_t> part_of(const TokenFile& file, std::int64_t document, std::int64_t from, std::int64_t end,
+                                  ReadState& state) {
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(end - from - 1)), labels(tokens.size());
+  TokenWriter to(tokens, labels);
+  file.read_document(document, from, end, to, state);
+  EXPECT_EQ(to.missing(), 0);
+  tokens.push_back(labels.back());
+  return tokens;
+}
+
+TEST(TokenFile, GivesEachDocumentOnItsOwnFromAnyOfItsCuts) {
+  const std::vector<std::string> texts = {"hello, world", "", "a\\u00e9\\ud83d\\ude00\\n", "12345678"};
+  std::string content = "bad\n";
+  for (const auto& text : texts) content += "{\"id\":[1],\"text\":\"" + text + "\",\"more\":\"text\"}\nbad\n\n";
+  const auto plain = [](std::string text) {
+    std::vector<std::int64_t> tokens;
+    for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+    tokens.push_back(end_of_document);
+    return tokens;
+  };
+  const std::vector<std::vector<std::int64_t>> wanted = {plain("hello, world"), plain(""),
+                                                         plain("a\xc3\xa9\xf0\x9f\x98\x80\n"), plain("12345678")};
+  for (const std::int64_t stride : {1, 2, 3, 4, 8, 100}) {
+    const auto file = open_token_file(std::make_unique<MemoryFile>("a.jsonl", content),
+                                      {.skip_bad = true, .stride = stride, .by_document = true});
+    ASSERT_EQ(file->contents().documents, 4);
+    ReadState state;
+    for (std::int64_t document = 0; document < 4; ++document) {
+      const auto& tokens = wanted[static_cast<std::size_t>(document)];
+      const auto length = static_cast<std::int64_t>(tokens.size());
+      ASSERT_EQ(file->document_tokens(document), length);
+      for (std::int64_t from = 0; from + 1 < length; from += stride) {
+        const auto end = std::min(from + stride + 1, length);
+        EXPECT_EQ(part_of(*file, document, from, end, state), std::vector(tokens.begin() + from, tokens.begin() + end))
+            << document << " from " << from << " by " << stride;
+        EXPECT_EQ(part_of(*file, document, from, length, state), std::vector(tokens.begin() + from, tokens.end()));
+      }
+    }
+  }
+}
+
+TEST(TokenFile, KeepsTheIndexOfDocumentsApartFromThatOfCuts) {
+  const ScratchDir dir;
+  const auto path = dir.write("a.jsonl", "{\"text\":\"hello\"}\n{\"text\":\"you\"}\n");
+  TokenFileOptions options{.stride = 2, .by_document = true, .cache_dir = dir.file("cache")};
+  open_token_file(open_file(path), options);
+  const auto again = open_token_file(open_file(path), options);
+  EXPECT_EQ(again->index_bytes(), 0);
+  EXPECT_EQ(again->document_tokens(1), 4);
+  ReadState state;
+  EXPECT_EQ(part_of(*again, 0, 2, 5, state), (std::vector<std::int64_t>{'l', 'l', 'o'}));
+  options.by_document = false;
+  EXPECT_GT(open_token_file(open_file(path), options)->index_bytes(), 0);
+}
+
+TEST(TokenFile, NoticesADocumentOfAnotherLengthThoughTheFileLooksTheSame) {
+  const std::string content = "{\"text\":\"hello\"}\n{\"text\":\"you, too\"}\n";
+  for (const auto& [at, byte] : {std::pair{9U, '"'}, std::pair{13U, '"'}, std::pair{14U, 'x'}}) {
+    auto made = std::make_unique<MemoryFile>("a.jsonl", content);
+    auto& memory = *made;
+    const auto file = open_token_file(std::move(made), {.stride = 100, .by_document = true});
+    memory.content[at] = byte;
+    ReadState state;
+    EXPECT_THROW(part_of(*file, 0, 0, 6, state), SourceError) << at;
+  }
 }
 
 }  // namespace
