@@ -12,6 +12,7 @@ function(levada_check_headers_alone target)
   endforeach()
   add_library(levada_headers_alone OBJECT ${sources})
   levada_configure(levada_headers_alone)
+  target_compile_options(levada_headers_alone PRIVATE -O0)
   target_link_libraries(levada_headers_alone PRIVATE ${target})
 endfunction()
 

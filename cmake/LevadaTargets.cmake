@@ -3,6 +3,10 @@
 function(levada_configure target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
                                             -Wno-missing-field-initializers)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    # It sees overlapping copies in "literal" + std::string, where there are none (GCC bug 105651).
+    target_compile_options(${target} PRIVATE -Wno-restrict)
+  endif()
   if(LEVADA_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=${LEVADA_SANITIZE})
@@ -34,6 +38,8 @@ function(levada_add_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   levada_configure(${name})
+  # What is tested is optimized in full, the tests themselves for the time they take to compile.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

@@ -123,10 +123,10 @@ struct Model {
   /// All states that one thing happening leads to.
   std::vector<Model> successors() const;
   std::string key() const;
-  void report(const Event& event) {
+  void report(Event event) {
     // A lone reader is the lead and tells itself at once.
     if (readers.size() == 1) hear(event);
-    else reports.push_back(event);
+    else reports.push_back(std::move(event));
   }
   void hear(const Event& event) {
     heard.emplace(as_text(encode(event)));

@@ -186,7 +186,9 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
     links.clear();
     const auto engine = join(rank, 2, std::move(mine), small);
     const auto channel = engine->open(1, {0}, 8);
+    const auto ready = engine->open(0, {1}, 1);  // a channel is opened by the living
     if (rank == 1) {
+      static_cast<void>(take(*engine, *ready, soon(), "test"));
       for (int i = 0; i < 5; ++i) {
         Block block = allocate(*engine, 100'000, soon(), "test");
         std::fill_n(block.memory().data(), 100'000, static_cast<std::byte>(i));
@@ -194,6 +196,7 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
       }
       ::raise(SIGKILL);
     }
+    publish(*engine, *ready, allocate(*engine, 1, soon(), "test"), 1, soon(), "test");
     // Only once the death is known are the messages taken.
     try {
       engine->wait({}, soon());
@@ -231,6 +234,7 @@ TEST(Death, OfATakerGivesTheSenderItsMemoryBack) {
       ::raise(SIGKILL);
     }
     const auto living = engine->subgroup(std::vector<int>{0, 1}, "living");
+    agree(*living, {}, soon(), "test");
     if (rank == 1) {
       for (int i = 0; i < 3; ++i) static_cast<void>(take(*engine, *both, soon(), "test"));
     } else {
