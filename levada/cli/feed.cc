@@ -91,7 +91,7 @@ int run_feed(FeedArguments arguments, const std::vector<std::string>& command_li
 }
 
 void add_options(CLI::App& command, FeedArguments& arguments) {
-  command.add_option("PATH", arguments.paths, "Files to read: .jsonl or .txt")
+  command.add_option("PATH", arguments.paths, "What to read: .jsonl, .txt, or .bin with .idx (by prefix)")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_job_options(command, arguments.job);

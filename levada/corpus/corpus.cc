@@ -70,12 +70,13 @@ struct Corpus::State {
   void add_file(const std::string& path) {
     const auto stride = options.sequence;
     const auto behind_cut = begins.back() % stride;
-    auto file = open_token_file(options.open(path), {.text_field = options.text_field,
-                                                     .skip_bad = options.skip_bad,
-                                                     .stride = stride,
-                                                     .phase = behind_cut == 0 ? 0 : stride - behind_cut,
-                                                     .cache_dir = cache_dir(options),
-                                                     .progress = options.progress});
+    auto file = open_token_file(path, {.text_field = options.text_field,
+                                       .skip_bad = options.skip_bad,
+                                       .stride = stride,
+                                       .phase = behind_cut == 0 ? 0 : stride - behind_cut,
+                                       .cache_dir = cache_dir(options),
+                                       .progress = options.progress,
+                                       .open = options.open});
     begins.push_back(begins.back() + file->contents().tokens);
     state.stats.index_bytes += file->index_bytes();
     files.push_back(std::move(file));

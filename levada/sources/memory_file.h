@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 
 #include "levada/sources/file.h"
@@ -34,5 +36,12 @@ class MemoryFile final : public File {
  private:
   std::string path_;
 };
+
+/// Opens these files, contents by path, and no others.
+inline std::function<std::unique_ptr<File>(const std::string&)> open_from(std::map<std::string, std::string> contents) {
+  return [contents = std::move(contents)](const std::string& path) {
+    return std::make_unique<MemoryFile>(path, contents.at(path));
+  };
+}
 
 }  // namespace levada

@@ -8,19 +8,28 @@
 #include "levada/sources/index_cache.h"
 #include "levada/sources/jsonl_file.h"
 #include "levada/sources/jsonl_index.h"
+#include "levada/sources/megatron_file.h"
+#include "levada/sources/megatron_index.h"
 #include "levada/sources/text_file.h"
 
 namespace levada {
 namespace {
 
-enum class Kind { jsonl, text };
+enum class Kind { jsonl, text, megatron };
 
-Kind kind_of(const std::string& path) {
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+/// Empty for what cannot be read.
+std::optional<Kind> kind_of(const std::string& path) {
   const auto extension = std::filesystem::path(path).extension();
   if (extension == ".jsonl") return Kind::jsonl;
   if (extension == ".txt") return Kind::text;
-  throw InvalidArgument(
-      fmt::format("{} is of no kind that can be read: .jsonl (an object a line) and .txt (one document) can", path));
+  const auto paths = MegatronPaths::of(path);
+  if (path == paths.bin || path == paths.idx || is_there(paths.bin) || is_there(paths.idx)) return Kind::megatron;
+  return std::nullopt;
 }
 
 IndexKey key_of(const std::string& path, Kind kind, const FileIdentity& identity, const TokenFileOptions& options) {
@@ -54,14 +63,22 @@ bool is_usable(const FileIndex& index, Kind kind, const TokenFileOptions& option
 
 }  // namespace
 
-std::unique_ptr<TokenFile> open_token_file(std::shared_ptr<const File> file, const TokenFileOptions& options) {
-  const auto kind = kind_of(file->path());
+std::unique_ptr<TokenFile> open_token_file(const std::string& path, const TokenFileOptions& options) {
+  const auto kind = kind_of(path);
+  if (kind == Kind::megatron) return open_megatron_file(path, options);
+  std::shared_ptr<const File> file = options.open(path);
+  if (!kind) {
+    throw InvalidArgument(
+        fmt::format("{} is of no kind that can be read: .jsonl (an object a line), .txt (one document) and .bin with "
+                    ".idx (Megatron-LM's, by either name or what stands before it) can",
+                    path));
+  }
   const auto identity = file->identity();
-  if (identity.size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
-  const auto key = key_of(file->path(), kind, identity, options);
+  if (identity.size == 0) throw SourceError(fmt::format("{} is empty", path));
+  const auto key = key_of(path, *kind, identity, options);
   auto index = options.cache_dir.empty() ? std::nullopt : load_index(options.cache_dir, key);
   std::uint64_t index_bytes = 0;
-  if (!index || !is_usable(*index, kind, options)) {
+  if (!index || !is_usable(*index, *kind, options)) {
     index = kind == Kind::jsonl ? index_jsonl(*file, options) : index_text(*file, options);
     expect_unchanged(*file, identity);
     index_bytes = identity.size;

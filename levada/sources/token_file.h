@@ -27,6 +27,8 @@ struct TokenFileOptions {
   bool by_document = false;         ///< cut each document on its own, for read_document() in place of read()
   std::string cache_dir = {};       ///< where indexes are kept; empty: nowhere
   std::function<void(const IndexProgress&)> progress = {};
+  /// How files are opened: for tests, and for wrappers that throttle or try again.
+  std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };
 
 /// What a file holds.
@@ -45,7 +47,8 @@ struct ReadState {
   ReadStats stats;
 };
 
-/// Documents end to end, each closed by end_of_document; positions count tokens from 0. Cuts, the positions phase,
+/// Documents end to end, each closed by what its format ends it with (end_of_document; in a .bin, what was stored, if
+/// anything); positions count tokens from 0. Cuts, the positions phase,
 /// phase + stride, ..., are where reading can begin; in a file opened by_document they are the tokens 0, stride,
 /// 2 * stride, ... of each document. Any number of threads may read side by side, each with a ReadState of its own.
 class TokenFile {
@@ -62,7 +65,8 @@ class TokenFile {
   /// Throws SourceError, also where the file is plainly not what was indexed; but only check() finds every change.
   virtual void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadState& state) const = 0;
 
-  /// Tokens of a document, its end among them: 1 for an empty one. Of a file opened by_document, as is read_document().
+  /// Tokens of a document, its end among them: 1 for an empty one, 0 in a .bin without ends. Of a file opened
+  /// by_document, as is read_document().
   virtual std::int64_t document_tokens(std::int64_t document) const = 0;
   /// Writes tokens [from, end) of a document. `from` is a multiple of the stride; `end` is one more than a multiple of
   /// it, or document_tokens(document). Else as read().
@@ -73,8 +77,9 @@ class TokenFile {
   virtual void check() const = 0;
 };
 
-/// Indexes the file, or finds its index in the cache. Which kind it is, its name says: .jsonl (JSON Lines) or .txt (one
-/// document). Throws SourceError, naming file, line and what is wrong with it; InvalidArgument for another name.
-std::unique_ptr<TokenFile> open_token_file(std::shared_ptr<const File> file, const TokenFileOptions& options);
+/// Opens one file, and indexes it or finds its index in the cache. Which kind it is, its name says: .jsonl (JSON
+/// Lines), .txt (one document), or .bin, .idx or what stands before that (two files of Megatron-LM). Throws
+/// SourceError, naming file, line and what is wrong with it; InvalidArgument for another name.
+std::unique_ptr<TokenFile> open_token_file(const std::string& path, const TokenFileOptions& options);
 
 }  // namespace levada

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 std::string fault_of(const std::string& path, const std::string& content) {
   try {
-    open_token_file(std::make_unique<MemoryFile>(path, content), {});
+    open_token_file(path, {.open = open_from({{path, content}})});
   } catch (const Error& error) {
     return std::string(error.name()) + ": " + error.what();
   }
@@ -50,7 +50,7 @@ TEST(TokenFile, RefusesAnEmptyFile) {
 }
 
 TEST(TextFile, IsOneDocument) {
-  const auto file = open_token_file(std::make_unique<MemoryFile>("a.txt", std::string("a\0\n", 3)), {.stride = 2});
+  const auto file = open_token_file("a.txt", {.stride = 2, .open = open_from({{"a.txt", std::string("a\0\n", 3)}})});
   EXPECT_EQ(file->contents().documents, 1);
   EXPECT_EQ(file->contents().tokens, 4);
   std::vector<std::int64_t> tokens(3), labels(3);
@@ -81,16 +81,16 @@ TEST(TokenFile, ReadsTheFileOnceAndFindsItsIndexLater) {
   const ScratchDir dir;
   const auto path = dir.write("a.jsonl", "{\"text\":\"hello\"}\n");
   const TokenFileOptions options{.stride = 2, .cache_dir = dir.file("cache")};
-  const auto first = open_token_file(open_file(path), options);
+  const auto first = open_token_file(path, options);
   EXPECT_EQ(first->index_bytes(), 17);
-  const auto again = open_token_file(open_file(path), options);
+  const auto again = open_token_file(path, options);
   EXPECT_EQ(again->index_bytes(), 0);
   EXPECT_EQ(again->contents(), first->contents());
   // A name for the same file finds it, too.
   std::filesystem::create_symlink(path, dir.file("b.jsonl"));
-  EXPECT_EQ(open_token_file(open_file(dir.file("b.jsonl")), options)->index_bytes(), 0);
+  EXPECT_EQ(open_token_file(dir.file("b.jsonl"), options)->index_bytes(), 0);
   dir.write("a.jsonl", "{\"text\":\"hello, you\"}\n");
-  const auto changed = open_token_file(open_file(path), options);
+  const auto changed = open_token_file(path, options);
   EXPECT_EQ(changed->index_bytes(), 22);
   EXPECT_EQ(changed->contents().tokens, 11);
 }
@@ -119,8 +119,9 @@ TEST(TokenFile, GivesEachDocumentOnItsOwnFromAnyOfItsCuts) {
   const std::vector<std::vector<std::int64_t>> wanted = {plain("hello, world"), plain(""),
                                                          plain("a\xc3\xa9\xf0\x9f\x98\x80\n"), plain("12345678")};
   for (const std::int64_t stride : {1, 2, 3, 4, 8, 100}) {
-    const auto file = open_token_file(std::make_unique<MemoryFile>("a.jsonl", content),
-                                      {.skip_bad = true, .stride = stride, .by_document = true});
+    const auto file = open_token_file(
+        "a.jsonl",
+        {.skip_bad = true, .stride = stride, .by_document = true, .open = open_from({{"a.jsonl", content}})});
     ASSERT_EQ(file->contents().documents, 4);
     ReadState state;
     for (std::int64_t document = 0; document < 4; ++document) {
@@ -141,23 +142,26 @@ TEST(TokenFile, KeepsTheIndexOfDocumentsApartFromThatOfCuts) {
   const ScratchDir dir;
   const auto path = dir.write("a.jsonl", "{\"text\":\"hello\"}\n{\"text\":\"you\"}\n");
   TokenFileOptions options{.stride = 2, .by_document = true, .cache_dir = dir.file("cache")};
-  open_token_file(open_file(path), options);
-  const auto again = open_token_file(open_file(path), options);
+  open_token_file(path, options);
+  const auto again = open_token_file(path, options);
   EXPECT_EQ(again->index_bytes(), 0);
   EXPECT_EQ(again->document_tokens(1), 4);
   ReadState state;
   EXPECT_EQ(part_of(*again, 0, 2, 5, state), (std::vector<std::int64_t>{'l', 'l', 'o'}));
   options.by_document = false;
-  EXPECT_GT(open_token_file(open_file(path), options)->index_bytes(), 0);
+  EXPECT_GT(open_token_file(path, options)->index_bytes(), 0);
 }
 
 TEST(TokenFile, NoticesADocumentOfAnotherLengthThoughTheFileLooksTheSame) {
   const std::string content = "{\"text\":\"hello\"}\n{\"text\":\"you, too\"}\n";
   for (const auto& [at, byte] : {std::pair{9U, '"'}, std::pair{13U, '"'}, std::pair{14U, 'x'}}) {
-    auto made = std::make_unique<MemoryFile>("a.jsonl", content);
-    auto& memory = *made;
-    const auto file = open_token_file(std::move(made), {.stride = 100, .by_document = true});
-    memory.content[at] = byte;
+    MemoryFile* memory = nullptr;
+    const auto file = open_token_file("a.jsonl", {.stride = 100, .by_document = true, .open = [&](const auto& path) {
+                                                    auto made = std::make_unique<MemoryFile>(path, content);
+                                                    memory = made.get();
+                                                    return made;
+                                                  }});
+    memory->content[at] = byte;
     ReadState state;
     EXPECT_THROW(part_of(*file, 0, 0, 6, state), SourceError) << at;
   }

@@ -1,0 +1,162 @@
+#include "levada/sources/megatron_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "levada/base/error.h"
+#include "levada/sources/megatron_testing.h"
+#include "levada/sources/memory_file.h"
+#include "levada/sources/scratch_dir.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+using Tokens = std::vector<std::int64_t>;
+
+std::unique_ptr<TokenFile> open_bytes(const std::string& idx, const std::string& bin, bool by_document = false) {
+  return open_token_file("a.bin", {.by_document = by_document, .open = open_from({{"a.idx", idx}, {"a.bin", bin}})});
+}
+
+/// Tokens [position, end), of which at least two, through a writer that has seen `before` already.
+Tokens read(const TokenFile& file, std::int64_t position, std::int64_t end, ReadState& state, std::size_t before = 0) {
+  const auto count = before + static_cast<std::size_t>(end - position);
+  Tokens tokens(count - 1), labels(count - 1);
+  TokenWriter to(tokens, labels);
+  for (std::size_t i = 0; i < before; ++i) to.write(7);
+  file.read(position, end, to, state);
+  EXPECT_EQ(to.missing(), 0);
+  tokens.push_back(labels.back());
+  tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(before));
+  return tokens;
+}
+
+std::string fault_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return std::string(error.name()) + ": " + error.what();
+  }
+  return "no fault";
+}
+
+template <typename T>
+void expect_all_reads(std::uint8_t code) {
+  const std::vector<T> numbers = {1, 0, 99, std::numeric_limits<T>::max(), 5, 6, 7};
+  const auto file = open_bytes(raw_index(code, sizeof(T), {4, 3}, {0, 1, 2}).bytes(), raw_bin(numbers));
+  EXPECT_EQ(file->contents().tokens, 7);
+  EXPECT_EQ(file->contents().documents, 2);
+  for (std::size_t from = 0; from < numbers.size(); ++from) {
+    for (auto end = from + 2; end <= numbers.size(); ++end) {
+      for (const std::size_t before : {0, 3}) {
+        ReadState state;
+        EXPECT_EQ(read(*file, static_cast<std::int64_t>(from), static_cast<std::int64_t>(end), state, before),
+                  Tokens(numbers.begin() + static_cast<std::ptrdiff_t>(from),
+                         numbers.begin() + static_cast<std::ptrdiff_t>(end)))
+            << from << " to " << end << " of dtype " << int{code};
+        EXPECT_EQ(state.stats.bytes_read, (end - from) * sizeof(T));
+        EXPECT_EQ(state.stats.bytes_consumed, (end - from - 1) * sizeof(T));
+      }
+    }
+  }
+}
+
+TEST(MegatronFile, ReadsAllIntegersFromAnywhere) {
+  expect_all_reads<std::uint8_t>(1);
+  expect_all_reads<std::int8_t>(2);
+  expect_all_reads<std::int16_t>(3);
+  expect_all_reads<std::int32_t>(4);
+  expect_all_reads<std::int64_t>(5);
+  expect_all_reads<std::uint16_t>(8);
+}
+
+TEST(MegatronFile, ReadsLongStretches) {
+  std::vector<std::int32_t> numbers(1'000'003);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto file = open_bytes(raw_index(4, 4, {1'000'000, 3}, {0, 2}).bytes(), raw_bin(numbers));
+  ReadState state;
+  EXPECT_EQ(read(*file, 1, 1'000'003, state), Tokens(numbers.begin() + 1, numbers.end()));
+  EXPECT_EQ(state.stats.bytes_read, 4 * 1'000'002);
+}
+
+TEST(MegatronFile, ReadsSequencesInTheirOrderWhereverTheyLie) {
+  const std::vector<std::int16_t> numbers = {0, 1, 2, 3, 4, 5, 6, 7};
+  const RawIndex raw{.dtype = 3, .lengths = {2, 3, 0, 2}, .places = {8, 0, 16, 2}, .documents = {0, 1, 1, 4}};
+  const auto file = open_bytes(raw.bytes(), raw_bin(numbers), true);
+  ReadState state;
+  EXPECT_EQ(read(*file, 0, 7, state), (Tokens{4, 5, 0, 1, 2, 1, 2}));
+  EXPECT_EQ(file->document_tokens(0), 2);
+  EXPECT_EQ(file->document_tokens(1), 0);
+  EXPECT_EQ(file->document_tokens(2), 5);
+  Tokens tokens(2), labels(2);
+  TokenWriter to(tokens, labels);
+  file->read_document(2, 2, 5, to, state);
+  EXPECT_EQ(tokens, (Tokens{2, 1}));
+  EXPECT_EQ(labels, (Tokens{1, 2}));
+}
+
+TEST(MegatronFile, RefusesNegativeTokens) {
+  const std::vector<std::int32_t> numbers = {1, 2, 3, -4, 5};
+  const auto file = open_bytes(raw_index(4, 4, {5}, {0, 1}).bytes(), raw_bin(numbers));
+  ReadState state;
+  EXPECT_EQ(read(*file, 0, 3, state), (Tokens{1, 2, 3}));
+  for (std::int64_t from = 0; from < 4; ++from) {
+    EXPECT_EQ(fault_of([&] { read(*file, from, 5, state); }),
+              "SourceError: a.bin: token 3 is negative: it cannot be fed");
+  }
+}
+
+TEST(MegatronFile, RefusesNumbersThatAreNoTokens) {
+  const auto idx = raw_index(7, 4, {2}, {0, 1}).bytes();
+  EXPECT_EQ(fault_of([&] {
+              open_bytes(idx, raw_bin<float>({1, 2}));
+            }),
+            "SourceError: a.bin holds float32 numbers, and tokens are integers: it cannot be fed");
+}
+
+TEST(MegatronFile, NoticesABinThatShrinks) {
+  MemoryFile* bin = nullptr;
+  const auto open = [&](const std::string& path) {
+    const bool is_bin = path == "a.bin";
+    auto made = std::make_unique<MemoryFile>(path, is_bin ? "0123456789" : raw_index(1, 1, {10}, {0, 1}).bytes());
+    if (is_bin) bin = made.get();
+    return made;
+  };
+  const auto file = open_token_file("a.idx", {.open = open});
+  bin->content.resize(8);
+  ReadState state;
+  EXPECT_THAT(fault_of([&] { read(*file, 5, 10, state); }), HasSubstr("a.bin ends at byte 8, 2 bytes short"));
+  bin->now.size = 8;
+  EXPECT_THAT(fault_of([&] { file->check(); }), HasSubstr("a.bin shrank from 10 to 8 bytes"));
+}
+
+TEST(MegatronFile, IsFoundByItsPrefixOrEitherName) {
+  const ScratchDir dir;
+  dir.write("my.data.idx", raw_index(1, 1, {3}, {0, 1}).bytes());
+  EXPECT_THAT(fault_of([&] { open_token_file(dir.file("my.data"), {}); }), HasSubstr("my.data.bin: No such file"));
+  dir.write("my.data.bin", "abc");
+  const auto digest = open_token_file(dir.file("my.data"), {})->contents().digest;
+  EXPECT_EQ(open_token_file(dir.file("my.data.bin"), {})->contents().digest, digest);
+  EXPECT_EQ(open_token_file(dir.file("my.data.idx"), {})->contents().digest, digest);
+  EXPECT_THAT(fault_of([&] { open_token_file(dir.file("other.idx"), {}); }), HasSubstr("other.idx: No such file"));
+  EXPECT_THAT(fault_of([&] { open_token_file(dir.file("other"), {}); }), HasSubstr("SourceError: cannot open"));
+}
+
+TEST(MegatronFile, HasADigestOfItsIndexItsSizeAndPartsOfItsTokens) {
+  const auto idx = raw_index(1, 1, {1 << 20}, {0, 1}).bytes();
+  std::string bin(1 << 20, 'a');
+  const auto digest = open_bytes(idx, bin)->contents().digest;
+  EXPECT_EQ(open_bytes(idx, bin)->contents().digest, digest);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{4095}, bin.size() - 1}) {
+    bin[at] = 'b';
+    EXPECT_NE(open_bytes(idx, bin)->contents().digest, digest) << at;
+    bin[at] = 'a';
+  }
+  const auto other = raw_index(1, 1, {1 << 19, 1 << 19}, {0, 2}).bytes();
+  EXPECT_NE(open_bytes(other, bin)->contents().digest, digest);
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,264 @@
+#include "levada/sources/megatron_index.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/sources/megatron_format.h"
+
+namespace levada {
+namespace {
+
+using megatron::dtype_codes, megatron::header_bytes;
+
+/// Names the .idx in what it throws.
+class IndexReader {
+ public:
+  IndexReader(const File& file, const std::function<void(std::uint64_t)>& on_progress)
+      : file_(file), on_progress_(on_progress), size_(file.identity().size) {}
+
+  const std::string& path() const { return file_.path(); }
+  std::uint64_t size() const { return size_; }
+
+  [[noreturn]] void fail(const std::string& what) const { throw SourceError(fmt::format("{}: {}", path(), what)); }
+
+  void read(std::uint64_t offset, std::span<char> into) {
+    const auto got = read_fully(file_, offset, into);
+    if (got < into.size()) {
+      fail(fmt::format("it ends at byte {}, {} bytes short: it was cut off while it was being read", offset + got,
+                       into.size() - got));
+    }
+    done_ += got;
+    if (on_progress_) on_progress_(done_);
+  }
+
+ private:
+  const File& file_;
+  const std::function<void(std::uint64_t)>& on_progress_;
+  std::uint64_t size_, done_ = 0;
+};
+
+/// One of the arrays in the file, read forward a piece at a time.
+template <typename T>
+class ArrayReader {
+ public:
+  ArrayReader(IndexReader& in, std::uint64_t offset, std::uint64_t count)
+      : in_(in), offset_(offset), left_(count), piece_(std::min<std::uint64_t>(count, piece_items)) {}
+
+  /// The next of them; not more than there are.
+  T next() {
+    if (at_ == held_) refill();
+    return piece_[at_++];
+  }
+  /// Passes over what is left.
+  void drain() {
+    while (left_ > 0) refill();
+  }
+  std::string digest() const { return digest_.hex(); }
+
+ private:
+  static constexpr std::size_t piece_items = std::size_t{32} << 10;
+
+  void refill() {
+    held_ = std::min<std::uint64_t>(left_, piece_.size());
+    const auto bytes = std::as_writable_bytes(std::span(piece_).first(held_));
+    in_.read(offset_, {reinterpret_cast<char*>(bytes.data()), bytes.size()});
+    digest_.update(bytes);
+    offset_ += bytes.size();
+    left_ -= held_;
+    at_ = 0;
+  }
+
+  IndexReader& in_;
+  std::uint64_t offset_, left_;
+  std::vector<T> piece_;
+  std::size_t at_ = 0, held_ = 0;
+  Digest digest_;
+};
+
+struct Header {
+  DType dtype;
+  std::uint64_t sequences = 0, document_indices = 0;
+  bool has_modes = false;
+
+  std::uint64_t places_offset() const { return header_bytes + sequences * 4; }
+  std::uint64_t documents_offset() const { return places_offset() + sequences * 8; }
+  std::uint64_t modes_offset() const { return documents_offset() + document_indices * 8; }
+};
+
+/// Bytes up to the modes; empty if no file is as long.
+std::optional<std::uint64_t> bytes_claimed(const Header& header) {
+  const auto sequences = checked_mul(header.sequences, 12), documents = checked_mul(header.document_indices, 8);
+  if (!sequences || !documents) return std::nullopt;
+  const auto arrays = checked_add(*sequences, *documents);
+  return arrays ? checked_add(*arrays, header_bytes) : std::nullopt;
+}
+
+/// Checks the size of the file against what its header says, and sees from it whether there are modes.
+void check_size(const IndexReader& in, Header& header) {
+  const auto claimed = bytes_claimed(header);
+  if (!claimed || *claimed > in.size()) {
+    in.fail(
+        fmt::format("it claims {} sequences and {} document indices, which do not fit in its {} bytes: it is cut "
+                    "short or damaged",
+                    header.sequences, header.document_indices, in.size()));
+  }
+  const auto behind = in.size() - *claimed;
+  header.has_modes = behind == header.sequences && behind > 0;
+  if (behind > 0 && !header.has_modes) {
+    in.fail(fmt::format("{} bytes follow its arrays, which are no modes of its {} sequences: it is damaged", behind,
+                        header.sequences));
+  }
+  if (header.document_indices == 0) in.fail("it has no document indices, and even no document at all takes one");
+}
+
+Header read_header(IndexReader& in) {
+  std::array<char, header_bytes> bytes{};
+  const auto size = std::min<std::uint64_t>(in.size(), bytes.size());
+  in.read(0, std::span(bytes).first(size));
+  const std::string_view text(bytes.data(), size);
+  if (text.substr(0, megatron::magic.size()) != megatron::magic.substr(0, size) || size == 0) {
+    in.fail("it does not begin as an .idx of Megatron-LM does");
+  }
+  if (size < header_bytes) in.fail(fmt::format("it ends at byte {}, within its header: it is cut short", size));
+  ByteReader fields(as_bytes(text).subspan(megatron::magic.size()));
+  if (const auto version = fields.get<std::uint64_t>(); version != megatron::version) {
+    in.fail(fmt::format("it has version {}; version {} can be read", version, megatron::version));
+  }
+  const auto code = fields.get<std::uint8_t>();
+  if (code < 1 || code > dtype_codes.size()) {
+    in.fail(fmt::format("its dtype has the number {}; there are 1 to {}", code, dtype_codes.size()));
+  }
+  Header header{.dtype = dtype_codes[code - 1U]};
+  header.sequences = fields.get<std::uint64_t>();
+  header.document_indices = fields.get<std::uint64_t>();
+  check_size(in, header);
+  return header;
+}
+
+/// Walks through the arrays side by side.
+class IndexPass {
+ public:
+  IndexPass(IndexReader& in, const Header& header, const File& bin)
+      : in_(in),
+        header_(header),
+        bin_(bin),
+        bin_bytes_(bin.identity().size),
+        lengths_(in, header_bytes, header.sequences),
+        places_(in, header.places_offset(), header.sequences),
+        documents_(in, header.documents_offset(), header.document_indices),
+        modes_(in, header.modes_offset(), header.has_modes ? header.sequences : 0),
+        token_bytes_(header.dtype.bytes(1)),
+        runs_(token_bytes_) {}
+
+  void run(const std::function<void(std::int64_t)>& on_document) {
+    if (const auto first = documents_.next(); first != 0) {
+      in_.fail(fmt::format("its first document begins with sequence {} and not 0", first));
+    }
+    for (std::uint64_t document = 1; document < header_.document_indices; ++document) {
+      const auto end = document_end(document);
+      const auto before = runs_.tokens();
+      while (sequence_ < end) pass_sequence();
+      if (on_document) on_document(runs_.tokens() - before);
+    }
+    if (sequence_ < header_.sequences) {
+      in_.fail(fmt::format("its documents end at sequence {}, and it has {}", sequence_, header_.sequences));
+    }
+    modes_.drain();
+    // Where places may be anywhere, what no sequence covers may have been left out on purpose.
+    if (in_order_ && expected_place_ != bin_bytes_) {
+      throw SourceError(fmt::format("{} has {} bytes, of which {} knows {}: they do not belong together", bin_.path(),
+                                    bin_bytes_, in_.path(), expected_place_));
+    }
+  }
+
+  TokenRuns take_runs() { return std::move(runs_); }
+  std::string digest() const {
+    Digest all;
+    all.update(fmt::format("{} {} {};{};{};{};{}", header_.dtype.name(), header_.sequences, header_.document_indices,
+                           lengths_.digest(), places_.digest(), documents_.digest(), modes_.digest()));
+    return all.hex();
+  }
+
+ private:
+  std::uint64_t document_end(std::uint64_t document) {
+    const auto end = documents_.next();
+    if (end < 0 || static_cast<std::uint64_t>(end) < sequence_ || static_cast<std::uint64_t>(end) > header_.sequences) {
+      in_.fail(fmt::format("document {} begins with sequence {} and ends before sequence {}, of {} in all",
+                           document - 1, sequence_, end, header_.sequences));
+    }
+    return static_cast<std::uint64_t>(end);
+  }
+
+  void pass_sequence() {
+    const auto length = lengths_.next();
+    const auto place = places_.next();
+    if (length < 0) in_.fail(fmt::format("sequence {} has a length of {} tokens", sequence_, length));
+    if (place < 0) in_.fail(fmt::format("sequence {} begins at byte {}", sequence_, place));
+    const auto begin = static_cast<std::uint64_t>(place);
+    const auto bytes = static_cast<std::uint64_t>(length) * token_bytes_;
+    if (begin > bin_bytes_ || bytes > bin_bytes_ - begin) {
+      in_.fail(
+          fmt::format("sequence {} begins at byte {} and has {} tokens, but {} has only {} bytes: that is cut "
+                      "short, or belongs to another .idx",
+                      sequence_, begin, length, bin_.path(), bin_bytes_));
+    }
+    // Sequences may overlap, so the .bin's size says nothing about their sum.
+    if (runs_.tokens() > std::numeric_limits<std::int64_t>::max() - length) in_.fail("it claims more than 2^63 tokens");
+    in_order_ = in_order_ && begin == expected_place_;
+    expected_place_ = begin + bytes;
+    runs_.add(begin, length);
+    ++sequence_;
+  }
+
+  IndexReader& in_;
+  const Header& header_;
+  const File& bin_;
+  std::uint64_t bin_bytes_;
+  ArrayReader<std::int32_t> lengths_;
+  ArrayReader<std::int64_t> places_, documents_;
+  ArrayReader<std::int8_t> modes_;
+  std::uint64_t token_bytes_;
+  TokenRuns runs_;
+  std::uint64_t sequence_ = 0, expected_place_ = 0;
+  bool in_order_ = true;  ///< each sequence so far begins where the one before ends
+};
+
+}  // namespace
+
+MegatronPaths MegatronPaths::of(const std::string& path) {
+  const bool has_name = path.ends_with(".bin") || path.ends_with(".idx");
+  const auto prefix = has_name ? path.substr(0, path.size() - 4) : path;
+  return {prefix + ".bin", prefix + ".idx"};
+}
+
+std::optional<std::uint8_t> megatron_code(DType dtype) {
+  const auto* found = std::ranges::find(dtype_codes, dtype);
+  if (found == dtype_codes.end()) return std::nullopt;
+  return static_cast<std::uint8_t>(found - dtype_codes.begin() + 1);
+}
+
+MegatronIndex read_megatron_index(const File& idx, const File& bin,
+                                  const std::function<void(std::int64_t)>& on_document,
+                                  const std::function<void(std::uint64_t)>& on_progress) {
+  const auto identity = idx.identity();
+  IndexReader in(idx, on_progress);
+  const auto header = read_header(in);
+  IndexPass pass(in, header, bin);
+  pass.run(on_document);
+  expect_unchanged(idx, identity);
+  return {.dtype = header.dtype,
+          .sequences = static_cast<std::int64_t>(header.sequences),
+          .documents = static_cast<std::int64_t>(header.document_indices) - 1,
+          .has_modes = header.has_modes,
+          .runs = pass.take_runs(),
+          .digest = pass.digest()};
+}
+
+}  // namespace levada
