@@ -125,6 +125,7 @@ int run_arguments(Chosen chosen) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
   add_feed(app, chosen);
   add_plan(app, chosen);
+  add_convert(app, chosen);
   add_doctor(app, chosen);
   add_bench(app, chosen);
   if (const auto status = parse(app, chosen)) return *status;

@@ -1,14 +1,12 @@
 #include "levada/sources/jsonl_index.h"
 
-#include <fmt/format.h>
-
 #include <tuple>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/sources/json_string.h"
+#include "levada/sources/jsonl_documents.h"
 #include "levada/sources/jsonl_line.h"
-#include "levada/sources/line_reader.h"
 
 namespace levada {
 namespace {
@@ -81,47 +79,25 @@ void add_range(std::vector<ByteRange>& ranges, const Line& line) {
   else ranges.push_back({line.begin, line.end});
 }
 
-void expect_documents(const File& file, const FileContents& contents) {
-  if (contents.documents > 0) return;
-  throw SourceError(
-      contents.bad_lines > 0
-          ? fmt::format("{} holds no documents: all of its {} lines are bad", file.path(), contents.bad_lines)
-          : fmt::format("{} holds no documents: there is only white space in it", file.path()));
-}
-
 }  // namespace
 
 FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::uint64_t line_limit) {
-  const auto identity = file.identity();
   FileIndex index;
   Digest digest;
-  IndexProgress progress{file.path(), 0, identity.size};
-  LineReader lines(file, line_limit, line_padding, [&](std::string_view bytes) {
-    digest.update(bytes);
-    progress.bytes_done += bytes.size();
-    if (options.progress) options.progress(progress);
-  });
-  JsonlChecker checker(options.text_field);
   CutFinder cuts(options);
-  while (const auto line = lines.next()) {
-    try {
-      if (line->too_long) throw BadLine(fmt::format("it is longer than {}", format_bytes(line_limit)));
-      if (is_blank(line->text)) continue;
-      const auto raw = checker.text(line->text);
-      cuts.document(raw, line->begin + static_cast<std::uint64_t>(raw.data() - line->text.data()));
-      ++index.contents.documents;
-    } catch (const BadLine& error) {
-      if (!options.skip_bad) {
-        throw SourceError(fmt::format("{}:{}: the line cannot be used: {}", file.path(), line->number, error.what()));
-      }
-      ++index.contents.bad_lines;
-      add_range(index.skipped, *line);
-    }
-  }
-  expect_unchanged(file, identity);
-  expect_documents(file, index.contents);
-  index.contents.tokens = cuts.tokens();
-  index.contents.digest = digest.hex();
+  IndexProgress progress{file.path(), 0, file.identity().size};
+  const JsonlVisitor visitor = {
+      .on_bytes =
+          [&](std::string_view bytes) {
+            digest.update(bytes);
+            progress.bytes_done += bytes.size();
+            if (options.progress) options.progress(progress);
+          },
+      .on_document = [&](std::string_view raw, std::uint64_t offset) { cuts.document(raw, offset); },
+      .on_bad_line = [&](const Line& line) { add_range(index.skipped, line); }};
+  const auto counts = visit_jsonl(file, options, visitor, line_limit);
+  index.contents = {
+      .tokens = cuts.tokens(), .documents = counts.documents, .bad_lines = counts.bad_lines, .digest = digest.hex()};
   index.cuts = cuts.take_cuts();
   index.documents = cuts.take_documents();
   return index;

@@ -2,11 +2,9 @@
 #pragma once
 
 #include "levada/sources/file_index.h"
+#include "levada/sources/jsonl_documents.h"
 
 namespace levada {
-
-/// The longest line that is read.
-inline constexpr std::uint64_t longest_line = std::uint64_t{1} << 30;
 
 /// Reads the whole file once. Throws SourceError for the first line that cannot be used, unless options.skip_bad, and
 /// when no document is found. `line_limit`: longer lines are bad.

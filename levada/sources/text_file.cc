@@ -93,28 +93,37 @@ class TextFile final : public TokenFile {
 
 }  // namespace
 
-FileIndex index_text(const File& file, const TokenFileOptions& options) {
+void visit_text(const File& file, const std::function<void(std::string_view)>& on_piece) {
   const auto identity = file.identity();
-  Digest digest;
   std::vector<char> buffer(piece_bytes);
   std::size_t kept = 0;
   std::uint64_t offset = 0;  // of the buffer's front
   while (true) {
     const auto got = read_fully(file, offset + kept, std::span(buffer).subspan(kept));
-    digest.update(std::string_view(buffer.data() + kept, got));
     const std::string_view held(buffer.data(), kept + got);
     const auto whole = held.substr(0, held.size() - (got > 0 ? unfinished_bytes(held) : 0));
     if (!is_utf8(whole)) {
       throw SourceError(fmt::format("{} is not UTF-8 at byte {}", file.path(), offset + first_bad_byte(whole)));
     }
     if (got == 0) break;
+    on_piece(whole);
     offset += whole.size();
     kept = held.size() - whole.size();
     std::copy_n(whole.data() + whole.size(), kept, buffer.data());
-    if (options.progress) options.progress({file.path(), offset + kept, identity.size});
   }
   expect_unchanged(file, identity);
-  return {.contents = {.tokens = static_cast<std::int64_t>(identity.size) + 1, .documents = 1, .digest = digest.hex()},
+}
+
+FileIndex index_text(const File& file, const TokenFileOptions& options) {
+  Digest digest;
+  IndexProgress progress{file.path(), 0, file.identity().size};
+  visit_text(file, [&](std::string_view piece) {
+    digest.update(piece);
+    progress.bytes_done += piece.size();
+    if (options.progress) options.progress(progress);
+  });
+  const auto tokens = static_cast<std::int64_t>(progress.bytes_in_all) + 1;
+  return {.contents = {.tokens = tokens, .documents = 1, .digest = digest.hex()},
           .cuts = {},
           .documents = {},
           .skipped = {}};

@@ -1,0 +1,138 @@
+#include "levada/base/atomic_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class AtomicFileTest : public ::testing::Test {
+ protected:
+  AtomicFileTest() : folder_((std::filesystem::temp_directory_path() / "levada-XXXXXX").string()) {
+    if (::mkdtemp(folder_.data()) == nullptr) std::abort();
+  }
+  ~AtomicFileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::string path() const { return folder_ + "/state"; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      found.push_back(entry.path().filename().string());
+    }
+    return found;
+  }
+  std::string content() const {
+    std::ostringstream text;
+    text << std::ifstream(path()).rdbuf();
+    return text.str();
+  }
+
+ private:
+  std::string folder_;
+};
+
+std::string fault_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const SourceError& error) {
+    return error.what();
+  }
+  return "no fault";
+}
+
+TEST_F(AtomicFileTest, TakesItsNameWhenItIsWhole) {
+  std::ofstream(path()) << "before";
+  {
+    AtomicFile file(path());
+    file.write(as_bytes("after"));
+    file.sync();
+    EXPECT_EQ(content(), "before");
+    file.publish();
+    EXPECT_EQ(content(), "after");
+  }
+  EXPECT_THAT(names(), ElementsAre("state"));
+}
+
+TEST_F(AtomicFileTest, LeavesNothingIfItIsGivenUp) {
+  {
+    AtomicFile file(path());
+    file.write(as_bytes("half"));
+  }
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(AtomicFileTest, TakesOverWhatADeadProcessLeft) {
+  const auto child = ::fork();
+  if (child == 0) {
+    AtomicFile file(path());
+    file.write(as_bytes("longer than what comes later"));
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_THAT(names(), ElementsAre(".state.partial"));
+  AtomicFile file(path());
+  file.write(as_bytes("later"));
+  file.publish();
+  EXPECT_EQ(content(), "later");
+  EXPECT_THAT(names(), ElementsAre("state"));
+}
+
+TEST_F(AtomicFileTest, IsWrittenByOneAtATime) {
+  AtomicFile file(path());
+  EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr("another process is writing " + path()));
+  file.write(as_bytes("mine"));
+  file.publish();
+  EXPECT_EQ(content(), "mine");
+  AtomicFile next(path());
+}
+
+TEST_F(AtomicFileTest, GoesOnAfterShortAndInterruptedWrites) {
+  int calls = 0;
+  AtomicFile file(path(), [&](int fd, const void* bytes, std::size_t size) -> ssize_t {
+    if (++calls % 2 == 1) {
+      errno = EINTR;
+      return -1;
+    }
+    return ::write(fd, bytes, std::min<std::size_t>(size, 3));
+  });
+  file.write(as_bytes("0123456789"));
+  file.publish();
+  EXPECT_EQ(content(), "0123456789");
+}
+
+TEST_F(AtomicFileTest, SaysThatTheDiskIsFullAndLeavesNothing) {
+  std::ofstream(path()) << "before";
+  EXPECT_EQ(fault_of([&] {
+              AtomicFile file(path(), [](int, const void*, std::size_t) -> ssize_t {
+                errno = ENOSPC;
+                return -1;
+              });
+              file.write(as_bytes("after"));
+            }),
+            "cannot write " + path() + ": the disk is full, and nothing of it is left there");
+  EXPECT_THAT(names(), ElementsAre("state"));
+  EXPECT_EQ(content(), "before");
+}
+
+TEST_F(AtomicFileTest, SaysWhereItCannotBeMade) {
+  EXPECT_THAT(fault_of([&] { AtomicFile{path() + "/none"}; }), HasSubstr("cannot create " + path() + "/none: No such"));
+  std::filesystem::create_symlink("/etc/passwd", path().substr(0, path().size() - 5) + ".state.partial");
+  EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr("cannot create"));
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "levada/base/bytes.h"
+#include "levada/base/deadline.h"
+#include "levada/base/error.h"
+#include "levada/cli/command.h"
+#include "levada/report/numbers.h"
+#include "levada/report/progress.h"
+#include "levada/sources/conversion.h"
+
+namespace levada::cli {
+namespace {
+
+struct ConvertArguments {
+  std::vector<std::string> paths;  ///< the last one: where to
+  std::string dtype = "auto";
+  bool append_eod = false;
+  std::string text_field = "text";
+  bool skip_bad = false;
+  bool overwrite = false;
+  bool json = false;
+};
+
+/// The signal that asked for an end; 0: none.
+std::atomic<int> interrupted = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+struct Interrupted {};
+
+/// From here on a signal ends the command only after it has cleaned up.
+void note_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) { interrupted = signal; };
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  // A file that may not grow any more is an error of the write like others.
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+std::optional<DType> parse_dtype(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  for (const auto dtype : {dtypes::uint8, dtypes::uint16, dtypes::int16, dtypes::int32, dtypes::int64}) {
+    if (dtype.name() == name) return dtype;
+  }
+  throw InvalidArgument(fmt::format("--dtype is {}; it must be auto, uint8, uint16, int16, int32 or int64", name));
+}
+
+ConversionOptions options_of(const ConvertArguments& arguments) {
+  return {.dtype = parse_dtype(arguments.dtype),
+          .append_eod = arguments.append_eod,
+          .text_field = arguments.text_field,
+          .skip_bad = arguments.skip_bad,
+          .overwrite = arguments.overwrite};
+}
+
+double speed(const Conversion& done, double seconds) {
+  return static_cast<double>(done.bytes_read) / 1e6 / std::max(seconds, 1e-9);
+}
+
+std::string as_json(const Conversion& done, double seconds) {
+  const nlohmann::ordered_json json = {{"bin", done.paths.bin},
+                                       {"idx", done.paths.idx},
+                                       {"dtype", done.dtype.name()},
+                                       {"documents", done.documents},
+                                       {"sequences", done.sequences},
+                                       {"tokens", done.tokens},
+                                       {"skipped_lines", done.bad_lines},
+                                       {"bytes_read", done.bytes_read},
+                                       {"bytes_written", done.bytes_written},
+                                       {"seconds", seconds},
+                                       {"mb_per_s", speed(done, seconds)}};
+  return json.dump() + "\n";
+}
+
+std::string as_text(const Conversion& done, double seconds) {
+  auto text = fmt::format("{} and {}: {} tokens of {} in {}, {}\n", output_style().bold(done.paths.bin),
+                          output_style().bold(done.paths.idx), report::with_commas(done.tokens), done.dtype.name(),
+                          report::counted(done.documents, "document"), format_bytes(done.bytes_written));
+  text += fmt::format("read {} in {}, {:.0f} MB/s\n", format_bytes(done.bytes_read), report::format_seconds(seconds),
+                      speed(done, seconds));
+  if (done.bad_lines > 0) text += fmt::format("left out {}\n", report::counted(done.bad_lines, "bad line"));
+  return text;
+}
+
+int run_convert(const ConvertArguments& arguments) {
+  auto inputs = arguments.paths;
+  const auto to = inputs.back();
+  inputs.pop_back();
+  for (const char* extension : {".jsonl", ".txt"}) {
+    if (to.ends_with(extension)) throw InvalidArgument(fmt::format("{} stands last, where the output is named", to));
+  }
+  note_signals();
+  auto options = options_of(arguments);
+  report::ProgressLine line("converting");
+  options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
+    if (interrupted != 0) throw Interrupted();
+    if (line.is_due()) line.update(done, in_all, fmt::format("{} of {}", format_bytes(done), format_bytes(in_all)));
+  };
+  const auto start = Clock::now();
+  try {
+    const auto done = convert_to_megatron(inputs, to, options);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    line.clear();
+    print(arguments.json ? as_json(done, seconds) : as_text(done, seconds));
+    return 0;
+  } catch (const Interrupted&) {
+    return 128 + interrupted;
+  }
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Chosen& chosen) {
+  auto arguments = std::make_shared<ConvertArguments>();
+  auto* command =
+      app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
+  command->add_option("PATH", arguments->paths, "Files to read, .jsonl or .txt, and last the name to write to")
+      ->required()
+      ->expected(2, -1)
+      ->type_name("INPUT... OUT")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--dtype", arguments->dtype, "Of a token: auto, uint8, uint16, int16, int32, int64")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  command->add_flag("--append-eod", arguments->append_eod, "End each document with one more token, 256");
+  command->add_option("--text-field", arguments->text_field, "Of a .jsonl line, what holds its text")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_flag("--skip-bad", arguments->skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+  command->add_flag("--overwrite", arguments->overwrite, "Replace a data set that is there already");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->footer(
+      "Example: corpus.bin and corpus.idx, read by levada feed corpus\n  levada convert corpus.jsonl corpus "
+      "--append-eod");
+  command->callback([arguments, &chosen] { chosen.action = [arguments] { return run_convert(*arguments); }; });
+}
+
+}  // namespace levada::cli

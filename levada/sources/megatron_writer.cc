@@ -1,0 +1,181 @@
+#include "levada/sources/megatron_writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+
+#include "levada/base/error.h"
+#include "levada/sources/megatron_format.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t buffer_bytes = std::size_t{1} << 20;
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, error));
+}
+
+void check_absent(const MegatronPaths& paths) {
+  for (const auto& path : {paths.bin, paths.idx}) {
+    if (is_there(path))
+      throw InvalidArgument(fmt::format("{} is there already: choose to overwrite it, or another name", path));
+  }
+}
+
+MegatronPaths check(const std::string& path, const MegatronWriterOptions& options) {
+  const bool is_integer = options.dtype.code <= dtypes::uint8.code && megatron_code(options.dtype);
+  if (!is_integer) throw InvalidArgument(fmt::format("{} cannot number tokens in a .bin", options.dtype.name()));
+  const auto paths = MegatronPaths::of(path);
+  if (paths.bin == ".bin" || paths.bin.ends_with("/.bin")) {
+    throw InvalidArgument(fmt::format("\"{}\" names no data set: choose a name in a folder", path));
+  }
+  if (!options.overwrite) check_absent(paths);
+  return paths;
+}
+
+/// The largest number that the dtype can hold.
+std::int64_t largest(DType dtype) {
+  const auto bits = dtype.bits - (dtype.code == dtypes::int8.code ? 1 : 0);
+  return bits >= 63 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << bits) - 1;
+}
+
+/// Writes numbers in large pieces.
+class NumberWriter {
+ public:
+  explicit NumberWriter(AtomicFile& to) : to_(to) {}
+  template <typename T>
+  void put(T value) {
+    numbers_.put(value);
+    if (numbers_.size() >= buffer_bytes) flush();
+  }
+  void put_text(std::string_view text) {
+    for (const char byte : text) put(byte);
+  }
+  void flush() {
+    to_.write(numbers_.view());
+    numbers_ = {};
+  }
+
+ private:
+  AtomicFile& to_;
+  ByteWriter numbers_;
+};
+
+}  // namespace
+
+MegatronWriter::MegatronWriter(const std::string& path, MegatronWriterOptions options)
+    : paths_(check(path, options)),
+      options_(std::move(options)),
+      token_bytes_(options_.dtype.bytes(1)),
+      idx_(paths_.idx, options_.write),
+      bin_(paths_.bin, options_.write),
+      buffer_(buffer_bytes) {}
+
+void MegatronWriter::append(std::span<const std::int64_t> tokens) {
+  const auto most = largest(options_.dtype);
+  const auto unfit = std::ranges::find_if(tokens, [&](std::int64_t token) { return token < 0 || token > most; });
+  if (unfit != tokens.end()) {
+    throw InvalidArgument(fmt::format("token {} does not fit in {}", *unfit, options_.dtype.name()));
+  }
+  append_tokens(tokens.data(), tokens.size());
+}
+
+void MegatronWriter::append_bytes(std::string_view tokens) {
+  if (options_.dtype == dtypes::int8) throw InvalidArgument("bytes do not fit in int8, but in uint8");
+  append_tokens(reinterpret_cast<const std::uint8_t*>(tokens.data()), tokens.size());
+}
+
+template <typename Token>
+void MegatronWriter::append_tokens(const Token* tokens, std::size_t count) {
+  while (count > 0) {
+    if (sequence_tokens_ == megatron::longest_sequence) end_sequence();
+    if (buffered_ == buffer_.size()) flush();
+    const auto room = std::min<std::size_t>((buffer_.size() - buffered_) / token_bytes_,
+                                            static_cast<std::size_t>(megatron::longest_sequence - sequence_tokens_));
+    const auto now = std::min(count, room);
+    switch (token_bytes_) {
+      case 1: store<std::uint8_t>(tokens, now); break;
+      case 2: store<std::uint16_t>(tokens, now); break;
+      case 4: store<std::uint32_t>(tokens, now); break;
+      default: store<std::uint64_t>(tokens, now);
+    }
+    sequence_tokens_ += static_cast<std::int64_t>(now);
+    tokens_ += static_cast<std::int64_t>(now);
+    tokens += now;
+    count -= now;
+  }
+}
+
+template <typename Stored, typename Token>
+void MegatronWriter::store(const Token* __restrict tokens, std::size_t count) {
+  auto* __restrict to = reinterpret_cast<char*>(buffer_.data() + buffered_);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto number = static_cast<Stored>(tokens[i]);
+    std::memcpy(to + i * sizeof(Stored), &number, sizeof(Stored));
+  }
+  buffered_ += count * sizeof(Stored);
+}
+
+void MegatronWriter::flush() {
+  bin_.write(ByteView(buffer_).first(buffered_));
+  buffered_ = 0;
+}
+
+void MegatronWriter::end_sequence(std::int8_t mode) {
+  lengths_.push_back(static_cast<std::int32_t>(std::exchange(sequence_tokens_, 0)));
+  if (options_.modes) modes_.push_back(mode);
+}
+
+void MegatronWriter::end_document() {
+  if (sequence_tokens_ > 0) end_sequence();
+  document_sequences_.push_back(static_cast<std::uint32_t>(lengths_.size() - sequences_before_));
+  sequences_before_ = lengths_.size();
+}
+
+std::uint64_t MegatronWriter::bytes() const {
+  const auto tokens = static_cast<std::uint64_t>(tokens_) * token_bytes_;
+  return tokens + megatron::header_bytes + lengths_.size() * 12 + (document_sequences_.size() + 1) * 8 + modes_.size();
+}
+
+void MegatronWriter::write_index() {
+  NumberWriter out(idx_);
+  out.put_text(megatron::magic);
+  out.put(megatron::version);
+  out.put(megatron_code(options_.dtype).value());
+  out.put(std::uint64_t{lengths_.size()});
+  out.put(std::uint64_t{document_sequences_.size() + 1});
+  for (const auto length : lengths_) out.put(length);
+  std::int64_t place = 0;
+  for (const auto length : lengths_) {
+    out.put(place);
+    place += length * static_cast<std::int64_t>(token_bytes_);
+  }
+  std::int64_t sequence = 0;
+  out.put(sequence);
+  for (const auto sequences : document_sequences_) out.put(sequence += sequences);
+  for (const auto mode : modes_) out.put(mode);
+  out.flush();
+}
+
+void MegatronWriter::finish() {
+  if (sequence_tokens_ > 0 || lengths_.size() > sequences_before_) end_document();
+  flush();
+  bin_.sync();
+  write_index();
+  idx_.sync();
+  if (!options_.overwrite) check_absent(paths_);
+  if (is_there(paths_.idx)) {
+    std::error_code error;
+    std::filesystem::remove(paths_.idx, error);
+    if (error) throw SourceError(fmt::format("cannot overwrite {}: {}", paths_.idx, error.message()));
+    sync_folder_of(paths_.idx);
+  }
+  bin_.publish();
+  idx_.publish();
+}
+
+}  // namespace levada

@@ -1,0 +1,73 @@
+// Writes Megatron-LM's indexed data sets.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "levada/base/atomic_file.h"
+#include "levada/sources/megatron_index.h"
+
+namespace levada {
+
+struct MegatronWriterOptions {
+  DType dtype = dtypes::int32;   ///< an integer
+  bool overwrite = false;        ///< of a data set that is there already
+  bool modes = false;            ///< write one for each sequence
+  AtomicFile::Write write = {};  ///< another one for tests
+};
+
+/// A data set that appears under its name when it is finished, and not before. At no moment, not even if power fails,
+/// is there an .idx beside a .bin that is not its own: what is to be overwritten loses its .idx first. Holds 4 bytes a
+/// sequence and 4 a document in memory. One thread at a time. What cannot be written is a SourceError; nothing is left
+/// then.
+class MegatronWriter {
+ public:
+  /// `path`: the prefix, or either file's name. Throws InvalidArgument if the data set is there already and is not to
+  /// be overwritten, or for a dtype that cannot hold tokens.
+  explicit MegatronWriter(const std::string& path, MegatronWriterOptions options = {});
+
+  /// Adds tokens to the sequence under way. Throws InvalidArgument for one that the dtype cannot hold.
+  void append(std::span<const std::int64_t> tokens);
+  /// As many tokens as bytes.
+  void append_bytes(std::string_view tokens);
+  /// Ends the sequence under way, perhaps empty. One of more tokens than the format can count becomes several.
+  void end_sequence(std::int8_t mode = 0);
+  /// Ends the document under way, and the sequence under way if it holds tokens.
+  void end_document();
+  /// Ends the document under way if it holds sequences, writes all there is to the disk and gives both files their
+  /// names.
+  void finish();
+
+  const MegatronPaths& paths() const { return paths_; }
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
+  std::int64_t documents() const { return static_cast<std::int64_t>(document_sequences_.size()); }
+  /// Of both files, so far.
+  std::uint64_t bytes() const;
+
+ private:
+  template <typename Token>
+  void append_tokens(const Token* tokens, std::size_t count);
+  template <typename Stored, typename Token>
+  void store(const Token* tokens, std::size_t count);
+  void flush();
+  void write_index();
+
+  MegatronPaths paths_;
+  MegatronWriterOptions options_;
+  std::size_t token_bytes_;
+  AtomicFile idx_, bin_;  // In this order: the .idx is published last, and until then keeps others away.
+  Bytes buffer_;
+  std::size_t buffered_ = 0;
+  std::int64_t tokens_ = 0, sequence_tokens_ = 0;
+  std::deque<std::int32_t> lengths_;
+  std::deque<std::int8_t> modes_;
+  std::deque<std::uint32_t> document_sequences_;
+  std::size_t sequences_before_ = 0;  ///< of the documents ended
+};
+
+}  // namespace levada
