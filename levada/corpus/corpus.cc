@@ -4,21 +4,37 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/corpus/cursor.h"
+#include "levada/corpus/mix.h"
+#include "levada/corpus/packed_samples.h"
+#include "levada/corpus/paths.h"
 #include "levada/corpus/permutation.h"
+#include "levada/corpus/read_team.h"
 #include "levada/sources/index_cache.h"
 
 namespace levada {
 namespace {
 
-void check(const std::vector<std::string>& paths, const CorpusOptions& options) {
-  if (paths.empty()) throw InvalidArgument("a corpus needs a file: name a .jsonl or .txt");
+void check(const CorpusOptions& options) {
   if (options.sequence < 1) throw InvalidArgument(fmt::format("a sequence of {} tokens is none", options.sequence));
+  if (options.sequence > std::numeric_limits<std::int32_t>::max()) {
+    throw InvalidArgument(fmt::format("a sequence of {} tokens is longer than any model takes", options.sequence));
+  }
   if (options.epochs < 0) throw InvalidArgument(fmt::format("{} epochs cannot be", options.epochs));
+  if (options.pad_to < 1 || options.sequence % options.pad_to != 0) {
+    throw InvalidArgument(
+        fmt::format("documents cannot be padded to multiples of {}: the sequence of {} is to divide by it",
+                    options.pad_to, options.sequence));
+  }
+  if (options.pad_to > 1 && options.packing == Packing::cut) {
+    throw InvalidArgument("only packed documents are padded to a multiple: take best-fit packing, too");
+  }
 }
 
 std::string cache_dir(const CorpusOptions& options) {
@@ -26,67 +42,157 @@ std::string cache_dir(const CorpusOptions& options) {
   return options.cache_dir.empty() ? default_cache_dir() : options.cache_dir;
 }
 
-/// 0, 1, 2, ... in each row.
-void fill_positions(std::span<std::int64_t> positions, std::size_t sequence) {
-  for (std::size_t at = 0; at < positions.size(); at += sequence) {
-    for (std::size_t i = 0; i < sequence; ++i) positions[at + i] = static_cast<std::int64_t>(i);
-  }
+std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, const std::string& path,
+                                              std::int64_t tokens_before) {
+  const bool packed = options.packing != Packing::cut;
+  const auto behind_cut = packed ? 0 : tokens_before % options.sequence;
+  return open_token_file(path, {.text_field = options.text_field,
+                                .skip_bad = options.skip_bad,
+                                .stride = options.sequence,
+                                .phase = behind_cut == 0 ? 0 : options.sequence - behind_cut,
+                                .by_document = packed,
+                                .cache_dir = cache_dir(options),
+                                .progress = options.progress,
+                                .open = options.open});
 }
 
-/// True above the diagonal of each sample's square.
-void fill_mask(std::span<bool> mask, std::size_t sequence) {
-  for (std::size_t row = 0; row * sequence < mask.size(); ++row) {
-    const auto line = mask.subspan(row * sequence, sequence);
-    const auto visible = row % sequence + 1;
-    std::fill_n(line.begin(), visible, false);
-    std::fill(line.begin() + static_cast<std::ptrdiff_t>(visible), line.end(), true);
-  }
+std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
+  if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
+  return std::make_unique<PackedSamples>(files, options.sequence, options.pad_to);
 }
 
-std::size_t batch_bytes(std::int64_t count, const CorpusOptions& options) {
-  const auto samples = static_cast<std::size_t>(count), sequence = static_cast<std::size_t>(options.sequence);
-  const auto row = samples * sequence;
-  constexpr std::size_t alignment = 64;
-  const auto mask = options.attention_mask ? align_up(row * sequence, alignment) : 0;
-  return 3 * align_up(row * sizeof(std::int64_t), alignment) + align_up(row * sizeof(float), alignment) + mask;
+void expect_samples(const SampleSet& samples, const SourceFiles& files, const std::string& who,
+                    const CorpusOptions& options) {
+  if (samples.size() > 0) return;
+  if (options.packing != Packing::cut) {
+    throw InvalidArgument(fmt::format("{} holds only empty documents: there is nothing to pack", who));
+  }
+  throw InvalidArgument(
+      fmt::format("{} holds {} tokens, and one sample of sequence {} takes {}: give more data or a shorter sequence",
+                  who, files.tokens(), options.sequence, options.sequence + 1));
 }
+
+/// A source of the corpus, with its own order.
+class OpenedSource {
+ public:
+  OpenedSource(const CorpusSource& source, const CorpusOptions& options, bool alone, std::optional<std::uint64_t> seed)
+      : name(source.name),
+        weight(source.weight),
+        files(expand_paths(source.paths),
+              [&](const std::string& path, std::int64_t before) { return open_file_of(options, path, before); }),
+        samples(make_samples(files, options)),
+        seed_(seed) {
+    expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", name), options);
+    most = source.max_samples;
+    if (!source.max_tokens) return;
+    const auto in_tokens = static_cast<std::int64_t>(static_cast<double>(*source.max_tokens) / mean_tokens());
+    if (in_tokens < 1) {
+      throw InvalidArgument(
+          fmt::format("the source {} is to give at most {} tokens, less than a sample", name, *source.max_tokens));
+    }
+    most = std::min(in_tokens, most.value_or(in_tokens));
+  }
+
+  /// Of a sample: those that have a label.
+  double mean_tokens() const {
+    return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
+  }
+  /// Samples that it holds and may give.
+  std::int64_t own_samples() const { return std::min(samples->size(), most.value_or(samples->size())); }
+
+  /// Which of `samples` the source's sample `number` is, counted over its epochs.
+  std::int64_t sample_of(std::int64_t number) {
+    const auto size = samples->size(), place = number % size;
+    if (!seed_) return place;
+    if (epoch_ != number / size) {
+      epoch_ = number / size;
+      permutation_.emplace(size, *seed_, static_cast<std::uint64_t>(epoch_));
+    }
+    return (*permutation_)(place);
+  }
+
+  std::string name;
+  double weight;
+  SourceFiles files;
+  std::unique_ptr<SampleSet> samples;
+  std::optional<std::int64_t> most;  ///< samples that it gives in all
+
+ private:
+  std::optional<std::uint64_t> seed_;
+  std::optional<Permutation> permutation_;  ///< of epoch_
+  std::int64_t epoch_ = -1;
+};
+
+/// Samples that lie together in their source, for rows of a batch that do so, too.
+struct Run {
+  std::size_t source = 0;
+  std::int64_t sample = 0;
+  std::size_t row = 0, rows = 1;
+};
 
 }  // namespace
 
+Packing parse_packing(std::string_view word) {
+  if (word == "cut") return Packing::cut;
+  if (word == "best-fit") return Packing::best_fit;
+  throw InvalidArgument(fmt::format("documents are packed cut or best-fit, not {}", word));
+}
+
 struct Corpus::State {
   CorpusOptions options;
-  std::vector<std::unique_ptr<const TokenFile>> files;
-  std::vector<std::int64_t> begins = {0};  ///< position of each file's first token, and of the end
-  std::int64_t sequences = 0;
+  CorpusMix::By by = CorpusMix::By::samples;
+  std::vector<std::unique_ptr<OpenedSource>> sources;
+  std::optional<Mix> mix;
+  BatchForm form;
   std::string digest;
   Order order;
-  ReadState state;
-  std::optional<Permutation> permutation;  ///< of `epoch`
-  std::int64_t epoch = -1;
-  std::vector<std::int64_t> wanted;  ///< sequences of this batch
-  std::vector<std::size_t> touched;  ///< files of this batch
+  ReadTeam team{1};
+  std::vector<RowReader> readers;
   std::atomic<const TokenFile*> reading = nullptr;
 
-  void add_file(const std::string& path) {
-    const auto stride = options.sequence;
-    const auto behind_cut = begins.back() % stride;
-    auto file = open_token_file(path, {.text_field = options.text_field,
-                                       .skip_bad = options.skip_bad,
-                                       .stride = stride,
-                                       .phase = behind_cut == 0 ? 0 : stride - behind_cut,
-                                       .cache_dir = cache_dir(options),
-                                       .progress = options.progress,
-                                       .open = options.open});
-    begins.push_back(begins.back() + file->contents().tokens);
-    state.stats.index_bytes += file->index_bytes();
-    files.push_back(std::move(file));
+  State(const CorpusMix& of, CorpusOptions given) : options(std::move(given)), by(of.by) {
+    for (std::size_t k = 0; k < of.sources.size(); ++k) {
+      const bool alone = of.sources.size() == 1;
+      auto seed = options.shuffle_seed;
+      if (seed && !alone) seed = derived_seed(*seed, k + 1);
+      sources.push_back(std::make_unique<OpenedSource>(of.sources[k], options, alone, seed));
+    }
+    if (sources.size() > 1 || sources.front()->most) mix.emplace(make_parts(), derived_seed(shuffle_seed(), 0));
+    form = {.sequence = options.sequence, .most_segments = {}, .attention_mask = options.attention_mask};
+    for (const auto& source : sources)
+      form.most_segments = std::max(form.most_segments, source->samples->most_segments());
+    digest = make_digest();
+    order = make_order();
+    readers.resize(static_cast<std::size_t>(team.size()));
+    for (auto& reader : readers) reader.activity = &reading;
+  }
+
+  std::uint64_t shuffle_seed() const { return options.shuffle_seed.value_or(0); }
+
+  std::vector<MixPart> make_parts() const {
+    std::vector<MixPart> parts;
+    for (const auto& source : sources) {
+      const auto share = by == CorpusMix::By::tokens ? source->weight / source->mean_tokens() : source->weight;
+      parts.push_back({source->name, share, source->most});
+    }
+    return parts;
+  }
+
+  template <typename Of>
+  std::int64_t sum(const Of& of) const {
+    std::int64_t all = 0;
+    for (const auto& source : sources) all += of(*source);
+    return all;
+  }
+  std::int64_t sequences() const {
+    return sum([](const OpenedSource& source) { return source.own_samples(); });
   }
 
   std::string make_digest() const {
     Digest sum;
-    for (const auto& file : files) {
-      const auto& contents = file->contents();
-      sum.update(fmt::format("{} {} {} {};", contents.digest, contents.tokens, contents.documents, contents.bad_lines));
+    for (const auto& source : sources) {
+      if (source != sources.front()) sum.update("|");
+      source->files.add_to(sum);
     }
     return sum.hex();
   }
@@ -94,45 +200,56 @@ struct Corpus::State {
   Order make_order() const {
     Order properties = {
         {"sequence", std::to_string(options.sequence)}, {"tokenizer", "bytes"}, {"packing", "cut"}, {"shuffle", "no"}};
+    if (options.packing == Packing::best_fit) {
+      properties[2].second = fmt::format("best-fit (window {}, padded to {}, version {})", PackedOrder::window,
+                                         options.pad_to, PackedOrder::version);
+    }
     if (options.shuffle_seed) {
       properties.back().second = fmt::format("seed {} (permutation {})", *options.shuffle_seed, Permutation::version);
     }
+    if (!mix) return properties;
+    std::vector<std::string> weights, caps;
+    for (const auto& source : sources) {
+      weights.push_back(fmt::format("{}", source->weight));
+      caps.push_back(source->most ? fmt::format("{}", *source->most) : "none");
+    }
+    properties.emplace_back("weights", fmt::format("{} by {} (mix {})", fmt::join(weights, " "),
+                                                   by == CorpusMix::By::tokens ? "tokens" : "samples", Mix::version));
+    properties.emplace_back("caps", fmt::format("{}", fmt::join(caps, " ")));
     return properties;
   }
 
-  /// Which sequence sample `number` is.
-  std::int64_t sequence_of(std::int64_t number) {
-    const auto place = number % sequences;
-    if (!options.shuffle_seed) return place;
-    if (epoch != number / sequences) {
-      epoch = number / sequences;
-      permutation.emplace(sequences, *options.shuffle_seed, static_cast<std::uint64_t>(epoch));
+  /// The sample that each row of a batch is, neighbours together.
+  std::vector<Run> runs_of(std::int64_t first, std::int64_t count) {
+    const auto threads = static_cast<std::size_t>(team.size());
+    const auto longest = (static_cast<std::size_t>(count) + threads - 1) / threads;
+    std::vector<Run> runs;
+    for (std::int64_t row = 0; row < count; ++row) {
+      const auto mixed = mix ? mix->at(first + row) : MixedSample{0, first + row};
+      const auto sample = sources[mixed.source]->sample_of(mixed.number);
+      if (!runs.empty()) {
+        auto& last = runs.back();
+        const bool next = last.source == mixed.source && last.sample + static_cast<std::int64_t>(last.rows) == sample;
+        if (next && last.rows < longest) {
+          ++last.rows;
+          continue;
+        }
+      }
+      runs.push_back({mixed.source, sample, static_cast<std::size_t>(row), 1});
     }
-    return (*permutation)(place);
-  }
-
-  /// Tokens [position, end) of all files laid end to end.
-  void read_tokens(std::int64_t position, std::int64_t end, TokenWriter& to) {
-    auto file = static_cast<std::size_t>(std::upper_bound(begins.begin(), begins.end(), position) - begins.begin()) - 1;
-    for (; position < end; ++file) {
-      const auto stop = std::min(end, begins[file + 1]);
-      reading = files[file].get();
-      if (std::ranges::find(touched, file) == touched.end()) touched.push_back(file);
-      files[file]->read(position - begins[file], stop - begins[file], to, state);
-      position = stop;
-    }
-    reading = nullptr;
-  }
-
-  void check_touched() {
-    for (const auto file : touched) files[file]->check();
-    touched.clear();
+    return runs;
   }
 
   /// A batch is given out only if the files have stayed as they are until all of it was read.
-  void fill_checked(std::int64_t first, std::int64_t count, std::span<std::int64_t> tokens,
-                    std::span<std::int64_t> labels) try {
-    fill(first, count, tokens, labels);
+  void fill_checked(std::int64_t first, const BatchRows& rows) try {
+    const auto runs = runs_of(first, static_cast<std::int64_t>(rows.rows));
+    team.run(runs.size(), [&](std::size_t piece, std::size_t member) {
+      const auto& run = runs[piece];
+      const auto part = rows.part(run.row, run.rows);
+      sources[run.source]->samples->fill(run.sample, part, readers[member]);
+      part.fill_derived();
+    });
+    reading = nullptr;
     check_touched();
   } catch (const SourceError&) {
     reading = nullptr;
@@ -140,19 +257,13 @@ struct Corpus::State {
     throw;
   }
 
-  void fill(std::int64_t first, std::int64_t count, std::span<std::int64_t> tokens, std::span<std::int64_t> labels) {
-    const auto length = static_cast<std::size_t>(options.sequence);
-    wanted.clear();
-    for (std::int64_t row = 0; row < count; ++row) wanted.push_back(sequence_of(first + row));
-    for (std::size_t row = 0; row < wanted.size();) {
-      // Neighbours in storage are read as one.
-      std::size_t run = 1;
-      while (row + run < wanted.size() && wanted[row + run] == wanted[row + run - 1] + 1) ++run;
-      TokenWriter to(tokens.subspan(row * length, run * length), labels.subspan(row * length, run * length));
-      const auto position = wanted[row] * options.sequence;
-      read_tokens(position, position + static_cast<std::int64_t>(run * length) + 1, to);
-      row += run;
+  void check_touched() {
+    std::vector<const TokenFile*> touched;
+    for (auto& reader : readers) {
+      touched.insert(touched.end(), reader.touched.begin(), reader.touched.end());
+      reader.touched.clear();
     }
+    for (const auto* file : touched) file->check();
   }
 
   Cursor cursor(std::int64_t next) const { return {.corpus = digest, .order = order, .next = next}; }
@@ -164,71 +275,86 @@ Corpus& Corpus::operator=(Corpus&&) noexcept = default;
 Corpus::~Corpus() = default;
 
 Corpus Corpus::open(std::vector<std::string> paths, CorpusOptions options) {
-  check(paths, options);
-  auto state = std::make_unique<State>();
-  state->options = std::move(options);
-  for (const auto& path : paths) state->add_file(path);
-  const auto tokens = state->begins.back(), sequence = state->options.sequence;
-  if (tokens <= sequence) {
-    throw InvalidArgument(fmt::format(
-        "the corpus holds {} tokens, and one sample of sequence {} takes {}: give more data or a shorter sequence",
-        tokens, sequence, sequence + 1));
+  if (paths.empty()) throw InvalidArgument("a corpus needs a file: name a .jsonl or .txt");
+  const auto mix_file = std::ranges::find_if(paths, is_mix_file);
+  if (mix_file == paths.end()) {
+    auto name = paths.front();
+    return open_mix(CorpusMix{.sources = {{.name = std::move(name), .paths = std::move(paths)}}}, std::move(options));
   }
-  state->sequences = (tokens - 1) / sequence;
-  state->digest = state->make_digest();
-  state->order = state->make_order();
-  return Corpus(std::move(state));
+  if (paths.size() > 1) {
+    throw InvalidArgument(fmt::format("{} is a mix, and stands alone: name the other files in it", *mix_file));
+  }
+  return open_mix(read_mix_file(*mix_file), std::move(options));
+}
+
+Corpus Corpus::open_mix(CorpusMix mix, CorpusOptions options) {
+  levada::check(mix);
+  check(options);
+  for (auto& source : mix.sources) {
+    if (source.name.empty()) source.name = source.paths.front();
+  }
+  return Corpus(std::make_unique<State>(mix, std::move(options)));
 }
 
 std::int64_t Corpus::sequences() const {
-  return state_->sequences;
+  return state_->sequences();
 }
 std::int64_t Corpus::tokens() const {
-  return state_->begins.back();
+  return state_->sum([](const OpenedSource& source) { return source.files.tokens(); });
 }
-
 std::int64_t Corpus::documents() const {
-  return std::accumulate(state_->files.begin(), state_->files.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& file) { return sum + file->contents().documents; });
+  return state_->sum([](const OpenedSource& source) { return source.files.documents(); });
 }
-
 std::int64_t Corpus::bad_lines() const {
-  return std::accumulate(state_->files.begin(), state_->files.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& file) { return sum + file->contents().bad_lines; });
+  return state_->sum([](const OpenedSource& source) { return source.files.bad_lines(); });
 }
-
 const std::string& Corpus::digest() const {
   return state_->digest;
 }
 
+double Corpus::padding_share() const {
+  const auto used = state_->sum([](const OpenedSource& source) { return source.samples->positions(); });
+  const auto samples = state_->sum([](const OpenedSource& source) { return source.samples->size(); });
+  return 1 - static_cast<double>(used) / static_cast<double>(samples) / static_cast<double>(state_->options.sequence);
+}
+
+std::vector<SourceShare> Corpus::shares(std::int64_t first, std::int64_t end) const {
+  std::vector<std::int64_t> samples = {end - first};
+  if (state_->mix) {
+    samples = state_->mix->taken(end);
+    const auto before = state_->mix->taken(first);
+    std::ranges::transform(samples, before, samples.begin(), std::minus());
+  }
+  std::vector<SourceShare> shares;
+  for (std::size_t k = 0; k < samples.size(); ++k) {
+    const auto& source = *state_->sources[k];
+    const auto tokens = std::llround(static_cast<double>(samples[k]) * source.mean_tokens());
+    shares.push_back({source.name, samples[k], tokens, 0});
+  }
+  const auto part = [&](const SourceShare& of) {
+    return static_cast<double>(state_->by == CorpusMix::By::tokens ? of.tokens : of.samples);
+  };
+  double all = 0;
+  for (const auto& share : shares) all += part(share);
+  for (auto& share : shares) share.share = all > 0 ? part(share) / all : 0;
+  return shares;
+}
+
 std::optional<std::int64_t> Corpus::size() const {
-  if (state_->options.epochs == 0) return std::nullopt;
-  return state_->sequences * state_->options.epochs;
+  const auto limit = state_->mix ? state_->mix->size() : std::nullopt;
+  if (state_->options.epochs == 0) return limit;
+  const auto all = state_->sequences() * state_->options.epochs;
+  return std::min(all, limit.value_or(all));
 }
 
 std::optional<Tree> Corpus::read(std::int64_t first, std::int64_t count, Memory& memory) {
   if (first < 0 || count < 1) {
     throw InvalidArgument(fmt::format("{} samples from number {} on cannot be read", count, first));
   }
-  const auto& options = state_->options;
   if (const auto all = size(); all && (first > *all || count > *all - first)) return std::nullopt;
-  const Shape shape = {count, options.sequence};
-  memory.reserve(batch_bytes(count, options));
-  auto tokens = memory.empty(dtypes::int64, shape);
-  auto labels = memory.empty(dtypes::int64, shape);
-  auto positions = memory.empty(dtypes::int64, shape);
-  auto loss_mask = memory.empty(dtypes::float32, shape);
-  state_->fill_checked(first, count, tokens.mutable_as<std::int64_t>(), labels.mutable_as<std::int64_t>());
-  fill_positions(positions.mutable_as<std::int64_t>(), static_cast<std::size_t>(options.sequence));
-  std::ranges::fill(loss_mask.mutable_as<float>(), 1.0F);
-  std::vector<std::pair<Key, Tree>> fields = {
-      {"tokens", tokens}, {"labels", labels}, {"position_ids", positions}, {"loss_mask", loss_mask}};
-  if (options.attention_mask) {
-    auto mask = memory.empty(dtypes::boolean, {count, 1, options.sequence, options.sequence});
-    fill_mask(mask.mutable_as<bool>(), static_cast<std::size_t>(options.sequence));
-    fields.emplace_back("attention_mask", mask);
-  }
-  return Tree::dict(std::move(fields));
+  auto batch = make_batch(state_->form, count, memory);
+  state_->fill_checked(first, batch.rows);
+  return Tree::dict(std::move(batch.fields));
 }
 
 Bytes Corpus::cursor(std::int64_t next) const {
@@ -247,7 +373,13 @@ std::string Corpus::activity() const {
 }
 
 ReadStats Corpus::stats() const {
-  return state_->state.stats;
+  ReadStats all;
+  for (const auto& source : state_->sources) all.index_bytes += source->files.index_bytes();
+  for (const auto& reader : state_->readers) {
+    all.bytes_read += reader.state.stats.bytes_read;
+    all.bytes_consumed += reader.state.stats.bytes_consumed;
+  }
+  return all;
 }
 
 }  // namespace levada

@@ -7,50 +7,76 @@
 #include <string>
 #include <vector>
 
+#include "levada/corpus/mix_file.h"
 #include "levada/sources/file.h"
 #include "levada/sources/source.h"
 #include "levada/sources/token_file.h"
 
 namespace levada {
 
+/// How documents become samples: laid end to end and cut, or whole and side by side, best fit decreasing.
+enum class Packing : std::uint8_t { cut, best_fit };
+
+/// "cut" or "best-fit". Throws InvalidArgument for another word.
+Packing parse_packing(std::string_view word);
+
 struct CorpusOptions {
   std::int64_t sequence = 1024;               ///< tokens of a sample
   std::optional<std::uint64_t> shuffle_seed;  ///< empty: storage order in every epoch
   std::int64_t epochs = 1;                    ///< 0: without end
-  std::string text_field = "text";            ///< of a .jsonl line
-  bool skip_bad = false;                      ///< leave out .jsonl lines that cannot be used, and count them
-  bool attention_mask = false;                ///< give each batch one
-  bool cache = true;                          ///< keep indexes from run to run
-  std::string cache_dir = {};                 ///< where; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
+  Packing packing = Packing::cut;
+  std::int64_t pad_to = 1;          ///< packed documents are rounded up to multiples of it; divides sequence
+  std::string text_field = "text";  ///< of a .jsonl line
+  bool skip_bad = false;            ///< leave out .jsonl lines that cannot be used, and count them
+  bool attention_mask = false;      ///< give each batch one
+  bool cache = true;                ///< keep indexes from run to run
+  std::string cache_dir = {};       ///< where; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
   /// Hears of the index pass every few 100 KiB.
   std::function<void(const IndexProgress&)> progress = {};
-  /// How files are opened: for tests, and for wrappers that throttle or try again.
+  /// How files are opened: for tests, and for storage of one's own.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };
 
-/// The documents of some files laid end to end, each closed by an end-of-document token, cut into sequences: sequence i
-/// is tokens [i * S, i * S + S], of which the last is only a label. Sample g is, in epoch g / N, the sequence at g % N
-/// of that epoch's order. What the files hold and the options say decides it; not the names of the files, nor the
-/// machine.
+/// What a source gave to some samples.
+struct SourceShare {
+  std::string name;
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;  ///< that have a label; of packed samples by their mean, rounded
+  double share = 0;         ///< of what weights are shares of: all samples, or all such tokens
+};
+
+/// The documents of some files as samples. Cut: laid end to end, each closed by an end-of-document token, sequence i is
+/// tokens [i * S, i * S + S], of which the last is only a label. Packed: whole documents side by side, as
+/// docs/design/corpus.md says. Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with several
+/// sources, a Mix says whose sample it is. What the files hold and the options say decides it; not the names of the
+/// files, nor the machine.
 ///
-/// A batch is a dict of int64 `tokens`, `labels`, `position_ids` (0 to S - 1, not interrupted by documents) and float32
-/// `loss_mask` (ones), each [count, S], and, if asked for, bool `attention_mask` [count, 1, S, S], in Megatron's sense:
-/// true where a token (row) may not see another (column), which here are those behind it.
+/// A batch is a dict of int64 `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one) and
+/// float32 `loss_mask` (1 where there is a label), each [count, S]; of packed samples also int32 `cu_seqlens`
+/// [count, M + 1] and `max_seqlen` [count]; and, if asked for, bool `attention_mask` [count, 1, S, S], in Megatron's
+/// sense: true where a token (row) may not see another (column), which here are those behind it and in other segments.
 class Corpus final : public Source {
  public:
-  /// Opens and, where no index is kept, indexes all files, in the order given. Throws SourceError for what cannot be
-  /// read, InvalidArgument for options that cannot work, such as a sequence longer than all the data.
+  /// Opens and, where no index is kept, indexes all files: those that `paths` name, as expand_paths() takes them, or
+  /// the one mix file that stands there alone. Throws SourceError for what cannot be read, InvalidArgument for options
+  /// that cannot work, such as a sequence longer than all the data.
   static Corpus open(std::vector<std::string> paths, CorpusOptions options = {});
+  static Corpus open_mix(CorpusMix mix, CorpusOptions options = {});
 
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
   ~Corpus() override;
 
-  std::int64_t sequences() const;  ///< samples of an epoch: N
-  std::int64_t tokens() const;     ///< with those that end documents
+  /// Samples of an epoch: N. Of a mix, as many as its sources hold together, none of them more than its cap.
+  std::int64_t sequences() const;
+  std::int64_t tokens() const;  ///< with those that end documents
   std::int64_t documents() const;
   std::int64_t bad_lines() const;     ///< left out
   const std::string& digest() const;  ///< of what the files hold
+  /// Of the positions of all samples, those that are padding.
+  double padding_share() const;
+  /// What each source gives to samples [first, end), worked out from the numbers; in the order of the sources.
+  std::vector<SourceShare> shares(std::int64_t first, std::int64_t end) const;
 
   /// The sample at which a run with this cursor goes on. Throws InvalidArgument, naming the differences, if it is of
   /// another corpus or order; CorruptMessage or Unsupported if it cannot be read.

@@ -72,10 +72,10 @@ TEST(CorpusFaults, SaysWhichFileCannotBeRead) {
   const ScratchDir dir;
   const auto fault = [&](const std::string& path) { return fault_of([&] { Corpus::open({path}, {.cache = false}); }); };
   EXPECT_THAT(fault(dir.file("none.jsonl")), AllOf(HasSubstr("SourceError: "), HasSubstr("none.jsonl: No such file")));
-  EXPECT_THAT(fault(dir.path()), HasSubstr("is a directory"));
+  EXPECT_THAT(fault(dir.path()), HasSubstr("holds no .jsonl, .txt or .bin file"));
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
-  EXPECT_THAT(fault(dir.write("a.json", "{}")), HasSubstr("a.json is of no kind that can be read"));
+  EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is of no kind that can be read"));
 }
 
 TEST(CorpusFaults, KnowsABatchThatIsNone) {

@@ -15,6 +15,10 @@ std::uint64_t mix(std::uint64_t value) {
 
 }  // namespace
 
+std::uint64_t derived_seed(std::uint64_t seed, std::uint64_t stream) {
+  return mix(mix(seed + golden) ^ mix(stream + golden));
+}
+
 Permutation::Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch) : size_(size) {
   const auto bits = static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(size - 1)));
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;

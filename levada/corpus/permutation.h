@@ -6,6 +6,9 @@
 
 namespace levada {
 
+/// A seed of its own for each use, numbered `stream`, that one seed is put to.
+std::uint64_t derived_seed(std::uint64_t seed, std::uint64_t stream);
+
 /// A bijection of [0, size) onto itself, the same on every platform for a seed and an epoch, in constant memory. A
 /// Feistel network over the next power of four, walked until it comes back into the range (J. Black, P. Rogaway,
 /// "Ciphers with arbitrary finite domains", 2002), its round function the finalizer of SplitMix64 (G. Steele, D. Lea,

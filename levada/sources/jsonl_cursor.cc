@@ -65,6 +65,7 @@ void JsonlCursor::write_stretch(std::size_t wanted, TokenWriter& to) {
 
 void JsonlCursor::write_piece(std::size_t wanted, TokenWriter& to) {
   const auto piece = next_piece(window_.here());
+  if (skip_ > 0 && (piece.kind == StringPiece::plain || piece.kind == StringPiece::end)) fail("begins no escape");
   switch (piece.kind) {
     case StringPiece::plain: break;  // Of a window just filled: the next stretch.
     case StringPiece::escape: {

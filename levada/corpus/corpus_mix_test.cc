@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "levada/base/error.h"
+#include "levada/corpus/corpus.h"
+#include "levada/corpus/mix.h"
+#include "levada/sources/scratch_dir.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A text of `sequences` sequences of four: each begins with the source's letter, then says its number.
+std::string numbered(char source, int sequences) {
+  std::string text;
+  for (int i = 0; i < sequences; ++i) text += fmt::format("{}{}{}.", source, char('0' + i / 64), char('0' + i % 64));
+  return text;
+}
+
+struct Sample {
+  char source;
+  int number;
+  bool operator==(const Sample&) const = default;
+};
+
+Sample sample_of(Corpus& corpus, std::int64_t g) {
+  HeapMemory memory;
+  const auto batch = corpus.read(g, 1, memory).value();
+  const auto tokens = batch.tensor("tokens").as<std::int64_t>();
+  return {static_cast<char>(tokens[0]), static_cast<int>(tokens[1] - '0') * 64 + static_cast<int>(tokens[2] - '0')};
+}
+
+std::string fault_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", error.name(), error.what());
+  }
+  return "no fault";
+}
+
+/// Three sources in a folder, and what mixes them.
+class CorpusMixing : public ::testing::Test {
+ protected:
+  CorpusMixing() {
+    dir_.write("a.txt", numbered('a', 100));
+    dir_.write("b1.txt", numbered('b', 40));
+    dir_.write("c.txt", numbered('c', 300));
+  }
+
+  Corpus open(const std::string& json, CorpusOptions options = {}) const {
+    options.sequence = 4;
+    options.cache = false;
+    return Corpus::open({dir_.write("mix.json", json)}, options);
+  }
+
+  ScratchDir dir_;
+  const std::string three_ =
+      R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "b*.txt", "weight": 2, "name": "b"},
+                                             {"path": ["c.txt"], "weight": 5, "max_samples": 1000}]})";
+};
+
+TEST_F(CorpusMixing, GivesEachSourceItsShareOfEveryBlock) {
+  auto corpus = open(three_, {.epochs = 0});
+  EXPECT_EQ(corpus.sequences(), 100 + 40 + 300);
+  std::map<char, int> counts;
+  for (std::int64_t g = 0; g < Mix::block; ++g) ++counts[sample_of(corpus, g).source];
+  // c is capped at 1000 in the first block; a and b share what is left.
+  EXPECT_EQ(counts, (std::map<char, int>{{'a', 1032}, {'b', 2064}, {'c', 1000}}));
+}
+
+TEST_F(CorpusMixing, GoesThroughEachSourceInItsOwnEpochs) {
+  for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(3)}) {
+    auto corpus = open(three_, {.shuffle_seed = seed, .epochs = 0});
+    std::map<char, std::vector<int>> given;
+    for (std::int64_t g = 0; g < Mix::block; ++g) {
+      const auto sample = sample_of(corpus, g);
+      given[sample.source].push_back(sample.number);
+    }
+    for (const auto& [source, size] : {std::pair{'a', 100}, std::pair{'b', 40}, std::pair{'c', 300}}) {
+      const auto& numbers = given[source];
+      std::vector<int> before;
+      for (std::size_t begin = 0; begin + static_cast<std::size_t>(size) <= numbers.size();
+           begin += static_cast<std::size_t>(size)) {
+        std::vector epoch(numbers.begin() + static_cast<std::ptrdiff_t>(begin),
+                          numbers.begin() + static_cast<std::ptrdiff_t>(begin) + size);
+        EXPECT_EQ(epoch == before, !seed && !before.empty());
+        before = epoch;
+        std::ranges::sort(epoch);
+        for (int i = 0; i < size; ++i) ASSERT_EQ(epoch[static_cast<std::size_t>(i)], i) << source;
+      }
+    }
+  }
+}
+
+TEST_F(CorpusMixing, TellsWhatEachSourceGave) {
+  auto corpus = open(three_, {.epochs = 0});
+  std::map<std::string, std::int64_t> counts;
+  for (std::int64_t g = 1000; g < 5000; ++g) ++counts[std::string(1, sample_of(corpus, g).source)];
+  const auto shares = corpus.shares(1000, 5000);
+  ASSERT_EQ(shares.size(), 3);
+  EXPECT_EQ(shares[0].name, "a.txt");
+  EXPECT_EQ(shares[1].name, "b");
+  for (const auto& share : shares) {
+    const auto letter = share.name.substr(0, 1);
+    EXPECT_EQ(share.samples, counts[letter]);
+    EXPECT_EQ(share.tokens, 4 * counts[letter]);
+    EXPECT_NEAR(share.share, static_cast<double>(counts[letter]) / 4000, 1e-12);
+  }
+  EXPECT_EQ(open(R"({"sources": [{"path": "a.txt", "weight": 3}]})").shares(0, 10)[0].samples, 10);
+}
+
+TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllSourcesHaveGivenTheirMost) {
+  EXPECT_EQ(open(three_, {.epochs = 3}).size(), 3 * 440);
+  EXPECT_EQ(open(three_, {.epochs = 0}).size(), std::nullopt);
+  const auto* capped = R"({"sources": [{"path": "a.txt", "weight": 1, "max_samples": 30},
+                                       {"path": "b1.txt", "weight": 1, "max_tokens": 50}]})";
+  EXPECT_EQ(open(capped).sequences(), 30 + 12);
+  EXPECT_EQ(open(capped, {.epochs = 0}).size(), 42);
+  EXPECT_EQ(open(capped, {.epochs = 5}).size(), 42);
+  HeapMemory memory;
+  auto corpus = open(capped);
+  EXPECT_TRUE(corpus.read(40, 2, memory));
+  EXPECT_FALSE(corpus.read(41, 2, memory));
+}
+
+TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
+  dir_.write("short.jsonl", "{\"text\":\"abc\"}\n");
+  dir_.write("long.jsonl", "{\"text\":\"abcdefghijkl\"}\n");
+  const auto path = dir_.write("mix.json", R"({"by": "tokens", "sources": [{"path": "short.jsonl", "weight": 1},
+                                                                          {"path": "long.jsonl", "weight": 1}]})");
+  auto corpus = Corpus::open({path}, {.sequence = 12, .epochs = 0, .packing = Packing::best_fit, .cache = false});
+  const auto shares = corpus.shares(0, Mix::block);
+  // A sample of short.jsonl holds 3 tokens, one of long.jsonl 12: four times as many of the first give the same.
+  EXPECT_EQ(shares[0].samples, 3277);
+  EXPECT_EQ(shares[1].samples, 819);
+  EXPECT_NEAR(shares[0].share, 0.5, 1e-3);
+}
+
+TEST_F(CorpusMixing, ReadsAFolderAndAPatternAsTheirFiles) {
+  CorpusOptions options{.sequence = 4, .cache = false};
+  auto folder = Corpus::open({dir_.path()}, options);
+  auto pattern = Corpus::open({dir_.file("?*.txt")}, options);
+  auto named = Corpus::open({dir_.file("a.txt"), dir_.file("b1.txt"), dir_.file("c.txt")}, options);
+  EXPECT_EQ(folder.digest(), named.digest());
+  EXPECT_EQ(pattern.resume(named.cursor(5)), 5);
+  HeapMemory memory;
+  EXPECT_EQ(folder.read(0, 400, memory), named.read(0, 400, memory));
+}
+
+TEST_F(CorpusMixing, RefusesACursorOfAnotherMix) {
+  const auto cursor = open(three_, {.shuffle_seed = 1}).cursor(9);
+  EXPECT_EQ(open(three_, {.shuffle_seed = 1}).resume(cursor), 9);
+  const auto refusal = [&](std::string json, const std::string& what, const std::string& by) {
+    json.replace(json.find(what), what.size(), by);
+    return fault_of([&] { open(json, {.shuffle_seed = 1}).resume(cursor); });
+  };
+  EXPECT_THAT(refusal(three_, "5,", "6,"), HasSubstr("weights is 1 2 6 by samples (mix 1), there 1 2 5 by samples"));
+  EXPECT_THAT(refusal(three_, "1000", "999"), HasSubstr("caps is none none 999, there none none 1000"));
+  EXPECT_THAT(refusal(three_, "{\"sources", "{\"by\": \"tokens\", \"sources"), HasSubstr("weights is 1 2 5 by tokens"));
+  EXPECT_THAT(refusal(three_, "a.txt", "b1.txt"), HasSubstr("corpus is"));
+  EXPECT_THAT(refusal(three_, "\"a.txt\"", "[\"a.txt\", \"b1.txt\"]"), HasSubstr("corpus is"));
+}
+
+TEST_F(CorpusMixing, SaysWhichSourceCannotBeUsed) {
+  const auto fault = [&](const std::string& json) { return fault_of([&] { open(json); }); };
+  EXPECT_THAT(fault(R"({"sources": [{"path": "x*.txt", "weight": 1}]})"), HasSubstr("SourceError: no file matches "));
+  EXPECT_THAT(fault(R"({"sources": [{"path": "none.txt", "weight": 1}]})"), HasSubstr("none.txt: No such file"));
+  EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "c.txt", "weight": 0.0001}]})"),
+              HasSubstr("InvalidArgument: the weight of c.txt gives it none of the 4096 samples of a block"));
+  EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1, "max_tokens": 3}]})"),
+              HasSubstr("the source a.txt is to give at most 3 tokens, less than a sample"));
+  dir_.write("d.txt", "x");
+  EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "d.txt", "weight": 1}]})"),
+              HasSubstr("the source d.txt holds 2 tokens, and one sample of sequence 4 takes 5"));
+  EXPECT_THAT(fault_of([&] {
+                Corpus::open({dir_.file("a.txt"), dir_.file("mix.json")});
+              }),
+              HasSubstr("mix.json is a mix, and stands alone"));
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,133 @@
+#include "levada/corpus/mix_file.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "levada/base/error.h"
+#include "levada/sources/file.h"
+
+namespace levada {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t most_bytes = std::uint64_t{16} << 20;
+
+/// Says of a place in the file what is wrong with it.
+[[noreturn]] void fail(const std::string& where, std::string_view what) {
+  throw InvalidArgument(fmt::format("{}: {}", where, what));
+}
+
+void expect_object(const Json& json, const std::string& where, std::initializer_list<std::string_view> known) {
+  if (!json.is_object()) fail(where, "it must be an object");
+  for (const auto& [key, value] : json.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    fail(where, fmt::format("there is no key \"{}\"; there are {}", key, fmt::join(known, ", ")));
+  }
+}
+
+std::string string_at(const Json& json, const char* key, const std::string& where) {
+  if (!json.contains(key)) return {};
+  if (!json[key].is_string()) fail(where, fmt::format("\"{}\" must be a string", key));
+  return json[key];
+}
+
+std::optional<std::int64_t> count_at(const Json& json, const char* key, const std::string& where) {
+  if (!json.contains(key)) return std::nullopt;
+  const auto& value = json[key];
+  if (!value.is_number_integer() || value < 1 || value > std::int64_t{1} << 62) {
+    fail(where, fmt::format("\"{}\" is {}; it must be a whole number above zero", key, value.dump()));
+  }
+  return value.get<std::int64_t>();
+}
+
+std::vector<std::string> paths_at(const Json& json, const std::string& where) {
+  if (!json.contains("path")) fail(where, "\"path\" is missing");
+  const auto& value = json["path"];
+  std::vector<std::string> paths;
+  for (const auto& path : value.is_array() ? value : Json::array({value})) {
+    if (!path.is_string() || path.get<std::string>().empty()) fail(where, "\"path\" must be a path or a list of paths");
+    paths.push_back(path);
+  }
+  if (paths.empty()) fail(where, "\"path\" is an empty list");
+  return paths;
+}
+
+CorpusSource source_of(const Json& json, const std::string& where, const std::filesystem::path& folder) {
+  expect_object(json, where, {"path", "weight", "name", "max_samples", "max_tokens"});
+  CorpusSource source{.name = string_at(json, "name", where), .paths = paths_at(json, where)};
+  if (source.name.empty()) source.name = source.paths.front();
+  for (auto& path : source.paths) path = (folder / path).string();
+  if (!json.contains("weight")) fail(where, "\"weight\" is missing");
+  if (!json["weight"].is_number()) fail(where, "\"weight\" must be a number");
+  source.weight = json["weight"];
+  source.max_samples = count_at(json, "max_samples", where);
+  source.max_tokens = count_at(json, "max_tokens", where);
+  return source;
+}
+
+CorpusMix::By by_of(const Json& json, const std::string& where) {
+  if (!json.contains("by")) return CorpusMix::By::samples;
+  const auto by = string_at(json, "by", where);
+  if (by == "tokens") return CorpusMix::By::tokens;
+  if (by == "samples") return CorpusMix::By::samples;
+  fail(where, fmt::format("\"by\" is \"{}\"; it must be samples or tokens", by));
+}
+
+std::string content_of(const std::string& path) {
+  const auto file = open_file(path);
+  const auto size = file->identity().size;
+  if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", path));
+  std::string content(size, '\0');
+  content.resize(read_fully(*file, 0, content));
+  return content;
+}
+
+void check(const CorpusSource& source) {
+  if (source.paths.empty()) throw InvalidArgument(fmt::format("the source {} has no files", source.name));
+  for (const auto& path : source.paths) {
+    if (!is_mix_file(path)) continue;
+    throw InvalidArgument(
+        fmt::format("the source {} is {}, a mix, and mixes do not nest: name its files instead", source.name, path));
+  }
+  if (!std::isfinite(source.weight) || source.weight <= 0) {
+    throw InvalidArgument(
+        fmt::format("the weight of {} is {}; it must be a number above zero", source.name, source.weight));
+  }
+  for (const auto& most : {source.max_samples, source.max_tokens}) {
+    if (most && *most < 1) throw InvalidArgument(fmt::format("the source {} is to give {}", source.name, *most));
+  }
+}
+
+}  // namespace
+
+bool is_mix_file(std::string_view path) {
+  return path.ends_with(".json");
+}
+
+CorpusMix read_mix_file(const std::string& path) {
+  const auto content = content_of(path);
+  const auto json = Json::parse(content, nullptr, false);
+  if (json.is_discarded()) throw InvalidArgument(fmt::format("{} is not JSON", path));
+  expect_object(json, path, {"sources", "by"});
+  if (!json.contains("sources")) fail(path, "\"sources\" is missing");
+  if (!json["sources"].is_array()) fail(path, "\"sources\" must be a list");
+  CorpusMix mix;
+  mix.by = by_of(json, path);
+  for (const auto& source : json["sources"]) {
+    const auto where = fmt::format("{}: sources[{}]", path, mix.sources.size());
+    mix.sources.push_back(source_of(source, where, std::filesystem::path(path).parent_path()));
+  }
+  if (mix.sources.empty()) fail(path, "\"sources\" is an empty list");
+  return mix;
+}
+
+void check(const CorpusMix& mix) {
+  if (mix.sources.empty()) throw InvalidArgument("a corpus needs a source");
+  for (const auto& source : mix.sources) check(source);
+}
+
+}  // namespace levada

@@ -1,0 +1,39 @@
+// The sources that a corpus is mixed from.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levada {
+
+/// Files that are one source of a corpus.
+struct CorpusSource {
+  std::string name = {};           ///< for people; empty: its first path
+  std::vector<std::string> paths;  ///< files, patterns, folders: as expand_paths() takes them
+  double weight = 1;               ///< in proportion to the others' weights
+  std::optional<std::int64_t> max_samples = {}, max_tokens = {};  ///< that it gives in all
+};
+
+struct CorpusMix {
+  enum class By : std::uint8_t { samples, tokens };  ///< what weights are shares of
+
+  std::vector<CorpusSource> sources;
+  By by = By::samples;
+};
+
+/// Whether `path` is named as a mix file is: FILE.json.
+bool is_mix_file(std::string_view path);
+
+/// Reads {"sources": [{"path": "a/*.jsonl" or [...], "weight": 0.7, "name": ..., "max_samples": ..., "max_tokens":
+/// ...},
+/// ...], "by": "samples" or "tokens"}; relative paths start at the file's folder. Throws SourceError if it cannot be
+/// read, InvalidArgument, naming file and key, for what is not of this form.
+CorpusMix read_mix_file(const std::string& path);
+
+/// Throws InvalidArgument unless there are sources, each with paths that are no mixes and numbers that can work.
+void check(const CorpusMix& mix);
+
+}  // namespace levada

@@ -1,0 +1,119 @@
+#include "levada/corpus/packing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+constexpr std::uint32_t whole_flag = std::uint32_t{1} << 31;
+
+/// The rests of a window's documents, and which of them share a bin.
+struct PackedWindow {
+  std::vector<std::uint32_t> documents;  ///< of the rests, rising
+  std::vector<std::int64_t> lengths;     ///< of the rests, rounded up
+  BinPacking packing;
+  std::vector<std::uint32_t> members;  ///< documents, bin by bin, rising in each
+  std::vector<std::size_t> begins;     ///< of each bin's members, and the end
+  std::vector<std::int64_t> filled;    ///< of each bin
+
+  void pack(std::int64_t capacity) {
+    packing = pack_best_fit(lengths, capacity);
+    begins.assign(packing.bins + 1, 0);
+    filled.assign(packing.bins, 0);
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      ++begins[packing.bin_of[i] + 1];
+      filled[packing.bin_of[i]] += lengths[i];
+    }
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    members.resize(documents.size());
+    auto next = begins;
+    for (std::size_t i = 0; i < documents.size(); ++i) members[next[packing.bin_of[i]]++] = documents[i];
+  }
+  std::span<const std::uint32_t> members_of(std::uint32_t bin) const {
+    return std::span(members).subspan(begins[bin], begins[bin + 1] - begins[bin]);
+  }
+};
+
+}  // namespace
+
+BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity) {
+  std::vector<std::uint32_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(), [&](std::uint32_t thing) { return sizes[thing]; });
+  BinPacking packing{.bin_of = std::vector<std::uint32_t>(sizes.size())};
+  std::set<std::pair<std::int64_t, std::uint32_t>> open;  // the room that is left, and the bin
+  for (const auto thing : order) {
+    const auto size = sizes[thing];
+    auto best = open.lower_bound({size, 0});
+    auto [room, bin] = best == open.end() ? std::pair(capacity, packing.bins++) : *best;
+    if (best != open.end()) open.erase(best);
+    if (room > size) open.emplace(room - size, bin);
+    packing.bin_of[thing] = bin;
+  }
+  return packing;
+}
+
+PackedOrder::PackedOrder(std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of,
+                         std::int64_t sequence, std::int64_t pad_to)
+    : tokens_of_(std::move(tokens_of)), sequence_(sequence), pad_to_(pad_to) {
+  if (documents >= whole_flag) {
+    throw InvalidArgument(fmt::format("{} documents are more than one source can have packed: divide it", documents));
+  }
+  for (std::int64_t first = 0; first < documents; first += window) {
+    add_window(first, std::min(first + window, documents));
+  }
+}
+
+void PackedOrder::add_window(std::int64_t first, std::int64_t end) {
+  PackedWindow rests;
+  for (auto document = first; document < end; ++document) {
+    const auto positions = positions_of(document);
+    positions_ += positions;
+    if (positions % sequence_ == 0) continue;
+    rests.documents.push_back(static_cast<std::uint32_t>(document));
+    rests.lengths.push_back(rounded(positions % sequence_));
+  }
+  rests.pack(sequence_);
+  for (std::size_t document = static_cast<std::size_t>(first), rest = 0; document < static_cast<std::size_t>(end);
+       ++document) {
+    const auto whole = positions_of(static_cast<std::int64_t>(document)) / sequence_;
+    if (whole + static_cast<std::int64_t>(whole_samples_.size()) >= whole_flag) {
+      throw InvalidArgument("a source has more samples than can be packed: divide it, or take longer sequences");
+    }
+    for (std::int64_t number = 0; number < whole; ++number) {
+      const auto member = whole_flag | static_cast<std::uint32_t>(whole_samples_.size());
+      whole_samples_.push_back({static_cast<std::uint32_t>(document), static_cast<std::uint32_t>(number)});
+      add_sample({&member, 1}, sequence_);
+    }
+    if (rest == rests.documents.size() || rests.documents[rest] != document) continue;
+    const auto bin = rests.packing.bin_of[rest++];
+    const auto members = rests.members_of(bin);
+    if (members.front() == document) add_sample(members, rests.filled[bin]);
+  }
+}
+
+void PackedOrder::add_sample(std::span<const std::uint32_t> members, std::int64_t length) {
+  members_.insert(members_.end(), members.begin(), members.end());
+  begins_.push_back(static_cast<std::int64_t>(members_.size()));
+  const auto segments = static_cast<std::int64_t>(members.size()) + (length < sequence_ ? 1 : 0);
+  most_segments_ = std::max(most_segments_, segments);
+}
+
+PackedPiece PackedOrder::piece(std::int64_t sample, std::int64_t number) const {
+  const auto member = members_[static_cast<std::size_t>(begin(sample) + number)];
+  if ((member & whole_flag) != 0) {
+    const auto& whole = whole_samples_[member & ~whole_flag];
+    return {whole.document, whole.number * sequence_, sequence_};
+  }
+  const auto positions = positions_of(member);
+  return {member, positions / sequence_ * sequence_, positions % sequence_};
+}
+
+}  // namespace levada

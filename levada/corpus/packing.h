@@ -1,0 +1,76 @@
+// Which documents share a sample: numbers alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace levada {
+
+/// Things put into bins.
+struct BinPacking {
+  std::vector<std::uint32_t> bin_of;  ///< by thing
+  std::uint32_t bins = 0;
+};
+
+/// Best fit decreasing: from the largest to the smallest, and from the first to the last among equals, each into the
+/// bin with the least room that it fits in, the first of those; else into a new one. `sizes`: from 1 to `capacity`
+/// each.
+BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity);
+
+/// A document, or a part of one, in a packed sample: `positions` inputs from its token `from` on.
+struct PackedPiece {
+  std::int64_t document = 0, from = 0, positions = 0;
+  bool operator==(const PackedPiece&) const = default;
+};
+
+/// The order of packed samples: 4 bytes a document and 16 a sample. docs/design/corpus.md says what it is. Any thread
+/// may ask.
+class PackedOrder {
+ public:
+  /// Documents that are packed together.
+  static constexpr std::int64_t window = 16384;
+  /// Names the order in cursors: to be changed with the algorithm.
+  static constexpr int version = 1;
+
+  /// `tokens_of` says how many tokens a document has, its end among them; it is asked again when pieces are. `sequence`
+  /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. Throws InvalidArgument for more than 2^31
+  /// documents or samples.
+  PackedOrder(std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of, std::int64_t sequence,
+              std::int64_t pad_to = 1);
+
+  std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
+  /// Of all samples: those that have a label.
+  std::int64_t positions() const { return positions_; }
+  /// The most that a sample has: its pieces, and the padding at its end if there is some.
+  std::int64_t most_segments() const { return most_segments_; }
+
+  std::int64_t pieces(std::int64_t sample) const { return begin(sample + 1) - begin(sample); }
+  PackedPiece piece(std::int64_t sample, std::int64_t number) const;
+
+ private:
+  /// A piece as long as a sample.
+  struct WholeSample {
+    std::uint32_t document = 0, number = 0;  ///< among the document's
+  };
+
+  std::int64_t begin(std::int64_t sample) const { return begins_[static_cast<std::size_t>(sample)]; }
+  /// Of a document. One that lacks even an end, as some formats allow, has none either.
+  std::int64_t positions_of(std::int64_t document) const { return std::max<std::int64_t>(tokens_of_(document) - 1, 0); }
+  std::int64_t rounded(std::int64_t positions) const { return (positions + pad_to_ - 1) / pad_to_ * pad_to_; }
+  void add_window(std::int64_t first, std::int64_t end);
+  void add_sample(std::span<const std::uint32_t> members, std::int64_t length);
+
+  std::function<std::int64_t(std::int64_t)> tokens_of_;
+  std::int64_t sequence_, pad_to_;
+  /// What samples consist of, one behind the other: the number of a document whose rest is meant, or, with the highest
+  /// bit set, the index of a WholeSample.
+  std::vector<std::uint32_t> members_;
+  std::vector<std::int64_t> begins_ = {0};  ///< of each sample's members, and the end
+  std::vector<WholeSample> whole_samples_;
+  std::int64_t positions_ = 0, most_segments_ = 0;
+};
+
+}  // namespace levada

@@ -1,0 +1,69 @@
+#include "levada/corpus/paths.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "levada/base/error.h"
+#include "levada/sources/scratch_dir.h"
+
+namespace levada {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// Files and folders, named from `dir` on.
+std::vector<std::string> expanded(const ScratchDir& dir, const std::vector<std::string>& names) {
+  std::vector<std::string> paths, found;
+  for (const auto& name : names) paths.push_back(dir.file(name));
+  for (const auto& path : expand_paths(paths)) found.push_back(path.substr(dir.path().size() + 1));
+  return found;
+}
+
+std::string fault_of(const ScratchDir& dir, const std::string& name) {
+  try {
+    expanded(dir, {name});
+  } catch (const SourceError& error) {
+    return error.what();
+  }
+  return "no fault";
+}
+
+/// A folder with some of everything.
+class SomeFiles : public ScratchDir {
+ public:
+  SomeFiles() {
+    for (const auto* folder : {"a", "a/b", "a/.hidden", "none"}) std::filesystem::create_directory(file(folder));
+    for (const auto* name : {"2.jsonl", "10.jsonl", "B.txt", "a/z.bin", "a/z.idx", "a/b/y.txt", "a/.x.txt",
+                             "a/.hidden/x.txt", "a/readme.md", "none/x.csv", "[1].txt"}) {
+      write(name, "x");
+    }
+  }
+};
+
+TEST(Paths, LeavesNamesAsTheyAreInTheirOrder) {
+  EXPECT_THAT(expand_paths({"b.txt", "a.txt", "no such file.jsonl", "b.txt"}),
+              ElementsAre("b.txt", "a.txt", "no such file.jsonl", "b.txt"));
+}
+
+TEST(Paths, SortsWhatAPatternMatchesByItsBytes) {
+  const SomeFiles dir;
+  EXPECT_THAT(expanded(dir, {"*.jsonl"}), ElementsAre("10.jsonl", "2.jsonl"));
+  EXPECT_THAT(expanded(dir, {"?.*", "*.jsonl"}), ElementsAre("2.jsonl", "B.txt", "10.jsonl", "2.jsonl"));
+  EXPECT_THAT(expanded(dir, {"[1].txt"}), ElementsAre("[1].txt"));
+}
+
+TEST(Paths, TakesAllFilesBelowAFolder) {
+  const SomeFiles dir;
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
+  EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.txt", "a/readme.md", "a/z.bin"));
+}
+
+TEST(Paths, SaysWhatNothingIsFoundFor) {
+  const SomeFiles dir;
+  EXPECT_EQ(fault_of(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
+  EXPECT_EQ(fault_of(dir, "none"), dir.file("none") + " holds no .jsonl, .txt or .bin file");
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,102 @@
+#include "levada/corpus/read_team.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace levada {
+
+struct ReadTeam::State {
+  int size = 1;
+  std::vector<std::thread> threads;
+
+  std::mutex mutex;
+  std::condition_variable begin, done;
+  // Guarded by mutex.
+  const std::function<void(std::size_t, std::size_t)>* act = nullptr;
+  std::uint64_t round = 0;  ///< of work: the threads take part in each once
+  std::size_t next = 0, pieces = 0, failed_piece = 0;
+  int busy = 0;  ///< threads that are still in this round
+  std::exception_ptr failure;
+  bool over = false;
+
+  /// Takes pieces until there are none.
+  void work(std::unique_lock<std::mutex>& lock, std::size_t member) {
+    while (next < pieces && !failure) {
+      const auto piece = next++;
+      const auto& call = *act;
+      lock.unlock();
+      std::exception_ptr fault;
+      try {
+        call(piece, member);
+      } catch (...) {
+        fault = std::current_exception();
+      }
+      lock.lock();
+      if (fault && (!failure || piece < failed_piece)) {
+        failure = fault;
+        failed_piece = piece;
+      }
+    }
+  }
+
+  void live(std::size_t member) {
+    std::unique_lock lock(mutex);
+    for (std::uint64_t seen = 0;;) {
+      begin.wait(lock, [&] { return over || round != seen; });
+      if (over) return;
+      seen = round;
+      work(lock, member);
+      if (--busy == 0) done.notify_one();
+    }
+  }
+
+  void start() {
+    for (int member = 1; member < size; ++member) {
+      threads.emplace_back([this, member] { live(static_cast<std::size_t>(member)); });
+    }
+  }
+};
+
+ReadTeam::ReadTeam(int size) : state_(std::make_unique<State>()) {
+  state_->size = size;
+}
+
+ReadTeam::~ReadTeam() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->over = true;
+  }
+  state_->begin.notify_all();
+  for (auto& thread : state_->threads) thread.join();
+}
+
+int ReadTeam::size() const {
+  return state_->size;
+}
+
+void ReadTeam::run(std::size_t pieces, const std::function<void(std::size_t, std::size_t)>& act) {
+  auto& state = *state_;
+  if (state.size == 1 || pieces < 2) {
+    for (std::size_t piece = 0; piece < pieces; ++piece) act(piece, 0);
+    return;
+  }
+  if (state.threads.empty()) state.start();
+  std::unique_lock lock(state.mutex);
+  state.act = &act;
+  state.next = 0;
+  state.pieces = pieces;
+  state.failure = nullptr;
+  state.busy = static_cast<int>(state.threads.size());
+  ++state.round;
+  state.begin.notify_all();
+  state.work(lock, 0);
+  state.done.wait(lock, [&] { return state.busy == 0; });
+  state.act = nullptr;
+  if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));
+}
+
+}  // namespace levada

@@ -1,0 +1,27 @@
+// Threads that read side by side.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+namespace levada {
+
+/// A few threads that share out numbered pieces of work, the caller's among them. Threads beyond the caller's start
+/// with the first work. One thread at a time may call.
+class ReadTeam {
+ public:
+  /// `size` at least 1: the caller and size - 1 threads.
+  explicit ReadTeam(int size);
+  ~ReadTeam();
+
+  int size() const;
+  /// Calls act(piece, member) once for each piece in [0, pieces), with member in [0, size()) naming the thread. Waits
+  /// for all; then throws what the first of the pieces that failed threw. Behind a failure no more pieces begin.
+  void run(std::size_t pieces, const std::function<void(std::size_t, std::size_t)>& act);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace levada

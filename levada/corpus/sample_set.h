@@ -1,0 +1,45 @@
+// The samples of one source: what a batch's rows are filled from.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "levada/corpus/batch_rows.h"
+#include "levada/corpus/source_files.h"
+
+namespace levada {
+
+/// What one thread reads with.
+struct RowReader {
+  ReadState state;
+  std::vector<const TokenFile*> touched;              ///< since they were last checked, each once
+  std::atomic<const TokenFile*>* activity = nullptr;  ///< told of the file that is read
+
+  void touch(const TokenFile& file) {
+    *activity = &file;
+    if (std::ranges::find(touched, &file) == touched.end()) touched.push_back(&file);
+  }
+};
+
+/// N samples, numbered as they are stored. Any number of threads may fill side by side.
+class SampleSet {
+ public:
+  virtual ~SampleSet() = default;
+
+  virtual std::int64_t size() const = 0;
+  /// Of all samples: those that have a label.
+  virtual std::int64_t positions() const = 0;
+  /// The most segments that a sample has; empty where samples are not packed.
+  virtual std::optional<std::int64_t> most_segments() const { return std::nullopt; }
+  /// Fills the rows with samples `first`, first + 1, ..., but for what fill_derived() does. Throws SourceError.
+  virtual void fill(std::int64_t first, const BatchRows& rows, RowReader& reader) const = 0;
+};
+
+/// The documents laid end to end and cut: sample i is tokens [i * sequence, i * sequence + sequence]. Borrows `files`.
+std::unique_ptr<SampleSet> make_cut_samples(const SourceFiles& files, std::int64_t sequence);
+
+}  // namespace levada
