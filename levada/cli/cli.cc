@@ -126,6 +126,7 @@ int run_arguments(Chosen chosen) {
   add_feed(app, chosen);
   add_plan(app, chosen);
   add_convert(app, chosen);
+  add_inspect(app, chosen);
   add_doctor(app, chosen);
   add_bench(app, chosen);
   if (const auto status = parse(app, chosen)) return *status;

@@ -22,6 +22,7 @@ void add_feed(CLI::App& app, Chosen& chosen);
 void add_plan(CLI::App& app, Chosen& chosen);
 void add_doctor(CLI::App& app, Chosen& chosen);
 void add_convert(CLI::App& app, Chosen& chosen);
+void add_inspect(CLI::App& app, Chosen& chosen);
 void add_bench(CLI::App& app, Chosen& chosen);
 
 /// Nobody reads standard output any more: the command ends quietly.

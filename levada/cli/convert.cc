@@ -89,6 +89,12 @@ std::string as_text(const Conversion& done, double seconds) {
 
 int run_convert(const ConvertArguments& arguments) {
   auto inputs = arguments.paths;
+  if (inputs.size() < 2) {
+    throw InvalidArgument(
+        fmt::format("{} stands alone: convert takes what to read and, last, the name to write to; see "
+                    "levada convert --help",
+                    inputs.front()));
+  }
   const auto to = inputs.back();
   inputs.pop_back();
   for (const char* extension : {".jsonl", ".txt"}) {
@@ -119,10 +125,9 @@ void add_convert(CLI::App& app, Chosen& chosen) {
   auto arguments = std::make_shared<ConvertArguments>();
   auto* command =
       app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
-  command->add_option("PATH", arguments->paths, "Files to read, .jsonl or .txt, and last the name to write to")
+  command->usage("Usage: levada convert [OPTIONS] INPUT... OUT");
+  command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt; last of all, the name to write to")
       ->required()
-      ->expected(2, -1)
-      ->type_name("INPUT... OUT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_option("--dtype", arguments->dtype, "Of a token: auto, uint8, uint16, int16, int32, int64")
       ->type_name("TYPE")

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/sources/data_kind.h"
 #include "levada/sources/document_reader.h"
 #include "levada/sources/hand_over.h"
 #include "levada/sources/megatron_writer.h"
@@ -45,7 +46,8 @@ class BlockReader {
  public:
   BlockReader(const std::vector<std::string>& paths, const ConversionOptions& options) : options_(options) {
     for (const auto& path : paths) {
-      if (!has_documents(path)) {
+      const auto kind = data_kind(path);
+      if (kind != DataKind::jsonl && kind != DataKind::text) {
         throw InvalidArgument(fmt::format("{} is no text that can be converted: .jsonl and .txt can", path));
       }
     }

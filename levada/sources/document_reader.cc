@@ -6,6 +6,7 @@
 #include <string>
 
 #include "levada/base/error.h"
+#include "levada/sources/data_kind.h"
 #include "levada/sources/json_string.h"
 #include "levada/sources/jsonl_documents.h"
 #include "levada/sources/jsonl_line.h"
@@ -59,13 +60,9 @@ DocumentCounts read_jsonl(const File& file, const TokenFileOptions& options, con
 
 }  // namespace
 
-bool has_documents(const std::string& path) {
-  return path.ends_with(".jsonl") || path.ends_with(".txt");
-}
-
 DocumentCounts read_documents(const File& file, const TokenFileOptions& options, const DocumentVisitor& visitor) {
   if (file.identity().size == 0) throw SourceError(fmt::format("{} is empty", file.path()));
-  if (file.path().ends_with(".jsonl")) return read_jsonl(file, options, visitor);
+  if (data_kind(file.path()) == DataKind::jsonl) return read_jsonl(file, options, visitor);
   IndexProgress progress{file.path(), 0, file.identity().size};
   visit_text(file, [&](std::string_view piece) {
     visitor.on_text(piece);

@@ -18,11 +18,8 @@ struct DocumentCounts {
   std::int64_t documents = 0, bad_lines = 0;
 };
 
-/// Whether the name is that of a kind of file that read_documents() reads.
-bool has_documents(const std::string& path);
-
-/// Reads the whole file once. Of `options`, text_field, skip_bad and progress count. Throws SourceError as
-/// open_token_file() does.
+/// Reads the whole file, a .jsonl or .txt, once. Of `options`, text_field, skip_bad and progress count. Throws
+/// SourceError as open_token_file() does.
 DocumentCounts read_documents(const File& file, const TokenFileOptions& options, const DocumentVisitor& visitor);
 
 }  // namespace levada

@@ -1,58 +1,19 @@
 #include "levada/sources/text_file.h"
 
 #include <fmt/format.h>
-#include <simdjson.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/sources/utf8.h"
 #include "levada/sources/window.h"
 
 namespace levada {
 namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{256} << 10;
-
-bool is_utf8(std::string_view text) {
-  return simdjson::validate_utf8(text);
-}
-
-/// Bytes at the end of `text` that begin a character and may go on behind it.
-std::size_t unfinished_bytes(std::string_view text) {
-  for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if (byte >= 0xc0) {
-      const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
-      return length > back ? back : 0;
-    }
-    if (byte < 0x80) return 0;
-  }
-  return 0;
-}
-
-/// Where text that is not UTF-8 stops being so.
-std::size_t first_bad_byte(std::string_view text) {
-  // Halves the rest while it is long, then goes on by single characters.
-  std::size_t good = 0;
-  for (std::size_t bad = text.size(); bad - good > 8;) {
-    const auto middle = good + (bad - good) / 2;
-    const auto whole = middle - unfinished_bytes(text.substr(good, middle - good));
-    if (whole > good && is_utf8(text.substr(good, whole - good))) good = whole;
-    else bad = middle;
-  }
-  std::size_t length = 1;
-  while (good < text.size() && length <= 4) {
-    if (!is_utf8(text.substr(good, length))) {
-      ++length;
-      continue;
-    }
-    good += length;
-    length = 1;
-  }
-  return good;
-}
 
 class TextFile final : public TokenFile {
  public:
@@ -101,7 +62,7 @@ void visit_text(const File& file, const std::function<void(std::string_view)>& o
   while (true) {
     const auto got = read_fully(file, offset + kept, std::span(buffer).subspan(kept));
     const std::string_view held(buffer.data(), kept + got);
-    const auto whole = held.substr(0, held.size() - (got > 0 ? unfinished_bytes(held) : 0));
+    const auto whole = got > 0 ? held.substr(0, whole_characters(held)) : held;
     if (!is_utf8(whole)) {
       throw SourceError(fmt::format("{} is not UTF-8 at byte {}", file.path(), offset + first_bad_byte(whole)));
     }

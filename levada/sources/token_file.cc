@@ -5,40 +5,23 @@
 #include <filesystem>
 
 #include "levada/base/error.h"
+#include "levada/sources/data_kind.h"
 #include "levada/sources/index_cache.h"
 #include "levada/sources/jsonl_file.h"
 #include "levada/sources/jsonl_index.h"
 #include "levada/sources/megatron_file.h"
-#include "levada/sources/megatron_index.h"
 #include "levada/sources/text_file.h"
 
 namespace levada {
 namespace {
 
-enum class Kind { jsonl, text, megatron };
-
-bool is_there(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
-/// Empty for what cannot be read.
-std::optional<Kind> kind_of(const std::string& path) {
-  const auto extension = std::filesystem::path(path).extension();
-  if (extension == ".jsonl") return Kind::jsonl;
-  if (extension == ".txt") return Kind::text;
-  const auto paths = MegatronPaths::of(path);
-  if (path == paths.bin || path == paths.idx || is_there(paths.bin) || is_there(paths.idx)) return Kind::megatron;
-  return std::nullopt;
-}
-
-IndexKey key_of(const std::string& path, Kind kind, const FileIdentity& identity, const TokenFileOptions& options) {
+IndexKey key_of(const std::string& path, DataKind kind, const FileIdentity& identity, const TokenFileOptions& options) {
   std::error_code error;
   const auto real_path = std::filesystem::canonical(path, error);
   IndexKey key{
       .kind = "text 1", .real_path = error ? path : real_path.string(), .identity = identity, .text_field = {}};
   // A text's index is the same however it is cut.
-  if (kind == Kind::text) return key;
+  if (kind == DataKind::text) return key;
   key.kind = options.by_document ? "jsonl documents 1" : "jsonl bytes 1";
   key.text_field = options.text_field;
   key.skip_bad = options.skip_bad;
@@ -57,34 +40,29 @@ std::optional<std::int64_t> cuts_in(const FileIndex& index, const TokenFileOptio
   return cuts;
 }
 
-bool is_usable(const FileIndex& index, Kind kind, const TokenFileOptions& options) {
-  return kind == Kind::text || cuts_in(index, options) == static_cast<std::int64_t>(index.cuts.size());
+bool is_usable(const FileIndex& index, DataKind kind, const TokenFileOptions& options) {
+  return kind == DataKind::text || cuts_in(index, options) == static_cast<std::int64_t>(index.cuts.size());
 }
 
 }  // namespace
 
 std::unique_ptr<TokenFile> open_token_file(const std::string& path, const TokenFileOptions& options) {
-  const auto kind = kind_of(path);
-  if (kind == Kind::megatron) return open_megatron_file(path, options);
+  const auto kind = data_kind(path);
+  if (kind == DataKind::megatron) return open_megatron_file(path, options);
   std::shared_ptr<const File> file = options.open(path);
-  if (!kind) {
-    throw InvalidArgument(
-        fmt::format("{} is of no kind that can be read: .jsonl (an object a line), .txt (one document) and .bin with "
-                    ".idx (Megatron-LM's, by either name or what stands before it) can",
-                    path));
-  }
+  if (!kind) refuse_kind(path);
   const auto identity = file->identity();
   if (identity.size == 0) throw SourceError(fmt::format("{} is empty", path));
   const auto key = key_of(path, *kind, identity, options);
   auto index = options.cache_dir.empty() ? std::nullopt : load_index(options.cache_dir, key);
   std::uint64_t index_bytes = 0;
   if (!index || !is_usable(*index, *kind, options)) {
-    index = kind == Kind::jsonl ? index_jsonl(*file, options) : index_text(*file, options);
+    index = kind == DataKind::jsonl ? index_jsonl(*file, options) : index_text(*file, options);
     expect_unchanged(*file, identity);
     index_bytes = identity.size;
     if (!options.cache_dir.empty()) store_index(options.cache_dir, key, *index);
   }
-  if (kind == Kind::text) return make_text_file(std::move(file), identity, std::move(*index), index_bytes);
+  if (kind == DataKind::text) return make_text_file(std::move(file), identity, std::move(*index), index_bytes);
   return make_jsonl_file(std::move(file), identity, std::move(*index), index_bytes, options);
 }
 

@@ -1,0 +1,189 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "levada/base/bytes.h"
+#include "levada/cli/command.h"
+#include "levada/cli/data_summary.h"
+#include "levada/report/numbers.h"
+#include "levada/report/progress.h"
+
+namespace levada::cli {
+namespace {
+
+constexpr std::size_t shown_lines = 12, shown_columns = 96;
+
+struct InspectArguments {
+  std::string path;
+  SummaryOptions options;
+  bool json = false;
+};
+
+std::string format_name(const DataSummary& summary, const std::string& text_field) {
+  if (summary.format == "jsonl") return fmt::format("JSON Lines, text in \"{}\"", text_field);
+  if (summary.format == "txt") return "plain text, one document";
+  return summary.has_modes ? "Megatron-LM's .bin and .idx, with a mode for each sequence"
+                           : "Megatron-LM's .bin and .idx";
+}
+
+std::string fact(std::string_view name, const std::string& is) {
+  return fmt::format("  {}  {}\n", output_style().bold(fmt::format("{:<9}", name)), is);
+}
+
+std::string lengths_sentence(const report::LengthHistogram& lengths) {
+  if (lengths.shortest() == lengths.longest()) {
+    return fmt::format("{} a document", report::counted(lengths.longest(), "token"));
+  }
+  return fmt::format("{} to {} tokens a document, {} in the mean, about {} in the median",
+                     report::with_commas(lengths.shortest()), report::with_commas(lengths.longest()),
+                     report::with_commas(std::llround(lengths.mean())), report::with_commas(lengths.quantile(0.5)));
+}
+
+std::string facts(const DataSummary& summary, const std::string& text_field) {
+  const bool is_text = summary.format != "megatron";
+  auto text = fact("format", format_name(summary, text_field));
+  text += fact("dtype", summary.dtype.name() + (is_text ? " (bytes of UTF-8)" : ""));
+  text += fact("documents", report::with_commas(summary.documents));
+  if (!is_text) text += fact("sequences", report::with_commas(summary.sequences));
+  text +=
+      fact("tokens", report::with_commas(summary.tokens) + (is_text ? ", with one at the end of each document" : ""));
+  text += fact("bytes", format_bytes(summary.bytes));
+  if (summary.bad_lines > 0) text += fact("left out", report::counted(summary.bad_lines, "bad line"));
+  if (summary.documents > 0) text += fact("lengths", lengths_sentence(summary.lengths));
+  return text;
+}
+
+/// What a terminal must not be told is shown as a middle dot; `text` is UTF-8. As many characters as fit in a line.
+std::string shown_line(std::string_view text) {
+  std::string line;
+  std::size_t columns = 0;
+  for (std::size_t at = 0; at < text.size(); ++columns) {
+    const auto lead = static_cast<unsigned char>(text[at]);
+    const std::size_t size = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    if (columns + 1 == shown_columns && at + size < text.size()) return line + "…";
+    const bool is_control =
+        lead < 0x20 || lead == 0x7f || (lead == 0xc2 && static_cast<unsigned char>(text[at + 1]) < 0xa0);
+    line += lead == '\t' ? "    " : is_control ? "·" : std::string(text.substr(at, size));
+    at += size;
+  }
+  return line;
+}
+
+std::vector<std::string> text_lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (lines.size() < shown_lines) {
+    const auto end = std::min(text.find('\n'), text.size());
+    auto line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines.push_back(shown_line(line));
+    if (end + 1 >= text.size()) return lines;
+    text.remove_prefix(end + 1);
+  }
+  lines.emplace_back("…");
+  return lines;
+}
+
+std::vector<std::string> number_lines(const std::vector<std::string>& numbers, bool is_all) {
+  std::vector<std::string> lines(1);
+  for (const auto& number : numbers) {
+    if (lines.back().size() + number.size() + 1 > shown_columns) {
+      if (lines.size() == shown_lines) {
+        lines.emplace_back("…");
+        return lines;
+      }
+      lines.emplace_back();
+    }
+    lines.back() += (lines.back().empty() ? "" : " ") + number;
+  }
+  if (!is_all) lines.emplace_back("…");
+  return lines;
+}
+
+std::string sample_text(const DocumentSample& sample) {
+  const bool is_all = static_cast<std::int64_t>(sample.numbers.size()) == sample.tokens;
+  auto text = fmt::format("  {}  {}\n", output_style().bold(fmt::format("document {}", sample.document)),
+                          report::counted(sample.tokens, "token"));
+  for (const auto& line : sample.is_text ? text_lines(sample.text) : number_lines(sample.numbers, is_all)) {
+    text += line.empty() ? "  │\n" : fmt::format("  │ {}\n", line);
+  }
+  return text;
+}
+
+std::string as_text(const DataSummary& summary, const InspectArguments& arguments) {
+  auto text = output_style().bold(fmt::format("{}", fmt::join(summary.paths, ", "))) + "\n\n";
+  text += facts(summary, arguments.options.text_field) + "\n";
+  if (summary.documents == 0) return text + "  There is no document in it.\n";
+  return text + summary.lengths.to_string("documents", output_style(), "  ") + "\n" + sample_text(summary.sample);
+}
+
+nlohmann::ordered_json lengths_json(const report::LengthHistogram& lengths) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const auto& row : lengths.rows(64)) {
+    rows.push_back({{"from", row.from}, {"to", row.to}, {"documents", row.count}, {"tokens", row.total}});
+  }
+  return {{"shortest", lengths.shortest()},
+          {"longest", lengths.longest()},
+          {"mean", lengths.mean()},
+          {"median", lengths.quantile(0.5)},
+          {"histogram", rows}};
+}
+
+nlohmann::ordered_json sample_json(const DocumentSample& sample) {
+  nlohmann::ordered_json json = {{"document", sample.document}, {"tokens", sample.tokens}};
+  if (sample.is_text) {
+    json["text"] = sample.text;
+  } else {
+    auto& numbers = json["token_ids"] = nlohmann::ordered_json::array();
+    for (const auto& number : sample.numbers) {
+      // JSON has no numbers for these.
+      if (number.find_first_of("ni") != number.npos) numbers.push_back(number);
+      else numbers.push_back(nlohmann::ordered_json::parse(number));
+    }
+  }
+  return json;
+}
+
+std::string as_json(const DataSummary& summary) {
+  nlohmann::ordered_json json = {{"format", summary.format},       {"paths", summary.paths},
+                                 {"dtype", summary.dtype.name()},  {"documents", summary.documents},
+                                 {"sequences", summary.sequences}, {"tokens", summary.tokens},
+                                 {"bytes", summary.bytes},         {"skipped_lines", summary.bad_lines},
+                                 {"modes", summary.has_modes},     {"lengths", lengths_json(summary.lengths)}};
+  json["sample"] = summary.documents == 0 ? nlohmann::ordered_json() : sample_json(summary.sample);
+  return json.dump() + "\n";
+}
+
+int run_inspect(InspectArguments arguments) {
+  report::ProgressLine line("reading");
+  arguments.options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
+    if (line.is_due()) line.update(done, in_all, fmt::format("{} of {}", format_bytes(done), format_bytes(in_all)));
+  };
+  const auto summary = summarise(arguments.path, arguments.options);
+  line.clear();
+  print(arguments.json ? as_json(summary) : as_text(summary, arguments));
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Chosen& chosen) {
+  auto arguments = std::make_shared<InspectArguments>();
+  auto* command =
+      app.add_subcommand("inspect", "Say what is in a file of documents: how many, how long, and one of them");
+  command->add_option("PATH", arguments->path, "A .jsonl, a .txt, or .bin with .idx (by prefix)")->required();
+  command->add_option("--sample", arguments->options.sample, "Which document to show, from 0")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--text-field", arguments->options.text_field, "Of a .jsonl line, what holds its text")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_flag("--skip-bad", arguments->options.skip_bad,
+                    "Leave out .jsonl lines that cannot be used, and count them");
+  command->add_flag("--json", arguments->json, "Print one JSON object");
+  command->footer("Example:\n  levada inspect corpus.jsonl --sample 3");
+  command->callback([arguments, &chosen] { chosen.action = [arguments] { return run_inspect(*arguments); }; });
+}
+
+}  // namespace levada::cli

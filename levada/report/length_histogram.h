@@ -1,0 +1,45 @@
+// How long things are: counted by length, shown in rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "levada/report/style.h"
+
+namespace levada::report {
+
+/// Counts lengths of 0 or more, however many, in memory of fixed size. A value.
+class LengthHistogram {
+ public:
+  struct Row {
+    std::int64_t from = 0, to = 0;  ///< lengths, both included
+    std::int64_t count = 0;         ///< of things as long
+    std::int64_t total = 0;         ///< of their lengths
+    bool operator==(const Row&) const = default;
+  };
+
+  LengthHistogram();
+  void add(std::int64_t length);
+
+  std::int64_t count() const { return count_; }
+  std::int64_t shortest() const { return count_ == 0 ? 0 : shortest_; }
+  std::int64_t longest() const { return longest_; }
+  double mean() const { return count_ == 0 ? 0 : static_cast<double>(total_) / static_cast<double>(count_); }
+  /// A length that about this share of the things is not longer than: exact below 32, else within a thirty-second.
+  std::int64_t quantile(double share) const;
+  /// All lengths in rows that grow by a constant factor: the finest division into at most `most`, which is 2 or more.
+  std::vector<Row> rows(std::size_t most) const;
+
+  /// A row a line: lengths, things, their share of all lengths together, and a bar. `things`: "documents".
+  std::string to_string(const std::string& things, const Style& style, const std::string& indent) const;
+
+ private:
+  std::int64_t count_ = 0, total_ = 0, shortest_ = 0, longest_ = 0;
+  std::vector<std::int64_t> counts_, totals_;  ///< by bucket
+};
+
+/// A bar of `share` of `columns`, in eighths of a column; a sliver for what is little, but not nothing.
+std::string bar_of(double share, std::size_t columns);
+
+}  // namespace levada::report

@@ -1,0 +1,263 @@
+// `levada convert` and `levada inspect`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "command_run.h"
+
+namespace levada::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+std::string content(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+/// An empty folder of this name.
+std::string folder(const std::string& name) {
+  const auto path = scratch() + "/" + name;
+  std::filesystem::create_directory(path);
+  return path;
+}
+
+std::vector<std::string> names_in(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+Json json_of(std::vector<std::string> arguments) {
+  arguments.emplace_back("--json");
+  const auto outcome = run(arguments);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  return Json::parse(outcome.out);
+}
+
+/// Digests by field of each rank.
+std::vector<Json> digests(const std::string& path) {
+  const auto report = json_of({"feed", path, "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "128"});
+  std::vector<Json> found;
+  for (const auto& rank : report["ranks"]) found.push_back(rank["fields"]);
+  return found;
+}
+
+/// Many megabytes of documents.
+std::string large_corpus() {
+  std::string lines;
+  const auto line = R"({"text": ")" + std::string(4000, 'x') + "\"}\n";
+  while (lines.size() < std::size_t{64} << 20) lines += line;
+  return write_file("large.jsonl", lines);
+}
+
+TEST(CommandConvert, MakesWhatFeedsTheSame) {
+  const auto corpus = make_corpus("same.jsonl", 300);
+  const auto out = folder("same") + "/out";
+  const auto done = json_of({"convert", corpus, out, "--append-eod"});
+  EXPECT_EQ(done["dtype"], "uint16");
+  EXPECT_EQ(done["documents"], 300);
+  EXPECT_EQ(done["bytes_read"], std::filesystem::file_size(corpus));
+  EXPECT_EQ(done["bytes_written"], std::filesystem::file_size(out + ".bin") + std::filesystem::file_size(out + ".idx"));
+  const auto wanted = digests(corpus);
+  EXPECT_EQ(wanted.size(), 4);
+  EXPECT_EQ(digests(out), wanted);
+  EXPECT_EQ(digests(out + ".idx"), wanted);
+  json_of({"convert", corpus, out + ".bin", "--append-eod", "--dtype", "int32", "--overwrite"});
+  EXPECT_EQ(std::filesystem::file_size(out + ".bin"), 4 * done["tokens"].get<std::uint64_t>());
+  EXPECT_EQ(digests(out), wanted);
+}
+
+TEST(CommandConvert, SaysWhatItDid) {
+  const auto outcome =
+      run({"convert", make_corpus("said.jsonl", 3), write_file("said.txt", "text"), folder("said") + "/out"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("out.bin"), HasSubstr("4 documents"), HasSubstr("uint8")));
+}
+
+TEST(CommandConvert, RefusesWhatItShouldNot) {
+  const auto corpus = make_corpus("refused.jsonl", 3);
+  const auto place = folder("refused");
+  const auto refuse = [&](std::vector<std::string> arguments, int status, const std::string& words) {
+    arguments.insert(arguments.begin(), "convert");
+    const auto outcome = run(arguments);
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, AllOf(StartsWith("levada: "), HasSubstr(words)));
+    EXPECT_THAT(names_in(place), IsEmpty());
+  };
+  const auto out = place + "/out";
+  refuse({corpus, out, "--append-eod", "--dtype", "uint8"}, 2, "choose uint16");
+  refuse({corpus, out, "--dtype", "float32"}, 2, "--dtype is float32; it must be auto, uint8");
+  refuse({corpus, corpus}, 2, "where the output is named");
+  refuse({corpus}, 2, "levada convert --help");
+  refuse({scratch() + "/none.jsonl", out}, 1, "none.jsonl: No such file");
+  refuse({corpus, place + "/none/out"}, 1, "No such file");
+  refuse({write_file("bad.jsonl", "{\"text\":\"good\"}\n{\"txt\":1}\n"), out}, 1,
+         "bad.jsonl:2: the line cannot be used");
+}
+
+TEST(CommandConvert, LeavesWhatIsThereUnlessToldOtherwise) {
+  const auto corpus = make_corpus("there.jsonl", 3);
+  const auto out = folder("there") + "/out";
+  EXPECT_EQ(run({"convert", corpus, out}).status, 0);
+  const auto before = content(out + ".bin");
+  const auto more = make_corpus("more.jsonl", 5);
+  const auto refused = run({"convert", more, out});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("is there already"));
+  EXPECT_EQ(content(out + ".bin"), before);
+  EXPECT_EQ(run({"convert", more, out, "--overwrite"}).status, 0);
+  EXPECT_NE(content(out + ".bin"), before);
+}
+
+TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
+  const auto corpus = large_corpus();
+  const auto place = folder("killed");
+  for (const int signal : {SIGTERM, SIGINT, SIGKILL}) {
+    for (int milliseconds = 1; milliseconds < 60; milliseconds += 9) {
+      Command command({"convert", corpus, place + "/out"});
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      command.signal(signal);
+      const auto status = command.wait().status;
+      const auto names = names_in(place);
+      const auto has = [&](const char* name) { return std::ranges::find(names, name) != names.end(); };
+      EXPECT_EQ(has("out.idx"), status == 0);
+      // Killed between the two names, a .bin alone is there, whole.
+      if (has("out.bin")) {
+        EXPECT_GT(std::filesystem::file_size(place + "/out.bin"), std::size_t{60} << 20);
+      }
+      if (signal != SIGKILL && status != 0) {
+        EXPECT_THAT(names, IsEmpty()) << status;
+      }
+      std::filesystem::remove(place + "/out.idx");
+      std::filesystem::remove(place + "/out.bin");
+    }
+  }
+  EXPECT_EQ(run({"convert", corpus, place + "/out"}).status, 0);
+  EXPECT_THAT(names_in(place), ElementsAre("out.bin", "out.idx"));
+}
+
+/// Files that this process and its children write may be no longer than this, until it is destroyed.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(CommandConvert, LeavesNothingWhereItMayNotWriteAsMuch) {
+  const auto corpus = make_corpus("limited.jsonl", 3000);
+  const auto place = folder("limited");
+  const FileSizeLimit limit(100'000);
+  const auto outcome = run({"convert", corpus, place + "/out"});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write " + place + "/out.bin: File too large"));
+  EXPECT_THAT(names_in(place), IsEmpty());
+}
+
+TEST(CommandInspect, CountsWhatIsInText) {
+  const auto corpus =
+      write_file("counted.jsonl", "{\"text\":\"caf\\u00e9\"}\nbad\n{\"text\":\"\\u001b[31mred\\nline\"}\n");
+  EXPECT_EQ(run({"inspect", corpus}).status, 1);
+  const auto json = json_of({"inspect", corpus, "--skip-bad", "--sample", "1"});
+  EXPECT_EQ(json["format"], "jsonl");
+  EXPECT_EQ(json["dtype"], "uint8");
+  EXPECT_EQ(json["documents"], 2);
+  EXPECT_EQ(json["sequences"], 2);
+  EXPECT_EQ(json["tokens"], 5 + 13 + 2);
+  EXPECT_EQ(json["bytes"], std::filesystem::file_size(corpus));
+  EXPECT_EQ(json["skipped_lines"], 1);
+  EXPECT_EQ(json["sample"]["text"], "\x1b[31mred\nline");
+  EXPECT_EQ(json["lengths"]["longest"], 14);
+  const auto text = run({"inspect", corpus, "--skip-bad", "--sample", "1"}).out;
+  EXPECT_THAT(text, AllOf(HasSubstr("documents  2\n"), HasSubstr("│ ·[31mred\n  │ line\n"), HasSubstr("█")));
+  EXPECT_EQ(text.find('\x1b'), text.npos);
+  const auto refused = run({"inspect", corpus, "--skip-bad", "--sample", "2"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("there is no document 2"));
+}
+
+TEST(CommandInspect, CountsWhatIsInABin) {
+  const auto out = folder("inspected") + "/out";
+  const auto corpus = write_file("inspected.jsonl", "{\"text\":\"one\"}\n{\"text\":\"\"}\n{\"text\":\"three\"}\n");
+  run({"convert", corpus, out, "--append-eod"});
+  const auto json = json_of({"inspect", out, "--sample", "2"});
+  EXPECT_EQ(json["format"], "megatron");
+  EXPECT_EQ(json["dtype"], "uint16");
+  EXPECT_EQ(json["documents"], 3);
+  EXPECT_EQ(json["sequences"], 3);
+  EXPECT_EQ(json["tokens"], 11);
+  EXPECT_EQ(json["bytes"], std::filesystem::file_size(out + ".bin") + std::filesystem::file_size(out + ".idx"));
+  EXPECT_EQ(json["sample"]["text"], "three");
+}
+
+/// One document of `numbers`, which are `code` for Megatron-LM, written by hand.
+template <typename T>
+std::string write_numbers(const std::string& name, char code, const std::vector<T>& numbers) {
+  const auto bytes = [](auto value) { return std::string(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  const auto count = static_cast<std::int32_t>(numbers.size());
+  std::string bin;
+  for (const auto number : numbers) bin += bytes(number);
+  write_file(name + ".bin", bin);
+  const auto index =
+      write_file(name + ".idx", std::string("MMIDIDX\0\0", 9) + bytes(std::int64_t{1}) + code + bytes(std::int64_t{1}) +
+                                    bytes(std::int64_t{2}) + bytes(count) + bytes(std::int64_t{0}) +
+                                    bytes(std::int64_t{0}) + bytes(std::int64_t{1}));
+  return index.substr(0, index.size() - 4);
+}
+
+TEST(CommandInspect, ShowsNumbersThatAreNoText) {
+  const auto floats = write_numbers<float>("floats", 7, {0.5F, -2});
+  const auto json = json_of({"inspect", floats});
+  EXPECT_EQ(json["dtype"], "float32");
+  EXPECT_EQ(json["sample"]["token_ids"], Json({0.5, -2.0}));
+  const auto fed = run({"feed", floats, "--batch", "1", "--seq", "1"});
+  EXPECT_EQ(fed.status, 1);
+  EXPECT_THAT(fed.err, HasSubstr("holds float32 numbers, and tokens are integers"));
+  const auto negative = write_numbers<std::int32_t>("negative", 4, {50000, 7, -1});
+  EXPECT_EQ(json_of({"inspect", negative})["sample"]["token_ids"], Json({50000, 7, -1}));
+  EXPECT_THAT(run({"inspect", negative}).out, HasSubstr("│ 50000 7 -1\n"));
+  const auto refused = run({"feed", negative, "--batch", "1", "--seq", "2"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("token 2 is negative"));
+}
+
+TEST(CommandInspect, SaysWhatIsWrong) {
+  const auto path = write_numbers<std::int32_t>("wrong", 4, {1, 2, 3});
+  write_file("wrong.bin", "1234567");
+  for (const char* command : {"inspect", "feed"}) {
+    const auto outcome = run({command, path});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("wrong.bin has only 7 bytes"));
+  }
+  EXPECT_EQ(run({"inspect", write_file("wrong.csv", "a,b")}).status, 2);
+  EXPECT_THAT(run({"inspect", scratch() + "/none"}).err, HasSubstr("none: No such file"));
+}
+
+}  // namespace
+}  // namespace levada::test
