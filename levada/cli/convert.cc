@@ -125,7 +125,6 @@ void add_convert(CLI::App& app, Chosen& chosen) {
   auto arguments = std::make_shared<ConvertArguments>();
   auto* command =
       app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
-  command->usage("Usage: levada convert [OPTIONS] INPUT... OUT");
   command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt; last of all, the name to write to")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
