@@ -1,0 +1,151 @@
+#include "levada/report/trace_json.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "levada/report/history.h"
+
+namespace levada::report {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// A viewer takes the thread whose number is its process's for the main one, and thinks little of number 0; so numbers
+// of processes have room between them for those of their threads.
+constexpr int numbers_a_rank = 10;
+int process_of(std::size_t rank) {
+  return static_cast<int>(rank + 1) * numbers_a_rank;
+}
+int thread_of(std::size_t rank, TraceThread thread) {
+  return process_of(rank) + static_cast<int>(thread);
+}
+
+std::string name_of(const TraceSpan& span) {
+  if (span.thread == TraceThread::step && span.kind != TraceKind::step) {
+    return fmt::format("waiting: {}", describe(span.kind));
+  }
+  return std::string(describe(span.kind));
+}
+
+/// Writes the events one by one: there may be a million.
+class Events {
+ public:
+  explicit Events(std::int64_t zero_ns) : zero_ns_(zero_ns) {}
+
+  void name_rank(std::size_t rank, const std::string& name, bool reads) {
+    add(R"({{"ph":"M","name":"process_name","pid":{},"tid":{},"args":{{"name":{}}}}})", process_of(rank),
+        process_of(rank), quoted(name));
+    add(R"({{"ph":"M","name":"process_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", process_of(rank),
+        process_of(rank), rank);
+    name_thread(rank, TraceThread::step, "step");
+    if (reads) name_thread(rank, TraceThread::reader, "reader");
+  }
+  void add_span(std::size_t rank, const TraceSpan& span) {
+    const auto other = span.other < 0 ? std::string() : fmt::format(R"(,"rank":{})", span.other);
+    add(R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"step":{}{}}}}})",
+        name_of(span), span.thread == TraceThread::step ? "step" : "reader", process_of(rank),
+        thread_of(rank, span.thread), time(span.begin_ns), microseconds(span.duration_ns), span.step, other);
+  }
+  void add_sample(std::size_t rank, const TraceSample& sample) {
+    add(R"({{"ph":"C","name":"memory in use","pid":{},"tid":{},"ts":{},"args":{{"bytes":{}}}}})", process_of(rank),
+        process_of(rank), time(sample.time_ns), sample.bytes);
+  }
+  void add_arrow(std::size_t from, std::int64_t from_ns, std::size_t to, std::int64_t to_ns) {
+    ++arrows_;
+    add(R"({{"ph":"s","name":"batch","cat":"batch","id":{},"pid":{},"tid":{},"ts":{}}})", arrows_, process_of(from),
+        thread_of(from, TraceThread::reader), time(from_ns));
+    add(R"({{"ph":"f","bp":"e","name":"batch","cat":"batch","id":{},"pid":{},"tid":{},"ts":{}}})", arrows_,
+        process_of(to), thread_of(to, TraceThread::step), time(to_ns));
+  }
+  std::string take() && { return std::move(text_); }
+
+ private:
+  void name_thread(std::size_t rank, TraceThread thread, std::string_view name) {
+    add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", process_of(rank),
+        thread_of(rank, thread), name);
+  }
+  template <typename... Values>
+  void add(fmt::format_string<Values...> form, Values&&... values) {
+    if (!text_.empty()) text_ += ",\n";
+    fmt::format_to(std::back_inserter(text_), form, std::forward<Values>(values)...);
+  }
+  static std::string microseconds(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
+  std::string time(std::int64_t ns) const { return microseconds(std::max<std::int64_t>(ns - zero_ns_, 0)); }
+
+  std::int64_t zero_ns_;
+  std::int64_t arrows_ = 0;
+  std::string text_;
+};
+
+bool is_empty(const Trace& trace) {
+  return trace.spans.empty() && trace.memory.empty();
+}
+
+std::int64_t first_moment(const std::vector<Trace>& traces) {
+  auto first = std::numeric_limits<std::int64_t>::max();
+  for (const Trace& trace : traces) {
+    for (const TraceSpan& span : trace.spans) first = std::min(first, span.begin_ns);
+    for (const TraceSample& sample : trace.memory) first = std::min(first, sample.time_ns);
+  }
+  return first;
+}
+
+/// When each reader began to make its messages of each step.
+using Packed = std::map<std::pair<int, std::int64_t>, std::int64_t>;
+Packed packed_by(const std::vector<Trace>& traces) {
+  Packed packed;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    for (const TraceSpan& span : traces[rank].spans) {
+      const bool packs = span.thread == TraceThread::reader && span.kind == TraceKind::pack;
+      if (packs) packed[{static_cast<int>(rank), span.step}] = span.begin_ns;
+    }
+  }
+  return packed;
+}
+
+void add_arrows(Events& events, const std::vector<Trace>& traces) {
+  const auto packed = packed_by(traces);
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    for (const TraceSpan& span : traces[rank].spans) {
+      if (span.thread != TraceThread::step || span.kind != TraceKind::step) continue;
+      const auto from = packed.find({span.other, span.step});
+      if (from == packed.end()) continue;
+      events.add_arrow(static_cast<std::size_t>(span.other), from->second, rank, span.begin_ns);
+    }
+  }
+}
+
+}  // namespace
+
+std::string trace_json(const FeedReport& report, const std::vector<Trace>& traces) {
+  Events events(first_moment(traces));
+  std::uint64_t dropped = 0;
+  for (std::size_t rank = 0; rank < traces.size(); ++rank) {
+    const Trace& trace = traces[rank];
+    if (is_empty(trace)) continue;
+    const bool known = rank < report.ranks.size();
+    events.name_rank(rank, fmt::format("rank {} {}", rank, known ? describe_coordinates(report.ranks[rank]) : ""),
+                     known && report.ranks[rank].is_reader);
+    for (const TraceSpan& span : trace.spans) events.add_span(rank, span);
+    for (const TraceSample& sample : trace.memory) events.add_sample(rank, sample);
+    dropped += trace.dropped;
+  }
+  add_arrows(events, traces);
+  const Json about = {{"mesh", report.mesh},
+                      {"readers", report.readers},
+                      {"engine", report.engine},
+                      {"steps_between_recorded_ones", traces.empty() ? 1 : traces.front().stride},
+                      {"events_left_out", dropped}};
+  return fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n{}\n]}}\n",
+                     about.dump(-1, ' ', false, Json::error_handler_t::replace), std::move(events).take());
+}
+
+}  // namespace levada::report

@@ -1,0 +1,17 @@
+// What the ranks did, for Perfetto and other viewers of the Chrome trace event format.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "levada/base/trace.h"
+#include "levada/report/feed_report.h"
+
+namespace levada::report {
+
+/// One JSON object in the Chrome trace event format: a process a rank, with threads "step" and "reader" and a counter
+/// of memory in use; an arrow from where a reader made a step's messages to each rank's own step. `traces` are those
+/// that explain_waits() gave, by rank; ranks without one are left out.
+std::string trace_json(const FeedReport& report, const std::vector<Trace>& traces);
+
+}  // namespace levada::report
