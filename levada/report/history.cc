@@ -137,6 +137,7 @@ double Lane::covered() const {
 
 Timeline make_timeline(const std::vector<Trace>& traces, std::size_t parts) {
   Timeline timeline;
+  timeline.parts = parts;
   std::tie(timeline.begin_ns, timeline.end_ns) = whole_time(traces);
   const auto begin = static_cast<double>(timeline.begin_ns);
   const double width = (static_cast<double>(timeline.end_ns) - begin) / static_cast<double>(parts);
@@ -153,10 +154,10 @@ Timeline make_timeline(const std::vector<Trace>& traces, std::size_t parts) {
   return timeline;
 }
 
-std::vector<std::vector<std::uint64_t>> memory_in_parts(const std::vector<Trace>& traces, const Timeline& timeline,
-                                                        std::size_t parts) {
+std::vector<std::vector<std::uint64_t>> memory_in_parts(const std::vector<Trace>& traces, const Timeline& timeline) {
   const auto begin = static_cast<double>(timeline.begin_ns);
   const double length = static_cast<double>(timeline.end_ns) - begin;
+  const auto parts = timeline.parts;
   std::vector<std::vector<std::uint64_t>> ranks;
   for (const Trace& trace : traces) {
     auto& used = ranks.emplace_back();

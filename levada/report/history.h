@@ -35,15 +35,15 @@ struct Lane {
 struct Timeline {
   std::int64_t begin_ns = 0, end_ns = 0;
   std::vector<Lane> lanes;  ///< by rank, its thread of steps first; threads without spans have none
+  std::size_t parts = 1;
   double seconds() const { return static_cast<double>(end_ns - begin_ns) / 1e9; }
 };
 
 /// Of traces by rank, from the first moment in them to the last.
 Timeline make_timeline(const std::vector<Trace>& traces, std::size_t parts);
 
-/// The most memory that each rank had in use in each of `parts` equal parts of [begin, end); a part without a sample
-/// has what was in use before it. Empty for ranks without samples.
-std::vector<std::vector<std::uint64_t>> memory_in_parts(const std::vector<Trace>& traces, const Timeline& timeline,
-                                                        std::size_t parts);
+/// The most memory that each rank had in use in each part of the timeline; a part without a sample has what was in use
+/// before it. Empty for ranks without samples.
+std::vector<std::vector<std::uint64_t>> memory_in_parts(const std::vector<Trace>& traces, const Timeline& timeline);
 
 }  // namespace levada::report

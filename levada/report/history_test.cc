@@ -115,7 +115,7 @@ TEST(MemoryInParts, HasTheMostInEachPartAndGoesOnWithWhatWasThere) {
   auto trace = trace_of({steps(TraceKind::step, 0, 400)});
   trace.memory = {{0, 10, 5}, {0, 20, 9}, {0, 30, 7}, {0, 350, 1}, {0, 400, 3}};
   const auto timeline = make_timeline({trace, Trace{}}, 4);
-  const auto memory = memory_in_parts({trace, Trace{}}, timeline, 4);
+  const auto memory = memory_in_parts({trace, Trace{}}, timeline);
   EXPECT_THAT(memory[0], ElementsAre(9, 7, 7, 3));
   EXPECT_TRUE(memory[1].empty());
 }
