@@ -40,7 +40,7 @@ TraceSample get_sample(ByteReader& reader) {
   TraceSample sample;
   sample.step = get_number(reader, "step");
   sample.time_ns = get_number(reader, "time");
-  sample.bytes = reader.get<std::uint64_t>();
+  sample.bytes = static_cast<std::uint64_t>(get_number(reader, "memory"));
   return sample;
 }
 

@@ -1,0 +1,19 @@
+// Traces out of any bytes: read, explained, shown, written again.
+#include <cstdlib>
+
+#include "levada/base/error.h"
+#include "levada/report/feed_html.h"
+#include "levada/report/history.h"
+#include "levada/report/trace_json.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const auto trace = levada::decode_trace(std::as_bytes(std::span(data, size)));
+    if (levada::decode_trace(levada::encode(trace)) != trace) std::abort();
+    const auto traces = levada::report::explain_waits({trace, trace});
+    static_cast<void>(levada::report::trace_json({}, traces));
+    static_cast<void>(levada::report::feed_page({}, {.paths = {}, .traces = traces, .edges = {}, .error = {}}));
+  } catch (const levada::CorruptMessage&) {
+  }
+  return 0;
+}
