@@ -204,6 +204,22 @@ void holders_tell_who_keeps_what(const Handle& engine) {
   meet(*engine);
 }
 
+void memory_in_use_is_counted_until_it_comes_back(const Handle& engine) {
+  constexpr std::uint64_t bytes = 500'000;
+  const auto channel = engine->open(0, all_ranks(*engine), 2);
+  meet(*engine);
+  if (rank_of(*engine) == 0) {
+    expect_eventually(*engine, "no memory is in use before any is", [&] { return engine->memory_in_use() < bytes; });
+    Block block = filled(*engine, 0, bytes);
+    expect(*engine, engine->memory_in_use() >= bytes, "an allocated block is in use");
+    publish(*engine, *channel, std::move(block), bytes, limit(), "conformance");
+    expect(*engine, engine->memory_in_use() >= bytes, "a message that its sender has not taken is in use");
+  }
+  static_cast<void>(receive(*engine, *channel, 0, bytes));
+  expect_eventually(*engine, "what all have given back is not in use", [&] { return engine->memory_in_use() < bytes; });
+  meet(*engine);
+}
+
 void a_placed_block_receives_the_next_message(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 2);
   Block block = allocate(*engine, 20'000, limit(), "conformance");
@@ -260,6 +276,7 @@ constexpr Case list[] = {
     {"memory stays bounded over thousands of messages", 1, memory_stays_bounded_over_thousands_of_messages},
     {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
     {"holders tell who keeps what", 1, holders_tell_who_keeps_what},
+    {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},
     {"a placed block receives the next message", 1, a_placed_block_receives_the_next_message},
     {"a message too large for its placed block still comes", 1, a_message_too_large_for_its_placed_block_still_comes},
     {"a placed block may come from elsewhere", 1, a_placed_block_may_come_from_elsewhere},

@@ -188,6 +188,9 @@ class Engine {
   };
   /// Sender only: who holds what of the messages published; for explaining a wait.
   virtual std::vector<Holder> holders(Channel& channel) = 0;
+  /// Bytes of this rank's blocks that are out, over all groups: allocated and not destroyed, or published and not given
+  /// back by all takers. Never throws for the group's end.
+  virtual std::uint64_t memory_in_use() = 0;
 };
 
 }  // namespace levada

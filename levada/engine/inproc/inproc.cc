@@ -156,6 +156,7 @@ class InprocEngine final : public Engine {
   void post(const Status& status) override { group_->post(info_.rank, status); }
   Status status(int rank) override { return group_->status(rank); }
   std::vector<Holder> holders(Channel& channel) override { return group_->holders(as_sender(channel).stream()); }
+  std::uint64_t memory_in_use() override { return pool_->taken(); }
 
   void die() { group_->lose(info_.rank); }
   Group& group() { return *group_; }

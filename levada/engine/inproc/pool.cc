@@ -84,6 +84,11 @@ bool Pool::may_allocate(std::size_t bytes) {
   return taken_ + block_size(bytes) <= limit_;
 }
 
+std::size_t Pool::taken() const {
+  const std::lock_guard lock(mutex_);
+  return taken_;
+}
+
 void Pool::give_back(std::byte* data, std::size_t size) noexcept {
   forbid(data, size);
   {

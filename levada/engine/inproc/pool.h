@@ -25,6 +25,8 @@ class Pool final : public Block::Home, public std::enable_shared_from_this<Pool>
   std::optional<Block> try_allocate(std::size_t bytes);
   /// Whether try_allocate() would not come back empty.
   bool may_allocate(std::size_t bytes);
+  /// Bytes in blocks that are out.
+  std::size_t taken() const;
   void give_back(std::byte* data, std::size_t size) noexcept override;
 
  private:
@@ -33,7 +35,7 @@ class Pool final : public Block::Home, public std::enable_shared_from_this<Pool>
 
   const std::size_t limit_;
   const std::shared_ptr<Bell> bell_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::size_t taken_ = 0;
   std::size_t free_bytes_ = 0;
   std::map<std::size_t, std::vector<std::byte*>> free_;

@@ -87,6 +87,7 @@ std::optional<Arena::Taken> Arena::take(std::uint64_t bytes) {
   Slot& entry = slots_[slot];
   entry.block.size = size;
   entry.taken = true;
+  taken_ += size;
   Taken taken{slot, entry.block, {}};
   const Range range{entry.block.offset, entry.block.offset + size};
   if (!touched_.contains(range)) {
@@ -116,6 +117,7 @@ std::uint32_t Arena::carve(const Place& place) {
 void Arena::give_back(std::uint32_t slot) {
   Slot& entry = slots_[slot];
   entry.taken = false;
+  taken_ -= entry.block.size;
   stacks_[entry.reserved].push_back(slot);
   pooled_ += entry.reserved;
 }

@@ -45,6 +45,8 @@ class Arena {
   /// The system refused to fill these parts: they count as never touched again.
   void not_filled(const std::vector<Range>& fresh);
 
+  /// Bytes in blocks that are taken.
+  std::uint64_t taken() const { return taken_; }
   /// Bytes that hold memory now, in blocks and in the pool.
   std::uint64_t touched() const { return touched_.total(); }
   /// Forgets all free blocks; gives the ranges of their memory, to be handed back to the system.
@@ -78,8 +80,9 @@ class Arena {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> unused_slots_;
   std::map<std::uint64_t, std::vector<std::uint32_t>> stacks_;  ///< by reserved size
-  std::uint64_t pooled_ = 0;                                    ///< reserved bytes on the stacks
-  std::unordered_map<std::uint64_t, std::uint32_t> slot_at_;    ///< by offset; blocks on stacks included
+  std::uint64_t taken_ = 0;
+  std::uint64_t pooled_ = 0;                                  ///< reserved bytes on the stacks
+  std::unordered_map<std::uint64_t, std::uint32_t> slot_at_;  ///< by offset; blocks on stacks included
 };
 
 }  // namespace levada::shm

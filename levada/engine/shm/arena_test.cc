@@ -29,6 +29,17 @@ TEST(Arena, MemoryUsedBeforeIsNotFreshAgain) {
   EXPECT_TRUE(arena.take(3 * page)->fresh.empty());
 }
 
+TEST(Arena, CountsWhatIsTaken) {
+  Arena arena(1000 * page, 100);
+  const auto a = arena.take(3 * page - 1)->slot;
+  const auto b = arena.take(1)->slot;
+  EXPECT_EQ(arena.taken(), 4 * page);
+  arena.give_back(a);
+  EXPECT_EQ(arena.taken(), page);
+  arena.give_back(b);
+  EXPECT_EQ(arena.taken(), 0U);
+}
+
 TEST(Arena, PoolsSmallBlocksIntoALargeOneBeforeItTouchesMore) {
   Arena arena(1000 * page, 100);
   std::vector<std::uint32_t> slots;

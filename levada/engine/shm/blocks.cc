@@ -87,6 +87,13 @@ std::uint64_t Member::memory_held() {
   return arena_.touched();
 }
 
+std::uint64_t Member::memory_in_use() {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  sweep();
+  return arena_.taken();
+}
+
 std::uint32_t Member::slot_of(const Block& block) const {
   const auto* home = static_cast<const Block::Home*>(this);
   const std::byte* const data = memory_.data[static_cast<std::size_t>(rank_)]->data();

@@ -80,6 +80,8 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   std::uint64_t trim();
   /// Bytes of memory that blocks and pool hold.
   std::uint64_t memory_held();
+  /// Bytes of blocks that are out.
+  std::uint64_t memory_in_use();
 
   void give_back(std::byte* data, std::size_t size) noexcept override;
 

@@ -77,6 +77,7 @@ class ShmEngine final : public Engine {
   void post(const Status& status) override { member_.post(group_, status); }
   Status status(int rank) override;
   std::vector<Holder> holders(Channel& channel) override;
+  std::uint64_t memory_in_use() override { return member_.memory_in_use(); }
 
  private:
   void check_ranks(std::span<const int> ranks, const char* what) const;
