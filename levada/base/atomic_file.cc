@@ -15,7 +15,7 @@
 namespace levada {
 namespace {
 
-// Bytes after which the disk is told to begin, so that sync() finds most of the work done.
+// Large enough for any disk, little against memory: two of these are under way at most.
 constexpr std::uint64_t stretch_bytes = std::uint64_t{8} << 20;
 
 std::filesystem::path folder_of(const std::string& path) {
@@ -76,11 +76,21 @@ void AtomicFile::write(ByteView bytes) {
     bytes = bytes.subspan(static_cast<std::size_t>(done));
     written_ += static_cast<std::uint64_t>(done);
   }
-  if (written_ - started_ < stretch_bytes) return;
-  // No more than advice.
-  ::sync_file_range(fd_.get(), static_cast<off_t>(started_), static_cast<off_t>(written_ - started_),
-                    SYNC_FILE_RANGE_WRITE);
-  started_ = written_;
+  while (written_ - started_ >= stretch_bytes) start_stretch();
+}
+
+// So that sync() finds the work done, and pages are used again: touching new ones costs more than a fast disk does. It
+// is no more than advice, so errors do not count; sync() finds those of the disk.
+void AtomicFile::start_stretch() {
+  const auto stretch = static_cast<off_t>(stretch_bytes);
+  const auto start = static_cast<off_t>(started_);
+  ::sync_file_range(fd_.get(), start, stretch, SYNC_FILE_RANGE_WRITE);
+  started_ += stretch_bytes;
+  const auto before = start - 2 * stretch;
+  if (before < 0) return;
+  ::sync_file_range(fd_.get(), before, stretch,
+                    SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  ::posix_fadvise(fd_.get(), before, stretch, POSIX_FADV_DONTNEED);
 }
 
 void AtomicFile::sync() {

@@ -13,7 +13,8 @@ namespace levada {
 
 /// Is written as `.NAME.partial` in the same folder, and then takes the place of what had the name before. If it is
 /// destroyed sooner, it leaves nothing; what a killed process left is taken over by the next one that writes the file.
-/// One thread at a time. What goes wrong, a full disk too, is a SourceError that names the file.
+/// What is large goes to the disk while it is written, and leaves the system's cache. One thread at a time. What goes
+/// wrong, a full disk too, is a SourceError that names the file.
 class AtomicFile {
  public:
   /// Writes some of the bytes, as ::write does.
@@ -34,6 +35,7 @@ class AtomicFile {
 
  private:
   void open();
+  void start_stretch();
   [[noreturn]] void fail(std::string_view what, int error) const;
 
   std::string path_, partial_;
