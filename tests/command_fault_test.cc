@@ -131,9 +131,11 @@ TEST(CommandFault, EndsALaunchedJobWhoseOtherRankIsKilled) {
   for (const int killed : {0, 1}) {
     auto arguments = endless();
     arguments[3] = "tp=2";
+    const auto state = scratch() + "/launched" + std::to_string(killed);
+    arguments.insert(arguments.end(), {"--save-state", state, "--every", "1"});
     Command first(arguments, place(0));
     Command second(arguments, place(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    while (!std::filesystem::exists(state)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     (killed == 0 ? first : second).signal(SIGKILL);
     const auto begin = Clock::now();
     const auto outcome = (killed == 0 ? second : first).wait();

@@ -47,7 +47,7 @@ void expect_data_refusal(const std::string& name, const std::string& text, const
 
 TEST(CommandUsage, RefusesDataThatIsNotThere) {
   expect_refusal({"feed", "/nowhere/corpus.jsonl", "--mesh", "tp=2"}, 1, "/nowhere/corpus.jsonl");
-  expect_refusal({"feed", scratch()}, 1, "directory");
+  expect_refusal({"feed", scratch()}, 1, "holds no .jsonl");
   expect_data_refusal("empty.jsonl", "", "empty.jsonl is empty");
   expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of no kind that can be read");
 }

@@ -12,18 +12,16 @@ void Content::add(const Tree& batch) {
   for (const auto& spec : flat.schema.leaves()) {
     if (spec.kind != LeafKind::tensor) continue;
     const auto& tensor = batch.tensor(spec.path);
-    auto& field = field_at(spec.path);
-    field.dtype = tensor.dtype();
-    field.shape = tensor.shape();
+    auto& field = field_at(spec.path, tensor);
     add_to_digest(field.digest, tensor);
   }
 }
 
-Content::Field& Content::field_at(const std::string& path) {
+Content::Field& Content::field_at(const std::string& path, const Tensor& tensor) {
   const auto found =
       std::find_if(fields_.begin(), fields_.end(), [&](const Field& field) { return field.path == path; });
   if (found != fields_.end()) return *found;
-  return fields_.emplace_back(Field{path, {}, {}, {}});
+  return fields_.emplace_back(Field{path, tensor.dtype(), tensor.shape(), {}});
 }
 
 std::vector<report::FieldReport> Content::fields() const {

@@ -22,10 +22,10 @@ class Content {
   struct Field {
     std::string path;
     DType dtype;
-    Shape shape;
+    Shape shape;  ///< of the first batch
     Digest digest;
   };
-  Field& field_at(const std::string& path);
+  Field& field_at(const std::string& path, const Tensor& tensor);
 
   std::vector<Field> fields_;
 };

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
+#include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/feed_rank.h"
 #include "levada/cli/speaker.h"
+#include "levada/cli/state.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
 
@@ -14,6 +17,34 @@ namespace levada::cli {
 namespace {
 
 constexpr int most_local_ranks = 256;
+
+void check_tail(const FeedArguments& arguments) {
+  if (arguments.tail != "drop" && arguments.tail != "pad" && arguments.tail != "short") {
+    throw InvalidArgument(fmt::format("--tail is {}; it must be drop, pad or short", arguments.tail));
+  }
+  if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
+  if (!arguments.eval) return;
+  if (arguments.epochs != 1 || arguments.steps || arguments.tail == "pad") {
+    throw InvalidArgument(
+        "--eval gives every sample exactly once, so it goes without --epochs, --steps and --tail pad");
+  }
+}
+
+void check_state(const FeedArguments& arguments) {
+  if (arguments.save_every < 0) throw InvalidArgument(fmt::format("--every is {}", arguments.save_every));
+  if (arguments.save_every > 0 && arguments.save_state.empty()) {
+    throw InvalidArgument("--every says how often to save a state: name its file with --save-state");
+  }
+  if (arguments.save_state.empty()) return;
+  if (std::filesystem::is_directory(arguments.save_state)) {
+    throw InvalidArgument(fmt::format("--save-state {} is a directory; name a file", arguments.save_state));
+  }
+  try {
+    const AtomicFile can_be_written(arguments.save_state);
+  } catch (const SourceError& error) {
+    throw InvalidArgument(fmt::format("--save-state {}: {}", arguments.save_state, error.what()));
+  }
+}
 
 void check(const FeedArguments& arguments) {
   const auto known = launch::engines();
@@ -30,6 +61,8 @@ void check(const FeedArguments& arguments) {
   if (arguments.steps.value_or(0) < 0) throw InvalidArgument(fmt::format("--steps is {}", *arguments.steps));
   if (arguments.epochs < 0) throw InvalidArgument(fmt::format("--epochs is {}; 0 is without end", arguments.epochs));
   if (arguments.compute_ms < 0) throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
+  check_tail(arguments);
+  check_state(arguments);
   if (arguments.epochs == 0 && !arguments.steps) {
     throw InvalidArgument("--epochs 0 is without end, so --steps has to say where to stop");
   }
@@ -52,12 +85,14 @@ void show(const report::FeedReport& report, bool json) {
 }
 
 int feed_as_rank(const FeedArguments& arguments, const Job& job) {
+  if (!arguments.save_state.empty()) hold_termination();
   const auto engine = launch::join({.engine = arguments.engine});
   if (const auto report = feed_rank(engine, job, arguments)) show(*report, arguments.json);
   return 0;
 }
 
 int feed_threads(const FeedArguments& arguments, const Job& job) {
+  if (!arguments.save_state.empty()) hold_termination();
   std::optional<report::FeedReport> report;
   inproc::run_ranks(job.mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
     if (auto mine = feed_rank(engine, job, arguments)) report = std::move(mine);
@@ -68,7 +103,10 @@ int feed_threads(const FeedArguments& arguments, const Job& job) {
 
 int feed_processes(const FeedArguments& arguments, const Job& job, std::vector<std::string> command_line) {
   command_line.insert(command_line.begin() + 1, fmt::format("--index-bytes={}", arguments.index_bytes));
-  const auto result = launch::run_local(job.mesh.size(), command_line);
+  launch::LocalOptions options;
+  // What is under way has to be used before the state is one to go on from.
+  if (!arguments.save_state.empty()) options.signal_grace = parse_duration(arguments.timeout);
+  const auto result = launch::run_local(job.mesh.size(), command_line, options);
   if (!result.message.empty()) complain(result.message);
   return result.exit_status;
 }
@@ -86,7 +124,11 @@ int run_feed(FeedArguments arguments, const std::vector<std::string>& command_li
                     job.mesh.to_string(), job.mesh.size(), most_local_ranks));
   }
   // Before any rank starts: what is wrong with the data is told here, and the ranks find its index ready.
-  arguments.index_bytes = open_data(arguments, job, true).stats().index_bytes;
+  {
+    const auto corpus = open_data(arguments, job, true);
+    static_cast<void>(first_sample(corpus, job, arguments));
+    arguments.index_bytes = corpus.stats().index_bytes;
+  }
   return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, command_line);
 }
 
@@ -99,6 +141,15 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command.add_option("--epochs", arguments.epochs, "Times to go through the data; 0: without end")
       ->type_name("E")
       ->capture_default_str();
+  command.add_option("--tail", arguments.tail, "A last round that the data does not fill: drop, pad or short")
+      ->type_name("HOW")
+      ->capture_default_str();
+  command.add_option("--skip", arguments.skip, "Rounds to leave out at the start")->type_name("N");
+  command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
+  command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
+  command.add_option("--save-state", arguments.save_state, "Save the state at the end, also on SIGTERM")
+      ->type_name("FILE");
+  command.add_option("--every", arguments.save_every, "Save it every N steps too")->type_name("N");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   command.add_option("--seed", arguments.seed, "Of the shuffle")->type_name("S")->capture_default_str();
   command.add_option("--text-field", arguments.text_field, "Of a .jsonl line, what holds its text")

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <map>
 #include <set>
 #include <thread>
 
 #include "levada/base/error.h"
 #include "levada/cli/content.h"
+#include "levada/cli/state.h"
 #include "levada/engine/collect.h"
 #include "levada/launch/launch.h"
 #include "levada/report/numbers.h"
@@ -27,11 +29,17 @@ CorpusOptions corpus_options(const FeedArguments& arguments) {
   return options;
 }
 
+Tail tail_of(const FeedArguments& arguments) {
+  if (arguments.eval || arguments.tail == "short") return Tail::shorten;
+  return arguments.tail == "pad" ? Tail::pad : Tail::drop;
+}
+
 std::int64_t samples_a_step(const Job& job, const FeedArguments& arguments) {
   return arguments.job.batch * job.mesh.axis_size("dp");
 }
 
 void check_enough(const Corpus& corpus, const Job& job, const FeedArguments& arguments) {
+  if (tail_of(arguments) != Tail::drop) return;
   const auto needed = samples_a_step(job, arguments);
   const auto size = corpus.size();
   if (!size || *size >= needed) return;
@@ -61,34 +69,45 @@ auto or_abort(Engine& engine, const Body& body) {
   return or_abort(engine, body, [] { return false; });
 }
 
-/// This rank's data, or null where it does not read. Rank 0 opens first, so that one rank indexes and speaks of what is
-/// wrong with the data. Collective.
-std::shared_ptr<Corpus> open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments) {
+struct Data {
+  std::shared_ptr<Corpus> corpus;  ///< null where this rank does not read; rank 0 has it always
+  std::int64_t first = 0;          ///< the sample at which to begin
+};
+
+/// Rank 0 opens first, so that one rank indexes and speaks of what is wrong with the data or the state. Collective.
+Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments) {
   const auto& info = engine.info();
-  std::shared_ptr<Corpus> corpus;
+  Data data;
   ByteWriter outcome;
   if (info.rank == 0) {
     try {
-      corpus = std::make_shared<Corpus>(open_data(arguments, job, true));
+      data.corpus = std::make_shared<Corpus>(open_data(arguments, job, true));
+      outcome.put(first_sample(*data.corpus, job, arguments));
     } catch (const Error& error) {
+      outcome.put(std::int64_t{-1});
       outcome.put(error.kind());
       outcome.put_sized(error.what());
     }
   }
   const auto outcomes = agree(engine, outcome.view(), Deadline::never(), "opening the data");
-  if (!outcomes.front().empty()) {
-    ByteReader reader(outcomes.front());
-    const auto kind = static_cast<ErrorKind>(reader.get<std::uint8_t>());
-    throw_error(kind, reader.get_string());
+  ByteReader told(outcomes.front());
+  data.first = told.get<std::int64_t>();
+  if (data.first < 0) {
+    const auto kind = static_cast<ErrorKind>(told.get<std::uint8_t>());
+    throw_error(kind, told.get_string());
   }
   const auto readers = job.readers.of(job.mesh, info.host_of);
   const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;
-  if (info.rank == 0 || !reads) return corpus;
-  return or_abort(engine, [&] { return std::make_shared<Corpus>(open_data(arguments, job, false)); });
+  if (info.rank == 0 || !reads) return data;
+  or_abort(engine, [&] { data.corpus = std::make_shared<Corpus>(open_data(arguments, job, false)); });
+  return data;
 }
 
-FeedOptions feed_options(const FeedArguments& arguments, const Job& job) {
+FeedOptions feed_options(const FeedArguments& arguments, const Job& job, std::int64_t first) {
   return {.batch = arguments.job.batch,
+          .divide = job.divide,
+          .tail = tail_of(arguments),
+          .first_sample = first,
           .steps = arguments.steps,
           .readers = job.readers,
           .depth = arguments.depth,
@@ -97,10 +116,10 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job) {
 }
 
 /// How many steps there will be at most, for the line of progress.
-std::optional<std::uint64_t> steps_in_all(const Corpus* corpus, const Job& job, const FeedArguments& arguments) {
-  const auto size = corpus != nullptr ? corpus->size() : std::nullopt;
+std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, const FeedArguments& arguments) {
+  const auto size = data.corpus != nullptr ? data.corpus->size() : std::nullopt;
   if (!size) return arguments.steps;
-  const auto whole = *size / samples_a_step(job, arguments);
+  const auto whole = std::max<std::int64_t>(*size - data.first, 0) / samples_a_step(job, arguments);
   return static_cast<std::uint64_t>(std::min(whole, arguments.steps.value_or(whole)));
 }
 
@@ -110,13 +129,15 @@ struct Fed {
 };
 
 /// Takes all batches, as a training step would.
-Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell) {
+Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
+             StateKeeper& state) {
   Content content;
   report::ProgressLine line("feeding", tell);
   const auto compute = std::chrono::duration<double, std::milli>(arguments.compute_ms);
   const auto begin = Clock::now();
   while (auto batch = feed.next()) {
     content.add(batch->tree);
+    state.passed(batch->step, batch->cursor);
     if (compute.count() > 0) std::this_thread::sleep_for(compute);
     if (!line.is_due()) continue;
     const auto done = static_cast<std::uint64_t>(batch->step + 1);
@@ -125,12 +146,24 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
   return {content.fields(), std::chrono::duration<double>(Clock::now() - begin).count()};
 }
 
+/// Where the feed ended in agreement, also with an error, all ranks have used the same batches: a state to go on from.
+Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
+                  StateKeeper& state) try {
+  auto fed = take_all(feed, arguments, steps, tell, state);
+  state.save();
+  return fed;
+} catch (const Error&) {
+  if (feed.end()) state.save();
+  throw;
+}
+
 report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed fed) {
   const auto stats = feed.stats();
   report::RankReport report;
   report.rank = rank;
   for (const auto& axis : mesh.axes()) report.coordinates.emplace_back(axis.name, mesh.coordinate(rank, axis.name));
   report.batches = stats.batches;
+  report.samples = stats.samples;
   report.bytes = stats.bytes;
   report.copied_batches = stats.copied_batches;
   report.wait_seconds = std::chrono::duration<double>(stats.waited).count();
@@ -167,6 +200,7 @@ std::vector<report::PeerGroup> peers_of(const Job& job) {
 std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of) {
   const auto readers = job.readers.of(job.mesh, host_of);
   std::set<int> once;
+  if (job.divide == Divide::split) return {readers.front()};
   for (const int rank : job.mesh.group(0, {"dp"})) once.insert(readers[static_cast<std::size_t>(rank)]);
   return once;
 }
@@ -189,6 +223,7 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   report.readers = job.readers.to_string();
   report.dp = job.mesh.axis_size("dp");
   report.batch = arguments.job.batch;
+  for (const int rank : job.mesh.group(0, {"dp"})) report.samples += ranks[static_cast<std::size_t>(rank)].samples;
   report.sequence = arguments.job.sequence;
   report.steps = end.step;
   report.end_cause = cause_name(end.cause);
@@ -198,6 +233,7 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   for (const int reader : readers_of_everything(job, info.host_of)) {
     report.bytes_consumed += ranks[static_cast<std::size_t>(reader)].bytes_consumed;
   }
+  report.state_file = arguments.save_state;
   report.peers = peers_of(job);
   report.ranks = std::move(ranks);
   return report;
@@ -218,14 +254,27 @@ Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell) {
   return corpus;
 }
 
+std::int64_t first_sample(const Corpus& corpus, const Job& job, const FeedArguments& arguments) {
+  const auto start = arguments.load_state.empty() ? 0 : resume(corpus, arguments.load_state);
+  const auto step = samples_a_step(job, arguments);
+  if (arguments.skip > (std::numeric_limits<std::int64_t>::max() / 2 - start) / step) {
+    throw InvalidArgument(fmt::format("--skip is {}; that is beyond any data", arguments.skip));
+  }
+  return start + arguments.skip * step;
+}
+
 std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engine, const Job& job,
                                             const FeedArguments& arguments) {
   const auto& info = engine->info();
-  const auto corpus = open_in_turn(*engine, job, arguments);
-  const auto options = feed_options(arguments, job);
-  Feed feed(engine, job.mesh, job.layout, corpus, options);
+  const auto data = open_in_turn(*engine, job, arguments);
+  const auto options = feed_options(arguments, job, data.first);
+  Feed feed(engine, job.mesh, job.layout, data.corpus, options);
+  const TerminationWatch watch([&feed] { feed.request_stop(); });
+  const bool leads = info.rank == 0;
+  StateKeeper state(*engine, {arguments.save_state, arguments.save_every, options.timeout},
+                    leads ? data.corpus->cursor(data.first) : Bytes());
   auto fed = or_abort(
-      *engine, [&] { return take_all(feed, arguments, steps_in_all(corpus.get(), job, arguments), info.rank == 0); },
+      *engine, [&] { return take_and_save(feed, arguments, steps_in_all(data, job, arguments), leads, state); },
       [&] { return feed.end() && feed.end()->cause == FeedEnd::Cause::failed; });
   const auto mine = report::to_json(rank_report(feed, job.mesh, info.rank, std::move(fed)));
   const auto gathered = or_abort(*engine, [&] {
@@ -234,7 +283,7 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
   if (info.rank != 0) return {};
   std::vector<report::RankReport> ranks;
   for (const auto& each : gathered) ranks.push_back(report::rank_from_json(as_text(each)));
-  return job_report(info, job, arguments, *feed.end(), *corpus, std::move(ranks));
+  return job_report(info, job, arguments, *feed.end(), *data.corpus, std::move(ranks));
 }
 
 }  // namespace levada::cli

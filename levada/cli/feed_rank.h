@@ -29,6 +29,11 @@ struct FeedArguments {
   std::string text_field = "text";
   bool skip_bad = false;
   std::string access = "read_only";
+  std::string tail = "drop";
+  std::int64_t skip = 0;  ///< rounds
+  bool eval = false;
+  std::string load_state, save_state;  ///< files; empty: none
+  std::int64_t save_every = 0;         ///< steps; 0: at the end alone
   bool json = false;
   /// What the process that started the ranks has read to index the data. Not for users.
   std::uint64_t index_bytes = 0;
@@ -37,6 +42,10 @@ struct FeedArguments {
 /// Opens the data, and indexes it if need be, with a line of progress where `tell`. Throws SourceError, and
 /// InvalidArgument where it is less than one step takes.
 Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell);
+
+/// The sample at which to begin: where the loaded state says, and after the rounds to skip. Throws as read_state() and
+/// Corpus::resume() do.
+std::int64_t first_sample(const Corpus& corpus, const Job& job, const FeedArguments& arguments);
 
 /// Feeds this rank until the end and gathers what all ranks were given. Collective; on rank 0 the report, empty on
 /// others. Throws what went wrong, on every rank.

@@ -46,14 +46,22 @@ Layout layout_of(const JobArguments& arguments) {
   }
 }
 
-std::vector<Field> corpus_fields(const JobArguments& arguments) {
-  const Shape shape = {arguments.batch, arguments.sequence};
+Divide divide_of(const JobArguments& arguments) {
+  if (arguments.divide == "deal") return Divide::deal;
+  if (arguments.divide == "split") return Divide::split;
+  throw InvalidArgument(
+      fmt::format("--divide is {}; it must be deal (whole batches) or split (a global batch)", arguments.divide));
+}
+
+/// `samples`: of one batch as the corpus makes it.
+std::vector<Field> corpus_fields(const JobArguments& arguments, std::int64_t samples) {
+  const Shape shape = {samples, arguments.sequence};
   std::vector<Field> fields = {{"tokens", dtypes::int64, shape},
                                {"labels", dtypes::int64, shape},
                                {"loss_mask", dtypes::float32, shape},
                                {"position_ids", dtypes::int64, shape}};
   if (arguments.attention_mask) {
-    fields.push_back({"attention_mask", dtypes::boolean, {arguments.batch, 1, arguments.sequence, arguments.sequence}});
+    fields.push_back({"attention_mask", dtypes::boolean, {samples, 1, arguments.sequence, arguments.sequence}});
   }
   return fields;
 }
@@ -86,6 +94,9 @@ void add_job_options(CLI::App& command, JobArguments& arguments) {
   command.add_option("--readers", arguments.readers, "Who reads: one, all, host, or axes such as dp,pp")
       ->type_name("WHO")
       ->capture_default_str();
+  command.add_option("--divide", arguments.divide, "deal whole batches along dp, or split a global one along dim 0")
+      ->type_name("HOW")
+      ->capture_default_str();
   command.add_option("--layout", arguments.layout, "Which rank gets what: gpt, data_parallel or a file")
       ->type_name("gpt|FILE.json")
       ->capture_default_str();
@@ -96,8 +107,13 @@ Job parse_job(const JobArguments& arguments, std::optional<int> world_size) {
   constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
   check_count("--batch", arguments.batch, largest);
   check_count("--seq", arguments.sequence, largest);
-  Job job{mesh_of(arguments.mesh, world_size), layout_of(arguments), Readers::parse(arguments.readers),
-          corpus_fields(arguments)};
+  Job job{mesh_of(arguments.mesh, world_size),
+          layout_of(arguments),
+          Readers::parse(arguments.readers),
+          divide_of(arguments),
+          {}};
+  const std::int64_t batches = job.divide == Divide::split ? job.mesh.axis_size("dp") : 1;
+  job.fields = corpus_fields(arguments, arguments.batch * batches);
   static_cast<void>(job.plan());
   return job;
 }

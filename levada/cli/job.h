@@ -16,6 +16,7 @@ struct JobArguments {
   std::int64_t batch = 8;
   std::int64_t sequence = 1024;
   std::string readers = "one";
+  std::string divide = "deal";
   std::string layout = "gpt";
   bool attention_mask = false;
 };
@@ -24,9 +25,12 @@ struct Job {
   Mesh mesh;
   Layout layout;
   Readers readers;
-  std::vector<Field> fields;  ///< of one batch, as a Corpus makes it
+  Divide divide = Divide::deal;
+  std::vector<Field> fields;  ///< of one batch, as a Corpus makes it: when splitting, of the global one
 
-  Plan plan() const { return plan_fan_out(fields, layout, mesh, {.readers = readers, .host_of = one_host()}); }
+  Plan plan() const {
+    return plan_fan_out(fields, layout, mesh, {.readers = readers, .divide = divide, .host_of = one_host()});
+  }
   /// All ranks on one host: what this machine can start.
   std::vector<int> one_host() const { return std::vector<int>(static_cast<std::size_t>(mesh.size()), 0); }
 };

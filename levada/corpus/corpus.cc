@@ -351,7 +351,8 @@ std::optional<Tree> Corpus::read(std::int64_t first, std::int64_t count, Memory&
   if (first < 0 || count < 1) {
     throw InvalidArgument(fmt::format("{} samples from number {} on cannot be read", count, first));
   }
-  if (const auto all = size(); all && (first > *all || count > *all - first)) return std::nullopt;
+  if (const auto all = size()) count = std::min(count, *all - first);
+  if (count < 1) return std::nullopt;
   auto batch = make_batch(state_->form, count, memory);
   state_->fill_checked(first, batch.rows);
   return Tree::dict(std::move(batch.fields));

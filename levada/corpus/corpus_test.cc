@@ -268,7 +268,7 @@ TEST(Corpus, EndsAfterItsEpochsOrNever) {
   EXPECT_EQ(twice.sequences(), 3);
   EXPECT_EQ(twice.size(), 6);
   EXPECT_EQ(values(twice.read(5, 1, memory).value(), "tokens"), values(twice.read(2, 1, memory).value(), "tokens"));
-  EXPECT_EQ(twice.read(5, 2, memory), std::nullopt);
+  EXPECT_EQ(twice.read(5, 2, memory)->tensor("tokens").shape(), (Shape{1, 3})) << "fewer only at the end";
   EXPECT_EQ(twice.read(6, 1, memory), std::nullopt);
   auto endless = open_files({{"a.txt", "abcdefghijk"}}, {.sequence = 3, .epochs = 0});
   EXPECT_EQ(endless.size(), std::nullopt);

@@ -18,7 +18,8 @@ std::vector<std::int64_t> some_lengths(std::size_t count, unsigned seed, std::in
   std::vector<std::int64_t> lengths(count);
   // Many short, few long: as documents are.
   for (auto& length : lengths)
-    length = 1 + static_cast<std::int64_t>(std::exp2(random() % 1000 / 1000.0 * std::log2(most)));
+    length = 1 + static_cast<std::int64_t>(
+                     std::exp2(static_cast<double>(random() % 1000) / 1000.0 * std::log2(static_cast<double>(most))));
   return lengths;
 }
 

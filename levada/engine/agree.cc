@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 
-#include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 
@@ -42,7 +42,7 @@ class Posted {
 void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline, std::string_view what) {
   Block block = allocate(engine, payload.size() + 1, deadline, what);
   block.memory()[0] = std::byte{0};
-  copy_payload(block.memory().data() + 1, payload.data(), payload.size());
+  std::ranges::copy(payload, block.memory().begin() + 1);  // not payload: what ranks say to each other
   publish(engine, channel, std::move(block), payload.size() + 1, deadline, what);
 }
 

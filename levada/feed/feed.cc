@@ -63,6 +63,8 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
           {{"mesh", mesh.to_string()},
            {"layout", layout.to_json()},
            {"batch", std::to_string(options.batch)},
+           {"way to divide batches", options.divide == Divide::deal ? "deal" : "split"},
+           {"tail", std::string(to_string(options.tail))},
            {"first sample", std::to_string(options.first_sample)},
            {"steps", options.steps ? std::to_string(*options.steps) : "all"},
            {"readers", options.readers.to_string()},
@@ -96,7 +98,9 @@ class Feed::Impl {
         own_(wiring_.audiences[static_cast<std::size_t>(wiring_.own_audience())]),
         inbox_(wiring_.engine, wiring_.data[static_cast<std::size_t>(wiring_.own_audience())], options.access,
                depth_of(mesh, options)),
-        timeout_(options.timeout) {
+        timeout_(options.timeout),
+        batch_(options.batch),
+        data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")) {
     if (!wiring_.is_reader()) return;
     reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), options), timeout_);
   }
@@ -104,6 +108,7 @@ class Feed::Impl {
   std::optional<Batch> next() {
     while (true) {
       hear_verdicts();
+      if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
       if (follower_.may_take()) {
         if (auto arrival = inbox_.try_take()) return hand_out(std::move(*arrival));
@@ -111,6 +116,8 @@ class Feed::Impl {
       wait_for_batch();
     }
   }
+
+  void request_stop() { reporter_.send(feed_protocol::Left{wiring_.rank()}); }
 
   void close() {
     if (follower_.end()) return stop_reader();
@@ -145,7 +152,8 @@ class Feed::Impl {
     std::vector<Audience> audiences;
     try {
       check(*engine, mesh, layout, options);
-      audiences = fan_out_audiences(layout, mesh, {.readers = options.readers, .host_of = engine->info().host_of});
+      audiences = fan_out_audiences(
+          layout, mesh, {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
       const int rank = engine->info().rank;
       const bool reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
       if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
@@ -173,13 +181,19 @@ class Feed::Impl {
   Batch hand_out(Inbox::Arrival arrival) {
     ByteReader envelope(arrival.envelope);
     const auto step = envelope.get<std::int64_t>();
+    const auto in_round = envelope.get<std::int64_t>();
     const auto cursor = envelope.get_sized();
     if (step != follower_.step()) envelope.fail(fmt::format("step {} came, step {} was due", step, follower_.step()));
     follower_.advance();
+    const auto samples = std::clamp<std::int64_t>(in_round - data_coordinate_ * batch_, 0, batch_);
     ++stats_.batches;
+    stats_.samples += samples;
     stats_.bytes += arrival.tensor_bytes;
     stats_.copied_batches += arrival.copied ? 1 : 0;
-    return {.step = step, .tree = std::move(arrival.tree), .cursor = Bytes(cursor.begin(), cursor.end())};
+    return {.step = step,
+            .samples = samples,
+            .tree = std::move(arrival.tree),
+            .cursor = Bytes(cursor.begin(), cursor.end())};
   }
 
   void wait_for_batch() {
@@ -225,6 +239,8 @@ class Feed::Impl {
   const Audience& own_;
   Inbox inbox_;
   Duration timeout_;
+  std::int64_t batch_;
+  std::int64_t data_coordinate_;
   FeedStats stats_;
   std::optional<FeedEnd> end_;
   std::optional<FeedReader> reader_;
@@ -244,6 +260,9 @@ Feed::~Feed() {
 
 std::optional<Batch> Feed::next() {
   return impl_->next();
+}
+void Feed::request_stop() {
+  impl_->request_stop();
 }
 void Feed::close() {
   impl_->close();

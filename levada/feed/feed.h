@@ -9,6 +9,7 @@
 
 #include "levada/engine/engine.h"
 #include "levada/feed/protocol.h"
+#include "levada/feed/tail.h"
 #include "levada/plan/plan.h"
 #include "levada/sources/source.h"
 #include "levada/transfer/inbox.h"
@@ -18,6 +19,8 @@ namespace levada {
 
 struct FeedOptions {
   std::int64_t batch = 1;             ///< samples a dp rank and step
+  Divide divide = Divide::deal;       ///< whether the source is asked for each dp coordinate's batch or for all at once
+  Tail tail = Tail::drop;             ///< of a last round that the data does not fill
   std::int64_t first_sample = 0;      ///< where in the source to begin
   std::optional<std::int64_t> steps;  ///< at most so many
   Readers readers;
@@ -31,6 +34,7 @@ struct FeedOptions {
 /// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.
 struct Batch {
   std::int64_t step = 0;
+  std::int64_t samples = 0;  ///< that this rank's dp coordinate is given, padding not counted: fewer only at the tail
   Tree tree;
   Bytes cursor;  ///< the source's position after this step, on every rank the same
 
@@ -39,6 +43,7 @@ struct Batch {
 
 struct FeedStats {
   std::int64_t batches = 0;
+  std::int64_t samples = 0;         ///< padding not counted
   std::uint64_t bytes = 0;          ///< of the tensors this rank was given
   Duration waited{};                ///< blocked in next()
   std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
@@ -61,6 +66,10 @@ class Feed {
   /// The next batch; empty after the last, at the same step on every rank. Throws what a reader threw, on every rank at
   /// the step where it happened; Timeout, which explains who waits for whom; PeerLost.
   std::optional<Batch> next();
+
+  /// Asks all ranks to stop soon, at one step; next() goes on until then. Not collective: one rank is enough. Any
+  /// thread. Where the lead has no room for the word, it is sent by the next call of next().
+  void request_stop();
 
   /// Leaves early: the readers stop, the other ranks get what was already under way and then see the end, with this
   /// rank as its cause. Does nothing after the end. Waits until the end has come back, up to the timeout.

@@ -6,6 +6,7 @@
 #include <latch>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "levada/base/copy.h"
 #include "levada/engine/inproc/inproc.h"
@@ -42,13 +43,11 @@ Tensor take_columns(const Tensor& tensor, const std::vector<std::int64_t>& colum
   return taken;
 }
 
-/// What a rank must get, written down once more from the definition of a GPT step, without planner or engine.
-Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch, std::int64_t sequence) {
+/// The part of a batch that a rank must get, written down once more from the definition of a GPT step, without planner
+/// or engine.
+Tree part_of(const Tree& whole, const Mesh& mesh, int rank) {
   const auto at = [&](const char* axis) { return mesh.coordinate(rank, axis); };
-  const std::int64_t first = (step * mesh.axis_size("dp") + at("dp")) * batch;
-  HeapMemory heap;
-  const Tree whole = Numbered::batch(first, batch, sequence, heap);
-
+  const std::int64_t sequence = whole.tensor("tokens").shape()[1];
   const std::int64_t ranks = mesh.axis_size("cp"), chunk = sequence / (2 * ranks);
   std::vector<std::int64_t> columns;
   for (const std::int64_t part : {std::int64_t{at("cp")}, 2 * ranks - 1 - at("cp")}) {
@@ -66,6 +65,33 @@ Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch,
     if (wanted.at(name)) items.emplace_back(name, Tree(take_columns(whole.tensor(name), columns)));
   }
   return Tree::dict(std::move(items));
+}
+
+Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch, std::int64_t sequence) {
+  const std::int64_t first = (step * mesh.axis_size("dp") + mesh.coordinate(rank, "dp")) * batch;
+  HeapMemory heap;
+  return part_of(Numbered::batch(first, batch, sequence, heap), mesh, rank);
+}
+
+/// The last round, of whose samples so many are there, as the tail's rule has it.
+Tree expected_tail(const Mesh& mesh, int rank, const FeedOptions& options, std::int64_t step,
+                   const NumberedOptions& data) {
+  const std::int64_t first = (step * mesh.axis_size("dp") + mesh.coordinate(rank, "dp")) * options.batch;
+  const auto there = std::clamp<std::int64_t>(data.samples - first, 0, options.batch);
+  const auto rows = options.tail == Tail::pad ? options.batch : there;
+  HeapMemory heap;
+  Tree whole = Numbered::batch(first, rows, data.sequence, heap);
+  const Tree last = Numbered::batch(data.samples - 1, 1, data.sequence, heap);
+  for (const char* name : {"tokens", "labels", "position_ids", "loss_mask"}) {
+    auto field = whole.tensor(name);
+    const auto source = last.tensor(name).bytes();
+    for (std::int64_t row = there; row < rows; ++row) {
+      const auto to = field.mutable_bytes().subspan(static_cast<std::size_t>(row) * source.size(), source.size());
+      if (std::string_view(name) == "loss_mask") std::ranges::fill(to, std::byte{0});
+      else std::ranges::copy(source, to.begin());
+    }
+  }
+  return part_of(whole, mesh, rank);
 }
 
 class FeedOverMeshes : public ::testing::TestWithParam<const char*> {};
@@ -98,6 +124,39 @@ TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
   }
 }
 
+TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortHoweverBatchesAreDivided) {
+  const Mesh mesh = Mesh::parse(GetParam());
+  const std::int64_t dp = mesh.axis_size("dp"), batch = 3, rounds = 2;
+  for (const char* readers : {"one", "all", "dp"}) {
+    for (const Divide divide : {Divide::deal, Divide::split}) {
+      for (const Tail tail : {Tail::drop, Tail::pad, Tail::shorten}) {
+        for (const std::int64_t over : {std::int64_t{1}, dp * batch - 1}) {
+          const NumberedOptions data{
+              .samples = rounds * dp * batch + over, .sequence = 12, .known_size = divide == Divide::split};
+          const FeedOptions options{.batch = batch, .divide = divide, .tail = tail, .readers = Readers::parse(readers)};
+          run_feed(mesh, options, data, [&](Feed& feed, int rank) {
+            std::int64_t samples = 0, step = 0;
+            while (auto got = feed.next()) {
+              const bool is_tail = step++ == rounds;
+              samples += got->samples;
+              EXPECT_EQ(got->tree, is_tail ? expected_tail(mesh, rank, options, got->step, data)
+                                           : expected(mesh, rank, got->step, batch, 12))
+                  << readers << " rank " << rank << " step " << got->step;
+              ByteReader cursor(got->cursor);
+              const auto next = cursor.get<std::int64_t>();
+              EXPECT_GE(next, std::min(step * dp * batch, data.samples));
+              EXPECT_LE(next, data.known_size ? std::min(step * dp * batch, data.samples) : step * dp * batch);
+            }
+            EXPECT_EQ(step, rounds + (tail == Tail::drop ? 0 : 1));
+            const auto own = std::clamp<std::int64_t>(over - mesh.coordinate(rank, "dp") * batch, 0, batch);
+            EXPECT_EQ(samples, rounds * batch + (tail == Tail::drop ? 0 : own));
+          });
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Grid, FeedOverMeshes,
                          ::testing::Values("", "dp=2", "tp=2", "cp=2", "pp=2", "dp=2,tp=2", "dp=2,cp=2", "dp=2,pp=2",
                                            "cp=2,tp=2", "cp=2,pp=2", "tp=2,pp=2", "dp=2,cp=2,tp=2", "dp=2,cp=2,pp=2",
@@ -110,6 +169,38 @@ TEST(Feed, StopsAfterTheStepsAskedFor) {
     EXPECT_FALSE(feed.next());
     EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::steps);
   });
+}
+
+TEST(Feed, SkippedBeyondTheEndItSimplyStopsOnAllRanks) {
+  for (const Tail tail : {Tail::drop, Tail::pad, Tail::shorten}) {
+    run_feed(Mesh::parse("dp=2"), {.batch = 4, .tail = tail, .first_sample = 1000}, {.samples = 10},
+             [](Feed& feed, int) {
+               EXPECT_FALSE(feed.next());
+               EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::exhausted);
+             });
+  }
+}
+
+TEST(Feed, ARankThatAsksForAStopGetsTheSameLastStepAsAllOthers) {
+  for (const char* readers : {"one", "all", "dp"}) {
+    std::mutex mutex;
+    std::set<std::int64_t> last_steps, ends;
+    run_feed(Mesh::parse("dp=2,tp=2"), {.batch = 1, .readers = Readers::parse(readers)}, {.samples = 100'000},
+             [&](Feed& feed, int rank) {
+               std::int64_t last = -1;
+               while (auto batch = feed.next()) {
+                 last = batch->step;
+                 if (rank == 2 && last == 5) feed.request_stop();
+               }
+               const std::lock_guard lock(mutex);
+               last_steps.insert(last);
+               ends.insert(feed.end()->step);
+             });
+    ASSERT_EQ(last_steps.size(), 1u) << readers;
+    EXPECT_EQ(*ends.begin(), *last_steps.begin() + 1);
+    EXPECT_GE(*last_steps.begin(), 5);
+    EXPECT_LT(*last_steps.begin(), 1000) << "soon";
+  }
 }
 
 TEST(Feed, GoesOnAtTheSampleACursorNames) {
@@ -182,9 +273,10 @@ TEST(Feed, AccessCopyGivesMemoryOfTheRanksOwn) {
 /// A batch of another structure at every step, plain values among it, one tensor under two names.
 class Changing final : public Source {
  public:
-  std::optional<std::int64_t> size() const override { return std::nullopt; }
+  std::optional<std::int64_t> size() const override { return at_end_ ? std::optional<std::int64_t>(4) : std::nullopt; }
   std::optional<Tree> read(std::int64_t first, std::int64_t, Memory&) override {
-    if (first == 4) return std::nullopt;
+    at_end_ = first >= 4;
+    if (at_end_) return std::nullopt;
     return content(first);
   }
   Bytes cursor(std::int64_t) const override { return {}; }
@@ -197,6 +289,9 @@ class Changing final : public Source {
     if (first % 2 == 1) items.emplace_back("meta", Tree::list({Tree(first), Tree("text"), Tree(None{})}));
     return Tree::dict(std::move(items));
   }
+
+ private:
+  bool at_end_ = false;
 };
 
 TEST(Feed, BatchesMayDifferInStructureFromStepToStep) {

@@ -21,7 +21,7 @@ struct FeedEnd {
   enum class Cause : std::uint8_t {
     exhausted = 1,  ///< no further round of data
     steps = 2,      ///< as many steps as were asked for
-    left = 3,       ///< a rank left early
+    left = 3,       ///< a rank left early, or asked all to stop
     failed = 4,     ///< a reader threw
   };
   Cause cause = Cause::exhausted;

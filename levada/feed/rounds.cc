@@ -22,9 +22,11 @@ std::vector<std::int64_t> plan_key(const FlatTree& batch) {
   return key;
 }
 
-Bytes make_envelope(std::int64_t step, const Bytes& cursor) {
+/// `samples`: those of all batches of the step.
+Bytes make_envelope(std::int64_t step, std::int64_t samples, const Bytes& cursor) {
   ByteWriter writer;
   writer.put(step);
+  writer.put(samples);
   writer.put_sized(ByteView(cursor));
   return std::move(writer).take();
 }
@@ -36,9 +38,13 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
     : wiring_(wiring),
       mesh_(mesh),
       layout_(layout),
-      fan_out_{.readers = options.readers, .host_of = wiring.engine->info().host_of},
+      fan_out_{.readers = options.readers,
+               .divide = options.divide,
+               .host_of = wiring.engine->info().host_of,
+               .part_samples = options.divide == Divide::split ? options.batch : 0},
       source_(std::move(source)),
-      batch_(options.batch),
+      unit_samples_(options.batch * (options.divide == Divide::split ? mesh.axis_size("dp") : 1)),
+      tail_(options.tail),
       first_(options.first_sample),
       steps_(options.steps) {
   for (const Audience& audience : audiences_of(wiring_.audiences, wiring_.rank())) {
@@ -51,13 +57,17 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
 }
 
 std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const AllocateBlock& allocate) {
-  std::vector<Outgoing> outgoing;
   try {
-    if (limit_reached(round)) return {};
-    for (Unit& unit : units_) {
-      if (read_unit(unit, round, allocate, outgoing)) continue;
-      end(FeedEnd::Cause::exhausted, round);
-      return {};
+    if (is_over(round)) return {};
+    std::vector<UnitBatch> batches;
+    for (const Unit& unit : units_) {
+      batches.push_back({BlockMemory(allocate), {}});
+      batches.back().tree = read_unit(unit, round, batches.back().memory);
+      if (is_over(round)) return {};  // a source of unknown size has come to its end
+    }
+    std::vector<Outgoing> outgoing;
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      pack(units_[i], round, std::move(batches[i]), allocate, outgoing);
     }
     return outgoing;
   } catch (const PeerLost&) {
@@ -75,35 +85,60 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
   return {};
 }
 
-bool FeedRounds::limit_reached(std::int64_t round) {
+std::int64_t FeedRounds::samples_in(std::int64_t round) const {
+  const auto size = source_->size();
+  return size ? std::clamp<std::int64_t>(*size - begin_of(round), 0, round_samples()) : round_samples();
+}
+
+bool FeedRounds::is_over(std::int64_t round) {
   if (steps_ && round >= *steps_) {
     end(FeedEnd::Cause::steps, round);
     return true;
   }
-  const auto size = source_->size();
-  if (!size || (round + 1) * wiring_.units * batch_ <= *size - first_) return false;
+  const auto samples = samples_in(round);
+  if (samples == round_samples() || (samples > 0 && tail_ != Tail::drop)) return false;
   end(FeedEnd::Cause::exhausted, round);
   return true;
 }
 
-bool FeedRounds::read_unit(Unit& unit, std::int64_t round, const AllocateBlock& allocate,
-                           std::vector<Outgoing>& outgoing) {
-  BlockMemory memory(allocate);
-  const std::int64_t round_begin = first_ + round * wiring_.units * batch_;
-  auto tree = source_->read(round_begin + unit.number * batch_, batch_, memory);
-  if (!tree) return false;
-  const FlatTree batch = flatten(*tree, unit.schema);
+std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, Memory& memory) {
+  const auto offset = unit.number * unit_samples_;
+  const auto wanted = std::min(unit_samples_, samples_in(round) - offset);
+  std::optional<Tree> batch;
+  if (wanted > 0) batch = source_->read(begin_of(round) + offset, wanted, memory);
+  const auto samples = std::clamp<std::int64_t>(samples_in(round) - offset, 0, unit_samples_);
+  if (batch.has_value() != (samples > 0)) {
+    throw SourceError(fmt::format("the source has {} samples in all, but gave {} for number {}",
+                                  source_->size().value_or(0), batch ? "some" : "none", begin_of(round) + offset));
+  }
+  return samples == unit_samples_ || samples_in(round) == 0 ? std::move(batch)
+                                                            : complete(unit, round, std::move(batch));
+}
+
+std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch) {
+  const auto samples = samples_in(round) - unit.number * unit_samples_;
+  const auto padding = tail_ == Tail::pad ? unit_samples_ - std::max<std::int64_t>(samples, 0) : 0;
+  if (samples > 0) return padding > 0 ? with_padding(*batch, samples, samples, padding) : std::move(batch);
+  HeapMemory heap;
+  const auto last = source_->read(*source_->size() - 1, 1, heap);
+  if (!last) throw SourceError("the source did not give its last sample a second time");
+  return with_padding(*last, 1, 0, padding);
+}
+
+void FeedRounds::pack(Unit& unit, std::int64_t round, UnitBatch read, const AllocateBlock& allocate,
+                      std::vector<Outgoing>& outgoing) {
+  const FlatTree batch = flatten(*read.tree, unit.schema);
   unit.schema = batch.schema;
-  tree.reset();
+  read.tree.reset();
 
   const UnitPlan& plan = plan_of(unit, batch);
-  const Bytes envelope = make_envelope(round, source_->cursor(round_begin + wiring_.units * batch_));
-  BlockMemory* sendable = unit.audiences.size() == 1 ? &memory : nullptr;
+  const auto samples = samples_in(round);
+  const Bytes envelope = make_envelope(round, samples, source_->cursor(begin_of(round) + samples));
+  BlockMemory* sendable = unit.audiences.size() == 1 ? &read.memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];
     outgoing.push_back({&outbox.channel(), outbox.pack(batch, plan.portions[i], envelope, sendable, allocate)});
   }
-  return true;
 }
 
 const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batch) {

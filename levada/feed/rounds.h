@@ -13,6 +13,7 @@
 namespace levada {
 
 struct FeedOptions;
+enum class Tail : std::uint8_t;
 
 /// One thread at a time.
 class FeedRounds {
@@ -48,8 +49,23 @@ class FeedRounds {
     Schema schema;  ///< of the batch before, most likely that of the next
   };
 
-  bool limit_reached(std::int64_t round);
-  bool read_unit(Unit& unit, std::int64_t round, const AllocateBlock& allocate, std::vector<Outgoing>& outgoing);
+  /// One unit's batch, as it will be sent.
+  struct UnitBatch {
+    BlockMemory memory;
+    std::optional<Tree> tree;
+  };
+
+  std::int64_t round_samples() const { return wiring_.units * unit_samples_; }
+  std::int64_t begin_of(std::int64_t round) const { return first_ + round * round_samples(); }
+  /// Samples of the round that there are, as far as is known.
+  std::int64_t samples_in(std::int64_t round) const;
+  /// Whether there is no such round; if so it notes the end.
+  bool is_over(std::int64_t round);
+  std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
+  /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.
+  std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
+  void pack(Unit& unit, std::int64_t round, UnitBatch batch, const AllocateBlock& allocate,
+            std::vector<Outgoing>& outgoing);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
   void end(FeedEnd::Cause cause, std::int64_t round);
 
@@ -58,7 +74,8 @@ class FeedRounds {
   Layout layout_;
   FanOutOptions fan_out_;
   std::shared_ptr<Source> source_;
-  std::int64_t batch_;
+  std::int64_t unit_samples_;  ///< in a full unit
+  Tail tail_;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
   std::vector<Unit> units_;

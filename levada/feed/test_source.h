@@ -24,12 +24,14 @@ class Numbered final : public Source {
   explicit Numbered(NumberedOptions options) : options_(std::move(options)) {}
 
   std::optional<std::int64_t> size() const override {
-    return options_.known_size ? std::optional(options_.samples) : std::nullopt;
+    return options_.known_size || at_end_ ? std::optional(options_.samples) : std::nullopt;
   }
 
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override {
     options_.before(first);
-    if (first + count > options_.samples) return std::nullopt;
+    at_end_ = at_end_ || first + count > options_.samples;
+    count = std::min(count, options_.samples - first);
+    if (count <= 0) return std::nullopt;
     HeapMemory heap;
     return batch(first, count, options_.sequence, options_.in_memory_given ? memory : heap);
   }
@@ -59,6 +61,7 @@ class Numbered final : public Source {
 
  private:
   NumberedOptions options_;
+  bool at_end_ = false;
 };
 
 }  // namespace levada::testing

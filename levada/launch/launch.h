@@ -47,6 +47,7 @@ std::shared_ptr<Engine> join(const JoinOptions& options = {});
 struct LocalOptions {
   std::string program;                              ///< what to start; empty: this very program
   Duration grace = std::chrono::milliseconds(500);  ///< what a rank's failure leaves the others to end by themselves
+  Duration signal_grace = std::chrono::milliseconds(500);  ///< what a signal to this process leaves them
 };
 
 /// Starts `size` copies of a program with `arguments`, connected for join(), and waits for them. Rank 0's standard

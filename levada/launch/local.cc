@@ -201,17 +201,21 @@ void take_signals(Signals& signals, const Processes& processes, Supervision& job
   }
 }
 
-/// Until all have ended; those that are still there `grace` after a failure are killed.
-void supervise(Signals& signals, int reports, int size, Duration grace, Processes& processes, Supervision& job) {
+/// Until all have ended; those that are still there some time after a failure or a signal are killed.
+void supervise(Signals& signals, int reports, int size, const LocalOptions& options, Processes& processes,
+               Supervision& job) {
   auto deadline = Deadline::never();
   while (!job.all_ended()) {
     std::array<pollfd, 2> ready{pollfd{signals.fd(), POLLIN, 0}, pollfd{reports, POLLIN, 0}};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::min(deadline.remaining(), Duration(grace)));
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(std::min(deadline.remaining(), Duration(std::chrono::seconds(1))));
     ::poll(ready.data(), ready.size(), deadline.is_never() ? -1 : static_cast<int>(left.count()));
     take_signals(signals, processes, job);
     take_reports(reports, size, job);
     processes.reap(job);
-    if (job.is_ending() && deadline.is_never()) deadline = Deadline::after(grace);
+    if (job.is_ending() && deadline.is_never()) {
+      deadline = Deadline::after(job.signal() != 0 ? options.signal_grace : options.grace);
+    }
     if (!deadline.expired()) continue;
     job.apply(Supervision::Killed{});
     processes.kill(SIGKILL);
@@ -229,7 +233,7 @@ LocalResult run_local(int size, const std::vector<std::string>& arguments, const
   auto reports = make_reports();
   start_all(size, arguments, options, signals, reports[0].get(), processes);
   // The ranks' end stays open here, so that poll() does not see its closing as something to read.
-  supervise(signals, reports[1].get(), size, options.grace, processes, job);
+  supervise(signals, reports[1].get(), size, options, processes, job);
   return job.result();
 }
 

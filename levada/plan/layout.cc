@@ -145,6 +145,10 @@ Layout gpt(const GptOptions& options) {
   layout.rules = {field("tokens", 1, {"first"}), field("labels", 1, {"last"}), field("loss_mask", 1, {"last"}),
                   field("position_ids", 1, {"first"}),
                   field("attention_mask", 2, {"first", "last"}, options.attention_mask)};
+  // Attention over packed sequences needs these on every stage, for the whole sequence.
+  for (const char* name : {"cu_seqlens", "max_seqlen"}) {
+    layout.rules.push_back({name, {Shard{"dp", 0}, Replicate{"cp"}, Replicate{"tp"}, Replicate{"pp"}}, false});
+  }
   if (has_mtp) layout.stages["mtp"] = options.mtp_stages;
   return layout;
 }

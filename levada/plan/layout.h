@@ -58,7 +58,8 @@ struct GptOptions {
 /// The fields of a GPT step and the stages that need them, by the rules of Megatron-LM: the first stage tokens,
 /// position_ids (and attention_mask); the last labels, loss_mask (and attention_mask); a stage that hosts MTP all;
 /// other middle stages none. dp shards dim 0, cp zigzags the sequence (of the mask: its rows, the queries), tp
-/// replicates. Without `attention_mask` a batch may still have one. Other fields go to every rank.
+/// replicates. Without `attention_mask` a batch may still have one, and cu_seqlens and max_seqlen, which every stage
+/// and cp coordinate gets whole. Other fields go to every rank.
 Layout gpt(const GptOptions& options = {});
 
 /// Every field sharded along dim 0 over dp and replicated along all else.

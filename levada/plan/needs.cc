@@ -10,8 +10,6 @@
 namespace levada {
 namespace {
 
-constexpr std::string_view data_axis = "dp";
-
 AxisSpan span_of(const Mesh& mesh, std::string_view axis) {
   return {mesh.axis_stride(axis), mesh.axis_size(axis)};
 }

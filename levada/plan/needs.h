@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "levada/mesh/mesh.h"
@@ -9,6 +10,9 @@
 #include "levada/plan/plan.h"
 
 namespace levada {
+
+/// The axis along which batches are divided.
+inline constexpr std::string_view data_axis = "dp";
 
 /// Where one axis lies in a rank's number.
 struct AxisSpan {

@@ -41,8 +41,8 @@ std::size_t rule_of(const Field& field, const Layout& layout) {
 /// The cuts of a rule as they apply to one field, and the parts that they leave, each made once.
 class FieldParts {
  public:
-  FieldParts(const Field& field, const Layout& layout, const Needs& needs)
-      : field_(field), rule_(rule_of(field, layout)) {
+  FieldParts(const Field& field, const Layout& layout, const Needs& needs, std::int64_t part_samples)
+      : field_(field), rule_(rule_of(field, layout)), part_samples_(part_samples) {
     if (!field.shape.element_count()) {
       throw InvalidArgument(fmt::format("{} has the impossible shape {}", field.path, field.shape.to_string()));
     }
@@ -85,6 +85,7 @@ class FieldParts {
     }
     Shape left = field_.shape;
     for (const Cut& cut : cuts_) {
+      if (is_short(cut)) continue;
       if (cut.dim >= left.rank()) {
         throw InvalidArgument(
             fmt::format("{} has {} dimension(s), so that {} cannot cut it along dim {}; give it a "
@@ -96,12 +97,18 @@ class FieldParts {
     }
   }
 
+  /// Whether this shares out a global batch that is not full.
+  bool is_short(const Cut& cut) const {
+    return cut.dim == 0 && !cut.zigzag && axis_of(cut.placement) == data_axis && field_.shape.rank() > 0 &&
+           field_.shape[0] < part_samples_ * cut.axis.size;
+  }
+
   [[noreturn]] void refuse_extent(const Cut& cut, std::int64_t left) const {
     std::int64_t multiple = 1;
     for (const Cut& other : cuts_) {
       if (other.dim == cut.dim) multiple *= other.divisor();
     }
-    const bool is_batch = cut.dim == 0 && axis_of(cut.placement) == "dp";
+    const bool is_batch = cut.dim == 0 && axis_of(cut.placement) == data_axis;
     const auto extent = field_.shape[cut.dim];
     throw InvalidArgument(
         fmt::format("{} has {} along dim {}{}, which {}{}={} does not divide; choose {} a multiple of {}", field_.path,
@@ -113,8 +120,10 @@ class FieldParts {
   Part part_of(int rank) const {
     Region region(field_.shape);
     for (const Cut& cut : cuts_) {
-      if (cut.zigzag) region.keep_zigzag(cut.dim, cut.axis.of(rank), cut.axis.size);
-      else region.keep_part(cut.dim, cut.axis.of(rank), cut.axis.size);
+      const std::int64_t at = cut.axis.of(rank);
+      if (cut.zigzag) region.keep_zigzag(cut.dim, at, cut.axis.size);
+      else if (is_short(cut)) region.keep_range(0, at * part_samples_, (at + 1) * part_samples_);
+      else region.keep_part(cut.dim, at, cut.axis.size);
     }
     const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;
     return {std::move(region), bytes};
@@ -122,6 +131,7 @@ class FieldParts {
 
   const Field& field_;
   std::size_t rule_;
+  std::int64_t part_samples_;
   std::vector<Cut> cuts_;
   std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
 };
@@ -142,7 +152,7 @@ std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layo
   check_required(fields, layout);
   std::vector<FieldParts> parts;
   parts.reserve(fields.size());
-  for (const Field& field : fields) parts.emplace_back(field, layout, needs);
+  for (const Field& field : fields) parts.emplace_back(field, layout, needs, options.part_samples);
 
   std::vector<Move> moves;
   for (std::size_t audience = 0; audience < audiences.size(); ++audience) {

@@ -91,6 +91,9 @@ struct FanOutOptions {
   Readers readers = {};
   Divide divide = Divide::deal;
   std::vector<int> host_of = {};  ///< each rank's host; needed for Readers::Kind::host alone
+  /// Splitting: samples of a full part. A global batch that has fewer than so many for each part gives the first parts
+  /// full, the next one what is left, and the others none. 0: it must divide.
+  std::int64_t part_samples = 0;
 };
 
 /// The audiences of a feed, which depend on mesh and layout alone, not on what a batch holds: every rank is in exactly

@@ -134,10 +134,13 @@ void Region::replace(std::size_t dim, Ranges ranges) {
 }
 
 void Region::keep_part(std::size_t dim, std::int64_t index, std::int64_t count) {
-  const Ranges& whole = dims()[dim];
-  const std::int64_t part = size_of(whole) / count;
+  const std::int64_t part = size_of(dims()[dim]) / count;
+  keep_range(dim, index * part, (index + 1) * part);
+}
+
+void Region::keep_range(std::size_t dim, std::int64_t begin, std::int64_t end) {
   Ranges kept;
-  append_positions(kept, whole, index * part, (index + 1) * part);
+  append_positions(kept, dims()[dim], begin, end);
   replace(dim, std::move(kept));
 }
 

@@ -40,6 +40,8 @@ class Region {
   /// Keeps part `index` of `count` equal parts along `dim`, counted within this region. The caller has checked that
   /// the extent divides.
   void keep_part(std::size_t dim, std::int64_t index, std::int64_t count);
+  /// Keeps positions [begin, end) along `dim`, counted within this region, as far as there are any.
+  void keep_range(std::size_t dim, std::int64_t begin, std::int64_t end);
   /// Keeps chunks `index` and 2*count-1-index of 2*count equal ones along `dim`.
   void keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count);
 

@@ -24,6 +24,7 @@ Json rank_json(const RankReport& rank) {
   return {{"rank", rank.rank},
           {"coords", coordinates},
           {"batches", rank.batches},
+          {"samples", rank.samples},
           {"bytes", rank.bytes},
           {"wait_s", rank.wait_seconds},
           {"seconds", rank.seconds},
@@ -40,6 +41,7 @@ RankReport rank_of(const Json& json) {
   rank.rank = json.at("rank");
   for (const auto& [axis, at] : json.at("coords").items()) rank.coordinates.emplace_back(axis, at.get<int>());
   rank.batches = json.at("batches");
+  rank.samples = json.at("samples");
   rank.bytes = json.at("bytes");
   rank.wait_seconds = json.at("wait_s");
   rank.seconds = json.at("seconds");
@@ -70,7 +72,7 @@ RankReport rank_from_json(std::string_view text) {
 
 std::string FeedReport::to_json() const {
   Json json = {{"steps", steps},
-               {"samples", samples()},
+               {"samples", samples},
                {"tokens", tokens()},
                {"bytes_read", bytes_read()},
                {"bytes_consumed", bytes_consumed},

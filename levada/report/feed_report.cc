@@ -58,11 +58,11 @@ std::string fact(const Style& style, std::string_view name, const std::string& s
 }
 
 std::string data_sentence(const FeedReport& report) {
-  auto text = fmt::format("{} in {} of {}; ", counted(report.tokens(), "token"), counted(report.samples(), "sample"),
+  auto text = fmt::format("{} in {} of {}; ", counted(report.tokens(), "token"), counted(report.samples, "sample"),
                           with_commas(report.sequence));
   const auto steps = counted(report.steps, "step");
   if (report.end_cause == "exhausted") text += "the data ended after " + steps;
-  else if (report.end_cause == "left") text += "a rank left after " + steps;
+  else if (report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);
   if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
   return text;
@@ -153,6 +153,8 @@ std::string FeedReport::to_text(const Style& style) const {
                fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
   text += fact(style, "read", read_sentence(*this));
   text += fact(style, "proof", peer_sentence(*this, style));
+  if (!state_file.empty())
+    text += fact(style, "state", fmt::format("saved; --load-state {} goes on there", state_file));
   text += fact(style, "next", next_sentence(*this));
   return text;
 }

@@ -25,6 +25,7 @@ struct RankReport {
   int rank = 0;
   std::vector<std::pair<std::string, int>> coordinates;  ///< by axis
   std::int64_t batches = 0;
+  std::int64_t samples = 0;  ///< padding not counted
   std::uint64_t bytes = 0;
   std::int64_t copied_batches = 0;
   double wait_seconds = 0;
@@ -61,15 +62,16 @@ struct FeedReport {
   std::int64_t batch = 1;
   std::int64_t sequence = 1;
   std::int64_t steps = 0;
-  std::string end_cause;  ///< "exhausted", "steps", "left"
+  std::int64_t samples = 0;  ///< counted once a data-parallel rank, padding not counted
+  std::string end_cause;     ///< "exhausted", "steps", "left"
+  std::string state_file;    ///< where the state was saved; empty: nowhere
   std::int64_t skipped_lines = 0;
   std::uint64_t index_bytes = 0;
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
   std::vector<PeerGroup> peers;      ///< of at least two ranks each
   std::vector<RankReport> ranks;
 
-  std::int64_t samples() const { return dp * batch * steps; }
-  std::int64_t tokens() const { return samples() * sequence; }
+  std::int64_t tokens() const { return samples * sequence; }
   std::uint64_t bytes_read() const;
   std::uint64_t bytes_delivered() const;
   double read_amplification() const;

@@ -33,6 +33,7 @@ FeedReport four_ranks() {
   report.batch = 8;
   report.sequence = 1024;
   report.steps = 10;
+  report.samples = 160;
   report.end_cause = "exhausted";
   report.bytes_consumed = 4000;
   report.peers = {{"tokens", {0, 1}}, {"tokens", {2, 3}}};
@@ -47,7 +48,7 @@ FeedReport four_ranks() {
 
 TEST(FeedReport, CountsSamplesAndTokensOncePerDataParallelRank) {
   const auto report = four_ranks();
-  EXPECT_EQ(report.samples(), 160);
+  EXPECT_EQ(report.samples, 160);
   EXPECT_EQ(report.tokens(), 163840);
   EXPECT_DOUBLE_EQ(report.tokens_per_second(), 81920);
 }

@@ -23,11 +23,12 @@ class Source {
  public:
   virtual ~Source() = default;
 
-  /// Samples in all; empty when that shows only at the end.
+  /// Samples in all; empty as long as that has not shown. It has once read() has given fewer than were asked for.
   virtual std::optional<std::int64_t> size() const = 0;
 
-  /// Samples [first, first + count) as one batch, its tensors asked of `memory`; empty when not all of them are there.
-  /// Calls come with rising `first`; a source without random access reads what lies between and drops it. Throws
+  /// Samples [first, first + count) as one batch, its tensors asked of `memory`; fewer only at the end, empty when none
+  /// is there. Along dim 0 of a tensor lie the samples. Calls come with rising `first`, but for one that asks for the
+  /// last sample again; a source without random access reads what lies between and drops it. Throws
   /// SourceError, naming file and place; whatever else it throws reaches every rank as one.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
 

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Measures `levada feed` against its limits, interleaved, and prints medians.
+
+    bench/feed.py CORPUS [--build build/release] [--rounds 7] [--mesh dp=2,tp=2] [--batch 8] [--seq 4096]
+
+- tokens a second of the feed, over those of one process that cuts and digests the same data (bench/cut_and_digest);
+- microseconds a step beyond that process;
+- the share of a step spent waiting, by the slowest rank, when each step computes for 5 ms;
+- tokens a second of one reader over those of every rank reading for itself.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus")
+    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--mesh", default="dp=2,tp=2")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--seq", type=int, default=4096)
+    parser.add_argument("--compute-steps", type=int, default=400, help="steps of 5 ms each")
+    options = parser.parse_args()
+
+    feed = [f"{options.build}/levada", "feed", options.corpus, "--mesh", options.mesh, "--batch", str(options.batch),
+            "--seq", str(options.seq), "--json"]
+    alone = [f"{options.build}/bench/cut_and_digest", options.corpus, str(options.batch), str(options.seq)]
+    run(feed)  # warms caches and index
+
+    rows = {"ratio": [], "beyond_us": [], "alone": [], "feed": [], "all": [], "waiting": []}
+    for _ in range(options.rounds):
+        limit, one, all_read = run(alone), run(feed), run([*feed, "--readers", "all"])
+        computing = run([*feed, "--compute-ms", "5", "--epochs", "0", "--steps", str(options.compute_steps)])
+        rows["alone"].append(limit["tokens_per_s"])
+        rows["feed"].append(one["tokens_per_s"])
+        rows["all"].append(all_read["tokens_per_s"])
+        rows["ratio"].append(one["tokens_per_s"] / limit["tokens_per_s"])
+        beyond = one["seconds"] - one["tokens"] / limit["tokens_per_s"]
+        rows["beyond_us"].append(1e6 * beyond / one["steps"])
+        rows["waiting"].append(max(rank["wait_s"] / rank["seconds"] for rank in computing["ranks"]))
+
+    middle = {name: statistics.median(values) for name, values in rows.items()}
+    print(f"one process cuts and digests      {middle['alone'] / 1e6:8.1f} M tokens/s")
+    print(f"levada feed, one reader           {middle['feed'] / 1e6:8.1f} M tokens/s   {middle['ratio']:.2f}x of that")
+    print(f"levada feed, all ranks read       {middle['all'] / 1e6:8.1f} M tokens/s")
+    print(f"a step beyond the one process     {middle['beyond_us']:8.1f} us")
+    print(f"waiting, with 5 ms of compute     {100 * middle['waiting']:8.2f} % of a step")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+#include "levada/cli/state.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <sstream>
+
+#include "levada/base/atomic_file.h"
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+
+namespace levada::cli {
+namespace {
+
+sigset_t termination() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+bool termination_is_held() {
+  sigset_t held;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &held);
+  return sigismember(&held, SIGTERM) == 1;
+}
+
+std::string read_state(const std::string& path) {
+  constexpr std::int64_t largest = 1 << 20;
+  struct stat what {};
+  if (::stat(path.c_str(), &what) != 0) {
+    throw InvalidArgument(fmt::format("the state file {} cannot be read: {}", path, std::strerror(errno)));
+  }
+  if (!S_ISREG(what.st_mode) || what.st_size > largest) {
+    throw InvalidArgument(fmt::format("{} is no state file, but {}", path,
+                                      S_ISREG(what.st_mode) ? "larger than 1 MiB" : "no file at all"));
+  }
+  if (what.st_size == 0) throw InvalidArgument(fmt::format("the state file {} is empty", path));
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw InvalidArgument(fmt::format("the state file {} cannot be read", path));
+  return text.str();
+}
+
+}  // namespace
+
+std::int64_t resume(const Corpus& corpus, const std::string& path) {
+  const auto state = read_state(path);
+  try {
+    return corpus.resume(as_bytes(state));
+  } catch (const Error& error) {
+    throw_error(error.kind(), fmt::format("the state file {} cannot be used: {}", path, error.what()));
+  }
+}
+
+void StateKeeper::passed(std::int64_t step, const Bytes& state) {
+  if (options_.path.empty()) return;
+  state_ = state;
+  if (options_.every == 0 || (step + 1) % options_.every != 0) return;
+  agree(engine_, {}, Deadline::after(options_.timeout), "saving the state");
+  save();
+}
+
+void StateKeeper::save() {
+  if (options_.path.empty() || engine_.info().rank != 0) return;
+  AtomicFile file(options_.path);
+  file.write(state_);
+  file.sync();
+  file.publish();
+  sync_folder_of(options_.path);
+}
+
+void hold_termination() {
+  const auto set = termination();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+TerminationWatch::TerminationWatch(std::function<void()> stop) {
+  if (!termination_is_held()) return;
+  thread_ = std::thread([this, stop = std::move(stop)] {
+    const auto set = termination();
+    const timespec moment{.tv_sec = 0, .tv_nsec = 50'000'000};
+    while (!over_.load()) {
+      if (::sigtimedwait(&set, nullptr, &moment) == SIGTERM) return stop();
+    }
+  });
+}
+
+TerminationWatch::~TerminationWatch() {
+  over_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace levada::cli
