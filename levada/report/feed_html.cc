@@ -76,7 +76,7 @@ std::string figures(const FeedReport& report) {
   html += figure("Time", format_seconds(report.seconds()), "of the slowest rank");
   html += figure("Steps", with_commas(report.steps), end_in_words(report));
   html += figure("Data", in_thousands(static_cast<double>(report.tokens())), "tokens",
-                 fmt::format("in {}", counted(report.samples(), "sample")));
+                 fmt::format("in {}", counted(report.samples, "sample")));
   html +=
       figure("Delivered", format_bytes(report.bytes_delivered()), "to " + counted(std::ssize(report.ranks), "rank"));
   html += figure("Read", format_bytes(report.bytes_read()),
