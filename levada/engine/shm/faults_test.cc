@@ -140,7 +140,8 @@ TEST(Death, OfAllRanksLeavesNothing) {
   links.clear();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   for (int rank = 0; rank < 3; ++rank) ranks.kill(rank);
-  for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.signal, SIGKILL);
+  // One may have seen another's death, and ended, before its own.
+  for (const auto& ending : ranks.wait()) EXPECT_TRUE(ending.signal == SIGKILL || !ending.error.empty());
   EXPECT_EQ(names_in_dev_shm(), names);
 }
 
