@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 
 namespace levada {
 namespace {
@@ -44,15 +44,6 @@ class AtomicFileTest : public ::testing::Test {
  private:
   std::string folder_;
 };
-
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const SourceError& error) {
-    return error.what();
-  }
-  return "no fault";
-}
 
 TEST_F(AtomicFileTest, TakesItsNameWhenItIsWhole) {
   std::ofstream(path()) << "before";
@@ -123,7 +114,7 @@ TEST_F(AtomicFileTest, SaysThatTheDiskIsFullAndLeavesNothing) {
               });
               file.write(as_bytes("after"));
             }),
-            "cannot write " + path() + ": the disk is full, and nothing of it is left there");
+            "SourceError: cannot write " + path() + ": the disk is full, and nothing of it is left there");
   EXPECT_THAT(names(), ElementsAre("state"));
   EXPECT_EQ(content(), "before");
 }

@@ -32,10 +32,11 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 struct Interrupted {};
 
-/// From here on a signal ends the command only after it has cleaned up.
+/// From here on a signal ends the command only after it has cleaned up; a second one, at once.
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int signal) { interrupted = signal; };
+  action.sa_flags = SA_RESETHAND;
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   // A file that may not grow any more is an error of the write like others.

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/sources/memory_file.h"
 #include "levada/sources/scratch_dir.h"
 #include "levada/sources/token_file.h"
@@ -23,15 +23,6 @@ std::vector<std::int64_t> all_tokens(const TokenFile& file) {
   file.read(0, static_cast<std::int64_t>(count), to, state);
   tokens.push_back(labels.back());
   return tokens;
-}
-
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return std::string(error.name()) + ": " + error.what();
-  }
-  return "no fault";
 }
 
 /// A few thousand documents with escapes of all kinds, and one that is longer than a block.

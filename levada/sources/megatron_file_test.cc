@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/sources/megatron_testing.h"
 #include "levada/sources/memory_file.h"
 #include "levada/sources/scratch_dir.h"
@@ -31,15 +31,6 @@ Tokens read(const TokenFile& file, std::int64_t position, std::int64_t end, Read
   tokens.push_back(labels.back());
   tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(before));
   return tokens;
-}
-
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return std::string(error.name()) + ": " + error.what();
-  }
-  return "no fault";
 }
 
 template <typename T>

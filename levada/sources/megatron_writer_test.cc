@@ -12,7 +12,7 @@
 #include <sstream>
 #include <thread>
 
-#include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/sources/megatron_testing.h"
 #include "levada/sources/scratch_dir.h"
 #include "levada/sources/token_file.h"
@@ -37,15 +37,6 @@ std::vector<std::string> names_in(const ScratchDir& dir) {
     names.push_back(entry.path().filename().string());
   }
   return names;
-}
-
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return std::string(error.name()) + ": " + error.what();
-  }
-  return "no fault";
 }
 
 /// Three documents; the first one has two sequences.
