@@ -12,9 +12,20 @@ namespace {
 /// Plans of so many structures and shapes are kept a unit.
 constexpr std::size_t kept_plans = 16;
 
-/// Batches with equal keys are portion alike: schema and extents.
-std::vector<std::int64_t> plan_key(const FlatTree& batch) {
+/// Whether Zigzag divides anything: then the segments of packed sequences matter, and not their number alone.
+bool divides_sequences(const Layout& layout, const Mesh& mesh) {
+  const auto divides = [&](const Placement& placement) {
+    return std::holds_alternative<Zigzag>(placement) && mesh.axis_size(axis_of(placement)) > 1;
+  };
+  return std::ranges::any_of(layout.otherwise, divides) || std::ranges::any_of(layout.rules, [&](const auto& rule) {
+           return std::ranges::any_of(rule.placements, divides);
+         });
+}
+
+/// Batches with equal keys are divided alike: schema, extents and, where it matters, segments.
+std::vector<std::int64_t> plan_key(const FlatTree& batch, const Segments* segments) {
   std::vector<std::int64_t> key{static_cast<std::int64_t>(batch.schema.fingerprint())};
+  if (segments != nullptr) key.insert(key.end(), segments->positions.begin(), segments->positions.end());
   for (const Leaf& leaf : batch.leaves) {
     const auto* tensor = std::get_if<Tensor>(&leaf);
     if (tensor != nullptr) key.insert(key.end(), tensor->shape().begin(), tensor->shape().end());
@@ -45,6 +56,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       source_(std::move(source)),
       unit_samples_(options.batch * (options.divide == Divide::split ? mesh.axis_size("dp") : 1)),
       tail_(options.tail),
+      divides_sequences_(levada::divides_sequences(layout, mesh)),
       first_(options.first_sample),
       steps_(options.steps) {
   for (const Audience& audience : audiences_of(wiring_.audiences, wiring_.rank())) {
@@ -142,7 +154,8 @@ void FeedRounds::pack(Unit& unit, std::int64_t round, UnitBatch read, const Allo
 }
 
 const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batch) {
-  auto key = plan_key(batch);
+  const auto segments = divides_sequences_ ? segments_of(batch) : nullptr;
+  auto key = plan_key(batch, segments.get());
   const auto known =
       std::find_if(unit.plans.begin(), unit.plans.end(), [&](const auto& plan) { return plan.key == key; });
   if (known != unit.plans.end()) return *known;

@@ -76,6 +76,7 @@ class FeedRounds {
   std::shared_ptr<Source> source_;
   std::int64_t unit_samples_;  ///< in a full unit
   Tail tail_;
+  bool divides_sequences_;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
   std::vector<Unit> units_;

@@ -86,6 +86,10 @@ class FieldParts {
     Shape left = field_.shape;
     for (const Cut& cut : cuts_) {
       if (is_short(cut)) continue;
+      if (cut.zigzag && field_.segments) {
+        check_segments(cut);
+        continue;
+      }
       if (cut.dim >= left.rank()) {
         throw InvalidArgument(
             fmt::format("{} has {} dimension(s), so that {} cannot cut it along dim {}; give it a "
@@ -94,6 +98,38 @@ class FieldParts {
       }
       if (left[cut.dim] % cut.divisor() != 0) refuse_extent(cut, left[cut.dim]);
       left[cut.dim] /= cut.axis.size;
+    }
+  }
+
+  void check_segments(const Cut& cut) const {
+    const Segments& segments = *field_.segments;
+    const auto& shape = field_.shape;
+    const bool alone =
+        std::none_of(cuts_.begin(), cuts_.end(), [&](const Cut& other) { return other.dim == 1 && &other != &cut; });
+    if (cut.dim != 1 || shape.rank() < 2 || shape[0] != segments.rows || !alone) {
+      throw InvalidArgument(
+          fmt::format("{} of shape {} cannot be divided by {} in a batch of packed sequences: only "
+                      "fields whose dim 1 is the sequence can; leave it out, or do not pack",
+                      field_.path, shape.to_string(), to_string(cut.placement)));
+    }
+    for (std::int64_t row = 0; row < segments.rows; ++row) check_row(segments, row, cut);
+  }
+
+  void check_row(const Segments& segments, std::int64_t row, const Cut& cut) const {
+    const bool covers =
+        segments.entries > 0 && segments.at(row, 0) == 0 && segments.at(row, segments.entries - 1) == field_.shape[1];
+    if (!covers) {
+      throw InvalidArgument(fmt::format("cu_seqlens of row {} does not reach from 0 to {}, the length of {}", row,
+                                        field_.shape[1], field_.path));
+    }
+    for (std::int64_t entry = 0; entry + 1 < segments.entries; ++entry) {
+      const auto length = segments.at(row, entry + 1) - segments.at(row, entry);
+      if (length < 0) throw InvalidArgument(fmt::format("cu_seqlens of row {} falls at entry {}", row, entry + 1));
+      if (length % cut.divisor() == 0) continue;
+      throw InvalidArgument(fmt::format(
+          "packed sequence {} of row {} has {} positions, which 2*{}={} does not divide; choose --pad-to as "
+          "a multiple of {}",
+          entry, row, length, axis_of(cut.placement), cut.divisor(), cut.divisor()));
     }
   }
 
@@ -121,9 +157,15 @@ class FieldParts {
     Region region(field_.shape);
     for (const Cut& cut : cuts_) {
       const std::int64_t at = cut.axis.of(rank);
+      if (cut.zigzag && field_.segments) continue;
       if (cut.zigzag) region.keep_zigzag(cut.dim, at, cut.axis.size);
       else if (is_short(cut)) region.keep_range(0, at * part_samples_, (at + 1) * part_samples_);
       else region.keep_part(cut.dim, at, cut.axis.size);
+    }
+    for (const Cut& cut : cuts_) {
+      if (cut.zigzag && field_.segments) {
+        region.keep_zigzag_of_segments(*field_.segments, cut.axis.of(rank), cut.axis.size);
+      }
     }
     const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;
     return {std::move(region), bytes};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@ struct Field {
   std::string path;
   DType dtype;
   Shape shape;
+  /// Of a batch of packed sequences: Zigzag then divides each segment of a row, not the row.
+  std::shared_ptr<const Segments> segments = {};
   bool is_tensor() const { return dtype.bits != 0; }
   bool operator==(const Field&) const = default;
 };
@@ -114,7 +117,7 @@ Plan plan_fan_out(const std::vector<Field>& fields, const Layout& layout, const 
 
 /// The moves alone, for audiences already known: what a reader calls for audiences_of(all, itself, unit) when a batch
 /// of another shape comes along. Move::audience counts within `audiences`. Costs as much as these audiences and the
-/// layout have entries, however large the mesh.
+/// layout have entries, however large the mesh; with segments, as much as these have entries.
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                             std::span<const Audience> audiences, const FanOutOptions& options);
 

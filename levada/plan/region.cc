@@ -114,7 +114,10 @@ const std::vector<Ranges>& Region::dims() const {
 Shape Region::shape() const {
   Shape shape;
   for (const Ranges& ranges : dims()) shape.push_back(size_of(ranges));
-  return shape;
+  if (!rows_differ()) return shape;
+  Shape of_rows = {rows_, shape[0] / rows_};
+  for (std::size_t dim = 1; dim < shape.rank(); ++dim) of_rows.push_back(shape[dim]);
+  return of_rows;
 }
 
 std::size_t Region::element_count() const {
@@ -154,7 +157,29 @@ void Region::keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count
   replace(dim, std::move(kept));
 }
 
+void Region::keep_zigzag_of_segments(const Segments& segments, std::int64_t index, std::int64_t count) {
+  const std::int64_t length = size_of(dims()[1]), mirrored = 2 * count - 1 - index;
+  Ranges kept;
+  std::int64_t rows = 0;
+  for (const Range& range : dims()[0]) {
+    for (std::int64_t row = range.begin; row < range.end; ++row, ++rows) {
+      for (std::int64_t entry = 0; entry + 1 < segments.entries; ++entry) {
+        const std::int64_t begin = row * length + segments.at(row, entry);
+        const std::int64_t chunk = (segments.at(row, entry + 1) - segments.at(row, entry)) / (2 * count);
+        append(kept, {begin + index * chunk, begin + (index + 1) * chunk});
+        append(kept, {begin + mirrored * chunk, begin + (mirrored + 1) * chunk});
+      }
+    }
+  }
+  if (rows == 0) return replace(1, {});
+  rows_ = rows;
+  std::vector<Ranges> merged(dims().begin() + 1, dims().end());
+  merged[0] = std::move(kept);
+  dims_ = std::make_shared<const std::vector<Ranges>>(std::move(merged));
+}
+
 bool Region::operator==(const Region& other) const {
+  if (rows_ != other.rows_) return false;
   return dims_ == other.dims_ || dims() == other.dims();
 }
 
@@ -171,8 +196,9 @@ std::string Region::to_string() const {
   return text + "]";
 }
 
-void copy_region(const TensorView& from, const Region& region, std::byte* to) {
-  if (region.covers(from.shape())) return copy_elements(from, to);
+namespace {
+
+void copy_product(const TensorView& from, const Region& region, std::byte* to) {
   check_fits(from, region);
   if (!from.dtype().is_byte_sized()) {
     throw InvalidArgument(fmt::format("a tensor of {} cannot be cut: its elements do not begin on bytes; keep it whole",
@@ -182,8 +208,29 @@ void copy_region(const TensorView& from, const Region& region, std::byte* to) {
   RegionCopy(from, region).to(to);
 }
 
+/// Dims 0 and 1 taken as one.
+void copy_rows(const TensorView& from, const Region& region, std::byte* to) {
+  if (from.shape().rank() < 2) {
+    throw InvalidArgument(
+        fmt::format("region {} does not lie in a tensor of shape {}", region.to_string(), from.shape().to_string()));
+  }
+  const Tensor copy = from.is_contiguous() ? Tensor() : Tensor::copy_of(from);
+  Shape merged = {from.shape()[0] * from.shape()[1]};
+  for (std::size_t dim = 2; dim < from.shape().rank(); ++dim) merged.push_back(from.shape()[dim]);
+  copy_product(TensorView(from.dtype(), merged, from.is_contiguous() ? from.data() : copy.view().data()), region, to);
+}
+
+}  // namespace
+
+void copy_region(const TensorView& from, const Region& region, std::byte* to) {
+  if (region.covers(from.shape())) return copy_elements(from, to);
+  if (region.rows_differ()) return copy_rows(from, region, to);
+  copy_product(from, region, to);
+}
+
 std::optional<TensorView> view_region(const TensorView& from, const Region& region) {
   if (region.covers(from.shape())) return from;
+  if (region.rows_differ()) return std::nullopt;
   check_fits(from, region);
   TensorView view = from;
   for (std::size_t dim = 0; dim < region.dims().size(); ++dim) {

@@ -22,6 +22,19 @@ struct Range {
 /// Ranges of one dimension, in the order in which they lie in the part; neighbours merged, none empty.
 using Ranges = std::vector<Range>;
 
+/// Where the segments of each row of a tensor begin along dim 1, as cu_seqlens has them: from 0, never falling, the
+/// last one at the row's end.
+struct Segments {
+  std::int64_t rows = 0;
+  std::int64_t entries = 0;             ///< a row
+  std::vector<std::int64_t> positions;  ///< rows x entries
+  bool operator==(const Segments&) const = default;
+
+  std::int64_t at(std::int64_t row, std::int64_t entry) const {
+    return positions[static_cast<std::size_t>(row * entries + entry)];
+  }
+};
+
 /// The product of its dimensions' ranges. A value; copies share what they hold, so that a plan of many moves is small.
 class Region {
  public:
@@ -29,8 +42,10 @@ class Region {
   /// All of `shape`.
   explicit Region(const Shape& shape);
 
-  /// One entry a dimension; valid until this region changes or goes.
+  /// One entry a dimension; valid until this region changes or goes. Dims 0 and 1 are one where rows differ.
   const std::vector<Ranges>& dims() const;
+  /// Whether rows differ: dims 0 and 1 of the tensor then count as one, dims()[0].
+  bool rows_differ() const { return rows_ != 0; }
   /// Extents of the part, once its ranges are laid side by side.
   Shape shape() const;
   std::size_t element_count() const;
@@ -45,6 +60,11 @@ class Region {
   /// Keeps chunks `index` and 2*count-1-index of 2*count equal ones along `dim`.
   void keep_zigzag(std::size_t dim, std::int64_t index, std::int64_t count);
 
+  /// Keeps, of each row, chunks `index` and 2*count-1-index of 2*count equal ones of every segment, segment after
+  /// segment. To be called last: rows differ from then on. The caller has checked that segments fit the tensor and
+  /// divide, and that dim 1 is whole.
+  void keep_zigzag_of_segments(const Segments& segments, std::int64_t index, std::int64_t count);
+
   bool operator==(const Region& other) const;
   /// "[0:8, 0:512 3584:4096]".
   std::string to_string() const;
@@ -53,6 +73,7 @@ class Region {
   void replace(std::size_t dim, Ranges ranges);
 
   std::shared_ptr<const std::vector<Ranges>> dims_;  ///< none: no dimensions
+  std::int64_t rows_ = 0;                            ///< of the part, where they differ
 };
 
 /// Copies the region's elements of `from` to `to` in C order of the part; counted as payload copied. Throws

@@ -24,7 +24,10 @@ struct Portion {
   std::size_t tensor_bytes = 0;
 };
 
-/// The fields of a batch as a planner takes them, one a leaf.
+/// The segments of a batch of packed sequences, which has cu_seqlens, int32 [samples, entries]; null for others.
+std::shared_ptr<const Segments> segments_of(const FlatTree& batch);
+
+/// The fields of a batch as a planner takes them, one a leaf. They have the batch's segments.
 std::vector<Field> fields_of(const FlatTree& batch);
 
 /// `moves`: those of one audience, made from fields_of(batch). Leaves without a move are left out. A tensor that is an
