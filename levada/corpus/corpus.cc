@@ -17,6 +17,7 @@
 #include "levada/corpus/permutation.h"
 #include "levada/corpus/read_team.h"
 #include "levada/sources/index_cache.h"
+#include "levada/sources/storage.h"
 
 namespace levada {
 namespace {
@@ -42,8 +43,8 @@ std::string cache_dir(const CorpusOptions& options) {
   return options.cache_dir.empty() ? default_cache_dir() : options.cache_dir;
 }
 
-std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, const std::string& path,
-                                              std::int64_t tokens_before) {
+std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, const Storage& storage,
+                                              const std::string& path, std::int64_t tokens_before) {
   const bool packed = options.packing != Packing::cut;
   const auto behind_cut = packed ? 0 : tokens_before % options.sequence;
   return open_token_file(path, {.text_field = options.text_field,
@@ -53,7 +54,7 @@ std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, cons
                                 .by_document = packed,
                                 .cache_dir = cache_dir(options),
                                 .progress = options.progress,
-                                .open = options.open});
+                                .open = [&](const std::string& name) { return storage.open(name); }});
 }
 
 std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
@@ -75,11 +76,12 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
 /// A source of the corpus, with its own order.
 class OpenedSource {
  public:
-  OpenedSource(const CorpusSource& source, const CorpusOptions& options, bool alone, std::optional<std::uint64_t> seed)
+  OpenedSource(const CorpusSource& source, const CorpusOptions& options, const Storage& storage, bool alone,
+               std::optional<std::uint64_t> seed)
       : name(source.name),
         weight(source.weight),
         files(expand_paths(source.paths),
-              [&](const std::string& path, std::int64_t before) { return open_file_of(options, path, before); }),
+              [&](const std::string& path, std::int64_t before) { return open_file_of(options, storage, path, before); }),
         samples(make_samples(files, options)),
         seed_(seed) {
     expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", name), options);
@@ -141,21 +143,23 @@ Packing parse_packing(std::string_view word) {
 struct Corpus::State {
   CorpusOptions options;
   CorpusMix::By by = CorpusMix::By::samples;
+  Storage storage;
   std::vector<std::unique_ptr<OpenedSource>> sources;
   std::optional<Mix> mix;
   BatchForm form;
   std::string digest;
   Order order;
-  ReadTeam team{1};
+  ReadTeam team;
   std::vector<RowReader> readers;
   std::atomic<const TokenFile*> reading = nullptr;
 
-  State(const CorpusMix& of, CorpusOptions given) : options(std::move(given)), by(of.by) {
+  State(const CorpusMix& of, CorpusOptions given)
+      : options(std::move(given)), by(of.by), storage(options.io, options.open), team(options.io.threads) {
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
-      sources.push_back(std::make_unique<OpenedSource>(of.sources[k], options, alone, seed));
+      sources.push_back(std::make_unique<OpenedSource>(of.sources[k], options, storage, alone, seed));
     }
     if (sources.size() > 1 || sources.front()->most) mix.emplace(make_parts(), derived_seed(shuffle_seed(), 0));
     form = {.sequence = options.sequence, .most_segments = {}, .attention_mask = options.attention_mask};

@@ -9,6 +9,7 @@
 
 #include "levada/corpus/mix_file.h"
 #include "levada/sources/file.h"
+#include "levada/sources/io_options.h"
 #include "levada/sources/source.h"
 #include "levada/sources/token_file.h"
 
@@ -33,7 +34,8 @@ struct CorpusOptions {
   std::string cache_dir = {};       ///< where; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
   /// Hears of the index pass every few 100 KiB.
   std::function<void(const IndexProgress&)> progress = {};
-  /// How files are opened: for tests, and for storage of one's own.
+  IoOptions io = {};  ///< how patiently, and with how many threads, files are read
+  /// How files are opened beneath `io`: for tests, and for storage of one's own.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };
 

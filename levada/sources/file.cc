@@ -14,7 +14,7 @@ namespace levada {
 namespace {
 
 [[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
-  throw SourceError(fmt::format("cannot {} {}: {}", what, path, std::generic_category().message(error)));
+  throw StorageFault(error, fmt::format("cannot {} {}: {}", what, path, std::generic_category().message(error)));
 }
 
 class DiskFile final : public File {

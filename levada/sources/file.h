@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "levada/base/error.h"
+
 namespace levada {
 
 /// What changes when a file does.
@@ -16,6 +18,17 @@ struct FileIdentity {
   bool linked = true;  ///< still has a name: not removed, nothing renamed over it
 
   bool operator==(const FileIdentity&) const = default;
+};
+
+/// What the system said when a file could not be opened or read.
+class StorageFault : public SourceError {
+ public:
+  StorageFault(int error, const std::string& message) : SourceError(message), error_(error) {}
+  /// The errno.
+  int error() const noexcept { return error_; }
+
+ private:
+  int error_;
 };
 
 /// An open file of fixed content. Any thread may call. Tests and wrappers (throttled, retrying, failing) derive from

@@ -1,0 +1,22 @@
+// How patiently files are read.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "levada/base/deadline.h"
+
+namespace levada {
+
+struct IoOptions {
+  int threads = 1;      ///< that read side by side
+  double limit_mb_s = 0;  ///< 10^6 bytes a second that all files together are read with; 0: as fast as they come
+  int tries = 5;          ///< of one read or opening, where the fault may pass: EIO, ESTALE, ETIMEDOUT, ...
+  Duration retry_after = std::chrono::milliseconds(100);  ///< before the second try; twice as long before each further
+  Duration retry_for = std::chrono::seconds(30);          ///< no try begins later after the first
+  Duration stall_after = std::chrono::seconds(10);        ///< a read that takes longer is warned of; 0: none is
+  /// Hears of tries that failed and of reads that stall, a sentence each. Called by any thread, several at once.
+  std::function<void(const std::string&)> warn = {};
+};
+
+}  // namespace levada

@@ -1,0 +1,21 @@
+// Faults of storage that may pass, tried again.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "levada/sources/file.h"
+#include "levada/sources/io_options.h"
+
+namespace levada {
+
+/// Whether a fault of this errno may have gone when the same is tried again: those of devices and networks, not those of
+/// names and permissions.
+bool may_pass(int error);
+
+/// Opens a file and reads it, each again after a fault that may pass, as `options` say; then throws SourceError, which
+/// says how often that was tried.
+std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& options,
+                                     const std::function<std::unique_ptr<File>(const std::string&)>& open);
+
+}  // namespace levada

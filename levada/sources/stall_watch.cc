@@ -1,0 +1,127 @@
+#include "levada/sources/stall_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace levada {
+
+struct StallWatch::State {
+  struct Slot {
+    const std::string* path = nullptr;  ///< null where no read is under way
+    std::uint64_t offset = 0;
+    Clock::time_point begin, due;  ///< of the read, and of its next warning
+  };
+
+  Duration after;
+  std::function<void(const std::string&)> warn;
+
+  std::mutex mutex;
+  std::condition_variable over_changed;
+  // Guarded by mutex.
+  std::vector<Slot> slots;
+  std::uint64_t reads = 0;  ///< begun so far
+  std::thread thread;
+  bool running = false, over = false;
+
+  std::size_t add(const std::string& path, std::uint64_t offset) {
+    const auto now = Clock::now();
+    const std::lock_guard lock(mutex);
+    auto slot = std::ranges::find(slots, nullptr, &Slot::path);
+    if (slot == slots.end()) slot = slots.insert(slot, Slot());
+    *slot = {&path, offset, now, now + after};
+    ++reads;
+    if (!running) start();
+    return static_cast<std::size_t>(slot - slots.begin());
+  }
+
+  void start() {
+    if (thread.joinable()) thread.join();  // It has said that it runs no more, and only has to return.
+    running = true;
+    thread = std::thread([this] { watch(); });
+  }
+
+  /// Reads that begin later are due later, so nobody has to wake this thread for them.
+  void watch() {
+    std::unique_lock lock(mutex);
+    for (auto seen = reads - 1; !over;) {
+      const auto now = Clock::now();
+      auto next = now + after;
+      bool idle = seen == reads;
+      seen = reads;
+      std::vector<std::string> warnings;
+      for (auto& slot : slots) {
+        if (slot.path == nullptr) continue;
+        idle = false;
+        if (now >= slot.due) {
+          const auto taken = slot.due - slot.begin;
+          warnings.push_back(fmt::format("reading byte {} of {} has taken {} so far: its storage is slow, or hangs",
+                                         slot.offset, *slot.path, format_duration(taken)));
+          slot.due = slot.begin + 2 * taken;
+        }
+        next = std::min(next, slot.due);
+      }
+      if (idle) break;
+      lock.unlock();
+      for (const auto& warning : warnings) warn(warning);
+      lock.lock();
+      over_changed.wait_until(lock, next, [&] { return over; });
+    }
+    running = false;
+  }
+};
+
+StallWatch::StallWatch(Duration after, std::function<void(const std::string&)> warn)
+    : state_(std::make_unique<State>()) {
+  state_->after = after;
+  state_->warn = std::move(warn);
+}
+
+StallWatch::~StallWatch() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->over = true;
+  }
+  state_->over_changed.notify_all();
+  if (state_->thread.joinable()) state_->thread.join();
+}
+
+StallWatch::Read StallWatch::begin(const std::string& path, std::uint64_t offset) {
+  return Read(*state_, state_->add(path, offset));
+}
+
+StallWatch::Read::~Read() {
+  const std::lock_guard lock(state_.mutex);
+  state_.slots[slot_].path = nullptr;
+}
+
+namespace {
+
+class WatchedFile final : public File {
+ public:
+  WatchedFile(std::unique_ptr<File> file, std::shared_ptr<StallWatch> watch)
+      : file_(std::move(file)), watch_(std::move(watch)) {}
+
+  const std::string& path() const override { return file_->path(); }
+  FileIdentity identity() const override { return file_->identity(); }
+  std::size_t read(std::uint64_t offset, std::span<char> into) const override {
+    const auto here = watch_->begin(path(), offset);
+    return file_->read(offset, into);
+  }
+
+ private:
+  std::unique_ptr<File> file_;
+  std::shared_ptr<StallWatch> watch_;
+};
+
+}  // namespace
+
+std::unique_ptr<File> make_watched_file(std::unique_ptr<File> file, std::shared_ptr<StallWatch> watch) {
+  return std::make_unique<WatchedFile>(std::move(file), std::move(watch));
+}
+
+}  // namespace levada

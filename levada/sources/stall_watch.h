@@ -1,0 +1,45 @@
+// Warnings of reads that do not come back.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "levada/base/deadline.h"
+#include "levada/sources/file.h"
+
+namespace levada {
+
+/// Warns of each read that takes longer than `after`, naming the file, and again whenever it has taken twice as long. It
+/// has one thread at most, from a read on until none has been under way for a while. Any thread may call.
+class StallWatch {
+ public:
+  StallWatch(Duration after, std::function<void(const std::string&)> warn);
+  ~StallWatch();
+
+  class Read;
+  /// A read begins; it ends with what is returned. Borrows `path`.
+  Read begin(const std::string& path, std::uint64_t offset);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A read under way.
+class StallWatch::Read {
+ public:
+  Read(State& state, std::size_t slot) : state_(state), slot_(slot) {}
+  Read(const Read&) = delete;
+  Read& operator=(const Read&) = delete;
+  ~Read();
+
+ private:
+  State& state_;
+  std::size_t slot_;
+};
+
+/// `file`, its reads watched.
+std::unique_ptr<File> make_watched_file(std::unique_ptr<File> file, std::shared_ptr<StallWatch> watch);
+
+}  // namespace levada
