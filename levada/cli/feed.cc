@@ -60,6 +60,10 @@ void check(const FeedArguments& arguments) {
   }
   if (arguments.steps.value_or(0) < 0) throw InvalidArgument(fmt::format("--steps is {}", *arguments.steps));
   if (arguments.epochs < 0) throw InvalidArgument(fmt::format("--epochs is {}; 0 is without end", arguments.epochs));
+  if (arguments.pad_to < 1) throw InvalidArgument(fmt::format("--pad-to is {}", arguments.pad_to));
+  if (arguments.io_threads < 1) throw InvalidArgument(fmt::format("--io-threads is {}", arguments.io_threads));
+  if (!(arguments.io_limit >= 0)) throw InvalidArgument(fmt::format("--io-limit is {} MB/s", arguments.io_limit));
+  parse_packing(arguments.pack);
   if (arguments.compute_ms < 0) throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
   check_tail(arguments);
   check_state(arguments);
@@ -133,7 +137,10 @@ int run_feed(FeedArguments arguments, const std::vector<std::string>& command_li
 }
 
 void add_options(CLI::App& command, FeedArguments& arguments) {
-  command.add_option("PATH", arguments.paths, "What to read: .jsonl, .txt, or .bin with .idx (by prefix)")
+  command
+      .add_option(
+          "PATH", arguments.paths,
+          "What to read: .jsonl, .txt, or .bin with .idx (by prefix); folders, patterns ('*.jsonl'), or mix.json alone")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_job_options(command, arguments.job);
@@ -156,6 +163,17 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->type_name("NAME")
       ->capture_default_str();
   command.add_flag("--skip-bad", arguments.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+  command.add_option("--pack", arguments.pack, "cut: documents laid end to end; best-fit: whole, side by side")
+      ->type_name("HOW")
+      ->capture_default_str();
+  command.add_option("--pad-to", arguments.pad_to, "Round packed documents up to multiples of N tokens")
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_option("--io-threads", arguments.io_threads, "Read with N threads side by side")
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")
+      ->type_name("X");
   command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
       ->type_name("N");
   command.add_option("--engine", arguments.engine, "How bytes cross: shm (processes) or inproc (threads)")

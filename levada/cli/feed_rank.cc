@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/cli/command.h"
 #include "levada/cli/content.h"
 #include "levada/cli/state.h"
 #include "levada/engine/collect.h"
@@ -18,13 +19,18 @@
 namespace levada::cli {
 namespace {
 
-CorpusOptions corpus_options(const FeedArguments& arguments) {
+CorpusOptions corpus_options(const FeedArguments& arguments, int readers) {
   CorpusOptions options;
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
   options.text_field = arguments.text_field;
   options.skip_bad = arguments.skip_bad;
+  options.packing = parse_packing(arguments.pack);
+  options.pad_to = arguments.pad_to;
+  options.io.threads = arguments.io_threads;
+  options.io.limit_mb_s = arguments.io_limit / readers;
+  options.io.warn = [](const std::string& warning) { complain(warning); };
   options.attention_mask = arguments.job.attention_mask;
   return options;
 }
@@ -77,11 +83,13 @@ struct Data {
 /// Rank 0 opens first, so that one rank indexes and speaks of what is wrong with the data or the state. Collective.
 Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments) {
   const auto& info = engine.info();
+  const auto readers = job.readers.of(job.mesh, info.host_of);
+  const auto sharing = static_cast<int>(std::set(readers.begin(), readers.end()).size());
   Data data;
   ByteWriter outcome;
   if (info.rank == 0) {
     try {
-      data.corpus = std::make_shared<Corpus>(open_data(arguments, job, true));
+      data.corpus = std::make_shared<Corpus>(open_data(arguments, job, true, sharing));
       outcome.put(first_sample(*data.corpus, job, arguments));
     } catch (const Error& error) {
       outcome.put(std::int64_t{-1});
@@ -96,10 +104,9 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
     const auto kind = static_cast<ErrorKind>(told.get<std::uint8_t>());
     throw_error(kind, told.get_string());
   }
-  const auto readers = job.readers.of(job.mesh, info.host_of);
   const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;
   if (info.rank == 0 || !reads) return data;
-  or_abort(engine, [&] { data.corpus = std::make_shared<Corpus>(open_data(arguments, job, false)); });
+  or_abort(engine, [&] { data.corpus = std::make_shared<Corpus>(open_data(arguments, job, false, sharing)); });
   return data;
 }
 
@@ -228,6 +235,9 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   report.steps = end.step;
   report.end_cause = cause_name(end.cause);
   report.skipped_lines = corpus.bad_lines();
+  for (auto& share : corpus.shares(0, report.samples())) {
+    report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
+  }
   report.index_bytes = arguments.index_bytes;
   for (const auto& rank : ranks) report.index_bytes += rank.index_bytes;
   for (const int reader : readers_of_everything(job, info.host_of)) {
@@ -241,8 +251,8 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
 
 }  // namespace
 
-Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell) {
-  auto options = corpus_options(arguments);
+Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers) {
+  auto options = corpus_options(arguments, readers);
   report::ProgressLine line("indexing", tell);
   options.progress = [&line](const IndexProgress& progress) {
     if (!line.is_due()) return;

@@ -28,6 +28,10 @@ struct FeedArguments {
   double compute_ms = 0;
   std::string text_field = "text";
   bool skip_bad = false;
+  std::string pack = "cut";
+  std::int64_t pad_to = 1;
+  int io_threads = 1;
+  double io_limit = 0;  ///< MB/s of all readers together; 0: none
   std::string access = "read_only";
   std::string tail = "drop";
   std::int64_t skip = 0;  ///< rounds
@@ -39,9 +43,9 @@ struct FeedArguments {
   std::uint64_t index_bytes = 0;
 };
 
-/// Opens the data, and indexes it if need be, with a line of progress where `tell`. Throws SourceError, and
-/// InvalidArgument where it is less than one step takes.
-Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell);
+/// Opens the data, and indexes it if need be, with a line of progress where `tell`. `readers`: how many share the
+/// storage. Throws SourceError, and InvalidArgument where it is less than one step takes.
+Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers = 1);
 
 /// The sample at which to begin: where the loaded state says, and after the rounds to skip. Throws as read_state() and
 /// Corpus::resume() do.

@@ -80,8 +80,9 @@ class OpenedSource {
                std::optional<std::uint64_t> seed)
       : name(source.name),
         weight(source.weight),
-        files(expand_paths(source.paths),
-              [&](const std::string& path, std::int64_t before) { return open_file_of(options, storage, path, before); }),
+        files(
+            expand_paths(source.paths),
+            [&](const std::string& path, std::int64_t before) { return open_file_of(options, storage, path, before); }),
         samples(make_samples(files, options)),
         seed_(seed) {
     expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", name), options);

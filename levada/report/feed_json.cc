@@ -88,8 +88,14 @@ std::string FeedReport::to_json() const {
                {"seq", sequence},
                {"end", end_cause},
                {"skipped_lines", skipped_lines},
+               {"padding_share", padding_share()},
+               {"sources", Json::array()},
                {"peers_identical", find_difference(ranks, peers).empty()},
                {"ranks", Json::array()}};
+  for (const auto& source : sources) {
+    json["sources"].push_back(
+        {{"name", source.name}, {"samples", source.samples}, {"tokens", source.tokens}, {"share", source.share}});
+  }
   for (const auto& rank : ranks) json["ranks"].push_back(rank_json(rank));
   return json.dump();
 }

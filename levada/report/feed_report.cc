@@ -89,6 +89,20 @@ std::string peer_sentence(const FeedReport& report, const Style& style) {
                      counted(static_cast<std::int64_t>(report.peers.size()), "group"));
 }
 
+/// What the sources gave, and how much is padding; empty where there is nothing to tell.
+std::string mix_sentence(const FeedReport& report) {
+  std::string text;
+  if (report.sources.size() > 1) {
+    for (const auto& source : report.sources) {
+      text += fmt::format("{}{:.1f}% {} ({})", text.empty() ? "" : ", ", 100 * source.share, source.name,
+                          counted(source.samples, "sample"));
+    }
+  }
+  const auto padding = report.padding_share();
+  if (padding > 0) text += fmt::format("{}{:.2f}% padding", text.empty() ? "" : "; ", 100 * padding);
+  return text;
+}
+
 std::string next_sentence(const FeedReport& report) {
   if (report.readers == "all") return "--readers one gives the same digests and reads every byte once";
   return fmt::format(
@@ -133,6 +147,13 @@ double FeedReport::read_amplification() const {
   return bytes_consumed == 0 ? 0 : static_cast<double>(bytes_read()) / static_cast<double>(bytes_consumed);
 }
 
+double FeedReport::padding_share() const {
+  if (tokens() == 0 || sources.empty()) return 0;
+  const auto used = std::accumulate(sources.begin(), sources.end(), std::int64_t{0},
+                                    [](std::int64_t sum, const SourceReport& source) { return sum + source.tokens; });
+  return 1 - static_cast<double>(used) / static_cast<double>(tokens());
+}
+
 double FeedReport::seconds() const {
   double longest = 0;
   for (const auto& rank : ranks) longest = std::max(longest, rank.seconds);
@@ -149,6 +170,7 @@ std::string FeedReport::to_text(const Style& style) const {
                                  mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine);
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
   text += fact(style, "data", data_sentence(*this));
+  if (const auto mix = mix_sentence(*this); !mix.empty()) text += fact(style, "mix", mix);
   text += fact(style, "speed",
                fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
   text += fact(style, "read", read_sentence(*this));

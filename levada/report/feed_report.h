@@ -54,6 +54,14 @@ struct PeerGroup {
 /// A sentence on a group whose digests are not all equal; empty if all are.
 std::string find_difference(const std::vector<RankReport>& ranks, const std::vector<PeerGroup>& peers);
 
+/// What a source gave to all batches.
+struct SourceReport {
+  std::string name;
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;  ///< without padding
+  double share = 0;         ///< of what the mix's weights are shares of
+};
+
 struct FeedReport {
   std::string mesh;     ///< "dp=2,tp=2"
   std::string engine;   ///< "shm"
@@ -68,13 +76,16 @@ struct FeedReport {
   std::int64_t skipped_lines = 0;
   std::uint64_t index_bytes = 0;
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
-  std::vector<PeerGroup> peers;      ///< of at least two ranks each
+  std::vector<SourceReport> sources;
+  std::vector<PeerGroup> peers;  ///< of at least two ranks each
   std::vector<RankReport> ranks;
 
   std::int64_t tokens() const { return samples * sequence; }
   std::uint64_t bytes_read() const;
   std::uint64_t bytes_delivered() const;
   double read_amplification() const;
+  /// Of the tokens, those that are padding between packed documents and behind them.
+  double padding_share() const;
   /// Of the slowest rank.
   double seconds() const;
   double tokens_per_second() const;

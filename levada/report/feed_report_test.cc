@@ -104,6 +104,20 @@ TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
   EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, for the index)"));
 }
 
+TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {
+  auto report = four_ranks();
+  EXPECT_EQ(report.padding_share(), 0);
+  report.sources = {{"code", 120, 120 * 1024, 0.75}, {"web", 40, 40 * 1024 - 8192, 0.25}};
+  EXPECT_DOUBLE_EQ(report.padding_share(), 0.05);
+  EXPECT_THAT(report.to_text(), HasSubstr("75.0% code (120 samples), 25.0% web (40 samples); 5.00% padding"));
+  const auto json = nlohmann::json::parse(report.to_json());
+  EXPECT_EQ(json["padding_share"], report.padding_share());
+  EXPECT_EQ(json["sources"][1]["name"], "web");
+  EXPECT_EQ(json["sources"][1]["samples"], 40);
+  EXPECT_EQ(json["sources"][1]["tokens"], 40 * 1024 - 8192);
+  EXPECT_EQ(json["sources"][1]["share"], 0.25);
+}
+
 TEST(FeedReport, NamesPeersWhoseBitsDiffer) {
   auto report = four_ranks();
   report.ranks[3].fields[0].digest = "9999";

@@ -9,7 +9,7 @@
 namespace levada {
 
 struct IoOptions {
-  int threads = 1;      ///< that read side by side
+  int threads = 1;        ///< that read side by side
   double limit_mb_s = 0;  ///< 10^6 bytes a second that all files together are read with; 0: as fast as they come
   int tries = 5;          ///< of one read or opening, where the fault may pass: EIO, ESTALE, ETIMEDOUT, ...
   Duration retry_after = std::chrono::milliseconds(100);  ///< before the second try; twice as long before each further

@@ -20,9 +20,9 @@ auto with_tries(const IoOptions& options, const Act& act) {
       if (!may_pass(fault.error())) throw;
       const auto taken = Clock::now() - begin;
       if (tries >= options.tries || taken + pause > options.retry_for) {
-        throw StorageFault(fault.error(), fmt::format("{} (tried {} in {})", fault.what(),
-                                                      tries == 1 ? "once" : fmt::format("{} times", tries),
-                                                      format_duration(taken)));
+        throw StorageFault(fault.error(),
+                           fmt::format("{} (tried {} in {})", fault.what(),
+                                       tries == 1 ? "once" : fmt::format("{} times", tries), format_duration(taken)));
       }
       if (tries == 1 && options.warn) options.warn(fmt::format("{}; trying again", fault.what()));
     }

@@ -9,8 +9,8 @@
 
 namespace levada {
 
-/// Whether a fault of this errno may have gone when the same is tried again: those of devices and networks, not those of
-/// names and permissions.
+/// Whether a fault of this errno may have gone when the same is tried again: those of devices and networks, not those
+/// of names and permissions.
 bool may_pass(int error);
 
 /// Opens a file and reads it, each again after a fault that may pass, as `options` say; then throws SourceError, which

@@ -10,8 +10,8 @@
 
 namespace levada {
 
-/// Warns of each read that takes longer than `after`, naming the file, and again whenever it has taken twice as long. It
-/// has one thread at most, from a read on until none has been under way for a while. Any thread may call.
+/// Warns of each read that takes longer than `after`, naming the file, and again whenever it has taken twice as long.
+/// It has one thread at most, from a read on until none has been under way for a while. Any thread may call.
 class StallWatch {
  public:
   StallWatch(Duration after, std::function<void(const std::string&)> warn);

@@ -17,7 +17,8 @@ void check(const IoOptions& options) {
     throw InvalidArgument(fmt::format("{} threads cannot read: take 1 to {}", options.threads, most_threads));
   }
   if (!std::isfinite(options.limit_mb_s) || options.limit_mb_s < 0) {
-    throw InvalidArgument(fmt::format("files cannot be read with {} MB/s: take a number above zero", options.limit_mb_s));
+    throw InvalidArgument(
+        fmt::format("files cannot be read with {} MB/s: take a number above zero", options.limit_mb_s));
   }
   if (options.tries < 1) throw InvalidArgument(fmt::format("a read cannot be tried {} times", options.tries));
 }

@@ -1,0 +1,77 @@
+// Samples out of a corpus of text, cut and packed, by one thread out of the page cache.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "levada/corpus/corpus.h"
+#include "levada/corpus/packing.h"
+
+namespace {
+
+using levada::Packing;
+
+/// A file of lines as long as documents are, removed at the end.
+class TextFile {
+ public:
+  TextFile() : path_(std::filesystem::temp_directory_path() / "levada-corpus-bench.jsonl") {
+    std::mt19937 random(1);
+    std::ofstream out(path_);
+    while (out.tellp() < std::streamoff{64} << 20) {
+      out << R"({"text":")";
+      for (auto lines = std::exp2(random() % 100 / 10.0); lines > 0; --lines) out << std::string(40, 'x') << "\\n";
+      out << "\"}\n";
+    }
+  }
+  ~TextFile() { std::filesystem::remove(path_); }
+  TextFile(const TextFile&) = delete;
+  TextFile& operator=(const TextFile&) = delete;
+
+  std::string path() const { return path_; }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(std::filesystem::file_size(path_)); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Everything: the index pass, the packing, and each sample once, in batches of 8.
+void whole_corpus(benchmark::State& state, Packing packing, std::optional<std::uint64_t> seed) {
+  const TextFile file;
+  double padding = 0;
+  for (auto _ : state) {
+    auto corpus = levada::Corpus::open(
+        {file.path()}, {.sequence = state.range(0), .shuffle_seed = seed, .packing = packing, .cache = false});
+    padding = corpus.padding_share();
+    levada::HeapMemory memory;
+    for (std::int64_t g = 0; g + 8 <= corpus.sequences(); g += 8) benchmark::DoNotOptimize(corpus.read(g, 8, memory));
+  }
+  state.SetBytesProcessed(state.iterations() * file.bytes());
+  state.counters["used"] = 1 - padding;
+}
+
+/// Documents packed a second, from their lengths alone.
+void pack_lengths(benchmark::State& state) {
+  std::mt19937 random(1);
+  std::vector<std::int64_t> lengths(1'000'000);
+  for (auto& length : lengths) length = 1 + static_cast<std::int64_t>(std::exp2(4 + random() % 1000 / 100.0));
+  for (auto _ : state) {
+    const levada::PackedOrder order(
+        static_cast<std::int64_t>(lengths.size()),
+        [&](std::int64_t document) { return lengths[static_cast<std::size_t>(document)]; }, state.range(0));
+    state.counters["used"] = static_cast<double>(order.positions()) / static_cast<double>(order.size()) /
+                             static_cast<double>(state.range(0));
+  }
+  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(lengths.size()));
+}
+
+BENCHMARK_CAPTURE(whole_corpus, cut, Packing::cut, std::nullopt)->Arg(4096)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(whole_corpus, cut_shuffled, Packing::cut, 1)->Arg(4096)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(whole_corpus, best_fit, Packing::best_fit, std::nullopt)->Arg(4096)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(whole_corpus, best_fit_shuffled, Packing::best_fit, 1)->Arg(4096)->Unit(benchmark::kMillisecond);
+BENCHMARK(pack_lengths)->Arg(4096)->Arg(131072)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();

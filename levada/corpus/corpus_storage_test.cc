@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cerrno>
+#include <latch>
+#include <mutex>
+#include <random>
+#include <set>
+
+#include "levada/base/error.h"
+#include "levada/corpus/corpus.h"
+#include "levada/sources/memory_file.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string some_lines(unsigned seed) {
+  std::mt19937 random(seed);
+  std::string content;
+  for (int i = 0; i < 300; ++i) {
+    std::string text;
+    for (std::size_t length = random() % 300; length > 0; --length) text += static_cast<char>('a' + random() % 26);
+    content += fmt::format("{{\"id\":{},\"text\":\"{}\\n\"}}\n", i, text);
+  }
+  return content;
+}
+
+/// Two files in memory, what happens before each of their reads, and how long reads are.
+Corpus open_with(CorpusOptions options, std::function<void(const std::string&, std::uint64_t)> before_read = {},
+                 std::size_t most_at_once = SIZE_MAX) {
+  options.cache = false;
+  options.open = [=](const std::string& path) {
+    auto file = std::make_unique<MemoryFile>(path, some_lines(path == "a.jsonl" ? 1 : 2));
+    file->most_at_once = most_at_once;
+    if (before_read) file->before_read = [=](std::uint64_t offset) { before_read(path, offset); };
+    return file;
+  };
+  return Corpus::open({"a.jsonl", "b.jsonl"}, options);
+}
+
+std::vector<Tree> batches_of(Corpus& corpus, std::int64_t count) {
+  HeapMemory memory;
+  std::vector<Tree> batches;
+  for (std::int64_t first = 0; first + count <= corpus.sequences(); first += count) {
+    batches.push_back(corpus.read(first, count, memory).value());
+  }
+  return batches;
+}
+
+TEST(CorpusStorage, GivesTheSameHoweverManyThreadsReadAndHoweverShortTheirReadsAre) {
+  for (const auto packing : {Packing::cut, Packing::best_fit}) {
+    for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
+      const CorpusOptions plain{.sequence = 64, .shuffle_seed = seed, .packing = packing, .attention_mask = true};
+      auto alone = open_with(plain);
+      const auto wanted = batches_of(alone, 16);
+      for (const int threads : {2, 3, 8}) {
+        auto options = plain;
+        options.io.threads = threads;
+        auto corpus = open_with(options, {}, threads == 3 ? 7 : SIZE_MAX);
+        EXPECT_EQ(batches_of(corpus, 16), wanted) << threads;
+        EXPECT_EQ(corpus.stats().bytes_consumed, alone.stats().bytes_consumed);
+      }
+    }
+  }
+}
+
+TEST(CorpusStorage, ReadsRowsSideBySide) {
+  std::latch all(4);  // Passed only when four reads are under way at once.
+  std::atomic<bool> opened = false;
+  auto corpus =
+      open_with({.sequence = 64, .shuffle_seed = 1, .io = {.threads = 4}}, [&](const std::string&, std::uint64_t) {
+        if (opened) all.arrive_and_wait();
+      });
+  opened = true;
+  HeapMemory memory;
+  EXPECT_TRUE(corpus.read(0, 4, memory));
+}
+
+TEST(CorpusStorage, GoesOnWhenAFaultPassesAndStopsWhenItStays) {
+  auto untouched = open_with({.sequence = 64, .shuffle_seed = 2});
+  const auto wanted = batches_of(untouched, 8);
+  for (const int threads : {1, 3}) {
+    std::mutex mutex;
+    std::set<std::pair<std::string, std::uint64_t>> seen;
+    bool stays = false;
+    auto corpus =
+        open_with({.sequence = 64,
+                   .shuffle_seed = 2,
+                   .io = {.threads = threads, .tries = 3, .retry_after = std::chrono::milliseconds(1)}},
+                  [&](const std::string& path, std::uint64_t offset) {
+                    const std::lock_guard lock(mutex);
+                    if (!seen.emplace(path, offset).second && !stays) return;  // The second time, the fault has passed.
+                    throw StorageFault(EIO, fmt::format("cannot read byte {} of {}: Input/output error", offset, path));
+                  });
+    EXPECT_EQ(batches_of(corpus, 8), wanted);
+    stays = true;
+    HeapMemory memory;
+    try {
+      corpus.read(0, 8, memory);
+      FAIL();
+    } catch (const SourceError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(".jsonl: Input/output error (tried 3 times in "));
+    }
+    stays = false;
+    EXPECT_EQ(corpus.read(0, 8, memory), wanted.front());
+  }
+}
+
+TEST(CorpusStorage, RefusesOptionsThatCannotWork) {
+  EXPECT_THROW(open_with({.io = {.threads = 0}}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace levada
