@@ -58,8 +58,10 @@ std::string fact(const Style& style, std::string_view name, const std::string& s
 }
 
 std::string data_sentence(const FeedReport& report) {
-  auto text = fmt::format("{} in {} of {}; ", counted(report.tokens(), "token"), counted(report.samples, "sample"),
+  auto text = fmt::format("{} in {} of {}", counted(report.tokens(), "token"), counted(report.samples, "sample"),
                           with_commas(report.sequence));
+  if (const auto padding = report.padding_share(); padding > 0) text += fmt::format(", {:.2f}% padding", 100 * padding);
+  text += "; ";
   const auto steps = counted(report.steps, "step");
   if (report.end_cause == "exhausted") text += "the data ended after " + steps;
   else if (report.end_cause == "left") text += "stopped after " + steps;
@@ -89,17 +91,13 @@ std::string peer_sentence(const FeedReport& report, const Style& style) {
                      counted(static_cast<std::int64_t>(report.peers.size()), "group"));
 }
 
-/// What the sources gave, and how much is padding; empty where there is nothing to tell.
+/// What several sources gave.
 std::string mix_sentence(const FeedReport& report) {
   std::string text;
-  if (report.sources.size() > 1) {
-    for (const auto& source : report.sources) {
-      text += fmt::format("{}{:.1f}% {} ({})", text.empty() ? "" : ", ", 100 * source.share, source.name,
-                          counted(source.samples, "sample"));
-    }
+  for (const auto& source : report.sources) {
+    text += fmt::format("{}{:.1f}% {} ({})", text.empty() ? "" : ", ", 100 * source.share, source.name,
+                        counted(source.samples, "sample"));
   }
-  const auto padding = report.padding_share();
-  if (padding > 0) text += fmt::format("{}{:.2f}% padding", text.empty() ? "" : "; ", 100 * padding);
   return text;
 }
 
@@ -170,7 +168,7 @@ std::string FeedReport::to_text(const Style& style) const {
                                  mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine);
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
   text += fact(style, "data", data_sentence(*this));
-  if (const auto mix = mix_sentence(*this); !mix.empty()) text += fact(style, "mix", mix);
+  if (sources.size() > 1) text += fact(style, "mix", mix_sentence(*this));
   text += fact(style, "speed",
                fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
   text += fact(style, "read", read_sentence(*this));

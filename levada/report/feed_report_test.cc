@@ -109,7 +109,8 @@ TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {
   EXPECT_EQ(report.padding_share(), 0);
   report.sources = {{"code", 120, 120 * 1024, 0.75}, {"web", 40, 40 * 1024 - 8192, 0.25}};
   EXPECT_DOUBLE_EQ(report.padding_share(), 0.05);
-  EXPECT_THAT(report.to_text(), HasSubstr("75.0% code (120 samples), 25.0% web (40 samples); 5.00% padding"));
+  EXPECT_THAT(report.to_text(), HasSubstr("75.0% code (120 samples), 25.0% web (40 samples)"));
+  EXPECT_THAT(report.to_text(), HasSubstr("in 160 samples of 1,024, 5.00% padding; the data ended"));
   const auto json = nlohmann::json::parse(report.to_json());
   EXPECT_EQ(json["padding_share"], report.padding_share());
   EXPECT_EQ(json["sources"][1]["name"], "web");
