@@ -27,14 +27,18 @@ void check_reads(levada::Corpus& corpus) {
 
 }  // namespace
 
-/// Two bytes of options, the file, and behind a byte 0xfe what stands in its place later.
+/// Two bytes of options (sequence; bad lines left out, documents packed), the file, and behind a byte 0xfe what stands
+/// in its place later.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   const std::string_view input(reinterpret_cast<const char*>(data) + 2, size - 2);
   const auto content = input.substr(0, input.find('\xfe'));
   const auto later = input.substr(std::min(input.size(), content.size() + 1));
   levada::MemoryFile* file = nullptr;
-  levada::CorpusOptions options{.sequence = 1 + data[0], .skip_bad = data[1] % 2 == 1, .cache = false};
+  levada::CorpusOptions options{.sequence = 1 + data[0],
+                                .packing = (data[1] & 2) != 0 ? levada::Packing::best_fit : levada::Packing::cut,
+                                .skip_bad = (data[1] & 1) != 0,
+                                .cache = false};
   options.open = [&](const std::string& path) {
     auto made = std::make_unique<levada::MemoryFile>(path, std::string(content));
     file = made.get();

@@ -108,7 +108,7 @@ TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {
   auto report = four_ranks();
   EXPECT_EQ(report.padding_share(), 0);
   report.sources = {{"code", 120, 120 * 1024, 0.75}, {"web", 40, 40 * 1024 - 8192, 0.25}};
-  EXPECT_DOUBLE_EQ(report.padding_share(), 0.05);
+  EXPECT_NEAR(report.padding_share(), 0.05, 1e-12);
   EXPECT_THAT(report.to_text(), HasSubstr("75.0% code (120 samples), 25.0% web (40 samples)"));
   EXPECT_THAT(report.to_text(), HasSubstr("in 160 samples of 1,024, 5.00% padding; the data ended"));
   const auto json = nlohmann::json::parse(report.to_json());
