@@ -223,7 +223,8 @@ std::string_view cause_name(FeedEnd::Cause cause) {
 }
 
 report::FeedReport job_report(const EngineInfo& info, const Job& job, const FeedArguments& arguments,
-                              const FeedEnd& end, const Corpus& corpus, std::vector<report::RankReport> ranks) {
+                              const FeedEnd& end, const Corpus& corpus, std::int64_t first,
+                              std::vector<report::RankReport> ranks) {
   report::FeedReport report;
   report.mesh = job.mesh.to_string();
   report.engine = info.name;
@@ -235,7 +236,7 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   report.steps = end.step;
   report.end_cause = cause_name(end.cause);
   report.skipped_lines = corpus.bad_lines();
-  for (auto& share : corpus.shares(0, report.samples())) {
+  for (auto& share : corpus.shares(first, first + report.samples)) {
     report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
   }
   report.index_bytes = arguments.index_bytes;
@@ -293,7 +294,7 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
   if (info.rank != 0) return {};
   std::vector<report::RankReport> ranks;
   for (const auto& each : gathered) ranks.push_back(report::rank_from_json(as_text(each)));
-  return job_report(info, job, arguments, *feed.end(), *data.corpus, std::move(ranks));
+  return job_report(info, job, arguments, *feed.end(), *data.corpus, data.first, std::move(ranks));
 }
 
 }  // namespace levada::cli

@@ -324,6 +324,8 @@ double Corpus::padding_share() const {
 }
 
 std::vector<SourceShare> Corpus::shares(std::int64_t first, std::int64_t end) const {
+  if (const auto all = size()) end = std::min(end, *all);
+  first = std::min(first, end);
   std::vector<std::int64_t> samples = {end - first};
   if (state_->mix) {
     samples = state_->mix->taken(end);

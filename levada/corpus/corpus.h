@@ -78,6 +78,7 @@ class Corpus final : public Source {
   /// Of the positions of all samples, those that are padding.
   double padding_share() const;
   /// What each source gives to samples [first, end), worked out from the numbers; in the order of the sources.
+  /// Samples behind the last count for none.
   std::vector<SourceShare> shares(std::int64_t first, std::int64_t end) const;
 
   /// The sample at which a run with this cursor goes on. Throws InvalidArgument, naming the differences, if it is of

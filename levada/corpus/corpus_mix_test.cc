@@ -111,7 +111,10 @@ TEST_F(CorpusMixing, TellsWhatEachSourceGave) {
     EXPECT_EQ(share.tokens, 4 * counts[letter]);
     EXPECT_NEAR(share.share, static_cast<double>(counts[letter]) / 4000, 1e-12);
   }
-  EXPECT_EQ(open(R"({"sources": [{"path": "a.txt", "weight": 3}]})").shares(0, 10)[0].samples, 10);
+  const auto alone = open(R"({"sources": [{"path": "a.txt", "weight": 3}]})");
+  EXPECT_EQ(alone.shares(5, 15)[0].samples, 10);
+  EXPECT_EQ(alone.shares(95, 1000)[0].samples, 5);
+  EXPECT_EQ(alone.shares(200, 300)[0].samples, 0);
 }
 
 TEST_F(CorpusMixing, EndsAfterItsEpochsOrWhenAllSourcesHaveGivenTheirMost) {

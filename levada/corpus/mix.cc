@@ -151,6 +151,7 @@ MixedSample Mix::at(std::int64_t g) {
 }
 
 std::vector<std::int64_t> Mix::taken(std::int64_t g) const {
+  g = std::min(g, size_.value_or(g));
   if (g == 0) return std::vector<std::int64_t>(segments_.front().quotas.size());
   // Of the block in which the last of them lies: g itself may lie behind the end.
   const auto number = (g - 1) / block;

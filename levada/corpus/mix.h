@@ -40,7 +40,7 @@ class Mix {
   std::optional<std::int64_t> size() const { return size_; }
   /// Sample `g`, less than size(). In constant time while calls stay in a block.
   MixedSample at(std::int64_t g);
-  /// How many of samples [0, g) each source gives.
+  /// How many of samples [0, g) each source gives; of those that there are.
   std::vector<std::int64_t> taken(std::int64_t g) const;
 
  private:

@@ -88,6 +88,7 @@ TEST(Mix, EndsWhenAllHaveGivenTheirMost) {
     ASSERT_EQ(mix.size(), most + 700);
     EXPECT_THAT(counts_of(mix, 2, 0, *mix.size()), ElementsAre(most, 700));
     EXPECT_THAT(mix.taken(*mix.size()), ElementsAre(most, 700));
+    EXPECT_THAT(mix.taken(*mix.size() + 100'000), ElementsAre(most, 700));
   }
 }
 
