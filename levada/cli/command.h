@@ -31,6 +31,8 @@ struct OutputClosed {};
 /// Writes all of `text` to standard output. Throws EngineError where it cannot be written, OutputClosed where nobody
 /// reads it.
 void print(std::string_view text);
+/// Throws InvalidArgument, naming the option, where the file cannot be written. Leaves no file.
+void check_writable(std::string_view option, const std::string& path);
 /// How standard output is marked up.
 report::Style output_style();
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
-#include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/feed_rank.h"
@@ -35,15 +33,12 @@ void check_state(const FeedArguments& arguments) {
   if (arguments.save_every > 0 && arguments.save_state.empty()) {
     throw InvalidArgument("--every says how often to save a state: name its file with --save-state");
   }
-  if (arguments.save_state.empty()) return;
-  if (std::filesystem::is_directory(arguments.save_state)) {
-    throw InvalidArgument(fmt::format("--save-state {} is a directory; name a file", arguments.save_state));
-  }
-  try {
-    const AtomicFile can_be_written(arguments.save_state);
-  } catch (const SourceError& error) {
-    throw InvalidArgument(fmt::format("--save-state {}: {}", arguments.save_state, error.what()));
-  }
+}
+
+/// Only in one process: another would find the file being written.
+void check_files(const FeedArguments& arguments) {
+  if (!arguments.save_state.empty()) check_writable("--save-state", arguments.save_state);
+  check(arguments.history);
 }
 
 void check(const FeedArguments& arguments) {
@@ -120,6 +115,7 @@ int run_feed(FeedArguments arguments, const std::vector<std::string>& command_li
   const auto place = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
   check_depth(arguments, job);
+  if (!place || place->rank == 0) check_files(arguments);
   if (place) return feed_as_rank(arguments, job);
   if (job.mesh.size() > most_local_ranks) {
     throw InvalidArgument(
@@ -157,6 +153,10 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command.add_option("--save-state", arguments.save_state, "Save the state at the end, also on SIGTERM")
       ->type_name("FILE");
   command.add_option("--every", arguments.save_every, "Save it every N steps too")->type_name("N");
+  command.add_option("--report", arguments.history.report, "Write a page that shows where time went")
+      ->type_name("FILE.html");
+  command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
+      ->type_name("FILE.json");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   command.add_option("--seed", arguments.seed, "Of the shuffle")->type_name("S")->capture_default_str();
   command.add_option("--text-field", arguments.text_field, "Of a .jsonl line, what holds its text")

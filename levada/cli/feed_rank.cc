@@ -164,11 +164,17 @@ Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std:
   throw;
 }
 
+std::vector<std::pair<std::string, int>> coordinates_of(const Mesh& mesh, int rank) {
+  std::vector<std::pair<std::string, int>> coordinates;
+  for (const auto& axis : mesh.axes()) coordinates.emplace_back(axis.name, mesh.coordinate(rank, axis.name));
+  return coordinates;
+}
+
 report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed fed) {
   const auto stats = feed.stats();
   report::RankReport report;
   report.rank = rank;
-  for (const auto& axis : mesh.axes()) report.coordinates.emplace_back(axis.name, mesh.coordinate(rank, axis.name));
+  report.coordinates = coordinates_of(mesh, rank);
   report.batches = stats.batches;
   report.samples = stats.samples;
   report.bytes = stats.bytes;
@@ -250,6 +256,86 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   return report;
 }
 
+/// One run of the feed, as this rank sees it.
+struct Run {
+  Engine& engine;
+  const Job& job;
+  const FeedArguments& arguments;
+  const Data& data;
+  const TraceLog& log;
+  Clock::time_point begin = Clock::now();
+
+  bool leads() const { return engine.info().rank == 0; }
+  Deadline deadline() const { return Deadline::after(parse_duration(arguments.timeout)); }
+};
+
+struct Gathered {
+  report::FeedReport report;
+  std::vector<Trace> traces;  ///< by rank
+};
+
+/// What all ranks were given and did, on rank 0; empty on others. Collective.
+std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
+  const auto& info = run.engine.info();
+  const auto mine = report::to_json(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
+  const auto told = agree(run.engine, as_bytes(mine), run.deadline(), "gathering the report");
+  std::vector<Trace> traces;
+  if (run.arguments.history.wanted()) traces = gather_traces(run.engine, run.log.trace(), run.deadline());
+  if (!run.leads()) return {};
+  std::vector<report::RankReport> ranks;
+  for (const auto& each : told) ranks.push_back(report::rank_from_json(as_text(each)));
+  return Gathered{
+      job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.first, std::move(ranks)),
+      std::move(traces)};
+}
+
+/// What rank 0 knows by itself when the others cannot be asked; empty on others.
+std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) {
+  if (!run.leads()) return {};
+  const auto& info = run.engine.info();
+  std::vector<report::RankReport> ranks;
+  for (int rank = 0; rank < info.size; ++rank) {
+    ranks.push_back({.rank = rank, .coordinates = coordinates_of(run.job.mesh, rank)});
+  }
+  ranks.front() = rank_report(feed, run.job.mesh, 0, std::move(fed));
+  const FeedEnd end{.cause = FeedEnd::Cause::failed, .step = feed.stats().batches, .message = {}};
+  std::vector<Trace> traces(ranks.size());
+  traces.front() = run.log.trace();
+  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.first, std::move(ranks)),
+                  std::move(traces)};
+}
+
+/// `error`: why the feed failed, if it did.
+void write_files(const Run& run, Gathered gathered, const std::string& error) {
+  report::FeedHistory history{
+      .paths = run.arguments.paths, .traces = std::move(gathered.traces), .edges = {}, .error = error};
+  const auto readers = run.job.readers.of(run.job.mesh, run.engine.info().host_of);
+  for (const auto& rank : gathered.report.ranks) {
+    history.edges.push_back({readers[static_cast<std::size_t>(rank.rank)], rank.rank, rank.bytes});
+  }
+  write_history(run.arguments.history, gathered.report, std::move(history));
+}
+
+/// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
+bool failed_together(const Feed& feed) {
+  return feed.end() && feed.end()->cause == FeedEnd::Cause::failed;
+}
+
+/// Writes what can still be shown of a feed that failed; what goes wrong with that is no more than said.
+void show_failure(const Run& run, const Feed& feed, const Error& error) {
+  if (!run.arguments.history.wanted()) return;
+  Fed fed{.fields = {}, .seconds = std::chrono::duration<double>(Clock::now() - run.begin).count()};
+  try {
+    const bool together = failed_together(feed);
+    auto gathered = together ? gather(run, feed, std::move(fed)) : gather_alone(run, feed, std::move(fed));
+    if (gathered) write_files(run, std::move(*gathered), error.what());
+    // The first rank that ends takes the others with it, so none does before the files are there.
+    if (together) agree(run.engine, {}, run.deadline(), "writing the report");
+  } catch (const Error& second) {
+    if (run.leads()) complain(second.what());
+  }
+}
+
 }  // namespace
 
 Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers) {
@@ -278,23 +364,28 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
                                             const FeedArguments& arguments) {
   const auto& info = engine->info();
   const auto data = open_in_turn(*engine, job, arguments);
-  const auto options = feed_options(arguments, job, data.first);
+  TraceLog log = make_trace_log(info.size);
+  auto options = feed_options(arguments, job, data.first);
+  if (arguments.history.wanted()) options.trace = &log;
   Feed feed(engine, job.mesh, job.layout, data.corpus, options);
   const TerminationWatch watch([&feed] { feed.request_stop(); });
-  const bool leads = info.rank == 0;
+  const Run run{*engine, job, arguments, data, log};
   StateKeeper state(*engine, {arguments.save_state, arguments.save_every, options.timeout},
-                    leads ? data.corpus->cursor(data.first) : Bytes());
-  auto fed = or_abort(
-      *engine, [&] { return take_and_save(feed, arguments, steps_in_all(data, job, arguments), leads, state); },
-      [&] { return feed.end() && feed.end()->cause == FeedEnd::Cause::failed; });
-  const auto mine = report::to_json(rank_report(feed, job.mesh, info.rank, std::move(fed)));
-  const auto gathered = or_abort(*engine, [&] {
-    return agree(*engine, as_bytes(mine), Deadline::after(options.timeout), "gathering the report");
-  });
-  if (info.rank != 0) return {};
-  std::vector<report::RankReport> ranks;
-  for (const auto& each : gathered) ranks.push_back(report::rank_from_json(as_text(each)));
-  return job_report(info, job, arguments, *feed.end(), *data.corpus, data.first, std::move(ranks));
+                    run.leads() ? data.corpus->cursor(data.first) : Bytes());
+  std::optional<Gathered> gathered;
+  try {
+    auto fed = or_abort(
+        *engine, [&] { return take_and_save(feed, arguments, steps_in_all(data, job, arguments), run.leads(), state); },
+        [&] { return failed_together(feed); });
+    gathered = or_abort(*engine, [&] { return gather(run, feed, std::move(fed)); });
+  } catch (const Error& error) {
+    show_failure(run, feed, error);
+    throw;
+  }
+  if (!gathered) return {};
+  auto report = gathered->report;
+  if (arguments.history.wanted()) write_files(run, std::move(*gathered), "");
+  return report;
 }
 
 }  // namespace levada::cli

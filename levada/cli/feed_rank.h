@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
+#include "levada/cli/feed_history.h"
 #include "levada/cli/job.h"
 #include "levada/corpus/corpus.h"
 #include "levada/engine/engine.h"
@@ -38,6 +39,7 @@ struct FeedArguments {
   bool eval = false;
   std::string load_state, save_state;  ///< files; empty: none
   std::int64_t save_every = 0;         ///< steps; 0: at the end alone
+  HistoryFiles history;
   bool json = false;
   /// What the process that started the ranks has read to index the data. Not for users.
   std::uint64_t index_bytes = 0;

@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
+#include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 
@@ -20,6 +22,17 @@ void print(std::string_view text) {
     } else if (errno != EINTR) {
       throw EngineError(fmt::format("cannot write to standard output: {}", std::strerror(errno)));
     }
+  }
+}
+
+void check_writable(std::string_view option, const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    throw InvalidArgument(fmt::format("{} {} is a directory; name a file", option, path));
+  }
+  try {
+    const AtomicFile can_be_written(path);
+  } catch (const SourceError& error) {
+    throw InvalidArgument(fmt::format("{} {}: {}", option, path, error.what()));
   }
 }
 

@@ -100,12 +100,15 @@ class Feed::Impl {
                depth_of(mesh, options)),
         timeout_(options.timeout),
         batch_(options.batch),
-        data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")) {
+        data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")),
+        trace_(options.trace) {
     if (!wiring_.is_reader()) return;
-    reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), options), timeout_);
+    reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), options), timeout_,
+                    trace_);
   }
 
   std::optional<Batch> next() {
+    own_step_.reset();
     while (true) {
       hear_verdicts();
       if (!follower_.end()) reporter_.send(std::nullopt);
@@ -120,6 +123,7 @@ class Feed::Impl {
   void request_stop() { reporter_.send(feed_protocol::Left{wiring_.rank()}); }
 
   void close() {
+    own_step_.reset();
     if (follower_.end()) return stop_reader();
     const auto deadline = Deadline::after(timeout_);
     Channel* const to_lead[] = {&reporter_.channel()};
@@ -190,6 +194,7 @@ class Feed::Impl {
     stats_.samples += samples;
     stats_.bytes += arrival.tensor_bytes;
     stats_.copied_batches += arrival.copied ? 1 : 0;
+    own_step_.emplace(trace_, TraceThread::step, TraceKind::step, step, own_.from);
     return {.step = step,
             .samples = samples,
             .tree = std::move(arrival.tree),
@@ -199,6 +204,8 @@ class Feed::Impl {
   void wait_for_batch() {
     if (!is_reader()) post("waiting for a batch");
     const auto start = Clock::now();
+    const TraceScope scope(trace_, TraceThread::step, follower_.may_take() ? TraceKind::handover : TraceKind::grant,
+                           follower_.step(), waiting_for());
     wait(follower_.may_take(), Deadline::after(timeout_), "the feed");
     stats_.waited += Clock::now() - start;
     if (!is_reader()) post("in its own step");
@@ -241,6 +248,8 @@ class Feed::Impl {
   Duration timeout_;
   std::int64_t batch_;
   std::int64_t data_coordinate_;
+  TraceLog* trace_;
+  std::optional<TraceScope> own_step_;  ///< the caller's, between two calls of next()
   FeedStats stats_;
   std::optional<FeedEnd> end_;
   std::optional<FeedReader> reader_;

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "levada/base/trace.h"
 #include "levada/engine/engine.h"
 #include "levada/feed/protocol.h"
 #include "levada/feed/tail.h"
@@ -29,6 +30,7 @@ struct FeedOptions {
   int depth = 0;
   Duration timeout = std::chrono::seconds(30);  ///< of one wait
   Access access = Access::read_only;
+  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
 };
 
 /// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.

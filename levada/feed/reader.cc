@@ -8,8 +8,9 @@
 
 namespace levada {
 
-FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout)
-    : wiring_(wiring), reporter_(reporter), rounds_(std::move(rounds)), timeout_(timeout) {
+FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout,
+                       TraceLog* trace)
+    : wiring_(wiring), reporter_(reporter), rounds_(std::move(rounds)), timeout_(timeout), trace_(trace) {
   if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
   thread_ = std::thread([this] { run(); });
 }
@@ -61,7 +62,9 @@ bool FeedReader::advance() {
 
 void FeedReader::read_round() {
   post("reading", -1, rounds_.source().activity());
+  sample_memory();
   prepared_ = rounds_.read(round_, [this](std::size_t bytes) { return allocate(bytes); });
+  sample_memory();
   {
     const std::lock_guard lock(stats_mutex_);
     stats_ = rounds_.source().stats();
@@ -102,22 +105,31 @@ void FeedReader::wait() {
   } else if (!reporter_.send(std::nullopt)) {
     room.push_back(&reporter_.channel());
   }
+  int slow = -1;
   if (!prepared_.empty()) {
     Channel* full = full_channel();
     if (full == nullptr) return;  // room was made since
     room.push_back(full);
-    post_full(*full);
+    slow = post_full(*full);
   }
   if (finished()) return;
+  const TraceScope scope(prepared_.empty() ? nullptr : trace_, TraceThread::reader, TraceKind::room, round_, slow);
   wiring_.engine->wait({.take = hear, .publish = room, .stop = &stop_}, Deadline::never());
 }
 
-void FeedReader::post_full(Channel& channel) const {
+int FeedReader::post_full(Channel& channel) const {
   for (const auto& holder : wiring_.engine->holders(channel)) {
     if (holder.not_taken < channel.window()) continue;
-    return post("waiting for room", holder.rank,
-                fmt::format("rank {} has not taken step {}", holder.rank, round_ - channel.window()));
+    post("waiting for room", holder.rank,
+         fmt::format("rank {} has not taken step {}", holder.rank, round_ - channel.window()));
+    return holder.rank;
   }
+  return -1;
+}
+
+void FeedReader::sample_memory() const {
+  if (trace_ == nullptr) return;
+  trace_->add({.step = round_, .time_ns = trace_time(Clock::now()), .bytes = wiring_.engine->memory_in_use()});
 }
 
 Block FeedReader::allocate(std::size_t bytes) {
@@ -131,6 +143,7 @@ Block FeedReader::allocate(std::size_t bytes) {
     }
     const std::string why = explain_full_memory(engine, bytes, "the feed", timeout_, sent);
     post("waiting for memory", -1, why);
+    const TraceScope scope(trace_, TraceThread::reader, TraceKind::memory, round_);
     const Woken woken = engine.wait({.allocate = bytes, .stop = &stop_}, deadline);
     if (woken == Woken::stopped) throw Interrupted{};
     if (woken == Woken::timeout) throw Timeout(why);

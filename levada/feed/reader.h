@@ -12,8 +12,8 @@ namespace levada {
 
 class FeedReader {
  public:
-  /// Starts reading. `wiring` and `reporter` outlive it.
-  FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout);
+  /// Starts reading. `wiring`, `reporter` and `trace`, which may be null, outlive it.
+  FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout, TraceLog* trace);
   /// stop().
   ~FeedReader();
 
@@ -31,10 +31,12 @@ class FeedReader {
   void read_round();
   bool send_round();
   void report(const feed_protocol::Event& event);
-  void post_full(Channel& channel) const;
+  /// Says for which rank this one waits, and which that is.
+  int post_full(Channel& channel) const;
   Block allocate(std::size_t bytes);
   /// The first channel of the prepared round that has no room; null if all have.
   Channel* full_channel() const;
+  void sample_memory() const;
   /// Says for whom this reader waits, and since when.
   void post(std::string_view operation, int waiting_for, std::string_view detail) const;
 
@@ -42,6 +44,7 @@ class FeedReader {
   Reporter& reporter_;
   FeedRounds rounds_;
   Duration timeout_;
+  TraceLog* trace_;
   std::optional<FeedLead> lead_;
   std::vector<FeedRounds::Outgoing> prepared_;
   std::int64_t round_ = 0;  ///< the next one to send

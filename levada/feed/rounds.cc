@@ -58,7 +58,8 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       tail_(options.tail),
       divides_sequences_(levada::divides_sequences(layout, mesh)),
       first_(options.first_sample),
-      steps_(options.steps) {
+      steps_(options.steps),
+      trace_(options.trace) {
   for (const Audience& audience : audiences_of(wiring_.audiences, wiring_.rank())) {
     if (units_.empty() || units_.back().number != audience.unit) {
       units_.push_back(
@@ -114,6 +115,7 @@ bool FeedRounds::is_over(std::int64_t round) {
 }
 
 std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, Memory& memory) {
+  const TraceScope scope(trace_, TraceThread::reader, TraceKind::read, round);
   const auto offset = unit.number * unit_samples_;
   const auto wanted = std::min(unit_samples_, samples_in(round) - offset);
   std::optional<Tree> batch;
@@ -139,6 +141,7 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
 
 void FeedRounds::pack(Unit& unit, std::int64_t round, UnitBatch read, const AllocateBlock& allocate,
                       std::vector<Outgoing>& outgoing) {
+  const TraceScope scope(trace_, TraceThread::reader, TraceKind::pack, round);
   const FlatTree batch = flatten(*read.tree, unit.schema);
   unit.schema = batch.schema;
   read.tree.reset();

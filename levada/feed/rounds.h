@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "levada/base/trace.h"
 #include "levada/feed/wiring.h"
 #include "levada/sources/source.h"
 #include "levada/transfer/outbox.h"
@@ -79,6 +80,7 @@ class FeedRounds {
   bool divides_sequences_;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
+  TraceLog* trace_;
   std::vector<Unit> units_;
   std::optional<FeedEnd> ended_;
 };

@@ -30,11 +30,11 @@ code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", 
 .alert { background: var(--alert-page); color: var(--alert); border: 1px solid currentColor; border-radius: 12px;
   padding: 12px 16px; margin: 16px 0 0; overflow-wrap: anywhere; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); gap: 12px; margin: 18px 0 0; }
-.figures > div { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 11px 13px; }
+.figures > div { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 11px 12px; }
 .figures dt { color: var(--soft); font-size: 13px; }
-.figures dd { margin: 0; font-size: 21px; font-weight: 650; letter-spacing: -.01em; line-height: 1.3;
+.figures dd { margin: 0; font-size: 20px; font-weight: 650; letter-spacing: -.01em; line-height: 1.3;
   font-variant-numeric: tabular-nums; }
-.figures small { font-size: 13px; font-weight: 500; letter-spacing: 0; white-space: nowrap; }
+.figures small { font-size: 12.5px; font-weight: 500; letter-spacing: 0; white-space: nowrap; }
 .figures dd + dd { color: var(--soft); font-size: 13px; font-weight: 400; letter-spacing: 0; line-height: 1.4; }
 .finding { border-left: 4px solid var(--accent); }
 .finding p { margin: 0; font-size: 16px; max-width: 90ch; }

@@ -1,0 +1,67 @@
+#include "levada/cli/feed_history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/atomic_file.h"
+#include "levada/base/error.h"
+#include "levada/cli/command.h"
+#include "levada/engine/collect.h"
+#include "levada/report/history.h"
+#include "levada/report/trace_json.h"
+
+namespace levada::cli {
+namespace {
+
+constexpr std::string_view gathering = "gathering what ranks did";
+
+void write_file(std::string_view what, const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(as_bytes(text));
+  file.sync();
+  file.publish();
+  complain(fmt::format("the {} is in {}", what, path));
+}
+
+}  // namespace
+
+void check(const HistoryFiles& files) {
+  if (files.wanted() && files.report == files.trace) {
+    throw InvalidArgument(fmt::format("--report and --trace both name {}", files.report));
+  }
+  if (!files.report.empty()) check_writable("--report", files.report);
+  if (!files.trace.empty()) check_writable("--trace", files.trace);
+}
+
+TraceLog make_trace_log(int ranks) {
+  constexpr std::size_t of_a_rank = 200'000, of_all = 1'000'000;
+  return TraceLog(std::min(of_a_rank, of_all / static_cast<std::size_t>(ranks)));
+}
+
+std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline) {
+  const auto& info = engine.info();
+  if (info.rank != 0) {
+    const auto channel = engine.open(info.rank, {0}, 1);
+    const Bytes bytes = encode(mine);
+    Block block = allocate(engine, bytes.size(), deadline, gathering);
+    std::copy(bytes.begin(), bytes.end(), block.memory().begin());
+    publish(engine, *channel, std::move(block), bytes.size(), deadline, gathering);
+    return {};
+  }
+  std::vector<Trace> traces = {mine};
+  for (int rank = 1; rank < info.size; ++rank) {
+    const auto channel = engine.open(rank, {0}, 1);
+    const auto lease = take(engine, *channel, deadline, gathering);
+    traces.push_back(lease ? decode_trace(lease->bytes) : Trace{});
+  }
+  return traces;
+}
+
+void write_history(const HistoryFiles& files, const report::FeedReport& report, report::FeedHistory history) {
+  history.traces = report::explain_waits(std::move(history.traces));
+  if (!files.report.empty()) write_file("report", files.report, report::feed_page(report, history));
+  if (!files.trace.empty()) write_file("trace", files.trace, report::trace_json(report, history.traces));
+}
+
+}  // namespace levada::cli

@@ -1,0 +1,34 @@
+// What happened in a feed, for `--report` and `--trace`: gathered from the ranks, written to files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/base/trace.h"
+#include "levada/engine/engine.h"
+#include "levada/report/feed_html.h"
+
+namespace levada::cli {
+
+struct HistoryFiles {
+  std::string report;  ///< a page; empty: none
+  std::string trace;   ///< for Perfetto; empty: none
+
+  bool wanted() const { return !report.empty() || !trace.empty(); }
+};
+
+/// Throws InvalidArgument, naming the option, where a file cannot be written. Leaves no file.
+void check(const HistoryFiles& files);
+
+/// Bounded so that rank 0 can hold those of all ranks.
+TraceLog make_trace_log(int ranks);
+
+/// All ranks' traces, by rank, on rank 0; none on others. Collective.
+std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline);
+
+/// Writes the files that are wanted, each whole or not at all, and says so on standard error. `history` has traces as
+/// they were recorded. Throws SourceError.
+void write_history(const HistoryFiles& files, const report::FeedReport& report, report::FeedHistory history);
+
+}  // namespace levada::cli

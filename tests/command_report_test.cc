@@ -1,0 +1,136 @@
+// `levada feed --report` and `--trace`: the files that they leave, also when the feed fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "command_run.h"
+
+namespace levada::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+const std::string& corpus() {
+  static const std::string path = make_corpus("report.jsonl", 200);
+  return path;
+}
+
+std::vector<std::string> feed_arguments(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"feed", corpus(), "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "64"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::string fresh(const std::string& name) {
+  return scratch() + "/" + name;
+}
+
+TEST(CommandReport, SaysTheSameWithAndWithoutIt) {
+  const auto page = fresh("same.html");
+  const auto plain = Json::parse(run(feed_arguments({"--steps", "5", "--json"})).out);
+  const auto outcome = run(feed_arguments({"--steps", "5", "--json", "--report", page}));
+  EXPECT_EQ(outcome.err, "levada: the report is in " + page + "\n");
+  auto with = Json::parse(outcome.out);
+  for (std::size_t rank = 0; rank < 4; ++rank) EXPECT_EQ(with["ranks"][rank]["fields"], plain["ranks"][rank]["fields"]);
+  EXPECT_THAT(text_of(page), ::testing::StartsWith("<!DOCTYPE html>"));
+}
+
+TEST(CommandReport, RecordsThreadsAsItDoesProcesses) {
+  for (const char* engine : {"inproc", "shm"}) {
+    const auto path = fresh(std::string(engine) + ".json");
+    EXPECT_EQ(run(feed_arguments({"--steps", "7", "--engine", engine, "--trace", path})).status, 0);
+    int steps = 0;
+    bool arrows = false, memory = false;
+    const auto trace = Json::parse(text_of(path));
+    for (const auto& event : trace.at("traceEvents")) {
+      steps += event.at("name") == "own step" ? 1 : 0;
+      arrows = arrows || event.at("ph") == "f";
+      memory = memory || event.at("ph") == "C";
+    }
+    EXPECT_EQ(steps, 4 * 7) << engine;
+    EXPECT_TRUE(arrows && memory) << engine;
+  }
+}
+
+TEST(CommandReport, RefusesAFileThatCannotBeWrittenBeforeAnythingStarts) {
+  const auto refused = [](const std::vector<std::string>& more, const std::string& words) {
+    const auto outcome = run(feed_arguments(more));
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  };
+  refused({"--report", scratch()}, "--report " + scratch() + " is a directory");
+  refused({"--trace", fresh("nowhere/trace.json")}, "--trace");
+  refused({"--report", fresh("one"), "--trace", fresh("one")}, "both name");
+  EXPECT_FALSE(std::filesystem::exists(fresh("one")));
+}
+
+TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
+  const auto path = make_corpus("breaks.jsonl", 2000);
+  const auto page = fresh("breaks.html");
+  Command command({"feed", path, "--mesh", "tp=2", "--batch", "2", "--seq", "64", "--epochs", "0", "--steps",
+                   "100000000", "--compute-ms", "1", "--report", page});
+  ASSERT_EQ(command.wait_for_ranks(2).size(), 2u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  const auto outcome = command.wait();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("levada: the report is in " + page));
+  const auto text = text_of(page);
+  EXPECT_THAT(text, HasSubstr("<b>The feed failed.</b> rank 0 could not read step"));
+  EXPECT_THAT(text, HasSubstr("breaks.jsonl"));
+  EXPECT_THAT(text, HasSubstr("<div class=\"lane\" data-rank=\"1\""));
+}
+
+TEST(CommandReport, ShowsWhatRankZeroKnowsWhenARankIsLost) {
+  const auto page = fresh("lost.html");
+  Command command(
+      feed_arguments({"--epochs", "0", "--steps", "100000000", "--compute-ms", "1", "--report", page, "--json"}));
+  const auto ranks = command.wait_for_ranks(4);
+  ASSERT_EQ(ranks.size(), 4u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  ::kill(ranks.at(3), SIGKILL);
+  const auto outcome = command.wait();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("rank 3 was lost"));
+  EXPECT_EQ(outcome.out, "");
+  const auto text = text_of(page);
+  EXPECT_THAT(text, HasSubstr("<b>The feed failed.</b>"));
+  EXPECT_THAT(text, HasSubstr("<div class=\"lane\" data-rank=\"0\""));
+  EXPECT_THAT(text, HasSubstr("Of 3 ranks nothing was recorded, or it was lost."));
+  EXPECT_TRUE(gone(ranks));
+}
+
+TEST(CommandReport, IsWrittenByRankZeroOfALaunchedJob) {
+  const auto page = fresh("launched.html");
+  const auto place = [](int rank) {
+    return Variables{{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29577"}};
+  };
+  const std::vector<std::string> arguments = {"feed",  corpus(), "--mesh",  "dp=2", "--batch",  "2",
+                                              "--seq", "64",     "--steps", "3",    "--report", page};
+  Command first(arguments, place(0)), second(arguments, place(1));
+  const auto zero = first.wait(), one = second.wait();
+  EXPECT_EQ(zero.status, 0) << zero.err;
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_THAT(zero.err, HasSubstr("the report is in"));
+  EXPECT_EQ(one.err, "");
+  EXPECT_THAT(text_of(page), HasSubstr("<div class=\"lane\" data-rank=\"1\""));
+}
+
+}  // namespace
+}  // namespace levada::test
