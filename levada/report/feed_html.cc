@@ -141,7 +141,7 @@ std::string lanes_section(const FeedReport& report, const Timeline& timeline, Tr
     return section(
         "waits", "Where each rank's time went",
         "Time goes from left to right. Colour is time in which a rank waited for its next batch, and shows what "
-        "its reader did meanwhile; the pale rest is the rank's own step. At the end: the share it waited.",
+        "the reader it was for did meanwhile; the pale rest is the rank's own step. At the end: the share it waited.",
         body);
   }
   return section(
@@ -228,16 +228,17 @@ int most_waited_for(const std::vector<Trace>& traces, TraceKind kind) {
 
 /// While what, and what may help.
 std::string advice(TraceKind kind, int other) {
-  const auto reader = other < 0 ? std::string("their reader") : fmt::format("rank {}", other);
+  const auto reader = other < 0 ? std::string("a reader") : fmt::format("rank {}", other);
   switch (kind) {
-    case TraceKind::read: return reader + " was reading storage: faster storage or more readers (--readers) would help";
-    case TraceKind::pack: return reader + " was packing messages: more readers (--readers dp) would share that work";
+    case TraceKind::read: return reader + " was reading storage: faster storage or more readers would help";
+    case TraceKind::pack: return reader + " was packing messages: more readers would share that work";
     case TraceKind::room:
       return (other < 0 ? std::string("some rank") : reader) +
              " had not taken what it was sent: the slowest rank sets the pace, and data does not";
     case TraceKind::memory:
       return reader + " waited for memory: batches are held for long, or there is little (levada doctor shows limits)";
-    case TraceKind::grant: return "another reader was behind: the slowest reader sets the pace";
+    case TraceKind::grant:
+      return "the word that all readers were ready was under way: steps are so short that this shows";
     case TraceKind::handover:
     case TraceKind::step: break;
   }

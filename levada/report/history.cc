@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <tuple>
 
@@ -23,8 +24,9 @@ TraceSpan part_of(TraceSpan span, std::int64_t begin, std::int64_t end) {
   return span;
 }
 
-/// Appends the pieces of `wait`. `sender`: innermost() spans of the one it is for.
-void cut_wait(const TraceSpan& wait, const std::vector<TraceSpan>& sender, std::vector<TraceSpan>& pieces) {
+/// Appends the pieces of `wait`. `sender`: innermost() spans of the one it was for.
+void cut_wait(const TraceSpan& wait, int sender_rank, const std::vector<TraceSpan>& sender,
+              std::vector<TraceSpan>& pieces) {
   const auto append = [&](std::int64_t begin, std::int64_t end, TraceKind kind, int other) {
     if (begin >= end) return;
     auto piece = part_of(wait, begin, end);
@@ -37,11 +39,26 @@ void cut_wait(const TraceSpan& wait, const std::vector<TraceSpan>& sender, std::
                                      [&](const TraceSpan& span) { return span.end_ns() <= wait.begin_ns; });
   for (; reason != sender.end() && reason->begin_ns < wait.end_ns(); ++reason) {
     const auto part = part_of(*reason, at, wait.end_ns());
-    append(at, part.begin_ns, TraceKind::handover, wait.other);
-    append(part.begin_ns, part.end_ns(), reason->kind, reason->kind == TraceKind::room ? reason->other : wait.other);
+    append(at, part.begin_ns, wait.kind, sender_rank);
+    append(part.begin_ns, part.end_ns(), reason->kind, reason->kind == TraceKind::room ? reason->other : sender_rank);
     at = std::max(at, part.end_ns());
   }
-  append(at, wait.end_ns(), TraceKind::handover, wait.other);
+  append(at, wait.end_ns(), wait.kind, sender_rank);
+}
+
+/// The reader that was the last to have made its messages of a step: leave to use it waits for that one.
+std::map<std::int64_t, int> slowest_readers(const std::vector<std::vector<TraceSpan>>& readers) {
+  std::map<std::int64_t, std::pair<std::int64_t, int>> last;
+  for (std::size_t rank = 0; rank < readers.size(); ++rank) {
+    for (const TraceSpan& span : readers[rank]) {
+      if (span.kind != TraceKind::pack) continue;
+      auto& known = last[span.step];
+      known = std::max(known, {span.end_ns(), static_cast<int>(rank)});
+    }
+  }
+  std::map<std::int64_t, int> slowest;
+  for (const auto& [step, end] : last) slowest[step] = end.second;
+  return slowest;
 }
 
 /// Adds the span to the parts of the time from `begin` on that it lies in, each `width` long.
@@ -75,7 +92,7 @@ std::string_view describe(TraceKind kind) {
   switch (kind) {
     case TraceKind::step: return "own step";
     case TraceKind::handover: return "handing over";
-    case TraceKind::grant: return "another reader is behind";
+    case TraceKind::grant: return "the lead's word";
     case TraceKind::read: return "reading storage";
     case TraceKind::pack: return "packing";
     case TraceKind::room: return "a slower rank has not taken";
@@ -118,12 +135,18 @@ std::vector<Trace> explain_waits(std::vector<Trace> traces) {
     trace.thin(stride);
     readers.push_back(innermost(spans_of(trace, TraceThread::reader)));
   }
+  const auto slowest = slowest_readers(readers);
+  const auto sender_of = [&](const TraceSpan& wait) {
+    if (wait.kind == TraceKind::handover) return wait.other;
+    const auto found = wait.kind == TraceKind::grant ? slowest.find(wait.step) : slowest.end();
+    return found == slowest.end() ? -1 : found->second;
+  };
   for (Trace& trace : traces) {
     std::vector<TraceSpan> explained;
     for (const TraceSpan& span : trace.spans) {
-      const auto sender = static_cast<std::size_t>(span.other);
-      const bool known = span.kind == TraceKind::handover && span.other >= 0 && sender < readers.size();
-      if (known) cut_wait(span, readers[sender], explained);
+      const int sender = sender_of(span);
+      const bool known = sender >= 0 && static_cast<std::size_t>(sender) < readers.size();
+      if (known) cut_wait(span, sender, readers[static_cast<std::size_t>(sender)], explained);
       else explained.push_back(span);
     }
     trace.spans = std::move(explained);

@@ -18,7 +18,8 @@ std::vector<TraceSpan> innermost(std::vector<TraceSpan> spans);
 
 /// The traces of all ranks, by rank, with each wait for a message cut where its sender (`other`) turned from one thing
 /// to another: a piece has the kind of what the sender did (read, pack, room, memory) and, for `room`, the rank that
-/// the sender waited for. What the sender's trace does not explain stays `handover`. All are thinned to the widest
+/// the sender waited for. A wait for the word that a step may be used is for the reader that was last to have it ready.
+/// What the sender's trace does not explain stays as it was. All are thinned to the widest
 /// stride among them first, so that a wait and its reason are there together.
 std::vector<Trace> explain_waits(std::vector<Trace> traces);
 

@@ -69,6 +69,17 @@ TEST(ExplainWaits, CutsAWaitWhereItsReaderTurnedToAnotherThing) {
                           Piece{TraceKind::room, 60, 90, 3}, Piece{TraceKind::handover, 90, 100, 0}));
 }
 
+TEST(ExplainWaits, LaysAWaitForTheWordAtTheDoorOfTheSlowestReader) {
+  const auto fast =
+      trace_of({reads(TraceKind::read, 0, 10), reads(TraceKind::pack, 10, 15), steps(TraceKind::grant, 0, 50, 0)});
+  const auto slow = trace_of({reads(TraceKind::read, 0, 40), reads(TraceKind::pack, 40, 45)});
+  const auto explained = explain_waits({fast, slow});
+  EXPECT_THAT(pieces(explained[0].spans),
+              ElementsAre(Piece{TraceKind::read, 0, 10, -1}, Piece{TraceKind::pack, 10, 15, -1},
+                          Piece{TraceKind::read, 0, 40, 1}, Piece{TraceKind::pack, 40, 45, 1},
+                          Piece{TraceKind::grant, 45, 50, 1}));
+}
+
 TEST(ExplainWaits, LeavesAWaitForARankThatIsNotThere) {
   const auto rank = trace_of({steps(TraceKind::handover, 0, 10, 7), steps(TraceKind::handover, 10, 20)});
   EXPECT_EQ(explain_waits({rank})[0], rank);
