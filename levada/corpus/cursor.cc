@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <string_view>
+
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 
@@ -23,9 +26,11 @@ Bytes order_bytes(const Order& order) {
 
 Order read_order(ByteReader& in) {
   Order order(in.get_count(8));
+  std::set<std::string_view> names;
   for (auto& [name, value] : order) {
     name = in.get_string();
     value = in.get_string();
+    if (!names.insert(name).second) in.fail("a property that stands there twice");
   }
   return order;
 }

@@ -42,6 +42,11 @@ TEST(Cursor, RefusesBytesThatAreDamaged) {
   EXPECT_THROW(Cursor::decode(longer), CorruptMessage);
 }
 
+TEST(Cursor, RefusesAnOrderThatNamesAPropertyTwice) {
+  const Cursor cursor{.corpus = "digest", .order = {{"sequence", "8"}, {"sequence", "9"}}, .next = 3};
+  EXPECT_THROW(static_cast<void>(Cursor::decode(cursor.encode())), CorruptMessage);
+}
+
 TEST(Cursor, NamesEveryDifference) {
   auto other = some_cursor();
   other.corpus = "efgh";

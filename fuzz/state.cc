@@ -1,0 +1,33 @@
+// Any bytes as a saved state: they are refused as CorruptMessage or Unsupported, or give a cursor that comes back as it
+// was from its own bytes. Each input is tried as it is, and with the check sum that it would have to carry.
+#include <cstdint>
+#include <cstdlib>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/corpus/cursor.h"
+
+namespace {
+
+void decode(levada::ByteView bytes) {
+  try {
+    const auto cursor = levada::Cursor::decode(bytes);
+    const auto again = levada::Cursor::decode(cursor.encode());
+    if (again.next != cursor.next || again.corpus != cursor.corpus || again.order != cursor.order) std::abort();
+    again.expect_same(cursor);
+  } catch (const levada::CorruptMessage&) {
+  } catch (const levada::Unsupported&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const levada::ByteView bytes(reinterpret_cast<const std::byte*>(data), size);
+  decode(bytes);
+  levada::ByteWriter whole;
+  for (const std::byte byte : bytes) whole.put(byte);
+  whole.put(levada::hash64(bytes));
+  decode(whole.view());
+  return 0;
+}
