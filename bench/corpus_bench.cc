@@ -21,7 +21,8 @@ class TextFile {
     std::ofstream out(path_);
     while (out.tellp() < std::streamoff{64} << 20) {
       out << R"({"text":")";
-      for (auto lines = std::exp2(random() % 100 / 10.0); lines > 0; --lines) out << std::string(40, 'x') << "\\n";
+      for (auto lines = std::exp2(static_cast<double>(random() % 100) / 10.0); lines > 0; --lines)
+        out << std::string(40, 'x') << "\\n";
       out << "\"}\n";
     }
   }
@@ -69,7 +70,8 @@ void whole_corpus(benchmark::State& state, Packing packing, std::optional<std::u
 void pack_lengths(benchmark::State& state) {
   std::mt19937 random(1);
   std::vector<std::int64_t> lengths(1'000'000);
-  for (auto& length : lengths) length = 1 + static_cast<std::int64_t>(std::exp2(4 + random() % 1000 / 100.0));
+  for (auto& length : lengths)
+    length = 1 + static_cast<std::int64_t>(std::exp2(4 + static_cast<double>(random() % 1000) / 100.0));
   for (auto _ : state) {
     const levada::PackedOrder order(
         static_cast<std::int64_t>(lengths.size()),
