@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -238,8 +239,7 @@ class Bench {
 
 double percentile(std::vector<double> values, double part) {
   std::ranges::sort(values);
-  const auto at = static_cast<std::size_t>(part * static_cast<double>(values.size() - 1) + 0.5);
-  return values[at];
+  return values[static_cast<std::size_t>(std::llround(part * static_cast<double>(values.size() - 1)))];
 }
 
 struct RankReport {

@@ -35,6 +35,7 @@ TEST(CopyPayload, TakesNothingFromNowhere) {
 TEST(CopyPayload, IsCountedFromEveryThread) {
   const auto before = copied_bytes();
   std::vector<std::jthread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {
       std::array<std::byte, 8> from{};
