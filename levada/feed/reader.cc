@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 
 #include "levada/engine/collect.h"
 
@@ -78,7 +79,10 @@ bool FeedReader::send_round() {
   // All audiences or none, so that a round that has reached one has reached all: they stop at the same step.
   if (full_channel() != nullptr) return false;
   Engine& engine = *wiring_.engine;
-  for (auto& [channel, packed] : prepared_) engine.try_publish(*channel, packed.block, packed.bytes);
+  // This rank's own audience, which need not be woken up, comes early in the list: the others first.
+  for (auto& [channel, packed] : std::views::reverse(prepared_)) {
+    engine.try_publish(*channel, packed.block, packed.bytes);
+  }
   prepared_.clear();
   report(feed_protocol::Ready{wiring_.reader_index(), ++round_});
   return true;
