@@ -73,7 +73,7 @@ void check_count(std::string_view option, std::int64_t value, std::int64_t large
 
 Mesh mesh_of(const std::string& text, std::optional<int> world_size) {
   if (text.empty()) return world_size.value_or(1) == 1 ? Mesh() : Mesh({{"dp", *world_size}});
-  const auto mesh = Mesh::parse(text);
+  auto mesh = Mesh::parse(text);
   if (world_size && mesh.size() != *world_size) {
     throw InvalidArgument(
         fmt::format("the mesh {} has {} ranks, but this job has {}; give a mesh whose sizes multiply to {}",
