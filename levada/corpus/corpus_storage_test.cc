@@ -30,8 +30,7 @@ std::string some_lines(unsigned seed) {
 }
 
 /// Two files in memory, what happens before each of their reads, and how long reads are.
-Corpus open_with(CorpusOptions options,
-                 const std::function<void(const std::string&, std::uint64_t)>& before_read = {},
+Corpus open_with(CorpusOptions options, const std::function<void(const std::string&, std::uint64_t)>& before_read = {},
                  std::size_t most_at_once = SIZE_MAX) {
   options.cache = false;
   options.open = [=](const std::string& path) {

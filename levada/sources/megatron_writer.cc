@@ -22,7 +22,8 @@ bool is_there(const std::string& path) {
 void check_absent(const MegatronPaths& paths) {
   for (const auto& path : {paths.bin, paths.idx}) {
     if (is_there(path))
-      throw InvalidArgument(fmt::format("{} is there already: choose to overwrite it, or another name", path));
+      throw InvalidArgument(
+          fmt::format("{} is there already: give another name, or let it be replaced (--overwrite)", path));
   }
 }
 

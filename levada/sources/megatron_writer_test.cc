@@ -116,7 +116,8 @@ TEST(MegatronWriter, LeavesWhatIsThereAloneUnlessToldOtherwise) {
   for (const std::string name : {"a.bin", "a.idx"}) {
     dir.write(name, "before");
     EXPECT_EQ(fault_of([&] { MegatronWriter(dir.file("a"), {}); }),
-              "InvalidArgument: " + dir.file(name) + " is there already: choose to overwrite it, or another name");
+              "InvalidArgument: " + dir.file(name) +
+                  " is there already: give another name, or let it be replaced (--overwrite)");
     EXPECT_THAT(names_in(dir), ElementsAre(name));
     MegatronWriter writer(dir.file("a"), {.overwrite = true});
     write_some(writer);
