@@ -95,7 +95,7 @@ std::int64_t blocks_alike(const std::vector<std::int64_t>& quotas, const std::ve
 
 }  // namespace
 
-Mix::Mix(std::vector<MixPart> parts, std::uint64_t seed) : seed_(seed) {
+Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
   check(parts);
   std::vector<std::int64_t> left, before(parts.size());
   for (const auto& part : parts) left.push_back(part.most.value_or(unlimited));

@@ -34,7 +34,7 @@ class Mix {
 
   /// Throws InvalidArgument for parts that cannot be mixed: shares that are no positive numbers, or too small for a
   /// slot of a block.
-  Mix(std::vector<MixPart> parts, std::uint64_t seed);
+  Mix(const std::vector<MixPart>& parts, std::uint64_t seed);
 
   /// Samples in all; empty without end.
   std::optional<std::int64_t> size() const { return size_; }
