@@ -14,7 +14,7 @@ struct Failed {
   std::string message;
 };
 
-Failed describe(std::exception_ptr error) {
+Failed describe(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const EngineError& e) {
@@ -43,7 +43,7 @@ void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& bod
   std::mutex mutex;
   std::vector<Failed> failures;  // in the order of time
   std::string echo;
-  const auto run_one = [&](std::shared_ptr<Engine> engine) {
+  const auto run_one = [&](const std::shared_ptr<Engine>& engine) {
     try {
       body(engine);
     } catch (...) {
