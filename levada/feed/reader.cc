@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 
 #include "levada/engine/collect.h"
 
@@ -80,8 +79,8 @@ bool FeedReader::send_round() {
   if (full_channel() != nullptr) return false;
   Engine& engine = *wiring_.engine;
   // This rank's own audience, which need not be woken up, comes early in the list: the others first.
-  for (auto& [channel, packed] : std::views::reverse(prepared_)) {
-    engine.try_publish(*channel, packed.block, packed.bytes);
+  for (auto outgoing = prepared_.rbegin(); outgoing != prepared_.rend(); ++outgoing) {
+    engine.try_publish(*outgoing->channel, outgoing->packed.block, outgoing->packed.bytes);
   }
   prepared_.clear();
   report(feed_protocol::Ready{wiring_.reader_index(), ++round_});

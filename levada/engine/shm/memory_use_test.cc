@@ -136,8 +136,7 @@ TEST(Memory, FitsIntoALimitedAddressSpaceAndFileSize) {
 }
 
 TEST(Memory, OfALeaseOutlivesBothEnds) {
-  const auto body = [](const std::shared_ptr<Engine>& passed) {
-    auto engine = passed;
+  const auto body = [](std::shared_ptr<Engine> engine) {
     auto channel = engine->open(0, {0, 1}, 2);
     if (engine->info().rank == 0) {
       Block block = allocate(*engine, 5000, soon(), "test");

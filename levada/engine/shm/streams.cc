@@ -277,7 +277,7 @@ std::shared_ptr<Stream> Member::open(Group& group, std::uint64_t key, int from, 
   const std::lock_guard lock(mutex_);
   look(group);
   check_cause(group);
-  const auto stream = stream_of(key);
+  auto stream = stream_of(key);
   stream->opened = true;
   stream->groups = group.keys;
   stream->from = from;
