@@ -135,7 +135,7 @@ TEST(CommandFault, EndsALaunchedJobWhoseOtherRankIsKilled) {
     arguments.insert(arguments.end(), {"--save-state", state, "--every", "1"});
     Command first(arguments, place(0));
     Command second(arguments, place(1));
-    while (!std::filesystem::exists(state)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ASSERT_TRUE(wait_for_file(state));
     (killed == 0 ? first : second).signal(SIGKILL);
     const auto begin = Clock::now();
     const auto outcome = (killed == 0 ? second : first).wait();

@@ -82,11 +82,11 @@ TEST(CommandReport, RefusesAFileThatCannotBeWrittenBeforeAnythingStarts) {
 
 TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
   const auto path = make_corpus("breaks.jsonl", 2000);
-  const auto page = fresh("breaks.html");
-  Command command({"feed", path, "--mesh", "tp=2", "--batch", "2", "--seq", "64", "--epochs", "0", "--steps",
-                   "100000000", "--compute-ms", "1", "--report", page});
-  ASSERT_EQ(command.wait_for_ranks(2).size(), 2u);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto page = fresh("breaks.html"), state = fresh("breaks.state");
+  Command command({"feed",         path,  "--mesh",  "tp=2",      "--batch",      "2", "--seq",    "64",
+                   "--epochs",     "0",   "--steps", "100000000", "--compute-ms", "1", "--report", page,
+                   "--save-state", state, "--every", "1"});
+  ASSERT_TRUE(wait_for_file(state));
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   const auto outcome = command.wait();
   EXPECT_EQ(outcome.status, 1);
@@ -98,12 +98,12 @@ TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
 }
 
 TEST(CommandReport, ShowsWhatRankZeroKnowsWhenARankIsLost) {
-  const auto page = fresh("lost.html");
-  Command command(
-      feed_arguments({"--epochs", "0", "--steps", "100000000", "--compute-ms", "1", "--report", page, "--json"}));
+  const auto page = fresh("lost.html"), state = fresh("lost.state");
+  Command command(feed_arguments({"--epochs", "0", "--steps", "100000000", "--compute-ms", "1", "--report", page,
+                                  "--save-state", state, "--every", "1", "--json"}));
+  ASSERT_TRUE(wait_for_file(state));
   const auto ranks = command.wait_for_ranks(4);
   ASSERT_EQ(ranks.size(), 4u);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ::kill(ranks.at(3), SIGKILL);
   const auto outcome = command.wait();
   EXPECT_EQ(outcome.status, 1);

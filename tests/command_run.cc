@@ -162,6 +162,14 @@ Outcome Command::wait() {
   return {code, read_file(out_path_), read_file(err_path_)};
 }
 
+bool wait_for_file(const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!std::filesystem::exists(path) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return std::filesystem::exists(path);
+}
+
 Outcome run(const std::vector<std::string>& arguments, const Variables& variables) {
   return Command(arguments, variables).wait();
 }

@@ -45,6 +45,10 @@ class Command {
   std::string err_path_;
 };
 
+/// Waits until there is such a file, for a long time at most; whether there is. A feed with --save-state and --every 1
+/// is under way once its state is there.
+bool wait_for_file(const std::string& path);
+
 Outcome run(const std::vector<std::string>& arguments, const Variables& variables = {});
 
 /// Whether all of these processes are gone, or will be within two seconds.

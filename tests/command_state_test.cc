@@ -116,7 +116,7 @@ TEST(CommandState, EverySoOftenSurvivesAKill) {
   const auto file = state("every");
   Command command({"feed", corpus(), "--seq", "64", "--mesh", "dp=2", "--batch", "1", "--epochs", "0", "--steps",
                    "100000000", "--compute-ms", "1", "--save-state", file, "--every", "2", "--json"});
-  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(wait_for_file(file));
   command.signal(SIGKILL);
   command.wait();
   const auto rest = feed_json({"--mesh", "dp=2", "--batch", "1", "--load-state", file});
