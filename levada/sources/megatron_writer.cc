@@ -30,7 +30,7 @@ void check_absent(const MegatronPaths& paths) {
 MegatronPaths check(const std::string& path, const MegatronWriterOptions& options) {
   const bool is_integer = options.dtype.code <= dtypes::uint8.code && megatron_code(options.dtype);
   if (!is_integer) throw InvalidArgument(fmt::format("{} cannot number tokens in a .bin", options.dtype.name()));
-  const auto paths = MegatronPaths::of(path);
+  auto paths = MegatronPaths::of(path);
   if (paths.bin == ".bin" || paths.bin.ends_with("/.bin")) {
     throw InvalidArgument(fmt::format("\"{}\" names no data set: choose a name in a folder", path));
   }

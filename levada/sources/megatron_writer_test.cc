@@ -89,7 +89,7 @@ TEST(MegatronWriter, RefusesTokensThatDoNotFit) {
     MegatronWriter writer(dir.file("a"), {.dtype = dtype});
     const auto append = [&](std::int64_t token) { writer.append(std::span(&token, 1)); };
     append(most);
-    EXPECT_EQ(fault_of([&] { append(most + 1); }),
+    EXPECT_EQ(fault_of([&, largest = most] { append(largest + 1); }),
               "InvalidArgument: token " + std::to_string(most + 1) + " does not fit in " + dtype.name());
     EXPECT_THAT(fault_of([&] { append(-1); }), HasSubstr("token -1 does not fit"));
   }
