@@ -89,7 +89,7 @@ void bench_rank(const std::shared_ptr<Engine>& engine, const bench::FanOut& oper
   print(arguments.json ? to_json(operation, arguments, result) : to_text(operation, arguments, result));
 }
 
-int run_bench(BenchArguments arguments, const bench::FanOut& operation, const std::vector<std::string>& command_line) {
+int run_bench(BenchArguments arguments, const bench::FanOut& operation, const Chosen& chosen) {
   check(arguments);
   if (launch::detect([](const char* name) -> const char* { return std::getenv(name); })) {
     const auto engine = launch::join({.engine = arguments.engine});
@@ -102,7 +102,7 @@ int run_bench(BenchArguments arguments, const bench::FanOut& operation, const st
                       [&](const std::shared_ptr<Engine>& engine) { bench_rank(engine, operation, arguments); });
     return 0;
   }
-  const auto result = launch::run_local(arguments.ranks, command_line);
+  const auto result = launch::run_local(arguments.ranks, chosen.arguments, chosen.ranks);
   if (!result.message.empty()) complain(result.message);
   return result.exit_status;
 }
@@ -123,7 +123,7 @@ void add_operation(CLI::App& bench, Chosen& chosen, const bench::FanOut& operati
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
   command->callback([arguments, operation, &chosen] {
-    chosen.action = [arguments, operation, &chosen] { return run_bench(*arguments, operation, chosen.arguments); };
+    chosen.action = [arguments, operation, &chosen] { return run_bench(*arguments, operation, chosen); };
   });
 }
 

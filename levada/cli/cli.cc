@@ -135,11 +135,14 @@ int run_arguments(Chosen chosen) {
 
 }  // namespace
 
-int run(int argc, const char* const* argv) {
+int run(int argc, const char* const* argv, const std::vector<std::string>& self) {
   constexpr int output_closed = 128 + SIGPIPE;
   try {
     if (!in_job()) end_on_signals();
-    return run_arguments({.action = {}, .arguments = {argv + std::min(argc, 1), argv + argc}});
+    launch::LocalOptions ranks;
+    if (!self.empty()) ranks = {.program = self.front(), .leading = {self.begin() + 1, self.end()}};
+    return run_arguments(
+        {.action = {}, .arguments = {argv + std::min(argc, 1), argv + argc}, .ranks = std::move(ranks)});
   } catch (const OutputClosed&) {
     std::signal(SIGPIPE, SIG_DFL);
     std::raise(SIGPIPE);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "levada/launch/launch.h"
 #include "levada/report/style.h"
 
 namespace levada::cli {
@@ -16,6 +17,7 @@ namespace levada::cli {
 struct Chosen {
   std::function<int()> action;
   std::vector<std::string> arguments;  ///< the whole command line after the program's name
+  launch::LocalOptions ranks = {};     ///< how this very command is started as a rank
 };
 
 void add_feed(CLI::App& app, Chosen& chosen);

@@ -99,6 +99,7 @@ class Feed::Impl {
         inbox_(wiring_.engine, wiring_.data[static_cast<std::size_t>(wiring_.own_audience())], options.access,
                depth_of(mesh, options)),
         timeout_(options.timeout),
+        poll_(options.poll),
         batch_(options.batch),
         data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")),
         trace_(options.trace) {
@@ -221,8 +222,17 @@ class Feed::Impl {
   void wait(bool for_batch, Deadline deadline, std::string_view what) {
     const std::array<Channel*, 2> channels = {wiring_.verdicts.get(), &inbox_.channel()};
     const bool both = for_batch && !wiring_.engine->ended(inbox_.channel());
-    if (wiring_.engine->wait({.take = std::span(channels.data(), both ? 2 : 1)}, deadline) != Woken::timeout) return;
-    throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
+    while (!wait_a_while({.take = std::span(channels.data(), both ? 2 : 1)}, deadline)) {
+      if (deadline.expired()) throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
+      if (poll_) poll_();
+    }
+  }
+
+  /// Until the deadline or, where there is somebody to poll, for a moment; whether there is something.
+  bool wait_a_while(const WaitFor& conditions, Deadline deadline) {
+    constexpr Duration moment = std::chrono::milliseconds(50);
+    const auto until = poll_ ? Deadline::after(std::min(moment, deadline.remaining())) : deadline;
+    return wiring_.engine->wait(conditions, until) != Woken::timeout;
   }
 
   bool lead_is_gone() { return wiring_.engine->ended(*wiring_.verdicts); }
@@ -246,6 +256,7 @@ class Feed::Impl {
   const Audience& own_;
   Inbox inbox_;
   Duration timeout_;
+  std::function<void()> poll_;
   std::int64_t batch_;
   std::int64_t data_coordinate_;
   TraceLog* trace_;
@@ -262,8 +273,8 @@ Feed::Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layou
 Feed::~Feed() {
   try {
     impl_->close();
-  } catch (const Error&) {
-    // The group has ended otherwise; there is nobody to tell.
+  } catch (const std::exception&) {
+    // The group has ended otherwise, or poll gave up: there is nobody to tell.
   }
 }
 

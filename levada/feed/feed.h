@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,9 @@ struct FeedOptions {
   Duration timeout = std::chrono::seconds(30);  ///< of one wait
   Access access = Access::read_only;
   TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
+  /// Called again and again, on the caller's thread, while next() or close() wait; what it throws ends the wait, and
+  /// the feed can go on with the next call. May be empty.
+  std::function<void()> poll = {};
 };
 
 /// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.

@@ -125,8 +125,8 @@ std::optional<Tree> FeedRounds::read_unit(const Unit& unit, std::int64_t round, 
     throw SourceError(fmt::format("the source has {} samples in all, but gave {} for number {}",
                                   source_->size().value_or(0), batch ? "some" : "none", begin_of(round) + offset));
   }
-  return samples == unit_samples_ || samples_in(round) == 0 ? std::move(batch)
-                                                            : complete(unit, round, std::move(batch));
+  const bool is_whole = samples == unit_samples_ || samples_in(round) == 0 || tail_ == Tail::drop;
+  return is_whole ? std::move(batch) : complete(unit, round, std::move(batch));
 }
 
 std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch) {

@@ -46,6 +46,7 @@ std::shared_ptr<Engine> join(const JoinOptions& options = {});
 
 struct LocalOptions {
   std::string program;                              ///< what to start; empty: this very program
+  std::vector<std::string> leading = {};            ///< arguments of every rank before its own: of an interpreter
   Duration grace = std::chrono::milliseconds(500);  ///< what a rank's failure leaves the others to end by themselves
   Duration signal_grace = std::chrono::milliseconds(500);  ///< what a signal to this process leaves them
 };

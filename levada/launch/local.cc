@@ -176,8 +176,9 @@ void start_all(int size, const std::vector<std::string>& arguments, const LocalO
   const auto links = shm::make_links(size);
   Start start;
   start.program = options.program.empty() ? this_program() : options.program;
-  start.arguments = arguments;
-  start.arguments.insert(start.arguments.begin(), start.program);
+  start.arguments = {start.program};
+  start.arguments.insert(start.arguments.end(), options.leading.begin(), options.leading.end());
+  start.arguments.insert(start.arguments.end(), arguments.begin(), arguments.end());
   start.parent = ::getpid();
   start.mask = signals.before();
   for (int rank = 0; rank < size; ++rank) {

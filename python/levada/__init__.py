@@ -1,0 +1,51 @@
+"""Levada: one reader loads; every rank of a mesh receives exactly the bytes it needs, once.
+
+    import levada
+
+    feed = levada.Feed(loader, mesh=levada.Mesh(dp=2, tp=2))
+    for batch in feed:
+        train(batch)
+"""
+
+from levada._classes import register
+from levada._corpus import Corpus
+from levada._errors import (
+    CorruptMessage,
+    EngineError,
+    Error,
+    InvalidArgument,
+    PeerLost,
+    SourceError,
+    Timeout,
+    Unsupported,
+)
+from levada._feed import Feed
+from levada._feed import make_layout as layout
+from levada._job import join, rank, world_size
+from levada._levada import Digests, Layout, Membership, Mesh, pack, unpack
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Corpus",
+    "CorruptMessage",
+    "Digests",
+    "EngineError",
+    "Error",
+    "Feed",
+    "InvalidArgument",
+    "Layout",
+    "Membership",
+    "Mesh",
+    "PeerLost",
+    "SourceError",
+    "Timeout",
+    "Unsupported",
+    "join",
+    "layout",
+    "pack",
+    "rank",
+    "register",
+    "unpack",
+    "world_size",
+]

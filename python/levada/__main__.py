@@ -1,0 +1,39 @@
+"""The `levada` command: that of the C++ core, and `levada run`, which starts the ranks of a Python script."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from levada import _levada
+
+
+def run(arguments: list[str]) -> int:
+    """`levada run -n 4 script.py [ARGS]`: starts ranks on this machine and waits for them."""
+    parser = argparse.ArgumentParser(
+        prog="levada run",
+        description="Start ranks of a Python script on this machine; each joins the job by itself.",
+        epilog="Example: levada run -n 4 train.py --epochs 3",
+    )
+    parser.add_argument("-n", "--ranks", type=int, required=True, help="how many")
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as with python -m")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+    parsed = parser.parse_args(arguments)
+    if not 1 <= parsed.ranks <= 256:
+        parser.error(f"-n is {parsed.ranks}; it must be from 1 to 256")
+    script = ["-m", parsed.script] if parsed.module else [parsed.script]
+    status, message = _levada.run_local(parsed.ranks, [sys.executable, *script, *parsed.arguments])
+    if message:
+        print(f"levada: {message}", file=sys.stderr)
+    return status
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["run"]:
+        return run(sys.argv[2:])
+    return _levada.command(["levada", *sys.argv[1:]], [sys.executable, "-m", "levada"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

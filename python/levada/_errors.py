@@ -1,0 +1,35 @@
+"""The exceptions of levada, by the names of levada/base/error.h."""
+
+
+class Error(Exception):
+    """The base of all of them. Its text is one sentence: what was wrong, where, what to do."""
+
+
+class InvalidArgument(Error, ValueError):
+    """The caller passed something that cannot work."""
+
+
+class Timeout(Error, TimeoutError):
+    """A deadline passed; the text says who waited for whom."""
+
+
+class PeerLost(Error):
+    """Another rank ended without leaving: `rank`, or -1 where that is not known."""
+
+    rank: int = -1
+
+
+class CorruptMessage(Error):
+    """Bytes from outside broke the format."""
+
+
+class Unsupported(Error):
+    """This build, machine or process cannot do it."""
+
+
+class SourceError(Error):
+    """Reading the data failed, on the rank that the text names; it holds a Python reader's traceback."""
+
+
+class EngineError(Error):
+    """Carrying the data failed, or a rank aborted."""

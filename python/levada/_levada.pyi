@@ -1,0 +1,212 @@
+"""The C++ core of levada; use the package levada."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def pack(batch: object, *, allow_pickle: bool = False) -> bytes:
+    """
+    A batch as one message of bytes: what crosses between ranks, for files and tests.
+    """
+
+def unpack(message: bytes, *, allow_pickle: bool = False) -> Any:
+    """
+    The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.
+    """
+
+class Digests:
+    """A running digest of each tensor field of the batches added."""
+
+    def __init__(self) -> None: ...
+
+    def add(self, batch: object) -> None:
+        """Adds every tensor of a batch."""
+
+    def fields(self) -> dict[str, str]:
+        """
+        The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.
+        """
+
+class Mesh:
+    """The ranks of a job as named axes, row-major: the last varies fastest."""
+
+    def __init__(self, **axes: int) -> None:
+        """
+        Mesh(dp=2, tp=2) has four ranks; Mesh() has one. Raises InvalidArgument for a size below one.
+        """
+
+    @staticmethod
+    def parse(text: str) -> Mesh:
+        """The mesh of a text such as 'dp=2,tp=2'."""
+
+    @staticmethod
+    def from_env(**axes: int) -> Mesh:
+        """
+        The mesh of this process's job: dp, unless it is given, takes the ranks that the other axes leave. Raises InvalidArgument where the axes do not multiply to the job's size.
+        """
+
+    @property
+    def size(self) -> int:
+        """Ranks in all."""
+
+    @property
+    def axes(self) -> list[tuple[str, int]]:
+        """Names and sizes, in order."""
+
+    def axis_size(self, name: str) -> int:
+        """Ranks along an axis; 1 for one that the mesh has not."""
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """Position of a rank along an axis."""
+
+    def group(self, rank: int, axes: Sequence[str]) -> list[int]:
+        """The ranks that differ from `rank` at most along these axes, ascending."""
+
+    def describe(self, rank: int) -> str:
+        """A rank's coordinates for people: 'dp0 tp1'."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Layout:
+    """For each field of a batch, its placements on a mesh."""
+
+    @staticmethod
+    def from_json(text: str) -> Layout:
+        """
+        The layout of a JSON text, as docs/data-loading.md tells. Raises InvalidArgument.
+        """
+
+    @staticmethod
+    def gpt(*, attention_mask: bool = False) -> Layout:
+        """The fields of a GPT step and the pipeline stages that need them."""
+
+    def to_json(self) -> str:
+        """The layout as from_json() takes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
+    """Whether a rank is a reader."""
+
+class Membership:
+    """This process's place in its job."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def engine(self) -> str:
+        """"shm" or "inproc"."""
+
+    @property
+    def host_of(self) -> list[int]:
+        """Each rank's host, numbered from 0."""
+
+    def leave(self) -> None:
+        """
+        Leaves the job: the other ranks are not alarmed. What has been received stays.
+        """
+
+def join(engine: str, timeout: float) -> Membership:
+    """Joins the job that the environment tells of."""
+
+def place() -> tuple[int, int] | None:
+    """Rank and size as the environment tells them; None outside a job."""
+
+def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
+    """
+    Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
+    """
+
+def command(arguments: Sequence[str], self: Sequence[str]) -> int:
+    """Runs the `levada` command and gives its exit status."""
+
+class Source:
+    """Where batches come from."""
+
+class Handoff(Source):
+    """Batches that one thread makes when a feed asks for them."""
+
+    def __init__(self, samples: int, position: int, activity: str) -> None: ...
+
+    def wanted(self) -> int:
+        """
+        Blocks until an item is wanted: how many to go on; 0 when there is no more to do.
+        """
+
+    def give(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None:
+        """The item. Raises TypeError, and gives nothing, for what cannot cross."""
+
+    def end(self, more: int) -> None:
+        """There are but `more` items after those given."""
+
+    def stop(self) -> None:
+        """Nothing is wanted any more."""
+
+    def fail(self, text: str) -> None:
+        """The iterator raised."""
+
+class CorpusSource(Source):
+    """The documents of some files as numbered samples."""
+
+    @property
+    def sequences(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def documents(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def resume(self, cursor: bytes) -> int: ...
+
+def open_corpus(paths: Sequence[str], *, sequence: int, shuffle_seed: int | None, epochs: int, packing: str, pad_to: int, text_field: str, skip_bad: bool, attention_mask: bool, cache: bool, cache_dir: str, io_threads: int) -> CorpusSource: ...
+
+def unopened(kind: str, message: str) -> Source: ...
+
+def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, Any]: ...
+
+def corpus_position(cursor: bytes) -> int: ...
+
+class Pass:
+    """One pass of a feed."""
+
+    def __iter__(self) -> Pass: ...
+
+    def __next__(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+    def request_stop(self) -> None: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def cursor(self) -> bytes: ...
+
+    @property
+    def end(self) -> dict[str, Any] | None: ...
+
+    @property
+    def stats(self) -> dict[str, Any]: ...
+
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int, divide: str, tail: str, first_sample: int, steps: int | None, readers: str, depth: int, timeout: float, access: str, allow_pickle: bool) -> Pass:
+    """Starts a pass. Collective."""

@@ -1,0 +1,15 @@
+// What each source file of the module adds to it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace levada::python {
+
+void bind_errors(nanobind::module_& module);
+void bind_trees(nanobind::module_& module);
+void bind_mesh(nanobind::module_& module);
+void bind_launch(nanobind::module_& module);
+void bind_sources(nanobind::module_& module);
+void bind_feed(nanobind::module_& module);
+
+}  // namespace levada::python

@@ -1,0 +1,34 @@
+// levada::Error as the exceptions of levada/_errors.py.
+#include "levada/base/error.h"
+
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+nb::object class_of(std::string_view name) {
+  return nb::module_::import_("levada._errors").attr(std::string(name).c_str());
+}
+
+void raise(const Error& error) {
+  const auto type = class_of(error.name());
+  nb::object exception = type(error.what());
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) exception.attr("rank") = lost->rank();
+  PyErr_SetObject(type.ptr(), exception.ptr());
+}
+
+}  // namespace
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      raise(error);
+    }
+  });
+}
+
+}  // namespace levada::python

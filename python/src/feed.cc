@@ -1,0 +1,200 @@
+#include "levada/feed/feed.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "levada/base/error.h"
+#include "python/src/bindings.h"
+#include "python/src/handoff.h"
+#include "python/src/launch.h"
+#include "python/src/trees.h"
+#include "python/src/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// How long leaving waits for a batch that a Python iterator is making.
+constexpr Duration grace = std::chrono::milliseconds(500);
+
+std::string_view cause_name(FeedEnd::Cause cause) {
+  switch (cause) {
+    case FeedEnd::Cause::exhausted: return "exhausted";
+    case FeedEnd::Cause::steps: return "steps";
+    case FeedEnd::Cause::left: return "left";
+    case FeedEnd::Cause::failed: return "failed";
+  }
+  return "unknown";
+}
+
+/// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child and at exit too.
+class Pass {
+ public:
+  Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
+       FeedOptions options, TorchAccess torch, bool allow_pickle)
+      : handoff_(std::dynamic_pointer_cast<Handoff>(source)), torch_(torch), allow_pickle_(allow_pickle) {
+    options.poll = check_signals;
+    const auto engine = job.shared();
+    feed_ = interruptible([engine, mesh, layout, source = std::move(source),
+                           options] { return std::make_unique<Feed>(engine, mesh, layout, source, options); },
+                          [engine] {
+                            engine->abort("a rank was interrupted while it started a feed");
+                            return true;
+                          });
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  /// close(), without its exceptions.
+  ~Pass() {
+    try {
+      close();
+    } catch (const std::exception&) {
+      // Whatever ended the group has been said where it happened.
+    }
+  }
+
+  nb::object next() {
+    auto& feed = open();
+    std::optional<Batch> batch;
+    {
+      const nb::gil_scoped_release released;
+      batch = feed.next();
+    }
+    if (!batch) throw nb::stop_iteration();
+    step_ = batch->step + 1;
+    cursor_ = std::move(batch->cursor);
+    return from_tree(batch->tree, allow_pickle_, torch_);
+  }
+
+  void close() {
+    if (!feed_) return;
+    if (::getpid() != process_) {
+      static_cast<void>(feed_.release());  // its threads are the parent's
+      return;
+    }
+    const nb::gil_scoped_release released;
+    if (handoff_) handoff_->stop(grace);
+    auto feed = std::move(feed_);
+    std::exception_ptr error;
+    try {
+      feed->close();
+    } catch (const std::exception&) {
+      error = std::current_exception();
+    }
+    end_ = feed->end();
+    stats_ = feed->stats();
+    feed.reset();
+    if (handoff_) handoff_->stop({});
+    if (error) std::rethrow_exception(error);
+  }
+
+  void request_stop() { open().request_stop(); }
+
+  std::int64_t step() const { return step_; }
+  nb::bytes cursor() const { return nb::bytes(cursor_.data(), cursor_.size()); }
+  nb::object end() const {
+    const auto& end = feed_ ? feed_->end() : end_;
+    if (!end) return nb::none();
+    nb::dict told;
+    told["cause"] = std::string(cause_name(end->cause));
+    told["step"] = end->step;
+    told["rank"] = end->rank;
+    told["message"] = end->message;
+    return told;
+  }
+  nb::dict stats() const {
+    const auto stats = feed_ ? feed_->stats() : stats_;
+    nb::dict told;
+    told["batches"] = stats.batches;
+    told["samples"] = stats.samples;
+    told["bytes"] = stats.bytes;
+    told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    told["copied_batches"] = stats.copied_batches;
+    told["bytes_read"] = stats.read.bytes_read;
+    return told;
+  }
+
+ private:
+  Feed& open() {
+    if (::getpid() != process_) {
+      throw Unsupported(
+          fmt::format("this feed belongs to process {}, from which this one was forked; a child has no "
+                      "part in its parent's feeds",
+                      process_));
+    }
+    if (!feed_) throw InvalidArgument("this feed is closed");
+    return *feed_;
+  }
+
+  pid_t process_ = ::getpid();
+  std::shared_ptr<Handoff> handoff_;
+  TorchAccess torch_;
+  bool allow_pickle_;
+  std::unique_ptr<Feed> feed_;
+  std::int64_t step_ = 0;
+  Bytes cursor_;
+  std::optional<FeedEnd> end_;
+  FeedStats stats_;
+};
+
+template <typename Value>
+Value choose(std::string_view what, const std::string& word,
+             std::initializer_list<std::pair<std::string_view, Value>> choices) {
+  std::string names;
+  for (const auto& [name, value] : choices) {
+    if (name == word) return value;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+  }
+  throw InvalidArgument(fmt::format("{} is {:.40}; it must be one of {}", what, word, names));
+}
+
+FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
+                       std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
+                       int depth, double timeout, const std::string& access) {
+  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+  return {.batch = batch,
+          .divide = choose<Divide>("divide", divide, {{"deal", Divide::deal}, {"split", Divide::split}}),
+          .tail = choose<Tail>("tail", tail, {{"drop", Tail::drop}, {"pad", Tail::pad}, {"short", Tail::shorten}}),
+          .first_sample = first_sample,
+          .steps = steps,
+          .readers = Readers::parse(readers),
+          .depth = depth,
+          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+          .access = choose<Access>(
+              "access", access, {{"read_only", Access::read_only}, {"copy", Access::copy}, {"", Access::read_only}})};
+}
+
+std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
+                            std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
+                            const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
+                            const std::string& readers, int depth, double timeout, const std::string& access,
+                            bool allow_pickle) {
+  auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
+  const auto torch = access == "read_only" ? TorchAccess::refuse : TorchAccess::copy;
+  return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), torch, allow_pickle);
+}
+
+}  // namespace
+
+void bind_feed(nb::module_& module) {
+  nb::class_<Pass>(module, "Pass", "One pass of a feed.")
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
+      .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
+      .def("close", &Pass::close)
+      .def("request_stop", &Pass::request_stop)
+      .def_prop_ro("step", &Pass::step)
+      .def_prop_ro("cursor", &Pass::cursor)
+      .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
+      .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
+  module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
+             nb::kw_only(), nb::arg("batch"), nb::arg("divide"), nb::arg("tail"), nb::arg("first_sample"),
+             nb::arg("steps").none(), nb::arg("readers"), nb::arg("depth"), nb::arg("timeout"), nb::arg("access"),
+             nb::arg("allow_pickle"), "Starts a pass. Collective.");
+}
+
+}  // namespace levada::python

@@ -1,0 +1,160 @@
+#include "python/src/handoff.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <tuple>
+
+#include "levada/base/error.h"
+#include "levada/tree/schema.h"
+
+namespace levada::python {
+namespace {
+
+constexpr std::uint32_t cursor_version = 1;
+constexpr std::string_view cursor_magic = "levada iterable";
+
+/// The batch in `memory`, so that its maker may use its own memory again. Aliases stay aliases.
+Tree in_memory(const Tree& batch, Memory& memory) {
+  auto flat = flatten(batch);
+  const auto specs = flat.schema.leaves();
+  const auto own = [&](std::size_t i) { return specs[i].kind == LeafKind::tensor && specs[i].alias_of < 0; };
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (own(i)) bytes += std::get<Tensor>(flat.leaves[i]).view().byte_count();
+  }
+  if (bytes > 0) memory.reserve(bytes);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].kind != LeafKind::tensor) continue;
+    auto& tensor = std::get<Tensor>(flat.leaves[i]);
+    if (!own(i)) {
+      tensor = std::get<Tensor>(flat.leaves[static_cast<std::size_t>(specs[i].alias_of)]);
+      continue;
+    }
+    auto copy = memory.empty(tensor.dtype(), tensor.shape());
+    copy_elements(tensor, copy.mutable_bytes().data());
+    tensor = std::move(copy);
+  }
+  return unflatten(flat);
+}
+
+}  // namespace
+
+std::int64_t Handoff::wanted() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (stop_ && stop_->expired()) return 0;
+    if (wanted_ > 0) return wanted_;
+    if (stop_) changed_.wait_until(lock, stop_->at());
+    else changed_.wait(lock);
+  }
+}
+
+void Handoff::answer(Answer answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_ = 0;
+    if (!stop_ || !stop_->expired()) answer_ = std::move(answer);
+  }
+  changed_.notify_all();
+}
+
+void Handoff::give(Tree item, Bytes state) {
+  {
+    const std::lock_guard lock(mutex_);
+    given_ = position_;
+    state_ = std::move(state);
+  }
+  answer(std::move(item));
+}
+
+void Handoff::end(std::int64_t more) {
+  {
+    const std::lock_guard lock(mutex_);
+    given_ += more;
+    ended_ = true;
+  }
+  answer(End{});
+}
+
+void Handoff::fail(ErrorKind kind, std::string message) {
+  answer(Failure{kind, std::move(message)});
+}
+
+void Handoff::stop(Duration grace) {
+  if (::getpid() != process_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto deadline = Deadline::after(grace);
+    if (!stop_ || deadline.at() < stop_->at()) stop_ = deadline;
+  }
+  changed_.notify_all();
+}
+
+Handoff::Answer Handoff::ask(std::int64_t items) {
+  std::unique_lock lock(mutex_);
+  wanted_ = items;
+  changed_.notify_all();
+  while (!answer_) {
+    if (!stop_) {
+      changed_.wait(lock);
+    } else if (!stop_->expired()) {
+      changed_.wait_until(lock, stop_->at());
+    } else {
+      return Failure{ErrorKind::source, "this rank left the feed while its source was still making the batch"};
+    }
+  }
+  auto given = std::move(*answer_);
+  answer_.reset();
+  return given;
+}
+
+std::optional<std::int64_t> Handoff::size() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ ? std::optional(given_ * samples_) : std::nullopt;
+}
+
+std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memory) {
+  if (size()) return std::nullopt;
+  const auto item = first / samples_;
+  const auto items = item + 1 - position_;
+  if (items < 1) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", item));
+  {
+    const std::lock_guard lock(mutex_);
+    position_ = item + 1;
+  }
+  auto given = ask(items);
+  if (const auto* failure = std::get_if<Failure>(&given)) throw_error(failure->kind, failure->message);
+  if (std::holds_alternative<End>(given)) return std::nullopt;
+  return in_memory(std::get<Tree>(given), memory);
+}
+
+Bytes Handoff::cursor(std::int64_t next) const {
+  const std::lock_guard lock(mutex_);
+  if (state_.empty()) return {};
+  return IterableCursor{next, position_, state_}.encode();
+}
+
+Bytes IterableCursor::encode() const {
+  ByteWriter writer;
+  writer.put_sized(cursor_magic);
+  writer.put(cursor_version);
+  writer.put(next);
+  writer.put(position);
+  writer.put_sized(ByteView(state));
+  return std::move(writer).take();
+}
+
+IterableCursor IterableCursor::decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  if (reader.get_string() != cursor_magic) reader.fail("this is no state of a feed of an iterable");
+  if (reader.get<std::uint32_t>() != cursor_version) reader.fail("a state of another version");
+  IterableCursor cursor{reader.get<std::int64_t>(), reader.get<std::int64_t>(), {}};
+  const auto state = reader.get_sized();
+  cursor.state.assign(state.begin(), state.end());
+  reader.expect_end();
+  if (cursor.next < 0 || cursor.position < 0) reader.fail("a negative position");
+  return cursor;
+}
+
+}  // namespace levada::python

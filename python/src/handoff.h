@@ -1,0 +1,85 @@
+// Batches that a Python thread makes and a feed's reading thread asks for.
+#pragma once
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "levada/base/deadline.h"
+#include "levada/base/error.h"
+#include "levada/sources/source.h"
+
+namespace levada::python {
+
+/// A Source whose items are made on another thread, one when it is asked for: what a Python iterator yields. An item is
+/// `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread needs no GIL and
+/// is let go by stop(), whatever the other thread is stuck in.
+class Handoff final : public Source {
+ public:
+  /// `position`: items that the iterator has given before; `activity`: what it is, for who waits for it.
+  Handoff(std::int64_t samples, std::int64_t position, std::string activity)
+      : samples_(samples), position_(position), given_(position), activity_(std::move(activity)) {}
+
+  /// The making side, one thread. Blocks until an item is wanted; how many the iterator has to go on, the last of which
+  /// is the one wanted. 0: none ever.
+  std::int64_t wanted();
+  /// The item; `state`: the iterator's own, after it.
+  void give(Tree item, Bytes state);
+  /// There are but `more` after those given.
+  void end(std::int64_t more);
+  /// The iterator raised.
+  void fail(ErrorKind kind, std::string message);
+
+  /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits fails. Any thread.
+  /// Does nothing in a forked child, where a thread that is not there may hold the lock.
+  void stop(Duration grace);
+
+  std::optional<std::int64_t> size() const override;
+  std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
+  Bytes cursor(std::int64_t next) const override;
+  std::string activity() const override { return activity_; }
+  ReadStats stats() const override { return {}; }
+
+ private:
+  struct Failure {
+    ErrorKind kind;
+    std::string message;
+  };
+  struct End {};
+  using Answer = std::variant<Tree, End, Failure>;
+
+  Answer ask(std::int64_t items);
+  void answer(Answer answer);
+
+  const pid_t process_ = ::getpid();
+  const std::int64_t samples_;
+  std::int64_t position_;  ///< items asked for
+  std::int64_t given_;     ///< items that there are, as far as is known
+  const std::string activity_;
+  Bytes state_;  ///< after the item given last
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t wanted_ = 0;
+  std::optional<Answer> answer_;
+  bool ended_ = false;
+  std::optional<Deadline> stop_;
+};
+
+/// Where a run of an iterable goes on: what cursor() of a Handoff holds.
+struct IterableCursor {
+  std::int64_t next = 0;      ///< the first sample not yet given out
+  std::int64_t position = 0;  ///< items that the iterator had given
+  Bytes state;                ///< the iterator's own, as a message
+
+  Bytes encode() const;
+  /// Reads bytes that may lie. Throws CorruptMessage.
+  static IterableCursor decode(ByteView bytes);
+};
+
+}  // namespace levada::python

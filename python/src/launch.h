@@ -1,0 +1,38 @@
+// This process's engine, as Python holds it.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "levada/base/error.h"
+#include "levada/engine/engine.h"
+
+namespace levada::python {
+
+/// An engine that can be left, whoever still holds this, and that a forked child cannot use.
+class Membership {
+ public:
+  explicit Membership(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  /// Throws Unsupported in a forked child and after leave().
+  Engine& engine() const { return *shared(); }
+  const std::shared_ptr<Engine>& shared() const {
+    if (::getpid() != process_) {
+      throw Unsupported(
+          "this process was forked from a rank and is none itself; start feeds before forking only in "
+          "the rank, and use them there");
+    }
+    if (!engine_) throw Unsupported("this rank has left its job");
+    return engine_;
+  }
+  void leave() {
+    if (::getpid() == process_) engine_.reset();
+  }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  pid_t process_ = ::getpid();
+};
+
+}  // namespace levada::python

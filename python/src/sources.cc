@@ -1,0 +1,138 @@
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
+
+#include "levada/corpus/corpus.h"
+#include "levada/corpus/cursor.h"
+#include "levada/tree/codec.h"
+#include "python/src/bindings.h"
+#include "python/src/handoff.h"
+#include "python/src/trees.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+constexpr std::size_t longest_message = std::size_t{64} << 10;
+
+ByteView view_of(const nb::bytes& bytes) {
+  return as_bytes({bytes.c_str(), bytes.size()});
+}
+
+void give(Handoff& handoff, nb::handle batch, nb::handle state, bool allow_pickle) {
+  Bytes own = state.is_none() ? Bytes{} : encode_tree(to_tree(state, allow_pickle));
+  auto tree = to_tree(batch, allow_pickle);
+  const nb::gil_scoped_release released;
+  handoff.give(std::move(tree), std::move(own));
+}
+
+/// The end of a traceback says most.
+void fail(Handoff& handoff, std::string text) {
+  if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
+  handoff.fail(ErrorKind::source, std::move(text));
+}
+
+std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& bytes, bool allow_pickle) {
+  const auto cursor = IterableCursor::decode(view_of(bytes));
+  auto memory = std::make_shared<Bytes>(cursor.state);
+  SchemaCache schemas;
+  const auto state = unflatten(read_message(*memory, memory, schemas).content);
+  return {cursor.next, cursor.position, from_tree(state, allow_pickle, TorchAccess::copy)};
+}
+
+void warn(const std::string& warning) {
+  const nb::gil_scoped_acquire gil;
+  PySys_FormatStderr("levada: %s\n", warning.c_str());
+}
+
+std::shared_ptr<Corpus> open_corpus(const std::vector<std::string>& paths, std::int64_t sequence,
+                                    std::optional<std::uint64_t> shuffle_seed, std::int64_t epochs,
+                                    const std::string& packing, std::int64_t pad_to, const std::string& text_field,
+                                    bool skip_bad, bool attention_mask, bool cache, const std::string& cache_dir,
+                                    int io_threads) {
+  const nb::gil_scoped_release released;
+  CorpusOptions options{.sequence = sequence,
+                        .shuffle_seed = shuffle_seed,
+                        .epochs = epochs,
+                        .packing = parse_packing(packing),
+                        .pad_to = pad_to,
+                        .text_field = text_field,
+                        .skip_bad = skip_bad,
+                        .attention_mask = attention_mask,
+                        .cache = cache,
+                        .cache_dir = cache_dir};
+  options.io.threads = io_threads;
+  options.io.warn = warn;
+  return std::make_shared<Corpus>(Corpus::open(paths, std::move(options)));
+}
+
+/// Stands for a source that this rank could not open: every rank hears why at the first step.
+class Unopened final : public Source {
+ public:
+  Unopened(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+  std::optional<std::int64_t> size() const override { return std::nullopt; }
+  std::optional<Tree> read(std::int64_t, std::int64_t, Memory&) override { throw_error(kind_, message_); }
+  Bytes cursor(std::int64_t) const override { return {}; }
+  std::string activity() const override { return "failing to open"; }
+  ReadStats stats() const override { return {}; }
+
+ private:
+  ErrorKind kind_;
+  std::string message_;
+};
+
+std::shared_ptr<Source> unopened(const std::string& kind, const std::string& message) {
+  for (auto number = static_cast<int>(ErrorKind::invalid_argument); number <= static_cast<int>(ErrorKind::engine);
+       ++number) {
+    const auto each = static_cast<ErrorKind>(number);
+    if (error_name(each) == kind) return std::make_shared<Unopened>(each, message);
+  }
+  return std::make_shared<Unopened>(ErrorKind::source, message);
+}
+
+}  // namespace
+
+void bind_sources(nb::module_& module) {
+  nb::class_<Source>(module, "Source", "Where batches come from.");
+  nb::class_<Handoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
+      .def(nb::init<std::int64_t, std::int64_t, std::string>(), nb::arg("samples"), nb::arg("position"),
+           nb::arg("activity"))
+      .def("wanted", &Handoff::wanted, nb::call_guard<nb::gil_scoped_release>(),
+           "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
+      .def("give", &give, nb::arg("batch"), nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+           nb::sig("def give(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None"),
+           "The item. Raises TypeError, and gives nothing, for what cannot cross.")
+      .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
+           "There are but `more` items after those given.")
+      .def(
+          "stop", [](Handoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
+      .def("fail", &fail, nb::arg("text"), "The iterator raised.");
+  nb::class_<Corpus, Source>(module, "CorpusSource", "The documents of some files as numbered samples.")
+      .def_prop_ro("sequences", &Corpus::sequences)
+      .def_prop_ro("tokens", &Corpus::tokens)
+      .def_prop_ro("documents", &Corpus::documents)
+      .def_prop_ro("digest", &Corpus::digest)
+      .def(
+          "resume", [](const Corpus& corpus, const nb::bytes& cursor) { return corpus.resume(view_of(cursor)); },
+          nb::arg("cursor"));
+  module.def("open_corpus", &open_corpus, nb::arg("paths"), nb::kw_only(), nb::arg("sequence"),
+             nb::arg("shuffle_seed").none(), nb::arg("epochs"), nb::arg("packing"), nb::arg("pad_to"),
+             nb::arg("text_field"), nb::arg("skip_bad"), nb::arg("attention_mask"), nb::arg("cache"),
+             nb::arg("cache_dir"), nb::arg("io_threads"));
+  module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
+  module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
+  module.def(
+      "corpus_position", [](const nb::bytes& cursor) { return Cursor::decode(view_of(cursor)).next; },
+      nb::arg("cursor"));
+}
+
+}  // namespace levada::python

@@ -1,0 +1,179 @@
+#include "python/src/tensors.h"
+
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <vector>
+
+#include "levada/base/error.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using Incoming = nb::ndarray<nb::ro, nb::device::cpu>;
+
+/// A module that is imported already; None otherwise.
+nb::object imported(const char* name) {
+  const nb::dict modules = nb::borrow<nb::dict>(PyImport_GetModuleDict());
+  return modules.contains(name) ? nb::object(modules[name]) : nb::none();
+}
+
+nb::object class_in(const char* module, const char* name) {
+  const auto found = imported(module);
+  return found.is_none() ? nb::object(nb::none()) : nb::object(nb::getattr(found, name, nb::none()));
+}
+
+bool is_instance(nb::handle value, const nb::object& type) {
+  return !type.is_none() && PyObject_IsInstance(value.ptr(), type.ptr()) == 1;
+}
+
+[[noreturn]] void refuse(const std::string& path, std::string_view why) {
+  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path, why).c_str());
+}
+
+/// DLPack types that numpy has only with ml_dtypes and that torch does not give out everywhere: they pass as integers.
+bool is_disguised(DType dtype) {
+  return dtype.code == dtypes::bfloat16.code || dtype.code >= dtypes::float8_e3m4.code;
+}
+
+std::string text_of(nb::handle value) {
+  return nb::cast<std::string>(nb::str(value));
+}
+
+/// The DLPack type of that name, if it is one that has to be disguised.
+std::optional<DType> disguised(const std::string& name) {
+  if (!name.starts_with("bfloat") && !name.starts_with("float8")) return std::nullopt;
+  try {
+    return DType::parse(name);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
+/// Keeps a Python object alive for memory that may be let go on any thread, also after the interpreter.
+std::shared_ptr<const void> owner_of(Incoming array) {
+  auto* held = new Incoming(std::move(array));
+  return {held, [](const Incoming* last) {
+            if (Py_IsInitialized() == 0) return;
+            const nb::gil_scoped_acquire gil;
+            delete last;
+          }};
+}
+
+Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& path) {
+  Incoming array;
+  if (!nb::try_cast(nb::borrow(value), array)) {
+    refuse(path, fmt::format("{} gives no memory of this machine's through DLPack or the buffer protocol",
+                             text_of(nb::handle(Py_TYPE(value.ptr())))));
+  }
+  const auto given = array.dtype();
+  const DType own = dtype.value_or(DType{given.code, given.bits, given.lanes});
+  if (!own.is_known() || array.ndim() > Shape::max_rank) refuse(path, "DLPack has no words for its dtype or rank");
+  const Shape shape(std::span(array.shape_ptr(), array.ndim()));
+  const Shape strides(std::span(array.stride_ptr(), array.ndim()));
+  const auto* data = static_cast<const std::byte*>(array.data());
+  return Tensor(TensorView(own, shape, strides, data), owner_of(std::move(array)));
+}
+
+constexpr int last_number_type = 23;  ///< numpy's own dtypes; those of other packages have greater numbers
+
+Tensor from_array(nb::handle value, const std::string& path) {
+  nb::object array = nb::borrow(value);
+  const auto name = text_of(array.attr("dtype").attr("name"));
+  const auto dtype = disguised(name);
+  if (dtype) array = array.attr("view")(fmt::format("uint{}", dtype->bits));
+  else if (nb::cast<int>(array.attr("dtype").attr("num")) > last_number_type ||
+           std::string_view("OSUVMm").find(text_of(array.attr("dtype").attr("kind"))) != std::string_view::npos) {
+    refuse(path, fmt::format("no tensor has elements of numpy's dtype {}", name));
+  }
+  if (!nb::cast<bool>(array.attr("dtype").attr("isnative"))) {
+    refuse(path, fmt::format("its numbers are not in this machine's byte order (dtype {}); use astype()",
+                             text_of(array.attr("dtype"))));
+  }
+  return view_of(array, dtype, path);
+}
+
+Tensor from_torch(nb::handle value, const std::string& path) {
+  nb::object tensor = value.attr("detach")();
+  const auto device = text_of(tensor.attr("device").attr("type"));
+  if (device != "cpu") refuse(path, fmt::format("it lies on {}; batches are made on the CPU", device));
+  if (text_of(tensor.attr("layout")) != "torch.strided") {
+    refuse(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
+  }
+  tensor = tensor.attr("resolve_conj")().attr("resolve_neg")();
+  const auto name = text_of(tensor.attr("dtype")).substr(std::string_view("torch.").size());
+  const auto dtype = disguised(name);
+  if (dtype) tensor = tensor.attr("view")(imported("torch").attr(dtype->bits == 8 ? "uint8" : "int16"));
+  return view_of(tensor, dtype, path);
+}
+
+template <typename Framework, typename... Options>
+nb::object give_out(const Tensor& tensor, DType dtype) {
+  const auto& view = tensor.view();
+  const std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
+  nb::capsule owner(new Tensor(tensor), [](void* held) noexcept { delete static_cast<Tensor*>(held); });
+  auto* data = const_cast<std::byte*>(view.data());
+  return nb::cast(nb::ndarray<Framework, Options..., nb::device::cpu>(
+      data, shape.size(), shape.data(), owner, view.strides().begin(), {dtype.code, dtype.bits, dtype.lanes}));
+}
+
+nb::object to_array(const Tensor& tensor) {
+  const DType dtype = tensor.dtype();
+  const DType shown = is_disguised(dtype) ? DType{dtypes::uint8.code, dtype.bits} : dtype;
+  nb::object array =
+      tensor.is_writable() ? give_out<nb::numpy>(tensor, shown) : give_out<nb::numpy, nb::ro>(tensor, shown);
+  if (!is_disguised(dtype)) return array;
+  const auto type = class_in("ml_dtypes", dtype.name().c_str());
+  if (!type.is_none()) return array.attr("view")(type);
+  throw Unsupported(fmt::format("numpy has no {} of its own; import ml_dtypes on every rank", dtype.name()));
+}
+
+nb::object to_torch(const Tensor& tensor) {
+  const auto torch = imported("torch");
+  if (torch.is_none()) {
+    throw Unsupported("the batch holds torch tensors; import torch on every rank");
+  }
+  const DType dtype = tensor.dtype();
+  const DType shown = dtype.bits == 8 ? dtypes::uint8 : dtypes::int16;
+  nb::object given = give_out<nb::pytorch>(tensor, is_disguised(dtype) ? shown : dtype);
+  return is_disguised(dtype) ? given.attr("view")(torch.attr(dtype.name().c_str())) : given;
+}
+
+}  // namespace
+
+TensorLibraries::TensorLibraries()
+    : array_(class_in("numpy", "ndarray")),
+      generic_(class_in("numpy", "generic")),
+      torch_(class_in("torch", "Tensor")) {}
+
+bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
+  if (is_instance(value, torch_)) kind = TensorKind::torch;
+  else if (is_instance(value, array_)) kind = TensorKind::array;
+  else if (is_instance(value, generic_)) kind = TensorKind::scalar;
+  else if (nb::hasattr(nb::handle(Py_TYPE(value.ptr())), "__dlpack__")) kind = TensorKind::array;
+  else return false;
+  return true;
+}
+
+Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
+  if (kind == TensorKind::torch) return from_torch(value, path);
+  if (kind == TensorKind::scalar) return from_array(imported("numpy").attr("asarray")(value), path);
+  if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
+  const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
+  if (type != "ndarray" && type != "memmap") {
+    refuse(path, fmt::format("a {} is more than its elements; give numpy.asarray() of it", type));
+  }
+  return from_array(value, path);
+}
+
+nb::object TensorLibraries::to_python(const Tensor& tensor, TensorKind kind) const {
+  if (kind == TensorKind::torch) return to_torch(tensor);
+  auto array = to_array(tensor);
+  return kind == TensorKind::scalar ? nb::object(array[nb::tuple()]) : array;
+}
+
+}  // namespace levada::python

@@ -1,0 +1,37 @@
+// Tensors of Python's libraries as levada::Tensor, and back.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+
+#include "levada/tensor/tensor.h"
+
+namespace levada::python {
+
+/// What a tensor was, and is to come back as.
+enum class TensorKind : char {
+  array = 'n',   ///< numpy.ndarray; also any other DLPack producer
+  scalar = 's',  ///< numpy.generic, such as numpy.float32(1)
+  torch = 't',   ///< torch.Tensor
+};
+
+/// The classes of the libraries that are imported at the moment; imports none. With the GIL, as everything here.
+class TensorLibraries {
+ public:
+  TensorLibraries();
+
+  /// Whether `value` is a tensor of a library or a DLPack producer, and of which kind.
+  bool is_tensor(nanobind::handle value, TensorKind& kind) const;
+  /// The tensor, viewing the memory of `value` and keeping it alive; its owner may go on any thread. Throws
+  /// Python's TypeError, naming `path`, for what cannot cross.
+  Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;
+  /// The tensor as `kind`; it keeps the memory alive. Writable if `tensor` is; torch, which has no other tensors, must
+  /// be. Throws Unsupported where a library that it takes is not imported.
+  nanobind::object to_python(const Tensor& tensor, TensorKind kind) const;
+
+ private:
+  nanobind::object array_, generic_, torch_;
+};
+
+}  // namespace levada::python

@@ -1,0 +1,350 @@
+#include "python/src/trees.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+
+#include <map>
+#include <unordered_map>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+#include "levada/cli/content.h"
+#include "levada/tree/codec.h"
+#include "levada/tree/path.h"
+#include "levada/tree/schema.h"
+#include "python/src/bindings.h"
+#include "python/src/tensors.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// A batch that is a lone leaf crosses within a list of this class: a feed's batches are containers.
+constexpr std::string_view bare = "levada:bare";
+/// The mark of a leaf of pickled bytes; tensors' marks are their TensorKind, numpy arrays and all else have none.
+constexpr char pickled = 'p';
+constexpr char unmarked = static_cast<char>(TensorKind::array);
+
+nb::object classes() {
+  return nb::module_::import_("levada._classes");
+}
+
+/// What a container's `state` holds: which of its leaves are not what they look like, by their step in the path, in
+/// order; and what else its class needs, as a tree.
+struct State {
+  std::vector<std::pair<std::string, char>> marks;
+  Bytes extra;
+
+  Bytes encode() const {
+    if (marks.empty() && extra.empty()) return {};
+    ByteWriter writer;
+    writer.put(static_cast<std::uint32_t>(marks.size()));
+    for (const auto& [step, mark] : marks) {
+      writer.put_sized(std::string_view(step));
+      writer.put(mark);
+    }
+    writer.put_sized(ByteView(extra));
+    return std::move(writer).take();
+  }
+  static State decode(ByteView bytes) {
+    State state;
+    if (bytes.empty()) return state;
+    ByteReader reader(bytes);
+    for (auto count = reader.get_count(5); count > 0; --count) {
+      auto step = reader.get_string();
+      state.marks.emplace_back(std::move(step), reader.get<char>());
+    }
+    const auto extra = reader.get_sized();
+    state.extra.assign(extra.begin(), extra.end());
+    reader.expect_end();
+    return state;
+  }
+};
+
+std::string step_of(const Container& container, std::size_t child) {
+  std::string step;
+  if (container.keys.empty()) append_position(step, child);
+  else append_key(step, container.keys[child]);
+  return step;
+}
+
+std::string python_path(const std::string& path, const Container& container, std::size_t child) {
+  if (container.keys.empty()) return fmt::format("{}[{}]", path, child);
+  const auto& key = container.keys[child];
+  if (const auto* number = std::get_if<std::int64_t>(&key)) return fmt::format("{}[{}]", path, *number);
+  const auto& name = std::get<std::string>(key);
+  return container.kind == ContainerKind::record ? fmt::format("{}.{}", path, name)
+                                                 : fmt::format("{}['{}']", path, name);
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path, why).c_str());
+}
+
+class ToTree {
+ public:
+  explicit ToTree(bool allow_pickle) : allow_pickle_(allow_pickle) {}
+
+  Tree root(nb::handle batch) {
+    char mark = unmarked;
+    Tree tree = node(batch, "batch", mark);
+    if (!tree.is_leaf()) return tree;
+    Container container{.kind = ContainerKind::list, .type_name = std::string(bare), .keys = {}, .children = {}};
+    container.children.push_back(std::move(tree));
+    if (mark != unmarked) container.state = State{{{step_of(container, 0), mark}}, {}}.encode();
+    return Tree(std::move(container));
+  }
+
+ private:
+  Tree node(nb::handle value, const std::string& path, char& mark) {
+    if (value.is_none()) return None{};
+    if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
+    if (PyLong_CheckExact(value.ptr())) return integer(value, path);
+    if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+    if (PyUnicode_CheckExact(value.ptr())) return nb::cast<std::string>(value);
+    if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
+    if (PyDict_CheckExact(value.ptr())) return dict(value, path);
+    if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
+    if (PyTuple_CheckExact(value.ptr())) return sequence(ContainerKind::tuple, value, path);
+    TensorKind kind{};
+    if (libraries_.is_tensor(value, kind)) {
+      mark = static_cast<char>(kind);
+      return libraries_.from_python(value, kind, path);
+    }
+    return object(value, path, mark);
+  }
+
+  static Tree integer(nb::handle value, const std::string& path) {
+    int overflow = 0;
+    const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+    if (overflow != 0) refuse(path, "an integer has at most 64 bits");
+    return static_cast<std::int64_t>(number);
+  }
+
+  static Bytes bytes_of(nb::handle value) {
+    const auto view =
+        as_bytes({PyBytes_AS_STRING(value.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))});
+    return {view.begin(), view.end()};
+  }
+
+  Tree dict(nb::handle value, const std::string& path) {
+    Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {}, .children = {}};
+    nb::list values;
+    for (const auto& [key, child] : nb::borrow<nb::dict>(value)) {
+      container.keys.push_back(key_of(key, path));
+      values.append(child);
+    }
+    return children(std::move(container), values, {}, path);
+  }
+
+  Tree sequence(ContainerKind kind, nb::handle values, const std::string& path) {
+    return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
+  }
+
+  /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows, or a pickle.
+  Tree object(nb::handle value, const std::string& path, char& mark) {
+    const nb::object parts = take_apart_(value, path);
+    if (!parts.is_none()) {
+      const auto kind = nb::cast<std::string>(parts[0]) == "dict" ? ContainerKind::dict : ContainerKind::record;
+      Container container{.kind = kind, .type_name = nb::cast<std::string>(parts[1]), .keys = {}, .children = {}};
+      for (nb::handle key : nb::object(parts[2])) container.keys.push_back(key_of(key, path));
+      const nb::object extra = parts[4];
+      return children(std::move(container), nb::object(parts[3]), extra.is_none() ? Bytes{} : encode_tree(root(extra)),
+                      path);
+    }
+    const auto name = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__qualname__"));
+    if (!allow_pickle_) {
+      refuse(path,
+             fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
+    }
+    mark = pickled;
+    const nb::object bytes = nb::module_::import_("pickle").attr("dumps")(value, 5);
+    return bytes_of(bytes);
+  }
+
+  Tree children(Container container, nb::handle values, Bytes extra, const std::string& path) {
+    if (++depth_ > max_tree_depth) refuse(path, fmt::format("it is nested more than {} deep", max_tree_depth));
+    State state{{}, std::move(extra)};
+    for (nb::handle value : values) {
+      char mark = unmarked;
+      const auto at = container.children.size();
+      container.children.push_back(node(value, python_path(path, container, at), mark));
+      if (mark != unmarked) state.marks.emplace_back(step_of(container, at), mark);
+    }
+    --depth_;
+    container.state = state.encode();
+    return Tree(std::move(container));
+  }
+
+  static Key key_of(nb::handle key, const std::string& path) {
+    if (PyUnicode_CheckExact(key.ptr())) return nb::cast<std::string>(key);
+    if (PyLong_CheckExact(key.ptr())) return nb::cast<std::int64_t>(key);
+    refuse(path, fmt::format("its key {} is neither a string nor an integer", nb::cast<std::string>(nb::repr(key))));
+  }
+
+  bool allow_pickle_;
+  int depth_ = 0;
+  TensorLibraries libraries_;
+  nb::object take_apart_ = classes().attr("take_apart");
+};
+
+class FromTree {
+ public:
+  FromTree(bool allow_pickle, TorchAccess access) : allow_pickle_(allow_pickle), access_(access) {}
+
+  nb::object root(const Tree& tree) {
+    if (tree.is_leaf()) return leaf(tree.leaf(), unmarked);
+    const auto children = nodes(tree.container());
+    return tree.container().type_name == bare ? nb::object(nb::list(children)[0]) : whole(tree.container(), children);
+  }
+
+ private:
+  nb::object node(const Tree& tree, char mark) {
+    if (tree.is_leaf()) return leaf(tree.leaf(), mark);
+    return whole(tree.container(), nodes(tree.container()));
+  }
+
+  nb::list nodes(const Container& container) {
+    const auto state = State::decode(container.state);
+    auto mark = state.marks.begin();
+    nb::list children;
+    for (std::size_t i = 0; i < container.children.size(); ++i) {
+      const auto found = mark == state.marks.end()
+                             ? mark
+                             : std::find_if(mark, state.marks.end(),
+                                            [step = step_of(container, i)](const auto& m) { return m.first == step; });
+      const bool marked = found != state.marks.end();
+      if (marked) mark = found + 1;
+      children.append(node(container.children[i], marked ? found->second : unmarked));
+    }
+    return children;
+  }
+
+  nb::object whole(const Container& container, const nb::list& children) {
+    nb::list keys;
+    for (const auto& key : container.keys) {
+      std::visit([&keys](const auto& name) { keys.append(nb::cast(name)); }, key);
+    }
+    if (!container.type_name.empty()) {
+      const auto extra = State::decode(container.state).extra;
+      return classes().attr("put_together")(container.type_name, keys, children, extra_of(extra));
+    }
+    if (container.kind == ContainerKind::list) return children;
+    if (container.kind == ContainerKind::tuple) return nb::tuple(children);
+    nb::dict dict;
+    for (std::size_t i = 0; i < children.size(); ++i) dict[keys[i]] = children[i];
+    return dict;
+  }
+
+  nb::object extra_of(const Bytes& bytes) {
+    if (bytes.empty()) return nb::none();
+    SchemaCache schemas;
+    auto memory = std::make_shared<Bytes>(bytes);
+    return root(unflatten(read_message(*memory, memory, schemas).content));
+  }
+
+  nb::object leaf(const Leaf& leaf, char mark) {
+    if (const auto* tensor = std::get_if<Tensor>(&leaf)) return this->tensor(*tensor, static_cast<TensorKind>(mark));
+    if (const auto* bytes = std::get_if<Bytes>(&leaf)) return this->bytes(*bytes, mark);
+    if (std::holds_alternative<None>(leaf)) return nb::none();
+    if (const auto* truth = std::get_if<bool>(&leaf)) return nb::bool_(*truth);
+    if (const auto* integer = std::get_if<std::int64_t>(&leaf)) return nb::int_(*integer);
+    if (const auto* real = std::get_if<double>(&leaf)) return nb::float_(*real);
+    return nb::cast(std::get<std::string>(leaf));
+  }
+
+  nb::object bytes(const Bytes& bytes, char mark) const {
+    nb::object value = nb::bytes(bytes.data(), bytes.size());
+    if (mark != pickled) return value;
+    if (!allow_pickle_) throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
+    return nb::module_::import_("pickle").attr("loads")(value);
+  }
+
+  /// Aliases share one Python object, as they did where they came from.
+  nb::object tensor(const Tensor& tensor, TensorKind kind) {
+    auto& known = seen_[tensor.view().data()];
+    for (const auto& seen : known) {
+      if (seen.kind == kind && tensor.view().byte_count() > 0 && seen.tensor.dtype() == tensor.dtype() &&
+          seen.tensor.shape() == tensor.shape()) {
+        return seen.object;
+      }
+    }
+    const bool copies = kind == TensorKind::torch && !tensor.is_writable();
+    if (copies && access_ == TorchAccess::refuse) {
+      throw InvalidArgument(
+          "access is read_only, but the batch holds torch tensors, which can always be written; "
+          "choose access=\"copy\" or none");
+    }
+    auto object = libraries_.to_python(copies ? Tensor::copy_of(tensor) : tensor, kind);
+    known.push_back({tensor, kind, object});
+    return object;
+  }
+
+  struct Seen {
+    Tensor tensor;
+    TensorKind kind;
+    nb::object object;
+  };
+  bool allow_pickle_;
+  TorchAccess access_;
+  TensorLibraries libraries_;
+  std::unordered_map<const std::byte*, std::vector<Seen>> seen_;
+};
+
+nb::bytes pack(nb::handle batch, bool allow_pickle) {
+  const auto bytes = encode_tree(to_tree(batch, allow_pickle));
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+nb::object unpack(const nb::bytes& message, bool allow_pickle) {
+  const auto view = as_bytes({message.c_str(), message.size()});
+  // The codec wants its own alignment, and tensors outlive `message`.
+  const auto memory =
+      Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(view.size())}, view.data()));
+  SchemaCache schemas;
+  const auto read = read_message(memory.bytes(), memory.owner(), schemas);
+  return from_tree(unflatten(read.content), allow_pickle, TorchAccess::copy);
+}
+
+/// Movable alone, which Python has to be told.
+struct Digests : cli::Content {
+  Digests() = default;
+  Digests(Digests&&) = default;
+};
+
+std::map<std::string, std::string> digests_of(const Digests& content) {
+  std::map<std::string, std::string> digests;
+  for (const auto& field : content.fields()) digests[field.name] = field.digest;
+  return digests;
+}
+
+}  // namespace
+
+Tree to_tree(nb::handle batch, bool allow_pickle) {
+  return ToTree(allow_pickle).root(batch);
+}
+
+nb::object from_tree(const Tree& tree, bool allow_pickle, TorchAccess access) {
+  return FromTree(allow_pickle, access).root(tree);
+}
+
+void bind_trees(nb::module_& module) {
+  module.def("pack", &pack, nb::arg("batch"), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def pack(batch: object, *, allow_pickle: bool = False) -> bytes"),
+             "A batch as one message of bytes: what crosses between ranks, for files and tests.");
+  module.def("unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
+             "The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. "
+             "Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.");
+  nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
+      .def(nb::init<>())
+      .def(
+          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, false)); }, nb::arg("batch"),
+          nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
+      .def("fields", &digests_of,
+           "The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.");
+}
+
+}  // namespace levada::python

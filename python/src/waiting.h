@@ -1,0 +1,46 @@
+// Blocking calls from Python: without the GIL, and ended by Ctrl-C.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "levada/base/deadline.h"
+
+namespace levada::python {
+
+/// Throws the exception of a signal handler that is due, such as KeyboardInterrupt. With the GIL or without.
+inline void check_signals() {
+  const nanobind::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+}
+
+/// What `work`, a blocking call without poll of its own, gives on a thread of its own. When a signal handler raises,
+/// `interrupt` is called and the exception thrown; `interrupt` says whether it has ended `work`, which otherwise is
+/// left to itself and may then hold nothing of Python's. With the GIL.
+template <typename Work, typename Interrupt>
+auto interruptible(Work work, Interrupt interrupt) {
+  using Result = decltype(work());
+  // Let go of here alone: what `work` holds of Python's must not go on a thread that nobody waits for.
+  auto task = std::make_shared<std::packaged_task<Result()>>(std::move(work));
+  auto result = task->get_future();
+  std::thread thread([task] { (*task)(); });
+  const auto is_done = [&result](Duration wait) {
+    const nanobind::gil_scoped_release released;
+    return result.wait_for(wait) == std::future_status::ready;
+  };
+  while (!is_done(std::chrono::milliseconds(50))) {
+    if (PyErr_CheckSignals() == 0) continue;
+    const nanobind::python_error interruption;
+    const nanobind::gil_scoped_release released;
+    if (interrupt()) thread.join();
+    else thread.detach();
+    throw interruption;
+  }
+  thread.join();
+  return result.get();
+}
+
+}  // namespace levada::python

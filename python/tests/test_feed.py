@@ -1,0 +1,295 @@
+"""Feeds over processes: who gets what."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import levada
+import pytest
+import ranks
+
+
+def test_whole_batches_are_dealt_over_dp_and_replicated_over_tp(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        """
+        made = []
+        def loader():
+            for i in range(9):
+                made.append(i)
+                yield {"x": np.full((2, 3 + i), i), "meta": ("item", i)}
+        feed = levada.Feed(loader(), mesh=levada.Mesh(dp=2, tp=2))
+        got = [[batch["meta"][1], batch["x"].shape[1], int(batch["x"].min()), int(batch["x"].max())] for batch in feed]
+        tell(got=got, made=len(made), end=feed.end, step=feed.step)
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine["got"] == [[i, 3 + i, i, i] for i in range(rank // 2, 8, 2)]
+        assert mine["made"] == (9 if rank == 0 else 0)
+        assert mine["end"]["cause"] == "exhausted" and mine["step"] == 4
+
+
+def test_a_global_batch_is_split_along_dim_0(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        items = [{"x": np.arange(8).reshape(4, 2) + 100 * i, "n": i} for i in range(3)]
+        feed = levada.Feed(items if rank == 0 else None, divide="split")
+        tell(got=[[batch["n"], batch["x"].tolist()] for batch in feed])
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        rows = [[[100 * i + 4 * rank + 2 * row + c for c in range(2)] for row in range(2)] for i in range(3)]
+        assert mine["got"] == [[i, rows[i]] for i in range(3)]
+
+
+def test_a_layout_cuts_and_prunes(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        layout = {"ids": ["shard(tp,1)"], "extra*": "stages(pp,last)"}
+        items = [{"ids": np.arange(8).reshape(2, 4), "extra": {"a": np.ones(3)}, "n": 1}] * 2
+        for batch in levada.Feed(items, mesh=levada.Mesh(tp=2), layout=layout):
+            tell(ids=batch["ids"].tolist(), keys=sorted(batch))
+        """,
+    )
+    assert [mine[0]["ids"] for mine in told] == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+
+
+@pytest.mark.parametrize("readers", ["one", "dp", "all"])
+def test_the_choice_of_readers_changes_no_batch(tmp_path: pathlib.Path, readers: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        f"""
+        def loader():
+            for i in range(10):
+                yield {{"x": np.random.default_rng(i).random((4, 4))}}
+        digests = levada.Digests()
+        for batch in levada.Feed(loader(), mesh=levada.Mesh(dp=2, tp=2), readers={readers!r}):
+            digests.add(batch)
+        tell(fields=digests.fields())
+        """,
+    )
+    import numpy as np
+
+    for rank, (mine,) in enumerate(told):
+        plain = levada.Digests()
+        for i in range(rank // 2, 10, 2):
+            plain.add({"x": np.random.default_rng(i).random((4, 4))})
+        assert mine["fields"] == plain.fields()
+
+
+def test_a_loader_may_use_its_buffer_again(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        def loader():
+            buffer = np.zeros(100_000)
+            for i in range(20):
+                buffer[:] = i
+                yield {"a": buffer, "b": buffer}
+        got = list(levada.Feed(loader()))  # more than depth are kept
+        tell(got=[sorted(set(batch["a"].tolist())) for batch in got], same=all(b["a"] is b["b"] for b in got))
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine["got"] == [[i] for i in range(rank, 20, 2)] and mine["same"]
+
+
+def test_structures_may_differ_from_step_to_step(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        items = [{"x": np.ones(2)}, [1, "two"], (np.float32(3), None), {}, np.arange(3), 5]
+        got = list(levada.Feed(items * 2, mesh=levada.Mesh(tp=2)))
+        tell(types=[type(batch).__name__ for batch in got], last=got[-1])
+        """,
+    )
+    for (mine,) in told:
+        assert mine == {"types": ["dict", "list", "tuple", "dict", "ndarray", "int"] * 2, "last": 5}
+
+
+def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Loader:
+            epoch = 0
+            def set_epoch(self, epoch): self.epoch = epoch
+            def __len__(self): return 7
+            def __iter__(self): return iter([100 * self.epoch + i for i in range(7)])
+        with levada.Feed(Loader(), skip=1) as feed:
+            length = len(feed)
+            passes = []
+            for epoch in range(2):
+                feed.set_epoch(epoch)
+                passes.append(list(feed))
+            passes.append([next(feed), next(feed)])
+        tell(length=length, passes=passes)
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine["length"] == 2
+        assert mine["passes"] == [[i + rank for i in (2, 4)], [100 + i + rank for i in (0, 2, 4)], [100 + rank, 102 + rank]]
+
+
+def test_a_loader_with_a_state_goes_on_exactly(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Loader:
+            def __init__(self): self.at = 0
+            def state_dict(self): return {"at": self.at}
+            def load_state_dict(self, state): self.at = state["at"]
+            def __iter__(self):
+                while self.at < 20:
+                    self.at += 1
+                    yield self.at - 1
+        feed = levada.Feed(Loader())
+        before = [next(feed) for _ in range(3)]
+        state = feed.state_dict()
+        feed.close()
+        loader = Loader()
+        feed = levada.Feed(loader)
+        feed.load_state_dict(state)
+        tell(before=before, after=list(feed))
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine == {"before": [rank, 2 + rank, 4 + rank], "after": [i + rank for i in range(6, 20, 2)]}
+
+
+def test_access_says_whether_batches_can_be_written(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        for access in (None, "read_only", "copy"):
+            for batch in levada.Feed([[np.zeros(9)]] * 4, access=access):
+                tell(writeable=batch[0].flags.writeable)
+        """,
+    )
+    for mine in told:
+        assert [each["writeable"] for each in mine] == [False] * 4 + [True] * 2
+
+
+def test_one_rank_may_ask_all_to_stop(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import itertools
+        feed = levada.Feed(itertools.count())
+        for number in feed:
+            if number == 11:
+                feed.request_stop()
+        tell(steps=feed.step, end=feed.end)
+        """,
+    )
+    assert told[0][0] == told[1][0] and told[0][0]["end"]["cause"] == "left" and told[0][0]["end"]["rank"] == 1
+
+
+TEXT = "Water falls in the north of the island, and is needed in the south.\n"
+
+
+def test_a_corpus_is_the_one_that_the_command_feeds(tmp_path: pathlib.Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(TEXT * 500)
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        f"""
+        corpus = levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=3, epochs=2)
+        digests = levada.Digests()
+        feed = levada.Feed(corpus, mesh=levada.Mesh(dp=2, tp=2), batch=4)
+        for batch in feed:
+            digests.add(batch)
+        tell(fields=digests.fields(), steps=feed.step, length=len(feed))
+        """,
+    )
+    command = os.environ.get("LEVADA_COMMAND")
+    report = json.loads(
+        subprocess.run(
+            [*([command] if command else [sys.executable, "-m", "levada"]), "feed", str(corpus), "--mesh", "dp=2,tp=2"]
+            + "--batch 4 --seq 64 --shuffle --seed 3 --epochs 2 --json".split(),
+            check=True,
+            capture_output=True,
+            timeout=60,
+        ).stdout
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine["steps"] == mine["length"] == report["steps"] > 50
+        fields = report["ranks"][rank]["fields"]
+        assert mine["fields"] == {name: field["digest"] for name, field in fields.items()}
+
+
+def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text(TEXT * 100)
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        def firsts(feed): return [batch["tokens"][:, :8].tolist() for batch in feed]
+        def make(epochs): return levada.Feed(
+            levada.Corpus({str(corpus)!r}, sequence=64, shuffle_seed=1, epochs=epochs), batch=2)
+        whole = firsts(make(2))
+        one = make(1)
+        one.set_epoch(1)
+        feed = make(2)
+        for _ in range(5): next(feed)
+        state = feed.state_dict()
+        feed = make(2)
+        feed.load_state_dict(state)
+        tell(whole=whole, second=firsts(one), rest=firsts(feed), epoch=len(make(1)), tail=len(make(1).source) % 4)
+        """,
+    )
+    for (mine,) in told:
+        assert mine["rest"] == mine["whole"][5:]
+        assert len(mine["second"]) == mine["epoch"]
+        if mine["tail"] == 0:
+            assert mine["second"] == mine["whole"][mine["epoch"] :]
+
+
+def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        """
+        tell(mesh=str(levada.Mesh.from_env(tp=2)), size=levada.world_size())
+        try:
+            list(levada.Feed([1], mesh=levada.Mesh(dp=3)))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        try:
+            list(levada.Feed([1], mesh=levada.Mesh(dp=4) if rank else levada.Mesh(tp=4)))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for mine in told:
+        assert mine[0] == {"mesh": "dp=2,tp=2", "size": 4}
+        assert "the job has 4" in mine[1]["error"] and "ranks disagree on the feed's mesh" in mine[2]["error"]
+        assert mine[1:] == told[0][1:]
+
+
+def test_without_a_job_there_is_one_rank() -> None:
+    assert list(levada.Feed([1, 2, 3])) == [1, 2, 3]
+    with pytest.raises(levada.InvalidArgument, match="tail"):
+        levada.Feed([1], tail="pad")
+    with pytest.raises(levada.InvalidArgument, match="batch"):
+        levada.Feed([1], batch=2)
+    with pytest.raises(levada.InvalidArgument, match="access is private"):
+        iter(levada.Feed([1], access="private"))

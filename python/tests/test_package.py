@@ -1,0 +1,41 @@
+"""The package itself: its stub, its types."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import levada
+
+INSTALLED = pathlib.Path(levada.__file__).parent
+
+
+def test_the_stub_is_that_of_the_module(tmp_path: pathlib.Path) -> None:
+    made = tmp_path / "_levada.pyi"
+    subprocess.run([sys.executable, "-m", "nanobind.stubgen", "-q", "-m", "levada._levada", "-o", made], check=True)
+    assert made.read_text() == (INSTALLED / "_levada.pyi").read_text(), "script/stubs makes it anew"
+
+
+def test_the_package_is_typed(tmp_path: pathlib.Path) -> None:
+    assert (INSTALLED / "py.typed").exists()
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "-p", "levada"]
+    checked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_neither_numpy_nor_torch_is_imported_before_it_is_used() -> None:
+    code = "import levada, sys; sys.exit(any(name in sys.modules for name in ('numpy', 'torch')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_everything_public_says_what_it_is() -> None:
+    for name in levada.__all__:
+        assert getattr(levada, name).__doc__, name
+
+
+def test_the_example_runs() -> None:
+    example = pathlib.Path(__file__).parents[2] / "examples" / "feed.py"
+    command = [sys.executable, "-m", "levada", "run", "-n", "4", str(example)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert "rank 0 (dp0 tp0): 8192 tokens in 8 steps" in ran.stdout

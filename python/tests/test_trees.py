@@ -1,0 +1,219 @@
+"""Batches there and back, in one process."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from typing import Any, NamedTuple
+
+import levada
+import ml_dtypes
+import numpy as np
+import optree
+import pytest
+from optree.registry import __GLOBAL_NAMESPACE as optree_global
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    ids: Any
+    name: str = "none"
+
+
+class Encoding(collections.UserDict):  # type: ignore[type-arg]
+    """As tokenizers give: a UserDict whose keys are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.data[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Named(dict):  # type: ignore[type-arg]
+    pass
+
+
+class Opaque:
+    def __init__(self, ids: Any, unit: str) -> None:
+        self.ids, self.unit = ids, unit
+
+
+class OpaqueToo(Opaque):
+    pass
+
+
+levada.register(Opaque, lambda o: ((o.ids,), {"unit": o.unit}, ("ids",)), lambda s, c: Opaque(c[0], s["unit"]))
+
+def again(batch: Any) -> Any:
+    return levada.unpack(levada.pack(batch))
+
+
+@pytest.mark.parametrize("value", [None, True, False, 0, -(2**63), 2**63 - 1, 0.1, float("inf"), "", "ü", b"", b"\0x"])
+def test_plain_values_come_back(value: Any) -> None:
+    result = again({"v": value})["v"]
+    assert result == value and type(result) is type(value)
+
+
+def test_containers_come_back_as_their_types_in_order() -> None:
+    batch = {
+        "z": [1, (2, "three")],
+        "a": collections.OrderedDict([("y", 1), ("b", 2)]),
+        7: collections.defaultdict(list, {"k": [1]}),
+        "named": Named(x=1),
+        "pair": Pair(1, [2]),
+        "counter": collections.Counter("aab"),
+        "empty": [(), {}, []],
+    }
+    result = again(batch)
+    assert result == batch
+    assert list(result) == list(batch)
+    assert {key: type(value) for key, value in result.items()} == {key: type(value) for key, value in batch.items()}
+    assert result[7].default_factory is list
+
+
+def test_a_user_dict_keeps_its_attributes() -> None:
+    encoding = Encoding({"input_ids": np.arange(4)})
+    encoding.n = 3
+    result = again([encoding])[0]
+    assert type(result) is Encoding
+    assert result.input_ids.tolist() == [0, 1, 2, 3] and result.n == 3
+
+
+def test_a_frozen_data_class_comes_back() -> None:
+    result = again(Sample(np.ones(2), "x"))
+    assert type(result) is Sample and result.name == "x" and result.ids.tolist() == [1, 1]
+
+
+def test_a_registered_type_carries_its_state() -> None:
+    result = again({"o": Opaque(np.arange(3), "metre")})["o"]
+    assert type(result) is Opaque and result.unit == "metre" and result.ids.tolist() == [0, 1, 2]
+
+
+def test_the_registry_of_optree_is_honoured() -> None:
+    optree.register_pytree_node(OpaqueToo, lambda o: ((o.ids,), o.unit), lambda s, c: OpaqueToo(*c, s), namespace=optree_global)
+    result = again([OpaqueToo(np.arange(2), "mile")])[0]
+    assert type(result) is OpaqueToo and result.unit == "mile" and result.ids.tolist() == [0, 1]
+
+
+DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
+def test_arrays_of_all_dtypes_come_back_bit_by_bit(dtype: Any) -> None:
+    array = np.arange(12).astype(dtype).reshape(3, 4)
+    for view in (array, array[1:, ::2], array.T, array[:0], array[1, 1].reshape(()), array[::-1]):
+        result = again({"x": view})["x"]
+        assert result.dtype == view.dtype and result.shape == view.shape
+        assert result.tobytes() == view.tobytes()
+
+
+def test_a_numpy_scalar_comes_back_as_one() -> None:
+    result = again({"x": np.float32(1.5)})["x"]
+    assert type(result) is np.float32 and result == 1.5
+
+
+def test_a_lone_array_is_a_batch() -> None:
+    assert again(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_any_dlpack_producer_is_a_tensor() -> None:
+    class Producer:
+        def __dlpack__(self, **arguments: Any) -> Any:
+            return np.arange(5).__dlpack__(**arguments)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    assert again([Producer()])[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_aliases_cross_once_and_come_back_aliased() -> None:
+    large = np.zeros(100_000)
+    message = levada.pack({"a": large, "b": [large], "c": large[:10]})
+    assert len(message) < 1.1 * large.nbytes
+    result = levada.unpack(message)
+    assert result["a"] is result["b"][0] and result["c"] is not result["a"]
+
+
+def test_arrays_are_read_only_views_that_keep_their_memory() -> None:
+    array = again([np.arange(1000)])[0]
+    assert not array.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    assert array.sum() == 499_500
+
+
+class Colour(enum.IntEnum):
+    red = 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "path"),
+    [
+        ({"meta": [0, 1, Pair(1, len)]}, r"batch\['meta'\]\[2\]\.right"),
+        ({"a": {3: np.array(["x"])}}, r"batch\['a'\]\[3\]"),
+        ({"a": np.array([None])}, r"batch\['a'\]"),
+        ([np.zeros(2, ">i4")], r"batch\[0\]"),
+        ({"a": [{(1, 2): 3}]}, r"batch\['a'\]\[0\]"),
+        ({"a": 2**64}, r"batch\['a'\]"),
+        ([Colour.red], r"batch\[0\]"),
+        ([np.ma.masked_array([1], [0])], r"batch\[0\]"),
+        ([collections.defaultdict(lambda: 0)], r"batch\[0\]\.default_factory"),
+        (len, "batch"),
+    ],
+)
+def test_what_cannot_cross_is_named_by_its_path(batch: Any, path: str) -> None:
+    with pytest.raises(TypeError, match=f"^{path} cannot cross"):
+        levada.pack(batch)
+
+
+def test_a_batch_within_itself_is_refused() -> None:
+    batch: list[Any] = []
+    batch.append(batch)
+    with pytest.raises(TypeError, match="nested more than"):
+        levada.pack(batch)
+
+
+def test_a_local_class_is_refused() -> None:
+    class Local(NamedTuple):
+        x: int
+
+    with pytest.raises(TypeError, match=r"Local is not found by that name"):
+        levada.pack([Local(1)])
+
+
+def test_pickle_needs_permission_at_both_ends() -> None:
+    message = levada.pack({"f": Colour.red}, allow_pickle=True)
+    assert levada.unpack(message, allow_pickle=True)["f"] is Colour.red
+    with pytest.raises(levada.Unsupported, match="allow_pickle"):
+        levada.unpack(message)
+
+
+def test_a_class_that_is_not_imported_is_named_and_not_imported() -> None:
+    message = levada.pack([Pair(1, 2)]).replace(__name__.encode(), b"x" * len(__name__))
+    with pytest.raises(levada.CorruptMessage):
+        levada.unpack(message)  # the hash finds it
+    import sys
+
+    module = sys.modules.pop(__name__)
+    try:
+        with pytest.raises(levada.Unsupported, match=f"import {__name__} on every rank"):
+            levada.unpack(levada_message)
+    finally:
+        sys.modules[__name__] = module
+
+
+levada_message = levada.pack([Pair(1, 2)])
+
+
+@pytest.mark.parametrize("message", [b"", b"x", b"\0" * 200, levada_message[:-1]])
+def test_other_bytes_are_a_corrupt_message(message: bytes) -> None:
+    with pytest.raises(levada.CorruptMessage):
+        levada.unpack(message)

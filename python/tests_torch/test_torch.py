@@ -1,0 +1,94 @@
+"""Batches of torch tensors. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import levada
+import numpy as np
+import pytest
+import ranks
+import torch
+
+DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128"
+FLOAT8 = "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"
+
+
+def bits(tensor: Any) -> bytes:
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+@pytest.mark.parametrize("name", [*DTYPES.split(), *FLOAT8.split()])
+def test_tensors_of_all_dtypes_come_back_bit_by_bit(name: str) -> None:
+    tensor = torch.arange(12).reshape(3, 4).to(getattr(torch, name))
+    for view in (tensor, tensor[1:, ::2], tensor.t(), tensor[:0], tensor[1, 1]):
+        result = levada.unpack(levada.pack({"x": view}))["x"]
+        assert type(result) is torch.Tensor and result.dtype == view.dtype and result.shape == view.shape
+        assert bits(result) == bits(view)
+
+
+def test_kinds_do_not_mix() -> None:
+    result = levada.unpack(levada.pack([torch.ones(2), np.ones(2), torch.ones(2, requires_grad=True)]))
+    assert [type(each) for each in result] == [torch.Tensor, np.ndarray, torch.Tensor]
+
+
+def test_aliases_come_back_aliased() -> None:
+    tensor = torch.zeros(1000)
+    result = levada.unpack(levada.pack({"tokens": tensor, "input_ids": tensor}))
+    assert result["tokens"] is result["input_ids"]
+
+
+def test_what_is_no_dense_cpu_tensor_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^batch\['a'\]\[0\] cannot cross between ranks: its layout is torch.sparse_coo"):
+        levada.pack({"a": [torch.eye(3).to_sparse()]})
+    with pytest.raises(TypeError, match=r"it lies on meta"):
+        levada.pack(torch.empty(3, device="meta"))
+
+
+def test_a_data_loader_with_workers_feeds_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        """
+        import torch
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self): return 64
+            def __getitem__(self, i): return {"x": torch.full((3,), float(i)), "name": str(i)}
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2)
+        for _ in range(2):
+            got = []
+            for batch in levada.Feed(loader, mesh=levada.Mesh(dp=2, tp=2)):
+                batch["x"] += rank  # its own
+                got.append([batch["x"][:, 0].tolist(), batch["name"]])
+            tell(got=got)
+        """,
+    )
+    for rank, mine in enumerate(told):
+        items = [list(range(4 * b, 4 * b + 4)) for b in range(rank // 2, 16, 2)]
+        assert mine == [{"got": [[[i + rank for i in item], [str(i) for i in item]] for item in items]}] * 2
+
+
+def test_read_only_refuses_torch(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        try:
+            list(levada.Feed([torch.ones(3)] * 2, access="read_only"))
+        except levada.InvalidArgument as error:
+            tell(text=str(error))
+        """,
+    )
+    assert all("torch" in mine["text"] for (mine,) in told)
+
+
+def test_ranks_of_torchrun_join_by_themselves(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ranks.PROLOGUE.format(folder=str(tmp_path)) + "tell(got=list(levada.Feed(range(6))))\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "29533", script]
+    subprocess.run(command, check=True, timeout=100, capture_output=True)
+    assert [ranks.told_by(tmp_path, rank) for rank in range(3)] == [[{"got": [r, r + 3]}] for r in range(3)]
