@@ -7,7 +7,7 @@ import weakref
 from typing import Protocol
 
 from levada import _levada
-from levada._levada import Membership, Mesh
+from levada._levada import Membership
 
 _membership: Membership | None = None
 
@@ -40,11 +40,6 @@ def world_size() -> int:
     """The job's ranks, from the environment; 1 outside a job."""
     place = _levada.place()
     return 1 if place is None else place[1]
-
-
-def data_parallel_mesh() -> Mesh:
-    """All ranks as dp."""
-    return Mesh.from_env()
 
 
 def close_at_exit(what: Closable) -> None:
