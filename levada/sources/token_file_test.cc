@@ -110,7 +110,7 @@ TEST(TokenFile, GivesEachDocumentOnItsOwnFromAnyOfItsCuts) {
   const std::vector<std::string> texts = {"hello, world", "", "a\\u00e9\\ud83d\\ude00\\n", "12345678"};
   std::string content = "bad\n";
   for (const auto& text : texts) content += "{\"id\":[1],\"text\":\"" + text + "\",\"more\":\"text\"}\nbad\n\n";
-  const auto plain = [](std::string text) {
+  const auto plain = [](const std::string& text) {
     std::vector<std::int64_t> tokens;
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
     tokens.push_back(end_of_document);
