@@ -31,7 +31,7 @@ std::string content(const std::string& path) {
 
 /// An empty folder of this name.
 std::string folder(const std::string& name) {
-  const auto path = scratch() + "/" + name;
+  auto path = scratch() + "/" + name;
   std::filesystem::create_directory(path);
   return path;
 }

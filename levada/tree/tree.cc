@@ -188,6 +188,7 @@ Tree Tree::tuple(std::vector<Tree> children) {
   return Tree(Container{ContainerKind::tuple, {}, {}, std::move(children), {}});
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): what it holds is moved
 Tree Tree::dict(std::vector<std::pair<Key, Tree>> items) {
   Container container;
   container.keys.reserve(items.size());
