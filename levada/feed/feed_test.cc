@@ -181,6 +181,21 @@ TEST(Feed, SkippedBeyondTheEndItSimplyStopsOnAllRanks) {
   }
 }
 
+TEST(Feed, ASourceIsNeverAskedForTheSameTwiceWhereTheTailIsDropped) {
+  for (const bool known_size : {true, false}) {
+    std::int64_t last = -1;
+    const NumberedOptions source{.samples = 7, .known_size = known_size, .before = [&](std::int64_t first) {
+                                   EXPECT_GT(first, last);
+                                   last = first;
+                                 }};
+    run_feed(Mesh(), {.batch = 3}, source, [](Feed& feed, int) {
+      EXPECT_TRUE(feed.next());
+      EXPECT_TRUE(feed.next());
+      EXPECT_FALSE(feed.next());
+    });
+  }
+}
+
 TEST(Feed, ARankThatAsksForAStopGetsTheSameLastStepAsAllOthers) {
   for (const char* readers : {"one", "all", "dp"}) {
     std::mutex mutex;
