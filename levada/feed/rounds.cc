@@ -166,8 +166,9 @@ const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batc
   UnitPlan plan{.key = std::move(key), .portions = {}};
   const auto moves = plan_unit(fields_of(batch), layout_, mesh_, unit.audiences, fan_out_);
   for (int audience = 0; audience < static_cast<int>(unit.audiences.size()); ++audience) {
-    const auto own = std::ranges::equal_range(moves, audience, {}, &Move::audience);
-    plan.portions.push_back(make_portion(batch, std::span(own.begin(), own.end())));
+    const auto begin = std::ranges::lower_bound(moves, audience, {}, &Move::audience);
+    const auto end = std::ranges::upper_bound(moves, audience, {}, &Move::audience);
+    plan.portions.push_back(make_portion(batch, std::span(begin, end)));
   }
   if (unit.plans.size() == kept_plans) unit.plans.erase(unit.plans.begin());
   return unit.plans.emplace_back(std::move(plan));
