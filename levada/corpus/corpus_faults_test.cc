@@ -5,6 +5,7 @@
 #include <random>
 
 #include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus.h"
 #include "levada/sources/memory_file.h"
 #include "levada/sources/scratch_dir.h"
@@ -14,15 +15,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", error.name(), error.what());
-  }
-  return "no fault";
-}
 
 /// A corpus of one file in memory, and that file, to be spoilt while it is read.
 struct Opened {

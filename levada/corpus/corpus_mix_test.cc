@@ -5,6 +5,7 @@
 #include <map>
 
 #include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus.h"
 #include "levada/corpus/mix.h"
 #include "levada/sources/scratch_dir.h"
@@ -32,15 +33,6 @@ Sample sample_of(Corpus& corpus, std::int64_t g) {
   const auto batch = corpus.read(g, 1, memory).value();
   const auto tokens = batch.tensor("tokens").as<std::int64_t>();
   return {static_cast<char>(tokens[0]), static_cast<int>(tokens[1] - '0') * 64 + static_cast<int>(tokens[2] - '0')};
-}
-
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", error.name(), error.what());
-  }
-  return "no fault";
 }
 
 /// Three sources in a folder, and what mixes them.

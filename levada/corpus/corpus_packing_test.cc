@@ -6,7 +6,9 @@
 #include <random>
 
 #include "levada/base/error.h"
+#include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus.h"
+#include "levada/corpus/corpus_testing.h"
 #include "levada/sources/memory_file.h"
 
 namespace levada {
@@ -15,15 +17,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Files = std::map<std::string, std::string>;
-
-Corpus open_files(const Files& files, CorpusOptions options) {
-  std::vector<std::string> paths;
-  for (const auto& [path, content] : files) paths.push_back(path);
-  options.cache = false;
+Corpus open_packed(const Files& files, CorpusOptions options) {
   options.packing = Packing::best_fit;
-  options.open = [files](const std::string& path) { return std::make_unique<MemoryFile>(path, files.at(path)); };
-  return Corpus::open(paths, options);
+  return open_files(files, std::move(options));
 }
 
 /// Documents that can be told apart wherever one looks: document d is letters that d and the place decide.
@@ -113,7 +109,7 @@ TEST(CorpusPacking, GivesEveryTokenOnceAsALabelOfItsOwnDocument) {
     for (const std::int64_t pad_to : {1, 2, 16}) {
       if (length % pad_to != 0) continue;
       for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(9)}) {
-        auto corpus = open_files(files, {.sequence = length, .shuffle_seed = seed, .pad_to = pad_to});
+        auto corpus = open_packed(files, {.sequence = length, .shuffle_seed = seed, .pad_to = pad_to});
         expect_each_label_once(all, corpus, static_cast<std::size_t>(length));
       }
     }
@@ -121,7 +117,7 @@ TEST(CorpusPacking, GivesEveryTokenOnceAsALabelOfItsOwnDocument) {
 }
 
 TEST(CorpusPacking, GivesEveryFieldInTheCallersMemory) {
-  auto corpus = open_files({{"a.jsonl", lines_of({"abc", "x", "", "de"})}}, {.sequence = 6, .attention_mask = true});
+  auto corpus = open_packed({{"a.jsonl", lines_of({"abc", "x", "", "de"})}}, {.sequence = 6, .attention_mask = true});
   EXPECT_EQ(corpus.sequences(), 1);
   HeapMemory memory;
   const auto batch = corpus.read(0, 1, memory).value();
@@ -141,7 +137,7 @@ TEST(CorpusPacking, GivesEveryFieldInTheCallersMemory) {
 }
 
 TEST(CorpusPacking, RoundsDocumentsUpAndPadsTheRow) {
-  auto corpus = open_files({{"a.jsonl", lines_of({"abc", "x"})}}, {.sequence = 12, .pad_to = 4});
+  auto corpus = open_packed({{"a.jsonl", lines_of({"abc", "x"})}}, {.sequence = 12, .pad_to = 4});
   HeapMemory memory;
   const auto batch = corpus.read(0, 1, memory).value();
   EXPECT_THAT(values<std::int64_t>(batch, "tokens"), ElementsAre('a', 'b', 'c', 0, 'x', 0, 0, 0, 0, 0, 0, 0));
@@ -156,7 +152,8 @@ TEST(CorpusPacking, GivesRowsOfABatchAsItGivesThemAlone) {
   std::mt19937 random(4);
   std::vector<std::string> texts;
   for (int d = 0; d < 200; ++d) texts.push_back(document(d, random() % 50));
-  auto corpus = open_files({{"a.jsonl", lines_of(texts)}}, {.sequence = 32, .shuffle_seed = 1, .attention_mask = true});
+  auto corpus =
+      open_packed({{"a.jsonl", lines_of(texts)}}, {.sequence = 32, .shuffle_seed = 1, .attention_mask = true});
   HeapMemory memory;
   const auto all = corpus.read(0, corpus.sequences(), memory).value();
   for (std::int64_t g = 0; g < corpus.sequences(); ++g) {
@@ -173,7 +170,7 @@ TEST(CorpusPacking, ReadsHardlyMoreThanItGivesOut) {
   std::vector<std::string> texts;
   for (int d = 0; d < 500; ++d) texts.push_back(document(d, 500 + random() % 9000));
   const auto content = lines_of(texts);
-  auto corpus = open_files({{"a.jsonl", content}}, {.sequence = 1024, .shuffle_seed = 3});
+  auto corpus = open_packed({{"a.jsonl", content}}, {.sequence = 1024, .shuffle_seed = 3});
   HeapMemory memory;
   for (std::int64_t g = 0; g < corpus.size(); ++g) corpus.read(g, 1, memory);
   EXPECT_LE(corpus.stats().bytes_consumed, content.size());
@@ -181,23 +178,14 @@ TEST(CorpusPacking, ReadsHardlyMoreThanItGivesOut) {
   EXPECT_LE(corpus.stats().bytes_read, corpus.stats().bytes_consumed * 103 / 100);
 }
 
-std::string fault_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", error.name(), error.what());
-  }
-  return "no fault";
-}
-
 TEST(CorpusPacking, RefusesWhatCannotBePacked) {
   const Files files = {{"a.jsonl", lines_of({"abc"})}};
-  EXPECT_THAT(fault_of([&] { open_files(files, {.sequence = 10, .pad_to = 4}); }),
+  EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 4}); }),
               HasSubstr("InvalidArgument: documents cannot be padded to multiples of 4: the sequence of 10 is to"));
-  EXPECT_THAT(fault_of([&] { open_files(files, {.sequence = 10, .pad_to = 0}); }), HasSubstr("multiples of 0"));
+  EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 10, .pad_to = 0}); }), HasSubstr("multiples of 0"));
   EXPECT_THAT(fault_of([&] { Corpus::open({"a.txt"}, {.sequence = 16, .pad_to = 4}); }), HasSubstr("only packed"));
   EXPECT_THAT(fault_of([&] {
-                open_files({{"a.jsonl", lines_of({"", ""})}}, {});
+                open_packed({{"a.jsonl", lines_of({"", ""})}}, {});
               }),
               HasSubstr("InvalidArgument: the corpus holds only empty documents"));
   EXPECT_THAT(fault_of([&] { parse_packing("worst-fit"); }), HasSubstr("cut or best-fit, not worst-fit"));
@@ -205,9 +193,9 @@ TEST(CorpusPacking, RefusesWhatCannotBePacked) {
 
 TEST(CorpusPacking, RefusesACursorOfOtherPacking) {
   const Files files = {{"a.jsonl", lines_of({document(1, 50), document(2, 60)})}};
-  const auto corpus = open_files(files, {.sequence = 16});
+  const auto corpus = open_packed(files, {.sequence = 16});
   EXPECT_EQ(corpus.resume(corpus.cursor(3)), 3);
-  EXPECT_THAT(fault_of([&] { open_files(files, {.sequence = 16, .pad_to = 4}).resume(corpus.cursor(3)); }),
+  EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 16, .pad_to = 4}).resume(corpus.cursor(3)); }),
               HasSubstr("packing is best-fit (window 16384, padded to 4, version 1), there best-fit (window 16384, "
                         "padded to 1, version 1)"));
 }

@@ -10,23 +10,12 @@
 #include <random>
 
 #include "levada/base/error.h"
-#include "levada/sources/memory_file.h"
+#include "levada/corpus/corpus_testing.h"
 
 namespace levada {
 namespace {
 
 using ::testing::HasSubstr;
-
-using Files = std::map<std::string, std::string>;
-
-/// A corpus of files that lie in memory, in the order of their names.
-Corpus open_files(const Files& files, CorpusOptions options) {
-  std::vector<std::string> paths;
-  for (const auto& [path, content] : files) paths.push_back(path);
-  options.cache = false;
-  options.open = [&](const std::string& path) { return std::make_unique<MemoryFile>(path, files.at(path)); };
-  return Corpus::open(paths, options);
-}
 
 /// All tokens, made the plain way: everything parsed, everything in memory.
 std::vector<std::int64_t> plain_tokens(const Files& files, const std::string& field = "text") {
