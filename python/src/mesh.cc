@@ -6,6 +6,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "levada/base/error.h"
@@ -38,6 +39,20 @@ Mesh mesh_of_job(const nb::kwargs& sizes) {
   if (mesh.size() == ranks) return mesh;
   throw InvalidArgument(
       fmt::format("the mesh '{}' has {} ranks, the job has {}", mesh.to_string(), mesh.size(), ranks));
+}
+
+Mesh mesh_of_devices(nb::handle device_mesh) {
+  const nb::object names = device_mesh.attr("mesh_dim_names");
+  if (names.is_none()) throw InvalidArgument("the device mesh has no mesh_dim_names; name its axes, as ('dp', 'tp')");
+  const nb::object ranks = device_mesh.attr("mesh");
+  const auto order = nb::cast<std::vector<int>>(ranks.attr("flatten")().attr("tolist")());
+  if (!std::is_sorted(order.begin(), order.end())) {
+    throw InvalidArgument("the device mesh does not list its ranks in rising order, row after row, as a Mesh does");
+  }
+  std::vector<Axis> axes;
+  const auto sizes = nb::cast<std::vector<int>>(nb::list(ranks.attr("shape")));
+  for (std::size_t i = 0; i < sizes.size(); ++i) axes.push_back({nb::cast<std::string>(names[i]), sizes[i]});
+  return Mesh(std::move(axes));
 }
 
 std::vector<std::pair<std::string, int>> axis_list(const Mesh& mesh) {
@@ -76,6 +91,11 @@ void bind_mesh(nb::module_& module) {
       .def_static("from_env", &mesh_of_job, nb::sig("def from_env(**axes: int) -> Mesh"),
                   "The mesh of this process's job: dp, unless it is given, takes the ranks that the other axes leave. "
                   "Raises InvalidArgument where the axes do not multiply to the job's size.")
+      .def_static(
+          "from_device_mesh", &mesh_of_devices, nb::arg("device_mesh"),
+          nb::sig("def from_device_mesh(device_mesh: object) -> Mesh"),
+          "The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. "
+          "Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.")
       .def_prop_ro("size", &Mesh::size, "Ranks in all.")
       .def_prop_ro("axes", &axis_list, "Names and sizes, in order.")
       .def("axis_size", &Mesh::axis_size, nb::arg("name"), "Ranks along an axis; 1 for one that the mesh has not.")
