@@ -80,6 +80,7 @@ class Corpus:
 
     @property
     def documents(self) -> int:
+        """How many there are."""
         return self.open().documents
 
     @property

@@ -45,6 +45,12 @@ class Mesh:
         The mesh of this process's job: dp, unless it is given, takes the ranks that the other axes leave. Raises InvalidArgument where the axes do not multiply to the job's size.
         """
 
+    @staticmethod
+    def from_device_mesh(device_mesh: object) -> Mesh:
+        """
+        The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.
+        """
+
     @property
     def size(self) -> int:
         """Ranks in all."""

@@ -31,7 +31,18 @@ def test_neither_numpy_nor_torch_is_imported_before_it_is_used() -> None:
 
 def test_everything_public_says_what_it_is() -> None:
     for name in levada.__all__:
-        assert getattr(levada, name).__doc__, name
+        thing = getattr(levada, name)
+        assert thing.__doc__, name
+        members = vars(thing) if isinstance(thing, type) else {}
+        for member in (each for each in members if not each.startswith("_")):
+            assert getattr(members[member], "__doc__", None), f"{name}.{member}"
+
+
+def test_the_reference_is_made_of_docstrings(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "pdoc", "--no-show-source", "--output-directory", tmp_path, "levada"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    page = (tmp_path / "levada.html").read_text()
+    assert all(f'id="{name}"' in page for name in levada.__all__)
 
 
 def test_the_example_runs() -> None:
