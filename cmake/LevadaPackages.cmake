@@ -19,11 +19,14 @@ macro(levada_find_packages)
   endif()
 endmacro()
 
-# Links the archive of an imported library, where the system has one, instead of the shared library.
-function(levada_prefer_archive target archive)
+# levada_bring_along(TARGET ARCHIVE DIRECTORY): links the archive of an imported library, where the system has one;
+# elsewhere the shared library is installed into DIRECTORY, for what looks for it there.
+function(levada_bring_along target archive directory)
   find_library(levada_${archive}_archive NAMES lib${archive}.a)
   mark_as_advanced(levada_${archive}_archive)
   if(NOT levada_${archive}_archive)
+    install(FILES $<TARGET_FILE:${target}> RENAME $<TARGET_SONAME_FILE_NAME:${target}> DESTINATION ${directory}
+            COMPONENT python)
     return()
   endif()
   get_target_property(configurations ${target} IMPORTED_CONFIGURATIONS)

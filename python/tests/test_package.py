@@ -24,6 +24,14 @@ def test_the_package_is_typed(tmp_path: pathlib.Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def test_the_wheel_needs_no_library_but_those_of_the_compiler() -> None:
+    (module,) = INSTALLED.glob("_levada.*.so")
+    listed = subprocess.run(["ldd", module], check=True, capture_output=True, text=True).stdout
+    needed = [line.split()[0] for line in listed.splitlines() if str(INSTALLED) not in line]
+    runtime = ("linux-vdso", "libstdc++", "libm.", "libgcc_s", "libc.", "/lib")
+    assert [name for name in needed if not name.startswith(runtime)] == []
+
+
 def test_neither_numpy_nor_torch_is_imported_before_it_is_used() -> None:
     code = "import levada, sys; sys.exit(any(name in sys.modules for name in ('numpy', 'torch')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
