@@ -12,6 +12,7 @@ from typing import Any
 from levada import _levada
 from levada._corpus import Corpus
 from levada._errors import Error, InvalidArgument, Unsupported
+from levada._groups import size_of
 from levada._job import close_at_exit, join
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
 
@@ -54,8 +55,9 @@ class Feed:
     `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), or a Corpus. Made and
     iterated on every rank alike; each iter() is a pass over the source and is collective.
 
-    mesh: the ranks' axes; by default all ranks are dp. layout: a Layout, or a dict of field paths and patterns. By
-    default each dp rank gets whole batches, and its cp, tp and pp peers the same; of a Corpus layout "gpt".
+    mesh: the ranks' axes; by default all ranks are dp. group: whose ranks they are: a process group of
+    torch.distributed, or what join() gave; by default the whole job. layout: a Layout, or a dict of field paths and
+    patterns. By default each dp rank gets whole batches, and its cp, tp and pp peers the same; of a Corpus layout "gpt".
     readers: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp".
     divide: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
     batch: samples a dp rank and step, of a Corpus alone; an iterable's items are batches.
@@ -84,6 +86,7 @@ class Feed:
         timeout: float = 30.0,
         access: str | None = None,
         allow_pickle: bool = False,
+        group: Any = None,
     ) -> None:
         self._is_corpus = isinstance(source, Corpus)
         if not self._is_corpus and tail != "drop":
@@ -93,7 +96,10 @@ class Feed:
         if skip < 0:
             raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
         self.source = source
-        self.mesh = Mesh.from_env() if mesh is None else mesh
+        self.group = group
+        if mesh is None:
+            mesh = Mesh.from_env() if group is None else Mesh(dp=size_of(group))
+        self.mesh = mesh
         self.layout = self._layout(layout, divide)
         self.readers = readers
         self.divide = divide
@@ -218,7 +224,7 @@ class Feed:
         self._cursor = state["cursor"]
 
     def _reads(self) -> bool:
-        job = join()
+        job = join(self.group)
         return _levada.reads(self.readers, self.mesh, job.host_of, job.rank)
 
     def _begin(self) -> _Beginning:
@@ -311,7 +317,7 @@ class _FeedPass:
     """The iterator of one pass; leaves the feed when it goes, as at a `break`."""
 
     def __init__(self, feed: Feed) -> None:
-        job = join()
+        job = join(feed.group)
         self._begin = feed._begin()
         try:
             self.core = self._start(job, feed)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
-from typing import Protocol
+from typing import Any, Protocol
 
 from levada import _levada
+from levada._errors import InvalidArgument, Unsupported
+from levada._groups import ENGINES, join_group
 from levada._levada import Membership
 
-_membership: Membership | None = None
+_membership: Membership | None = None  # in the whole job
+_joined: weakref.WeakSet[Membership] = weakref.WeakSet()
 
 
 class Closable(Protocol):
@@ -19,14 +23,37 @@ class Closable(Protocol):
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-def join(*, engine: str = "auto", timeout: float = 60.0) -> Membership:
-    """This process's membership in the job that torchrun, SLURM, MPI or `levada run` started; a job of one rank outside
-    any. Collective at its first call, which waits `timeout` seconds for all ranks; later ones give the same. Feeds call
-    it themselves. Raises Timeout, naming who did not arrive, and Unsupported where ranks are on several hosts.
+def join(group: Any = None, *, engine: str = "auto", timeout: float = 60.0) -> Membership:
+    """This process's membership in a group of ranks. Collective at its first call for a group, which waits `timeout`
+    seconds for all its ranks; later ones give the same. Feeds call it themselves.
+
+    group: a process group of torch.distributed, whose members alone take part, by their ranks in it; or a Membership,
+    which is what is given back. None: the whole job that torchrun, SLURM, MPI or `levada run` started, and outside any
+    a job of one rank.
+    engine: "shm", for ranks of one host; "c10d", over a process group; "auto": shm where it can be.
+
+    Raises InvalidArgument for an engine or a group that is none; Timeout, naming who did not arrive; Unsupported where
+    ranks are on several hosts and no process group is there to reach them by.
     """
+    if engine not in ENGINES:
+        raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}')
+    joined = _join_job(engine, timeout) if group is None else join_group(group, engine, timeout)
+    _joined.add(joined)
+    return joined
+
+
+def _join_job(engine: str, timeout: float) -> Membership:
     global _membership
     if _membership is None:
-        _membership = _levada.join(engine, timeout)
+        try:
+            if engine == "c10d":
+                raise Unsupported("the engine c10d needs a process group; initialise torch.distributed, or pass a group")
+            _membership = _levada.join(engine, timeout)
+        except Unsupported:
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+                raise
+            _membership = join_group(distributed.group.WORLD, engine, timeout)
     return _membership
 
 
@@ -55,5 +82,5 @@ def _leave() -> None:
             each.close()
         except Exception:  # the job has ended otherwise, which has been said where it happened
             continue
-    if _membership is not None:
-        _membership.leave()
+    for joined in list(_joined):
+        joined.leave()

@@ -116,7 +116,7 @@ class Membership:
 
     @property
     def engine(self) -> str:
-        """"shm" or "inproc"."""
+        """"shm", "c10d" or "inproc"."""
 
     @property
     def host_of(self) -> list[int]:
@@ -129,6 +129,11 @@ class Membership:
 
 def join(engine: str, timeout: float) -> Membership:
     """Joins the job that the environment tells of."""
+
+def meet(rank: int, size: int, meeting: str, timeout: float) -> Membership:
+    """
+    Joins the ranks of this host that give the same name for their meeting, over shared memory.
+    """
 
 def place() -> tuple[int, int] | None:
     """Rank and size as the environment tells them; None outside a job."""

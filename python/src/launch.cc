@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "levada/cli/cli.h"
+#include "levada/engine/shm/shm.h"
 #include "levada/launch/launch.h"
 #include "python/src/bindings.h"
 #include "python/src/waiting.h"
@@ -26,6 +27,11 @@ Duration seconds(double count) {
 Membership join(const std::string& engine, double timeout) {
   const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout)};
   return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
+}
+
+Membership meet(int rank, int size, const std::string& meeting, double timeout) {
+  const shm::Options options{.timeout = seconds(timeout)};
+  return Membership(interruptible([=] { return shm::meet(rank, size, meeting, options); }, [] { return false; }));
 }
 
 std::tuple<int, std::string> run_local(int size, const std::vector<std::string>& command) {
@@ -51,17 +57,19 @@ std::optional<std::tuple<int, int>> place() {
 }  // namespace
 
 void bind_launch(nb::module_& module) {
-  nb::class_<Membership>(module, "Membership", "This process's place in its job.")
+  nb::class_<Membership>(module, "Membership", nb::is_weak_referenceable(), "This process's place in its job.")
       .def_prop_ro("rank", [](const Membership& job) { return job.engine().info().rank; })
       .def_prop_ro("size", [](const Membership& job) { return job.engine().info().size; })
       .def_prop_ro(
-          "engine", [](const Membership& job) { return job.engine().info().name; }, "\"shm\" or \"inproc\".")
+          "engine", [](const Membership& job) { return job.engine().info().name; }, "\"shm\", \"c10d\" or \"inproc\".")
       .def_prop_ro(
           "host_of", [](const Membership& job) { return job.engine().info().host_of; },
           "Each rank's host, numbered from 0.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
+  module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("meeting"), nb::arg("timeout"),
+             "Joins the ranks of this host that give the same name for their meeting, over shared memory.");
   module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");

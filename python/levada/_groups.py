@@ -1,0 +1,107 @@
+"""Memberships of process groups of torch.distributed: what their ranks tell each other before they have an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import pathlib
+import socket
+import weakref
+from typing import Any, NamedTuple
+
+from levada import _levada
+from levada._errors import InvalidArgument, Unsupported
+from levada._levada import Membership
+
+ENGINES = ("auto", "shm", "c10d")
+"""What join() takes for `engine`."""
+
+_memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
+
+_HOST_BYTES = 16
+_NONCE_BYTES = 16
+
+
+class _Place(NamedTuple):
+    """What a rank tells the others of itself; so many bytes on every rank."""
+
+    host: bytes
+    """The same where shared memory is possible."""
+    nonce: bytes
+    """What rank 0's is names this start."""
+    engine: str
+
+    def encode(self) -> bytes:
+        return self.host + self.nonce + bytes([ENGINES.index(self.engine)])
+
+    @classmethod
+    def decode(cls, told: bytes) -> _Place:
+        engine = ENGINES[told[-1]] if told[-1] < len(ENGINES) else "another"
+        return cls(told[:_HOST_BYTES], told[_HOST_BYTES:-1], engine)
+
+
+def _read(path: str) -> str:
+    try:
+        return pathlib.Path(path).read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def _host() -> bytes:
+    """Ranks share memory when they are of one user, under one kernel and in one network namespace."""
+    boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+    identity = (boot, os.readlink("/proc/self/ns/net"), os.getuid())
+    return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
+
+
+def _all_gather(group: Any, mine: bytes) -> list[bytes]:
+    """Everybody's bytes by group rank, as many from each, over whatever devices the group carries."""
+    torch = importlib.import_module("torch")
+    kinds = [device.type for device in getattr(group, "_device_types", [])]
+    kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
+    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
+    sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
+    received = [torch.empty_like(sent) for _ in range(group.size())]
+    group.allgather([received], [sent]).wait()
+    return [bytes(each.tolist()) for each in received]
+
+
+def size_of(group: Any) -> int:
+    """How many ranks a Membership, or a process group that this process belongs to, has."""
+    if isinstance(group, Membership):
+        return group.size
+    if not callable(getattr(group, "allgather", None)) or group.rank() < 0:
+        raise InvalidArgument(
+            f"group is {group!r}, which is neither a process group that this process belongs to nor a Membership"
+        )
+    return int(group.size())
+
+
+def join_group(group: Any, engine: str, timeout: float) -> Membership:
+    """The Membership over a process group's ranks, by their numbers in it; the same as long as the group is there."""
+    if isinstance(group, Membership):
+        return group
+    size_of(group)
+    known = _memberships.setdefault(group, {})
+    if engine not in known:
+        joined = _start(group, engine, timeout)
+        known[engine] = known[joined.engine] = known.get(joined.engine, joined)
+        known.setdefault("auto", joined)
+    return known[engine]
+
+
+def _start(group: Any, engine: str, timeout: float) -> Membership:
+    mine = _Place(_host(), os.urandom(_NONCE_BYTES), engine)
+    places = [_Place.decode(told) for told in _all_gather(group, mine.encode())]
+    asked = [place.engine for place in places]
+    if len(set(asked)) > 1:
+        raise InvalidArgument(f"the group's ranks join it with different engines: {', '.join(asked)}")
+    hosts = list(dict.fromkeys(place.host for place in places))
+    if engine == "auto":
+        engine = "shm" if len(hosts) == 1 else "c10d"
+    if engine == "shm":
+        if len(hosts) > 1:
+            raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use c10d")
+        return _levada.meet(group.rank(), len(places), f"group:{places[0].nonce.hex()}", timeout)
+    raise Unsupported("this build has no engine c10d; start all ranks of the group on one host")
