@@ -13,14 +13,18 @@
 #include "levada/base/bytes.h"
 #include "levada/base/unique_fd.h"
 #include "levada/cli/measure.h"
-#include "levada/cli/pagemap.h"
 #include "levada/engine/shm/limits.h"
+#include "levada/engine/shm/written_pages.h"
 
 namespace levada::cli {
 namespace {
 
 std::string text_of(const ReadFile& read, const std::string& path) {
   return read(path).value_or("");
+}
+
+std::string yes_or(const std::string& refusal) {
+  return refusal.empty() ? "yes" : refusal;
 }
 
 std::uint64_t machine_memory(const ReadFile& read) {
@@ -136,7 +140,7 @@ Machine examine_machine() {
   machine.open_files = limit_of(RLIMIT_NOFILE).value_or(UINT64_MAX);
   machine.shmem_huge_pages = chosen_word(text_of(read, "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   machine.memory_files = gives_memory_files();
-  machine.pagemap_scan = try_pagemap_scan();
+  machine.pagemap_scan = yes_or(shm::WrittenPages(shm::WrittenPages::Way::scan).refusal());
   machine.copy_gb_s = measure_copy();
   machine.wake_us = measure_wake();
   return machine;

@@ -13,8 +13,8 @@ namespace levada::conformance {
 std::span<const Case> cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> joined;
-    for (const auto part :
-         {message_cases(), memory_cases(), group_cases(), ending_cases(), waiting_cases(), abort_cases()}) {
+    for (const auto part : {message_cases(), memory_cases(), private_cases(), group_cases(), ending_cases(),
+                            waiting_cases(), abort_cases()}) {
       joined.insert(joined.end(), part.begin(), part.end());
     }
     return joined;

@@ -21,6 +21,7 @@ using Handle = std::shared_ptr<Engine>;
 
 std::span<const Case> message_cases();
 std::span<const Case> memory_cases();
+std::span<const Case> private_cases();
 std::span<const Case> group_cases();
 std::span<const Case> ending_cases();
 std::span<const Case> waiting_cases();

@@ -17,6 +17,10 @@ void put_text(std::array<char, N>& to, std::string_view text) {
 
 }  // namespace
 
+std::span<std::byte> Engine::make_private(Channel& /*channel*/, Lease& /*lease*/) {
+  return {};
+}
+
 Status Status::make(std::string_view operation, std::int64_t step, int waiting_for, std::string_view detail) {
   Status status;
   put_text(status.operation, operation);

@@ -71,7 +71,8 @@ class Block {
 };
 
 /// A received message. The bytes stay as they are, and its sender's Block stays taken, until the last copy of `hold`
-/// is gone; that may be on any thread, and after the engine itself is gone. Never write to the bytes.
+/// is gone; that may be on any thread, and after the engine itself is gone. Never write to the bytes, unless
+/// make_private() has given them.
 struct Lease {
   ByteView bytes;
   std::shared_ptr<const void> hold;
@@ -156,6 +157,12 @@ class Engine {
 
   /// The next message; empty when none is there (see ended()). Throws InvalidArgument unless this rank is a taker.
   virtual std::optional<Lease> try_take(Channel& channel) = 0;
+
+  /// Lets the holder of `lease`, just taken from `channel` and copied nowhere, write to its bytes, which may move:
+  /// gives them. What is written shows through this lease alone, in no other lease and on no other rank, and is lost
+  /// when it ends. Empty: nothing has changed, and who wants to write copies. So it is by default, and wherever the
+  /// engine has nothing cheaper than a copy.
+  virtual std::span<std::byte> make_private(Channel& channel, Lease& lease);
 
   /// Whether the channel's sender has closed it, or left, and every message has been taken.
   virtual bool ended(Channel& channel) = 0;

@@ -29,12 +29,14 @@ Member::Member(HostMemory memory, std::function<MemoryLimits()> limits)
       peers_(static_cast<std::size_t>(size_)) {
   control_.page(rank_).process = ::getpid();
   watcher_ = std::make_unique<Watcher>(memory_.control, rank_, size_);
+  views_ = std::make_unique<PrivateViews>(memory_.files);
 }
 
 Member::~Member() {
   if (!usable()) {
-    // The thread is the parent's, and so are its locks.
+    // The threads are the parent's, and so are their locks.
     static_cast<void>(watcher_.release());
+    static_cast<void>(views_.release());
     return;
   }
   RankPage& mine = control_.page(rank_);

@@ -17,6 +17,7 @@
 #include "levada/engine/shm/control.h"
 #include "levada/engine/shm/limits.h"
 #include "levada/engine/shm/memory.h"
+#include "levada/engine/shm/private_views.h"
 #include "levada/engine/shm/stream.h"
 #include "levada/engine/shm/watcher.h"
 
@@ -28,6 +29,8 @@ struct HostMemory {
   int size = 1;
   std::shared_ptr<const Mapping> control;
   std::vector<std::shared_ptr<const Mapping>> data;  ///< each rank's; its own is writable
+  /// Of which `data` are the mappings; may be null.
+  std::shared_ptr<const std::vector<UniqueFd>> files{};
 };
 
 /// Any thread. Groups and channels are passed in by the engines and channels that own them. Lives as long as anything
@@ -64,6 +67,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   std::optional<Block> try_allocate(Group& group, std::size_t bytes);
   bool try_publish(Group& group, const std::shared_ptr<Stream>& stream, Block& block, std::size_t bytes);
   std::optional<Lease> try_take(Group& group, Stream& stream);
+  std::span<std::byte> make_private(const std::shared_ptr<Stream>& stream, Lease& lease);
   bool ended(Group& group, Stream& stream);
   void place(Group& group, Stream& stream, Block block);
   /// Takers by the host's numbers.
@@ -87,6 +91,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
 
  private:
   class Hold;
+  class PrivateHold;
   class Announcement;
 
   // member.cc
@@ -139,6 +144,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   int size_;
   ForkToken token_;
   std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<PrivateViews> views_;
 
   mutable std::mutex mutex_;  // guards what follows
   Arena arena_;

@@ -20,8 +20,9 @@ std::string system_error(const char* call, int error) {
 }
 
 Mapping::Mapping(const UniqueFd& file, std::size_t bytes, Access access) {
-  const int protection = access == Access::write ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+  const int protection = access == Access::read ? PROT_READ : PROT_READ | PROT_WRITE;
+  const int sharing = access == Access::write_privately ? MAP_PRIVATE : MAP_SHARED;
+  void* at = ::mmap(nullptr, bytes, protection, sharing | MAP_NORESERVE, file.get(), 0);
   if (at == MAP_FAILED) {
     throw EngineError(
         fmt::format("cannot map {} of shared memory ({}); allow more address space (ulimit -v) or give "

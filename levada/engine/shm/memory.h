@@ -16,11 +16,11 @@ std::string system_error(const char* call, int error);
 /// A stretch of address space, unmapped when its owner goes.
 class Mapping {
  public:
-  enum class Access { read, write };
+  enum class Access { read, write, write_privately };
 
   Mapping() = default;
-  /// Maps the first `bytes` of `file`, shared, used only as it is touched, and left out of core dumps. Throws
-  /// EngineError.
+  /// Maps the first `bytes` of `file`, shared or, for write_privately, so that this process alone sees what it writes;
+  /// used only as it is touched, and left out of core dumps. Throws EngineError.
   Mapping(const UniqueFd& file, std::size_t bytes, Access access);
   Mapping(Mapping&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
   Mapping& operator=(Mapping&& other) noexcept {

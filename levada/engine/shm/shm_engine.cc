@@ -63,6 +63,9 @@ class ShmEngine final : public Engine {
   std::optional<Lease> try_take(Channel& channel) override {
     return member_.try_take(group_, *taken_here(channel, "takes from"));
   }
+  std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
+    return member_.make_private(taken_here(channel, "makes private what came from"), lease);
+  }
   bool ended(Channel& channel) override { return member_.ended(group_, *taken_here(channel, "asks for the end of")); }
   void place(Channel& channel, Block block) override {
     if (!block) throw InvalidArgument("an empty block cannot be placed; allocate one");

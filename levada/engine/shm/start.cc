@@ -200,7 +200,7 @@ std::shared_ptr<Member> lead(Gathering& ranks, std::vector<Hello> hellos, const 
   const int control_fd = control.get();
   ranks.send_all(encode_plan(memory), std::span(&control_fd, 1));
   OwnData own = make_own_data(memory[0]);
-  const std::vector<UniqueFd> files = collect_data(ranks, std::move(own.shown));
+  std::vector<UniqueFd> files = collect_data(ranks, std::move(own.shown));
   show_data(ranks, files);
 
   HostMemory host{0, size, std::make_shared<const Mapping>(control, Control::bytes(size), Mapping::Access::write), {}};
@@ -209,6 +209,7 @@ std::shared_ptr<Member> lead(Gathering& ranks, std::vector<Hello> hellos, const 
     const auto index = static_cast<std::size_t>(rank);
     host.data.push_back(map_data(files[index], memory[index], rank));
   }
+  host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files));
   auto member = std::make_shared<Member>(std::move(host));
   ranks.collect(Say::ready, "mapping each other's memory", [](int, ByteReader&, Frame&) {});
   ranks.let_go();
@@ -296,7 +297,7 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
   const OwnData mine = make_own_data(memory[own]);
   const int shown = mine.shown.get();
   link.send(encode(Say::data), std::span(&shown, 1));
-  const std::vector<UniqueFd> files = hear_data(link, memory.size());
+  std::vector<UniqueFd> files = hear_data(link, memory.size());
 
   expect_memory_file(control, Control::bytes(size), "the control memory");
   HostMemory host{
@@ -304,6 +305,7 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
   for (std::size_t i = 0; i < files.size(); ++i) {
     host.data.push_back(i == own ? mine.mapping : map_data(files[i], memory[i], static_cast<int>(i)));
   }
+  host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files));
   auto member = std::make_shared<Member>(std::move(host));
   link.send(encode(Say::ready));
   link.hear(Say::go, [](ByteReader&, Frame&) {});

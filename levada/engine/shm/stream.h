@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct Stream {
   Fifo<Descriptor> arrived;
   bool sender_closed = false;
   std::optional<Block> placed;
+  std::atomic<bool> writes_much = false;  ///< this rank, to private views: copies are cheaper. Any thread
 
   // The sender's end.
   bool sends = false;

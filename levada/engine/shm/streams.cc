@@ -8,6 +8,12 @@
 #include "levada/engine/shm/member.h"
 
 namespace levada::shm {
+namespace {
+
+/// To look for written pages takes a few system calls; less than this is copied as fast.
+constexpr std::size_t least_private = std::size_t{256} << 10;
+
+}  // namespace
 
 /// What a lease holds on to.
 class Member::Hold {
@@ -27,6 +33,24 @@ class Member::Hold {
   int from_;
   std::uint32_t slot_;
   std::uint32_t generation_;
+};
+
+/// What a lease that has a private view holds on to.
+class Member::PrivateHold {
+ public:
+  PrivateHold(std::shared_ptr<Member> member, std::shared_ptr<const void> hold, PrivateViews::Use use)
+      : member_(std::move(member)), hold_(std::move(hold)), use_(std::move(use)) {}
+  ~PrivateHold() {
+    // Before the block goes back: then it may come again.
+    if (member_->usable()) member_->views_->close(std::move(use_));
+  }
+  PrivateHold(const PrivateHold&) = delete;
+  PrivateHold& operator=(const PrivateHold&) = delete;
+
+ private:
+  std::shared_ptr<Member> member_;
+  std::shared_ptr<const void> hold_;
+  PrivateViews::Use use_;
 };
 
 // ---- arriving
@@ -245,6 +269,23 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   copy_payload(placed->memory().data(), from, message.bytes);
   const ByteView bytes = placed->memory().first(message.bytes);
   return Lease{bytes, std::make_shared<Block>(*std::move(placed))};
+}
+
+std::span<std::byte> Member::make_private(const std::shared_ptr<Stream>& stream, Lease& lease) {
+  expect_usable();
+  const Mapping& data = *memory_.data[static_cast<std::size_t>(stream->from)];
+  const std::uint64_t begin =
+      reinterpret_cast<std::uintptr_t>(lease.bytes.data()) - reinterpret_cast<std::uintptr_t>(data.data());
+  const bool is_shared = begin < data.size();
+  const bool is_ours_alone = stream->from == rank_ && stream->to.size() == 1;
+  if (!is_shared || is_ours_alone) return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
+  if (lease.bytes.size() < least_private || stream->writes_much) return {};
+  PrivateViews::Use use{stream->from, {begin, align_up(begin + lease.bytes.size(), page_bytes)}, stream};
+  const auto view = views_->open(use, data.size());
+  if (view.empty()) return {};
+  lease.hold = std::make_shared<PrivateHold>(shared_from_this(), std::move(lease.hold), std::move(use));
+  lease.bytes = view.first(lease.bytes.size());
+  return view.first(lease.bytes.size());
 }
 
 bool Member::ended(Group& group, Stream& stream) {

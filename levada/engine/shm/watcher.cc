@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +9,7 @@
 #include <system_error>
 
 #include "levada/base/error.h"
+#include "levada/engine/shm/signals_blocked.h"
 
 namespace levada::shm {
 namespace {
@@ -37,22 +36,6 @@ class RobustWord {
   robust_list_head head_{};
   robust_list_head* library_head_ = nullptr;
   std::size_t library_size_ = 0;
-};
-
-/// No signal of the process is to be handled on a thread of the engine's.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
 };
 
 }  // namespace

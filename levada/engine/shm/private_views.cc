@@ -1,0 +1,113 @@
+#include "levada/engine/shm/private_views.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "levada/engine/shm/control.h"
+#include "levada/engine/shm/signals_blocked.h"
+
+namespace levada::shm {
+namespace {
+
+/// From here on, catching the writes of a page and finding it again costs more than copying all.
+constexpr std::size_t much_percent = 3;
+
+bool overlap(const PrivateViews::Use& one, const PrivateViews::Use& other) {
+  return one.rank == other.rank && one.range.begin < other.range.end && other.range.begin < one.range.end;
+}
+
+/// Address space is what mappings that nobody fills take; where it is rationed there is none to spare.
+bool address_space_is_rationed() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+}  // namespace
+
+PrivateViews::~PrivateViews() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool PrivateViews::start() {
+  if (written_) return true;
+  if (address_space_is_rationed()) return false;
+  written_.emplace();
+  if (!written_->refusal().empty()) return false;
+  try {
+    const SignalsBlocked blocked;
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  return true;
+}
+
+bool PrivateViews::map(std::size_t rank, std::size_t size) {
+  if (maps_[rank].size() > 0) return true;
+  try {
+    maps_[rank] = Mapping((*files_)[rank], size, Mapping::Access::write_privately);
+  } catch (const EngineError&) {
+    return false;
+  }
+  return true;
+}
+
+std::span<std::byte> PrivateViews::open(const Use& use, std::size_t size) {
+  std::unique_lock lock(mutex_);
+  if (!files_ || refused_) return {};
+  if (!start() || !map(static_cast<std::size_t>(use.rank), size)) refused_ = true;
+  else clean_before(use, lock);
+  return refused_ ? std::span<std::byte>() : view_of(use);
+}
+
+void PrivateViews::close(Use use) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_.push_back(std::move(use));
+  }
+  changed_.notify_all();
+}
+
+std::span<std::byte> PrivateViews::view_of(const Use& use) const {
+  return maps_[static_cast<std::size_t>(use.rank)].memory().subspan(use.range.begin, use.range.size());
+}
+
+void PrivateViews::clean_before(const Use& use, std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return !cleaning_ || !overlap(*cleaning_, use); });
+  std::erase_if(closed_, [&](const Use& closed) {
+    if (!overlap(closed, use)) return false;
+    clean(closed);
+    return true;
+  });
+}
+
+void PrivateViews::clean(const Use& use) {
+  const auto pages = written_->drop(view_of(use));
+  // A page that stayed would be seen again.
+  if (!pages) refused_ = true;
+  else if (*pages * 100 > use.range.size() / page_bytes * much_percent) use.stream->writes_much = true;
+}
+
+void PrivateViews::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !closed_.empty(); });
+    if (stopping_) return;
+    cleaning_ = std::move(closed_.back());
+    closed_.pop_back();
+    lock.unlock();
+    clean(*cleaning_);
+    lock.lock();
+    cleaning_.reset();
+    changed_.notify_all();
+  }
+}
+
+}  // namespace levada::shm
