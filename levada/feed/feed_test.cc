@@ -319,6 +319,38 @@ TEST(Feed, BatchesMayDifferInStructureFromStepToStep) {
   });
 }
 
+TEST(Feed, ARoundIsReadOnlyWhenItsReadersCallerAsksForIt) {
+  for (const char* readers : {"one", "dp", "all"}) {
+    inproc::run_ranks(4, [&](const std::shared_ptr<Engine>& engine) {
+      std::atomic<int> reads{0};
+      const auto count = [&](std::int64_t) { ++reads; };
+      Feed feed(engine, Mesh::parse("dp=2,tp=2"), layouts::gpt(),
+                std::make_shared<Numbered>(NumberedOptions{.before = count}),
+                {.batch = 1, .readers = Readers::parse(readers), .ahead = false});
+      const int a_round = !feed.is_reader() ? 0 : std::string_view(readers) == "one" ? 2 : 1;
+      for (int step = 0; step < 5; ++step) {
+        EXPECT_EQ(reads, step * a_round) << readers;
+        EXPECT_EQ(feed.next()->step, step);
+        EXPECT_EQ(reads, (step + 1) * a_round) << readers;
+      }
+    });
+  }
+}
+
+TEST(Feed, AnAbandonedReadEndsAllAsARankThatLeaves) {
+  inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
+    const auto abandon = [](std::int64_t first) {
+      if (first >= 6) throw ReadAbandoned();
+    };
+    Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(),
+              std::make_shared<Numbered>(NumberedOptions{.before = abandon}), {.batch = 1});
+    for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
+    EXPECT_FALSE(feed.next());
+    EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
+    EXPECT_EQ(feed.end()->rank, 0);
+  });
+}
+
 TEST(Feed, OneTensorUnderTwoNamesGoesWhereEitherIsWanted) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Layout layout = layouts::data_parallel();

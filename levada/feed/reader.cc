@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "levada/engine/collect.h"
+#include "levada/feed/feed.h"
 
 namespace levada {
 
-FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout,
-                       TraceLog* trace)
-    : wiring_(wiring), reporter_(reporter), rounds_(std::move(rounds)), timeout_(timeout), trace_(trace) {
+FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, const FeedOptions& options)
+    : wiring_(wiring),
+      reporter_(reporter),
+      rounds_(std::move(rounds)),
+      timeout_(options.timeout),
+      trace_(options.trace),
+      demanded_(options.ahead ? std::numeric_limits<std::int64_t>::max() : 0) {
   if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
   thread_ = std::thread([this] { run(); });
 }
@@ -19,8 +25,20 @@ FeedReader::~FeedReader() {
   stop();
 }
 
+void FeedReader::demand(std::int64_t end) {
+  if (end <= demanded_.load()) return;
+  demanded_.store(end);
+  heed_.store(true);
+  wiring_.engine->wake();
+}
+
+bool FeedReader::may_read() const {
+  return round_ < demanded_.load();
+}
+
 void FeedReader::stop() {
   stop_.store(true);
+  heed_.store(true);
   wiring_.engine->wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -33,7 +51,8 @@ ReadStats FeedReader::stats() const {
 void FeedReader::run() noexcept {
   try {
     while (!stop_.load() && !finished()) {
-      if (!advance()) wait();
+      heed_.store(false);
+      if (!advance() && !stop_.load()) wait();
     }
   } catch (const Interrupted&) {
   } catch (const PeerLost&) {
@@ -55,7 +74,7 @@ bool FeedReader::advance() {
     return led;
   }
   if (!prepared_.empty()) return send_round() || led;
-  if (reported_end_) return led;
+  if (reported_end_ || !may_read()) return led;
   read_round();
   return true;
 }
@@ -116,8 +135,9 @@ void FeedReader::wait() {
     slow = post_full(*full);
   }
   if (finished()) return;
+  if (prepared_.empty() && !reported_end_ && !may_read()) post("in its own step", -1, {});
   const TraceScope scope(prepared_.empty() ? nullptr : trace_, TraceThread::reader, TraceKind::room, round_, slow);
-  wiring_.engine->wait({.take = hear, .publish = room, .stop = &stop_}, Deadline::never());
+  wiring_.engine->wait({.take = hear, .publish = room, .stop = &heed_}, Deadline::never());
 }
 
 int FeedReader::post_full(Channel& channel) const {

@@ -12,11 +12,13 @@ namespace levada {
 
 class FeedReader {
  public:
-  /// Starts reading. `wiring`, `reporter` and `trace`, which may be null, outlive it.
-  FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, Duration timeout, TraceLog* trace);
+  /// Starts reading. `wiring`, `reporter` and the options' trace outlive it.
+  FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, const FeedOptions& options);
   /// stop().
   ~FeedReader();
 
+  /// Rounds before number `end` are wanted; without effect where the options let it read ahead. Any thread.
+  void demand(std::int64_t end);
   /// Ends the thread, whatever it has not sent.
   void stop();
   ReadStats stats() const;
@@ -28,6 +30,7 @@ class FeedReader {
   bool advance();
   void wait();
   bool finished() const;
+  bool may_read() const;
   void read_round();
   bool send_round();
   void report(const feed_protocol::Event& event);
@@ -52,6 +55,8 @@ class FeedReader {
 
   mutable std::mutex stats_mutex_;
   ReadStats stats_;
+  std::atomic<std::int64_t> demanded_;  ///< rounds that may be read
+  std::atomic<bool> heed_{false};       ///< stop_ or demanded_ has changed
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

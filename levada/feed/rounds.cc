@@ -87,6 +87,8 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
     throw;
   } catch (const EngineError&) {
     throw;
+  } catch (const ReadAbandoned&) {
+    end(FeedEnd::Cause::left, round);
   } catch (const Error& error) {
     end(FeedEnd::Cause::failed, round);
     ended_->error = error.kind();

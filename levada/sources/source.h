@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,12 @@ struct ReadStats {
   std::uint64_t index_bytes = 0;     ///< from storage, to index it
 };
 
+/// What read() throws when its user no longer wants the batch: the feed ends as it does for a rank that leaves.
+class ReadAbandoned : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the batch is no longer wanted"; }
+};
+
 /// An endless or ended row of samples, numbered from 0 over all epochs; number g names the same sample whoever asks.
 /// One thread at a time.
 class Source {
@@ -29,7 +36,7 @@ class Source {
   /// Samples [first, first + count) as one batch, its tensors asked of `memory`; fewer only at the end, empty when none
   /// is there. Along dim 0 of a tensor lie the samples. Calls come with rising `first`, but for one that asks for the
   /// last sample again; a source without random access reads what lies between and drops it. Throws
-  /// SourceError, naming file and place; whatever else it throws reaches every rank as one.
+  /// SourceError, naming file and place; ReadAbandoned; whatever else it throws reaches every rank as a SourceError.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
 
   /// Position before sample `next`, from which another run can go on: portable bytes.

@@ -20,7 +20,7 @@ from levada._errors import (
     Unsupported,
 )
 from levada._feed import Feed
-from levada._feed import make_layout as layout
+from levada._layouts import make_layout as layout
 from levada._job import join, rank, world_size
 from levada._levada import Digests, Layout, Membership, Mesh, pack, unpack
 

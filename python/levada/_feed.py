@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import traceback
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from levada import _levada
 from levada._corpus import Corpus
-from levada._errors import Error, InvalidArgument, Unsupported
+from levada._errors import InvalidArgument, Unsupported
 from levada._groups import size_of
-from levada._job import close_at_exit, join
-from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
-
-Placements = str | Sequence[str]
-Fields = Mapping[str, Placements]
-
-
-def make_layout(
-    fields: Fields,
-    *,
-    otherwise: Placements = (),
-    optional: Sequence[str] = (),
-    stages: Mapping[str, Sequence[int]] | None = None,
-    name: str = "custom",
-) -> Layout:
-    """A layout of field paths or patterns with '*', each with its placements: "shard(dp,0)", or several in a list.
-
-    Raises InvalidArgument for what is no placement.
-    """
-
-    def listed(placements: Placements) -> list[str]:
-        return [placements] if isinstance(placements, str) else list(placements)
-
-    return Layout.from_json(
-        json.dumps(
-            {
-                "name": name,
-                "fields": {field: listed(placements) for field, placements in fields.items()},
-                "optional": list(optional),
-                "otherwise": listed(otherwise),
-                "stages": {stage: list(ranks) for stage, ranks in (stages or {}).items()},
-            }
-        )
-    )
+from levada._layouts import Fields, make_layout
+from levada._levada import Layout, Mesh, Pass
+from levada._passes import Beginning, FeedPass, begin_corpus, begin_iterable
+from levada._readers import READERS
 
 
 class Feed:
@@ -59,6 +25,8 @@ class Feed:
     torch.distributed, or what join() gave; by default the whole job. layout: a Layout, or a dict of field paths and
     patterns. By default each dp rank gets whole batches, and its cp, tp and pp peers the same; of a Corpus layout "gpt".
     readers: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp".
+    reader: who iterates an iterable: a thread in the "background", ahead of the steps; "inline" the caller's own thread,
+    inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its own.
     divide: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
     batch: samples a dp rank and step, of a Corpus alone; an iterable's items are batches.
     tail: of a last round that the data does not fill: "drop"; of a Corpus also "pad" and "short".
@@ -77,6 +45,7 @@ class Feed:
         *,
         layout: Layout | Fields | None = None,
         readers: str = "one",
+        reader: str = "background",
         divide: str = "deal",
         batch: int | None = None,
         tail: str = "drop",
@@ -93,6 +62,10 @@ class Feed:
             raise InvalidArgument(f'tail is "{tail}"; batches of an iterable are whole, so it must be "drop"')
         if not self._is_corpus and batch is not None:
             raise InvalidArgument("batch is for a Corpus; each item of an iterable is a batch")
+        if reader not in READERS:
+            raise InvalidArgument(f"reader is {reader}; it must be one of {', '.join(READERS)}")
+        if self._is_corpus and reader != "background":
+            raise InvalidArgument(f"reader is {reader}; a Corpus is read by the C++ core, in the background")
         if skip < 0:
             raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
         self.source = source
@@ -102,6 +75,7 @@ class Feed:
         self.mesh = mesh
         self.layout = self._layout(layout, divide)
         self.readers = readers
+        self.reader = reader
         self.divide = divide
         self.batch = 1 if batch is None else batch
         self.tail = tail
@@ -113,8 +87,8 @@ class Feed:
         self.allow_pickle = allow_pickle
         self._epoch = 0
         self._cursor = b""
-        self._own: _FeedPass | None = None  # of next()
-        self._running: weakref.ref[_FeedPass] | None = None
+        self._own: FeedPass | None = None  # of next()
+        self._running: weakref.ref[FeedPass] | None = None
         self._last: Pass | None = None
 
     def _layout(self, layout: Layout | Fields | None, divide: str) -> Layout:
@@ -135,9 +109,9 @@ class Feed:
         """A new pass, from the start of the source; one that is under way is closed."""
         return self._start()
 
-    def _start(self) -> _FeedPass:
+    def _start(self) -> FeedPass:
         self.close()
-        started = _FeedPass(self)
+        started = FeedPass(self, self._begin())
         # Weakly: a loop that is left drops its iterator, and that is how the other ranks hear of it.
         self._running = weakref.ref(started)
         self._last = started.core
@@ -223,142 +197,13 @@ class Feed:
         self._last = None
         self._cursor = state["cursor"]
 
-    def _reads(self) -> bool:
-        job = join(self.group)
-        return _levada.reads(self.readers, self.mesh, job.host_of, job.rank)
-
-    def _begin(self) -> _Beginning:
+    def _begin(self) -> Beginning:
         """The source of the next pass, and where it begins; skip and a loaded state are used up."""
         cursor, self._cursor = self._cursor, b""
         skipped, self.skip = self.skip * self._samples_a_step, 0
-        begin = _corpus_beginning(self, cursor) if self._is_corpus else _iterable_beginning(self, cursor)
+        if isinstance(self.source, Corpus):
+            begin = begin_corpus(self, self.source, self._epoch, cursor)
+        else:
+            begin = begin_iterable(self, self.source, cursor)
         begin.first_sample += skipped
         return begin
-
-
-class _Beginning:
-    """What a pass starts with."""
-
-    def __init__(self, source: Source | None, first_sample: int, pump: threading.Thread | None = None) -> None:
-        self.source = source
-        self.first_sample = first_sample
-        self.pump = pump
-
-    def stop(self) -> None:
-        """Ends the thread that makes batches; one that hangs is left to itself."""
-        if isinstance(self.source, Handoff):
-            self.source.stop()
-        if self.pump is not None:
-            self.pump.join(timeout=1.0)
-            self.pump = None
-
-
-def _corpus_beginning(feed: Feed, cursor: bytes) -> _Beginning:
-    corpus = feed.source
-    assert isinstance(corpus, Corpus)
-    epoch = feed._epoch
-    first = _levada.corpus_position(cursor) if cursor else 0
-    try:
-        if not feed._reads() and not epoch:
-            return _Beginning(None, first)
-        opened = corpus.open(epoch + corpus.epochs if epoch and corpus.epochs else corpus.epochs)
-        if cursor:
-            first = opened.resume(cursor)
-        elif epoch:
-            first = epoch * opened.sequences
-        return _Beginning(opened, first)
-    except Error as error:
-        # Whether all ranks see it or one, they agree on nothing yet: told in the stream, every rank raises it.
-        return _Beginning(_levada.unopened(type(error).__name__, str(error)), first)
-
-
-def _iterable_beginning(feed: Feed, cursor: bytes) -> _Beginning:
-    first, position, state = _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle) if cursor else (0, 0, None)
-    if not feed._reads():
-        return _Beginning(None, first)
-    name = type(feed.source).__name__
-    samples = feed.mesh.axis_size("dp") if feed.divide == "split" else 1
-    handoff = Handoff(samples, position, f"a batch of {name}")
-    try:
-        if feed.source is None:
-            raise TypeError("this rank reads for the feed, but its source is None")
-        assert not isinstance(feed.source, Corpus)
-        if state is not None:
-            loader: Any = feed.source
-            loader.load_state_dict(state)
-        iterator = iter(feed.source)
-    except Exception:
-        handoff.fail(traceback.format_exc())
-        return _Beginning(handoff, first)
-    pump = threading.Thread(
-        target=_pump, args=(iterator, feed.source, handoff, feed.allow_pickle), name="levada reader", daemon=True
-    )
-    pump.start()
-    return _Beginning(handoff, first, pump)
-
-
-def _pump(iterator: Iterator[Any], source: object, handoff: Handoff, allow_pickle: bool) -> None:
-    """Makes a batch whenever the feed wants one, on a thread that the feed can leave behind."""
-    while items := handoff.wanted():
-        done = 0
-        try:
-            for done in range(items):
-                batch = next(iterator)
-            state = source.state_dict() if hasattr(source, "state_dict") else None
-            handoff.give(batch, state, allow_pickle=allow_pickle)
-            del batch, state
-        except StopIteration:
-            return handoff.end(done)
-        except BaseException:
-            return handoff.fail(traceback.format_exc())
-
-
-class _FeedPass:
-    """The iterator of one pass; leaves the feed when it goes, as at a `break`."""
-
-    def __init__(self, feed: Feed) -> None:
-        job = join(feed.group)
-        self._begin = feed._begin()
-        try:
-            self.core = self._start(job, feed)
-        except BaseException:
-            self._begin.stop()
-            raise
-        close_at_exit(self)
-
-    def _start(self, job: Membership, feed: Feed) -> Pass:
-        return _levada.start(
-            job,
-            feed.mesh,
-            feed.layout,
-            self._begin.source,
-            batch=feed.batch,
-            divide=feed.divide,
-            tail=feed.tail,
-            first_sample=self._begin.first_sample,
-            steps=feed.steps,
-            readers=feed.readers,
-            depth=feed.depth,
-            timeout=feed.timeout,
-            access=feed.access or "",
-            allow_pickle=feed.allow_pickle,
-        )
-
-    def __iter__(self) -> _FeedPass:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self.core)
-
-    def __del__(self) -> None:
-        if hasattr(self, "core"):
-            try:
-                self.close()
-            except Error:
-                return  # the job has ended otherwise, which the next call says
-
-    def close(self) -> None:
-        try:
-            self.core.close()
-        finally:
-            self._begin.stop()

@@ -219,5 +219,5 @@ class Pass:
     @property
     def stats(self) -> dict[str, Any]: ...
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int, divide: str, tail: str, first_sample: int, steps: int | None, readers: str, depth: int, timeout: float, access: str, allow_pickle: bool) -> Pass:
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int, divide: str, tail: str, first_sample: int, steps: int | None, readers: str, depth: int, timeout: float, access: str, make: object | None, allow_pickle: bool) -> Pass:
     """Starts a pass. Collective."""

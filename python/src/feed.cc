@@ -34,11 +34,21 @@ std::string_view cause_name(FeedEnd::Cause cause) {
 /// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child and at exit too.
 class Pass {
  public:
+  /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
+  /// does.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-       FeedOptions options, TorchAccess torch, bool allow_pickle)
-      : handoff_(std::dynamic_pointer_cast<Handoff>(source)), torch_(torch), allow_pickle_(allow_pickle) {
-    options.poll = check_signals;
+       FeedOptions options, nb::object make, TorchAccess torch, bool allow_pickle)
+      : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
+        make_(std::move(make)),
+        torch_(torch),
+        allow_pickle_(allow_pickle) {
     const auto engine = job.shared();
+    options.poll = [this] { poll(); };
+    if (is_inline()) {
+      options.ahead = false;
+      options.poll_now = &handoff_->is_wanted();
+      handoff_->on_wanted([engine] { engine->wake(); });
+    }
     feed_ = interruptible([engine, mesh, layout, source = std::move(source),
                            options] { return std::make_unique<Feed>(engine, mesh, layout, source, options); },
                           [engine] {
@@ -77,7 +87,7 @@ class Pass {
       return;
     }
     const nb::gil_scoped_release released;
-    if (handoff_) handoff_->stop(grace);
+    if (handoff_) handoff_->stop(is_inline() ? Duration{} : grace);
     auto feed = std::move(feed_);
     std::exception_ptr error;
     try {
@@ -88,7 +98,10 @@ class Pass {
     end_ = feed->end();
     stats_ = feed->stats();
     feed.reset();
-    if (handoff_) handoff_->stop({});
+    if (handoff_) {
+      handoff_->stop({});
+      handoff_->on_wanted(nullptr);
+    }
     if (error) std::rethrow_exception(error);
   }
 
@@ -119,6 +132,15 @@ class Pass {
   }
 
  private:
+  bool is_inline() const { return handoff_ && !make_.is_none(); }
+
+  void poll() {
+    check_signals();
+    if (!is_inline() || !handoff_->is_wanted()) return;
+    const nb::gil_scoped_acquire gil;
+    make_();
+  }
+
   Feed& open() {
     if (::getpid() != process_) {
       throw Unsupported(
@@ -132,6 +154,7 @@ class Pass {
 
   pid_t process_ = ::getpid();
   std::shared_ptr<Handoff> handoff_;
+  nb::object make_;
   TorchAccess torch_;
   bool allow_pickle_;
   std::unique_ptr<Feed> feed_;
@@ -172,10 +195,11 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
-                            bool allow_pickle) {
+                            nb::object make, bool allow_pickle) {
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
   const auto torch = access == "read_only" ? TorchAccess::refuse : TorchAccess::copy;
-  return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), torch, allow_pickle);
+  return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make), torch,
+                                allow_pickle);
 }
 
 }  // namespace
@@ -194,7 +218,7 @@ void bind_feed(nb::module_& module) {
   module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
              nb::kw_only(), nb::arg("batch"), nb::arg("divide"), nb::arg("tail"), nb::arg("first_sample"),
              nb::arg("steps").none(), nb::arg("readers"), nb::arg("depth"), nb::arg("timeout"), nb::arg("access"),
-             nb::arg("allow_pickle"), "Starts a pass. Collective.");
+             nb::arg("make").none(), nb::arg("allow_pickle"), "Starts a pass. Collective.");
 }
 
 }  // namespace levada::python

@@ -54,6 +54,7 @@ void Handoff::answer(Answer answer) {
   {
     const std::lock_guard lock(mutex_);
     wanted_ = 0;
+    is_wanted_ = false;
     if (!stop_ || !stop_->expired()) answer_ = std::move(answer);
   }
   changed_.notify_all();
@@ -94,14 +95,18 @@ void Handoff::stop(Duration grace) {
 Handoff::Answer Handoff::ask(std::int64_t items) {
   std::unique_lock lock(mutex_);
   wanted_ = items;
+  is_wanted_ = true;
   changed_.notify_all();
+  if (wake_) wake_();
   while (!answer_) {
     if (!stop_) {
       changed_.wait(lock);
     } else if (!stop_->expired()) {
       changed_.wait_until(lock, stop_->at());
     } else {
-      return Failure{ErrorKind::source, "this rank left the feed while its source was still making the batch"};
+      wanted_ = 0;
+      is_wanted_ = false;
+      return Abandoned{};
     }
   }
   auto given = std::move(*answer_);
@@ -125,6 +130,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   }
   auto given = ask(items);
   if (const auto* failure = std::get_if<Failure>(&given)) throw_error(failure->kind, failure->message);
+  if (std::holds_alternative<Abandoned>(given)) throw ReadAbandoned();
   if (std::holds_alternative<End>(given)) return std::nullopt;
   return in_memory(std::get<Tree>(given), memory);
 }

@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -35,8 +37,13 @@ class Handoff final : public Source {
   /// The iterator raised.
   void fail(ErrorKind kind, std::string message);
 
-  /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits fails. Any thread.
-  /// Does nothing in a forked child, where a thread that is not there may hold the lock.
+  /// Calls `wake` when an item becomes wanted; to be set before the first read(). `wake` may be called on any thread.
+  void on_wanted(std::function<void()> wake) { wake_ = std::move(wake); }
+  /// True while an item is wanted.
+  const std::atomic<bool>& is_wanted() const { return is_wanted_; }
+
+  /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits is abandoned. Any
+  /// thread. Does nothing in a forked child, where a thread that is not there may hold the lock.
   void stop(Duration grace);
 
   std::optional<std::int64_t> size() const override;
@@ -51,7 +58,8 @@ class Handoff final : public Source {
     std::string message;
   };
   struct End {};
-  using Answer = std::variant<Tree, End, Failure>;
+  struct Abandoned {};
+  using Answer = std::variant<Tree, End, Failure, Abandoned>;
 
   Answer ask(std::int64_t items);
   void answer(Answer answer);
@@ -66,6 +74,8 @@ class Handoff final : public Source {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t wanted_ = 0;
+  std::atomic<bool> is_wanted_{false};
+  std::function<void()> wake_;
   std::optional<Answer> answer_;
   bool ended_ = false;
   std::optional<Deadline> stop_;

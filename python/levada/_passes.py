@@ -1,0 +1,130 @@
+"""One pass of a feed: where it begins, what it reads, how it ends."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from levada import _levada
+from levada._corpus import Corpus
+from levada._errors import Error
+from levada._job import close_at_exit, join
+from levada._levada import Handoff, Membership, Pass, Source
+from levada._readers import BackgroundReader, InlineReader, Maker, Reader
+
+if TYPE_CHECKING:
+    from levada._feed import Feed
+
+
+class Beginning:
+    """What a pass starts with: a source on ranks that read, and who makes its items where an iterable does."""
+
+    def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None) -> None:
+        self.source = source
+        self.first_sample = first_sample
+        self._reader = reader
+        self.make = None if reader is None else reader.make
+
+    def stop(self) -> None:
+        """Ends who makes items; what hangs is left to itself."""
+        if isinstance(self.source, Handoff):
+            self.source.stop()
+        if self._reader is not None:
+            self._reader.stop()
+        self._reader = self.make = None
+
+
+def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
+    """At a state of an earlier run, or at an epoch."""
+    first = _levada.corpus_position(cursor) if cursor else 0
+    try:
+        if not _reads(feed) and not epoch:
+            return Beginning(None, first)
+        opened = corpus.open(epoch + corpus.epochs if epoch and corpus.epochs else corpus.epochs)
+        if cursor:
+            first = opened.resume(cursor)
+        elif epoch:
+            first = epoch * opened.sequences
+        return Beginning(opened, first)
+    except Error as error:
+        # Whether all ranks see it or one, they agree on nothing yet: told in the stream, every rank raises it.
+        return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
+
+
+def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
+    """At a state of an earlier run, or where iter() of `source` begins."""
+    first, position, state = _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle) if cursor else (0, 0, None)
+    if not _reads(feed):
+        return Beginning(None, first)
+    samples = feed.mesh.axis_size("dp") if feed.divide == "split" else 1
+    handoff = Handoff(samples, position, f"a batch of {type(source).__name__}")
+    try:
+        return Beginning(handoff, first, _reader_of(feed, source, state, handoff))
+    except Exception:
+        handoff.fail(traceback.format_exc())
+        return Beginning(handoff, first)
+
+
+def _reader_of(feed: Feed, source: Any, state: Any, handoff: Handoff) -> Reader:
+    if source is None:
+        raise TypeError("this rank reads for the feed, but its source is None")
+    if state is not None:
+        source.load_state_dict(state)
+    maker = Maker(iter(source), getattr(source, "state_dict", None), handoff, feed.allow_pickle)
+    return InlineReader(maker) if feed.reader == "inline" else BackgroundReader(maker)
+
+
+def _reads(feed: Feed) -> bool:
+    job = join(feed.group)
+    return _levada.reads(feed.readers, feed.mesh, job.host_of, job.rank)
+
+
+class FeedPass:
+    """The iterator of one pass; leaves the feed when it goes, as at a `break`."""
+
+    def __init__(self, feed: Feed, begin: Beginning) -> None:
+        self._begin = begin
+        try:
+            self.core = self._start(join(feed.group), feed)
+        except BaseException:
+            self._begin.stop()
+            raise
+        close_at_exit(self)
+
+    def _start(self, job: Membership, feed: Feed) -> Pass:
+        return _levada.start(
+            job,
+            feed.mesh,
+            feed.layout,
+            self._begin.source,
+            batch=feed.batch,
+            divide=feed.divide,
+            tail=feed.tail,
+            first_sample=self._begin.first_sample,
+            steps=feed.steps,
+            readers=feed.readers,
+            depth=feed.depth,
+            timeout=feed.timeout,
+            access=feed.access or "",
+            make=self._begin.make,
+            allow_pickle=feed.allow_pickle,
+        )
+
+    def __iter__(self) -> FeedPass:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.core)
+
+    def __del__(self) -> None:
+        if hasattr(self, "core"):
+            try:
+                self.close()
+            except Error:
+                return  # the job has ended otherwise, which the next call says
+
+    def close(self) -> None:
+        try:
+            self.core.close()
+        finally:
+            self._begin.stop()

@@ -1,0 +1,85 @@
+"""Who makes the batches of an iterable on a rank that reads: a thread, the caller, or a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from levada._levada import Handoff
+
+READERS = ("background", "inline", "process")
+
+
+class Maker:
+    """Makes what a feed asks a Handoff for: the items of one iterator, each with the state after it."""
+
+    def __init__(
+        self, iterator: Iterator[Any], state: Callable[[], Any] | None, handoff: Handoff, allow_pickle: bool
+    ) -> None:
+        self._iterator = iterator
+        self._state = state
+        self._handoff = handoff
+        self._allow_pickle = allow_pickle
+
+    def make(self) -> bool:
+        """Makes the item that is wanted, and blocks until one is; False after the last. What the iterator raises goes
+        to all ranks; what is no Exception, such as KeyboardInterrupt, is raised here as well."""
+        items = self._handoff.wanted()
+        done = 0
+        try:
+            for done in range(items):
+                item = next(self._iterator)
+            if items > 0:
+                state = None if self._state is None else self._state()
+                self._handoff.give(item, state, allow_pickle=self._allow_pickle)
+            return items > 0
+        except StopIteration:
+            self._handoff.end(done)
+        except Exception:
+            self._handoff.fail(traceback.format_exc())
+        except BaseException:
+            self._handoff.fail(traceback.format_exc())
+            raise
+        return False
+
+
+class Reader(Protocol):
+    """What makes items for a Handoff."""
+
+    make: Callable[[], bool] | None
+    """To be called on the thread that wants a batch; None where another one makes it."""
+
+    def stop(self) -> None:
+        """Ends it. Its Handoff has been stopped."""
+
+
+class InlineReader:
+    """The caller's own thread, inside next()."""
+
+    def __init__(self, maker: Maker) -> None:
+        self.make: Callable[[], bool] | None = maker.make
+
+    def stop(self) -> None:
+        self.make = None
+
+
+class BackgroundReader:
+    """A thread, which can be left behind where the iterator hangs."""
+
+    make: Callable[[], bool] | None = None
+
+    def __init__(self, maker: Maker) -> None:
+        self._thread = threading.Thread(target=_make_all, args=(maker,), name="levada reader", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._thread.join(timeout=1.0)
+
+
+def _make_all(maker: Maker) -> None:
+    with contextlib.suppress(BaseException):  # which every rank hears of
+        while maker.make():
+            pass
