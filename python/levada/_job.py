@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util  # noqa: F401  its exit, which waits for child processes, is to come after this module's
 import sys
 import weakref
 from typing import Any, Protocol

@@ -135,6 +135,12 @@ def meet(rank: int, size: int, meeting: str, timeout: float) -> Membership:
     Joins the ranks of this host that give the same name for their meeting, over shared memory.
     """
 
+def link(rank: int, socket: int, timeout: float) -> Membership:
+    """A job of two processes that share a connected socket, which it closes."""
+
+def die_with(process: int) -> None:
+    """From now on this process is killed when that one ends."""
+
 def place() -> tuple[int, int] | None:
     """Rank and size as the environment tells them; None outside a job."""
 
@@ -202,6 +208,9 @@ class Pass:
     def __iter__(self) -> Pass: ...
 
     def __next__(self) -> Any: ...
+
+    def drop_next(self) -> bool:
+        """Takes a batch and makes nothing of it; False after the last."""
 
     def close(self) -> None: ...
 

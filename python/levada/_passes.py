@@ -10,7 +10,8 @@ from levada._corpus import Corpus
 from levada._errors import Error
 from levada._job import close_at_exit, join
 from levada._levada import Handoff, Membership, Pass, Source
-from levada._readers import BackgroundReader, InlineReader, Maker, Reader
+from levada._process import ProcessReader
+from levada._readers import BackgroundReader, InlineReader, Reader, open_maker
 
 if TYPE_CHECKING:
     from levada._feed import Feed
@@ -66,11 +67,9 @@ def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
 
 
 def _reader_of(feed: Feed, source: Any, state: Any, handoff: Handoff) -> Reader:
-    if source is None:
-        raise TypeError("this rank reads for the feed, but its source is None")
-    if state is not None:
-        source.load_state_dict(state)
-    maker = Maker(iter(source), getattr(source, "state_dict", None), handoff, feed.allow_pickle)
+    if feed.reader == "process":
+        return ProcessReader(source, state, handoff, feed.allow_pickle)
+    maker = open_maker(source, state, handoff, feed.allow_pickle)
     return InlineReader(maker) if feed.reader == "inline" else BackgroundReader(maker)
 
 

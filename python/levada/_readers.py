@@ -13,6 +13,10 @@ from levada._levada import Handoff
 READERS = ("background", "inline", "process")
 
 
+class Told(Exception):
+    """A failure elsewhere, whose text says all there is to say."""
+
+
 class Maker:
     """Makes what a feed asks a Handoff for: the items of one iterator, each with the state after it."""
 
@@ -38,12 +42,23 @@ class Maker:
             return items > 0
         except StopIteration:
             self._handoff.end(done)
+        except Told as failure:
+            self._handoff.fail(str(failure))
         except Exception:
             self._handoff.fail(traceback.format_exc())
         except BaseException:
             self._handoff.fail(traceback.format_exc())
             raise
         return False
+
+
+def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool) -> Maker:
+    """Of iter() of `source`, which goes on at `state` unless that is None."""
+    if source is None:
+        raise TypeError("this rank reads for the feed, but its source is None")
+    if state is not None:
+        source.load_state_dict(state)
+    return Maker(iter(source), getattr(source, "state_dict", None), handoff, allow_pickle)
 
 
 class Reader(Protocol):

@@ -68,17 +68,12 @@ class Pass {
   }
 
   nb::object next() {
-    auto& feed = open();
-    std::optional<Batch> batch;
-    {
-      const nb::gil_scoped_release released;
-      batch = feed.next();
-    }
+    const auto batch = take();
     if (!batch) throw nb::stop_iteration();
-    step_ = batch->step + 1;
-    cursor_ = std::move(batch->cursor);
     return from_tree(batch->tree, allow_pickle_, torch_);
   }
+
+  bool drop_next() { return take().has_value(); }
 
   void close() {
     if (!feed_) return;
@@ -139,6 +134,19 @@ class Pass {
     if (!is_inline() || !handoff_->is_wanted()) return;
     const nb::gil_scoped_acquire gil;
     make_();
+  }
+
+  std::optional<Batch> take() {
+    auto& feed = open();
+    std::optional<Batch> batch;
+    {
+      const nb::gil_scoped_release released;
+      batch = feed.next();
+    }
+    if (!batch) return batch;
+    step_ = batch->step + 1;
+    cursor_ = batch->cursor;
+    return batch;
   }
 
   Feed& open() {
@@ -209,6 +217,7 @@ void bind_feed(nb::module_& module) {
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
       .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
+      .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
       .def("close", &Pass::close)
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)

@@ -5,10 +5,17 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <thread>
 #include <tuple>
 
+#include "levada/base/unique_fd.h"
 #include "levada/cli/cli.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/launch.h"
@@ -32,6 +39,32 @@ Membership join(const std::string& engine, double timeout) {
 Membership meet(int rank, int size, const std::string& meeting, double timeout) {
   const shm::Options options{.timeout = seconds(timeout)};
   return Membership(interruptible([=] { return shm::meet(rank, size, meeting, options); }, [] { return false; }));
+}
+
+/// `socket` is given away.
+Membership link(int rank, int socket, double timeout) {
+  std::vector<UniqueFd> links(rank == 0 ? 2 : 1);
+  links.back() = UniqueFd(socket);
+  const shm::Options options{.timeout = seconds(timeout)};
+  return Membership(interruptible(
+      [rank, options, links = std::move(links)]() mutable { return shm::join(rank, 2, std::move(links), options); },
+      [] { return false; }));
+}
+
+/// By a thread: PR_SET_PDEATHSIG knows only the parent, which may be a fork server, and takes its thread for it.
+void die_with(pid_t process) {
+  UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!watched) throw EngineError(fmt::format("process {}, which started this one, has ended", process));
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([watched = std::move(watched)] {
+    pollfd end{.fd = watched.get(), .events = POLLIN, .revents = 0};
+    while (::poll(&end, 1, -1) < 0) {
+    }
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 std::tuple<int, std::string> run_local(int size, const std::vector<std::string>& command) {
@@ -70,6 +103,9 @@ void bind_launch(nb::module_& module) {
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
   module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("meeting"), nb::arg("timeout"),
              "Joins the ranks of this host that give the same name for their meeting, over shared memory.");
+  module.def("link", &link, nb::arg("rank"), nb::arg("socket"), nb::arg("timeout"),
+             "A job of two processes that share a connected socket, which it closes.");
+  module.def("die_with", &die_with, nb::arg("process"), "From now on this process is killed when that one ends.");
   module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");

@@ -197,7 +197,8 @@ class FromTree {
   nb::object root(const Tree& tree) {
     if (tree.is_leaf()) return leaf(tree.leaf(), unmarked);
     const auto children = nodes(tree.container());
-    return tree.container().type_name == bare ? nb::object(nb::list(children)[0]) : whole(tree.container(), children);
+    if (tree.container().type_name != bare) return whole(tree.container(), children);
+    return children.size() == 0 ? nb::object(nb::none()) : nb::object(children[0]);
   }
 
  private:

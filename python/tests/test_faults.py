@@ -11,28 +11,6 @@ import time
 import ranks
 
 
-def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        4,
-        """
-        def broken_loader():
-            yield from range(8)
-            raise KeyError("no such record")
-        got = []
-        try:
-            for batch in levada.Feed(broken_loader(), mesh=levada.Mesh(dp=2, tp=2)):
-                got.append(batch)
-        except levada.SourceError as error:
-            tell(steps=len(got), text=str(error))
-        """,
-    )
-    for (mine,) in told:
-        assert mine["steps"] == 4
-        assert "rank 0 could not read step 4" in mine["text"]
-        assert "in broken_loader" in mine["text"] and "KeyError: 'no such record'" in mine["text"]
-
-
 def test_what_cannot_cross_or_be_iterated_reaches_every_rank(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -169,24 +147,6 @@ def test_a_forked_child_is_told_that_it_has_no_part(tmp_path: pathlib.Path) -> N
     for rank, mine in enumerate(told):
         assert "forked" in mine[0]["text"] and "forked" in mine[1]["text"]
         assert mine[2] == {"status": 0} and mine[3] == {"got": list(range(rank, 8, 2))}
-
-
-def test_the_interpreter_ends_with_leases_and_feeds_alive(tmp_path: pathlib.Path) -> None:
-    outcome = ranks.run(
-        tmp_path,
-        2,
-        """
-        import itertools
-        feed = levada.Feed({"x": np.full(100_000, i)} for i in itertools.count())
-        passing = iter(feed)
-        kept = [next(passing)["x"] for _ in range(7)]
-        cycle = [feed, passing, kept]
-        cycle.append(cycle)
-        tell(sums=[int(x[0]) for x in kept])
-        """,
-    )
-    assert outcome.status == 0 and outcome.errors == "", outcome.errors
-    assert outcome.told == [[{"sums": list(range(rank, 14, 2))}] for rank in range(2)]
 
 
 def test_a_failing_rank_fails_the_run(tmp_path: pathlib.Path) -> None:

@@ -144,33 +144,6 @@ def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
         assert mine["passes"] == [[i + rank for i in (2, 4)], [100 + i + rank for i in (0, 2, 4)], [100 + rank, 102 + rank]]
 
 
-def test_a_loader_with_a_state_goes_on_exactly(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        2,
-        """
-        class Loader:
-            def __init__(self): self.at = 0
-            def state_dict(self): return {"at": self.at}
-            def load_state_dict(self, state): self.at = state["at"]
-            def __iter__(self):
-                while self.at < 20:
-                    self.at += 1
-                    yield self.at - 1
-        feed = levada.Feed(Loader())
-        before = [next(feed) for _ in range(3)]
-        state = feed.state_dict()
-        feed.close()
-        loader = Loader()
-        feed = levada.Feed(loader)
-        feed.load_state_dict(state)
-        tell(before=before, after=list(feed))
-        """,
-    )
-    for rank, (mine,) in enumerate(told):
-        assert mine == {"before": [rank, 2 + rank, 4 + rank], "after": [i + rank for i in range(6, 20, 2)]}
-
-
 def test_access_says_whether_batches_can_be_written(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

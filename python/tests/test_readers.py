@@ -72,17 +72,19 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
             assert told[0][0]["made"] == told[0][0]["step"] == 6
 
 
-def test_an_exception_inline_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Path, reader: str) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
-        """
-        def broken_loader():
-            yield from range(8)
-            raise KeyError("no such record")
+        f"""
+        class Broken:
+            def __iter__(self):
+                yield from range(8)
+                raise KeyError("no such record")
         got = []
         try:
-            for batch in levada.Feed(broken_loader(), mesh=levada.Mesh(dp=2, tp=2), reader="inline"):
+            for batch in levada.Feed(Broken(), mesh=levada.Mesh(dp=2, tp=2), reader={reader!r}):
                 got.append(batch)
         except levada.SourceError as error:
             tell(steps=len(got), text=str(error))
@@ -90,7 +92,8 @@ def test_an_exception_inline_reaches_every_rank_with_its_traceback(tmp_path: pat
     )
     for (mine,) in told:
         assert mine["steps"] == 4 and "rank 0 could not read step 4" in mine["text"]
-        assert "in broken_loader" in mine["text"] and "KeyError: 'no such record'" in mine["text"]
+        assert "in __iter__" in mine["text"] and "KeyError: 'no such record'" in mine["text"]
+        assert mine["text"].count("Traceback") == 1
 
 
 def test_ctrl_c_in_an_inline_loader_is_raised_there_and_told_to_the_others(tmp_path: pathlib.Path) -> None:
@@ -127,3 +130,141 @@ def test_the_reader_is_one_of_three() -> None:
         levada.Feed([1], reader="thread")
     with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
         levada.Feed(levada.Corpus("a.txt"), reader="inline")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_process_of_its_own_gives_the_same_batches(tmp_path: pathlib.Path, method: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        import multiprocessing
+        class Loader:
+            def __iter__(self):
+                for i in range(7):
+                    array = np.full(50_000, i)
+                    yield {{"x": array, "same": array, "pid": os.getpid()}}
+        if __name__ == "__main__":  # which a spawned process imports again
+            multiprocessing.set_start_method({method!r})
+            for _ in range(2):
+                got, pids = [], set()
+                for batch in levada.Feed(Loader(), reader="process"):
+                    got.append([int(batch["x"].min()), int(batch["x"].max()), batch["x"] is batch["same"]])
+                    pids.add(batch["pid"])
+                tell(got=got, pids=sorted(pids), pid=os.getpid(), left=len(multiprocessing.active_children()))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        for each in mine:
+            assert each["got"] == [[i, i, True] for i in range(rank, 6, 2)] and each["left"] == 0
+            assert len(each["pids"]) == 1 and each["pids"][0] not in [other[0]["pid"] for other in told]
+        assert mine[0]["pids"] != mine[1]["pids"]
+
+
+def test_what_goes_wrong_in_the_process_reaches_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Killed:
+            def __iter__(self):
+                yield from range(4)
+                os.kill(os.getpid(), signal.SIGKILL)
+        class Exiting:
+            def __iter__(self):
+                yield from range(4)
+                os._exit(3)
+        class NotIterable: pass
+        for loader in (Killed(), Exiting(), NotIterable(), None):
+            try:
+                list(levada.Feed(loader, reader="process"))
+            except levada.SourceError as error:
+                tell(text=str(error))
+        """,
+    )
+    for mine in told:
+        killed, exited, not_iterable, none = (each["text"] for each in mine)
+        assert "which iterated Killed, was killed by SIGKILL" in killed
+        assert "which iterated Exiting, ended with exit status 3" in exited
+        assert "'NotIterable' object is not iterable" in not_iterable
+        assert "its source is None" in none
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_reading_process_does_not_outlive_its_rank(tmp_path: pathlib.Path) -> None:
+    job = ranks.start(
+        tmp_path,
+        1,
+        """
+        class Loader:
+            def __iter__(self):
+                yield os.getpid()
+                time.sleep(1000)
+        for pid in levada.Feed(Loader(), reader="process"):
+            tell(pid=pid)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    outcome = ranks.finish(job, tmp_path, 1)
+    assert outcome.status == 1
+    (told,) = outcome.told[0]
+    deadline = time.monotonic() + 10
+    while is_running(told["pid"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, reader: str) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        2,
+        f"""
+        class Loader:
+            def __iter__(self):
+                for i in range(10**9):
+                    yield {{"x": np.full(100_000, i), "pid": os.getpid()}}
+        feed = levada.Feed(Loader(), reader={reader!r})
+        passing = iter(feed)
+        kept = [next(passing) for _ in range(7)]
+        cycle = [feed, passing, kept]
+        cycle.append(cycle)
+        tell(first=[int(batch["x"][0]) for batch in kept], reader=kept[0]["pid"])
+        """,
+    )
+    assert outcome.status == 0 and outcome.errors == "", outcome.errors
+    assert [told[0]["first"] for told in outcome.told] == [list(range(rank, 14, 2)) for rank in range(2)]
+    assert not is_running(outcome.told[0][0]["reader"])
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path, reader: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        class Loader:
+            def __init__(self): self.at = 0
+            def state_dict(self): return {{"at": self.at}}
+            def load_state_dict(self, state): self.at = state["at"]
+            def __iter__(self):
+                while self.at < 20:
+                    self.at += 1
+                    yield self.at - 1
+        feed = levada.Feed(Loader(), reader={reader!r})
+        before = [next(feed) for _ in range(3)]
+        state = feed.state_dict()
+        feed.close()
+        feed = levada.Feed(Loader(), reader={reader!r})
+        feed.load_state_dict(state)
+        tell(before=before, after=list(feed))
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine == {"before": [rank, 2 + rank, 4 + rank], "after": [i + rank for i in range(6, 20, 2)]}
