@@ -107,7 +107,8 @@ void bind_sources(nb::module_& module) {
            nb::arg("activity"))
       .def("wanted", &Handoff::wanted, nb::call_guard<nb::gil_scoped_release>(),
            "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
-      .def("give", &give, nb::arg("batch"), nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+      .def("give", &give, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
+           nb::arg("allow_pickle") = false,
            nb::sig("def give(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None"),
            "The item. Raises TypeError, and gives nothing, for what cannot cross.")
       .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),

@@ -332,7 +332,7 @@ nb::object from_tree(const Tree& tree, bool allow_pickle, TorchAccess access) {
 }
 
 void bind_trees(nb::module_& module) {
-  module.def("pack", &pack, nb::arg("batch"), nb::kw_only(), nb::arg("allow_pickle") = false,
+  module.def("pack", &pack, nb::arg("batch").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def pack(batch: object, *, allow_pickle: bool = False) -> bytes"),
              "A batch as one message of bytes: what crosses between ranks, for files and tests.");
   module.def("unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,

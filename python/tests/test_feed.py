@@ -110,13 +110,13 @@ def test_structures_may_differ_from_step_to_step(tmp_path: pathlib.Path) -> None
         tmp_path,
         2,
         """
-        items = [{"x": np.ones(2)}, [1, "two"], (np.float32(3), None), {}, np.arange(3), 5]
+        items = [{"x": np.ones(2)}, [1, "two"], (np.float32(3), None), {}, np.arange(3), None, 5]
         got = list(levada.Feed(items * 2, mesh=levada.Mesh(tp=2)))
         tell(types=[type(batch).__name__ for batch in got], last=got[-1])
         """,
     )
     for (mine,) in told:
-        assert mine == {"types": ["dict", "list", "tuple", "dict", "ndarray", "int"] * 2, "last": 5}
+        assert mine == {"types": ["dict", "list", "tuple", "dict", "ndarray", "NoneType", "int"] * 2, "last": 5}
 
 
 def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:

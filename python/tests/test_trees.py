@@ -59,6 +59,7 @@ def again(batch: Any) -> Any:
 def test_plain_values_come_back(value: Any) -> None:
     result = again({"v": value})["v"]
     assert result == value and type(result) is type(value)
+    assert again(value) == value  # alone
 
 
 def test_containers_come_back_as_their_types_in_order() -> None:
