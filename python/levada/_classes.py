@@ -63,7 +63,7 @@ def find(name: str) -> Any:
     return found
 
 
-def _registration(cls: type) -> Registration | None:
+def find_registration(cls: type) -> Registration | None:
     own = _registered.get(name_of(cls))
     if own is not None and own.cls is cls:
         return own
@@ -91,7 +91,7 @@ def _findable(cls: Any, path: str) -> str:
     return name
 
 
-def _is_named_tuple(cls: type) -> bool:
+def is_named_tuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields") and hasattr(cls, "_make")
 
 
@@ -102,10 +102,10 @@ def _is_dataclass(cls: Any) -> bool:
 def take_apart(value: Any, path: str) -> Parts | None:
     """The parts of an object that is no plain container; None for one of a class that is not known."""
     cls = type(value)
-    registration = _registration(cls)
+    registration = find_registration(cls)
     if registration is not None:
         return _flattened(value, cls, registration)
-    if _is_named_tuple(cls):
+    if is_named_tuple(cls):
         return "record", _findable(cls, path), list(cls._fields), list(value), None
     if isinstance(value, Mapping):
         keys, children = list(value.keys()), list(value.values())
@@ -143,14 +143,14 @@ def put_together(name: str, keys: list[Key], children: list[Any], state: Any) ->
         cls = find(name)
         if not isinstance(cls, type):
             raise Unsupported(f"{name} is no class")
-        registration = _registration(cls)
+        registration = find_registration(cls)
     if registration is not None:
         return registration.unflatten(state[0], children)
     return _instance(cls, name, keys, children, state)
 
 
 def _instance(cls: Any, name: str, keys: list[Key], children: list[Any], state: Any) -> Any:
-    if _is_named_tuple(cls):
+    if is_named_tuple(cls):
         return cls(*children)
     if issubclass(cls, Mapping):
         return _mapping(cls, dict(zip(keys, children, strict=True)), state)

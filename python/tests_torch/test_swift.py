@@ -1,0 +1,271 @@
+"""levada.dropin.swift: ms-swift's DataLoaderDispatcher. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from typing import Any, NamedTuple
+
+import levada
+import process_groups
+import pytest
+import torch
+from levada.dropin.swift import DataLoaderDispatcher
+
+LOADERS = """
+    import collections
+    from levada.dropin.swift import DataLoaderDispatcher
+    from swift_batches import Encoding, Pair
+
+    def batches(count):
+        # of other shapes, and other structures, within a round
+        for i in range(count):
+            yield {"x": torch.full((i % 3 + 1,), i), "i": i} if i % 2 else Pair(torch.tensor(i), {"name": str(i)})
+
+    def number(batch):
+        return batch["i"] if isinstance(batch, dict) else int(batch.first)
+
+    class Loader:
+        def __init__(self, count):
+            self.count, self.begun = count, 0
+        def __iter__(self):
+            self.begun += 1
+            return batches(self.count)
+"""
+
+MODULE = """
+import collections
+from typing import Any, NamedTuple
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+class Encoding(collections.UserDict):
+    # as transformers' BatchEncoding
+    def __getattr__(self, name):
+        if name.startswith("_") or name == "data":
+            raise AttributeError(name)
+        return self.data[name]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "swift_batches.py").write_text(MODULE)
+    return tmp_path
+
+
+def run(folder: pathlib.Path, size: int, body: str) -> list[list[dict[str, Any]]]:
+    return process_groups.succeed(folder, size, LOADERS + body)
+
+
+def test_round_k_gives_rank_r_batch_k_times_w_plus_r(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        4,
+        """
+    loader = Loader(10)
+    dispatcher = DataLoaderDispatcher(loader)
+    tell(got=[[number(batch) for batch in dispatcher] for _ in range(2)], begun=loader.begun)
+    kept = list(DataLoaderDispatcher(Loader(14)))
+    tell(kinds=[type(batch).__name__ for batch in kept], x=[batch["x"].tolist() for batch in kept if rank % 2])
+    for skip, count in ((1, 10), (2, 10), (2, 8), (3, 10), (50, 10)):
+        dispatcher = DataLoaderDispatcher(Loader(count), skip_batches=skip)
+        tell(skip=skip, got=[[number(batch) for batch in dispatcher] for _ in range(2)])
+    """,
+    )
+    for rank, mine in enumerate(told):
+        # 10 batches are two rounds of four; the last two batches are dropped. Rank 0 alone iterates.
+        assert mine[0] == {"got": [[rank, 4 + rank]] * 2, "begun": 2 if rank == 0 else 0}
+        assert mine[1]["kinds"] == ["dict" if rank % 2 else "Pair"] * 3
+        numbers = [rank, 4 + rank, 8 + rank] if rank % 2 else []
+        assert mine[1]["x"] == [[i] * (i % 3 + 1) for i in numbers]
+        assert [each["got"] for each in mine[2:]] == [[[4 + rank]] * 2, [[]] * 2, [[]] * 2, [[]] * 2, [[]] * 2]
+
+
+def test_a_group_has_batches_ranks_and_loops_of_its_own(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        4,
+        """
+    class OfTwo(DataLoaderDispatcher):
+        members = dist.new_group([1, 3])
+        @property
+        def rank(self): return dist.get_rank(self.group)
+        @property
+        def world_size(self): return 2
+        @property
+        def group(self): return self.members
+    if rank in (1, 3):
+        tell(got=[number(batch) for batch in OfTwo(Loader(5) if rank == 1 else None)])
+    tell(got=[number(batch) for batch in DataLoaderDispatcher(Loader(4) if rank == 0 else None)])
+
+    class Wrong(DataLoaderDispatcher):
+        rank = 7
+    try:
+        list(Wrong(Loader(4)))
+    except levada.InvalidArgument as error:
+        tell(text=str(error))
+    try:
+        list(DataLoaderDispatcher(None))
+    except levada.SourceError as error:
+        tell(text=str(error))
+    """,
+    )
+    for rank, mine in enumerate(told):
+        if rank in (1, 3):
+            assert mine.pop(0) == {"got": [rank // 2, 2 + rank // 2]}
+        assert mine[0] == {"got": [rank]}
+        assert mine[1]["text"] == f"rank and world_size are (7, 4), but those of the group are ({rank}, 4)"
+        assert "its source is None" in mine[2]["text"]
+
+
+def test_containers_survive_and_nothing_is_shared(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        2,
+        """
+    buffer = torch.zeros(40000)
+    class Reused:
+        # every batch is the same memory
+        def __iter__(self):
+            for i in range(4):
+                buffer.fill_(i)
+                yield Encoding(ids=buffer, pair=Pair(buffer[:3], collections.OrderedDict(z=1, a=[buffer, {1, 2}])))
+    got = []
+    for step, batch in enumerate(DataLoaderDispatcher(Reused())):
+        ok = batch.ids is batch.pair.second["a"][0] and bool((batch.ids == 2 * step + rank).all())
+        batch.ids += 100 * (rank + 1)
+        batch.pair.first.zero_()
+        got.append(batch)
+        tell(ok=ok, order=list(batch.pair.second), rest=sorted(batch.pair.second["a"][1]))
+    dist.barrier()
+    tell(values=[batch.ids[5].item() for batch in got], own=bool((buffer == 3).all()))
+    for batch in DataLoaderDispatcher(Reused(), device="meta"):
+        tell(kinds=[type(batch).__name__, type(batch.pair).__name__, type(batch.pair.second).__name__],
+             devices=[batch["ids"].device.type, batch.pair.first.device.type, batch.pair.second["a"][0].device.type],
+             same=batch.ids is batch.pair.second["a"][0])
+        break
+    """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[:2] == [{"ok": True, "order": ["z", "a"], "rest": [1, 2]}] * 2
+        assert mine[2]["values"] == [step * 2 + rank + 100 * (rank + 1) for step in range(2)]
+        assert mine[2]["own"] is True or rank > 0
+        kinds = ["Encoding", "Pair", "OrderedDict"]
+        assert mine[3] == {"kinds": kinds, "devices": ["meta"] * 3, "same": True}
+
+
+def test_all_ranks_stop_where_one_does(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        3,
+        """
+    class Failing:
+        def __iter__(self):
+            yield from batches(4)
+            raise KeyError("part-7")
+    got = []
+    try:
+        for batch in DataLoaderDispatcher(Failing()):
+            got.append(number(batch))
+    except levada.SourceError as error:
+        tell(got=got, text=str(error))
+    steps = 0
+    for batch in DataLoaderDispatcher(Loader(3000)):
+        steps += 1
+        if rank == 2 and steps == 2:
+            break
+    tell(early=steps < 1000)
+    tell(got=[number(batch) for batch in DataLoaderDispatcher(Loader(3))])
+    """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0]["got"] == [rank] and "KeyError: 'part-7'" in mine[0]["text"] and "rank 0" in mine[0]["text"]
+        assert mine[1:] == [{"early": True}, {"got": [rank]}]
+
+
+def test_a_trainer_trains_as_on_batches_dealt_by_hand(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        2,
+        """
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(5)
+            self.layers = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+        def forward(self, x, labels):
+            return {"loss": torch.nn.functional.mse_loss(self.layers(x)[:, 0], labels)}
+
+    def rows(seed):
+        return torch.randn(4, 6, generator=torch.Generator().manual_seed(seed))
+    data = [{"x": rows(i), "labels": rows(100 + i)[:, 0]} for i in range(35)]
+
+    def trained(loader):
+        class Own(Trainer):
+            def get_train_dataloader(self):
+                return loader
+        arguments = TrainingArguments(output_dir=sys.path[0], max_steps=3, gradient_accumulation_steps=8,
+                                      report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True, logging_steps=1)
+        trainer = Own(model=Model(), args=arguments, train_dataset=[None])
+        trainer.train()
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        return losses, [p.detach().clone() for p in trainer.model.parameters()], trainer.state.global_step
+
+    class Dealt:
+        # what the dispatcher is to give: two rounds of one epoch are 16 batches of this rank
+        def __iter__(self): return iter(data[rank:34:2])
+    losses, parameters, steps = trained(DataLoaderDispatcher(data, device="cpu"))
+    by_hand, expected, _ = trained(Dealt())
+    tell(steps=steps, losses=losses, by_hand=by_hand, same=all(map(torch.equal, parameters, expected)))
+    """,
+    )
+    assert told[0] == told[1]  # data-parallel ranks report and end with the same
+    for (mine,) in told:
+        assert mine["steps"] == 3 and mine["losses"] == mine["by_hand"] and len(mine["losses"]) == 3
+        assert mine["same"] is True
+
+
+class Row(NamedTuple):
+    x: Any
+    names: list[str]
+
+
+class WithEpoch(list[Any]):
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_alone_it_iterates_alone() -> None:
+    data = [{"x": torch.full((2,), i)} for i in range(5)]
+    dispatcher = DataLoaderDispatcher(data, skip_batches=2)
+    assert (dispatcher.rank, dispatcher.world_size) == (0, 1)
+    assert [batch is each for batch, each in zip(dispatcher, data[2:], strict=True)] == [True] * 3
+    assert list(DataLoaderDispatcher(data, skip_batches=6)) == []
+
+    row = Row(torch.ones(2), ["a"])
+    counts = collections.Counter(a=1)
+    (moved,) = DataLoaderDispatcher([[row, collections.defaultdict(list, y=row.x), counts, 5]], device="meta")
+    assert type(moved[0]) is Row and moved[0].x.device.type == "meta" and moved[0].names == ["a"]
+    assert type(moved[1]) is collections.defaultdict and moved[1].default_factory is list and moved[1]["y"] is moved[0].x
+    assert moved[2:] == [counts, 5] and type(moved[2]) is collections.Counter
+    assert row.x.device.type == "cpu"
+
+
+def test_an_epoch_reaches_dataset_and_sampler() -> None:
+    loader: Any = torch.utils.data.DataLoader(WithEpoch(range(4)), sampler=WithEpoch(range(4)))
+    DataLoaderDispatcher(loader).set_epoch(3)
+    assert loader.dataset.epoch == 3 and loader.sampler.epoch == 3
+    DataLoaderDispatcher([1, 2]).set_epoch(3)  # a list has nobody to tell
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(levada.InvalidArgument, match="skip_batches is -1"):
+        DataLoaderDispatcher([], skip_batches=-1)
+    with pytest.raises(levada.InvalidArgument, match="base_dataloader is None"):
+        list(DataLoaderDispatcher(None))
