@@ -1,0 +1,168 @@
+"""What Megatron's stages need of a batch, and which part of it a context-parallel rank computes with."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from levada._errors import InvalidArgument
+
+Batch = dict[str, Any]
+
+STANDARD = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
+
+# Of packed sequences: what attention computes with, and lengths that Megatron reads on the host.
+BOUNDARIES = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded")
+LENGTHS = ("max_seqlen_q", "max_seqlen_kv")
+OLD_BOUNDARIES = ("cu_seqlens", "cu_seqlens_unpadded")
+OLD_LENGTHS = ("cu_seqlens_argmin", "max_seqlen", "cu_seqlens_unpadded_argmin")
+ON_HOST = frozenset((*LENGTHS, *OLD_LENGTHS))
+
+
+def place(group: Any) -> tuple[int, int]:
+    """Rank and size of a process group; of None, a group of one."""
+    return (0, 1) if group is None else (group.rank(), group.size())
+
+
+class Stage(NamedTuple):
+    """What a pipeline stage, or one of its virtual stages, does with a batch."""
+
+    first: bool
+    last: bool
+    predicts: bool
+    """Hosts the layers of multi-token prediction, which embed tokens again."""
+    everything: bool
+    """Is to have every key, whatever it does."""
+
+    @classmethod
+    def here(cls, pp: Any, model: Any, *, use_mtp: bool, vp_stage: int | None = None, everything: bool = False) -> Stage:
+        rank, size = place(pp)
+        chunks = getattr(model, "virtual_pipeline_model_parallel_size", None) or 1
+        first = rank == 0 and not vp_stage
+        last = rank == size - 1 and vp_stage in (None, chunks - 1)
+        layout = getattr(model, "pipeline_model_parallel_layout", None)
+        predicts = use_mtp and (last if layout is None else hosts_mtp(layout, rank, size, vp_stage))
+        return cls(first, last, predicts, everything)
+
+    @property
+    def reads(self) -> bool:
+        return self.first or self.last or self.predicts or self.everything
+
+    @property
+    def standard(self) -> frozenset[str]:
+        """The standard keys that it needs."""
+        if self.everything or (self.first and self.last):
+            return frozenset(STANDARD)
+        keys = {"attention_mask"} if self.reads else set()
+        if self.first or self.predicts:
+            keys |= {"tokens", "position_ids"}
+        if self.last:
+            keys |= {"labels", "loss_mask"}
+        return frozenset(keys)
+
+
+def hosts_mtp(layout: Any, rank: int, size: int, vp_stage: int | None = None) -> bool:
+    """Whether a pipeline layout puts layers of multi-token prediction on this rank, or on one virtual stage of it.
+
+    layout: a list of stages, each a list of layers; text, as "Et*3|(tt|)*2m|L"; or Megatron's parsed layout.
+    """
+    stages = getattr(layout, "layout", None)
+    if stages is not None:
+        mine = list(stages[rank])
+    else:
+        mine = list((_parsed(layout) if isinstance(layout, str) else layout)[rank::size])
+    if vp_stage is not None:
+        mine = mine[vp_stage : vp_stage + 1]
+    return any(layer == "m" or getattr(layer, "name", layer) == "mtp" for stage in mine for layer in stage)
+
+
+@functools.lru_cache
+def _parsed(layout: str) -> Sequence[str]:
+    layout = layout.replace(",", "")
+    while (unrolled := re.sub(r"(?:\(([^()]*)\)|(\w))\*(\d+)", _repeated, layout)) != layout:
+        layout = unrolled
+    return layout.split("|")
+
+
+def _repeated(match: re.Match[str]) -> str:
+    group, letter, count = match.groups()
+    return (group if letter is None else letter) * int(count)
+
+
+def projected(data: Mapping[str, Any], keys: frozenset[str]) -> Batch:
+    """Of the standard keys those in `keys`, and all others. "input_ids" stands for tokens that are not there."""
+    batch = dict(data)
+    if batch.get("tokens") is None:
+        batch["tokens"] = batch.get("input_ids")
+    if "input_ids" in batch and batch["input_ids"] is batch["tokens"] and "tokens" not in keys:
+        batch["input_ids"] = None
+    return {
+        key: value for key, value in batch.items() if key not in STANDARD or (key in keys and value is not None)
+    }
+
+
+def packed_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys that say where packed sequences lie in `data`."""
+    if data.get("cu_seqlens_q") is not None:
+        return (*BOUNDARIES, *LENGTHS)
+    if data.get("cu_seqlens") is not None:
+        return (*OLD_BOUNDARIES, *OLD_LENGTHS)
+    return ()
+
+
+def sliced(batch: Batch, rank: int, size: int) -> Batch:
+    """The part of context-parallel rank `rank` of `size`: chunks rank and 2 * size - 1 - rank of the 2 * size into which
+    each sequence is cut. Sequences are the packed ones where the batch says where they lie, else its rows.
+
+    Raises InvalidArgument where a sequence cannot be cut so, naming the key.
+    """
+    if size == 1:
+        return batch
+    packing = packed_keys(batch)
+    bounds = _boundaries(batch) if packing else None
+    whole = {*packing, "total_tokens", "token_count"}
+    if packing:
+        whole.add("attention_mask")
+    return {
+        key: value if key in whole or value is None else _slice(key, value, bounds, rank, size)
+        for key, value in batch.items()
+    }
+
+
+def _boundaries(batch: Batch) -> list[int]:
+    """Where packed sequences begin, and the end of the last."""
+    candidates = ("cu_seqlens_q_padded", "cu_seqlens_q", "cu_seqlens")
+    key = next(key for key in candidates if batch.get(key) is not None)
+    value = batch[key]
+    if value.dim() > 1 and value.size(0) != 1:
+        raise InvalidArgument(f"{key} has {value.size(0)} rows; packed sequences are sliced one row at a time")
+    bounds = [int(bound) for bound in value.flatten().tolist()]
+    count = batch.get("cu_seqlens_argmin") if key == "cu_seqlens" else None
+    if count is not None:
+        return bounds[: int(count)]
+    padding = next((at for at, bound in enumerate(bounds) if bound < 0), len(bounds))
+    return bounds[:padding]
+
+
+def _slice(key: str, value: Any, bounds: list[int] | None, rank: int, size: int) -> Any:
+    import torch
+
+    dim = 2 if key == "attention_mask" else 1
+    if not isinstance(value, torch.Tensor) or value.dim() <= dim:
+        raise InvalidArgument(f"{key} has no dimension {dim} along which context parallelism could slice it")
+    length = value.size(dim)
+    bounds = [0, length] if bounds is None else bounds
+    if bounds[0] != 0 or bounds[-1] != length:
+        raise InvalidArgument(f"{key} has {length} tokens, but the packed sequences lie in [{bounds[0]}, {bounds[-1]})")
+    parts = []
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        chunk, rest = divmod(end - begin, 2 * size)
+        if rest or chunk < 0:
+            raise InvalidArgument(
+                f"{key}: a sequence of {end - begin} tokens cannot be cut into {2 * size} chunks for cp={size}; pad it"
+            )
+        for at in (rank, 2 * size - 1 - rank):
+            parts.append(value.narrow(dim, begin + at * chunk, chunk))
+    return torch.cat(parts, dim)

@@ -1,0 +1,271 @@
+"""Megatron-Bridge's broadcast_data_across_tp: one rank of a tensor-parallel group reads, its peers get what it read.
+
+    from levada.dropin.bridge import get_batch    # was: from megatron.bridge.training.gpt_step import get_batch
+
+In Megatron-Bridge                                Here
+------------------------------------------------  ------------------------------------------------------------------
+a broadcast a tensor, each of a shape worked out  one message a batch, of the shapes that the data has: a shorter batch
+from the configuration                            stays short
+extra keys cost two broadcasts of pickles, and    extra keys are in the same message; absent ones cost nothing
+one more where there are none
+a stage that reads nothing gets memory that       a stage that reads nothing gets None for every key and talks to nobody
+nobody has written
+labels are None on some ranks of a stage and      a key is None on every rank of a stage, or on none
+tensors on the one that reads
+input_ids crosses a second time                   input_ids and tokens are one tensor
+the end of the data ends the rank that reads;     StopIteration on every rank; an exception of the iterator is
+its peers wait until their time-out               levada.SourceError on every rank, with its traceback
+context parallelism slices what has been sent     the slice is cut first, and only it is sent
+
+What crosses is what levada carries (docs/python.md): tensors, plain values, containers, data classes, and objects of
+classes that were given to levada.register(). Nothing is pickled. Tensors are moved to the accelerator where there is
+one, but for the lengths of packed sequences, which Megatron reads on the host.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from levada._devices import accelerator, to_device
+from levada._errors import PeerLost, SourceError, Unsupported
+from levada._feed import Feed
+from levada._job import join
+from levada._levada import Mesh
+from levada.dropin._megatron import ON_HOST, STANDARD, Batch, Stage, hosts_mtp, packed_keys, place, projected, sliced
+
+TIMEOUT = 1800.0
+"""Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps."""
+
+
+def get_batch_on_this_tp_rank(
+    data_iterator: Iterator[Mapping[str, Any]] | None,
+    cfg: Any,
+    use_mtp: bool = False,
+    *,
+    pg_collection: Any,
+    broadcast_all_keys: bool = False,
+) -> Batch:
+    """The next batch of the iterator of tensor-parallel rank 0, on every rank of its group: a dict with the standard keys
+    (tokens, labels, loss_mask, attention_mask, position_ids) and whatever else the batch has.
+
+    A pipeline stage gets the standard keys that it needs, the others are None: tokens, position_ids and attention_mask
+    the first; labels, loss_mask and attention_mask the last, with tokens and position_ids if `use_mtp`; a stage that
+    hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) as the first; all of them where there is one
+    stage, and with `broadcast_all_keys`. Another stage gets None for each and does not communicate, and so for each does
+    one whose reader has no iterator. A key that the batch lacks is None too. Where the batch has input_ids for tokens,
+    both are one tensor.
+
+    Shapes are those of the data. Collective over pg_collection.tp. Raises StopIteration on every rank where the iterator
+    ends, SourceError where it raises, Timeout, PeerLost.
+    """
+    stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp, everything=broadcast_all_keys)
+    batch: Batch = dict.fromkeys(STANDARD)
+    if stage.reads:
+        keys = stage.standard
+        batch |= _next(data_iterator, lambda data: projected(data, keys), pg_collection.tp)
+    return _moved(batch, on_host=frozenset())
+
+
+def get_batch(
+    data_iterator: Iterator[Mapping[str, Any]] | None,
+    cfg: Any,
+    use_mtp: bool = False,
+    *,
+    pg_collection: Any,
+    vp_stage: int | None = None,
+) -> tuple[Any, Any, Any, Any, Any, Batch | None]:
+    """Tokens, labels, loss_mask, attention_mask, position_ids and what is known of packed sequences, for a step of GPT.
+
+    With cfg.dataset.broadcast_data_across_tp the iterator of tensor-parallel rank 0 is read for its group, else each
+    rank reads its own: the result is the same. None is what the (virtual) stage does not need; attention_mask also
+    unless cfg.dataset.skip_getting_attention_mask_from_dataset is False. A context-parallel rank gets its slice, of
+    each packed sequence where there are cu_seqlens.
+
+    Collective over pg_collection.tp when broadcasting. Raises what get_batch_on_this_tp_rank() does; InvalidArgument,
+    in the text of a SourceError, where a sequence cannot be sliced.
+    """
+    custom_mask = not getattr(cfg.dataset, "skip_getting_attention_mask_from_dataset", True)
+    stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp, vp_stage=vp_stage)
+    if not stage.first and not stage.last:
+        stage = stage._replace(everything=custom_mask or _packs(cfg.dataset))
+    if not stage.reads:
+        return None, None, None, None, None, None
+    keys = stage.standard if custom_mask or stage.everything else stage.standard - {"attention_mask"}
+    cp = place(pg_collection.cp)
+
+    def prepare(data: Mapping[str, Any]) -> Batch:
+        wanted = {*keys, *packed_keys(data), *(("padding_mask",) if "cu_seqlens_q" in data else ())}
+        return sliced({key: value for key, value in projected(data, keys).items() if key in wanted}, *cp)
+
+    batch = _moved(_next(data_iterator, prepare, _broadcast_group(cfg, pg_collection)), on_host=ON_HOST)
+    packing = {key: value for key, value in batch.items() if key not in STANDARD and value is not None}
+    tokens, labels, loss_mask, attention_mask, position_ids = map(batch.get, STANDARD)
+    return tokens, labels, loss_mask, attention_mask, position_ids, packing or None
+
+
+def get_vlm_batch(
+    data_iterator: Iterator[Mapping[str, Any]] | None, cfg: Any, use_mtp: bool = False, *, pg_collection: Any
+) -> tuple[Any, Any, Any, Any, Any, Batch | None, Any]:
+    """As get_batch(), for a step with images: vlm_step's get_batch. Every stage reads; the seventh value is the batch's
+    visual_inputs, whose pixels only the first stage gets. Nothing is sliced: the model does that itself.
+    """
+    stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp)
+    keys = {"tokens", "position_ids"}
+    if stage.last:
+        keys |= {"labels", "loss_mask"}
+    if not getattr(cfg.dataset, "skip_getting_attention_mask_from_dataset", True):
+        keys |= {"attention_mask"}
+
+    def prepare(data: Mapping[str, Any]) -> Batch:
+        wanted = {*keys, *packed_keys(data), "visual_inputs"}
+        batch = {key: value for key, value in projected(data, frozenset(keys)).items() if key in wanted}
+        if not stage.first:
+            batch["visual_inputs"] = _without_pixels(batch.get("visual_inputs"))
+        return batch
+
+    batch = _moved(_next(data_iterator, prepare, _broadcast_group(cfg, pg_collection)), on_host=ON_HOST)
+    images = batch.pop("visual_inputs", None)
+    packing = {key: value for key, value in batch.items() if key not in STANDARD and value is not None}
+    tokens, labels, loss_mask, attention_mask, position_ids = map(batch.get, STANDARD)
+    return tokens, labels, loss_mask, attention_mask, position_ids, packing or None, images
+
+
+def is_dataset_built_on_rank(pg_collection: Any = None, model_config: Any = None) -> bool:
+    """Whether this rank reads when batches are broadcast: tensor-parallel rank 0 of the first stage, of the last, and of
+    one that hosts multi-token prediction by model_config's pipeline_model_parallel_layout.
+
+    Without pg_collection the groups are those of megatron.core.parallel_state; raises Unsupported where that is not
+    installed.
+    """
+    tp, pp = _groups() if pg_collection is None else (pg_collection.tp, pg_collection.pp)
+    rank, size = place(pp)
+    layout = getattr(model_config, "pipeline_model_parallel_layout", None)
+    reads = rank in (0, size - 1) or (layout is not None and hosts_mtp(layout, rank, size))
+    return reads and place(tp)[0] == 0
+
+
+def dataset_builder_predicate(cfg: Any) -> Callable[..., bool]:
+    """What a dataset builder asks whether to build on this rank: is_dataset_built_on_rank, told of cfg.model, with
+    cfg.dataset.broadcast_data_across_tp; else a callable that is always true."""
+    if not getattr(cfg.dataset, "broadcast_data_across_tp", False):
+        return _always
+    if getattr(cfg.model, "pipeline_model_parallel_layout", None) is None:
+        return is_dataset_built_on_rank
+    return functools.partial(is_dataset_built_on_rank, model_config=cfg.model)
+
+
+def _always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _groups() -> tuple[Any, Any]:
+    try:
+        from megatron.core import parallel_state  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise Unsupported("pass a pg_collection: megatron.core, whose groups it would be, is not installed") from error
+    return (
+        parallel_state.get_tensor_model_parallel_group(),
+        parallel_state.get_pipeline_model_parallel_group(),
+    )
+
+
+def _broadcast_group(cfg: Any, pg_collection: Any) -> Any:
+    return pg_collection.tp if getattr(cfg.dataset, "broadcast_data_across_tp", False) else None
+
+
+def _packs(dataset: Any) -> bool:
+    """Whether the data set packs sequences, whose boundaries every stage needs."""
+    if getattr(dataset, "enable_offline_packing", False):
+        size = getattr(getattr(dataset, "offline_packing_specs", None), "packed_sequence_size", None)
+        return size is None or size > 0
+    return bool(getattr(dataset, "enable_in_batch_packing", False))
+
+
+def _without_pixels(images: Any) -> Any:
+    if images is None:
+        return None
+    rest = copy.copy(images)
+    for name in ("pixel_values", "pixel_values_videos"):
+        if hasattr(rest, name):
+            object.__setattr__(rest, name, None)  # also of a frozen data class
+    return rest
+
+
+def _moved(batch: Batch, on_host: frozenset[str]) -> Batch:
+    device = accelerator()
+    if device is not None:
+        batch |= to_device({key: value for key, value in batch.items() if key not in on_host}, device)
+    return batch
+
+
+def _next(
+    data_iterator: Iterator[Mapping[str, Any]] | None, prepare: Callable[[Mapping[str, Any]], Batch], group: Any
+) -> Batch:
+    """What `prepare` makes of the next batch: of rank 0's iterator on every rank of `group`, of one's own without one."""
+
+    def read() -> Batch | None:
+        if data_iterator is None:
+            return {}
+        try:
+            data = next(data_iterator)
+        except StopIteration:
+            return None
+        if not isinstance(data, Mapping):
+            raise TypeError(f"the data iterator gave a {type(data).__name__}, not a mapping of names to tensors")
+        return prepare(data)
+
+    batch = read() if place(group)[1] == 1 else _stream_of(group).next(read)
+    if batch is None:
+        raise StopIteration
+    return batch
+
+
+class _Reader:
+    """Reads for a group what its rank 0 calls for."""
+
+    read: Callable[[], Batch | None]
+
+    def __iter__(self) -> Iterator[Batch | None]:
+        return self
+
+    def __next__(self) -> Batch | None:
+        return self.read()
+
+
+class _Stream:
+    """The batches of one group: of whichever iterator its reader calls with, so that virtual stages, training and
+    evaluation share one feed. Starting it is collective, and happens once."""
+
+    def __init__(self, group: Any) -> None:
+        self._reader = _Reader()
+        # Of the membership, not of the group, so that the group can go.
+        self._feed = Feed(self._reader, Mesh(tp=group.size()), group=join(group), reader="inline", timeout=TIMEOUT)
+
+    def next(self, read: Callable[[], Batch | None]) -> Batch | None:
+        self._reader.read = read
+        try:
+            batch: Batch | None = next(self._feed)
+            return batch
+        except SourceError:
+            self._feed.close()  # the next call starts anew, on all ranks alike
+            raise
+        except StopIteration:
+            end = self._feed.end or {}
+            lost = PeerLost(f"rank {end.get('rank')} of the tensor-parallel group has left the feed of its batches")
+            lost.rank = end.get("rank", -1)
+            raise lost from None
+        finally:
+            del self._reader.read
+
+
+_streams: weakref.WeakKeyDictionary[Any, _Stream] = weakref.WeakKeyDictionary()
+
+
+def _stream_of(group: Any) -> _Stream:
+    if group not in _streams:
+        _streams[group] = _Stream(group)
+    return _streams[group]

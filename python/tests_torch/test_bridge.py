@@ -1,0 +1,394 @@
+"""levada.dropin.bridge: Megatron-Bridge's batches. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import pathlib
+from types import SimpleNamespace
+from typing import Any
+
+import levada
+import process_groups
+import pytest
+import torch
+from levada.dropin import bridge
+
+STANDARD = ["tokens", "labels", "loss_mask", "attention_mask", "position_ids"]
+
+PREPARE = """
+    import dataclasses
+    from types import SimpleNamespace as Space
+    from levada.dropin import bridge
+
+    STANDARD = ["tokens", "labels", "loss_mask", "attention_mask", "position_ids"]
+
+    def batch(i, length=8, rows=1, **more):
+        row = torch.arange(length).repeat(rows, 1)
+        return {"tokens": row + 100 * i, "labels": row + 100 * i + 1, "loss_mask": torch.ones(rows, length),
+                "position_ids": row, **more}
+
+    def grid(pp, tp, cp=1):
+        # ranks as Megatron numbers them: tp fastest, then cp, then pp
+        groups = {}
+        def make(name, members):
+            group = dist.new_group(members)
+            if rank in members:
+                groups[name] = group
+        for p in range(pp):
+            for c in range(cp):
+                make("tp", [(p * cp + c) * tp + t for t in range(tp)])
+            for t in range(tp):
+                make("cp", [(p * cp + c) * tp + t for c in range(cp)])
+        for at in range(cp * tp):
+            make("pp", [p * cp * tp + at for p in range(pp)])
+        return Space(**groups)
+
+    def config(pp=1, broadcast=True, layout=None, **dataset):
+        model = Space(pipeline_model_parallel_size=pp, pipeline_model_parallel_layout=layout, seq_length=8,
+                      virtual_pipeline_model_parallel_size=None)
+        return Space(model=model, dataset=Space(broadcast_data_across_tp=broadcast, **dataset),
+                     train=Space(micro_batch_size=1))
+
+    def read_by(first, items):
+        return iter(items) if first else None
+
+    def told(value):
+        return value.tolist() if torch.is_tensor(value) else value
+"""
+
+
+def run(folder: pathlib.Path, size: int, body: str) -> list[list[dict[str, Any]]]:
+    return process_groups.succeed(folder, size, PREPARE + body)
+
+
+def tokens(i: int, length: int = 8) -> list[list[int]]:
+    return [[100 * i + at for at in range(length)]]
+
+
+def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        3,
+        """
+    groups, cfg = grid(pp=1, tp=3), config()
+    @dataclasses.dataclass
+    class Images:
+        pixel_values: torch.Tensor
+        grid: list
+    class Packing:
+        def __init__(self, lengths): self.lengths = lengths
+    levada.register(Packing, lambda each: ([each.lengths], "packing"), lambda state, children: Packing(*children))
+    import __main__
+    __main__.Images = Images
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+    ids = batch(5)
+    ids["input_ids"] = ids.pop("tokens")
+    items = [batch(0), batch(1, length=5), batch(2, rows=2, attention_mask=mask),
+             batch(3, cu_seqlens=torch.tensor([0, 3, 8], dtype=torch.int32), name="a.jsonl",
+                   visual_inputs=Images(torch.full((2, 3), 7.0), [1, 2]), packing=Packing(torch.tensor([3, 5]))),
+             ids, {"tokens": torch.zeros(1, 2, dtype=torch.int64)}, batch(6)]
+    iterator = read_by(rank == 0, items)
+    get = lambda: bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups)
+    plain, short, rows, extra, aliased, bare = [get() for _ in range(6)]
+    tell(keys=list(plain), tokens=told(plain["tokens"]), mask=plain["attention_mask"],
+         short=told(short["tokens"]), rows=list(rows["labels"].shape), masked=bool(rows["attention_mask"].all()))
+    tell(extra=sorted(set(extra) - set(STANDARD)), cu=told(extra["cu_seqlens"]), name=extra["name"],
+         images=[type(extra["visual_inputs"]).__name__, told(extra["visual_inputs"].pixel_values)],
+         packing=[type(extra["packing"]).__name__, told(extra["packing"].lengths)])
+    tell(alias=aliased["input_ids"] is aliased["tokens"], ids=told(aliased["tokens"]))
+    tell(absent=[key for key in STANDARD if bare[key] is None])
+    aliased["tokens"].zero_()   # its own
+    dist.barrier()
+    tell(labels=told(aliased["labels"]), last=told(get()["tokens"]))
+    ends = 0
+    for _ in range(3):
+        try:
+            get()
+        except StopIteration:
+            ends += 1
+    iterator = read_by(rank == 0, [batch(9)])   # goes on: evaluation, another epoch
+    tell(ends=ends, next=told(get()["tokens"]), mine=told(ids["input_ids"]))
+    """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {
+            "keys": STANDARD,
+            "tokens": tokens(0),
+            "mask": None,
+            "short": tokens(1, length=5),
+            "rows": [2, 8],
+            "masked": True,
+        }
+        assert mine[1] == {
+            "extra": ["cu_seqlens", "name", "packing", "visual_inputs"],
+            "cu": [0, 3, 8],
+            "name": "a.jsonl",
+            "images": ["Images", [[7.0] * 3] * 2],
+            "packing": ["Packing", [3, 5]],
+        }
+        assert mine[2] == {"alias": True, "ids": tokens(5)}
+        assert mine[3] == {"absent": STANDARD[1:]}
+        assert mine[4] == {"labels": [[501 + at for at in range(8)]], "last": tokens(6)}
+        assert mine[5] == {"ends": 3, "next": tokens(9), "mine": tokens(5)}
+
+
+def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        6,
+        """
+    groups = grid(pp=3, tp=2)
+    first = groups.tp.rank() == 0
+    stage = rank // 2
+    def present(got):
+        return [key for key in STANDARD if got[key] is not None]
+    def get(cfg, items, **options):
+        iterator = read_by(first, items)
+        return bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups, **options)
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+    full = [batch(stage, attention_mask=mask, input_ids=torch.zeros(3), extra="x")]
+    cfg = config(pp=3)
+    if stage == 1:   # nobody answers: the first of the two has not even called
+        quiet = get(cfg, []) if rank == 3 else None
+        dist.barrier(groups.tp)
+        quiet = quiet or bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)
+        tell(stage=present(quiet), keys=list(quiet))
+    else:
+        got = get(cfg, full)
+        tell(stage=present(got), keys=list(got))
+    tell(mtp=present(get(cfg, full, use_mtp=True)))
+    layout = config(pp=3, layout="Et*2|m|L")
+    tell(own_mtp=present(get(layout, full, use_mtp=True)), built=bridge.is_dataset_built_on_rank(groups, layout.model))
+    tell(everything=present(get(cfg, full, broadcast_all_keys=True)), built=bridge.is_dataset_built_on_rank(groups))
+    tell(nothing=present(get(cfg, full) if stage == 2 else bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)))
+    same = batch(1)
+    same["input_ids"] = same["tokens"]
+    got = get(cfg, [same])
+    tell(ids=got.get("input_ids") is got["tokens"])
+    """,
+    )
+    first, last = ["tokens", "attention_mask", "position_ids"], ["labels", "loss_mask", "attention_mask"]
+    with_mtp = STANDARD
+    for rank, mine in enumerate(told):
+        stage, reads = rank // 2, rank % 2 == 0
+        assert mine[0]["stage"] == [first, [], last][stage]
+        assert mine[0]["keys"] == (STANDARD if stage == 1 else [*STANDARD, "input_ids", "extra"])
+        assert mine[1] == {"mtp": [first, [], with_mtp][stage]}
+        assert mine[2] == {"own_mtp": [first, first, last][stage], "built": reads}
+        assert mine[3] == {"everything": STANDARD, "built": reads and stage != 1}
+        assert mine[4] == {"nothing": last if stage == 2 else []}
+        assert mine[5] == {"ids": True}
+
+
+def test_the_switch_changes_who_reads_and_not_what_is_read(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        4,
+        """
+    groups = grid(pp=2, tp=2)
+    first = groups.tp.rank() == 0
+    @dataclasses.dataclass(frozen=True)
+    class Images:
+        pixel_values: torch.Tensor
+        image_grid_thw: torch.Tensor
+    import __main__
+    __main__.Images = Images
+    def items():
+        mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+        cu = torch.tensor([[0, 4, 8]], dtype=torch.int32)
+        yield batch(0, attention_mask=mask)
+        yield batch(1, cu_seqlens=cu, cu_seqlens_argmin=torch.tensor(3), max_seqlen=torch.tensor(4), other="x")
+        yield batch(2, cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=4, padding_mask=torch.zeros(1, 8))
+        yield batch(3, visual_inputs=Images(torch.ones(2, 2), torch.tensor([[1, 2, 2]])))
+    def plain(value):
+        if isinstance(value, Images):
+            return [told(value.pixel_values), told(value.image_grid_thw)]
+        return {key: told(each) for key, each in value.items()} if isinstance(value, dict) else told(value)
+    for masks in (True, False):
+        results = []
+        for broadcast in (True, False):
+            cfg = config(pp=2, broadcast=broadcast, skip_getting_attention_mask_from_dataset=not masks)
+            if not broadcast and not masks:
+                del cfg.dataset.broadcast_data_across_tp   # absent: as False
+            iterator = items() if first or not broadcast else None
+            steps = [bridge.get_batch(iterator, cfg, pg_collection=groups) for _ in range(3)]
+            steps.append(bridge.get_vlm_batch(iterator, cfg, pg_collection=groups))
+            results.append([[plain(value) for value in step] for step in steps])
+            try:
+                bridge.get_batch(iterator, cfg, pg_collection=groups)
+            except StopIteration:
+                results[-1].append("end")
+        tell(same=results[0] == results[1], got=results[0])
+    always = bridge.dataset_builder_predicate(config(broadcast=False))
+    absent = bridge.dataset_builder_predicate(Space(dataset=Space()))
+    tell(built=[always(), absent(groups), bridge.dataset_builder_predicate(config())(groups)])
+    """,
+    )
+    row = tokens(0)[0]
+    for rank, mine in enumerate(told):
+        first, last = rank < 2, rank >= 2
+        for masks, got in ((True, mine[0]), (False, mine[1])):
+            assert got["same"] is True
+            plain, packed, current, images, end = got["got"]
+            mask = [[[[True] * 8] * 8]] if masks else None
+            assert plain[:4] == [[row] if first else None, [[at + 1 for at in row]] if last else None] + [
+                [[1.0] * 8] if last else None,
+                mask,
+            ]
+            assert plain[4:] == [[row] if first else None, None]
+            assert packed[5] == {"cu_seqlens": [[0, 4, 8]], "cu_seqlens_argmin": 3, "max_seqlen": 4}
+            assert current[5] == {
+                "cu_seqlens_q": [[0, 4, 8]],
+                "cu_seqlens_kv": [[0, 4, 8]],
+                "max_seqlen_q": 4,
+                "padding_mask": [[0.0] * 8],
+            }
+            assert images[0] == tokens(3) and (images[1] is None) == first and images[5] is None
+            assert images[6] == [[[1.0] * 2] * 2 if first else None, [[1, 2, 2]]]
+            assert end == "end"
+        assert mine[2] == {"built": [True, True, rank % 2 == 0]}
+
+
+def test_each_virtual_stage_has_an_iterator_of_its_own(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        4,
+        """
+    groups, cfg = grid(pp=2, tp=2), config(pp=2)
+    cfg.model.virtual_pipeline_model_parallel_size = 2
+    first = groups.tp.rank() == 0
+    iterators = [read_by(first, [batch(10 * chunk + i) for i in range(3)]) for chunk in range(2)]
+    for chunk in (0, 0, 1, 0, 1, 1):
+        step = bridge.get_batch(iterators[chunk], cfg, pg_collection=groups, vp_stage=chunk)
+        tell(chunk=chunk, got=[None if value is None else value[0, 0].item() for value in step[:2]])
+    """,
+    )
+    for rank, mine in enumerate(told):
+        counts = [0, 0]
+        for each in mine:
+            chunk = each["chunk"]
+            number = 100 * (10 * chunk + counts[chunk])
+            counts[chunk] += 1
+            # tokens go to the first chunk of the first stage, labels to the last chunk of the last
+            is_first, is_last = rank < 2 and chunk == 0, rank >= 2 and chunk == 1
+            assert each["got"] == [number if is_first else None, number + 1 if is_last else None]
+
+
+def test_context_parallel_ranks_get_their_slices(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        4,
+        """
+    groups = grid(pp=1, tp=2, cp=2)
+    first = groups.tp.rank() == 0
+    mask = torch.arange(64).reshape(1, 1, 8, 8)
+    cu = torch.tensor([[0, 4, 8, -1]], dtype=torch.int32)
+    items = [batch(0, attention_mask=mask), batch(1, cu_seqlens=cu, max_seqlen=4),
+             batch(2, cu_seqlens_q=cu, cu_seqlens_q_padded=torch.tensor([0, 8])), batch(3, length=6)]
+    for broadcast in (True, False):
+        cfg = config(broadcast=broadcast, skip_getting_attention_mask_from_dataset=False)
+        iterator = iter(items) if first or not broadcast else None
+        for _ in range(3):
+            step = bridge.get_batch(iterator, cfg, pg_collection=groups)
+            tell(tokens=told(step[0]), mask=told(step[3]), packing=sorted(step[5] or []))
+        try:
+            bridge.get_batch(iterator, cfg, pg_collection=groups)
+        except (levada.SourceError, levada.InvalidArgument) as error:
+            tell(text=str(error))
+    """,
+    )
+    for rank, mine in enumerate(told):
+        part = [[0, 1, 6, 7], [2, 3, 4, 5]][rank // 2]  # of a row
+        packed = [[0, 3, 4, 7], [1, 2, 5, 6]][rank // 2]  # of two sequences of four
+        for got in (mine[:4], mine[4:]):
+            assert got[0]["tokens"] == [part] and got[0]["packing"] == []
+            assert got[0]["mask"] == [[[[8 * row + at for at in range(8)] for row in part]]]
+            assert got[1]["tokens"] == [[100 + at for at in packed]] and got[1]["packing"] == ["cu_seqlens", "max_seqlen"]
+            assert got[2]["tokens"] == [[200 + at for at in part]]
+            assert "a sequence of 6 tokens cannot be cut into 4 chunks for cp=2" in got[3]["text"]
+
+
+def test_what_goes_wrong_is_known_on_every_rank_and_does_not_last(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        2,
+        """
+    groups, cfg = grid(pp=1, tp=2), config()
+    def failing():
+        yield batch(0)
+        raise OSError("disk gone")
+    class Unknown: pass
+    bad = [failing(), iter([[1, 2]]), iter([batch(0, what=Unknown())])]
+    for iterator in bad:
+        try:
+            while True:
+                bridge.get_batch_on_this_tp_rank(read_by(rank == 0, iterator), cfg, pg_collection=groups)
+        except levada.SourceError as error:
+            tell(text=str(error))
+    good = read_by(rank == 0, [batch(4)])
+    tell(tokens=told(bridge.get_batch_on_this_tp_rank(good, cfg, pg_collection=groups)["tokens"]))
+    none = bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)   # its reader has no iterator
+    tell(none=[key for key in STANDARD if none[key] is None])
+    if rank == 0:
+        sys.exit()
+    try:
+        bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)
+    except levada.PeerLost as error:
+        tell(lost=error.rank)
+    """,
+    )
+    for mine in told:
+        assert "OSError: disk gone" in mine[0]["text"]
+        assert "the data iterator gave a list, not a mapping" in mine[1]["text"]
+        assert "batch['what'] cannot cross between ranks" in mine[2]["text"]
+        assert mine[3:5] == [{"tokens": tokens(4)}, {"none": STANDARD}]
+    assert told[1][5] == {"lost": 0}
+
+
+class Place(SimpleNamespace):
+    """Stands for a process group where nothing is sent."""
+
+    def rank(self) -> int:
+        return int(self.at)
+
+    def size(self) -> int:
+        return int(self.of)
+
+
+@pytest.mark.parametrize("layout", ["Et*3|(tt|)*2m|L", [["E"], ["t"], ["t"], ["mtp"], ["loss"]], None])
+def test_datasets_are_built_where_they_are_read(layout: Any) -> None:
+    built = [
+        bridge.is_dataset_built_on_rank(
+            SimpleNamespace(tp=Place(at=tp, of=2), pp=Place(at=pp, of=5)),
+            SimpleNamespace(pipeline_model_parallel_layout=layout),
+        )
+        for pp in range(5)
+        for tp in range(2)
+    ]
+    assert built == [tp == 0 and (pp in (0, 4) or (pp == 3 and layout is not None)) for pp in range(5) for tp in range(2)]
+
+
+def test_a_virtual_stage_that_hosts_mtp_is_found() -> None:
+    parsed = SimpleNamespace(layout=[[["E"], []], [["t"], [SimpleNamespace(name="mtp")]], [["t"], ["L"]]])
+    model = SimpleNamespace(pipeline_model_parallel_layout=parsed)
+    for pp, expected in ((0, True), (1, True), (2, True)):
+        groups = SimpleNamespace(tp=Place(at=0, of=1), pp=Place(at=pp, of=3))
+        assert bridge.is_dataset_built_on_rank(groups, model) is expected
+    cfg = SimpleNamespace(model=model, dataset=SimpleNamespace(broadcast_data_across_tp=True))
+    predicate = bridge.dataset_builder_predicate(cfg)
+    assert predicate(SimpleNamespace(tp=Place(at=0, of=2), pp=Place(at=1, of=3))) is True
+    assert bridge.dataset_builder_predicate(SimpleNamespace(dataset=SimpleNamespace()))() is True
+
+
+def test_without_groups_those_of_megatron_are_asked_for() -> None:
+    with pytest.raises(levada.Unsupported, match="megatron.core"):
+        bridge.is_dataset_built_on_rank()
+
+
+def test_a_group_of_one_reads_for_itself() -> None:
+    groups = SimpleNamespace(tp=Place(at=0, of=1), pp=Place(at=0, of=1), cp=Place(at=0, of=1))
+    cfg = SimpleNamespace(model=SimpleNamespace(), dataset=SimpleNamespace(broadcast_data_across_tp=True))
+    iterator = iter([{"tokens": torch.ones(1, 4), "more": "x"}])
+    got = bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups)
+    assert list(got) == [*STANDARD, "more"] and got["labels"] is None
+    with pytest.raises(StopIteration):
+        bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups)
