@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from levada._corpus import Corpus
+from levada._devices import mover
 from levada._errors import InvalidArgument, Unsupported
 from levada._groups import size_of
 from levada._layouts import Fields, make_layout
 from levada._levada import Layout, Mesh, Pass
 from levada._passes import Beginning, FeedPass, begin_corpus, begin_iterable
 from levada._readers import READERS
+
+
+def _parts_of(source: Any) -> Iterator[Any]:
+    """What of a source may want to know the epoch: itself, and a DataLoader's dataset and samplers."""
+    yield source
+    for name in ("dataset", "sampler", "batch_sampler"):
+        yield getattr(source, name, None)
+    yield getattr(getattr(source, "batch_sampler", None), "sampler", None)
 
 
 class Feed:
@@ -30,9 +40,14 @@ class Feed:
     divide: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
     batch: samples a dp rank and step, of a Corpus alone; an iterable's items are batches.
     tail: of a last round that the data does not fill: "drop"; of a Corpus also "pad" and "short".
-    depth: batches a rank may be behind its reader; 0: two more than pp. skip: steps to leave out of the first pass.
+    depth: batches a rank may be behind its reader; 0: two more than pp. skip: steps to leave out of the next pass.
     timeout: seconds of one wait. access: "read_only" gives numpy arrays that cannot be written and refuses torch,
     "copy" gives every rank memory of its own; None: as "read_only", but torch tensors are copies.
+
+    device: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
+
+    DataLoader(feed, batch_size=None) takes it for the torch IterableDataset that it stands in for, if torch is imported
+    when the feed is made.
 
     Raises, from its iteration: SourceError on every rank at the step at which a reader raised, with its traceback;
     Timeout, which says who waits for whom; PeerLost.
@@ -54,6 +69,7 @@ class Feed:
         steps: int | None = None,
         timeout: float = 30.0,
         access: str | None = None,
+        device: Any = None,
         allow_pickle: bool = False,
         group: Any = None,
     ) -> None:
@@ -84,7 +100,12 @@ class Feed:
         self.steps = steps
         self.timeout = timeout
         self.access = access
+        self.device = device
+        self._move = mover(device)
         self.allow_pickle = allow_pickle
+        data = sys.modules.get("torch.utils.data")
+        if data is not None:
+            data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
         self._epoch = 0
         self._cursor = b""
         self._own: FeedPass | None = None  # of next()
@@ -142,12 +163,13 @@ class Feed:
             self._last.request_stop()
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next pass is: tells the source (and its sampler), or begins there in a Corpus."""
+        """Which epoch the next pass is: tells the source, its dataset, sampler and batch sampler and that one's sampler,
+        whichever has a set_epoch(), or begins there in a Corpus."""
         if epoch < 0:
             raise InvalidArgument(f"epoch is {epoch}")
         self._epoch = epoch
-        for told in (self.source, getattr(self.source, "sampler", None)):
-            tell = getattr(told, "set_epoch", None)
+        for part in {id(part): part for part in _parts_of(self.source)}.values():
+            tell = getattr(part, "set_epoch", None)
             if tell is not None:
                 tell(epoch)
 

@@ -83,6 +83,7 @@ class FeedPass:
 
     def __init__(self, feed: Feed, begin: Beginning) -> None:
         self._begin = begin
+        self._move = feed._move
         try:
             self.core = self._start(join(feed.group), feed)
         except BaseException:
@@ -113,7 +114,8 @@ class FeedPass:
         return self
 
     def __next__(self) -> Any:
-        return next(self.core)
+        batch = next(self.core)
+        return batch if self._move is None else self._move(batch)
 
     def __del__(self) -> None:
         if hasattr(self, "core"):

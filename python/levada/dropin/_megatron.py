@@ -147,7 +147,7 @@ def _boundaries(batch: Batch) -> list[int]:
 
 
 def _slice(key: str, value: Any, bounds: list[int] | None, rank: int, size: int) -> Any:
-    import torch
+    import torch  # type: ignore[import-not-found, unused-ignore]
 
     dim = 2 if key == "attention_mask" else 1
     if not isinstance(value, torch.Tensor) or value.dim() <= dim:
