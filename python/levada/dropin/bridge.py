@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from levada._devices import accelerator, to_device
+from levada._devices import accelerator, mover
 from levada._errors import PeerLost, SourceError, Unsupported
 from levada._feed import Feed
 from levada._job import join
@@ -196,10 +196,13 @@ def _without_pixels(images: Any) -> Any:
 
 
 def _moved(batch: Batch, on_host: frozenset[str]) -> Batch:
-    device = accelerator()
-    if device is not None:
-        batch |= to_device({key: value for key, value in batch.items() if key not in on_host}, device)
+    move = _mover(accelerator())
+    if move is not None:
+        batch |= move({key: value for key, value in batch.items() if key not in on_host})
     return batch
+
+
+_mover = functools.cache(mover)  # with the pinned memory of each device
 
 
 def _next(

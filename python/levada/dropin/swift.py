@@ -26,7 +26,7 @@ from typing import Any
 
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
-from levada._devices import to_device
+from levada._devices import mover
 from levada._errors import InvalidArgument
 from levada._feed import Feed
 from levada._levada import Mesh
@@ -76,8 +76,9 @@ class DataLoaderDispatcher:
                 tell(epoch)
 
     def __iter__(self) -> Iterator[Any]:
+        move = mover(self.device)
         for batch in self._dealt() if dist.is_initialized() and self.world_size > 1 else self._alone():
-            yield batch if self.device is None else to_device(batch, self.device)
+            yield batch if move is None else move(batch)
 
     def _alone(self) -> Iterator[Any]:
         if self.base_dataloader is None:

@@ -1,0 +1,130 @@
+"""What docs/migrate shows is run: each page's Python, block after block, on two ranks. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import ranks
+
+PAGES = pathlib.Path(__file__).parents[2] / "docs" / "migrate"
+
+PREPARE = """
+import os
+os.environ |= {{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}}
+os.environ["ACCELERATE_USE_CPU"] = "true"
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+dist.init_process_group("gloo", init_method="file://{folder}/store", rank=rank, world_size=2)
+dataset = [{{"x": torch.full((3,), float(i))}} for i in range(20)]
+seen = []
+def train(batch):
+    seen.append(batch)
+def numbers():
+    told = [int(row[0]) for batch in seen for row in batch["x"]]
+    seen.clear()
+    return told
+blocks = {blocks!r}
+"""
+
+
+def run(folder: pathlib.Path, page: str, body: str) -> list[list[dict[str, Any]]]:
+    blocks = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(), re.DOTALL)
+    return ranks.succeed(folder, 2, PREPARE.format(folder=folder, blocks=blocks) + body)
+
+
+def test_from_a_plain_dataloader(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        "dataloader.md",
+        """
+before, after = blocks
+exec(before)
+tell(got=numbers())
+exec(after)
+tell(got=numbers())
+""",
+    )
+    for at in (0, 1):
+        first, second = told[0][at]["got"], told[1][at]["got"]
+        # Two epochs, in each of which every sample is used once: five batches of four, of which two rounds are full.
+        assert len(first) == len(second) == (20 if at == 0 else 16)
+        half = len(first) // 2
+        for epoch in (slice(0, half), slice(half, None)):
+            used = first[epoch] + second[epoch]
+            assert len(set(used)) == len(used)
+
+
+def test_from_dispatch_batches(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        "accelerate.md",
+        """
+from accelerate import Accelerator, DataLoaderConfiguration
+def trained(block):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    names = dict(globals(), model=model, optimizer=optimizer, loader=DataLoader(dataset[:16], batch_size=4))
+    exec(block, names)
+    return [parameter.tolist() for parameter in model.parameters()], names["loss"].item()
+tell(same=[trained(block) for block in blocks])
+""",
+    )
+    for (mine,) in told:
+        before, after = mine["same"]
+        assert before == after
+    assert told[0][0]["same"][0][0] == told[1][0]["same"][0][0]
+
+
+def test_from_ms_swift(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        "ms-swift.md",
+        """
+loader, device, data_parallel_group = DataLoader(dataset, batch_size=4), "cpu", dist.new_group([1, 0])
+exec(blocks[0])
+tell(got=numbers())
+exec(blocks[1])
+tell(got=numbers())
+""",
+    )
+    for rank, mine in enumerate(told):
+        second_round = list(range(8 + 4 * rank, 12 + 4 * rank))
+        assert mine[0]["got"] == second_round * 2
+        assert mine[1]["got"] == list(range(4 * rank, 4 * rank + 4)) + second_round
+
+
+def test_from_megatron(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        "megatron.md",
+        """
+from types import SimpleNamespace as Space
+pg_collection = Space(tp=dist.group.WORLD, pp=None, cp=None)
+cfg = Space(model=Space(), dataset=Space(broadcast_data_across_tp=True))
+row = torch.arange(6).reshape(1, 6)
+batch = {"tokens": row, "labels": row + 1, "loss_mask": torch.ones(1, 6), "position_ids": row}
+data_iterator = iter([batch]) if rank == 0 else None
+exec(blocks[0])
+tell(got=[tokens.tolist(), labels.tolist(), attention_mask])
+build = lambda: tell(built=rank)
+exec(blocks[1])
+text = os.path.join(sys.path[0], "text.jsonl")
+prefix = os.path.join(sys.path[0], "text")
+if rank == 0:
+    with open(text, "w") as file:
+        for i in range(40):
+            print(json.dumps({"text": "words " * (20 + i)}), file=file)
+    levada._levada.command(["levada", "convert", text, prefix, "--json"], [sys.executable, "-m", "levada"])
+dist.barrier()
+exec(blocks[2].replace("dp=2, tp=2", "dp=1, tp=2"))
+tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["tokens"].sum().item())
+""",
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"got": [[[0, 1, 2, 3, 4, 5]], [[1, 2, 3, 4, 5, 6]], None]}
+        assert (mine[1] == {"built": 0}) is (rank == 0)
+        assert mine[-1] == {"shapes": [[2, 64]] * 3, "first": told[0][-1]["first"]}
