@@ -220,6 +220,20 @@ void memory_in_use_is_counted_until_it_comes_back(const Handle& engine) {
   meet(*engine);
 }
 
+void memory_goes_back_to_the_system_and_is_there_again(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 2);
+  meet(*engine);
+  for (const std::uint64_t seed : {1, 2}) {
+    if (rank_of(*engine) == 0) send(*engine, *channel, seed, 500'000);
+    static_cast<void>(receive(*engine, *channel, seed, 500'000));
+    meet(*engine);
+    if (rank_of(*engine) != 0) continue;
+    std::uint64_t bytes = 0;
+    expect_eventually(*engine, "what has come back can be given away", [&] { return (bytes += engine->trim()) > 0; });
+  }
+  meet(*engine);
+}
+
 void a_placed_block_receives_the_next_message(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 2);
   Block block = allocate(*engine, 20'000, limit(), "conformance");
@@ -277,6 +291,7 @@ constexpr Case list[] = {
     {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
     {"holders tell who keeps what", 1, holders_tell_who_keeps_what},
     {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},
+    {"memory goes back to the system and is there again", 1, memory_goes_back_to_the_system_and_is_there_again},
     {"a placed block receives the next message", 1, a_placed_block_receives_the_next_message},
     {"a message too large for its placed block still comes", 1, a_message_too_large_for_its_placed_block_still_comes},
     {"a placed block may come from elsewhere", 1, a_placed_block_may_come_from_elsewhere},

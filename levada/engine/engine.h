@@ -198,6 +198,9 @@ class Engine {
   /// Bytes of this rank's blocks that are out, over all groups: allocated and not destroyed, or published and not given
   /// back by all takers. Never throws for the group's end.
   virtual std::uint64_t memory_in_use() = 0;
+  /// Gives the memory of this rank's blocks that are not out back to the system; how many bytes that were. Nothing else
+  /// does before the engine's end.
+  virtual std::uint64_t trim() = 0;
 };
 
 }  // namespace levada

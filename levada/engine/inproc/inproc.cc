@@ -157,6 +157,7 @@ class InprocEngine final : public Engine {
   Status status(int rank) override { return group_->status(rank); }
   std::vector<Holder> holders(Channel& channel) override { return group_->holders(as_sender(channel).stream()); }
   std::uint64_t memory_in_use() override { return pool_->taken(); }
+  std::uint64_t trim() override { return pool_->trim(); }
 
   void die() { group_->lose(info_.rank); }
   Group& group() { return *group_; }

@@ -84,6 +84,13 @@ bool Pool::may_allocate(std::size_t bytes) {
   return taken_ + block_size(bytes) <= limit_;
 }
 
+std::size_t Pool::trim() {
+  const std::lock_guard lock(mutex_);
+  const std::size_t bytes = free_bytes_;
+  drop_free(bytes);
+  return bytes;
+}
+
 std::size_t Pool::taken() const {
   const std::lock_guard lock(mutex_);
   return taken_;

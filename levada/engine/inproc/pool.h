@@ -25,6 +25,8 @@ class Pool final : public Block::Home, public std::enable_shared_from_this<Pool>
   std::optional<Block> try_allocate(std::size_t bytes);
   /// Whether try_allocate() would not come back empty.
   bool may_allocate(std::size_t bytes);
+  /// As Engine::trim().
+  std::size_t trim();
   /// Bytes in blocks that are out.
   std::size_t taken() const;
   void give_back(std::byte* data, std::size_t size) noexcept override;

@@ -47,10 +47,6 @@ std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, con
   return make_engine(start(rank, size, std::move(connected), options, deadline));
 }
 
-std::uint64_t trim(Engine& engine) {
-  return member_of(engine).trim();
-}
-
 std::vector<std::vector<UniqueFd>> make_links(int size) {
   check_place(0, size);
   std::vector<std::vector<UniqueFd>> links(static_cast<std::size_t>(size));

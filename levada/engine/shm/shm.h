@@ -28,10 +28,6 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
 /// id and `meeting` (such as MASTER_PORT and a run id). Only processes of the same user are let in.
 std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, const Options& options = {});
 
-/// Gives the memory of this rank's free blocks back to the system, and says how many bytes that were; nothing else does
-/// before the engine's end. Throws InvalidArgument for an engine of another kind.
-std::uint64_t trim(Engine& engine);
-
 /// Connected socket pairs for a group that is about to be started: links[r] is what rank r passes to join(). Each
 /// process has to close the others', or a rank's end while starting goes unseen; exec() closes them all.
 std::vector<std::vector<UniqueFd>> make_links(int size);

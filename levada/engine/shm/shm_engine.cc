@@ -53,7 +53,6 @@ class ShmEngine final : public Engine {
   }
   ~ShmEngine() override { member_.leave(group_); }
 
-  Member& member() const { return member_; }
   const EngineInfo& info() const override { return info_; }
   std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override;
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override;
@@ -81,6 +80,7 @@ class ShmEngine final : public Engine {
   Status status(int rank) override;
   std::vector<Holder> holders(Channel& channel) override;
   std::uint64_t memory_in_use() override { return member_.memory_in_use(); }
+  std::uint64_t trim() override { return member_.trim(); }
 
  private:
   void check_ranks(std::span<const int> ranks, const char* what) const;
@@ -214,12 +214,6 @@ std::vector<Engine::Holder> ShmEngine::holders(Channel& channel) {
 }
 
 }  // namespace
-
-Member& member_of(Engine& engine) {
-  auto* ours = dynamic_cast<ShmEngine*>(&engine);
-  if (ours == nullptr) throw InvalidArgument(fmt::format("the engine '{}' is not shm", engine.info().name));
-  return ours->member();
-}
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Member> member) {
   Group group;

@@ -11,7 +11,4 @@ namespace levada::shm {
 /// The engine of all ranks of the host. `member` watches already, or will before the ranks use it.
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Member> member);
 
-/// Throws InvalidArgument for an engine of another kind.
-Member& member_of(Engine& engine);
-
 }  // namespace levada::shm
