@@ -13,10 +13,10 @@ function(levada_configure target)
   endif()
 endfunction()
 
-# Adds the sources of levada/<module> to the library, but for tests and the command's main.
+# Adds the sources of levada/<module> to the library, but for tests, their support (*_testing.cc) and the command's main.
 function(levada_add_module library module)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/levada/${module}/*.cc)
-  list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_testing|/main)\\.cc$")
   target_sources(${library} PRIVATE ${sources})
 endfunction()
 
@@ -40,7 +40,7 @@ function(levada_add_test name)
   levada_configure(${name})
   # What is tested is optimized in full, the tests themselves for the time they take to compile.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  target_link_libraries(${name} PRIVATE levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest GTest::gmock
+  target_link_libraries(${name} PRIVATE levada_testing levada fmt::fmt nlohmann_json::nlohmann_json GTest::gtest GTest::gmock
                                         GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(NOT arg_RANKS)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "levada/engine/conformance.h"
-#include "levada/engine/shm/forked_ranks.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
 
 namespace levada::shm {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/shm/forked_ranks.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
 
 namespace levada::shm {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/shm/forked_ranks.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/shm_engine.h"
 #include "levada/engine/shm/start_frames.h"

@@ -10,7 +10,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/shm/forked_ranks.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/shm_engine.h"
 
 namespace levada::shm {
@@ -46,11 +46,11 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
       expect(take(*engine, *channel, soon(), "test")->bytes.size() == bytes, "each message has its own size");
     }
     agree(*engine, {}, soon(), "test");
-    const std::uint64_t held = trim(*engine);
+    const std::uint64_t held = engine->trim();
     expect(held <= 16 * mib,
            fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
     // But for what a peer gave back in between: the few bytes with which the ranks agreed.
-    expect(trim(*engine) <= mib / 16, "what was given back is not given back again");
+    expect(engine->trim() <= mib / 16, "what was given back is not given back again");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -68,7 +68,7 @@ TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
       expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42}, "all of it arrives");
     }
     agree(*engine, {}, soon(), "test");
-    expect(engine->info().rank == 0 || trim(*engine) >= bytes, "it can be given back to the system");
+    expect(engine->info().rank == 0 || engine->trim() >= bytes, "it can be given back to the system");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
 }
@@ -115,7 +115,7 @@ TEST(Memory, GivesItsPoolBackBeforeItRefuses) {
   available = 20 * mib;
   for (int i = 0; i < 8; i += 2) blocks[static_cast<std::size_t>(i)] = Block();
   EXPECT_FALSE(engine->try_allocate(30 * mib));
-  EXPECT_EQ(trim(*engine), 0U) << "the pool should have gone back already";
+  EXPECT_EQ(engine->trim(), 0U) << "the pool should have gone back already";
 }
 
 TEST(Memory, FitsIntoALimitedAddressSpaceAndFileSize) {

@@ -1,0 +1,145 @@
+#include "levada/engine/shm/forked_ranks_testing.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/engine/shm/shm_engine.h"
+
+namespace levada::shm::test {
+namespace {
+
+[[noreturn]] void run_child(int pipe, int rank, const std::function<void(int)>& body) {
+  int status = 0;
+  std::string error;
+  try {
+    body(rank);
+  } catch (const std::exception& exception) {
+    error = exception.what();
+    status = 1;
+  }
+  static_cast<void>(!::write(pipe, error.data(), error.size()));
+  ::_exit(status);
+}
+
+}  // namespace
+
+ForkedRanks::ForkedRanks(int size, const std::function<void(int rank)>& body) {
+  for (int rank = 0; rank < size; ++rank) {
+    std::array<int, 2> ends{};
+    if (::pipe(ends.data()) != 0) throw EngineError("no pipe");
+    const int process = ::fork();
+    if (process == 0) run_child(ends[1], rank, body);
+    ::close(ends[1]);
+    children_.push_back({process, ends[0]});
+  }
+}
+
+ForkedRanks::~ForkedRanks() {
+  for (Child& child : children_) {
+    if (child.process > 0) static_cast<void>(reap(child, Deadline::now()));
+  }
+}
+
+void ForkedRanks::kill(int rank) const {
+  ::kill(children_[static_cast<std::size_t>(rank)].process, SIGKILL);
+}
+
+Ending ForkedRanks::reap(Child& child, Deadline deadline) const {
+  Ending ending;
+  std::array<char, 512> text{};
+  while (true) {
+    pollfd polled{child.pipe, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+    if (::poll(&polled, 1, static_cast<int>(left)) == 0) {
+      ::kill(child.process, SIGKILL);
+      ending.error += "was killed at the deadline";
+      break;
+    }
+    const ssize_t size = ::read(child.pipe, text.data(), text.size());
+    if (size <= 0) break;
+    ending.error.append(text.data(), static_cast<std::size_t>(size));
+  }
+  int status = 0;
+  ::waitpid(child.process, &status, 0);
+  ::close(child.pipe);
+  child.process = 0;
+  ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  ending.well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return ending;
+}
+
+std::vector<Ending> ForkedRanks::wait(Deadline deadline) {
+  std::vector<Ending> endings;
+  for (Child& child : children_) endings.push_back(reap(child, deadline));
+  return endings;
+}
+
+std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options) {
+  auto links = make_links(size);
+  ForkedRanks ranks(size, [&](int rank) {
+    auto mine = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    body(join(rank, size, std::move(mine), options));
+  });
+  links.clear();
+  std::string failures;
+  int rank = 0;
+  for (const Ending& ending : ranks.wait()) {
+    if (!ending.well) failures += fmt::format("rank {} (signal {}): {}\n", rank, ending.signal, ending.error);
+    ++rank;
+  }
+  return failures;
+}
+
+std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes) {
+  const auto map = [](const char* label, std::size_t bytes) {
+    return std::make_shared<const Mapping>(make_memory_file(label, bytes), bytes, Mapping::Access::write);
+  };
+  const auto control = map("control", Control::bytes(size));
+  std::vector<std::shared_ptr<const Mapping>> data;
+  for (int rank = 0; rank < size; ++rank) data.push_back(map("data", memory_bytes));
+  std::vector<HostMemory> memories;
+  for (int rank = 0; rank < size; ++rank) memories.push_back({rank, size, control, data});
+  return memories;
+}
+
+std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes) {
+  std::vector<std::shared_ptr<Engine>> engines;
+  {
+    std::vector<std::shared_ptr<Member>> members;
+    for (HostMemory& memory : share_in_process(size, memory_bytes)) {
+      members.push_back(std::make_shared<Member>(std::move(memory)));
+    }
+    for (auto& member : members) {
+      member->watch();
+      engines.push_back(make_engine(std::move(member)));
+    }
+  }
+  std::mutex mutex;
+  std::string failures;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank, engine = std::move(engines[static_cast<std::size_t>(rank)])]() mutable {
+      try {
+        body(std::move(engine));
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        failures += fmt::format("rank {}: {}\n", rank, error.what());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return failures;
+}
+
+}  // namespace levada::shm::test
