@@ -1,0 +1,98 @@
+// Many small reduce-scatters become few large ones.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "levada/base/deadline.h"
+#include "levada/engine/engine.h"
+#include "levada/reduce/sum.h"
+#include "levada/tensor/tensor.h"
+
+namespace levada {
+
+struct BucketerOptions {
+  /// Bytes of a bucket, of all ranks' pieces together. Larger inputs are reduced by themselves; zero: all are.
+  std::int64_t capacity = std::int64_t{25} << 20;
+  int in_flight = 2;                            ///< closed buckets that are being reduced while the next one is filled
+  Duration timeout = std::chrono::seconds(30);  ///< of one wait
+};
+
+struct BucketerStats {
+  std::int64_t inputs = 0;
+  std::int64_t buckets = 0;  ///< launched
+  std::int64_t alone = 0;    ///< inputs that were larger than a bucket
+  std::int64_t flushes = 0;
+  std::uint64_t bytes = 0;         ///< of all inputs
+  std::uint64_t bytes_copied = 0;  ///< of those that did not lie in memory that empty() gave
+  Duration waited{};               ///< for buckets under way
+};
+
+/// Reduces and scatters tensors of a group of ranks, or several. All ranks of a group enqueue the same inputs in the
+/// same order; buckets are launched in the order of enqueueing, also across groups, and reduced on a thread a group
+/// while the caller goes on. Callbacks run on the caller's thread, in the order of enqueueing within a bucket, once
+/// each, inside calls of this class; one may enqueue again. One that throws does not keep others from running: flush()
+/// throws the first such exception. One thread at a time.
+class Bucketer {
+  class Impl;
+  struct Entry;
+
+ public:
+  using Callback = std::function<void(const Tensor& result)>;
+  using Group = std::shared_ptr<Engine>;
+
+  /// One input's result, to be waited for or asked. A value.
+  class Handle {
+   public:
+    /// Whether it has been reduced, well or badly.
+    bool done() const;
+    /// The result, which lives as long as it is held. Where the input's bucket is still open it is closed, and with it
+    /// those that were opened before: all ranks have to do so alike. Throws what the reduction threw, and EngineError
+    /// once the Bucketer is gone.
+    Tensor wait() const;
+
+   private:
+    friend class Impl;
+    std::weak_ptr<Impl> bucketer_;
+    std::shared_ptr<Entry> entry_;
+  };
+
+  explicit Bucketer(const BucketerOptions& options = {});
+  /// Gives up what has not been reduced; its callbacks do not run.
+  ~Bucketer();
+  Bucketer(const Bucketer&) = delete;
+  Bucketer& operator=(const Bucketer&) = delete;
+
+  /// `inputs`: one tensor for each rank of the group, all of one shape and dtype, on the CPU, strided as they may be;
+  /// they may be used again when the call returns. Rank r's result is the sum, or average, of all ranks' inputs[r]. The
+  /// first call with a group is collective. Throws InvalidArgument, naming position and values, for a list of another
+  /// length and tensors that differ; Unsupported for a dtype without such a reduction.
+  Handle reduce_scatter(const Group& group, std::span<const TensorView> inputs, ReduceOp op, Callback callback = {});
+  /// One tensor, of which each rank gets a part along dim 0, ceil(extent / ranks) long: where it does not divide, zeros
+  /// stand for what is missing at the end, as FullyShardedDataParallel pads (Zhao et al., VLDB 2023). Memory that
+  /// empty() gave is not copied, and belongs to the reduction from now on: it must not be touched any more.
+  Handle reduce_scatter(const Group& group, const Tensor& input, ReduceOp op, Callback callback = {});
+
+  /// The sum, or average, of all ranks' inputs, of the same shape, on every rank.
+  Handle all_reduce(const Group& group, const TensorView& input, ReduceOp op, Callback callback = {});
+  /// All ranks' inputs, of the same shape, side by side along a new first dimension.
+  Handle all_gather(const Group& group, const TensorView& input, Callback callback = {});
+
+  /// A writable tensor in the group's memory, for reduce_scatter(). Throws InvalidArgument unless its extent along dim
+  /// 0 divides by the number of ranks.
+  Tensor empty(const Group& group, DType dtype, const Shape& shape);
+
+  /// Launches what is open, also by callbacks that it runs, and waits for everything. Throws the first exception of a
+  /// reduction or a callback since the last flush().
+  void flush();
+  /// Gives memory back to the system; the next call takes some anew. Throws InvalidArgument while work is pending.
+  void teardown();
+  BucketerStats stats() const;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace levada

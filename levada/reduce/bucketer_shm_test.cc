@@ -1,0 +1,152 @@
+// Reductions between real processes.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/reduce/bucketer.h"
+
+namespace levada {
+namespace {
+
+using Handle = std::shared_ptr<Engine>;
+
+constexpr shm::Options memory{.memory_bytes = std::size_t{256} << 20};
+
+void expect(bool holds, const std::string& sentence) {
+  if (!holds) throw std::runtime_error(sentence);
+}
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+/// Different numbers on every rank, whose sum depends on the order in which they are added.
+Tensor numbers(int rank, int n, std::int64_t count) {
+  Tensor tensor = Tensor::empty(dtypes::float32, {count});
+  auto values = tensor.mutable_as<float>();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 1.0F / static_cast<float>(1 + (i * 7 + static_cast<std::size_t>(n * 13 + rank * 101)) % 9973);
+  }
+  return tensor;
+}
+
+std::vector<float> sum_of_part(int ranks, int part, int n, std::int64_t count) {
+  std::vector<float> sums;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensor whole = numbers(rank, n, count);
+    const auto values = whole.as<float>().subspan(static_cast<std::size_t>(part * count / ranks),
+                                                  static_cast<std::size_t>(count / ranks));
+    if (rank == 0) sums.assign(values.begin(), values.end());
+    else
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+  }
+  return sums;
+}
+
+std::size_t private_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  while (file >> word) {
+    if (word != "Private_Dirty:") continue;
+    std::size_t kilobytes = 0;
+    file >> kilobytes;
+    return kilobytes << 10;
+  }
+  return 0;
+}
+
+TEST(BucketerBetweenProcesses, AddsInTheOrderOfRanks) {
+  for (const int ranks : {1, 2, 4, 8}) {
+    const auto body = [](const Handle& engine) {
+      const auto& info = engine->info();
+      Bucketer bucketer({.capacity = 1 << 20});
+      std::vector<Bucketer::Handle> handles;
+      const auto count = [&](int n) { return std::int64_t{info.size} * (n % 5 == 4 ? 100'000 : 37 * (n + 1)); };
+      for (int n = 0; n < 30; ++n) {
+        handles.push_back(bucketer.reduce_scatter(engine, numbers(info.rank, n, count(n)), ReduceOp::sum));
+      }
+      bucketer.flush();
+      for (int n = 0; n < 30; ++n) {
+        const auto sums = sum_of_part(info.size, info.rank, n, count(n));
+        const Tensor result = handles[static_cast<std::size_t>(n)].wait();
+        const auto given = result.as<float>();
+        expect(std::memcmp(given.data(), sums.data(), given.size_bytes()) == 0, fmt::format("input {} differs", n));
+      }
+      agree(*engine, {}, soon(), "test");
+    };
+    EXPECT_EQ(shm::test::run_forked(ranks, body, memory), "");
+  }
+}
+
+TEST(BucketerBetweenProcesses, DoesNotGrowOverThousandsOfFlushes) {
+  const auto body = [](const Handle& engine) {
+    Bucketer bucketer({.capacity = 1 << 16});
+    const Tensor tensor = numbers(engine->info().rank, 0, 4000);
+    std::size_t before = 0;
+    for (int i = 0; i < 3000; ++i) {
+      if (i == 1000) before = private_bytes();
+      for (int n = 0; n < 3; ++n) bucketer.reduce_scatter(engine, tensor, ReduceOp::sum, [](const Tensor&) {});
+      bucketer.flush();
+    }
+    const std::size_t after = private_bytes();
+    expect(after <= before + (std::size_t{1} << 20), fmt::format("from {} to {} bytes", before, after));
+    agree(*engine, {}, soon(), "test");
+  };
+  EXPECT_EQ(shm::test::run_forked(2, body, memory), "");
+}
+
+TEST(BucketerBetweenProcesses, GivesItsMemoryBackWhenItIsTornDown) {
+  const auto body = [](const Handle& engine) {
+    Bucketer bucketer;
+    const Tensor tensor = numbers(engine->info().rank, 0, 4 << 20);
+    for (int round = 0; round < 2; ++round) {
+      bucketer.reduce_scatter(engine, tensor, ReduceOp::sum);
+      bucketer.flush();
+      agree(*engine, {}, soon(), "test");
+      bucketer.teardown();
+      agree(*engine, {}, soon(), "test");
+      expect(engine->trim() < (std::size_t{1} << 20), "nothing of it is left");
+    }
+  };
+  EXPECT_EQ(shm::test::run_forked(2, body, memory), "");
+}
+
+TEST(BucketerBetweenProcesses, SaysWithinASecondThatARankWasKilled) {
+  const auto body = [](const Handle& engine) {
+    Bucketer bucketer;
+    bucketer.reduce_scatter(engine, numbers(engine->info().rank, 0, 300), ReduceOp::sum);
+    bucketer.flush();
+    if (engine->info().rank == 1) ::raise(SIGKILL);
+    const auto begin = Clock::now();
+    try {
+      bucketer.reduce_scatter(engine, numbers(engine->info().rank, 1, 300), ReduceOp::sum);
+      bucketer.flush();
+    } catch (const PeerLost& lost) {
+      expect(lost.rank() == 1, fmt::format("rank {} was lost", lost.rank()));
+      expect(Clock::now() - begin < std::chrono::seconds(1), "it takes less than a second");
+      return;
+    }
+    throw std::runtime_error("no rank was lost");
+  };
+  auto links = shm::make_links(3);
+  shm::test::ForkedRanks ranks(3, [&](int rank) {
+    auto own = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    body(shm::join(rank, 3, std::move(own), memory));
+  });
+  links.clear();
+  const auto endings = ranks.wait(soon());
+  EXPECT_EQ(endings[1].signal, SIGKILL);
+  EXPECT_TRUE(endings[0].well) << endings[0].error;
+  EXPECT_TRUE(endings[2].well) << endings[2].error;
+}
+
+}  // namespace
+}  // namespace levada

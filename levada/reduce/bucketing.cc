@@ -1,0 +1,44 @@
+#include "levada/reduce/bucketing.h"
+
+#include <algorithm>
+
+namespace levada {
+
+Bucketing::Placement Bucketing::apply(int key, std::uint64_t bytes) {
+  if (capacity_ <= 0 || bytes > static_cast<std::uint64_t>(capacity_)) return {.close = {}, .alone = true};
+  const auto found = std::ranges::find(open_, key, &Open::key);
+  const bool fits = found != open_.end() && bytes <= static_cast<std::uint64_t>(capacity_) - found->bytes;
+  if (fits) {
+    found->bytes += bytes;
+    return {};
+  }
+  Placement placement;
+  if (found != open_.end()) {
+    placement.close = key;
+    open_.erase(found);
+  }
+  open_.push_back({key, bytes});
+  return placement;
+}
+
+std::vector<int> Bucketing::flush() {
+  std::vector<int> keys;
+  for (const Open& each : open_) keys.push_back(each.key);
+  open_.clear();
+  return keys;
+}
+
+std::vector<int> Bucketing::flush_through(int key) {
+  const auto found = std::ranges::find(open_, key, &Open::key);
+  if (found == open_.end()) return {};
+  std::vector<int> keys;
+  for (auto each = open_.begin(); each <= found; ++each) keys.push_back(each->key);
+  open_.erase(open_.begin(), found + 1);
+  return keys;
+}
+
+bool Bucketing::is_open(int key) const {
+  return std::ranges::find(open_, key, &Open::key) != open_.end();
+}
+
+}  // namespace levada

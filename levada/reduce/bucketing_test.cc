@@ -1,0 +1,88 @@
+#include "levada/reduce/bucketing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace levada {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(Bucketing, ClosesABucketWhenTheNextInputDoesNotFit) {
+  Bucketing bucketing(100);
+  EXPECT_FALSE(bucketing.apply(0, 60).close);
+  EXPECT_FALSE(bucketing.apply(0, 40).close) << "it fits exactly";
+  EXPECT_EQ(bucketing.apply(0, 1).close, 0);
+  EXPECT_FALSE(bucketing.apply(0, 99).close);
+}
+
+TEST(Bucketing, LetsNothingCloseForWhatIsLargerThanABucket) {
+  Bucketing bucketing(100);
+  bucketing.apply(0, 60);
+  const auto large = bucketing.apply(0, 101);
+  EXPECT_TRUE(large.alone);
+  EXPECT_FALSE(large.close);
+  EXPECT_FALSE(bucketing.apply(0, 40).close);
+}
+
+TEST(Bucketing, PutsEverythingByItselfWithoutCapacity) {
+  for (const std::int64_t capacity : {0, -1}) {
+    Bucketing bucketing(capacity);
+    EXPECT_TRUE(bucketing.apply(0, 0).alone);
+    EXPECT_TRUE(bucketing.apply(0, 10).alone);
+    EXPECT_FALSE(bucketing.any_open());
+  }
+}
+
+TEST(Bucketing, TakesInputsOfNoBytes) {
+  Bucketing bucketing(8);
+  bucketing.apply(0, 8);
+  EXPECT_FALSE(bucketing.apply(0, 0).close);
+  EXPECT_FALSE(bucketing.apply(0, 0).alone);
+}
+
+TEST(Bucketing, FlushesInTheOrderOfOpening) {
+  Bucketing bucketing(100);
+  for (const int key : {2, 0, 1, 2, 0}) bucketing.apply(key, 40);
+  EXPECT_EQ(bucketing.apply(2, 40).close, 2) << "and another bucket of key 2 is opened";
+  EXPECT_THAT(bucketing.flush(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(bucketing.flush(), IsEmpty());
+}
+
+TEST(Bucketing, FlushesThroughTheBucketThatIsWaitedFor) {
+  Bucketing bucketing(100);
+  for (const int key : {2, 0, 1}) bucketing.apply(key, 40);
+  EXPECT_THAT(bucketing.flush_through(0), ElementsAre(2, 0));
+  EXPECT_THAT(bucketing.flush_through(0), IsEmpty());
+  EXPECT_TRUE(bucketing.is_open(1));
+}
+
+TEST(Bucketing, NeverFillsABucketBeyondItsCapacity) {
+  std::mt19937 random(1);
+  for (int run = 0; run < 200; ++run) {
+    const auto capacity = static_cast<std::int64_t>(random() % 1000);
+    Bucketing bucketing(capacity);
+    std::map<int, std::uint64_t> filled;
+    for (int i = 0; i < 200; ++i) {
+      const int key = static_cast<int>(random() % 3);
+      const std::uint64_t bytes = random() % 400;
+      const auto placement = bucketing.apply(key, bytes);
+      ASSERT_EQ(placement.alone, capacity == 0 || bytes > static_cast<std::uint64_t>(capacity));
+      if (placement.alone) continue;
+      if (placement.close) {
+        ASSERT_EQ(*placement.close, key);
+        ASSERT_GT(filled[key] + bytes, static_cast<std::uint64_t>(capacity)) << "it would have fitted";
+        filled[key] = 0;
+      }
+      filled[key] += bytes;
+      ASSERT_LE(filled[key], static_cast<std::uint64_t>(capacity));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,175 @@
+#include "levada/reduce/contribution.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+constexpr std::uint64_t magic = 0x3145'4355'4445'524C;  // "LREDUCE1"
+constexpr std::size_t prefix_bytes = 64;  // magic, where the agenda begins, its bytes, whether it is the last
+constexpr std::size_t alignment = 64;
+/// Of an agenda: collective, operation, dtype and count; then a rank and extents an input.
+constexpr std::size_t agenda_bytes = 16;
+constexpr std::size_t most_shape_bytes = 1 + 8 * Shape::max_rank;
+
+/// Where each input begins, behind the prefix, and where the last one ends; empty if that is no size.
+std::optional<std::vector<std::size_t>> places(const Agenda& agenda, int count) {
+  std::vector<std::size_t> offsets;
+  std::uint64_t at = prefix_bytes;
+  for (const Shape& piece : agenda.pieces) {
+    const auto bytes = tensor_bytes(agenda.dtype, piece);
+    const auto all = bytes ? checked_mul(*bytes, static_cast<std::uint64_t>(count)) : std::nullopt;
+    const auto end = all ? checked_add(at, *all) : std::nullopt;
+    if (!end || *end > UINT64_MAX - alignment) return std::nullopt;
+    offsets.push_back(at);
+    at = align_up(*end, alignment);
+  }
+  offsets.push_back(at);
+  return offsets;
+}
+
+std::size_t write_agenda(std::span<std::byte> block, std::size_t at, const Agenda& agenda, bool last) {
+  const Bytes encoded = agenda.encode();
+  if (at > block.size() || encoded.size() > block.size() - at) {
+    throw InvalidArgument("the contribution is larger than its block");
+  }
+  std::memcpy(block.data() + at, encoded.data(), encoded.size());  // not payload: shapes
+  const std::uint64_t prefix[] = {magic, at, encoded.size(), last ? 1U : 0U};
+  std::memcpy(block.data(), prefix, sizeof(prefix));  // not payload: the prefix
+  return at + encoded.size();
+}
+
+}  // namespace
+
+std::string_view to_string(Collective collective) {
+  switch (collective) {
+    case Collective::reduce_scatter: return "reduce-scatter";
+    case Collective::all_reduce: return "all-reduce";
+    case Collective::all_gather: return "all-gather";
+  }
+  return "unknown";
+}
+
+Bytes Agenda::encode() const {
+  ByteWriter writer;
+  writer.put(collective);
+  writer.put(op);
+  writer.put(dtype.code);
+  writer.put(dtype.bits);
+  writer.put(dtype.lanes);
+  writer.put(static_cast<std::uint32_t>(pieces.size()));
+  for (const Shape& piece : pieces) {
+    writer.put(static_cast<std::uint8_t>(piece.rank()));
+    for (const std::int64_t extent : piece) writer.put(extent);
+  }
+  return std::move(writer).take();
+}
+
+Agenda Agenda::decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  Agenda agenda;
+  const auto collective = reader.get<std::uint8_t>();
+  const auto op = reader.get<std::uint8_t>();
+  if (collective > static_cast<std::uint8_t>(Collective::all_gather)) reader.fail("no such collective");
+  if (op > static_cast<std::uint8_t>(ReduceOp::average)) reader.fail("no such reduction");
+  agenda.collective = static_cast<Collective>(collective);
+  agenda.op = static_cast<ReduceOp>(op);
+  agenda.dtype.code = reader.get<std::uint8_t>();
+  agenda.dtype.bits = reader.get<std::uint8_t>();
+  agenda.dtype.lanes = reader.get<std::uint16_t>();
+  if (!agenda.dtype.is_known()) reader.fail("no such dtype");
+  const auto count = reader.get_count(1);
+  agenda.pieces.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto rank = reader.get<std::uint8_t>();
+    if (rank > Shape::max_rank) reader.fail("a shape of too many dimensions");
+    Shape piece;
+    for (std::uint8_t dim = 0; dim < rank; ++dim) piece.push_back(reader.get<std::int64_t>());
+    if (!tensor_bytes(agenda.dtype, piece)) reader.fail("a shape that is none");
+    agenda.pieces.push_back(piece);
+  }
+  reader.expect_end();
+  return agenda;
+}
+
+std::string difference(const Agenda& one, int rank, const Agenda& other, int other_rank) {
+  if (one.collective != other.collective) {
+    return fmt::format("rank {} is in an {}, rank {} in a {}", rank, to_string(one.collective), other_rank,
+                       to_string(other.collective));
+  }
+  if (one.op != other.op) {
+    return fmt::format("rank {} has a {}, rank {} a {}", rank, to_string(one.op), other_rank, to_string(other.op));
+  }
+  const auto input = [](const Agenda& agenda, std::size_t i) {
+    return i < agenda.pieces.size() ? fmt::format("{} {}", agenda.dtype.name(), agenda.pieces[i].to_string())
+                                    : std::string("not there");
+  };
+  for (std::size_t i = 0; i < std::max(one.pieces.size(), other.pieces.size()); ++i) {
+    const auto here = input(one, i);
+    const auto there = input(other, i);
+    if (here != there) return fmt::format("input {} is {} on rank {}, {} on rank {}", i, here, rank, there, other_rank);
+  }
+  return {};
+}
+
+std::size_t Contribution::block_bytes(std::size_t bytes, std::size_t inputs) {
+  return prefix_bytes + bytes + inputs * (alignment + most_shape_bytes) + agenda_bytes;
+}
+
+Contribution::Contribution(Block block, int ranks, Agenda agenda)
+    : block_(std::move(block)), count_(agenda.count(ranks)), agenda_(std::move(agenda)), used_(prefix_bytes) {}
+
+bool Contribution::has_room(std::size_t bytes) const {
+  const std::size_t agenda = agenda_bytes + (agenda_.pieces.size() + 1) * most_shape_bytes;
+  const std::size_t size = block_.memory().size();
+  return used_ + alignment + agenda <= size && bytes <= size - used_ - alignment - agenda;
+}
+
+std::size_t Contribution::add(const Shape& piece) {
+  agenda_.pieces.push_back(piece);
+  offsets_.push_back(used_);
+  used_ =
+      align_up(used_ + agenda_.piece_bytes(agenda_.pieces.size() - 1) * static_cast<std::size_t>(count_), alignment);
+  return agenda_.pieces.size() - 1;
+}
+
+std::byte* Contribution::data(std::size_t input) const {
+  return block_.memory().data() + offsets_[input];
+}
+
+Contribution::Message Contribution::finish(bool last) && {
+  const std::size_t bytes = write_agenda(block_.memory(), used_, agenda_, last);
+  return {std::move(block_), bytes};
+}
+
+Contribution::Message Contribution::finish_for(int rank, bool last, Block block) const {
+  const auto offsets = places(agenda_, 1);
+  if (!offsets || offsets->back() > block.memory().size()) throw InvalidArgument("the block is too small for a part");
+  for (std::size_t i = 0; i < agenda_.pieces.size(); ++i) {
+    const std::size_t bytes = agenda_.piece_bytes(i);
+    copy_payload(block.memory().data() + (*offsets)[i], data(i) + static_cast<std::size_t>(rank) * bytes, bytes);
+  }
+  const std::size_t bytes = write_agenda(block.memory(), offsets->back(), agenda_, last);
+  return {std::move(block), bytes};
+}
+
+Received::Received(ByteView message, int ranks) : message_(message) {
+  ByteReader prefix(message);
+  if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
+  const auto at = prefix.get<std::uint64_t>();
+  const auto bytes = prefix.get<std::uint64_t>();
+  last_ = prefix.get<std::uint64_t>() != 0;
+  if (at > message.size() || bytes > message.size() - at) prefix.fail("the agenda lies outside the message");
+  agenda_ = Agenda::decode(message.subspan(at, bytes));
+  auto offsets = places(agenda_, agenda_.count(ranks));
+  if (!offsets || offsets->back() > at) prefix.fail("the inputs do not fit into the message");
+  offsets_ = std::move(*offsets);
+}
+
+}  // namespace levada

@@ -1,0 +1,98 @@
+// What one rank gives to a reduction, as a message: inputs side by side in engine memory, each with a piece for every
+// rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/engine/engine.h"
+#include "levada/reduce/sum.h"
+#include "levada/tensor/tensor.h"
+
+namespace levada {
+
+/// What a group's ranks do together.
+enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather };
+
+/// "reduce-scatter", "all-reduce", "all-gather".
+std::string_view to_string(Collective collective);
+
+/// What all ranks must mean alike. A value.
+struct Agenda {
+  Collective collective = Collective::reduce_scatter;
+  ReduceOp op = ReduceOp::sum;
+  DType dtype = {};
+  std::vector<Shape> pieces = {};  ///< of each input: the shape of one of its pieces
+
+  /// Pieces of each input: one for each of `ranks` ranks, or, of an all-gather, one for all.
+  int count(int ranks) const { return collective == Collective::all_gather ? 1 : ranks; }
+  std::size_t piece_bytes(std::size_t input) const { return *tensor_bytes(dtype, pieces[input]); }
+  Bytes encode() const;
+  /// Reads bytes that may lie. Throws CorruptMessage.
+  static Agenda decode(ByteView bytes);
+  bool operator==(const Agenda&) const = default;
+};
+
+/// In words what differs first: "input 3 is float32 [4, 5] on rank 0 and float32 [4, 6] on rank 2". Empty if nothing.
+std::string difference(const Agenda& one, int rank, const Agenda& other, int other_rank);
+
+/// A message being written.
+class Contribution {
+ public:
+  /// Bytes of a Block that has room for inputs of `bytes` in all, `inputs` of them.
+  static std::size_t block_bytes(std::size_t bytes, std::size_t inputs);
+
+  /// `agenda`: without inputs yet. `ranks`: of the group.
+  Contribution(Block block, int ranks, Agenda agenda);
+
+  /// Whether one more input, of `bytes` in all, has room.
+  bool has_room(std::size_t bytes) const;
+  /// Its number; its bytes are unset.
+  std::size_t add(const Shape& piece);
+  /// Where the first piece of an input begins; the others follow, each of agenda().piece_bytes(input).
+  std::byte* data(std::size_t input) const;
+  /// Pieces of each input.
+  int count() const { return count_; }
+  const Agenda& agenda() const { return agenda_; }
+  void set_op(ReduceOp op) { agenda_.op = op; }
+
+  /// The Block and how many bytes of it are to be sent.
+  struct Message {
+    Block block;
+    std::size_t bytes = 0;
+  };
+  /// `last`: of the messages with which this rank contributes to one reduction.
+  Message finish(bool last) &&;
+  /// The pieces of one rank alone, copied into `block`, which has block_bytes() of them.
+  Message finish_for(int rank, bool last, Block block) const;
+
+ private:
+  Block block_;
+  int count_;
+  Agenda agenda_;
+  std::vector<std::size_t> offsets_;
+  std::size_t used_;
+};
+
+/// A message as it came: views of it.
+class Received {
+ public:
+  /// `ranks`: for how many there are pieces, all of the group or one. Throws CorruptMessage for bytes that are none.
+  Received(ByteView message, int ranks);
+
+  const Agenda& agenda() const { return agenda_; }
+  bool is_last() const { return last_; }
+  const std::byte* piece(std::size_t input, int number) const {
+    return message_.data() + offsets_[input] + static_cast<std::size_t>(number) * agenda_.piece_bytes(input);
+  }
+
+ private:
+  ByteView message_;
+  bool last_ = false;
+  Agenda agenda_;
+  std::vector<std::size_t> offsets_;
+};
+
+}  // namespace levada

@@ -1,0 +1,202 @@
+#include "levada/reduce/sum.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "levada/base/error.h"
+
+// One machine code for each generation of processors, chosen when the library is loaded. Sanitizers' code cannot run
+// that early.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#define LEVADA_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#else
+#define LEVADA_CLONES
+#endif
+
+namespace levada {
+namespace {
+
+/// Elements that are added up before the next ones: their sum stays in the first-level cache.
+constexpr std::size_t stretch = 2048;
+
+float from_bfloat16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+
+std::uint16_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  const std::uint32_t quiet = (bits >> 16) | 0x40;  // a NaN must not be rounded to infinity
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
+}
+
+/// Exact. A subnormal number becomes normal by a subtraction, since arithmetic on subnormal ones is slow.
+float from_float16(std::uint16_t bits) {
+  constexpr std::uint32_t smallest = 113U << 23;  // 2^-14, of which a subnormal number is a fraction
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7FFF) << 13;
+  const std::uint32_t exponent = magnitude & 0x0F800000;
+  const std::uint32_t normal = magnitude + (exponent == 0x0F800000 ? 224U << 23 : 112U << 23);
+  const float fraction = std::bit_cast<float>(magnitude + smallest) - std::bit_cast<float>(smallest);
+  const std::uint32_t value = exponent == 0 ? std::bit_cast<std::uint32_t>(fraction) : normal;
+  return std::bit_cast<float>(value | static_cast<std::uint32_t>(bits & 0x8000) << 16);
+}
+
+/// Rounds to nearest, ties to even.
+std::uint16_t to_float16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFF;
+  const std::uint32_t normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
+  // Adding a half of the smallest normal number leaves a subnormal's bits, rounded, at the end of the sum.
+  const auto subnormal =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
+  std::uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
+  half = magnitude >= 0x477FF000 ? 0x7C00 : half;
+  half = magnitude > 0x7F800000 ? 0x7E00 | ((magnitude >> 13) & 0x1FF) : half;
+  return static_cast<std::uint16_t>(half | (bits >> 16 & 0x8000));
+}
+
+/// How the elements of an array are stored and in what they are added up.
+template <typename Stored>
+struct Plain {
+  using stored = Stored;
+  using sum = Stored;
+  static Stored load(Stored value) { return value; }
+  static Stored store(Stored value) { return value; }
+};
+struct BFloat16 {
+  using stored = std::uint16_t;
+  using sum = float;
+  static float load(std::uint16_t bits) { return from_bfloat16(bits); }
+  static std::uint16_t store(float value) { return to_bfloat16(value); }
+};
+struct Float16 {
+  using stored = std::uint16_t;
+  using sum = float;
+  static float load(std::uint16_t bits) { return from_float16(bits); }
+  static std::uint16_t store(float value) { return to_float16(value); }
+};
+
+// The following is inlined by force, so that it is compiled anew for each generation of processors.
+
+/// One stretch of a reduction: what has been added up so far, and where the result goes.
+template <typename Format>
+struct Stretch {
+  using Sum = typename Format::sum;
+  std::array<Sum, stretch> sums;
+  Sum divisor{1};
+  std::size_t begin = 0, length = 0;
+  typename Format::stored* to = nullptr;
+
+  /// Adds N arrays, from left to right: to nothing if they are the first ones; into the result if the last ones.
+  template <std::size_t N, bool first, bool last>
+  [[gnu::always_inline]] inline void add(const std::byte* const* from) {
+    std::array<const typename Format::stored*, N> arrays;
+    for (std::size_t n = 0; n < N; ++n) arrays[n] = reinterpret_cast<const typename Format::stored*>(from[n]) + begin;
+    for (std::size_t i = 0; i < length; ++i) {
+      Sum sum = first ? Format::load(arrays[0][i]) : sums[i];
+      for (std::size_t n = first ? 1 : 0; n < N; ++n) sum = static_cast<Sum>(sum + Format::load(arrays[n][i]));
+      if constexpr (!last) sums[i] = sum;
+      else if constexpr (std::is_integral_v<Sum>) to[i] = Format::store(sum);
+      else to[i] = Format::store(sum / divisor);
+    }
+  }
+  template <std::size_t N>
+  [[gnu::always_inline]] inline void add(const std::byte* const* from, bool first, bool last) {
+    if (first && last) add<N, true, true>(from);
+    else if (first) add<N, true, false>(from);
+    else if (last) add<N, false, true>(from);
+    else add<N, false, false>(from);
+  }
+};
+
+/// Four arrays at a time.
+template <typename Format>
+[[gnu::always_inline]] inline void reduce_as(ReduceOp op, std::span<const std::byte* const> from, std::size_t count,
+                                             std::byte* to) {
+  Stretch<Format> part;
+  if (op == ReduceOp::average) part.divisor = static_cast<typename Format::sum>(from.size());
+  for (; part.begin < count; part.begin += stretch) {
+    part.length = std::min(stretch, count - part.begin);
+    part.to = reinterpret_cast<typename Format::stored*>(to) + part.begin;
+    for (std::size_t done = 0; done < from.size(); done += 4) {
+      const bool first = done == 0;
+      const bool last = done + 4 >= from.size();
+      switch (std::min<std::size_t>(4, from.size() - done)) {
+        case 1: part.template add<1>(&from[done], first, last); break;
+        case 2: part.template add<2>(&from[done], first, last); break;
+        case 3: part.template add<3>(&from[done], first, last); break;
+        default: part.template add<4>(&from[done], first, last);
+      }
+    }
+  }
+}
+
+/// What an element is added up as. Integers of either sign have the same sums.
+enum class Format : std::uint8_t { none, integer8, integer16, integer32, integer64, half, brain, single, twice };
+
+struct Described {
+  Format format = Format::none;
+  std::size_t numbers = 1;  ///< that an element consists of
+};
+
+Described describe(DType dtype) {
+  if (dtype.lanes != 1) return {};
+  const bool integer = dtype.code == dtypes::int8.code || dtype.code == dtypes::uint8.code;
+  if (integer && dtype.bits == 8) return {Format::integer8};
+  if (integer && dtype.bits == 16) return {Format::integer16};
+  if (integer && dtype.bits == 32) return {Format::integer32};
+  if (integer && dtype.bits == 64) return {Format::integer64};
+  if (dtype == dtypes::float16) return {Format::half};
+  if (dtype == dtypes::bfloat16) return {Format::brain};
+  if (dtype == dtypes::float32) return {Format::single};
+  if (dtype == dtypes::float64) return {Format::twice};
+  if (dtype == dtypes::complex64) return {Format::single, 2};
+  if (dtype == dtypes::complex128) return {Format::twice, 2};
+  return {};
+}
+
+LEVADA_CLONES void reduce_numbers(Format format, ReduceOp op, std::span<const std::byte* const> from, std::size_t count,
+                                  std::byte* to) {
+  switch (format) {
+    case Format::integer8: return reduce_as<Plain<std::uint8_t>>(op, from, count, to);
+    case Format::integer16: return reduce_as<Plain<std::uint16_t>>(op, from, count, to);
+    case Format::integer32: return reduce_as<Plain<std::uint32_t>>(op, from, count, to);
+    case Format::integer64: return reduce_as<Plain<std::uint64_t>>(op, from, count, to);
+    case Format::half: return reduce_as<Float16>(op, from, count, to);
+    case Format::brain: return reduce_as<BFloat16>(op, from, count, to);
+    case Format::single: return reduce_as<Plain<float>>(op, from, count, to);
+    case Format::twice: return reduce_as<Plain<double>>(op, from, count, to);
+    case Format::none: return;
+  }
+}
+
+bool is_integer(Format format) {
+  return format >= Format::integer8 && format <= Format::integer64;
+}
+
+}  // namespace
+
+std::string_view to_string(ReduceOp op) {
+  return op == ReduceOp::sum ? "sum" : "average";
+}
+
+void check_reducible(DType dtype, ReduceOp op) {
+  const auto format = describe(dtype).format;
+  if (format != Format::none && (op == ReduceOp::sum || !is_integer(format))) return;
+  throw Unsupported(fmt::format("there is no {} of {}; {}", to_string(op), dtype.name(),
+                                is_integer(format)
+                                    ? "sum it, or average floating-point numbers"
+                                    : "integers and floating-point numbers of 16 bits and more have one"));
+}
+
+void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to) {
+  check_reducible(dtype, op);
+  const auto [format, numbers] = describe(dtype);
+  reduce_numbers(format, op, from, count * numbers, to);
+}
+
+}  // namespace levada

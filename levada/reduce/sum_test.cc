@@ -1,0 +1,166 @@
+#include "levada/reduce/sum.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "levada/base/fault_testing.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+
+template <typename T>
+std::vector<T> reduced(DType dtype, ReduceOp op, const std::vector<std::vector<T>>& arrays) {
+  std::vector<const std::byte*> from;
+  for (const auto& array : arrays) from.push_back(reinterpret_cast<const std::byte*>(array.data()));
+  std::vector<T> to(arrays.front().size());
+  reduce_arrays(dtype, op, from, to.size(), reinterpret_cast<std::byte*>(to.data()));
+  return to;
+}
+
+template <typename T>
+T sum_of(DType dtype, const std::vector<T>& values) {
+  std::vector<std::vector<T>> arrays;
+  for (const T value : values) arrays.push_back({value});
+  return reduced(dtype, ReduceOp::sum, arrays)[0];
+}
+
+/// The number that 16 bits stand for, with `fraction` bits of fraction.
+double value_of(std::uint16_t bits, int fraction) {
+  const int exponents = 15 - fraction;
+  const int bias = (1 << (exponents - 1)) - 1;
+  const int exponent = bits >> fraction & ((1 << exponents) - 1);
+  const double mantissa = (bits & ((1 << fraction) - 1)) / std::ldexp(1.0, fraction);
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == (1 << exponents) - 1) {
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
+  }
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias);
+  return sign * std::ldexp(1 + mantissa, exponent - bias);
+}
+
+/// The 16 bits that are nearest to a number that float32 holds exactly; of two, those with a last bit of zero.
+std::uint16_t nearest(float value, int fraction) {
+  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double size = std::abs(static_cast<double>(value));
+  const auto infinity = static_cast<std::uint16_t>(0x7FFF >> fraction << fraction);
+  std::uint16_t low = 0, high = infinity;  // value_of() rises between them
+  while (high - low > 1) {
+    const auto middle = static_cast<std::uint16_t>((low + high) / 2);
+    (value_of(middle, fraction) <= size ? low : high) = middle;
+  }
+  // What would stand in the place of infinity, were there one exponent more.
+  const double above =
+      high == infinity ? 2 * value_of(low, fraction) - value_of(low - 1, fraction) : value_of(high, fraction);
+  const double below = value_of(low, fraction);
+  const bool up = size - below > above - size || (size - below == above - size && low % 2 == 1);
+  return sign | (up ? high : low);
+}
+
+class HalfPrecision : public ::testing::TestWithParam<std::pair<DType, int>> {};
+
+TEST_P(HalfPrecision, LeavesEveryNumberThatIsAloneAsItIs) {
+  const auto [dtype, fraction] = GetParam();
+  std::vector<std::uint16_t> all(0x10000);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  const auto same = reduced<std::uint16_t>(dtype, ReduceOp::sum, {all});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (std::isnan(value_of(all[i], fraction))) EXPECT_TRUE(std::isnan(value_of(same[i], fraction))) << i;
+    else EXPECT_EQ(same[i], all[i]);
+  }
+}
+
+TEST_P(HalfPrecision, AddsUpInFloat32AndRoundsOnce) {
+  const auto [dtype, fraction] = GetParam();
+  std::mt19937 random(1);
+  std::vector<std::vector<std::uint16_t>> arrays(5, std::vector<std::uint16_t>(20'000));
+  for (auto& array : arrays) {
+    for (auto& bits : array) bits = static_cast<std::uint16_t>(random());
+  }
+  const auto sums = reduced(dtype, ReduceOp::sum, arrays);
+  const auto averages = reduced(dtype, ReduceOp::average, arrays);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    auto sum = static_cast<float>(value_of(arrays[0][i], fraction));
+    for (std::size_t a = 1; a < arrays.size(); ++a) sum += static_cast<float>(value_of(arrays[a][i], fraction));
+    if (std::isnan(sum)) {
+      EXPECT_TRUE(std::isnan(value_of(sums[i], fraction)));
+      continue;
+    }
+    EXPECT_EQ(sums[i], nearest(sum, fraction)) << sum;
+    EXPECT_EQ(averages[i], nearest(sum / 5, fraction)) << sum;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, HalfPrecision,
+                         ::testing::Values(std::pair(dtypes::float16, 10), std::pair(dtypes::bfloat16, 7)));
+
+TEST(Sum, AddsFromLeftToRight) {
+  EXPECT_EQ(sum_of<float>(dtypes::float32, {1e8F, 1, -1e8F}), 0);
+  EXPECT_EQ(sum_of<float>(dtypes::float32, {1e8F, -1e8F, 1}), 1);
+  EXPECT_EQ(sum_of<double>(dtypes::float64, {1e16, 1, -1e16, 1, 1, 1}), 3);
+}
+
+TEST(Sum, IsThatOfOneAfterTheOtherForAnyNumberOfArrays) {
+  std::mt19937 random(2);
+  for (std::size_t count = 1; count <= 13; ++count) {
+    std::vector<std::vector<float>> arrays(count, std::vector<float>(5000));
+    for (auto& array : arrays) {
+      for (auto& value : array) value = static_cast<float>(random()) * 1e-3F - 1e6F;
+    }
+    const auto sums = reduced(dtypes::float32, ReduceOp::sum, arrays);
+    const auto averages = reduced(dtypes::float32, ReduceOp::average, arrays);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      float sum = arrays[0][i];
+      for (std::size_t a = 1; a < count; ++a) sum += arrays[a][i];
+      ASSERT_EQ(sums[i], sum);
+      ASSERT_EQ(averages[i], sum / static_cast<float>(count));
+    }
+  }
+}
+
+TEST(Sum, CarriesWhatIsNoNumber) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(sum_of<float>(dtypes::float32, {1, infinity}), infinity);
+  EXPECT_TRUE(std::isnan(sum_of<float>(dtypes::float32, {infinity, -infinity})));
+  EXPECT_TRUE(std::isnan(sum_of<float>(dtypes::float32, {std::nanf(""), 1})));
+}
+
+TEST(Sum, WrapsIntegers) {
+  EXPECT_EQ(sum_of<std::int8_t>(dtypes::int8, {127, 1}), -128);
+  EXPECT_EQ(sum_of<std::uint16_t>(dtypes::uint16, {0xFFFF, 2}), 1);
+  EXPECT_EQ(sum_of<std::int64_t>(dtypes::int64, {1LL << 53, 1, -3}), (1LL << 53) - 2);
+}
+
+TEST(Sum, AddsComplexNumbersPartByPart) {
+  const std::vector<std::vector<float>> arrays = {{1, 2}, {3, 5}};
+  std::vector<const std::byte*> from;
+  for (const auto& array : arrays) from.push_back(reinterpret_cast<const std::byte*>(array.data()));
+  std::vector<float> to(2);
+  reduce_arrays(dtypes::complex64, ReduceOp::average, from, 1, reinterpret_cast<std::byte*>(to.data()));
+  EXPECT_EQ(to, (std::vector<float>{2, 3.5F}));
+}
+
+TEST(Sum, MayGoWhereOneOfTheArraysIs) {
+  std::vector<float> a(3000, 1), b(3000, 2);
+  const std::byte* const from[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data())};
+  reduce_arrays(dtypes::float32, ReduceOp::sum, from, a.size(), reinterpret_cast<std::byte*>(a.data()));
+  EXPECT_EQ(a, std::vector<float>(3000, 3));
+}
+
+TEST(Sum, SaysWhatThereIsNone) {
+  const auto fault = [](DType dtype, ReduceOp op) { return fault_of([&] { check_reducible(dtype, op); }); };
+  EXPECT_THAT(fault(dtypes::boolean, ReduceOp::sum), HasSubstr("Unsupported: there is no sum of bool"));
+  EXPECT_THAT(fault(dtypes::float8_e5m2, ReduceOp::average), HasSubstr("no average of float8_e5m2"));
+  EXPECT_THAT(fault(dtypes::int32, ReduceOp::average), HasSubstr("no average of int32; sum it"));
+  EXPECT_EQ(fault(dtypes::int32, ReduceOp::sum), "no fault");
+}
+
+}  // namespace
+}  // namespace levada
