@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import ranks
 
 
@@ -28,6 +29,88 @@ def test_what_cannot_cross_or_be_iterated_reaches_every_rank(tmp_path: pathlib.P
         assert "'int' object is not iterable" in mine[1]["text"]
         assert "its source is None" in mine[2]["text"]
         assert "/no/such/file.txt" in mine[3]["text"]
+
+
+def test_a_loader_of_a_rank_that_does_not_read_is_left_alone(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Loader:
+            touched = []
+            def __len__(self): return 4
+            def __iter__(self):
+                self.touched.append("iter")
+                for i in range(4):
+                    self.touched.append(i)
+                    yield 10 * rank + i
+        for reader in ("background", "inline", "process"):
+            loader = Loader()
+            tell(got=list(levada.Feed(loader, mesh=levada.Mesh(tp=2), reader=reader)))
+        tell(touched=loader.touched)
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert [each["got"] for each in mine[:3]] == [[0, 1, 2, 3]] * 3
+        assert mine[3]["touched"] == (["iter", 0, 1, 2, 3] * 2 if rank == 0 else [])
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_a_reader_that_ends_early_ends_all_at_its_step(tmp_path: pathlib.Path, reader: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        f"""
+        items = range(20 if rank == 0 else 9)  # rank 2 reads items 1, 3, 5, 7 and has no more
+        feed = levada.Feed(items, mesh=levada.Mesh(dp=2, tp=2), readers="dp", reader={reader!r})
+        tell(got=list(feed), end=feed.end)
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine["got"] == [i + rank // 2 for i in range(0, 8, 2)]
+        assert mine["end"] == {"cause": "exhausted", "step": 4, "rank": 2, "message": ""}
+
+
+def test_a_layout_of_an_absent_field_is_refused_on_every_rank(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        items = [{"x": np.ones((2, 4))}] * 4
+        absent = {"x": [], "ids*": "shard(dp,0)"}
+        for layout in ({"x": [], "ids": "shard(dp,0)"}, absent, levada.layout(absent, optional=["ids*"])):
+            try:
+                tell(batches=len(list(levada.Feed(items, layout=layout))))
+            except levada.InvalidArgument as error:
+                tell(text=str(error))
+        """,
+    )
+    for mine in told:
+        assert "has no field ids, which layout custom requires; it has x" in mine[0]["text"]
+        assert "has no field ids*, which" in mine[1]["text"] and mine[2] == {"batches": 2}
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, reader: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        class Loader:
+            def __iter__(self): return ({{"x": np.full(100_000, i)}} for i in range(48))
+        everything = list(levada.Feed(Loader(), reader={reader!r}))
+        kept, sums = [], []
+        for step, batch in enumerate(levada.Feed(Loader(), reader={reader!r})):
+            kept.append(batch)
+            if step % 8 == 7:  # gradients accumulated
+                sums.append(sum(int(each["x"][-1]) for each in kept))
+                kept.clear()
+        tell(sums=sums, all=[int(batch["x"][-1]) for batch in everything])
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        numbers = list(range(rank, 48, 2))
+        assert mine["all"] == numbers and mine["sums"] == [sum(numbers[at : at + 8]) for at in (0, 8, 16)]
 
 
 def test_a_rank_that_breaks_ends_the_loop_of_all(tmp_path: pathlib.Path) -> None:
