@@ -52,7 +52,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
       fan_out_{.readers = options.readers,
                .divide = options.divide,
                .host_of = wiring.engine->info().host_of,
-               .part_samples = options.divide == Divide::split ? options.batch : 0},
+               .part_samples = options.divide == Divide::split && options.tail != Tail::drop ? options.batch : 0},
       source_(std::move(source)),
       unit_samples_(options.batch * (options.divide == Divide::split ? mesh.axis_size("dp") : 1)),
       tail_(options.tail),

@@ -38,8 +38,10 @@ class Feed:
     reader: who iterates an iterable: a thread in the "background", ahead of the steps; "inline" the caller's own thread,
     inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its own.
     divide: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
-    batch: samples a dp rank and step, of a Corpus alone; an iterable's items are batches.
-    tail: of a last round that the data does not fill: "drop"; of a Corpus also "pad" and "short".
+    batch: samples a dp rank and step, of a Corpus; of an iterable's global batches, to be split, the rows of a dp rank,
+    so that the last batch may have fewer.
+    tail: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
+    repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
     depth: batches a rank may be behind its reader; 0: two more than pp. skip: steps to leave out of the next pass.
     timeout: seconds of one wait. access: "read_only" gives numpy arrays that cannot be written and refuses torch,
     "copy" gives every rank memory of its own; None: as "read_only", but torch tensors are copies.
@@ -74,10 +76,14 @@ class Feed:
         group: Any = None,
     ) -> None:
         self._is_corpus = isinstance(source, Corpus)
-        if not self._is_corpus and tail != "drop":
-            raise InvalidArgument(f'tail is "{tail}"; batches of an iterable are whole, so it must be "drop"')
-        if not self._is_corpus and batch is not None:
-            raise InvalidArgument("batch is for a Corpus; each item of an iterable is a batch")
+        self._counts_rows = not self._is_corpus and batch is not None
+        if self._counts_rows and divide != "split":
+            raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
+        if not self._is_corpus and tail != "drop" and not self._counts_rows:
+            raise InvalidArgument(
+                f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
+                'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
+            )
         if reader not in READERS:
             raise InvalidArgument(f"reader is {reader}; it must be one of {', '.join(READERS)}")
         if self._is_corpus and reader != "background":

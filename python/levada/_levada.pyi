@@ -158,7 +158,7 @@ class Source:
 class Handoff(Source):
     """Batches that one thread makes when a feed asks for them."""
 
-    def __init__(self, samples: int, position: int, activity: str) -> None: ...
+    def __init__(self, samples: int, position: int, activity: str, counts_rows: bool) -> None: ...
 
     def wanted(self) -> int:
         """

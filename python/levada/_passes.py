@@ -57,8 +57,8 @@ def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
     first, position, state = _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle) if cursor else (0, 0, None)
     if not _reads(feed):
         return Beginning(None, first)
-    samples = feed.mesh.axis_size("dp") if feed.divide == "split" else 1
-    handoff = Handoff(samples, position, f"a batch of {type(source).__name__}")
+    samples = feed._samples_a_step if feed.divide == "split" else 1
+    handoff = Handoff(samples, position, f"a batch of {type(source).__name__}", feed._counts_rows)
     try:
         return Beginning(handoff, first, _reader_of(feed, source, state, handoff))
     except Exception:

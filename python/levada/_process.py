@@ -105,7 +105,7 @@ def _serve(link: socket.socket, parent: int, source: Any, state: Any, allow_pick
     _levada.die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
     job = _levada.link(0, link.detach(), _START)
-    handoff = Handoff(1, 0, f"a batch of {type(source).__name__}")
+    handoff = Handoff(1, 0, f"a batch of {type(source).__name__}", False)
     make = None
     try:
         make = open_maker(source, state, handoff, allow_pickle).make

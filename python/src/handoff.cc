@@ -38,6 +38,16 @@ Tree in_memory(const Tree& batch, Memory& memory) {
   return unflatten(flat);
 }
 
+/// The extent along dim 0 of the first tensor that has one.
+std::int64_t rows_of(const Tree& item) {
+  const auto flat = flatten(item);
+  for (const Leaf& leaf : flat.leaves) {
+    const auto* tensor = std::get_if<Tensor>(&leaf);
+    if (tensor != nullptr && tensor->shape().rank() > 0) return tensor->shape()[0];
+  }
+  throw SourceError("an item has no tensor whose rows could be counted; leave out batch=");
+}
+
 }  // namespace
 
 std::int64_t Handoff::wanted() {
@@ -116,7 +126,7 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
 
 std::optional<std::int64_t> Handoff::size() const {
   const std::lock_guard lock(mutex_);
-  return ended_ ? std::optional(given_ * samples_) : std::nullopt;
+  return ended_ ? std::optional(given_ * samples_ - lacking_) : std::nullopt;
 }
 
 std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memory) {
@@ -132,7 +142,22 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   if (const auto* failure = std::get_if<Failure>(&given)) throw_error(failure->kind, failure->message);
   if (std::holds_alternative<Abandoned>(given)) throw ReadAbandoned();
   if (std::holds_alternative<End>(given)) return std::nullopt;
+  if (counts_rows_ && count_rows(std::get<Tree>(given)) == 0) return std::nullopt;
   return in_memory(std::get<Tree>(given), memory);
+}
+
+std::int64_t Handoff::count_rows(const Tree& item) {
+  const auto rows = rows_of(item);
+  if (rows == samples_) return rows;
+  const auto told = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
+  if (rows > samples_) throw SourceError(told + "; give batches of batch x dp rows");
+  const auto after = ask(1);
+  if (std::holds_alternative<Tree>(after)) throw SourceError(told + ", and is not the last: only that may have fewer");
+  if (const auto* failure = std::get_if<Failure>(&after)) throw_error(failure->kind, failure->message);
+  if (std::holds_alternative<Abandoned>(after)) throw ReadAbandoned();
+  const std::lock_guard lock(mutex_);
+  lacking_ = samples_ - rows;
+  return rows;
 }
 
 Bytes Handoff::cursor(std::int64_t next) const {

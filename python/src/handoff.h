@@ -24,8 +24,13 @@ namespace levada::python {
 class Handoff final : public Source {
  public:
   /// `position`: items that the iterator has given before; `activity`: what it is, for who waits for it.
-  Handoff(std::int64_t samples, std::int64_t position, std::string activity)
-      : samples_(samples), position_(position), given_(position), activity_(std::move(activity)) {}
+  /// `counts_rows`: whether an item's samples are the rows of its first tensor, of which the last item may have fewer.
+  Handoff(std::int64_t samples, std::int64_t position, std::string activity, bool counts_rows)
+      : samples_(samples),
+        counts_rows_(counts_rows),
+        position_(position),
+        given_(position),
+        activity_(std::move(activity)) {}
 
   /// The making side, one thread. Blocks until an item is wanted; how many the iterator has to go on, the last of which
   /// is the one wanted. 0: none ever.
@@ -62,12 +67,16 @@ class Handoff final : public Source {
   using Answer = std::variant<Tree, End, Failure, Abandoned>;
 
   Answer ask(std::int64_t items);
+  /// The item's rows; notes how many a last one lacks. Throws SourceError for another, or one that has too many.
+  std::int64_t count_rows(const Tree& item);
   void answer(Answer answer);
 
   const pid_t process_ = ::getpid();
   const std::int64_t samples_;
-  std::int64_t position_;  ///< items asked for
-  std::int64_t given_;     ///< items that there are, as far as is known
+  const bool counts_rows_;
+  std::int64_t position_;     ///< items asked for
+  std::int64_t given_;        ///< items that there are, as far as is known
+  std::int64_t lacking_ = 0;  ///< samples of the last one
   const std::string activity_;
   Bytes state_;  ///< after the item given last
 

@@ -103,8 +103,8 @@ std::shared_ptr<Source> unopened(const std::string& kind, const std::string& mes
 void bind_sources(nb::module_& module) {
   nb::class_<Source>(module, "Source", "Where batches come from.");
   nb::class_<Handoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
-      .def(nb::init<std::int64_t, std::int64_t, std::string>(), nb::arg("samples"), nb::arg("position"),
-           nb::arg("activity"))
+      .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
+           nb::arg("activity"), nb::arg("counts_rows"))
       .def("wanted", &Handoff::wanted, nb::call_guard<nb::gil_scoped_release>(),
            "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
       .def("give", &give, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),

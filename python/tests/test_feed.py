@@ -49,6 +49,56 @@ def test_a_global_batch_is_split_along_dim_0(tmp_path: pathlib.Path) -> None:
         assert mine["got"] == [[i, rows[i]] for i in range(3)]
 
 
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, reader: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        f"""
+        class Loader:
+            def __init__(self, last): self.last = last
+            def __iter__(self):
+                for first, rows in ((0, 6), (6, 6), (12, self.last)):
+                    row = np.arange(first, first + rows)
+                    yield {{"x": row[:, None] * [1, 1], "loss_mask": np.ones(rows), "name": str(first)}}
+        for last in (6, 3, 0):
+            for tail in ("drop", "pad", "short"):
+                feed = levada.Feed(Loader(last), divide="split", batch=2, tail=tail, reader={reader!r})
+                got = [[batch["x"][:, 0].tolist(), batch["loss_mask"].tolist()] for batch in feed]
+                tell(got=got, samples=feed.stats["samples"], end=feed.end["cause"])
+        """,
+    )
+    for rank, mine in enumerate(told):
+        full = [[[6 * item + 2 * rank, 6 * item + 2 * rank + 1], [1, 1]] for item in range(3)]
+        rows = [12, 13, 14][2 * rank : 2 * rank + 2]
+        padded = [[[12, 13], [1, 1]], [[14, 14], [1, 0]], [[14, 14], [0, 0]]][rank]
+        last = [full[2]] * 3 + [None, padded, [rows, [1] * len(rows)]] + [None] * 3
+        for each, expected, samples in zip(mine, last, [6] * 3 + [4, 4 + len(rows), 4 + len(rows)] + [4] * 3, strict=True):
+            assert each["got"] == full[:2] + ([] if expected is None else [expected])
+            assert each["samples"] == samples and each["end"] == "exhausted"
+
+
+def test_only_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        for rows in ((4, 3, 4), (4, 5), (4, 3)):
+            feed = levada.Feed([{"x": np.ones((n, 2))} for n in rows], divide="split", batch=2, tail="short")
+            if rows == (4, 3): feed = levada.Feed([{"x": np.ones((n, 2))} for n in rows], divide="split")
+            try:
+                for batch in feed: pass
+            except levada.Error as error:
+                tell(kind=type(error).__name__, step=feed.step, text=str(error))
+        """,
+    )
+    for mine in told:
+        assert [(each["kind"], each["step"]) for each in mine] == [("SourceError", 1)] * 2 + [("InvalidArgument", 1)]
+        assert "item 1 has 3 rows where a step takes 4, and is not the last" in mine[0]["text"]
+        assert "item 1 has 5 rows where a step takes 4; give batches of batch x dp rows" in mine[1]["text"]
+        assert "x has 3 along dim 0, which dp=2 does not divide" in mine[2]["text"]
+
+
 def test_a_layout_cuts_and_prunes(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -260,7 +310,7 @@ def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
 
 def test_without_a_job_there_is_one_rank() -> None:
     assert list(levada.Feed([1, 2, 3])) == [1, 2, 3]
-    with pytest.raises(levada.InvalidArgument, match="tail"):
+    with pytest.raises(levada.InvalidArgument, match="tail is \"pad\"; whole batches are dealt"):
         levada.Feed([1], tail="pad")
     with pytest.raises(levada.InvalidArgument, match="batch"):
         levada.Feed([1], batch=2)
