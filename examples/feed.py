@@ -1,6 +1,7 @@
 """What docs/python.md shows: levada run -n 4 examples/feed.py [CORPUS...]
 
 Without arguments, batches of a Python iterable; with files, a corpus that the C++ core reads.
+`levada feed examples.feed:batches --mesh dp=2` feeds the same iterable and shows who was given what.
 """
 
 import sys
@@ -9,19 +10,24 @@ import levada
 import numpy as np
 
 
-def loader():
+def batches():
     """Any iterable of nested batches; iterated on the reader alone."""
     for step in range(16):
         yield {"tokens": np.full((8, 128), step), "meta": {"name": f"batch {step}"}}
 
 
-mesh = levada.Mesh.from_env(tp=2) if levada.world_size() % 2 == 0 else levada.Mesh.from_env()
-if sys.argv[1:]:
-    feed = levada.Feed(levada.Corpus(sys.argv[1:], sequence=1024, shuffle_seed=7), mesh=mesh, batch=8)
-else:
-    feed = levada.Feed(loader(), mesh=mesh)
+def main():
+    mesh = levada.Mesh.from_env(tp=2) if levada.world_size() % 2 == 0 else levada.Mesh.from_env()
+    if sys.argv[1:]:
+        feed = levada.Feed(levada.Corpus(sys.argv[1:], sequence=1024, shuffle_seed=7), mesh=mesh, batch=8)
+    else:
+        feed = levada.Feed(batches(), mesh=mesh)
 
-tokens = 0
-for batch in feed:  # ends on every rank at the same step
-    tokens += batch["tokens"].size  # a read-only view of shared memory
-print(f"rank {levada.rank()} ({mesh.describe(levada.rank())}): {tokens} tokens in {feed.step} steps", flush=True)
+    tokens = 0
+    for batch in feed:  # ends on every rank at the same step
+        tokens += batch["tokens"].size  # a read-only view of shared memory
+    print(f"rank {levada.rank()} ({mesh.describe(levada.rank())}): {tokens} tokens in {feed.step} steps", flush=True)
+
+
+if __name__ == "__main__":
+    main()

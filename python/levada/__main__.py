@@ -1,4 +1,5 @@
-"""The `levada` command: that of the C++ core, and `levada run`, which starts the ranks of a Python script."""
+"""The `levada` command: that of the C++ core, `levada feed` of a Python iterable, and `levada run`, which starts the ranks
+of a Python script."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import argparse
 import sys
 
 from levada import _levada
+from levada._feed_command import feed, names_callable
 
 
 def run(arguments: list[str]) -> int:
@@ -32,6 +34,8 @@ def run(arguments: list[str]) -> int:
 def main() -> int:
     if sys.argv[1:2] == ["run"]:
         return run(sys.argv[2:])
+    if sys.argv[1:2] == ["feed"] and names_callable(sys.argv[2:]):
+        return feed(sys.argv[2:])
     return _levada.command(["levada", *sys.argv[1:]], [sys.executable, "-m", "levada"])
 
 

@@ -22,6 +22,11 @@ class Digests:
     def add(self, batch: object) -> None:
         """Adds every tensor of a batch."""
 
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """
+        The same with dtype and first shape of each field, as the report of `levada feed --json` has them.
+        """
+
     def fields(self) -> dict[str, str]:
         """
         The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.
@@ -143,6 +148,16 @@ def die_with(process: int) -> None:
 
 def place() -> tuple[int, int] | None:
     """Rank and size as the environment tells them; None outside a job."""
+
+def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes]:
+    """
+    What each rank says, in their order. Collective. `what` is being done, for who waits.
+    """
+
+def tell_failure(kind: str, message: str, lost: int) -> None:
+    """
+    Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
+    """
 
 def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     """

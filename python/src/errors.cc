@@ -1,5 +1,5 @@
 // levada::Error as the exceptions of levada/_errors.py.
-#include "levada/base/error.h"
+#include "python/src/errors.h"
 
 #include "python/src/bindings.h"
 
@@ -20,6 +20,14 @@ void raise(const Error& error) {
 }
 
 }  // namespace
+
+ErrorKind kind_of(std::string_view name) {
+  for (auto number = static_cast<int>(ErrorKind::invalid_argument); number <= static_cast<int>(ErrorKind::engine);
+       ++number) {
+    if (error_name(static_cast<ErrorKind>(number)) == name) return static_cast<ErrorKind>(number);
+  }
+  return ErrorKind::source;
+}
 
 void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

@@ -17,9 +17,12 @@
 
 #include "levada/base/unique_fd.h"
 #include "levada/cli/cli.h"
+#include "levada/cli/speaker.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/launch.h"
 #include "python/src/bindings.h"
+#include "python/src/errors.h"
 #include "python/src/waiting.h"
 
 namespace nb = nanobind;
@@ -67,6 +70,20 @@ void die_with(pid_t process) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
+  const auto engine = job.shared();
+  const std::string own(mine.c_str(), mine.size());
+  const auto all =
+      interruptible([=] { return levada::agree(*engine, as_bytes(own), Deadline::after(seconds(timeout)), what); },
+                    [engine, what] {
+                      engine->abort("a rank was interrupted in " + what);
+                      return true;
+                    });
+  std::vector<nb::bytes> told;
+  for (const auto& each : all) told.emplace_back(each.data(), each.size());
+  return told;
+}
+
 std::tuple<int, std::string> run_local(int size, const std::vector<std::string>& command) {
   const nb::gil_scoped_release released;
   const auto result = launch::run_local(size, {command.begin() + 1, command.end()},
@@ -107,6 +124,16 @@ void bind_launch(nb::module_& module) {
              "A job of two processes that share a connected socket, which it closes.");
   module.def("die_with", &die_with, nb::arg("process"), "From now on this process is killed when that one ends.");
   module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
+  module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
+             "What each rank says, in their order. Collective. `what` is being done, for who waits.");
+  module.def(
+      "tell_failure",
+      [](const std::string& kind, const std::string& message, int lost) {
+        cli::tell_failure(kind_of(kind), message, lost);
+      },
+      nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
+      "Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
+      "-1.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"),

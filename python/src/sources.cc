@@ -13,6 +13,7 @@
 #include "levada/corpus/cursor.h"
 #include "levada/tree/codec.h"
 #include "python/src/bindings.h"
+#include "python/src/errors.h"
 #include "python/src/handoff.h"
 #include "python/src/trees.h"
 
@@ -90,12 +91,7 @@ class Unopened final : public Source {
 };
 
 std::shared_ptr<Source> unopened(const std::string& kind, const std::string& message) {
-  for (auto number = static_cast<int>(ErrorKind::invalid_argument); number <= static_cast<int>(ErrorKind::engine);
-       ++number) {
-    const auto each = static_cast<ErrorKind>(number);
-    if (error_name(each) == kind) return std::make_shared<Unopened>(each, message);
-  }
-  return std::make_shared<Unopened>(ErrorKind::source, message);
+  return std::make_shared<Unopened>(kind_of(kind), message);
 }
 
 }  // namespace

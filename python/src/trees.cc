@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <map>
 #include <unordered_map>
@@ -321,6 +322,18 @@ std::map<std::string, std::string> digests_of(const Digests& content) {
   return digests;
 }
 
+nb::dict describe(const Digests& content) {
+  nb::dict fields;
+  for (const auto& field : content.fields()) {
+    nb::dict described;
+    described["digest"] = field.digest;
+    described["dtype"] = field.dtype;
+    described["shape"] = field.shape;
+    fields[field.name.c_str()] = described;
+  }
+  return fields;
+}
+
 }  // namespace
 
 Tree to_tree(nb::handle batch, bool allow_pickle) {
@@ -344,6 +357,8 @@ void bind_trees(nb::module_& module) {
       .def(
           "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, false)); }, nb::arg("batch"),
           nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
+      .def("describe", &describe, nb::sig("def describe(self) -> dict[str, dict[str, typing.Any]]"),
+           "The same with dtype and first shape of each field, as the report of `levada feed --json` has them.")
       .def("fields", &digests_of,
            "The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.");
 }

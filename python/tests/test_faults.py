@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
@@ -235,14 +234,3 @@ def test_a_forked_child_is_told_that_it_has_no_part(tmp_path: pathlib.Path) -> N
 def test_a_failing_rank_fails_the_run(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(tmp_path, 2, "if rank == 1: raise RuntimeError('on purpose')")
     assert outcome.status == 1 and "on purpose" in outcome.errors
-
-
-def test_run_tells_what_it_takes() -> None:
-    def levada(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "levada", *arguments], capture_output=True, text=True, timeout=30)
-
-    assert levada("run").returncode == 2
-    assert levada("run", "-n", "0", "x.py").returncode == 2
-    assert "Example" in levada("run", "--help").stdout
-    assert levada("nonsense").returncode == 2
-    assert "levada" in levada("--version").stdout

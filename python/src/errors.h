@@ -1,0 +1,13 @@
+// Errors by the names of their classes.
+#pragma once
+
+#include <string_view>
+
+#include "levada/base/error.h"
+
+namespace levada::python {
+
+/// The kind of error_name() `name`; that of a SourceError for any other name.
+ErrorKind kind_of(std::string_view name);
+
+}  // namespace levada::python

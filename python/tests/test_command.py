@@ -1,0 +1,97 @@
+"""`levada feed module:callable`, and `levada run`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import levada
+import numpy as np
+import pytest
+
+LOADERS = """
+import time
+import numpy as np
+class Dataset:
+    @staticmethod
+    def split():
+        return ({"x": np.random.default_rng(i).random((4, 3)), "note": "text"} for i in range(6))
+def raising(): raise ValueError("no\\nsuch bucket")
+def number(): return 5
+def broken():
+    yield {"x": np.ones(2)}
+    raise KeyError("no such record")
+"""
+
+
+def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "loaders.py").write_text(LOADERS)
+    (folder / "needing.py").write_text("import nowhere_to_be_found\n")
+    command = [sys.executable, "-m", "levada", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
+
+
+@pytest.mark.parametrize("options", [[], ["--readers", "dp", "--reader", "process"], ["--reader", "inline", "--skip", "1"]])
+def test_what_a_callable_gives_is_fed_and_reported(tmp_path: pathlib.Path, options: list[str]) -> None:
+    ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2,tp=2", "--json", *options)
+    assert ran.returncode == 0 and ran.stderr == "", ran.stderr
+    report = json.loads(ran.stdout)
+    skipped = 1 if "--skip" in options else 0
+    assert report["steps"] == 3 - skipped and report["samples"] == 6 - 2 * skipped and report["end"] == "exhausted"
+    assert report["mesh"] == "dp=2,tp=2" and report["peers_identical"] is True
+    for rank, told in enumerate(report["ranks"]):
+        plain = levada.Digests()
+        for i in range(2 * skipped + rank // 2, 6, 2):
+            plain.add({"x": np.random.default_rng(i).random((4, 3))})
+        assert told["rank"] == rank and told["coords"] == {"dp": rank // 2, "tp": rank % 2}
+        assert told["fields"] == {"x": {"digest": plain.fields()["x"], "dtype": "float64", "shape": [4, 3]}}
+        assert told["reader"] == (rank == 0 or ("dp" in options and rank == 2))
+
+
+def test_without_json_it_is_a_table(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2", "--steps", "2")
+    assert ran.returncode == 0
+    assert "dp=2: batches of loaders:Dataset.split, over shm" in ran.stdout
+    assert "stopped after 2 steps" in ran.stdout and "ranks of one dp coordinate hold the same data" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "sentence"),
+    [
+        ("nosuch:batches", 2, "there is no module nosuch"),
+        ("loaders:nothing", 2, "loaders has no callable nothing"),
+        ("loaders:np.pi", 2, "loaders has no callable np.pi"),
+        ("needing:batches", 1, "importing needing failed: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("loaders:raising", 1, "loaders:raising failed: ValueError: no such bucket"),
+        ("loaders:number", 1, "loaders:number gave a int, which is not iterable"),
+    ],
+)
+def test_what_cannot_be_fed_is_told_in_one_sentence(
+    tmp_path: pathlib.Path, source: str, status: int, sentence: str
+) -> None:
+    ran = run(tmp_path, "feed", source, "--mesh", "dp=2", "--json")
+    assert ran.returncode == status and ran.stdout == ""
+    assert ran.stderr.startswith(f"levada: {sentence}") and ran.stderr.count("\n") == 1
+
+
+def test_an_iterable_that_raises_fails_the_command_once(tmp_path: pathlib.Path) -> None:
+    ran = run(tmp_path, "feed", "loaders:broken", "--mesh", "tp=2")
+    assert ran.returncode == 1 and ran.stdout == ""
+    assert ran.stderr.count("rank 0 could not read step 1") == 1 and "KeyError: 'no such record'" in ran.stderr
+
+
+def test_bad_usage_is_told(tmp_path: pathlib.Path) -> None:
+    for options in (["--mesh", "dp=x"], ["--mesh", "dp=400"], ["--tail", "pad"], ["--nonsense"], ["--readers", "some"]):
+        ran = run(tmp_path, "feed", "loaders:Dataset.split", *options)
+        assert ran.returncode == 2 and ran.stdout == "" and "levada" in ran.stderr, options
+    assert run(tmp_path, "feed", "loaders:Dataset.split", "--help").stdout.count("levada feed examples.feed:batches") == 1
+
+
+def test_run_tells_what_it_takes(tmp_path: pathlib.Path) -> None:
+    assert run(tmp_path, "run").returncode == 2
+    assert run(tmp_path, "run", "-n", "0", "x.py").returncode == 2
+    assert "Example" in run(tmp_path, "run", "--help").stdout
+    assert run(tmp_path, "nonsense").returncode == 2
+    assert "levada" in run(tmp_path, "--version").stdout
