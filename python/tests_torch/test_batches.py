@@ -1,0 +1,75 @@
+"""What trainers' batches are made of, on every rank."""
+
+from __future__ import annotations
+
+import pathlib
+
+import ranks
+
+
+def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        from transformers import BatchEncoding
+        from transformers.modeling_outputs import CausalLMOutput
+        def loader():
+            for i in range(4):
+                ids = torch.arange(6).reshape(2, 3) + i
+                yield BatchEncoding({"input_ids": ids, "attention_mask": torch.ones(2, 3)}, n_sequences=1)
+            yield CausalLMOutput(logits=torch.ones(2))
+            yield {"x": torch.zeros(2)}
+        for reader in ("background", "inline", "process"):
+            class Loader:
+                def __iter__(self): return loader()
+            *batches, last = levada.Feed(Loader(), reader=reader)
+            for batch in batches:
+                tell(type=type(batch).__name__, ids=batch.input_ids.tolist(), keys=list(batch), n=batch.n_sequences,
+                     moved=type(batch.to("meta")).__name__)
+            tell(type=type(last).__name__, logits=last.logits.tolist() if rank == 0 else None, loss="loss" in last)
+        """,
+    )
+    for rank, mine in enumerate(told):
+        expected = [
+            {
+                "type": "BatchEncoding",
+                "ids": [[i, i + 1, i + 2], [i + 3, i + 4, i + 5]],
+                "keys": ["input_ids", "attention_mask"],
+                "n": 1,
+                "moved": "BatchEncoding",
+            }
+            for i in (rank, 2 + rank)
+        ]
+        last = {"type": "dict", "logits": None, "loss": False}
+        if rank == 0:
+            last = {"type": "CausalLMOutput", "logits": [1.0, 1.0], "loss": False}
+        assert mine == [*expected, last] * 3
+
+
+def test_small_floats_strides_and_aliases_cross_bit_by_bit(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        names = "bfloat16 float16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz".split()
+        def batch(step):
+            whole = torch.arange(24).reshape(4, 6) + step
+            made = {name: (whole % 7).to(getattr(torch, name)) for name in names}
+            made |= {"columns": whole[:, ::2], "turned": whole.t(), "row": whole[1], "scalar": whole[2, 3], "none": whole[:0]}
+            made |= {"expanded": torch.tensor([step]).expand(3, 5), "again": whole, "whole": whole}
+            return made
+        def same(a, b):
+            bits = lambda t: t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8)
+            return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
+        for step, got in enumerate(levada.Feed((batch(i) for i in range(6)), mesh=levada.Mesh(tp=2))):
+            expected = batch(step)
+            wrong = [name for name in expected if not same(got[name], expected[name])]
+            tell(wrong=wrong, keys=list(got) == list(expected), aliased=got["whole"] is got["again"])
+            got["whole"] += rank + 1  # a rank's own
+        """,
+    )
+    for mine in told:
+        assert mine == [{"wrong": [], "keys": True, "aliased": True}] * 6
