@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from levada._levada import CorpusSource
 PathLike = str | os.PathLike[str]
 
 
+@dataclasses.dataclass(eq=False)
 class Corpus:
     """The documents of .jsonl, .txt and Megatron's .bin/.idx files as samples of `sequence` tokens.
 
@@ -18,55 +20,33 @@ class Corpus:
     docs/data-loading.md tells of files, folders, patterns, mixes and of what a batch holds.
     """
 
-    def __init__(
-        self,
-        paths: PathLike | Sequence[PathLike],
-        *,
-        sequence: int = 1024,
-        shuffle_seed: int | None = None,
-        epochs: int = 1,
-        packing: str = "cut",
-        pad_to: int = 1,
-        text_field: str = "text",
-        skip_bad: bool = False,
-        attention_mask: bool = False,
-        cache: bool = True,
-        cache_dir: PathLike = "",
-        io_threads: int = 1,
-    ) -> None:
-        several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        self._paths = [os.fspath(path) for path in several]
-        self.sequence = sequence
-        self.shuffle_seed = shuffle_seed
-        self.epochs = epochs
-        self.packing = packing
-        self.pad_to = pad_to
-        self.text_field = text_field
-        self.skip_bad = skip_bad
-        self.attention_mask = attention_mask
-        self.cache = cache
-        self.cache_dir = os.fspath(cache_dir)
-        self.io_threads = io_threads
+    paths: PathLike | Sequence[PathLike]
+    _: dataclasses.KW_ONLY
+    sequence: int = 1024
+    shuffle_seed: int | None = None
+    epochs: int = 1
+    packing: str = "cut"
+    pad_to: int = 1
+    text_field: str = "text"
+    skip_bad: bool = False
+    attention_mask: bool = False
+    cache: bool = True
+    cache_dir: PathLike = ""
+    io_threads: int = 1
+
+    def __post_init__(self) -> None:
         self._opened: dict[int, CorpusSource] = {}
 
     def open(self, epochs: int | None = None) -> CorpusSource:
         """The source itself, of so many epochs. Raises SourceError and InvalidArgument."""
         epochs = self.epochs if epochs is None else epochs
         if epochs not in self._opened:
-            self._opened[epochs] = _levada.open_corpus(
-                self._paths,
-                sequence=self.sequence,
-                shuffle_seed=self.shuffle_seed,
-                epochs=epochs,
-                packing=self.packing,
-                pad_to=self.pad_to,
-                text_field=self.text_field,
-                skip_bad=self.skip_bad,
-                attention_mask=self.attention_mask,
-                cache=self.cache,
-                cache_dir=self.cache_dir,
-                io_threads=self.io_threads,
-            )
+            options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+            several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
+            options["paths"] = [os.fspath(path) for path in several]
+            options["cache_dir"] = os.fspath(self.cache_dir)
+            options["epochs"] = epochs
+            self._opened[epochs] = _levada.open_corpus(**options)
         return self._opened[epochs]
 
     def __len__(self) -> int:

@@ -225,9 +225,10 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
       .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
   module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
-             nb::kw_only(), nb::arg("batch"), nb::arg("divide"), nb::arg("tail"), nb::arg("first_sample"),
-             nb::arg("steps").none(), nb::arg("readers"), nb::arg("depth"), nb::arg("timeout"), nb::arg("access"),
-             nb::arg("make").none(), nb::arg("allow_pickle"), "Starts a pass. Collective.");
+             nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
+             nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
+             nb::arg("depth") = 0, nb::arg("timeout") = 30.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
+             nb::arg("allow_pickle") = false, "Starts a pass. Collective.");
 }
 
 }  // namespace levada::python
