@@ -11,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int ranks = 1 + data[0] % 8;
   const levada::ByteView message = std::as_bytes(std::span(data + 1, size - 1));
   try {
-    const levada::Received received(message, ranks);
+    levada::InputsReader reader(ranks);
+    const levada::Received received(message, reader);
     const levada::Agenda& agenda = received.agenda();
     const int count = agenda.count(ranks);
     for (std::size_t input = 0; input < agenda.pieces.size(); ++input) {

@@ -21,6 +21,9 @@ constexpr int window = 16;
 /// Of the memory into which inputs are copied; a larger one has its own.
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
 
+/// From how many bytes on empty() gives a message's memory: to copy less costs less than a message.
+constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
+
 /// Memory that empty() gave, and that of the contribution to which it goes.
 struct Placed {
   std::optional<Contribution> contribution;
@@ -126,6 +129,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (piece[0] * ranks != shape[0]) {
       throw InvalidArgument(fmt::format("dim 0 of {} does not divide by the {} ranks", shape.to_string(), ranks));
     }
+    if (bytes < least_placed_bytes) return Tensor::empty(dtype, shape);
     auto placed = std::make_shared<Placed>();
     placed->contribution = reducer_of(group).contribution({.dtype = dtype}, bytes, 1);
     placed->bytes = bytes;
@@ -152,7 +156,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (bucketing_.any_open() || !launched_.empty() || !ready_.empty()) {
       throw InvalidArgument(fmt::format("{} inputs are not reduced yet: flush() before teardown()", pending()));
     }
-    for (auto& [engine, reducer] : reducers_) reducer->group().trim();
+    for (auto& [engine, reducer] : reducers_) reducer->trim();
   }
 
   const BucketerStats& stats() const { return stats_; }
@@ -187,6 +191,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   };
   struct Launched {
     std::vector<std::shared_ptr<Entry>> entries;
+    std::size_t called = 0;  ///< of how many the callbacks have run
   };
   using Fill = std::function<void(Contribution&)>;
 
@@ -311,7 +316,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     Reducer& reducer = *reducers_.at(keys_[static_cast<std::size_t>(key)].group);
     const auto outcome = reducer.launch(std::move(bucket.contributions));
     for (const auto& entry : bucket.entries) entry->outcome = outcome;
-    launched_.push_back({std::move(bucket.entries)});
+    launched_.push_back({.entries = std::move(bucket.entries)});
     ++stats_.buckets;
   }
 
@@ -331,7 +336,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
                                                .outcome = reducer_of(group).launch(std::move(contributions)),
                                                .callback = std::move(callback),
                                                .shape = shape});
-    launched_.push_back({{entry}});
+    launched_.push_back({.entries = {entry}});
     return handle_of(std::move(entry));
   }
 
@@ -384,10 +389,9 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   /// A callback may come back here: it then finds what is left.
   void run_callbacks() {
     while (!ready_.empty()) {
-      auto& entries = ready_.front().entries;
-      const std::shared_ptr<Entry> entry = std::move(entries.front());
-      entries.erase(entries.begin());
-      if (entries.empty()) ready_.pop_front();
+      Launched& first = ready_.front();
+      const std::shared_ptr<Entry> entry = std::move(first.entries[first.called++]);
+      if (first.called == first.entries.size()) ready_.pop_front();
       run_callback(*entry);
     }
   }

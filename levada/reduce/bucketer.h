@@ -80,8 +80,8 @@ class Bucketer {
   /// All ranks' inputs, of the same shape, side by side along a new first dimension.
   Handle all_gather(const Group& group, const TensorView& input, Callback callback = {});
 
-  /// A writable tensor in the group's memory, for reduce_scatter(). Throws InvalidArgument unless its extent along dim
-  /// 0 divides by the number of ranks.
+  /// A writable tensor for reduce_scatter(), in the group's memory unless it is small. Throws InvalidArgument unless
+  /// its extent along dim 0 divides by the number of ranks.
   Tensor empty(const Group& group, DType dtype, const Shape& shape);
 
   /// Launches what is open, also by callbacks that it runs, and waits for everything. Throws the first exception of a

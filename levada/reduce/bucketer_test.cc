@@ -62,7 +62,7 @@ std::vector<TensorView> rows(const Tensor& flat, int ranks) {
 void reduces_like_one_by_one(const Handle& engine, std::int64_t capacity, unsigned seed) {
   Bucketer bucketer({.capacity = capacity});
   std::mt19937 random(seed);
-  constexpr std::size_t sizes[] = {0, 1, 7, 300, 4096, 20'000};
+  constexpr std::size_t sizes[] = {0, 1, 7, 300, 4096, 20'000, 70'000};
   std::vector<std::pair<std::size_t, Bucketer::Handle>> handles;
   int called = 0;
   for (int n = 0; n < 60; ++n) {

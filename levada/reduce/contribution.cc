@@ -18,6 +18,9 @@ constexpr std::size_t alignment = 64;
 constexpr std::size_t agenda_bytes = 16;
 constexpr std::size_t most_shape_bytes = 1 + 8 * Shape::max_rank;
 
+/// What messages have said and is kept.
+constexpr std::size_t most_known = 64;
+
 /// Where each input begins, behind the prefix, and where the last one ends; empty if that is no size.
 std::optional<std::vector<std::size_t>> places(const Agenda& agenda, int count) {
   std::vector<std::size_t> offsets;
@@ -99,6 +102,7 @@ Agenda Agenda::decode(ByteView bytes) {
 }
 
 std::string difference(const Agenda& one, int rank, const Agenda& other, int other_rank) {
+  if (one == other) return {};
   if (one.collective != other.collective) {
     return fmt::format("rank {} is in an {}, rank {} in a {}", rank, to_string(one.collective), other_rank,
                        to_string(other.collective));
@@ -159,17 +163,36 @@ Contribution::Message Contribution::finish_for(int rank, bool last, Block block)
   return {std::move(block), bytes};
 }
 
-Received::Received(ByteView message, int ranks) : message_(message) {
+std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
   ByteReader prefix(message);
   if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
   const auto at = prefix.get<std::uint64_t>();
   const auto bytes = prefix.get<std::uint64_t>();
-  last_ = prefix.get<std::uint64_t>() != 0;
   if (at > message.size() || bytes > message.size() - at) prefix.fail("the agenda lies outside the message");
-  agenda_ = Agenda::decode(message.subspan(at, bytes));
-  auto offsets = places(agenda_, agenda_.count(ranks));
-  if (!offsets || offsets->back() > at) prefix.fail("the inputs do not fit into the message");
-  offsets_ = std::move(*offsets);
+  const ByteView encoded = message.subspan(at, bytes);
+  const auto found =
+      std::ranges::find_if(known_, [&](const Known& each) { return std::ranges::equal(each.encoded, encoded); });
+  std::shared_ptr<const Inputs> inputs;
+  if (found != known_.end()) {
+    inputs = found->inputs;
+  } else {
+    // Of a copy, for the message may change while it is read.
+    Known now{.encoded = Bytes(encoded.begin(), encoded.end()), .inputs = {}};  // not payload: shapes
+    Agenda agenda = Agenda::decode(now.encoded);
+    auto offsets = places(agenda, agenda.count(ranks_));
+    if (!offsets) prefix.fail("the inputs fit into no message");
+    const std::size_t end = offsets->back();
+    inputs = now.inputs = std::make_shared<Inputs>(Inputs{std::move(agenda), std::move(*offsets), end});
+    if (known_.size() < most_known) known_.push_back(std::move(now));
+    else known_[oldest_++ % most_known] = std::move(now);
+  }
+  if (inputs->end > at) prefix.fail("the inputs do not fit into the message");
+  return inputs;
+}
+
+Received::Received(ByteView message, InputsReader& reader) : message_(message), inputs_(reader.read(message)) {
+  ByteReader prefix(message.subspan(3 * sizeof(std::uint64_t)));
+  last_ = prefix.get<std::uint64_t>() != 0;
 }
 
 }  // namespace levada

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -76,23 +77,49 @@ class Contribution {
   std::size_t used_;
 };
 
+/// What a message says that it holds.
+struct Inputs {
+  Agenda agenda;
+  std::vector<std::size_t> offsets;  ///< of each input's first piece, in the message
+  std::size_t end = 0;               ///< of the last one
+};
+
+/// Reads what messages say, most of which say the same again and again. One thread at a time.
+class InputsReader {
+ public:
+  /// `ranks`: for how many there are pieces in a message, all of the group or one.
+  explicit InputsReader(int ranks) : ranks_(ranks) {}
+  /// Of bytes that may lie; messages that say the same give the same object, unless there were many others between.
+  /// Throws CorruptMessage.
+  std::shared_ptr<const Inputs> read(ByteView message);
+
+ private:
+  struct Known {
+    Bytes encoded;
+    std::shared_ptr<const Inputs> inputs;
+  };
+  int ranks_;
+  std::vector<Known> known_;
+  std::size_t oldest_ = 0;
+};
+
 /// A message as it came: views of it.
 class Received {
  public:
-  /// `ranks`: for how many there are pieces, all of the group or one. Throws CorruptMessage for bytes that are none.
-  Received(ByteView message, int ranks);
+  /// Throws CorruptMessage for bytes that are none.
+  Received(ByteView message, InputsReader& reader);
 
-  const Agenda& agenda() const { return agenda_; }
+  const std::shared_ptr<const Inputs>& inputs() const { return inputs_; }
+  const Agenda& agenda() const { return inputs_->agenda; }
   bool is_last() const { return last_; }
   const std::byte* piece(std::size_t input, int number) const {
-    return message_.data() + offsets_[input] + static_cast<std::size_t>(number) * agenda_.piece_bytes(input);
+    return message_.data() + inputs_->offsets[input] + static_cast<std::size_t>(number) * agenda().piece_bytes(input);
   }
 
  private:
   ByteView message_;
   bool last_ = false;
-  Agenda agenda_;
-  std::vector<std::size_t> offsets_;
+  std::shared_ptr<const Inputs> inputs_;
 };
 
 }  // namespace levada

@@ -12,6 +12,11 @@
 namespace levada {
 namespace {
 
+/// Results lie in the engine's memory, which has been touched before, while the heap gets it from the system page by
+/// page. Small ones share so many bytes, so that one that is kept does not hold many more.
+constexpr std::size_t shared_bytes = std::size_t{64} << 10;
+constexpr std::size_t alignment = 64;
+
 /// The Reducer is being destroyed.
 struct Stopped {};
 
@@ -53,7 +58,7 @@ void Outcome::end(std::vector<Tensor> results, std::exception_ptr error) {
 }
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout)
-    : group_(std::move(group)), timeout_(timeout) {
+    : group_(std::move(group)), timeout_(timeout), of_all_(size()), of_own_(1) {
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   for (const int from : all) to_all_.push_back(group_->open(from, all, window));
@@ -97,20 +102,20 @@ std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contrib
   return outcome;
 }
 
+void Reducer::trim() {
+  {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return tasks_.empty() && !busy_; });
+  }
+  group_->trim();
+}
+
 void Reducer::run() noexcept {
-  while (true) {
-    Task task;
-    {
-      std::unique_lock lock(mutex_);
-      launched_.wait(lock, [this] { return stop_.load() || !tasks_.empty(); });
-      if (stop_.load()) break;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
+  while (auto task = next()) {
     std::vector<Tensor> results;
     std::exception_ptr error = broken_;
     try {
-      if (!error) results = carry_out(std::move(task.contributions));
+      if (!error) results = carry_out(std::move(task->contributions));
     } catch (const InvalidArgument&) {
       error = std::current_exception();
     } catch (const Stopped&) {
@@ -118,33 +123,56 @@ void Reducer::run() noexcept {
     } catch (...) {
       error = broken_ = std::current_exception();
     }
-    task.outcome->end(std::move(results), std::move(error));
+    shared_.reset();
+    task->outcome->end(std::move(results), std::move(error));
   }
   for (const Task& task : tasks_) {
     task.outcome->end({}, std::make_exception_ptr(EngineError("the reducer is gone")));
   }
 }
 
-void Reducer::Given::add(Lease lease, int ranks) {
-  const Received& message = messages.emplace_back(lease.bytes, ranks);
+std::optional<Reducer::Task> Reducer::next() {
+  std::unique_lock lock(mutex_);
+  busy_ = false;
+  idle_.notify_all();
+  launched_.wait(lock, [this] { return stop_.load() || !tasks_.empty(); });
+  if (stop_.load()) return std::nullopt;
+  busy_ = true;
+  Task task = std::move(tasks_.front());
+  tasks_.pop_front();
+  return task;
+}
+
+void Reducer::Given::add(Lease lease, InputsReader& reader) {
+  const Received& message = messages.emplace_back(lease.bytes, reader);
   leases.push_back(std::move(lease));
+  const Agenda& first = messages.front().agenda();
   const Agenda& its = message.agenda();
-  if (messages.size() == 1) {
-    agenda = its;
-  } else if (its.collective != agenda.collective || its.op != agenda.op || its.dtype != agenda.dtype) {
+  if (its.collective != first.collective || its.op != first.op || its.dtype != first.dtype) {
     throw CorruptMessage(0, "the messages of one collective mean different things");
-  } else {
-    agenda.pieces.insert(agenda.pieces.end(), its.pieces.begin(), its.pieces.end());
   }
   for (std::size_t input = 0; input < its.pieces.size(); ++input) where.emplace_back(messages.size() - 1, input);
   complete = message.is_last();
+}
+
+Agenda Reducer::Given::agenda() const {
+  Agenda all = messages.front().agenda();
+  all.pieces.clear();
+  for (const Received& each : messages) {
+    all.pieces.insert(all.pieces.end(), each.agenda().pieces.begin(), each.agenda().pieces.end());
+  }
+  return all;
+}
+
+bool Reducer::Given::says_the_same_as(const Given& other) const {
+  return std::ranges::equal(messages, other.messages, {}, &Received::inputs, &Received::inputs);
 }
 
 std::vector<Tensor> Reducer::carry_out(std::vector<Contribution> contributions) {
   ++number_;
   const std::vector<Given> given = exchange(std::move(contributions));
   check(given);
-  const Agenda& agenda = given.front().agenda;
+  const Agenda& agenda = given.front().messages.front().agenda();
   if (agenda.collective == Collective::all_gather) return side_by_side(given);
   std::vector<Tensor> sums = reduce(given);
   return agenda.collective == Collective::all_reduce ? spread(agenda, sums) : sums;
@@ -191,7 +219,7 @@ std::vector<Reducer::Given> Reducer::exchange(std::vector<Contribution> contribu
       while (!given[r].complete) {
         auto lease = group_->try_take(*from[r]);
         if (!lease) break;
-        given[r].add(std::move(*lease), to_all ? size() : 1);
+        given[r].add(std::move(*lease), to_all ? of_all_ : of_own_);
         moved = true;
       }
       if (given[r].complete) continue;
@@ -217,34 +245,36 @@ std::vector<Reducer::Given> Reducer::exchange(std::vector<Contribution> contribu
 
 void Reducer::check(const std::vector<Given>& given) const {
   for (std::size_t r = 1; r < given.size(); ++r) {
-    const std::string what = difference(given[0].agenda, 0, given[r].agenda, static_cast<int>(r));
-    if (!what.empty())
-      throw InvalidArgument(
-          fmt::format("ranks disagree about {} {}: {}", to_string(given[0].agenda.collective), number_, what));
+    if (given[r].says_the_same_as(given[0])) continue;
+    const Agenda first = given[0].agenda();
+    const std::string what = difference(first, 0, given[r].agenda(), static_cast<int>(r));
+    if (what.empty()) continue;
+    throw InvalidArgument(fmt::format("ranks disagree about {} {}: {}", to_string(first.collective), number_, what));
   }
 }
 
 std::vector<Tensor> Reducer::reduce(const std::vector<Given>& given) {
-  const Agenda& agenda = given.front().agenda;
+  const Agenda& agenda = given.front().messages.front().agenda();
   // What came for this rank alone has one piece, its own.
   const int own = group_->info().zero_copy ? rank() : 0;
+  const std::size_t inputs = given.front().where.size();
   std::vector<Tensor> sums;
+  sums.reserve(inputs);
   std::vector<const std::byte*> pieces(given.size());
-  for (std::size_t input = 0; input < agenda.pieces.size(); ++input) {
-    Tensor& sum = sums.emplace_back(Tensor::empty(agenda.dtype, agenda.pieces[input]));
+  for (std::size_t input = 0; input < inputs; ++input) {
+    Tensor& sum = sums.emplace_back(result(agenda.dtype, given.front().shape(input)));
     for (std::size_t r = 0; r < given.size(); ++r) pieces[r] = given[r].piece(input, own);
     reduce_arrays(agenda.dtype, agenda.op, pieces, sum.view().element_count(), sum.mutable_bytes().data());
   }
   return sums;
 }
 
-std::vector<Tensor> Reducer::spread(const Agenda& agenda, const std::vector<Tensor>& sums) {
-  Agenda gathering = agenda;
-  gathering.collective = Collective::all_gather;
-  gathering.pieces.clear();
+std::vector<Tensor> Reducer::spread(Agenda agenda, const std::vector<Tensor>& sums) {
+  agenda.collective = Collective::all_gather;
+  agenda.pieces.clear();
   std::size_t bytes = 0;
   for (const Tensor& sum : sums) bytes += sum.view().byte_count();
-  Contribution contribution(allocate(Contribution::block_bytes(bytes, sums.size())), size(), gathering);
+  Contribution contribution(allocate(Contribution::block_bytes(bytes, sums.size())), size(), std::move(agenda));
   for (const Tensor& sum : sums) {
     const std::size_t input = contribution.add(sum.shape());
     copy_elements(sum, contribution.data(input));
@@ -256,12 +286,13 @@ std::vector<Tensor> Reducer::spread(const Agenda& agenda, const std::vector<Tens
   return side_by_side(given);
 }
 
-std::vector<Tensor> Reducer::side_by_side(const std::vector<Given>& given) const {
-  const Agenda& agenda = given.front().agenda;
+std::vector<Tensor> Reducer::side_by_side(const std::vector<Given>& given) {
+  const DType dtype = given.front().messages.front().agenda().dtype;
   std::vector<Tensor> results;
-  for (std::size_t input = 0; input < agenda.pieces.size(); ++input) {
-    Tensor& all = results.emplace_back(Tensor::empty(agenda.dtype, stacked(agenda.pieces[input], size())));
-    const std::size_t bytes = agenda.piece_bytes(input);
+  for (std::size_t input = 0; input < given.front().where.size(); ++input) {
+    const Shape& piece = given.front().shape(input);
+    Tensor& all = results.emplace_back(result(dtype, stacked(piece, size())));
+    const std::size_t bytes = *tensor_bytes(dtype, piece);
     std::byte* to = all.mutable_bytes().data();
     for (const Given& each : given) {
       copy_payload(to, each.piece(input, 0), bytes);
@@ -269,6 +300,21 @@ std::vector<Tensor> Reducer::side_by_side(const std::vector<Given>& given) const
     }
   }
   return results;
+}
+
+Tensor Reducer::result(DType dtype, const Shape& shape) {
+  const std::size_t bytes = *tensor_bytes(dtype, shape);
+  if (!shared_ || bytes > shared_->memory().size() - shared_used_) {
+    auto block = group_->try_allocate(std::max(bytes, shared_bytes));
+    if (!block) return Tensor::empty(dtype, shape);
+    auto held = std::make_shared<Block>(*std::move(block));
+    if (bytes >= shared_bytes) return Tensor(TensorView(dtype, shape, held->memory().data()), held, true);
+    shared_ = std::move(held);
+    shared_used_ = 0;
+  }
+  std::byte* data = shared_->memory().data() + shared_used_;
+  shared_used_ = std::min(align_up(shared_used_ + bytes, alignment), shared_->memory().size());
+  return Tensor(TensorView(dtype, shape, data), shared_, true);
 }
 
 Block Reducer::allocate(std::size_t bytes) {

@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -60,6 +61,9 @@ class Reducer {
   /// ranks in the same way. The Outcome throws InvalidArgument, naming ranks, input and shapes, where ranks disagree.
   std::shared_ptr<const Outcome> launch(std::vector<Contribution> contributions);
 
+  /// Waits until all that was launched has ended, and gives the memory that nobody holds any more back to the system.
+  void trim();
+
  private:
   struct Task {
     std::vector<Contribution> contributions;
@@ -69,11 +73,16 @@ class Reducer {
   struct Given {
     std::vector<Lease> leases;
     std::vector<Received> messages;
-    Agenda agenda;                                           ///< with the pieces of all messages
     std::vector<std::pair<std::size_t, std::size_t>> where;  ///< of each input: message, and input in it
     bool complete = false;
 
-    void add(Lease lease, int ranks);
+    void add(Lease lease, InputsReader& reader);
+    /// With the pieces of all messages.
+    Agenda agenda() const;
+    bool says_the_same_as(const Given& other) const;
+    const Shape& shape(std::size_t input) const {
+      return messages[where[input].first].agenda().pieces[where[input].second];
+    }
     const std::byte* piece(std::size_t input, int number) const {
       return messages[where[input].first].piece(where[input].second, number);
     }
@@ -84,13 +93,16 @@ class Reducer {
   };
 
   void run() noexcept;
+  /// The next task; empty when there is to be none any more.
+  std::optional<Task> next();
   std::vector<Tensor> carry_out(std::vector<Contribution> contributions);
   std::deque<Outgoing> outgoing(std::vector<Contribution> contributions, bool to_all);
   std::vector<Given> exchange(std::vector<Contribution> contributions);
   void check(const std::vector<Given>& given) const;
   std::vector<Tensor> reduce(const std::vector<Given>& given);
-  std::vector<Tensor> spread(const Agenda& agenda, const std::vector<Tensor>& sums);
-  std::vector<Tensor> side_by_side(const std::vector<Given>& given) const;
+  std::vector<Tensor> spread(Agenda agenda, const std::vector<Tensor>& sums);
+  std::vector<Tensor> side_by_side(const std::vector<Given>& given);
+  Tensor result(DType dtype, const Shape& shape);
   Block allocate(std::size_t bytes);
   int rank() const { return group_->info().rank; }
   int size() const { return group_->info().size; }
@@ -100,12 +112,17 @@ class Reducer {
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender
   std::vector<std::shared_ptr<Channel>> sending_;    ///< by taker, where ranks do not see each other's memory
   std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender
+  InputsReader of_all_, of_own_;                     ///< messages for all ranks, and for this one alone
+  std::shared_ptr<Block> shared_;                    ///< by small results of the collective under way
+  std::size_t shared_used_ = 0;
   std::int64_t number_ = 0;
 
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::condition_variable launched_;
+  std::condition_variable idle_;
   std::deque<Task> tasks_;
+  bool busy_ = false;
   std::exception_ptr broken_;
   std::thread thread_;
 };

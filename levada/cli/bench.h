@@ -1,0 +1,30 @@
+// What the operations of `levada bench` have in common: the ranks that are measured.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "levada/cli/command.h"
+#include "levada/engine/engine.h"
+
+namespace levada::cli {
+
+struct BenchRanks {
+  int ranks = 4;
+  std::string engine = "shm";
+  bool json = false;
+};
+
+/// --ranks, --engine and --json.
+void add_rank_options(CLI::App& command, BenchRanks& ranks);
+
+/// Runs `body` on every rank: of the job that this process is part of, else of one started on this machine. Gives the
+/// exit status. Throws InvalidArgument.
+int run_ranks(const BenchRanks& ranks, const Chosen& chosen,
+              const std::function<void(const std::shared_ptr<Engine>&)>& body);
+
+void add_bench_fan_out(CLI::App& bench, Chosen& chosen);
+void add_bench_reduce(CLI::App& bench, Chosen& chosen);
+
+}  // namespace levada::cli

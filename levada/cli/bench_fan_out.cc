@@ -1,0 +1,107 @@
+#include "bench/fan_out.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "levada/base/error.h"
+#include "levada/cli/bench.h"
+#include "levada/report/table.h"
+
+namespace levada::cli {
+namespace {
+
+struct FanOutArguments {
+  BenchRanks ranks;
+  std::string source = "arena";
+  std::string access = "read_only";
+  bench::FanOutOptions options;
+};
+
+void check(FanOutArguments& arguments) {
+  if (arguments.source != "arena" && arguments.source != "host") {
+    throw InvalidArgument(fmt::format("--source is {}; it must be arena or host", arguments.source));
+  }
+  if (arguments.access != "read_only" && arguments.access != "copy") {
+    throw InvalidArgument(fmt::format("--access is {}; it must be read_only or copy", arguments.access));
+  }
+  arguments.options.source = arguments.source == "arena" ? bench::BatchSource::arena : bench::BatchSource::host;
+  arguments.options.access = arguments.access == "copy" ? Access::copy : Access::read_only;
+  bench::check(arguments.options);
+}
+
+std::string to_json(const bench::FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
+                    const bench::FanOutResult& result) {
+  nlohmann::ordered_json json = {
+      {"op", operation.name},
+      {"engine", info.name},
+      {"ranks", info.size},
+      {"bytes", arguments.options.bytes},
+      {"fields", arguments.options.fields},
+      {"source", arguments.source},
+      {"access", arguments.access},
+      {"rounds", arguments.options.rounds},
+      {"median_us", result.median_us},
+      {"p99_us", result.p99_us},
+      {"read_us", result.read_us},
+      {"cycle_us", result.cycle_us},
+      {"delivered_gb_s", result.delivered_gb_s},
+      {"memcpy_gb_s", result.memcpy_gb_s},
+      {"copies_per_byte", result.copies_per_byte},
+  };
+  return json.dump() + "\n";
+}
+
+std::string to_text(const bench::FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
+                    const bench::FanOutResult& result) {
+  using Align = report::Table::Align;
+  report::Table table({{"until all ranks"}, {"us", Align::right}});
+  table.add_row({"have access, median", fmt::format("{:.1f}", result.median_us)});
+  table.add_row({"have access, 99th percentile", fmt::format("{:.1f}", result.p99_us)});
+  table.add_row({"have read every byte", fmt::format("{:.1f}", result.read_us)});
+  table.add_row({"have given it back", fmt::format("{:.1f}", result.cycle_us)});
+  return fmt::format(
+      "{} of {} to each of {} ranks over {}, in {} fields, source {}, access {}, {} rounds\n\n{}\n"
+      "delivered {:.1f} GB/s; one memcpy of the distinct bytes runs at {:.1f} GB/s; {:.2f} copies a byte\n",
+      operation.name, format_bytes(arguments.options.bytes), info.size, info.name, arguments.options.fields,
+      arguments.source, arguments.access, arguments.options.rounds, table.to_string(output_style()),
+      result.delivered_gb_s, result.memcpy_gb_s, result.copies_per_byte);
+}
+
+int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const Chosen& chosen) {
+  check(arguments);
+  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+    const auto result = bench::measure(engine, operation, arguments.options);
+    const EngineInfo& info = engine->info();
+    if (info.rank != 0) return;
+    print(arguments.ranks.json ? to_json(operation, info, arguments, result)
+                               : to_text(operation, info, arguments, result));
+  });
+}
+
+void add_operation(CLI::App& bench, Chosen& chosen, const bench::FanOut& operation, const std::string& what) {
+  auto arguments = std::make_shared<FanOutArguments>();
+  auto* command = bench.add_subcommand(std::string(operation.name), what);
+  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
+    command->add_option(name, value, description)->type_name(type)->capture_default_str();
+  };
+  option("--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
+  option("--fields", arguments->options.fields, "N", "Tensors they are divided into");
+  option("--source", arguments->source, "WHERE", "arena: the batch is made in engine memory; host: in ordinary memory");
+  option("--access", arguments->access, "HOW", "read_only (no copy) or copy");
+  option("--rounds", arguments->options.rounds, "N", "Rounds that count");
+  add_rank_options(*command, arguments->ranks);
+  command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
+  command->callback([arguments, operation, &chosen] {
+    chosen.action = [arguments, operation, &chosen] { return run_fan_out(*arguments, operation, chosen); };
+  });
+}
+
+}  // namespace
+
+void add_bench_fan_out(CLI::App& bench, Chosen& chosen) {
+  add_operation(bench, chosen, bench::scatter, "One rank gives each rank a batch of its own");
+  add_operation(bench, chosen, bench::broadcast, "One rank gives all ranks the same batch");
+}
+
+}  // namespace levada::cli
