@@ -100,7 +100,6 @@ class Feed::Impl {
                depth_of(mesh, options)),
         timeout_(options.timeout),
         poll_(options.poll),
-        poll_now_(options.poll_now),
         batch_(options.batch),
         data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")),
         trace_(options.trace) {
@@ -114,7 +113,7 @@ class Feed::Impl {
       hear_verdicts();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
-      if (reader_) reader_->demand(follower_.step() + 1);
+      if (reader_) reader_->read_now(follower_.step());
       if (follower_.may_take()) {
         if (auto arrival = inbox_.try_take()) return hand_out(std::move(*arrival));
       }
@@ -223,22 +222,17 @@ class Feed::Impl {
   void wait(bool for_batch, Deadline deadline, std::string_view what) {
     const std::array<Channel*, 2> channels = {wiring_.verdicts.get(), &inbox_.channel()};
     const bool both = for_batch && !wiring_.engine->ended(inbox_.channel());
-    while (true) {
-      const Woken woken = wait_a_while({.take = std::span(channels.data(), both ? 2 : 1), .stop = poll_now_}, deadline);
-      if (woken == Woken::ready) return;
-      if (woken == Woken::timeout && deadline.expired()) {
-        throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
-      }
+    while (!wait_a_while({.take = std::span(channels.data(), both ? 2 : 1)}, deadline)) {
+      if (deadline.expired()) throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
       if (poll_) poll_();
-      if (woken == Woken::stopped) deadline = Deadline::after(timeout_);
     }
   }
 
-  /// Until the deadline or, where there is somebody to poll, for a moment.
-  Woken wait_a_while(const WaitFor& conditions, Deadline deadline) {
+  /// Until the deadline or, where there is somebody to poll, for a moment; whether there is something.
+  bool wait_a_while(const WaitFor& conditions, Deadline deadline) {
     constexpr Duration moment = std::chrono::milliseconds(50);
     const auto until = poll_ ? Deadline::after(std::min(moment, deadline.remaining())) : deadline;
-    return wiring_.engine->wait(conditions, until);
+    return wiring_.engine->wait(conditions, until) != Woken::timeout;
   }
 
   bool lead_is_gone() { return wiring_.engine->ended(*wiring_.verdicts); }
@@ -263,7 +257,6 @@ class Feed::Impl {
   Inbox inbox_;
   Duration timeout_;
   std::function<void()> poll_;
-  const std::atomic<bool>* poll_now_;
   std::int64_t batch_;
   std::int64_t data_coordinate_;
   TraceLog* trace_;

@@ -1,7 +1,6 @@
 // One reader loads; every rank of the mesh receives exactly what its layout places on it, step after step.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,16 +29,14 @@ struct FeedOptions {
   /// Batches a rank may be behind its reader. 0: two more than the mesh's pp. Below pp is refused: pipeline stages may
   /// be a whole schedule apart.
   int depth = 0;
-  bool ahead = true;  ///< whether this rank, if it reads, reads rounds before its caller asks for them
+  /// Whether this rank, if it reads, does so on a thread of the feed's own, before its caller asks; else inside next().
+  bool ahead = true;
   Duration timeout = std::chrono::seconds(30);  ///< of one wait
   Access access = Access::read_only;
   TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
   /// Called again and again, on the caller's thread, while next() or close() wait; what it throws ends the wait, and
   /// the feed can go on with the next call. May be empty.
   std::function<void()> poll = {};
-  /// While true, poll is called without delay; what poll does then takes nothing from the timeout. Whoever sets it
-  /// calls the engine's wake(), and poll or a thread that it starts unsets it. May be null; outlives the feed.
-  const std::atomic<bool>* poll_now = nullptr;
 };
 
 /// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.
@@ -62,7 +59,8 @@ struct FeedStats {
 };
 
 /// A rank's end of the feed. Made and destroyed by all ranks of the engine; next() is called by one thread at a time
-/// and does not need the other ranks to call it at the same time. Readers read ahead on a thread of the feed's own.
+/// and does not need the other ranks to call it at the same time. Readers read ahead on a thread of the feed's own,
+/// unless FeedOptions::ahead is false.
 class Feed {
  public:
   /// Collective. `source` is used on ranks that read and may be null on others. Throws InvalidArgument, on every rank

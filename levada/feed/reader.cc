@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "levada/engine/collect.h"
 #include "levada/feed/feed.h"
@@ -16,7 +15,7 @@ FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds 
       rounds_(std::move(rounds)),
       timeout_(options.timeout),
       trace_(options.trace),
-      demanded_(options.ahead ? std::numeric_limits<std::int64_t>::max() : 0) {
+      ahead_(options.ahead) {
   if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
   thread_ = std::thread([this] { run(); });
 }
@@ -25,15 +24,26 @@ FeedReader::~FeedReader() {
   stop();
 }
 
-void FeedReader::demand(std::int64_t end) {
-  if (end <= demanded_.load()) return;
-  demanded_.store(end);
+void FeedReader::read_now(std::int64_t round) {
+  if (ahead_) return;
+  const std::lock_guard lock(driving_);
+  // A round that waits for room is the thread's to send, as are verdicts and reports: an end of a channel is one
+  // thread's at a time.
+  if (round != round_ || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return;
+  try {
+    read_round();
+    if (!prepared_.empty()) send_round();
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    wiring_.engine->abort(fmt::format("rank {} cannot go on reading: {}", wiring_.rank(), error.what()));
+    throw;
+  }
+  post("in its own step", -1, {});
+  const bool has_news = lead_ ? lead_->has_news() : !reporter_.send(std::nullopt);
+  if (!has_news && !reported_end_ && prepared_.empty()) return;
   heed_.store(true);
   wiring_.engine->wake();
-}
-
-bool FeedReader::may_read() const {
-  return round_ < demanded_.load();
 }
 
 void FeedReader::stop() {
@@ -50,9 +60,17 @@ ReadStats FeedReader::stats() const {
 
 void FeedReader::run() noexcept {
   try {
-    while (!stop_.load() && !finished()) {
+    while (!stop_.load()) {
       heed_.store(false);
-      if (!advance() && !stop_.load()) wait();
+      Awaited next;
+      {
+        const std::lock_guard lock(driving_);
+        if (finished()) return;
+        if (advance()) continue;
+        if (finished()) return;
+        next = awaited();
+      }
+      if (!stop_.load()) wait(next);
     }
   } catch (const Interrupted&) {
   } catch (const PeerLost&) {
@@ -74,7 +92,7 @@ bool FeedReader::advance() {
     return led;
   }
   if (!prepared_.empty()) return send_round() || led;
-  if (reported_end_ || !may_read()) return led;
+  if (reported_end_ || !ahead_) return led;
   read_round();
   return true;
 }
@@ -119,25 +137,32 @@ Channel* FeedReader::full_channel() const {
   return nullptr;
 }
 
-void FeedReader::wait() {
-  std::vector<Channel*> hear, room;
+FeedReader::Awaited FeedReader::awaited() const {
+  Awaited awaited;
   if (lead_) {
-    for (const auto& channel : wiring_.reports) hear.push_back(channel.get());
-    if (lead_->has_news()) room.push_back(wiring_.verdicts.get());
+    for (const auto& channel : wiring_.reports) awaited.hear.push_back(channel.get());
+    if (lead_->has_news()) awaited.room.push_back(wiring_.verdicts.get());
   } else if (!reporter_.send(std::nullopt)) {
-    room.push_back(&reporter_.channel());
+    awaited.room.push_back(&reporter_.channel());
   }
-  int slow = -1;
-  if (!prepared_.empty()) {
-    Channel* full = full_channel();
-    if (full == nullptr) return;  // room was made since
-    room.push_back(full);
-    slow = post_full(*full);
+  if (prepared_.empty()) {
+    if (!ahead_ && !reported_end_) post("in its own step", -1, {});
+    return awaited;
   }
-  if (finished()) return;
-  if (prepared_.empty() && !reported_end_ && !may_read()) post("in its own step", -1, {});
-  const TraceScope scope(prepared_.empty() ? nullptr : trace_, TraceThread::reader, TraceKind::room, round_, slow);
-  wiring_.engine->wait({.take = hear, .publish = room, .stop = &heed_}, Deadline::never());
+  awaited.held = round_;
+  if (Channel* const full = full_channel()) {
+    awaited.room.push_back(full);
+    awaited.slow = post_full(*full);
+  } else {
+    for (const auto& outgoing : prepared_) awaited.room.push_back(outgoing.channel);  // room was made since
+  }
+  return awaited;
+}
+
+void FeedReader::wait(const Awaited& awaited) {
+  const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
+                         awaited.held.value_or(0), awaited.slow);
+  wiring_.engine->wait({.take = awaited.hear, .publish = awaited.room, .stop = &heed_}, Deadline::never());
 }
 
 int FeedReader::post_full(Channel& channel) const {

@@ -1,4 +1,5 @@
-// The reading side of a feed: a thread that reads rounds ahead and sends them as their takers make room.
+// The reading side of a feed: rounds are read ahead by a thread, or one by one by the caller; a thread sends what there
+// was no room for, hears the other ranks and tells them the end.
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,9 @@ class FeedReader {
   /// stop().
   ~FeedReader();
 
-  /// Rounds before number `end` are wanted; without effect where the options let it read ahead. Any thread.
-  void demand(std::int64_t end);
+  /// Reads round `round` and sends it, on the calling thread, unless that has been done or the thread reads ahead.
+  /// Throws PeerLost; Timeout, after aborting the group, where no memory was to be had.
+  void read_now(std::int64_t round);
   /// Ends the thread, whatever it has not sent.
   void stop();
   ReadStats stats() const;
@@ -27,10 +29,19 @@ class FeedReader {
   struct Interrupted {};
 
   void run() noexcept;
+  /// What the thread has to wait for.
+  struct Awaited {
+    std::vector<Channel*> hear;
+    std::vector<Channel*> room;
+    std::optional<std::int64_t> held;  ///< the round that waits for room
+    int slow = -1;                     ///< the rank that makes none
+  };
+
+  /// Whether anything was done.
   bool advance();
-  void wait();
+  Awaited awaited() const;
+  void wait(const Awaited& awaited);
   bool finished() const;
-  bool may_read() const;
   void read_round();
   bool send_round();
   void report(const feed_protocol::Event& event);
@@ -55,8 +66,9 @@ class FeedReader {
 
   mutable std::mutex stats_mutex_;
   ReadStats stats_;
-  std::atomic<std::int64_t> demanded_;  ///< rounds that may be read
-  std::atomic<bool> heed_{false};       ///< stop_ or demanded_ has changed
+  const bool ahead_;
+  std::mutex driving_;             ///< held by the thread that advances
+  std::atomic<bool> heed_{false};  ///< the thread has to look again what there is to do
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

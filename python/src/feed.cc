@@ -6,6 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <exception>
+#include <utility>
+
 #include "levada/base/error.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
@@ -43,11 +46,10 @@ class Pass {
         torch_(torch),
         allow_pickle_(allow_pickle) {
     const auto engine = job.shared();
-    options.poll = [this] { poll(); };
+    options.poll = check_signals;
     if (is_inline()) {
       options.ahead = false;
-      options.poll_now = &handoff_->is_wanted();
-      handoff_->on_wanted([engine] { engine->wake(); });
+      handoff_->make_by([this] { make_item(); });
     }
     feed_ = interruptible([engine, mesh, layout, source = std::move(source),
                            options] { return std::make_unique<Feed>(engine, mesh, layout, source, options); },
@@ -93,10 +95,7 @@ class Pass {
     end_ = feed->end();
     stats_ = feed->stats();
     feed.reset();
-    if (handoff_) {
-      handoff_->stop({});
-      handoff_->on_wanted(nullptr);
-    }
+    if (handoff_) handoff_->stop({});
     if (error) std::rethrow_exception(error);
   }
 
@@ -129,11 +128,14 @@ class Pass {
  private:
   bool is_inline() const { return handoff_ && !make_.is_none(); }
 
-  void poll() {
-    check_signals();
-    if (!is_inline() || !handoff_->is_wanted()) return;
+  /// Inside next(). What ends the process, such as KeyboardInterrupt, goes on once the others have been told.
+  void make_item() {
     const nb::gil_scoped_acquire gil;
-    make_();
+    try {
+      make_();
+    } catch (const nb::python_error&) {
+      interrupt_ = std::current_exception();
+    }
   }
 
   std::optional<Batch> take() {
@@ -141,8 +143,13 @@ class Pass {
     std::optional<Batch> batch;
     {
       const nb::gil_scoped_release released;
-      batch = feed.next();
+      try {
+        batch = feed.next();
+      } catch (const std::exception&) {
+        if (!interrupt_) throw;
+      }
     }
+    if (interrupt_) std::rethrow_exception(std::exchange(interrupt_, nullptr));
     if (!batch) return batch;
     step_ = batch->step + 1;
     cursor_ = batch->cursor;
@@ -163,6 +170,7 @@ class Pass {
   pid_t process_ = ::getpid();
   std::shared_ptr<Handoff> handoff_;
   nb::object make_;
+  std::exception_ptr interrupt_;
   TorchAccess torch_;
   bool allow_pickle_;
   std::unique_ptr<Feed> feed_;

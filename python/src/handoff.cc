@@ -64,7 +64,6 @@ void Handoff::answer(Answer answer) {
   {
     const std::lock_guard lock(mutex_);
     wanted_ = 0;
-    is_wanted_ = false;
     if (!stop_ || !stop_->expired()) answer_ = std::move(answer);
   }
   changed_.notify_all();
@@ -105,9 +104,13 @@ void Handoff::stop(Duration grace) {
 Handoff::Answer Handoff::ask(std::int64_t items) {
   std::unique_lock lock(mutex_);
   wanted_ = items;
-  is_wanted_ = true;
-  changed_.notify_all();
-  if (wake_) wake_();
+  if (make_) {
+    lock.unlock();
+    make_();
+    lock.lock();
+  } else {
+    changed_.notify_all();
+  }
   while (!answer_) {
     if (!stop_) {
       changed_.wait(lock);
@@ -115,7 +118,6 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
       changed_.wait_until(lock, stop_->at());
     } else {
       wanted_ = 0;
-      is_wanted_ = false;
       return Abandoned{};
     }
   }

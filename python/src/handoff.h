@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -18,9 +17,9 @@
 
 namespace levada::python {
 
-/// A Source whose items are made on another thread, one when it is asked for: what a Python iterator yields. An item is
-/// `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread needs no GIL and
-/// is let go by stop(), whatever the other thread is stuck in.
+/// A Source whose items are made by another thread or a function, one when it is asked for: what a Python iterator
+/// yields. An item is `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread
+/// needs no GIL and is let go by stop(), whatever the other thread is stuck in.
 class Handoff final : public Source {
  public:
   /// `position`: items that the iterator has given before; `activity`: what it is, for who waits for it.
@@ -42,10 +41,8 @@ class Handoff final : public Source {
   /// The iterator raised.
   void fail(ErrorKind kind, std::string message);
 
-  /// Calls `wake` when an item becomes wanted; to be set before the first read(). `wake` may be called on any thread.
-  void on_wanted(std::function<void()> wake) { wake_ = std::move(wake); }
-  /// True while an item is wanted.
-  const std::atomic<bool>& is_wanted() const { return is_wanted_; }
+  /// `make` is the making side, called on the reading thread when an item is wanted; to be set before the first read().
+  void make_by(std::function<void()> make) { make_ = std::move(make); }
 
   /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits is abandoned. Any
   /// thread. Does nothing in a forked child, where a thread that is not there may hold the lock.
@@ -83,8 +80,7 @@ class Handoff final : public Source {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t wanted_ = 0;
-  std::atomic<bool> is_wanted_{false};
-  std::function<void()> wake_;
+  std::function<void()> make_;
   std::optional<Answer> answer_;
   bool ended_ = false;
   std::optional<Deadline> stop_;

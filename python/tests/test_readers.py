@@ -55,7 +55,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
                 for i in itertools.count():
                     made.append(i)
                     yield i
-            feed = levada.Feed(loader(), mesh=levada.Mesh(tp=2), reader="inline", steps=50)
+            feed = levada.Feed(loader(), mesh=levada.Mesh(tp=2), reader="inline", steps=5000)
             for number in feed:
                 if rank == {leaver} and number == 5: break
             tell(made=len(made), step=feed.step, end=feed.end)
