@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import importlib
 import os
@@ -11,13 +12,14 @@ import weakref
 from typing import Any, NamedTuple
 
 from levada import _levada
-from levada._errors import InvalidArgument, Unsupported
+from levada._errors import EngineError, InvalidArgument, Unsupported
 from levada._levada import Membership
 
 ENGINES = ("auto", "shm", "c10d")
 """What join() takes for `engine`."""
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
+_wires: list[Any] = []  # whose threads may still run
 
 _HOST_BYTES = 16
 _NONCE_BYTES = 16
@@ -55,7 +57,7 @@ def _host() -> bytes:
     return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
 
 
-def _all_gather(group: Any, mine: bytes) -> list[bytes]:
+def _all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     """Everybody's bytes by group rank, as many from each, over whatever devices the group carries."""
     torch = importlib.import_module("torch")
     kinds = [device.type for device in getattr(group, "_device_types", [])]
@@ -63,8 +65,17 @@ def _all_gather(group: Any, mine: bytes) -> list[bytes]:
     device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
     sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
     received = [torch.empty_like(sent) for _ in range(group.size())]
-    group.allgather([received], [sent]).wait()
+    try:
+        group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
+    except RuntimeError as error:
+        raise EngineError(f"rank {group.rank()} could not join its group: {error}") from error
     return [bytes(each.tolist()) for each in received]
+
+
+def finish(timeout: float) -> None:
+    """Waits until all that is on its way to ranks of other groups has gone, once they have been left."""
+    for wire in _wires:
+        wire.finish(timeout)
 
 
 def size_of(group: Any) -> int:
@@ -93,15 +104,21 @@ def join_group(group: Any, engine: str, timeout: float) -> Membership:
 
 def _start(group: Any, engine: str, timeout: float) -> Membership:
     mine = _Place(_host(), os.urandom(_NONCE_BYTES), engine)
-    places = [_Place.decode(told) for told in _all_gather(group, mine.encode())]
+    places = [_Place.decode(told) for told in _all_gather(group, mine.encode(), timeout)]
     asked = [place.engine for place in places]
     if len(set(asked)) > 1:
         raise InvalidArgument(f"the group's ranks join it with different engines: {', '.join(asked)}")
     hosts = list(dict.fromkeys(place.host for place in places))
     if engine == "auto":
         engine = "shm" if len(hosts) == 1 else "c10d"
+    name = f"levada-{places[0].nonce.hex()}"
     if engine == "shm":
         if len(hosts) > 1:
             raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use c10d")
-        return _levada.meet(group.rank(), len(places), f"group:{places[0].nonce.hex()}", timeout)
-    raise Unsupported("this build has no engine c10d; start all ranks of the group on one host")
+        return _levada.meet(group.rank(), len(places), name, timeout)
+    c10d = importlib.import_module("levada.engines.c10d")
+    _wires[:] = [wire for wire in _wires if wire.is_alive()]
+    joined: Membership
+    joined, wire = c10d.join_over(group, name, [hosts.index(place.host) for place in places], timeout)
+    _wires.append(wire)
+    return joined

@@ -10,8 +10,11 @@ from typing import Any, Protocol
 
 from levada import _levada
 from levada._errors import InvalidArgument, Unsupported
-from levada._groups import ENGINES, join_group
+from levada._groups import ENGINES, finish, join_group
 from levada._levada import Membership
+
+_FAREWELL = 10.0
+"""Seconds that a rank at its end waits for others to have heard of it."""
 
 _membership: Membership | None = None  # in the whole job
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
@@ -85,3 +88,4 @@ def _leave() -> None:
             continue
     for joined in list(_joined):
         joined.leave()
+    finish(_FAREWELL)

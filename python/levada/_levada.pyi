@@ -245,3 +245,38 @@ class Pass:
 
 def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 30.0, access: str = '', make: object | None = None, allow_pickle: bool = False) -> Pass:
     """Starts a pass. Collective."""
+
+class Link:
+    """
+    What a wire hands over to: one thread receives, others may tell of losses.
+    """
+
+    def room_for_body(self, sender: int, head: Any) -> Any:
+        """An array for the body that follows the head; None where none does."""
+
+    def deliver(self, sender: int, head: Any) -> None:
+        """A frame has come; its body lies where room_for_body() said."""
+
+    def lost(self, peer: int, why: str) -> None:
+        """A peer has ended without its last frame."""
+
+    def is_out(self, peer: int) -> bool:
+        """Whether a peer's last frame has come, or it is lost."""
+
+    def all_are_out(self) -> bool:
+        """Whether nothing is left to receive."""
+
+MOST_HEAD: int = 65536
+
+def join_over(wire: Any, name: str, rank: int, host_of: Sequence[int]) -> Membership:
+    """
+    Joins the ranks of a wire: an object with start(link) and send(peer, head, body, last).
+    """
+
+def conformance_cases() -> list[tuple[str, int, bool]]:
+    """
+    Of each case its name, the fewest ranks that it takes, and whether the engine is of no use afterwards.
+    """
+
+def conform(job: Membership, name: str) -> None:
+    """Runs a case on this rank. Collective."""

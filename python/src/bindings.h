@@ -11,5 +11,7 @@ void bind_mesh(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
 void bind_feed(nanobind::module_& module);
+void bind_wire(nanobind::module_& module);
+void bind_conformance(nanobind::module_& module);
 
 }  // namespace levada::python

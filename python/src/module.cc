@@ -10,4 +10,6 @@ NB_MODULE(_levada, module) {
   levada::python::bind_launch(module);
   levada::python::bind_sources(module);
   levada::python::bind_feed(module);
+  levada::python::bind_wire(module);
+  levada::python::bind_conformance(module);
 }

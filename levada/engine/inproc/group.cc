@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
+#include "levada/engine/ranks.h"
 
 namespace levada::inproc {
 
@@ -14,31 +15,13 @@ Group::Group(std::vector<std::shared_ptr<Bell>> bells, std::shared_ptr<Group> pa
   for (auto& bell : bells) members_.push_back({.bell = std::move(bell), .status = {}, .opened = {}, .entered = {}});
 }
 
-void Group::check_ranks(std::span<const int> ranks, const char* what) const {
-  if (ranks.empty()) throw InvalidArgument(fmt::format("{} needs at least one rank", what));
-  std::vector<int> sorted(ranks.begin(), ranks.end());
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted.front() < 0 || sorted.back() >= size()) {
-    throw InvalidArgument(
-        fmt::format("{} of ranks {}: this engine has ranks 0 to {}", what, fmt::join(ranks, ", "), size() - 1));
-  }
-  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
-    throw InvalidArgument(
-        fmt::format("{} of ranks {}: rank {} stands there twice", what, fmt::join(ranks, ", "), *twice));
-  }
-}
-
 // ---- subgroups
 
 std::shared_ptr<Group> Group::subgroup(int rank, std::span<const int> ranks, std::string_view name) {
   const std::lock_guard lock(mutex_);
   check_locked();
-  check_ranks(ranks, "a subgroup");
+  static_cast<void>(check_subgroup(rank, size(), ranks));
   std::vector<int> members(ranks.begin(), ranks.end());
-  if (std::find(members.begin(), members.end(), rank) == members.end()) {
-    throw InvalidArgument(fmt::format("rank {} cannot make a subgroup of ranks {}, to which it does not belong", rank,
-                                      fmt::join(members, ", ")));
-  }
   const int order = member(rank).entered[{members, std::string(name)}]++;
   const SubgroupKey key(members, name, order);
   Expected& expected = expected_[key];
@@ -82,15 +65,8 @@ int Group::rank_of(int parent_rank) const {
 std::shared_ptr<Stream> Group::open(int rank, int from, std::span<const int> to, int window) {
   const std::lock_guard lock(mutex_);
   check_locked();
-  check_ranks(to, "the takers");
-  check_ranks(std::span(&from, 1), "the sender");
+  check_channel(rank, size(), from, to, window);
   std::vector<int> takers(to.begin(), to.end());
-  if (rank != from && std::find(takers.begin(), takers.end(), rank) == takers.end()) {
-    throw InvalidArgument(
-        fmt::format("rank {} cannot open a channel from rank {} to ranks {}, to which it does not belong", rank, from,
-                    fmt::join(takers, ", ")));
-  }
-  if (window < 1) throw InvalidArgument(fmt::format("a window of {} lets no message through; give at least 1", window));
   std::sort(takers.begin(), takers.end());
   const int order = member(rank).opened[{from, takers}]++;
   auto& stream = streams_[{from, takers, order}];
@@ -218,7 +194,7 @@ void Group::post(int rank, const Status& status) {
 }
 
 Status Group::status(int rank) {
-  check_ranks(std::span(&rank, 1), "the status");
+  check_ranks(std::span(&rank, 1), size(), "the status");
   const std::lock_guard lock(mutex_);
   check_locked();
   return member(rank).status;

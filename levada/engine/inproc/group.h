@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
+#include "levada/engine/bell.h"
 #include "levada/engine/engine.h"
-#include "levada/engine/inproc/bell.h"
 #include "levada/engine/inproc/stream.h"
 
 namespace levada::inproc {
@@ -77,7 +77,6 @@ class Group : public std::enable_shared_from_this<Group> {
   };
 
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
-  void check_ranks(std::span<const int> ranks, const char* what) const;
   void check_locked() const;
   void check_aborted() const;
   void throw_cause() const;

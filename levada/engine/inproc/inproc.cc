@@ -10,9 +10,9 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
-#include "levada/engine/inproc/bell.h"
+#include "levada/engine/bell.h"
+#include "levada/engine/block_pool.h"
 #include "levada/engine/inproc/group.h"
-#include "levada/engine/inproc/pool.h"
 
 namespace levada::inproc {
 namespace {
@@ -60,7 +60,7 @@ struct Leased {
 
 class InprocEngine final : public Engine {
  public:
-  InprocEngine(std::shared_ptr<Group> group, int rank, std::shared_ptr<Bell> bell, std::shared_ptr<Pool> pool)
+  InprocEngine(std::shared_ptr<Group> group, int rank, std::shared_ptr<Bell> bell, std::shared_ptr<BlockPool> pool)
       : group_(std::move(group)), bell_(std::move(bell)), pool_(std::move(pool)) {
     info_.name = "inproc";
     info_.rank = rank;
@@ -189,7 +189,7 @@ class InprocEngine final : public Engine {
   EngineInfo info_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<Bell> bell_;
-  std::shared_ptr<Pool> pool_;
+  std::shared_ptr<BlockPool> pool_;
 };
 
 }  // namespace
@@ -203,7 +203,7 @@ std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options
   for (int rank = 0; rank < size; ++rank) {
     const auto& bell = bells[static_cast<std::size_t>(rank)];
     engines.push_back(
-        std::make_shared<InprocEngine>(group, rank, bell, std::make_shared<Pool>(options.memory_bytes, bell)));
+        std::make_shared<InprocEngine>(group, rank, bell, std::make_shared<BlockPool>(options.memory_bytes, bell)));
   }
   return engines;
 }

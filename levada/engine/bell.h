@@ -8,7 +8,7 @@
 
 #include "levada/base/deadline.h"
 
-namespace levada::inproc {
+namespace levada {
 
 /// An event count: whoever changes a condition rings afterwards; a waiter reads count(), looks at its conditions, and
 /// then waits for the count to move on. No ring between the two is missed. Ringing costs no system call while nobody
@@ -27,4 +27,4 @@ class Bell {
   std::condition_variable changed_;
 };
 
-}  // namespace levada::inproc
+}  // namespace levada

@@ -1,4 +1,4 @@
-#include "levada/engine/inproc/pool.h"
+#include "levada/engine/block_pool.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-namespace levada::inproc {
+namespace levada {
 namespace {
 
 constexpr std::size_t page = 4096;
@@ -36,21 +36,22 @@ void allow(const std::byte* data, std::size_t size) {
 
 }  // namespace
 
-Pool::Pool(std::size_t limit, std::shared_ptr<Bell> bell) : limit_(limit / page * page), bell_(std::move(bell)) {}
+BlockPool::BlockPool(std::size_t limit, std::shared_ptr<Bell> bell)
+    : limit_(limit / page * page), bell_(std::move(bell)) {}
 
-Pool::~Pool() {
+BlockPool::~BlockPool() {
   drop_free(free_bytes_);
 }
 
 // Four sizes per power of two, so that messages of ever new sizes find blocks that have come back.
-std::size_t Pool::block_size(std::size_t bytes) const {
+std::size_t BlockPool::block_size(std::size_t bytes) const {
   const std::size_t pages = align_up(std::max<std::size_t>(bytes, 1), page);
   const std::size_t step = std::max(page, std::bit_floor(pages) / 4);
   const std::size_t rounded = align_up(pages, step);
   return rounded <= limit_ ? rounded : pages;
 }
 
-std::optional<Block> Pool::try_allocate(std::size_t bytes) {
+std::optional<Block> BlockPool::try_allocate(std::size_t bytes) {
   if (bytes > limit_) {
     throw InvalidArgument(
         fmt::format("a block of {} is more than the {} that this engine can give; "
@@ -78,25 +79,25 @@ std::optional<Block> Pool::try_allocate(std::size_t bytes) {
   return Block({data, size}, shared_from_this());
 }
 
-bool Pool::may_allocate(std::size_t bytes) {
+bool BlockPool::may_allocate(std::size_t bytes) {
   if (bytes > limit_) return true;  // try_allocate() throws rather than coming back empty
   const std::lock_guard lock(mutex_);
   return taken_ + block_size(bytes) <= limit_;
 }
 
-std::size_t Pool::trim() {
+std::size_t BlockPool::trim() {
   const std::lock_guard lock(mutex_);
   const std::size_t bytes = free_bytes_;
   drop_free(bytes);
   return bytes;
 }
 
-std::size_t Pool::taken() const {
+std::size_t BlockPool::taken() const {
   const std::lock_guard lock(mutex_);
   return taken_;
 }
 
-void Pool::give_back(std::byte* data, std::size_t size) noexcept {
+void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
   forbid(data, size);
   {
     const std::lock_guard lock(mutex_);
@@ -108,7 +109,7 @@ void Pool::give_back(std::byte* data, std::size_t size) noexcept {
 }
 
 // Largest first: the fewest calls to the system.
-void Pool::drop_free(std::size_t needed) {
+void BlockPool::drop_free(std::size_t needed) {
   std::size_t dropped = 0;
   for (auto size = free_.rbegin(); size != free_.rend(); ++size) {
     while (dropped < needed && !size->second.empty()) {
@@ -122,4 +123,4 @@ void Pool::drop_free(std::size_t needed) {
   free_bytes_ -= dropped;
 }
 
-}  // namespace levada::inproc
+}  // namespace levada

@@ -1,4 +1,4 @@
-#include "levada/engine/inproc/pool.h"
+#include "levada/engine/block_pool.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,16 +7,16 @@
 
 #include "levada/base/error.h"
 
-namespace levada::inproc {
+namespace levada {
 namespace {
 
 constexpr std::size_t page = 4096;
 
-std::shared_ptr<Pool> pool_of(std::size_t bytes) {
-  return std::make_shared<Pool>(bytes, std::make_shared<Bell>());
+std::shared_ptr<BlockPool> pool_of(std::size_t bytes) {
+  return std::make_shared<BlockPool>(bytes, std::make_shared<Bell>());
 }
 
-TEST(Pool, GivesTheBlockThatCameBackLast) {
+TEST(BlockPool, GivesTheBlockThatCameBackLast) {
   const auto pool = pool_of(100 * page);
   auto first = pool->try_allocate(page), second = pool->try_allocate(page);
   const std::byte* last = first->memory().data();
@@ -25,7 +25,7 @@ TEST(Pool, GivesTheBlockThatCameBackLast) {
   EXPECT_EQ(pool->try_allocate(page)->memory().data(), last);
 }
 
-TEST(Pool, IsEmptyWhileAllIsTaken) {
+TEST(BlockPool, IsEmptyWhileAllIsTaken) {
   const auto pool = pool_of(2 * page);
   auto first = pool->try_allocate(1), second = pool->try_allocate(page);
   ASSERT_TRUE(first && second);
@@ -36,12 +36,12 @@ TEST(Pool, IsEmptyWhileAllIsTaken) {
   EXPECT_TRUE(pool->try_allocate(1));
 }
 
-TEST(Pool, GivesAllOfItsMemoryInOneBlock) {
+TEST(BlockPool, GivesAllOfItsMemoryInOneBlock) {
   const auto pool = pool_of(11 * page);
   EXPECT_TRUE(pool->try_allocate(11 * page));
 }
 
-TEST(Pool, RefusesWhatItCanNeverGiveAndSaysHowMuchItCan) {
+TEST(BlockPool, RefusesWhatItCanNeverGiveAndSaysHowMuchItCan) {
   const auto pool = pool_of(11 * page);
   try {
     static_cast<void>(pool->try_allocate(11 * page + 1));
@@ -52,18 +52,18 @@ TEST(Pool, RefusesWhatItCanNeverGiveAndSaysHowMuchItCan) {
   EXPECT_TRUE(pool->may_allocate(11 * page + 1)) << "a wait for what can never be has to end";
 }
 
-TEST(Pool, DropsBlocksOfOtherSizesToStayWithinItsMemory) {
+TEST(BlockPool, DropsBlocksOfOtherSizesToStayWithinItsMemory) {
   const auto pool = pool_of(16 * page);
   for (std::size_t pages = 1; pages <= 16; ++pages) EXPECT_TRUE(pool->try_allocate(pages * page)) << pages;
 }
 
-TEST(Pool, FindsRoomAmongBlocksForEverNewSizes) {
+TEST(BlockPool, FindsRoomAmongBlocksForEverNewSizes) {
   const auto pool = pool_of(std::size_t{1} << 30);
   const std::byte* before = pool->try_allocate(1'000'000)->memory().data();
   EXPECT_EQ(pool->try_allocate(990'000)->memory().data(), before);
 }
 
-TEST(Pool, OutlivesItsLastReference) {
+TEST(BlockPool, OutlivesItsLastReference) {
   auto pool = pool_of(4 * page);
   auto block = pool->try_allocate(page);
   pool.reset();
@@ -72,4 +72,4 @@ TEST(Pool, OutlivesItsLastReference) {
 }
 
 }  // namespace
-}  // namespace levada::inproc
+}  // namespace levada

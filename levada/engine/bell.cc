@@ -1,6 +1,6 @@
-#include "levada/engine/inproc/bell.h"
+#include "levada/engine/bell.h"
 
-namespace levada::inproc {
+namespace levada {
 
 // Both sides are sequentially consistent: the ringer moves the count, then looks for waiters; the waiter announces
 // itself, then looks at the count. So one of the two sees the other.
@@ -23,4 +23,4 @@ bool Bell::wait(std::uint64_t seen, Deadline deadline) {
   return moved;
 }
 
-}  // namespace levada::inproc
+}  // namespace levada

@@ -8,18 +8,18 @@
 #include <optional>
 #include <vector>
 
+#include "levada/engine/bell.h"
 #include "levada/engine/engine.h"
-#include "levada/engine/inproc/bell.h"
 
-namespace levada::inproc {
+namespace levada {
 
 /// Page-aligned blocks in a few sizes per power of two; the block given back last is the next of its size, while it is
 /// warm in the cache. Blocks keep the pool alive, so memory may come back after every engine has gone. Any thread.
-class Pool final : public Block::Home, public std::enable_shared_from_this<Pool> {
+class BlockPool final : public Block::Home, public std::enable_shared_from_this<BlockPool> {
  public:
   /// `bell` is rung when memory comes back.
-  Pool(std::size_t limit, std::shared_ptr<Bell> bell);
-  ~Pool() override;
+  BlockPool(std::size_t limit, std::shared_ptr<Bell> bell);
+  ~BlockPool() override;
 
   /// As Engine::try_allocate().
   std::optional<Block> try_allocate(std::size_t bytes);
@@ -43,4 +43,4 @@ class Pool final : public Block::Home, public std::enable_shared_from_this<Pool>
   std::map<std::size_t, std::vector<std::byte*>> free_;
 };
 
-}  // namespace levada::inproc
+}  // namespace levada

@@ -1,0 +1,302 @@
+#include "levada/engine/p2p/member.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "levada/base/error.h"
+
+namespace levada::p2p {
+namespace {
+
+/// How often a waiting rank looks what has become of the others' boards: the fewer ask, the more often each may.
+Duration board_age(int ranks) {
+  return std::chrono::milliseconds(100 + 10 * ranks);
+}
+
+}  // namespace
+
+Member::Member(std::shared_ptr<Wire> wire, const Options& options)
+    : wire_(std::move(wire)),
+      rank_(wire_->rank()),
+      size_(static_cast<int>(wire_->host_of().size())),
+      process_(::getpid()),
+      bell_(std::make_shared<Bell>()),
+      memory_(std::make_shared<BlockPool>(options.memory_bytes, bell_)),
+      arrivals_(std::make_shared<BlockPool>(options.memory_bytes, bell_)),
+      peers_(static_cast<std::size_t>(size_)) {}
+
+bool Member::usable() const {
+  return ::getpid() == process_;
+}
+
+void Member::expect_usable() const {
+  if (usable()) return;
+  throw EngineError("this engine belongs to the process that this one was forked from; join anew in the child");
+}
+
+// ---- what every call looks at
+
+void Member::look_locked(Group& group) {
+  for (; group.seen < ends_.size(); ++group.seen) group.apply(ends_[group.seen]);
+}
+
+void Member::check_locked(Group& group) {
+  look_locked(group);
+  group.check();
+}
+
+void Member::check(Group& group) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+}
+
+// ---- sending
+
+void Member::tell_locked(int to, const Head& head) {
+  enqueue_locked(to, {.head = encode(head), .body = {}});
+}
+
+void Member::enqueue_locked(int to, Frame frame) {
+  if (to == rank_ || peer(to).told || peer(to).is_out()) return;
+  outbox_.push_back({to, std::move(frame)});
+}
+
+void Member::say_goodbye_locked(int to) {
+  if (to == rank_ || peer(to).told || peer(to).dead) return;
+  peer(to).told = true;
+  outbox_.push_back({to, {.head = encode({.kind = Head::Kind::goodbye}), .body = {}, .last = true}});
+}
+
+void Member::flush() noexcept {
+  std::unique_lock lock(mutex_);
+  if (flushing_) return;
+  flushing_ = true;
+  while (!outbox_.empty()) {
+    Outgoing next = std::move(outbox_.front());
+    outbox_.pop_front();
+    if (peer(next.to).dead) continue;
+    lock.unlock();
+    try {
+      wire_->send(next.to, std::move(next.frame));
+    } catch (const std::exception& error) {
+      const std::lock_guard again(mutex_);
+      lose_locked(next.to, error.what());
+    }
+    next.frame = {};  // whose blocks may ring the bell, and are not to be held meanwhile
+    lock.lock();
+  }
+  flushing_ = false;
+}
+
+// ---- entering, leaving, ending
+
+void Member::enter(Group& group) {
+  {
+    const std::lock_guard lock(mutex_);
+    groups_[group.key()] = &group;
+    group.seats.resize(group.ranks.size());
+    const bool whole_wire = group.keys.size() == 1;
+    for (const int rank : group.ranks) {
+      if (!whole_wire) tell_locked(rank, {.kind = Head::Kind::entered, .key = group.key()});
+    }
+  }
+  flush();
+}
+
+void Member::leave(Group& group) noexcept {
+  if (!usable()) return;
+  std::vector<Block> placed;  // outlive the lock
+  {
+    const std::lock_guard lock(mutex_);
+    end_streams_locked(&group, placed);
+    for (const int rank : group.ranks) tell_locked(rank, {.kind = Head::Kind::left, .key = group.key()});
+    groups_.erase(group.key());
+    attendance_.forget_after(group.key(), group.ranks.size() - 1);
+  }
+  flush();
+}
+
+void Member::leave_wire() noexcept {
+  if (!usable()) return;
+  std::vector<Block> placed;
+  {
+    const std::lock_guard lock(mutex_);
+    end_streams_locked(nullptr, placed);
+    left_ = true;
+    for (int rank = 0; rank < size_; ++rank) say_goodbye_locked(rank);
+  }
+  flush();
+}
+
+void Member::end_locked(End end) {
+  ends_.push_back(std::move(end));
+  bell_->ring();
+}
+
+void Member::abort(Group& group, std::string_view reason) noexcept {
+  if (!usable()) return;
+  reason = reason.substr(0, most_reason);
+  {
+    const std::lock_guard lock(mutex_);
+    const Head head{.kind = Head::Kind::aborted, .key = group.key(), .rank = group.rank, .tail = as_bytes(reason)};
+    for (const int rank : group.ranks) tell_locked(rank, head);
+    end_locked({.kind = ErrorKind::engine, .group = group.key(), .rank = group.rank, .text = std::string(reason)});
+  }
+  flush();
+}
+
+void Member::lose_locked(int rank, std::string_view why) {
+  if (rank == rank_ || peer(rank).is_out()) return;
+  peer(rank).dead = true;
+  why = why.substr(0, most_reason);
+  // Only one rank may have seen it.
+  for (int other = 0; other < size_; ++other) {
+    tell_locked(other, {.kind = Head::Kind::lost, .rank = rank, .tail = as_bytes(why)});
+  }
+  end_locked({.kind = ErrorKind::peer_lost, .rank = rank, .text = std::string(why)});
+}
+
+void Member::lost(int peer, std::string_view why) {
+  if (!usable() || peer < 0 || peer >= size_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    lose_locked(peer, why);
+  }
+  flush();
+}
+
+bool Member::is_out(int rank) {
+  const std::lock_guard lock(mutex_);
+  return rank == rank_ || peer(rank).is_out();
+}
+
+bool Member::all_are_out() {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [&](const Peer& each) { return each.is_out() || &each == &peer(rank_); });
+}
+
+// ---- receiving
+
+Block Member::room_for_body(int from, ByteView bytes) {
+  try {
+    const Head head = decode(bytes, size_);
+    if (!has_body(head)) return {};
+    if (auto block = arrivals_->try_allocate(head.count)) return *std::move(block);
+    throw EngineError("no memory is left for what comes");
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!peer(from).is_out()) end_locked({.kind = ErrorKind::corrupt_message, .rank = from, .text = error.what()});
+    peer(from).dead = true;
+    return {};
+  }
+}
+
+void Member::deliver(int from, ByteView bytes, Block body) {
+  {
+    const std::lock_guard lock(mutex_);
+    try {
+      if (!peer(from).is_out()) accept_locked(from, decode(bytes, size_), std::move(body));
+    } catch (const Error& error) {
+      peer(from).dead = true;
+      end_locked({.kind = ErrorKind::corrupt_message, .rank = from, .text = error.what()});
+    }
+  }
+  bell_->ring();
+  flush();
+}
+
+// ---- waiting
+
+bool Member::satisfied(Group& group, const Wanted& wanted) {
+  const std::lock_guard lock(mutex_);
+  look_locked(group);
+  if (group.aborted) group.check();
+  for (const Stream* const stream : wanted.take) {
+    if (!stream->arrived.empty() || !stream->taking || sender_over(*stream)) return true;
+  }
+  group.check();
+  for (const Stream* const stream : wanted.publish) {
+    if (!stream->sending || has_room(*stream)) return true;
+  }
+  return wanted.allocate != 0 && memory_->may_allocate(wanted.allocate);
+}
+
+Woken Member::wait(Group& group, const Wanted& wanted, Deadline deadline) {
+  expect_usable();
+  while (true) {
+    const std::uint64_t seen = bell_->count();
+    if (satisfied(group, wanted)) return Woken::ready;
+    if (wanted.stop != nullptr && wanted.stop->load()) return Woken::stopped;
+    if (deadline.expired()) {
+      ask_board(group);
+      return Woken::timeout;
+    }
+    const Deadline slice = Deadline::after(std::min(deadline.remaining(), board_age(size_)));
+    if (!bell_->wait(seen, slice)) ask_board(group);
+  }
+}
+
+void Member::wake() {
+  expect_usable();
+  bell_->ring();
+}
+
+// ---- the board
+
+void Member::ask_locked(Group& group, int rank) {
+  Group::Seat& seat = group.seat(rank);
+  if (rank == group.rank || std::exchange(seat.asked, true)) return;
+  tell_locked(group.ranks[static_cast<std::size_t>(rank)], {.kind = Head::Kind::ask_status, .key = group.key()});
+}
+
+void Member::ask_board(Group& group) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    if (now - board_asked_ < board_age(size_)) return;
+    board_asked_ = now;
+    for (int rank = 0; rank < static_cast<int>(group.ranks.size()); ++rank) ask_locked(group, rank);
+  }
+  flush();
+}
+
+void Member::answer_locked(int from, std::uint64_t key) {
+  const auto group = groups_.find(key);
+  const Status mine = group == groups_.end() ? Status() : group->second->seat(group->second->rank).status;
+  tell_locked(from, {.kind = Head::Kind::status, .key = key, .tail = std::as_bytes(std::span(&mine, 1))});
+}
+
+void Member::hear_status_locked(int from, const Head& head) {
+  const auto found = groups_.find(head.key);
+  if (found == groups_.end()) return;
+  Group& group = *found->second;
+  const int rank = group.rank_of(from);
+  if (rank < 0 || !std::exchange(group.seat(rank).asked, false)) return;
+  std::memcpy(&group.seat(rank).status, head.tail.data(), sizeof(Status));  // not payload: the board
+}
+
+void Member::post(Group& group, const Status& status) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  group.seat(group.rank).status = status;
+}
+
+Status Member::status(Group& group, int rank) {
+  expect_usable();
+  Status known;
+  {
+    const std::lock_guard lock(mutex_);
+    check_locked(group);
+    known = group.seat(rank).status;
+    ask_locked(group, rank);
+  }
+  flush();
+  return known;
+}
+
+}  // namespace levada::p2p

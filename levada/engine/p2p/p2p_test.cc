@@ -1,0 +1,202 @@
+#include "levada/engine/p2p/p2p.h"
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cstring>
+#include <future>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/conformance.h"
+#include "levada/engine/p2p/frame.h"
+#include "levada/engine/p2p/in_process_wire_testing.h"
+
+namespace levada::p2p {
+namespace {
+
+struct Trial {
+  conformance::Case test;
+  int ranks;
+};
+
+std::vector<Trial> all_trials() {
+  std::vector<Trial> trials;
+  for (const auto& test : conformance::cases()) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      if (ranks >= test.least_ranks) trials.push_back({test, ranks});
+    }
+  }
+  return trials;
+}
+
+std::string name_of(const Trial& trial) {
+  std::string name(trial.test.name);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name + "_" + std::to_string(trial.ranks);
+}
+
+class P2pConformance : public testing::TestWithParam<Trial> {};
+
+TEST_P(P2pConformance, Holds) {
+  EXPECT_EQ(test::run_ranks(GetParam().ranks, GetParam().test.run), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, P2pConformance, testing::ValuesIn(all_trials()),
+                         [](const auto& trial) { return name_of(trial.param); });
+
+Deadline limit() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+int lost_rank(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const PeerLost& lost) {
+    return lost.rank();
+  }
+  return -1;
+}
+
+void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte value) {
+  Block block = allocate(engine, bytes, limit(), "test");
+  std::memset(block.memory().data(), static_cast<int>(value), bytes);
+  publish(engine, channel, std::move(block), bytes, limit(), "test");
+}
+
+TEST(P2pLoss, WakesAWaitNamingTheLostRank) {
+  test::Post post(3);
+  const auto engines = test::make_engines(post);
+  auto waiting =
+      std::async(std::launch::async, [&] { return lost_rank([&] { engines[0]->wait({}, Deadline::never()); }); });
+  post.lose(2);
+  EXPECT_EQ(waiting.get(), 2);
+}
+
+TEST(P2pLoss, LetsMessagesBeTakenThatHadCome) {
+  test::Post post(2);
+  const auto engines = test::make_engines(post);
+  const auto sending = engines[1]->open(1, {0}, 2), taking = engines[0]->open(1, {0}, 2);
+  send(*engines[1], *sending, 8, std::byte{1});
+  send(*engines[1], *sending, 100'000, std::byte{2});
+  post.lose(1);
+  EXPECT_EQ(lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
+  Channel* const channels[] = {taking.get()};
+  EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
+  EXPECT_EQ(engines[0]->try_take(*taking).value().bytes[7], std::byte{1});
+  const Lease second = engines[0]->try_take(*taking).value();
+  EXPECT_EQ(lost_rank([&] { engines[0]->try_take(*taking); }), 1);
+  EXPECT_EQ(second.bytes[99'999], std::byte{2});
+}
+
+TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
+  test::Post post(2);
+  auto engines = test::make_engines(post);
+  const auto taking = engines[0]->open(1, {0}, 1);
+  engines[1].reset();
+  EXPECT_FALSE(take(*engines[0], *taking, limit(), "test"));
+  post.lose(1);
+  EXPECT_EQ(lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
+}
+
+TEST(P2pLoss, IsToldToThoseWhoCannotSeeIt) {
+  test::Post post(3);
+  const auto engines = test::make_engines(post);
+  post.put(1, {.from = 2});
+  EXPECT_EQ(lost_rank([&] { engines[0]->wait({}, limit()); }), 2);
+  post.lose(2);
+}
+
+TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
+  test::Post post(2);
+  const auto engines = test::make_engines(post, {.memory_bytes = 1 << 20});
+  const auto sending = engines[0]->open(0, {1}, 3), taking = engines[1]->open(0, {1}, 3);
+  for (int i = 0; i < 100; ++i) {
+    send(*engines[0], *sending, 1 << 19, static_cast<std::byte>(i));
+    const auto lease = take(*engines[1], *taking, limit(), "test");
+    EXPECT_EQ(lease.value().bytes[(1 << 19) - 1], static_cast<std::byte>(i));
+  }
+}
+
+Bytes bytes_of(const Head& head) {
+  const Lease encoded = encode(head);
+  return {encoded.bytes.begin(), encoded.bytes.end()};
+}
+
+TEST(P2pFrame, ComesBackAsItWas) {
+  const Bytes bytes = bytes_of({.kind = Head::Kind::aborted, .key = 7, .count = 9, .rank = 3, .tail = as_bytes("why")});
+  const Head head = decode(bytes, 4);
+  EXPECT_EQ(head.kind, Head::Kind::aborted);
+  EXPECT_EQ(head.key, 7U);
+  EXPECT_EQ(head.count, 9U);
+  EXPECT_EQ(head.rank, 3);
+  EXPECT_EQ(as_text(head.tail), "why");
+}
+
+TEST(P2pFrame, IsRefusedWhereItIsNone) {
+  EXPECT_THROW(decode({}, 2), CorruptMessage);
+  const Bytes message = bytes_of({.count = 3, .tail = as_bytes("abc")});
+  EXPECT_THROW(decode(ByteView(message).first(message.size() - 1), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.count = 4, .tail = as_bytes("abc")}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.count = 100}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.count = ~std::uint64_t{0}}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = Head::Kind::lost, .rank = 2}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = Head::Kind::status, .tail = as_bytes("abc")}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = Head::Kind::taken, .tail = as_bytes("abc")}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = static_cast<Head::Kind>(0)}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = static_cast<Head::Kind>(99)}), 2), CorruptMessage);
+}
+
+/// A group of two whose rank 1 sends rank 0 nothing but `bytes`; what rank 0 sees.
+std::string after(const Bytes& bytes) {
+  test::Post post(2);
+  auto engines = test::make_engines(post);
+  const auto sending = engines[0]->open(0, {1}, 1);
+  send(*engines[0], *sending, 10, std::byte{1});
+  const auto hold = std::make_shared<const Bytes>(bytes);
+  post.put(0, {.from = 1, .frame = Frame{.head = {.bytes = *hold, .hold = hold}, .body = {}}});
+  std::string what;
+  try {
+    engines[0]->wait({}, limit());
+  } catch (const CorruptMessage& error) {
+    what = error.what();
+  }
+  post.lose(1);
+  return what;
+}
+
+TEST(P2pFrame, ThatNoRankSendsEndsTheGroupNamingItsSender) {
+  EXPECT_NE(after({std::byte{1}, std::byte{2}}).find("rank 1 sent what no rank sends"), std::string::npos);
+}
+
+TEST(P2pFrame, MayHoldAnything) {
+  std::mt19937 random(7);
+  test::Post post(2);
+  auto engines = test::make_engines(post);
+  const std::shared_ptr<Channel> channels[] = {engines[0]->open(0, {1}, 1), engines[0]->open(1, {0}, 1)};
+  for (int i = 0; i < 20'000; ++i) {
+    Bytes bytes = bytes_of({.kind = static_cast<Head::Kind>(random() % 12),
+                            .key = random() % 3,
+                            .count = random() % 5,
+                            .rank = static_cast<int>(random() % 4) - 1,
+                            .tail = as_bytes("abcd").first(random() % 5)});
+    if (random() % 2 == 0) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    const auto hold = std::make_shared<const Bytes>(std::move(bytes));
+    try {
+      static_cast<void>(decode(*hold, 2));
+    } catch (const CorruptMessage&) {
+      continue;  // which would be the end
+    }
+    post.put(0, {.from = 1, .frame = Frame{.head = {.bytes = *hold, .hold = hold}, .body = {}}});
+  }
+  post.lose(1);
+  EXPECT_THROW(engines[0]->wait({}, limit()), Error);
+}
+
+}  // namespace
+}  // namespace levada::p2p

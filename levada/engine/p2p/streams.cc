@@ -1,0 +1,329 @@
+// How messages cross: the streams into which what comes is sorted.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+#include "levada/engine/p2p/member.h"
+
+namespace levada::p2p {
+namespace {
+
+constexpr auto another_ranks_channel = "it speaks on a channel of another rank";
+
+[[noreturn]] void refuse(const char* what) {
+  throw CorruptMessage(0, what);
+}
+
+/// A message's block, counted as long as somebody holds it.
+class Counted {
+ public:
+  Counted(std::shared_ptr<const void> block, std::shared_ptr<std::atomic<int>> count, std::shared_ptr<Bell> bell)
+      : block_(std::move(block)), count_(std::move(count)), bell_(std::move(bell)) {
+    ++*count_;
+  }
+  ~Counted() {
+    --*count_;
+    bell_->ring();
+  }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::shared_ptr<const void> block_;
+  std::shared_ptr<std::atomic<int>> count_;
+  std::shared_ptr<Bell> bell_;
+};
+
+}  // namespace
+
+// ---- arriving
+
+void Member::accept_locked(int from, const Head& head, Block body) {
+  using Kind = Head::Kind;
+  switch (head.kind) {
+    case Kind::message: return accept_message_locked(from, head, std::move(body));
+    case Kind::taken: return accept_taken_locked(from, head);
+    case Kind::sender_closed: stream_from_locked(from, head.key).sender_closed = true; return forget_over_locked();
+    case Kind::taker_closed: accept_taker_closed_locked(from, head.key); return forget_over_locked();
+    case Kind::entered: return attendance_.enter(head.key, from);
+    case Kind::left: attendance_.leave(head.key, from); return forget_over_locked();
+    case Kind::aborted:
+      return end_locked(
+          {.kind = ErrorKind::engine, .group = head.key, .rank = head.rank, .text = std::string(as_text(head.tail))});
+    case Kind::lost: return lose_locked(head.rank, as_text(head.tail));
+    case Kind::ask_status: return answer_locked(from, head.key);
+    case Kind::status: return hear_status_locked(from, head);
+    case Kind::goodbye:
+      say_goodbye_locked(from);
+      peer(from).left = true;
+      return forget_over_locked();
+  }
+}
+
+Stream& Member::stream_from_locked(int from, std::uint64_t key) {
+  Stream& stream = *stream_of_locked(key);
+  const int expected = stream.opened ? stream.terms.from : stream.heard_from;
+  if ((expected >= 0 && expected != from) || (stream.opened && !stream.takes)) refuse(another_ranks_channel);
+  stream.heard_from = from;
+  return stream;
+}
+
+void Member::accept_message_locked(int from, const Head& head, Block body) {
+  Stream& stream = stream_from_locked(from, head.key);
+  if (stream.opened && !stream.taking) return;
+  if (!body) body = copy_of_locked(head.tail);
+  const ByteView bytes = body.memory().first(head.count);
+  stream.arrived.push_back({bytes, std::make_shared<const Block>(std::move(body))});
+}
+
+Block Member::copy_of_locked(ByteView bytes) {
+  auto block = arrivals_->try_allocate(bytes.size());
+  if (!block) throw EngineError("no memory is left for what comes");
+  copy_payload(block->memory().data(), bytes.data(), bytes.size());
+  return *std::move(block);
+}
+
+void Member::accept_taken_locked(int from, const Head& head) {
+  const auto found = streams_.find(head.key);
+  if (found == streams_.end() || !found->second->opened) return;  // closed meanwhile
+  Stream& stream = *found->second;
+  Stream::Taker* const taker = stream.taker(from);
+  if (taker == nullptr || head.count > stream.sent || head.count < taker->taken) refuse("a count of messages taken");
+  taker->taken = head.count;
+}
+
+void Member::accept_taker_closed_locked(int from, std::uint64_t key) {
+  Stream& stream = *stream_of_locked(key);
+  if (!stream.opened) return stream.closed_early.push_back(from);
+  Stream::Taker* const taker = stream.taker(from);
+  if (taker == nullptr) refuse(another_ranks_channel);
+  taker->closed = true;
+}
+
+std::shared_ptr<Stream> Member::stream_of_locked(std::uint64_t key) {
+  auto& stream = streams_[key];
+  if (!stream) stream = std::make_shared<Stream>(key);
+  return stream;
+}
+
+// ---- sending
+
+bool Member::has_room(const Stream& stream) const {
+  // What all have taken may still be under way in the wire's books, whose memory is to be bounded, too.
+  if (*stream.under_way >= 2 * stream.terms.window) return false;
+  return std::all_of(stream.takers.begin(), stream.takers.end(), [&](const Stream::Taker& taker) {
+    return taker_over(stream, taker) || stream.not_taken(taker) < stream.terms.window;
+  });
+}
+
+bool Member::try_publish(Group& group, Stream& stream, Block& block, std::size_t bytes) {
+  expect_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    check_locked(group);
+    if (block.home() != memory_) {
+      throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
+    }
+    if (!stream.sending) {
+      throw InvalidArgument(fmt::format("rank {} publishes on a channel it has closed", group.rank));
+    }
+    if (!has_room(stream)) return false;
+    const ByteView view = block.memory().first(bytes);
+    send_locked(stream, {view, std::make_shared<const Block>(std::move(block))});
+  }
+  flush();
+  return true;
+}
+
+void Member::send_locked(Stream& stream, Arrived message) {
+  ++stream.sent;
+  const std::size_t bytes = message.bytes.size();
+  const bool fits = bytes <= most_inline;
+  Frame frame;
+  for (const Stream::Taker& taker : stream.takers) {
+    if (taker_over(stream, taker)) continue;
+    if (taker.rank == rank_) {
+      stream.arrived.push_back(message);
+      bell_->ring();
+      continue;
+    }
+    if (frame.head.bytes.empty()) {
+      frame.head = encode({.key = stream.key, .count = bytes, .tail = fits ? message.bytes : ByteView()});
+      if (!fits) frame.body = {message.bytes, std::make_shared<Counted>(message.hold, stream.under_way, bell_)};
+    }
+    enqueue_locked(taker.rank, frame);
+  }
+}
+
+// ---- taking
+
+std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
+  expect_usable();
+  std::optional<Block> placed;  // outlives the lock, which a block that is given back may need
+  Arrived message;
+  {
+    const std::lock_guard lock(mutex_);
+    look_locked(group);
+    if (group.aborted) group.check();
+    if (stream.arrived.empty()) {
+      group.check();
+      return std::nullopt;
+    }
+    placed = std::exchange(stream.placed, std::nullopt);
+    const std::size_t bytes = stream.arrived.front().bytes.size();
+    if (placed && placed->memory().size() < bytes) {
+      throw InvalidArgument(fmt::format("rank {} placed a block of {} bytes for a message of {} bytes from rank {}",
+                                        group.rank, placed->memory().size(), bytes, group.rank_of(stream.terms.from)));
+    }
+    message = std::move(stream.arrived.front());
+    stream.arrived.pop_front();
+    ++stream.taken;
+    if (Stream::Taker* const mine = stream.taker(rank_)) {
+      mine->taken = stream.taken;
+      message.hold = std::make_shared<Counted>(std::move(message.hold), stream.leased_here, bell_);
+      bell_->ring();
+    }
+    tell_locked(stream.terms.from, {.kind = Head::Kind::taken, .key = stream.key, .count = stream.taken});
+  }
+  flush();
+  if (!placed) return Lease{message.bytes, std::move(message.hold)};
+  copy_payload(placed->memory().data(), message.bytes.data(), message.bytes.size());
+  const ByteView bytes = placed->memory().first(message.bytes.size());
+  return Lease{bytes, std::make_shared<Block>(*std::move(placed))};
+}
+
+bool Member::ended(Group& group, Stream& stream) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  look_locked(group);
+  if (group.aborted) group.check();
+  if (!stream.arrived.empty()) return false;
+  if (!stream.taking || sender_over(stream)) return true;
+  group.check();
+  return false;
+}
+
+void Member::place(Group& group, Stream& stream, Block block) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  if (stream.placed) {
+    throw InvalidArgument(fmt::format("rank {} has placed a block for the next message from rank {} already",
+                                      group.rank, group.rank_of(stream.terms.from)));
+  }
+  stream.placed = std::move(block);
+}
+
+std::vector<Engine::Holder> Member::holders(Group& group, Stream& stream) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  std::vector<Engine::Holder> found;
+  for (const Stream::Taker& taker : stream.takers) {
+    const Engine::Holder holder{.rank = taker.rank,
+                                .not_taken = taker_over(stream, taker) ? 0 : stream.not_taken(taker),
+                                .leased = taker.rank == rank_ ? stream.leased_here->load() : 0};
+    if (holder.not_taken + holder.leased > 0) found.push_back(holder);
+  }
+  return found;
+}
+
+std::optional<Block> Member::try_allocate(Group& group, std::size_t bytes) {
+  check(group);
+  return memory_->try_allocate(bytes);
+}
+
+// ---- opening and closing
+
+std::shared_ptr<Stream> Member::open(Group& group, std::uint64_t key, Stream::Terms terms) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  auto stream = stream_of_locked(key);
+  stream->open(std::move(terms), rank_);
+  if (stream->heard_from >= 0 && (stream->heard_from != stream->terms.from || !stream->takes)) {
+    end_locked({.kind = ErrorKind::corrupt_message, .rank = stream->heard_from, .text = another_ranks_channel});
+    stream->arrived.clear();
+  }
+  return stream;
+}
+
+void Member::close_sender(Stream& stream) noexcept {
+  if (!usable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    close_sender_locked(stream);
+    forget_over_locked();
+  }
+  flush();
+}
+
+void Member::close_sender_locked(Stream& stream) {
+  if (!stream.sending) return;
+  stream.sending = false;
+  for (const Stream::Taker& taker : stream.takers) {
+    if (taker.rank == rank_) stream.sender_closed = true;
+    else if (!taker.closed) tell_locked(taker.rank, {.kind = Head::Kind::sender_closed, .key = stream.key});
+  }
+  bell_->ring();
+}
+
+void Member::close_taker(Stream& stream) noexcept {
+  if (!usable()) return;
+  std::optional<Block> placed;  // outlives the lock
+  {
+    const std::lock_guard lock(mutex_);
+    placed = std::exchange(stream.placed, std::nullopt);
+    close_taker_locked(stream);
+    forget_over_locked();
+  }
+  flush();
+}
+
+void Member::close_taker_locked(Stream& stream) {
+  stream.arrived.clear();
+  if (!stream.taking) return;
+  stream.taking = false;
+  if (Stream::Taker* const mine = stream.taker(rank_)) mine->closed = true;
+  else tell_locked(stream.terms.from, {.kind = Head::Kind::taker_closed, .key = stream.key});
+  bell_->ring();
+}
+
+void Member::end_streams_locked(const Group* group, std::vector<Block>& placed) {
+  for (const auto& [key, stream] : streams_) {
+    if (!stream->opened || (group != nullptr && stream->terms.groups.front() != group->key())) continue;
+    if (stream->placed) placed.push_back(*std::exchange(stream->placed, std::nullopt));
+    close_sender_locked(*stream);
+    close_taker_locked(*stream);
+  }
+  forget_over_locked();
+}
+
+bool Member::out_of(const Stream& stream, int rank) const {
+  if (rank == rank_) return false;
+  return peer(rank).left || attendance_.has_left(stream.terms.groups, rank);
+}
+
+bool Member::sender_over(const Stream& stream) const {
+  return stream.sender_closed || out_of(stream, stream.terms.from);
+}
+
+bool Member::taker_over(const Stream& stream, const Stream::Taker& taker) const {
+  return taker.closed || out_of(stream, taker.rank);
+}
+
+bool Member::is_over(const Stream& stream) const {
+  if (!stream.opened || stream.sending || stream.taking) return false;
+  const auto gone = [&](int rank) { return peer(rank).dead || out_of(stream, rank); };
+  if (stream.takes && !stream.sends && !stream.sender_closed && !gone(stream.terms.from)) return false;
+  return std::all_of(stream.takers.begin(), stream.takers.end(),
+                     [&](const Stream::Taker& taker) { return taker.closed || gone(taker.rank); });
+}
+
+void Member::forget_over_locked() {
+  std::erase_if(streams_, [&](const auto& entry) { return is_over(*entry.second); });
+}
+
+}  // namespace levada::p2p

@@ -1,0 +1,71 @@
+#include "levada/engine/ranks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+
+namespace levada {
+
+void check_ranks(std::span<const int> ranks, int size, std::string_view what) {
+  if (ranks.empty()) throw InvalidArgument(fmt::format("{} needs at least one rank", what));
+  std::vector<int> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted.front() < 0 || sorted.back() >= size) {
+    throw InvalidArgument(
+        fmt::format("{} of ranks {}: this engine has ranks 0 to {}", what, fmt::join(ranks, ", "), size - 1));
+  }
+  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
+    throw InvalidArgument(
+        fmt::format("{} of ranks {}: rank {} stands there twice", what, fmt::join(ranks, ", "), *twice));
+  }
+}
+
+void check_channel(int rank, int size, int from, std::span<const int> to, int window) {
+  check_ranks(to, size, "the takers");
+  check_ranks(std::span(&from, 1), size, "the sender");
+  if (rank != from && std::find(to.begin(), to.end(), rank) == to.end()) {
+    throw InvalidArgument(
+        fmt::format("rank {} cannot open a channel from rank {} to ranks {}, to which it does not belong", rank, from,
+                    fmt::join(to, ", ")));
+  }
+  if (window < 1) throw InvalidArgument(fmt::format("a window of {} lets no message through; give at least 1", window));
+}
+
+int check_subgroup(int rank, int size, std::span<const int> ranks) {
+  check_ranks(ranks, size, "a subgroup");
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank);
+  if (mine == ranks.end()) {
+    throw InvalidArgument(fmt::format("rank {} cannot make a subgroup of ranks {}, to which it does not belong", rank,
+                                      fmt::join(ranks, ", ")));
+  }
+  return static_cast<int>(mine - ranks.begin());
+}
+
+std::uint64_t Naming::channel(int from, std::span<const int> to) {
+  std::vector<int> takers(to.begin(), to.end());
+  std::sort(takers.begin(), takers.end());
+  return next(from, std::move(takers), "");
+}
+
+std::uint64_t Naming::subgroup(std::span<const int> ranks, std::string_view name) {
+  return next(-1, std::vector<int>(ranks.begin(), ranks.end()), name);
+}
+
+std::uint64_t Naming::next(int from, std::vector<int> ranks, std::string_view name) {
+  ByteWriter identity;
+  identity.put(group_);
+  identity.put(from);
+  identity.put(static_cast<std::uint32_t>(ranks.size()));
+  for (const int rank : ranks) identity.put(rank);
+  identity.put_sized(name);
+  const std::lock_guard lock(mutex_);
+  identity.put(made_[{from, std::move(ranks), std::string(name)}]++);
+  return hash64(identity.view());
+}
+
+}  // namespace levada

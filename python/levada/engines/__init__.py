@@ -1,0 +1,1 @@
+"""Engines whose transport is reached from Python."""

@@ -1,0 +1,140 @@
+"""A process group of torch.distributed as the wire of an engine. docs/design/p2p.md tells how and why.
+
+Heads of frames come from any sender into one slot; a body, whose length its head tells, comes straight into the memory
+that the engine gives. Threads: one receives, one lets go of what has been sent, one watches the next rank.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import importlib
+import queue
+import threading
+from typing import Any
+
+from levada import _levada
+from levada._errors import EngineError, Unsupported
+from levada._levada import Link, Membership
+
+_HEADS, _BODIES, _ENDS = 1, 2, 3  # tags
+_FOREVER = datetime.timedelta(days=3650)
+"""A wait that times out closes the connection."""
+_UNSETTLED = 32
+"""Sent frames without a body that may lie about; their memory is small."""
+
+
+class ProcessGroupWire:
+    """Frames between the ranks of a gloo group of its own."""
+
+    def __init__(self, group: Any, name: str, timeout: float) -> None:
+        """Collective over the ranks of `group`, which is asked for its store alone. `name`: the same on all of them."""
+        self._torch = importlib.import_module("torch")
+        self.rank, self.size = int(group.rank()), int(group.size())
+        self._group: Any = _own_group(group, name, timeout) if self.size > 1 else None
+        self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
+        self._sent: queue.SimpleQueue[list[tuple[int, Any]]] = queue.SimpleQueue()
+        self._farewells: list[Any] = []
+        self._byte = self._torch.zeros(1, dtype=self._torch.uint8)
+        self._over = threading.Event()
+        self._has_losses = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self, link: Link) -> None:
+        """Called by the engine, once: delivers what comes to `link`."""
+        if self._group is None:
+            return self._over.set()
+        for work in (self._receive, self._settle, self._watch):
+            thread = threading.Thread(target=work, args=(link,), name=f"levada c10d {work.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def send(self, peer: int, head: Any, body: Any, last: bool) -> None:
+        """Called by the engine, one call at a time. The arrays own what they show, and live until it has been sent."""
+        self._unsettled.append((peer, self._group.send([self._torch.from_numpy(head)], peer, _HEADS)))
+        if body is not None:
+            self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
+        if last:
+            self._farewells.append(self._group.send([self._byte], peer, _ENDS))
+        if body is not None or last or len(self._unsettled) > _UNSETTLED:
+            batch, self._unsettled = list(self._unsettled), collections.deque()
+            self._sent.put(batch)
+
+    def is_alive(self) -> bool:
+        """Whether it has threads that run."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def finish(self, timeout: float) -> None:
+        """Waits until all peers are out, of which each answers this rank's goodbye, and until the threads have ended,
+        which must not happen while the interpreter ends."""
+        if self._over.wait(timeout):
+            for thread in self._threads:
+                thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
+
+    def _receive(self, link: Link) -> None:
+        slot = self._torch.empty(_levada.MOST_HEAD, dtype=self._torch.uint8)
+        head = slot.numpy()
+        while not self._ends(link):
+            sender = -1
+            try:
+                work = self._group.recv_anysource([slot], _HEADS)
+                work.wait(_FOREVER)
+                sender = work._source_rank()
+                room = link.room_for_body(sender, head)
+                if room is not None:
+                    self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
+                link.deliver(sender, head)
+            except RuntimeError as error:
+                self._lose(link, [sender] if sender >= 0 else range(self.size), error)
+
+    def _settle(self, link: Link) -> None:
+        while not self._ends(link):
+            for peer, work in self._sent.get():
+                try:
+                    work.wait(_FOREVER)
+                except RuntimeError as error:
+                    self._lose(link, [peer], error)
+                del work  # and with it what was sent
+
+    def _watch(self, link: Link) -> None:
+        """Waits for the end of the next rank that has not ended: a byte where it leaves, an error where it dies."""
+        for step in range(1, self.size):
+            peer = (self.rank + step) % self.size
+            if link.is_out(peer):
+                continue
+            try:
+                self._group.recv([self._torch.empty_like(self._byte)], peer, _ENDS).wait(_FOREVER)
+            except RuntimeError as error:
+                self._lose(link, [peer], error)
+
+    def _ends(self, link: Link) -> bool:
+        if link.all_are_out():
+            self._over.set()
+            self._sent.put([])
+        return self._over.is_set()
+
+    def _lose(self, link: Link, peers: Any, error: RuntimeError) -> None:
+        for peer in peers:
+            self._has_losses = self._has_losses or not link.is_out(peer)
+            if peer != self.rank:
+                link.lost(peer, str(error).splitlines()[0])
+        self._ends(link)
+
+
+def _own_group(group: Any, name: str, timeout: float) -> Any:
+    distributed = importlib.import_module("torch.distributed")
+    if not hasattr(distributed, "ProcessGroupGloo"):
+        raise Unsupported("this torch has no gloo, over which the engine c10d sends; use one that has")
+    if not hasattr(group, "get_group_store"):
+        raise Unsupported("this process group does not tell its store; make it with torch.distributed, of version 2.6 on")
+    store = distributed.PrefixStore(name, group.get_group_store())
+    try:
+        return distributed.ProcessGroupGloo(store, group.rank(), group.size(), datetime.timedelta(seconds=timeout))
+    except RuntimeError as error:
+        raise EngineError(f"rank {group.rank()} could not reach all ranks of its group: {error}") from error
+
+
+def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupWire]:
+    """The Membership of a process group's ranks over it. Collective over them."""
+    wire = ProcessGroupWire(group, name, timeout)
+    return _levada.join_over(wire, "c10d", wire.rank, host_of), wire

@@ -1,0 +1,198 @@
+"""The engine over process groups of torch.distributed. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import levada.testing
+import process_groups
+import pytest
+
+
+def test_the_engine_contract_holds_over_gloo(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        import levada.testing
+        for members in ([0, 1, 2, 3], [0, 2, 3], [1, 3]):
+            groups = [dist.new_group(members) for _ in range(8)]  # all ranks make all groups
+            if rank in members:
+                names = levada.testing.conformance(lambda: levada.join(groups.pop(), engine="c10d"))
+                tell(count=len(names), all=len(levada._levada.conformance_cases()))
+        """,
+    )
+    for mine in told:
+        assert mine and all(each["count"] == each["all"] for each in mine)
+
+
+class Nowhere:
+    """A wire that leads to nobody."""
+
+    def start(self, link: levada._levada.Link) -> None:
+        link.lost(1, "there is nobody")
+
+    def send(self, peer: int, head: object, body: object, last: bool) -> None: ...
+
+
+def test_a_case_that_fails_is_named() -> None:
+    with pytest.raises(AssertionError, match="^info is constant and the same for all: rank 1 ended.*there is nobody"):
+        levada.testing.conformance(lambda: levada._levada.join_over(Nowhere(), "nowhere", 0, [0, 0]))
+
+
+def test_a_feed_gives_the_batches_that_it_gives_over_shared_memory(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        import gc
+        shm, c10d = levada.join(dist.group.WORLD), levada.join(dist.group.WORLD, engine="c10d")
+        tell(engines=[shm.engine, c10d.engine], rank=c10d.rank)
+        def loader():
+            buffer = np.zeros(500_000)
+            for i in range(11):  # one structure after the other, and a last round that is not full
+                buffer[:] = i
+                yield [{"x": buffer, "i": i, "text": "a" * i}, (torch.arange(3 * i), None), {"y": [buffer[:7]]}][i % 3]
+                buffer[:] = -1
+                gc.collect()
+        for mesh in (levada.Mesh(dp=4), levada.Mesh(dp=2, tp=2)):
+            for access in (None, "copy"):
+                fields = []
+                for group in (shm, c10d):
+                    digests = levada.Digests()
+                    feed = levada.Feed(loader(), mesh, group=group, access=access)
+                    for batch in feed:
+                        digests.add(batch)
+                    fields.append((digests.fields(), feed.step))
+                tell(same=fields[0] == fields[1], fields=fields[1])
+        def broken():
+            yield from range(4)
+            raise KeyError("no such record")
+        try:
+            got = []
+            for number in levada.Feed(broken(), levada.Mesh(tp=4), group=c10d):
+                got.append(number)
+        except levada.SourceError as error:
+            tell(got=got, text=str(error))
+        import itertools
+        feed = levada.Feed(itertools.count(), levada.Mesh(tp=4), group=c10d)
+        for number in feed:
+            if rank == 2 and number == 10: break
+        tell(end=feed.end)
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"engines": ["shm", "c10d"], "rank": rank}
+        for each in mine[1:5]:
+            assert each["same"] and each["fields"]
+        assert mine[5]["got"] == [0, 1, 2, 3] and "KeyError: 'no such record'" in str(mine[5]["text"])
+        assert mine[6]["end"] == told[0][6]["end"] and "left" in str(mine[6]["end"])
+
+
+def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from levada.engines.c10d import ProcessGroupWire
+        class Link:  # an engine that takes no body before it is told to
+            def __init__(self): self.bodies, self.may_take, self.came = [], threading.Event(), threading.Event()
+            def all_are_out(self): return len(self.bodies) == 8
+            def is_out(self, peer): return True
+            def room_for_body(self, sender, head):
+                self.may_take.wait(30)
+                return np.empty(5_000_000, dtype=np.uint8) if head[0] == 1 else None
+            def deliver(self, sender, head): self.bodies.append(int(head[1])); self.came.set()
+            def lost(self, peer, why): tell(lost=why)
+        import threading, gc
+        wire, link = ProcessGroupWire(dist.group.WORLD, "held", 20.0), Link()
+        rooms, room_for_body = [], link.room_for_body
+        def kept(sender, head):
+            rooms.append(room_for_body(sender, head))
+            return rooms[-1]
+        link.room_for_body = kept
+        wire.start(link)
+        gone = []
+        class Owner:
+            def __init__(self, i): self.i = i
+            def __del__(self): gone.append(self.i)
+        def array(i):
+            import ctypes, weakref
+            memory = (ctypes.c_uint8 * 5_000_000)()
+            memory.owner = Owner(i)  # goes with the memory
+            shown = np.frombuffer(memory, dtype=np.uint8)
+            shown[:] = i
+            return shown
+        for i in range(8):
+            head = np.array([1, i], dtype=np.uint8)
+            body = array(i)
+            wire.send(1 - rank, head, body, False)
+            del head, body
+            gc.collect()
+            np.full(5_000_000, 99, dtype=np.uint8)  # over whatever memory is free
+        held = len(gone)
+        dist.barrier()
+        link.may_take.set()
+        while len(link.bodies) < 8: time.sleep(0.01)
+        tell(held=held, bodies=link.bodies, right=all((room == i).all() for i, room in enumerate(rooms)))
+        until = time.monotonic() + 30
+        while len(gone) < 7 and time.monotonic() < until: time.sleep(0.01)
+        tell(gone=len(gone) >= 7)
+        dist.barrier()
+        """,
+    )
+    for mine in told:
+        assert mine == [{"held": 0, "bodies": list(range(8)), "right": True}, {"gone": True}]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_killed_rank_is_named_to_the_others_who_end_in_order(tmp_path: pathlib.Path, size: int) -> None:
+    started = process_groups.start(
+        tmp_path,
+        size,
+        """
+        import itertools
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        kept = []
+        try:
+            for batch in levada.Feed(({"x": np.full(100_000, i)} for i in itertools.count()), levada.Mesh(tp=size), group=job):
+                kept.append(batch)
+                if rank == size - 1 and len(kept) == 10:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        except levada.PeerLost as error:
+            tell(rank=error.rank, held=bool(all((batch["x"] == i).all() for i, batch in enumerate(kept))))
+        """,
+    )
+    began = time.monotonic()
+    outcomes = process_groups.finish(started, tmp_path)
+    for outcome in outcomes[:-1]:
+        assert outcome.status == 0, outcome.errors
+        assert outcome.told == [[{"rank": size - 1, "held": True}]]
+    assert outcomes[-1].status == -9 and time.monotonic() - began < 60
+
+
+def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        os.environ.update(RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        from levada import _groups
+        _groups._host = lambda: bytes([min(rank, 1)] * 16)  # two hosts
+        job = levada.join()
+        tell(engine=job.engine, host_of=job.host_of)
+        tell(same=levada.join() is job and levada.join(dist.group.WORLD) is job)
+        try:
+            levada.join(dist.new_group([0, 1, 2]), engine="shm")
+        except levada.Unsupported as error:
+            tell(text=str(error))
+        kept = [batch["x"] for batch in levada.Feed([{"x": np.arange(1000)}] * 6)]
+        tell(got=len(kept), feed=list(levada.Feed(range(6), readers="host")))
+        # and the interpreter ends with batches of the job alive
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"engine": "c10d", "host_of": [0, 1, 1]} and mine[1] == {"same": True}
+        assert "on 2 hosts" in str(mine[2]["text"])
+        assert mine[3] == {"got": 2, "feed": [rank, rank + 3]}
