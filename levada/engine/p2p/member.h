@@ -66,6 +66,7 @@ class Member final : public Receiver {
   /// What is known of it; asks for what has become of it since.
   Status status(Group& group, int rank);
   std::uint64_t memory_in_use() const { return memory_->taken(); }
+  std::uint64_t trim() { return memory_->trim() + arrivals_->trim(); }
 
   // Receiver
   Block room_for_body(int from, ByteView head) override;

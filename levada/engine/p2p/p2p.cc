@@ -90,6 +90,7 @@ class P2pEngine final : public Engine {
   }
   std::vector<Holder> holders(Channel& channel) override;
   std::uint64_t memory_in_use() override { return member_.memory_in_use(); }
+  std::uint64_t trim() override { return member_.trim(); }
 
  private:
   int wire_rank(int rank) const { return group_.ranks[static_cast<std::size_t>(rank)]; }

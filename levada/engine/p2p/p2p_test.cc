@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <cstring>
 #include <future>
 #include <random>
@@ -11,44 +10,21 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/conformance.h"
+#include "levada/engine/conformance_testing.h"
 #include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/in_process_wire_testing.h"
 
 namespace levada::p2p {
 namespace {
 
-struct Trial {
-  conformance::Case test;
-  int ranks;
-};
-
-std::vector<Trial> all_trials() {
-  std::vector<Trial> trials;
-  for (const auto& test : conformance::cases()) {
-    for (const int ranks : {1, 2, 3, 4, 8}) {
-      if (ranks >= test.least_ranks) trials.push_back({test, ranks});
-    }
-  }
-  return trials;
-}
-
-std::string name_of(const Trial& trial) {
-  std::string name(trial.test.name);
-  for (char& c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-  }
-  return name + "_" + std::to_string(trial.ranks);
-}
-
-class P2pConformance : public testing::TestWithParam<Trial> {};
+class P2pConformance : public testing::TestWithParam<conformance::Trial> {};
 
 TEST_P(P2pConformance, Holds) {
   EXPECT_EQ(test::run_ranks(GetParam().ranks, GetParam().test.run), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(, P2pConformance, testing::ValuesIn(all_trials()),
-                         [](const auto& trial) { return name_of(trial.param); });
+INSTANTIATE_TEST_SUITE_P(, P2pConformance, testing::ValuesIn(conformance::all_trials()),
+                         [](const auto& trial) { return conformance::name_of(trial.param); });
 
 Deadline limit() {
   return Deadline::after(std::chrono::seconds(20));

@@ -11,6 +11,7 @@ import datetime
 import importlib
 import queue
 import threading
+import time
 from typing import Any
 
 from levada import _levada
@@ -20,6 +21,8 @@ from levada._levada import Link, Membership
 _HEADS, _BODIES, _ENDS = 1, 2, 3  # tags
 _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out closes the connection."""
+_RETRIES, _PAUSE = 100, 0.05
+"""How often, and seconds apart, a receive from anybody is tried that fails."""
 _UNSETTLED = 32
 """Sent frames without a body that may lie about; their memory is small."""
 
@@ -74,18 +77,29 @@ class ProcessGroupWire:
     def _receive(self, link: Link) -> None:
         slot = self._torch.empty(_levada.MOST_HEAD, dtype=self._torch.uint8)
         head = slot.numpy()
+        failures = 0
         while not self._ends(link):
-            sender = -1
             try:
                 work = self._group.recv_anysource([slot], _HEADS)
                 work.wait(_FOREVER)
-                sender = work._source_rank()
-                room = link.room_for_body(sender, head)
-                if room is not None:
-                    self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
-                link.deliver(sender, head)
             except RuntimeError as error:
-                self._lose(link, [sender] if sender >= 0 else range(self.size), error)
+                # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
+                failures += 1
+                if failures == _RETRIES:
+                    self._lose(link, range(self.size), error)
+                time.sleep(_PAUSE)
+                continue
+            failures = 0
+            self._take(link, work._source_rank(), head)
+
+    def _take(self, link: Link, sender: int, head: Any) -> None:
+        try:
+            room = link.room_for_body(sender, head)
+            if room is not None:
+                self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
+            link.deliver(sender, head)
+        except RuntimeError as error:
+            self._lose(link, [sender], error)
 
     def _settle(self, link: Link) -> None:
         while not self._ends(link):

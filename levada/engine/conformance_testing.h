@@ -1,0 +1,38 @@
+// Which of the contract's cases run on how many ranks, as GoogleTest's parameters. Only for tests.
+#pragma once
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "levada/engine/conformance.h"
+
+namespace levada::conformance {
+
+/// A case at a number of ranks.
+struct Trial {
+  Case test;
+  int ranks;
+};
+
+/// Every case at 1, 2, 3, 4 and 8 ranks, but for those that take more.
+inline std::vector<Trial> all_trials() {
+  std::vector<Trial> trials;
+  for (const Case& test : cases()) {
+    for (const int ranks : {1, 2, 3, 4, 8}) {
+      if (ranks >= test.least_ranks) trials.push_back({test, ranks});
+    }
+  }
+  return trials;
+}
+
+/// Of letters, digits and underscores alone.
+inline std::string name_of(const Trial& trial) {
+  std::string name(trial.test.name);
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return name + "_" + std::to_string(trial.ranks);
+}
+
+}  // namespace levada::conformance
