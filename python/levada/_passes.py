@@ -25,6 +25,7 @@ class Beginning:
         self.first_sample = first_sample
         self._reader = reader
         self.make = None if reader is None else reader.make
+        self.where = None if reader is None else reader.where
 
     def stop(self) -> None:
         """Ends who makes items; what hangs is left to itself."""
@@ -32,7 +33,7 @@ class Beginning:
             self.source.stop()
         if self._reader is not None:
             self._reader.stop()
-        self._reader = self.make = None
+        self._reader = self.make = self.where = None
 
 
 def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
@@ -107,6 +108,7 @@ class FeedPass:
             timeout=feed.timeout,
             access=feed.access or "",
             make=self._begin.make,
+            where=self._begin.where,
             allow_pickle=feed.allow_pickle,
         )
 

@@ -33,6 +33,7 @@ class ProcessReader(BackgroundReader):
         self._child = _Child(source, state, allow_pickle)
         state_dict = self._child.state_dict if hasattr(source, "state_dict") else None
         super().__init__(Maker(self._child, state_dict, handoff, allow_pickle))
+        self.where = self._child.where
 
     def stop(self) -> None:
         self._child.stop()
@@ -77,6 +78,9 @@ class _Child:
     def state_dict(self) -> Any:
         """The loader's, after the batch taken last."""
         return _levada.read_cursor(self._pass.cursor, allow_pickle=self._allow_pickle)[2]
+
+    def where(self) -> str:
+        return f"process {self._process.pid}"
 
     def stop(self) -> None:
         """Ends the process, and waits for that. Any thread. Does nothing in a forked child, whose it is not."""

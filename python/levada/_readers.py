@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any, Protocol
 from levada._levada import Handoff
 
 READERS = ("background", "inline", "process")
+_FRAMES = 4  # as many as a line of the board holds
 
 
 class Told(Exception):
@@ -27,11 +30,13 @@ class Maker:
         self._state = state
         self._handoff = handoff
         self._allow_pickle = allow_pickle
+        self._thread = 0
 
     def make(self) -> bool:
         """Makes the item that is wanted, and blocks until one is; False after the last. What the iterator raises goes
         to all ranks; what is no Exception, such as KeyboardInterrupt, is raised here as well."""
         items = self._handoff.wanted()
+        self._thread = threading.get_ident()
         done = 0
         try:
             for done in range(items):
@@ -52,6 +57,18 @@ class Maker:
         return False
 
 
+    def where(self) -> str:
+        """The functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
+        frame = sys._current_frames().get(self._thread)
+        names: list[str] = []
+        place = ""
+        while frame is not None and frame.f_code is not Maker.make.__code__:
+            place = place or f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+            names.insert(0, frame.f_code.co_name)
+            frame = frame.f_back
+        return f"{' > '.join(names[-_FRAMES:])} ({place})" if names and frame is not None else "the interpreter"
+
+
 def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool) -> Maker:
     """Of iter() of `source`, which goes on at `state` unless that is None."""
     if source is None:
@@ -67,6 +84,9 @@ class Reader(Protocol):
     make: Callable[[], bool] | None
     """To be called on the thread that wants a batch; None where another one makes it."""
 
+    where: Callable[[], str]
+    """What it is in, for who waits for it."""
+
     def stop(self) -> None:
         """Ends it. Its Handoff has been stopped."""
 
@@ -76,6 +96,7 @@ class InlineReader:
 
     def __init__(self, maker: Maker) -> None:
         self.make: Callable[[], bool] | None = maker.make
+        self.where: Callable[[], str] = maker.where
 
     def stop(self) -> None:
         self.make = None
@@ -87,6 +108,7 @@ class BackgroundReader:
     make: Callable[[], bool] | None = None
 
     def __init__(self, maker: Maker) -> None:
+        self.where: Callable[[], str] = maker.where
         self._thread = threading.Thread(target=_make_all, args=(maker,), name="levada reader", daemon=True)
         self._thread.start()
 

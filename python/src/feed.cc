@@ -38,15 +38,19 @@ std::string_view cause_name(FeedEnd::Cause cause) {
 class Pass {
  public:
   /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
-  /// does.
+  /// does. `where`: says what that is stuck in; None where nobody knows.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-       FeedOptions options, nb::object make, TorchAccess torch, bool allow_pickle)
+       FeedOptions options, nb::object make, nb::object where, TorchAccess torch, bool allow_pickle)
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
+        where_(std::move(where)),
         torch_(torch),
         allow_pickle_(allow_pickle) {
     const auto engine = job.shared();
     options.poll = check_signals;
+    if (handoff_ && !where_.is_none()) {
+      handoff_->on_stalled([this, board = engine.get()] { tell_where(*board); });
+    }
     if (is_inline()) {
       options.ahead = false;
       handoff_->make_by([this] { make_item(); });
@@ -138,6 +142,23 @@ class Pass {
     }
   }
 
+  /// On the board, for who waits.
+  void tell_where(Engine& engine) {
+    std::string where;
+    {
+      const nb::gil_scoped_acquire gil;
+      try {
+        where = nb::cast<std::string>(where_());
+      } catch (const nb::python_error&) {
+        return;
+      }
+    }
+    const auto before = engine.status(engine.info().rank);
+    auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
+    status.since_ns = before.since_ns;
+    engine.post(status);
+  }
+
   std::optional<Batch> take() {
     auto& feed = open();
     std::optional<Batch> batch;
@@ -169,7 +190,7 @@ class Pass {
 
   pid_t process_ = ::getpid();
   std::shared_ptr<Handoff> handoff_;
-  nb::object make_;
+  nb::object make_, where_;
   std::exception_ptr interrupt_;
   TorchAccess torch_;
   bool allow_pickle_;
@@ -211,11 +232,11 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
-                            nb::object make, bool allow_pickle) {
+                            nb::object make, nb::object where, bool allow_pickle) {
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
   const auto torch = access == "read_only" ? TorchAccess::refuse : TorchAccess::copy;
-  return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make), torch,
-                                allow_pickle);
+  return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),
+                                std::move(where), torch, allow_pickle);
 }
 
 }  // namespace
@@ -236,7 +257,7 @@ void bind_feed(nb::module_& module) {
              nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
              nb::arg("depth") = 0, nb::arg("timeout") = 30.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
-             nb::arg("allow_pickle") = false, "Starts a pass. Collective.");
+             nb::arg("where") = nb::none(), nb::arg("allow_pickle") = false, "Starts a pass. Collective.");
 }
 
 }  // namespace levada::python

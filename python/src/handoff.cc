@@ -11,6 +11,7 @@
 namespace levada::python {
 namespace {
 
+constexpr Duration long_wait = std::chrono::milliseconds(500);
 constexpr std::uint32_t cursor_version = 1;
 constexpr std::string_view cursor_magic = "levada iterable";
 
@@ -112,18 +113,24 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
     changed_.notify_all();
   }
   while (!answer_) {
-    if (!stop_) {
-      changed_.wait(lock);
-    } else if (!stop_->expired()) {
-      changed_.wait_until(lock, stop_->at());
-    } else {
+    if (stop_ && stop_->expired()) {
       wanted_ = 0;
       return Abandoned{};
     }
+    wait_for_answer(lock);
   }
   auto given = std::move(*answer_);
   answer_.reset();
   return given;
+}
+
+void Handoff::wait_for_answer(std::unique_lock<std::mutex>& lock) {
+  const auto tell = Deadline::after(long_wait);
+  const auto until = stop_ ? std::min(stop_->at(), tell.at()) : tell.at();
+  if (changed_.wait_until(lock, until) != std::cv_status::timeout || !tell.expired() || !stalled_) return;
+  lock.unlock();
+  stalled_();
+  lock.lock();
 }
 
 std::optional<std::int64_t> Handoff::size() const {

@@ -43,6 +43,8 @@ class Handoff final : public Source {
 
   /// `make` is the making side, called on the reading thread when an item is wanted; to be set before the first read().
   void make_by(std::function<void()> make) { make_ = std::move(make); }
+  /// Calls `stalled` now and then, on the reading thread, while another thread takes long to make an item.
+  void on_stalled(std::function<void()> stalled) { stalled_ = std::move(stalled); }
 
   /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits is abandoned. Any
   /// thread. Does nothing in a forked child, where a thread that is not there may hold the lock.
@@ -64,6 +66,8 @@ class Handoff final : public Source {
   using Answer = std::variant<Tree, End, Failure, Abandoned>;
 
   Answer ask(std::int64_t items);
+  /// Until something has changed, `stop_` has come, or long enough.
+  void wait_for_answer(std::unique_lock<std::mutex>& lock);
   /// The item's rows; notes how many a last one lacks. Throws SourceError for another, or one that has too many.
   std::int64_t count_rows(const Tree& item);
   void answer(Answer answer);
@@ -80,7 +84,7 @@ class Handoff final : public Source {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t wanted_ = 0;
-  std::function<void()> make_;
+  std::function<void()> make_, stalled_;
   std::optional<Answer> answer_;
   bool ended_ = false;
   std::optional<Deadline> stop_;

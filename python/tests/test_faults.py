@@ -154,19 +154,23 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path) -> None:
     assert outcome.told == [[{"rank": 2}], [{"rank": 2}], []]
 
 
-def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(("reader", "place"), [("background", "__iter__ > fetch (script.py:"), ("process", "process ")])
+def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
+    tmp_path: pathlib.Path, reader: str, place: str
+) -> None:
     began = time.monotonic()
     outcome = ranks.run(
         tmp_path,
         2,
-        """
+        f"""
+        def fetch(): time.sleep(1000)
         class SlowLoader:
             def __iter__(self):
                 yield from range(4)
-                time.sleep(1000)
+                fetch()
         got = []
         try:
-            for number in levada.Feed(SlowLoader(), timeout=1.0):
+            for number in levada.Feed(SlowLoader(), timeout=1.5, reader={reader!r}):
                 got.append(number)
         except levada.Timeout as error:
             tell(steps=len(got), text=str(error))
@@ -176,7 +180,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(tmp_path: pa
     assert time.monotonic() - began < 20
     for (mine,) in outcome.told:
         assert mine["steps"] == 2
-        assert "step 2" in mine["text"] and "rank 0" in mine["text"] and "a batch of SlowLoader" in mine["text"]
+        assert "step 2" in mine["text"] and "rank 0" in mine["text"] and f"a batch of SlowLoader, in {place}" in mine["text"]
 
 
 def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
