@@ -113,7 +113,8 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
     changed_.notify_all();
   }
   while (!answer_) {
-    if (stop_ && stop_->expired()) {
+    const bool was_interrupted = make_ != nullptr;  // before it could say anything
+    if (was_interrupted || (stop_ && stop_->expired())) {
       wanted_ = 0;
       return Abandoned{};
     }
