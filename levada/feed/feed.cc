@@ -97,7 +97,7 @@ class Feed::Impl {
         follower_(wiring_.readers.size() > 1),
         own_(wiring_.audiences[static_cast<std::size_t>(wiring_.own_audience())]),
         inbox_(wiring_.engine, wiring_.data[static_cast<std::size_t>(wiring_.own_audience())], options.access,
-               depth_of(mesh, options)),
+               depth_of(mesh, options), options.writes),
         timeout_(options.timeout),
         poll_(options.poll),
         batch_(options.batch),

@@ -33,7 +33,8 @@ struct FeedOptions {
   bool ahead = true;
   Duration timeout = std::chrono::seconds(30);  ///< of one wait
   Access access = Access::read_only;
-  TraceLog* trace = nullptr;  ///< records what this rank does and waits for; outlives the feed
+  std::function<bool(const Tree&)> writes = {};  ///< with Access::private_: of which batches, as Inbox asks
+  TraceLog* trace = nullptr;                     ///< records what this rank does and waits for; outlives the feed
   /// Called again and again, on the caller's thread, while next() or close() wait; what it throws ends the wait, and
   /// the feed can go on with the next call. May be empty.
   std::function<void()> poll = {};

@@ -73,10 +73,16 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
   try {
     if (is_over(round)) return {};
     std::vector<UnitBatch> batches;
-    for (const Unit& unit : units_) {
+    for (Unit& unit : units_) {
       batches.push_back({BlockMemory(allocate), {}});
-      batches.back().tree = read_unit(unit, round, batches.back().memory);
+      UnitBatch& batch = batches.back();
+      auto tree = read_unit(unit, round, batch.memory);
       if (is_over(round)) return {};  // a source of unknown size has come to its end
+      batch.content = flatten(*tree, unit.schema);
+      unit.schema = batch.content.schema;
+      tree.reset();
+      // What the source has lent is its own again when it is asked for more.
+      if (&unit != &units_.back()) batch.content = batch.memory.take_in(std::move(batch.content));
     }
     std::vector<Outgoing> outgoing;
     for (std::size_t i = 0; i < units_.size(); ++i) {
@@ -144,10 +150,7 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
 void FeedRounds::pack(Unit& unit, std::int64_t round, UnitBatch read, const AllocateBlock& allocate,
                       std::vector<Outgoing>& outgoing) {
   const TraceScope scope(trace_, TraceThread::reader, TraceKind::pack, round);
-  const FlatTree batch = flatten(*read.tree, unit.schema);
-  unit.schema = batch.schema;
-  read.tree.reset();
-
+  const FlatTree& batch = read.content;
   const UnitPlan& plan = plan_of(unit, batch);
   const auto samples = samples_in(round);
   const Bytes envelope = make_envelope(round, samples, source_->cursor(begin_of(round) + samples));

@@ -53,7 +53,7 @@ class FeedRounds {
   /// One unit's batch, as it will be sent.
   struct UnitBatch {
     BlockMemory memory;
-    std::optional<Tree> tree;
+    FlatTree content;
   };
 
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }

@@ -33,10 +33,11 @@ class Source {
   /// Samples in all; empty as long as that has not shown. It has once read() has given fewer than were asked for.
   virtual std::optional<std::int64_t> size() const = 0;
 
-  /// Samples [first, first + count) as one batch, its tensors asked of `memory`; fewer only at the end, empty when none
-  /// is there. Along dim 0 of a tensor lie the samples. Calls come with rising `first`, but for one that asks for the
-  /// last sample again; a source without random access reads what lies between and drops it. Throws
-  /// SourceError, naming file and place; ReadAbandoned; whatever else it throws reaches every rank as a SourceError.
+  /// Samples [first, first + count) as one batch; fewer only at the end, empty when none is there. Its tensors are
+  /// asked of `memory`, or lent: then they stay as they are until the next read() and no longer. Along dim 0 of a
+  /// tensor lie the samples. Calls come with rising `first`, but for one that asks for the last sample again; a source
+  /// without random access reads what lies between and drops it. Throws SourceError, naming file and place;
+  /// ReadAbandoned; whatever else it throws reaches every rank as a SourceError.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
 
   /// Position before sample `next`, from which another run can go on: portable bytes.

@@ -9,8 +9,13 @@ constexpr std::size_t large_message = std::size_t{1} << 20;
 
 }  // namespace
 
-Inbox::Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep)
-    : engine_(std::move(engine)), channel_(std::move(channel)), access_(access), keep_(keep) {}
+Inbox::Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,
+             std::function<bool(const Tree&)> writes)
+    : engine_(std::move(engine)),
+      channel_(std::move(channel)),
+      access_(access),
+      keep_(keep),
+      writes_(std::move(writes)) {}
 
 std::shared_ptr<const void> Inbox::counted(std::shared_ptr<const void> hold) {
   held_->fetch_add(1, std::memory_order_relaxed);
@@ -21,24 +26,44 @@ std::shared_ptr<const void> Inbox::counted(std::shared_ptr<const void> hold) {
           }};
 }
 
+Access Inbox::access_to(const FlatTree& content) {
+  if (access_ != Access::private_ || !writes_) return access_;
+  if (asked_ != content.schema.fingerprint()) {
+    asked_ = content.schema.fingerprint();
+    written_ = writes_(unflatten(content));
+  }
+  return written_ ? Access::private_ : Access::read_only;
+}
+
 std::optional<Inbox::Arrival> Inbox::try_take() {
   auto lease = engine_->try_take(*channel_);
   if (!lease) return std::nullopt;
-  const bool over_keep = held_->load(std::memory_order_relaxed) >= keep_;
-  const bool copy_all = access_ == Access::copy || over_keep;
-  const bool copy_small = lease->bytes.size() > large_message;
+  const std::byte* const received = lease->bytes.data();
+  Message message = read_message(lease->bytes, nullptr, schemas_);
 
-  Message message = read_message(lease->bytes, counted(std::move(lease->hold)), schemas_);
+  const bool over_keep = held_->load(std::memory_order_relaxed) >= keep_;
+  const Access access = over_keep ? Access::copy : access_to(message.content);
+  const bool writable = access == Access::private_ && !engine_->make_private(*channel_, *lease).empty();
+  const bool copies = access == Access::copy || (access == Access::private_ && !writable);
+  const auto hold = counted(std::move(lease->hold));
+  // What is kept as a view: where it lies now, and what keeps it there.
+  const auto as_view = [&](const TensorView& tensor) {
+    const std::byte* const data = lease->bytes.data() + (tensor.data() - received);
+    return Tensor(TensorView(tensor.dtype(), tensor.shape(), tensor.strides(), data), hold, writable);
+  };
+  const std::size_t copied_size = lease->bytes.size() > large_message ? small_tensor : 0;
+
   Arrival arrival{.envelope = std::move(message.envelope), .copied = over_keep};
   const auto specs = message.content.schema.leaves();
   for (std::size_t i = 0; i < specs.size(); ++i) {
     auto* tensor = std::get_if<Tensor>(&message.content.leaves[i]);
     if (tensor == nullptr) continue;
-    arrival.tensor_bytes += tensor->view().byte_count();
+    const std::size_t bytes = tensor->view().byte_count();
+    arrival.tensor_bytes += bytes;
     if (specs[i].alias_of >= 0) {
       *tensor = std::get<Tensor>(message.content.leaves[static_cast<std::size_t>(specs[i].alias_of)]);
-    } else if (copy_all || (copy_small && tensor->view().byte_count() <= small_tensor)) {
-      *tensor = Tensor::copy_of(*tensor);
+    } else {
+      *tensor = copies || bytes <= copied_size ? Tensor::copy_of(*tensor) : as_view(*tensor);
     }
   }
   arrival.tree = unflatten(message.content);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -14,6 +15,7 @@ namespace levada {
 enum class Access : std::uint8_t {
   read_only,  ///< views of the sender's memory; nothing is copied
   copy,       ///< memory of its own
+  private_,   ///< to be written, unseen by others: a private view where the engine has one, else memory of its own
 };
 
 /// Takes messages of one channel and makes trees of them. One thread at a time; the trees live on their own.
@@ -21,7 +23,10 @@ class Inbox {
  public:
   /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller
   /// who holds on to them never stops the sender.
-  Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep);
+  /// `writes`, for Access::private_: whether trees of such a structure will be written; the others are read_only. It is
+  /// asked when the structure changes. Empty: all will.
+  Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,
+        std::function<bool(const Tree&)> writes = {});
 
   struct Arrival {
     Bytes envelope;
@@ -36,11 +41,15 @@ class Inbox {
 
  private:
   std::shared_ptr<const void> counted(std::shared_ptr<const void> hold);
+  Access access_to(const FlatTree& content);
 
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Channel> channel_;
   Access access_;
   int keep_;
+  std::function<bool(const Tree&)> writes_;
+  std::optional<std::uint64_t> asked_;  ///< the structure that `written_` is of
+  bool written_ = false;
   SchemaCache schemas_;
   std::shared_ptr<std::atomic<int>> held_ = std::make_shared<std::atomic<int>>(0);
 };

@@ -21,7 +21,8 @@ const Tensor* tensor_of(const FlatTree& batch, const Portion::Part& part) {
 }
 
 bool lies_in(const Tensor& tensor, const std::shared_ptr<Block>& block) {
-  return block && tensor.owner() == std::shared_ptr<const void>(block) && tensor.view().is_contiguous();
+  return block && tensor.owner() == std::shared_ptr<const void>(block) && tensor.view().is_contiguous() &&
+         static_cast<std::size_t>(tensor.view().data() - block->memory().data()) % leaf_alignment == 0;
 }
 
 /// Whether only the batch and its memory hold the block: nobody will look at it once it is sent and used again.
@@ -74,10 +75,42 @@ Packed complete(const FlatTree& batch, const Portion& portion, const Placing& pl
 
 }  // namespace
 
+std::size_t BlockMemory::block_bytes(std::size_t bytes) {
+  return message_prefix_bytes + bytes + slack;
+}
+
 void BlockMemory::reserve(std::size_t bytes) {
-  if (block_) return;
-  block_ = std::make_shared<Block>(allocate_(message_prefix_bytes + bytes + slack));
-  used_ = message_prefix_bytes;
+  if (!block_) adopt(std::make_shared<Block>(allocate_(block_bytes(bytes))), message_prefix_bytes);
+}
+
+void BlockMemory::adopt(std::shared_ptr<Block> block, std::size_t used) {
+  block_ = std::move(block);
+  used_ = used;
+}
+
+FlatTree BlockMemory::take_in(FlatTree batch) {
+  if (block_ && !held_by_batch_alone(batch, block_)) block_.reset();
+  const auto specs = batch.schema.leaves();
+  std::vector<std::size_t> outside;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto* tensor = std::get_if<Tensor>(&batch.leaves[i]);
+    if (tensor == nullptr || lies_in(*tensor, block_)) continue;
+    outside.push_back(i);
+    if (specs[i].alias_of < 0) bytes += align_up(tensor->view().byte_count(), leaf_alignment);
+  }
+  if (bytes > 0) reserve(bytes);
+  for (const std::size_t i : outside) {
+    auto& tensor = std::get<Tensor>(batch.leaves[i]);
+    if (specs[i].alias_of >= 0) {
+      tensor = std::get<Tensor>(batch.leaves[static_cast<std::size_t>(specs[i].alias_of)]);
+      continue;
+    }
+    Tensor copy = empty(tensor.dtype(), tensor.shape());
+    copy_elements(tensor, copy.mutable_bytes().data());
+    tensor = std::move(copy);
+  }
+  return batch;
 }
 
 Tensor BlockMemory::empty(DType dtype, const Shape& shape) {

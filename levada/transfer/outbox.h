@@ -18,9 +18,17 @@ using AllocateBlock = std::function<Block(std::size_t bytes)>;
 class BlockMemory final : public Memory {
  public:
   explicit BlockMemory(AllocateBlock allocate) : allocate_(std::move(allocate)) {}
+  /// A Block for tensors of `bytes` in all has this size, and the first of them lies at message_prefix_bytes.
+  static std::size_t block_bytes(std::size_t bytes);
 
   void reserve(std::size_t bytes) override;
   Tensor empty(DType dtype, const Shape& shape) override;
+
+  /// Goes on in `block`, of which `used` bytes are taken by tensors that another one has placed there.
+  void adopt(std::shared_ptr<Block> block, std::size_t used);
+  /// The batch with all its tensors in this memory: copies those that lie elsewhere, and all where others than the
+  /// batch hold the Block too.
+  FlatTree take_in(FlatTree batch);
 
   /// The Block so far, kept alive by the tensors in it; null if none was asked for.
   const std::shared_ptr<Block>& block() const { return block_; }

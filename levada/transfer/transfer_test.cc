@@ -148,6 +148,87 @@ TEST(Transfer, ASmallTensorThatIsKeptDoesNotHoldALargeMessage) {
   });
 }
 
+TEST(Transfer, WhatIsToBeWrittenIsItsTakersOwn) {
+  with_loop(
+      [](Loop& loop) {
+        BlockMemory memory = loop.memory();
+        const FlatTree batch = memory.take_in(flatten(numbers(1)));
+        auto arrival = loop.send(batch, whole(batch), &memory);
+        Tensor x = arrival.tree.tensor("x");
+        ASSERT_TRUE(x.is_writable());
+        x.mutable_as<std::int64_t>()[0] = 99;
+        EXPECT_EQ(std::get<Tensor>(batch.leaves[0]).as<std::int64_t>()[0], 1) << "the sender's stays as it was";
+      },
+      Access::private_);
+}
+
+TEST(Transfer, WhatNobodyWritesIsNotCopiedForIt) {
+  inproc::run_ranks(1, [](const std::shared_ptr<Engine>& engine) {
+    const auto channel = engine->open(0, {0}, 8);
+    int asked = 0;
+    Inbox inbox(engine, channel, Access::private_, 8, [&asked](const Tree& tree) {
+      ++asked;
+      return std::get<std::string>(tree.container().children[1].leaf()) == "written";
+    });
+    Outbox outbox(channel);
+    const auto send = [&](const Tree& tree) {
+      const FlatTree batch = flatten(tree);
+      Packed packed = outbox.pack(batch, whole(batch), {}, nullptr,
+                                  [&](std::size_t bytes) { return allocate(*engine, bytes, soon(), "test"); });
+      publish(*engine, *channel, std::move(packed.block), packed.bytes, soon(), "test");
+      return inbox.try_take()->tree.tensor("x").is_writable();
+    };
+    const Tensor x = Tensor::zeros(dtypes::int64, {4});
+    EXPECT_TRUE(send(Tree::dict({{"x", x}, {"name", Tree(std::string("written"))}})));
+    EXPECT_TRUE(send(Tree::dict({{"x", x}, {"name", Tree(std::string("alike"))}})));
+    EXPECT_EQ(asked, 1) << "once a structure";
+    EXPECT_FALSE(send(Tree::dict({{"x", x}, {"other", Tree(std::string("read"))}})));
+  });
+}
+
+TEST(Transfer, ABlockThatOthersBeganIsSentAsItLies) {
+  with_loop([](Loop& loop) {
+    auto block = std::make_shared<Block>(allocate(loop.engine(), BlockMemory::block_bytes(800), soon(), "test"));
+    std::byte* const at = block->memory().data() + message_prefix_bytes;
+    FlatTree batch = flatten(Tree::dict({{"x", Tensor(TensorView(dtypes::int64, {100}, at), block, true)}}));
+    std::ranges::fill(std::get<Tensor>(batch.leaves[0]).mutable_as<std::int64_t>(), 5);
+    BlockMemory memory = loop.memory();
+    memory.adopt(std::move(block), message_prefix_bytes + 800);
+    const auto before = copied_bytes();
+    batch = memory.take_in(std::move(batch));
+    const auto arrival = loop.send(batch, whole(batch), &memory);
+    EXPECT_EQ(copied_bytes(), before);
+    EXPECT_EQ(arrival.tree.tensor("x").as<std::int64_t>()[99], 5);
+  });
+}
+
+TEST(Transfer, TensorsThatBeginAnywhereInABlockArePutInOrder) {
+  with_loop([](Loop& loop) {
+    BlockMemory memory = loop.memory();
+    Tensor x = memory.empty(dtypes::uint8, {1000});
+    std::ranges::fill(x.mutable_bytes(), std::byte{3});
+    Tree tree = Tree::dict({{"part", x.slice(0, 7, 500)}});
+    x = {};
+    const FlatTree batch = flatten(tree);
+    tree = Tree();
+    EXPECT_EQ(loop.send(batch, whole(batch), &memory).tree.tensor("part").as<std::uint8_t>()[0], 3);
+  });
+}
+
+TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
+  with_loop([](Loop& loop) {
+    Tensor lent = Tensor::of<std::int64_t>({2}, {1, 2});
+    BlockMemory memory = loop.memory();
+    const FlatTree batch = memory.take_in(flatten(Tree::dict({{"a", lent}, {"b", lent}})));
+    lent.mutable_as<std::int64_t>()[0] = 9;
+    const auto before = copied_bytes();
+    const auto tree = loop.send(batch, whole(batch), &memory).tree;
+    EXPECT_EQ(copied_bytes(), before);
+    EXPECT_EQ(tree.tensor("a").as<std::int64_t>()[0], 1);
+    EXPECT_EQ(tree.tensor("a").view().data(), tree.tensor("b").view().data()) << "aliases stay one tensor";
+  });
+}
+
 TEST(Transfer, NonsenseIsACorruptMessage) {
   with_loop([](Loop& loop) {
     Block block = allocate(loop.engine(), 256, soon(), "test");

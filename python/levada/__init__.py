@@ -23,6 +23,7 @@ from levada._feed import Feed
 from levada._layouts import make_layout as layout
 from levada._job import join, rank, world_size
 from levada._levada import Digests, Layout, Membership, Mesh, pack, unpack
+from levada._memory import collate, empty
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,8 @@ __all__ = [
     "SourceError",
     "Timeout",
     "Unsupported",
+    "collate",
+    "empty",
     "join",
     "layout",
     "pack",

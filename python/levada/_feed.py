@@ -43,8 +43,9 @@ class Feed:
     tail: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
     repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
     depth: batches a rank may be behind its reader; 0: two more than pp. skip: steps to leave out of the next pass.
-    timeout: seconds of one wait. access: "read_only" gives numpy arrays that cannot be written and refuses torch,
-    "copy" gives every rank memory of its own; None: as "read_only", but torch tensors are copies.
+    timeout: seconds of one wait. access: "private" lets a rank write to its batch, unseen by the others, and copies only
+    where that is cheaper; "copy" gives every rank memory of its own; "read_only" gives numpy arrays that cannot be
+    written and refuses torch, which has no such tensors; None: "private" for torch, "read_only" for numpy.
 
     device: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
 

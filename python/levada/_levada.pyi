@@ -14,6 +14,9 @@ def unpack(message: bytes, *, allow_pickle: bool = False) -> Any:
     The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.
     """
 
+def copied_bytes() -> int:
+    """Bytes of payload that this process has copied so far."""
+
 class Digests:
     """A running digest of each tensor field of the batches added."""
 
@@ -127,6 +130,16 @@ class Membership:
     def host_of(self) -> list[int]:
         """Each rank's host, numbered from 0."""
 
+    def empty(self, shape: Sequence[int], dtype: str, torch: bool) -> Any:
+        """
+        A tensor, content unset, in the memory of the batch that this thread is making.
+        """
+
+    def begin_batch(self, bytes: int) -> None:
+        """
+        Begins a batch whose tensors have so many bytes in all, each rounded up to 64.
+        """
+
     def leave(self) -> None:
         """
         Leaves the job: the other ranks are not alarmed. What has been received stays.
@@ -180,8 +193,15 @@ class Handoff(Source):
         Blocks until an item is wanted: how many to go on; 0 when there is no more to do.
         """
 
-    def give(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None:
-        """The item. Raises TypeError, and gives nothing, for what cannot cross."""
+    def prepare(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None:
+        """
+        The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted().
+        """
+
+    def give(self) -> None:
+        """
+        Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.
+        """
 
     def end(self, more: int) -> None:
         """There are but `more` items after those given."""

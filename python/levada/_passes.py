@@ -11,6 +11,7 @@ from levada._errors import Error
 from levada._job import close_at_exit, join
 from levada._levada import Handoff, Membership, Pass, Source
 from levada._process import ProcessReader
+from levada._memory import make_batches_for
 from levada._readers import BackgroundReader, InlineReader, Reader, open_maker
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class FeedPass:
         close_at_exit(self)
 
     def _start(self, job: Membership, feed: Feed) -> Pass:
+        if isinstance(self._begin.source, Handoff):
+            make_batches_for(job)
         return _levada.start(
             job,
             feed.mesh,

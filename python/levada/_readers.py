@@ -43,7 +43,9 @@ class Maker:
                 item = next(self._iterator)
             if items > 0:
                 state = None if self._state is None else self._state()
-                self._handoff.give(item, state, allow_pickle=self._allow_pickle)
+                self._handoff.prepare(item, state, allow_pickle=self._allow_pickle)
+                del item, state  # what nobody holds any more need not be copied
+                self._handoff.give()
             return items > 0
         except StopIteration:
             self._handoff.end(done)

@@ -40,17 +40,18 @@ class Pass {
   /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
   /// does. `where`: says what that is stuck in; None where nobody knows.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-       FeedOptions options, nb::object make, nb::object where, TorchAccess torch, bool allow_pickle)
+       FeedOptions options, nb::object make, nb::object where, Shown shown, bool allow_pickle)
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
-        torch_(torch),
+        shown_(shown),
         allow_pickle_(allow_pickle) {
     const auto engine = job.shared();
     options.poll = check_signals;
     if (handoff_ && !where_.is_none()) {
       handoff_->on_stalled([this, board = engine.get()] { tell_where(*board); });
     }
+    if (handoff_) handoff_->set_memory(job.batch_memory());
     if (is_inline()) {
       options.ahead = false;
       handoff_->make_by([this] { make_item(); });
@@ -76,7 +77,7 @@ class Pass {
   nb::object next() {
     const auto batch = take();
     if (!batch) throw nb::stop_iteration();
-    return from_tree(batch->tree, allow_pickle_, torch_);
+    return from_tree(batch->tree, allow_pickle_, shown_);
   }
 
   bool drop_next() { return take().has_value(); }
@@ -192,7 +193,7 @@ class Pass {
   std::shared_ptr<Handoff> handoff_;
   nb::object make_, where_;
   std::exception_ptr interrupt_;
-  TorchAccess torch_;
+  Shown shown_;
   bool allow_pickle_;
   std::unique_ptr<Feed> feed_;
   std::int64_t step_ = 0;
@@ -224,8 +225,11 @@ FeedOptions options_of(std::int64_t batch, const std::string& divide, const std:
           .readers = Readers::parse(readers),
           .depth = depth,
           .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-          .access = choose<Access>(
-              "access", access, {{"read_only", Access::read_only}, {"copy", Access::copy}, {"", Access::read_only}})};
+          .access = choose<Access>("access", access,
+                                   {{"read_only", Access::read_only},
+                                    {"copy", Access::copy},
+                                    {"private", Access::private_},
+                                    {"", Access::private_}})};
 }
 
 std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
@@ -234,9 +238,13 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, bool allow_pickle) {
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
-  const auto torch = access == "read_only" ? TorchAccess::refuse : TorchAccess::copy;
+  // Where nothing is said, torch tensors alone are to be written: there are no others.
+  if (access.empty()) options.writes = has_torch;
+  const auto shown = access == "read_only" ? Shown::without_torch
+                     : access.empty()      ? Shown::read_only_arrays
+                                           : Shown::as_is;
   return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),
-                                std::move(where), torch, allow_pickle);
+                                std::move(where), shown, allow_pickle);
 }
 
 }  // namespace

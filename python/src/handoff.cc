@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <tuple>
+#include <utility>
 
 #include "levada/base/error.h"
+#include "levada/transfer/outbox.h"
 #include "levada/tree/schema.h"
 
 namespace levada::python {
@@ -14,30 +14,6 @@ namespace {
 constexpr Duration long_wait = std::chrono::milliseconds(500);
 constexpr std::uint32_t cursor_version = 1;
 constexpr std::string_view cursor_magic = "levada iterable";
-
-/// The batch in `memory`, so that its maker may use its own memory again. Aliases stay aliases.
-Tree in_memory(const Tree& batch, Memory& memory) {
-  auto flat = flatten(batch);
-  const auto specs = flat.schema.leaves();
-  const auto own = [&](std::size_t i) { return specs[i].kind == LeafKind::tensor && specs[i].alias_of < 0; };
-  std::size_t bytes = 0;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (own(i)) bytes += std::get<Tensor>(flat.leaves[i]).view().byte_count();
-  }
-  if (bytes > 0) memory.reserve(bytes);
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].kind != LeafKind::tensor) continue;
-    auto& tensor = std::get<Tensor>(flat.leaves[i]);
-    if (!own(i)) {
-      tensor = std::get<Tensor>(flat.leaves[static_cast<std::size_t>(specs[i].alias_of)]);
-      continue;
-    }
-    auto copy = memory.empty(tensor.dtype(), tensor.shape());
-    copy_elements(tensor, copy.mutable_bytes().data());
-    tensor = std::move(copy);
-  }
-  return unflatten(flat);
-}
 
 /// The extent along dim 0 of the first tensor that has one.
 std::int64_t rows_of(const Tree& item) {
@@ -70,13 +46,13 @@ void Handoff::answer(Answer answer) {
   changed_.notify_all();
 }
 
-void Handoff::give(Tree item, Bytes state) {
+void Handoff::give() {
   {
     const std::lock_guard lock(mutex_);
     given_ = position_;
-    state_ = std::move(state);
+    state_ = std::move(prepared_.state);
   }
-  answer(std::move(item));
+  answer(std::exchange(prepared_, {}));
 }
 
 void Handoff::end(std::int64_t more) {
@@ -152,22 +128,30 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   if (const auto* failure = std::get_if<Failure>(&given)) throw_error(failure->kind, failure->message);
   if (std::holds_alternative<Abandoned>(given)) throw ReadAbandoned();
   if (std::holds_alternative<End>(given)) return std::nullopt;
-  if (counts_rows_ && count_rows(std::get<Tree>(given)) == 0) return std::nullopt;
-  return in_memory(std::get<Tree>(given), memory);
+  auto& made = std::get<Item>(given);
+  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
+  if (made.place && blocks != nullptr) blocks->adopt(std::move(made.place->block), made.place->used);
+  made.place.reset();
+  if (!counts_rows_) return std::move(made.tree);
+  const auto rows = rows_of(made.tree);
+  if (rows != samples_) {
+    // To see whether it is the last takes asking for more, when what is lent has to be given back.
+    if (blocks != nullptr) made.tree = unflatten(blocks->take_in(flatten(std::exchange(made.tree, {}))));
+    expect_last(rows);
+  }
+  if (rows == 0) return std::nullopt;
+  return std::move(made.tree);
 }
 
-std::int64_t Handoff::count_rows(const Tree& item) {
-  const auto rows = rows_of(item);
-  if (rows == samples_) return rows;
+void Handoff::expect_last(std::int64_t rows) {
   const auto told = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
   if (rows > samples_) throw SourceError(told + "; give batches of batch x dp rows");
   const auto after = ask(1);
-  if (std::holds_alternative<Tree>(after)) throw SourceError(told + ", and is not the last: only that may have fewer");
+  if (std::holds_alternative<Item>(after)) throw SourceError(told + ", and is not the last: only that may have fewer");
   if (const auto* failure = std::get_if<Failure>(&after)) throw_error(failure->kind, failure->message);
   if (std::holds_alternative<Abandoned>(after)) throw ReadAbandoned();
   const std::lock_guard lock(mutex_);
   lacking_ = samples_ - rows;
-  return rows;
 }
 
 Bytes Handoff::cursor(std::int64_t next) const {

@@ -14,6 +14,7 @@
 #include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/sources/source.h"
+#include "python/src/batch_memory.h"
 
 namespace levada::python {
 
@@ -34,8 +35,15 @@ class Handoff final : public Source {
   /// The making side, one thread. Blocks until an item is wanted; how many the iterator has to go on, the last of which
   /// is the one wanted. 0: none ever.
   std::int64_t wanted();
-  /// The item; `state`: the iterator's own, after it.
-  void give(Tree item, Bytes state);
+  /// What an iterator yielded.
+  struct Item {
+    Tree tree;
+    std::optional<BatchMemory::Place> place;  ///< of tensors in a Block
+    Bytes state;                              ///< the iterator's own, after it
+  };
+  /// The item, which goes with give(). Its tensors may lie in memory that is used again once another item is wanted.
+  void prepare(Item item) { prepared_ = std::move(item); }
+  void give();
   /// There are but `more` after those given.
   void end(std::int64_t more);
   /// The iterator raised.
@@ -45,6 +53,11 @@ class Handoff final : public Source {
   void make_by(std::function<void()> make) { make_ = std::move(make); }
   /// Calls `stalled` now and then, on the reading thread, while another thread takes long to make an item.
   void on_stalled(std::function<void()> stalled) { stalled_ = std::move(stalled); }
+  /// Where the iterator's tensors may be made; to be set before the first read().
+  void set_memory(std::shared_ptr<BatchMemory> memory) { batch_memory_ = std::move(memory); }
+  const std::shared_ptr<BatchMemory>& batch_memory() const { return batch_memory_; }
+  /// What the reading thread no longer needs of Python's.
+  const std::shared_ptr<Spent>& spent() const { return spent_; }
 
   /// From `grace` on nothing is wanted any more: wanted() gives 0, and a read() that still waits is abandoned. Any
   /// thread. Does nothing in a forked child, where a thread that is not there may hold the lock.
@@ -63,13 +76,13 @@ class Handoff final : public Source {
   };
   struct End {};
   struct Abandoned {};
-  using Answer = std::variant<Tree, End, Failure, Abandoned>;
+  using Answer = std::variant<Item, End, Failure, Abandoned>;
 
   Answer ask(std::int64_t items);
   /// Until something has changed, `stop_` has come, or long enough.
   void wait_for_answer(std::unique_lock<std::mutex>& lock);
-  /// The item's rows; notes how many a last one lacks. Throws SourceError for another, or one that has too many.
-  std::int64_t count_rows(const Tree& item);
+  /// Makes sure that an item of so few rows is the last. Throws SourceError.
+  void expect_last(std::int64_t rows);
   void answer(Answer answer);
 
   const pid_t process_ = ::getpid();
@@ -79,7 +92,10 @@ class Handoff final : public Source {
   std::int64_t given_;        ///< items that there are, as far as is known
   std::int64_t lacking_ = 0;  ///< samples of the last one
   const std::string activity_;
-  Bytes state_;  ///< after the item given last
+  const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
+  std::shared_ptr<BatchMemory> batch_memory_;
+  Item prepared_;  ///< on the making side
+  Bytes state_;    ///< after the item given last
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -23,6 +23,7 @@
 #include "levada/launch/launch.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
+#include "python/src/tensors.h"
 #include "python/src/waiting.h"
 
 namespace nb = nanobind;
@@ -84,6 +85,15 @@ std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, doubl
   return told;
 }
 
+nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype, bool torch) {
+  Tensor tensor;
+  {
+    const nb::gil_scoped_release released;
+    tensor = job.batch_memory()->empty(DType::parse(dtype), Shape(shape));
+  }
+  return TensorLibraries().to_python(tensor, torch ? TensorKind::torch : TensorKind::array);
+}
+
 std::tuple<int, std::string> run_local(int size, const std::vector<std::string>& command) {
   const nb::gil_scoped_release released;
   const auto result = launch::run_local(size, {command.begin() + 1, command.end()},
@@ -115,6 +125,13 @@ void bind_launch(nb::module_& module) {
       .def_prop_ro(
           "host_of", [](const Membership& job) { return job.engine().info().host_of; },
           "Each rank's host, numbered from 0.")
+      .def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
+           nb::sig("def empty(self, shape: collections.abc.Sequence[int], dtype: str, torch: bool) -> typing.Any"),
+           "A tensor, content unset, in the memory of the batch that this thread is making.")
+      .def(
+          "begin_batch", [](const Membership& job, std::size_t bytes) { job.batch_memory()->begin(bytes); },
+          nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+          "Begins a batch whose tensors have so many bytes in all, each rounded up to 64.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");

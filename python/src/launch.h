@@ -7,13 +7,15 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/engine.h"
+#include "python/src/batch_memory.h"
 
 namespace levada::python {
 
 /// An engine that can be left, whoever still holds this, and that a forked child cannot use.
 class Membership {
  public:
-  explicit Membership(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+  explicit Membership(std::shared_ptr<Engine> engine)
+      : engine_(std::move(engine)), memory_(std::make_shared<BatchMemory>(engine_)) {}
 
   /// Throws Unsupported in a forked child and after leave().
   Engine& engine() const { return *shared(); }
@@ -26,12 +28,15 @@ class Membership {
     if (!engine_) throw Unsupported("this rank has left its job");
     return engine_;
   }
+  /// Where this process makes batches for feeds of this job. In any process, also after leave().
+  const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {
     if (::getpid() == process_) engine_.reset();
   }
 
  private:
   std::shared_ptr<Engine> engine_;
+  std::shared_ptr<BatchMemory> memory_;
   pid_t process_ = ::getpid();
 };
 

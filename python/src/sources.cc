@@ -28,11 +28,20 @@ ByteView view_of(const nb::bytes& bytes) {
   return as_bytes({bytes.c_str(), bytes.size()});
 }
 
-void give(Handoff& handoff, nb::handle batch, nb::handle state, bool allow_pickle) {
+void prepare(Handoff& handoff, nb::handle batch, nb::handle state, bool allow_pickle) {
   Bytes own = state.is_none() ? Bytes{} : encode_tree(to_tree(state, allow_pickle));
-  auto tree = to_tree(batch, allow_pickle);
-  const nb::gil_scoped_release released;
-  handoff.give(std::move(tree), std::move(own));
+  auto lent = lend(batch, allow_pickle, handoff.batch_memory().get(), handoff.spent());
+  handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(own)});
+}
+
+std::int64_t wanted(Handoff& handoff) {
+  std::int64_t items = 0;
+  {
+    const nb::gil_scoped_release released;
+    items = handoff.wanted();
+  }
+  handoff.spent()->clear();
+  return items;
 }
 
 /// The end of a traceback says most.
@@ -46,7 +55,7 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
   auto memory = std::make_shared<Bytes>(cursor.state);
   SchemaCache schemas;
   const auto state = unflatten(read_message(*memory, memory, schemas).content);
-  return {cursor.next, cursor.position, from_tree(state, allow_pickle, TorchAccess::copy)};
+  return {cursor.next, cursor.position, from_tree(state, allow_pickle, Shown::as_is)};
 }
 
 void warn(const std::string& warning) {
@@ -101,12 +110,13 @@ void bind_sources(nb::module_& module) {
   nb::class_<Handoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
       .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
            nb::arg("activity"), nb::arg("counts_rows"))
-      .def("wanted", &Handoff::wanted, nb::call_guard<nb::gil_scoped_release>(),
-           "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
-      .def("give", &give, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
+      .def("wanted", &wanted, "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
+      .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
            nb::arg("allow_pickle") = false,
-           nb::sig("def give(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None"),
-           "The item. Raises TypeError, and gives nothing, for what cannot cross.")
+           nb::sig("def prepare(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None"),
+           "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted().")
+      .def("give", &Handoff::give, nb::call_guard<nb::gil_scoped_release>(),
+           "Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.")
       .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
            "There are but `more` items after those given.")
       .def(

@@ -5,10 +5,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
 #include <unordered_map>
 
 #include "levada/base/bytes.h"
+#include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/cli/content.h"
 #include "levada/tree/codec.h"
@@ -87,6 +89,8 @@ std::string python_path(const std::string& path, const Container& container, std
 class ToTree {
  public:
   explicit ToTree(bool allow_pickle) : allow_pickle_(allow_pickle) {}
+  ToTree(bool allow_pickle, BatchMemory* memory, std::shared_ptr<Spent> spent)
+      : allow_pickle_(allow_pickle), memory_(memory), spent_(std::move(spent)) {}
 
   Tree root(nb::handle batch) {
     char mark = unmarked;
@@ -97,6 +101,8 @@ class ToTree {
     if (mark != unmarked) container.state = State{{{step_of(container, 0), mark}}, {}}.encode();
     return Tree(std::move(container));
   }
+  /// Of the tensors that lie in a Block.
+  std::optional<BatchMemory::Place> place() && { return std::move(place_); }
 
  private:
   Tree node(nb::handle value, const std::string& path, char& mark) {
@@ -112,9 +118,21 @@ class ToTree {
     TensorKind kind{};
     if (libraries_.is_tensor(value, kind)) {
       mark = static_cast<char>(kind);
-      return libraries_.from_python(value, kind, path);
+      return lent(libraries_.from_python(value, kind, path));
     }
     return object(value, path, mark);
+  }
+
+  Tensor lent(const Tensor& tensor) {
+    const auto& view = tensor.view();
+    if (memory_ != nullptr && view.byte_count() > 0) {
+      if (auto found = memory_->find(view.data())) {
+        Tensor placed(view, found->block);
+        if (!place_) place_ = std::move(found);
+        return placed;
+      }
+    }
+    return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
   }
 
   static Tree integer(nb::handle value, const std::string& path) {
@@ -186,6 +204,9 @@ class ToTree {
   }
 
   bool allow_pickle_;
+  BatchMemory* memory_ = nullptr;
+  std::shared_ptr<Spent> spent_;
+  std::optional<BatchMemory::Place> place_;
   int depth_ = 0;
   TensorLibraries libraries_;
   nb::object take_apart_ = classes().attr("take_apart");
@@ -193,7 +214,7 @@ class ToTree {
 
 class FromTree {
  public:
-  FromTree(bool allow_pickle, TorchAccess access) : allow_pickle_(allow_pickle), access_(access) {}
+  FromTree(bool allow_pickle, Shown shown) : allow_pickle_(allow_pickle), shown_(shown) {}
 
   nb::object root(const Tree& tree) {
     if (tree.is_leaf()) return leaf(tree.leaf(), unmarked);
@@ -273,15 +294,20 @@ class FromTree {
         return seen.object;
       }
     }
-    const bool copies = kind == TensorKind::torch && !tensor.is_writable();
-    if (copies && access_ == TorchAccess::refuse) {
+    const bool is_torch = kind == TensorKind::torch;
+    if (is_torch && shown_ == Shown::without_torch) {
       throw InvalidArgument(
           "access is read_only, but the batch holds torch tensors, which can always be written; "
-          "choose access=\"copy\" or none");
+          "choose access=\"private\", \"copy\" or none");
     }
-    auto object = libraries_.to_python(copies ? Tensor::copy_of(tensor) : tensor, kind);
+    auto object = libraries_.to_python(is_torch ? writable(tensor) : array(tensor), kind);
     known.push_back({tensor, kind, object});
     return object;
+  }
+
+  static Tensor writable(const Tensor& tensor) { return tensor.is_writable() ? tensor : Tensor::copy_of(tensor); }
+  Tensor array(const Tensor& tensor) const {
+    return shown_ == Shown::as_is ? tensor : Tensor(tensor.view(), tensor.owner());
   }
 
   struct Seen {
@@ -290,7 +316,7 @@ class FromTree {
     nb::object object;
   };
   bool allow_pickle_;
-  TorchAccess access_;
+  Shown shown_;
   TensorLibraries libraries_;
   std::unordered_map<const std::byte*, std::vector<Seen>> seen_;
 };
@@ -307,7 +333,7 @@ nb::object unpack(const nb::bytes& message, bool allow_pickle) {
       Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(view.size())}, view.data()));
   SchemaCache schemas;
   const auto read = read_message(memory.bytes(), memory.owner(), schemas);
-  return from_tree(unflatten(read.content), allow_pickle, TorchAccess::copy);
+  return from_tree(unflatten(read.content), allow_pickle, Shown::as_is);
 }
 
 /// Movable alone, which Python has to be told.
@@ -340,8 +366,23 @@ Tree to_tree(nb::handle batch, bool allow_pickle) {
   return ToTree(allow_pickle).root(batch);
 }
 
-nb::object from_tree(const Tree& tree, bool allow_pickle, TorchAccess access) {
-  return FromTree(allow_pickle, access).root(tree);
+Lent lend(nb::handle batch, bool allow_pickle, BatchMemory* memory, const std::shared_ptr<Spent>& spent) {
+  ToTree to(allow_pickle, memory, spent);
+  auto tree = to.root(batch);
+  return {std::move(tree), std::move(to).place()};
+}
+
+nb::object from_tree(const Tree& tree, bool allow_pickle, Shown shown) {
+  return FromTree(allow_pickle, shown).root(tree);
+}
+
+bool has_torch(const Tree& tree) {
+  if (tree.is_leaf()) return false;
+  const auto is_torch = [](const auto& mark) { return mark.second == static_cast<char>(TensorKind::torch); };
+  const Container& container = tree.container();
+  const auto marks = State::decode(container.state).marks;
+  return std::any_of(marks.begin(), marks.end(), is_torch) ||
+         std::any_of(container.children.begin(), container.children.end(), has_torch);
 }
 
 void bind_trees(nb::module_& module) {
@@ -352,6 +393,7 @@ void bind_trees(nb::module_& module) {
              nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
              "The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. "
              "Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.");
+  module.def("copied_bytes", &copied_bytes, "Bytes of payload that this process has copied so far.");
   nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
       .def(nb::init<>())
       .def(

@@ -3,7 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
+#include <optional>
+
 #include "levada/tree/tree.h"
+#include "python/src/batch_memory.h"
 
 namespace levada::python {
 
@@ -11,11 +15,27 @@ namespace levada::python {
 /// as in batch['meta'][2].fn, for what cannot cross. With the GIL.
 Tree to_tree(nanobind::handle batch, bool allow_pickle);
 
-/// How torch tensors, which can always be written, come out of memory that may not be.
-enum class TorchAccess { copy, refuse };
+/// A tree whose tensors are lent.
+struct Lent {
+  Tree tree;
+  std::optional<BatchMemory::Place> place;  ///< of those that lie in a Block of a BatchMemory
+};
+/// As to_tree(). Tensors in a Block of `memory`, which may be null, are held by that Block alone and not by Python's
+/// objects; what holds the others is put aside in `spent` when it ends.
+Lent lend(nanobind::handle batch, bool allow_pickle, BatchMemory* memory, const std::shared_ptr<Spent>& spent);
+
+/// How tensors come out. Torch has none but such as can be written: it gets copies of those that may not be.
+enum class Shown {
+  as_is,             ///< numpy arrays can be written where the tensor may be
+  read_only_arrays,  ///< numpy arrays cannot
+  without_torch,     ///< numpy arrays cannot, torch tensors are refused
+};
 
 /// What to_tree() was given. Tensors keep the memory of `tree` alive. Throws Unsupported where a class or a library is
 /// not imported here, InvalidArgument for a torch tensor that is refused. With the GIL.
-nanobind::object from_tree(const Tree& tree, bool allow_pickle, TorchAccess access);
+nanobind::object from_tree(const Tree& tree, bool allow_pickle, Shown shown);
+
+/// Whether from_tree() would make a torch tensor of one of its tensors.
+bool has_torch(const Tree& tree);
 
 }  // namespace levada::python

@@ -1,0 +1,153 @@
+"""Batches made where feeds send from, and batches that may be written."""
+
+from __future__ import annotations
+
+import pathlib
+
+import levada
+import numpy as np
+import pytest
+import ranks
+
+
+def test_outside_a_feed_empty_gives_ordinary_memory() -> None:
+    array = levada.empty((2, 3), np.int32)
+    array[:] = 7
+    assert type(array) is np.ndarray and array.shape == (2, 3) and array.dtype == np.int32
+    assert levada.empty(4).dtype == np.float64
+    with pytest.raises(levada.InvalidArgument, match=r"no tensor has the shape \(2, -1\)"):
+        levada.empty((2, -1))
+
+
+def test_without_torch_collate_stacks_numpy_arrays() -> None:
+    samples = [{"x": np.full(3, i), "n": i, "f": i / 2, "s": str(i), "t": (i, [i, np.float32(i)])} for i in range(4)]
+    batch = levada.collate(samples)
+    assert list(batch) == ["x", "n", "f", "s", "t"]
+    assert np.array_equal(batch["x"], [[i] * 3 for i in range(4)])
+    assert batch["n"].dtype == np.int64 and batch["f"].tolist() == [0.0, 0.5, 1.0, 1.5] and batch["s"] == list("0123")
+    assert batch["t"][0].tolist() == [0, 1, 2, 3] and batch["t"][1][1].dtype == np.float32
+    with pytest.raises(TypeError, match="samples hold a object"):
+        levada.collate([object()])
+    with pytest.raises(RuntimeError, match="different lengths"):
+        levada.collate([[1], [1, 2]])
+    with pytest.raises(levada.InvalidArgument, match="at least one sample"):
+        levada.collate([])
+
+
+COUNT_COPIES = """
+from levada import _levada
+def copied_by(batches, **options):
+    # MiB of payload that a pass of 12 steps copies in this process.
+    before = _levada.copied_bytes()
+    for step, batch in enumerate(levada.Feed(batches, mesh=levada.Mesh(tp=2), access="read_only", **options)):
+        assert (batch["a"] == step).all() and (batch["b"] == -step).all(), step
+    return (_levada.copied_bytes() - before) / 2**20
+"""
+
+
+def test_a_batch_made_by_empty_is_sent_as_it_lies(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        COUNT_COPIES
+        + """
+def made(step):
+    a, b = levada.empty(2**17), levada.empty((2, 2**16))
+    a[:], b[:] = step, -step
+    return {"a": a, "b": b}
+def made_elsewhere(step):
+    return {"a": np.full(2**17, float(step)), "b": np.full(2**17, -float(step))}
+def kept():
+    for step in range(12):
+        batch = made(step)
+        yield batch
+def reused():
+    batch = made(0)
+    for step in range(12):
+        batch["a"][:], batch["b"][:] = step, -step
+        yield batch
+for reader in ("background", "inline"):
+    tell(made=copied_by((made(step) for step in range(12)), reader=reader),
+         collated=copied_by((levada.collate([{"a": np.float64(s), "b": -s, "c": np.zeros(2**17)}] * 4)
+                                 for s in range(12)), reader=reader),
+         elsewhere=copied_by((made_elsewhere(step) for step in range(12)), reader=reader),
+         kept=copied_by(kept(), reader=reader), reused=copied_by(reused(), reader=reader))
+""",
+    )
+    for copied in told[0]:
+        assert copied["made"] < 2.1, "nothing is copied but a first batch, which shows how much memory one takes"
+        assert copied["collated"] < 0.1, "nothing is copied where that is known"
+        assert all(24 <= copied[name] < 24.1 for name in ("elsewhere", "kept", "reused")), "all is copied, once"
+
+
+def test_what_leaves_the_reader_is_copied_once_however_it_is_divided(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        from levada import _levada
+        def batches():
+            for step in range(6):
+                yield {"x": np.full((4, 2**16), step), "whole": np.full(2**15, step)}
+        feed, copied = levada.Feed(batches(), mesh=levada.Mesh(dp=2), divide="split", access="read_only",
+                                   layout={"x": "shard(dp,0)", "whole": []}), []
+        for step, batch in enumerate(feed):
+            assert batch["x"].shape == (2, 2**16) and (batch["x"] == step).all() and (batch["whole"] == step).all()
+            copied.append(_levada.copied_bytes())
+        tell(copied=(copied[5] - copied[2]) / 3 / 2**20)
+        """,
+    )
+    assert 2.5 <= told[0][0]["copied"] < 2.6
+
+
+def test_what_a_rank_writes_to_its_batch_is_its_own(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+        from levada import _levada
+        batches = [{"x": np.full(2**19, step), "y": np.full(2**19, step)} for step in range(12)]
+        before = _levada.copied_bytes()
+        for step, batch in enumerate(levada.Feed(batches, mesh=levada.Mesh(tp=3), access="private")):
+            assert (batch["x"] == step).all() and (batch["y"] == step).all(), "each batch comes as it was sent"
+            batch["x"][::2**17] += 100 + rank
+            assert batch["x"][0] == step + 100 + rank and batch["x"][1] == step
+        tell(copied=(_levada.copied_bytes() - before) / 2**20)
+        """,
+    )
+    assert told[0][0]["copied"] < 12 * 8.1, "the reader copies its loader's arrays and no more"
+    assert told[1][0]["copied"] < 0.1 and told[2][0]["copied"] < 0.1
+
+
+def test_leases_that_are_kept_do_not_mix_with_later_batches(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        batches = (np.full(2**17, step) for step in range(20))
+        kept = list(levada.Feed(batches, mesh=levada.Mesh(tp=2), access="private"))
+        for step, array in enumerate(kept):
+            array[rank] = -1
+        tell(right=all(array[rank] == -1 and (np.delete(array, rank) == step).all() for step, array in enumerate(kept)))
+        """,
+    )
+    assert [mine[0]["right"] for mine in told] == [True, True]
+
+
+def test_a_forked_child_makes_ordinary_memory(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        1,
+        """
+        def batches():
+            for step in range(3):
+                child = os.fork()
+                if child == 0:
+                    array = levada.empty(1000)
+                    array[:] = step
+                    os._exit(0 if (array == step).all() else 1)
+                yield os.waitpid(child, 0)[1]
+        tell(statuses=list(levada.Feed(batches())))
+        """,
+    )
+    assert told[0][0]["statuses"] == [0, 0, 0]

@@ -1,0 +1,108 @@
+"""Torch batches made where feeds send from, and written by who gets them. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+from typing import Any, NamedTuple
+
+import levada
+import numpy as np
+import pytest
+import ranks
+import torch
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def samples() -> list[Any]:
+    def sample(i: int) -> dict[str, Any]:
+        return {
+            "image": torch.full((2, 3), float(i)),
+            "half": torch.tensor(i, dtype=torch.bfloat16),
+            "array": np.full((2,), i, np.int16),
+            "scalar": np.float32(i),
+            "label": i,
+            "weight": i / 3,
+            "flag": i % 2 == 0,
+            "name": f"sample {i}",
+            "raw": bytes([i]),
+            "pair": Pair(torch.tensor(i), [i, torch.zeros(0)]),
+            "tuple": (i, str(i)),
+            "ordered": collections.OrderedDict(z=torch.tensor([i]), a=i),
+        }
+
+    return [sample(i) for i in range(5)]
+
+
+def same(one: Any, other: Any) -> bool:
+    assert type(one) is type(other), (one, other)
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(same(*each) for each in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def test_collate_makes_what_default_collate_makes() -> None:
+    assert same(levada.collate(samples()), torch.utils.data.default_collate(samples()))
+    assert levada.collate([torch.ones(2, requires_grad=True)] * 2).requires_grad
+    with pytest.raises(RuntimeError, match="equal size"):
+        levada.collate([torch.zeros(2), torch.zeros(3)])
+    with pytest.raises(TypeError, match="which no tensor has"):
+        levada.collate([np.array(["text"])])
+
+
+def test_empty_gives_torch_tensors_for_torch_dtypes() -> None:
+    tensor = levada.empty((2, 3), torch.bfloat16)
+    assert tensor.dtype == torch.bfloat16 and tensor.shape == (2, 3)
+
+
+def test_a_data_loader_that_collates_into_levadas_memory_copies_nothing_more(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        from levada import _levada
+        torch.set_num_threads(1)
+        class Numbers(torch.utils.data.Dataset):
+            def __len__(self): return 40
+            def __getitem__(self, i): return {"x": torch.full((2**16,), i), "b": torch.tensor(i, dtype=torch.bfloat16)}
+        for workers in (0, 1):
+            loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=workers,
+                                                 collate_fn=levada.collate)
+            first = None
+            for step, batch in enumerate(levada.Feed(loader, mesh=levada.Mesh(tp=2))):
+                expected = torch.arange(4 * step, 4 * step + 4)
+                assert batch["x"].shape == (4, 2**16) and (batch["x"] == expected[:, None]).all()
+                assert (batch["b"] == expected).all() and batch["b"].dtype == torch.bfloat16
+                batch["x"][0, rank] = -1  # unseen by the other rank
+                assert (batch["x"][0] != expected[0]).sum() == 1
+                first = first or (step == 2 and _levada.copied_bytes())
+            tell(copied=(_levada.copied_bytes() - first) / 2**20)
+        """,
+    )
+    reader, other = told
+    assert reader[0]["copied"] < 0.1 and other[0]["copied"] < 0.1, "made in place and seen through private views"
+    assert 14 <= reader[1]["copied"] < 15, "what a worker sends is copied once"
+
+
+def test_arrays_beside_tensors_stay_read_only(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        for access in (None, "private", "copy"):
+            for batch in levada.Feed([{"t": torch.ones(2**17), "a": np.ones(2**17)}] * 2, access=access):
+                batch["t"][0] = 2
+                tell(writeable=batch["a"].flags.writeable)
+        """,
+    )
+    assert [[each["writeable"] for each in mine] for mine in told] == [[False, True, True]] * 2
