@@ -2,88 +2,20 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "levada/base/bytes.h"
 #include "levada/plan/plan.h"
+#include "levada/plan/text.h"
 
 namespace levada {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// How many numbers from `first` on have the same distance to the next.
-std::size_t run_length(const std::vector<int>& ascending, std::size_t first) {
-  std::size_t last = first + 1;
-  while (last + 1 < ascending.size() &&
-         ascending[last + 1] - ascending[last] == ascending[first + 1] - ascending[first]) {
-    ++last;
-  }
-  return std::min(last + 1, ascending.size()) - first;
-}
-
-/// "0-7,16", "0-21/3" for every third; cut where it becomes long: "0-1,8-9,... (64 ranks)".
-std::string as_ranges(const std::vector<int>& ascending) {
-  constexpr std::size_t long_text = 32;
-  std::string text;
-  for (std::size_t i = 0; i < ascending.size();) {
-    if (text.size() >= long_text) return fmt::format("{},... ({} ranks)", text, ascending.size());
-    const std::size_t length = run_length(ascending, i);
-    const int step = length > 1 ? ascending[i + 1] - ascending[i] : 1;
-    const bool is_run = length >= (step == 1 ? 3 : 4);
-    text += fmt::format("{}{}", text.empty() ? "" : ",", ascending[i]);
-    if (is_run) text += fmt::format("-{}", ascending[i + length - 1]);
-    if (is_run && step > 1) text += fmt::format("/{}", step);
-    i += is_run ? length : 1;
-  }
-  return text;
-}
-
 std::string counted(std::size_t count, std::string_view singular, std::string_view plural) {
   return fmt::format("{} {}", count, count == 1 ? singular : plural);
 }
-
-/// Rows of cells, each column as wide as its widest.
-class Table {
- public:
-  static constexpr std::size_t columns = 8;
-  using Row = std::array<std::string, columns>;
-
-  explicit Table(Row head) { add(std::move(head)); }
-
-  void add(Row row) {
-    for (std::size_t i = 0; i < columns; ++i) widths_[i] = std::max(widths_[i], row[i].size());
-    rows_.push_back(std::move(row));
-  }
-
-  /// `right`: columns of numbers.
-  std::string to_string(const std::array<bool, columns>& right) const {
-    std::string text;
-    for (std::size_t row = 0; row < rows_.size(); ++row) {
-      std::string line;
-      for (std::size_t i = 0; i < columns; ++i) {
-        const char* separator = i == 0 ? "" : "  ";
-        line += right[i] ? fmt::format("{}{:>{}}", separator, rows_[row][i], widths_[i])
-                         : fmt::format("{}{:<{}}", separator, rows_[row][i], widths_[i]);
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      text += line + "\n";
-      if (row == 0) text += std::string(width(), '-') + "\n";
-    }
-    return text;
-  }
-
-  std::size_t width() const {
-    std::size_t width = 2 * (columns - 1);
-    for (const std::size_t column : widths_) width += column;
-    return width;
-  }
-
- private:
-  std::array<std::size_t, columns> widths_{};
-  std::vector<Row> rows_;
-};
 
 std::uint64_t bytes_if_whole(const Plan& plan) {
   std::uint64_t batch = 0;
@@ -142,17 +74,17 @@ Json edges_as_json(const Plan& plan) {
 }  // namespace
 
 std::string Plan::to_table() const {
-  Table table({"reader", "batch", "ranks", "field", "dtype", "part", "shape", "bytes"});
+  TextTable table({"reader", "batch", "ranks", "field", "dtype", "part", "shape", "bytes"});
   for (std::size_t i = 0; i < audiences.size(); ++i) {
     const Audience& audience = audiences[i];
     const auto parts = moves_of(static_cast<int>(i));
     const auto from = fmt::format("{}", audience.from), unit = fmt::format("{}", audience.unit);
-    if (parts.empty()) table.add({from, unit, as_ranges(audience.to), "(nothing)", "", "", "", "0 B"});
+    if (parts.empty()) table.add({from, unit, rank_ranges(audience.to), "(nothing)", "", "", "", "0 B"});
     for (const Move& move : parts) {
       const bool is_first = &move == parts.data();
       const Field& field = fields[static_cast<std::size_t>(move.field)];
       const bool whole = move.region.covers(field.shape);
-      table.add({is_first ? from : "", is_first ? unit : "", is_first ? as_ranges(audience.to) : "", field.path,
+      table.add({is_first ? from : "", is_first ? unit : "", is_first ? rank_ranges(audience.to) : "", field.path,
                  field.is_tensor() ? field.dtype.name() : "value", whole ? "whole" : move.region.to_string(),
                  field.is_tensor() ? move.region.shape().to_string() : "", format_bytes(move.bytes)});
     }

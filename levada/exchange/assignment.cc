@@ -1,0 +1,318 @@
+#include "levada/exchange/assignment.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <utility>
+
+namespace levada {
+namespace {
+
+using Loads = std::vector<std::uint64_t>;
+using Sources = std::vector<std::vector<int>>;
+
+std::size_t at(int rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+/// The most bytes first, then who has the fewest to choose from.
+std::vector<std::uint32_t> longest_first(const std::vector<SendChoice>& choices, const Sources& sources) {
+  std::vector<std::uint32_t> order(choices.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::ranges::stable_sort(order, [&](std::uint32_t a, std::uint32_t b) {
+    const SendChoice &x = choices[a], &y = choices[b];
+    if (x.bytes != y.bytes) return x.bytes > y.bytes;
+    if (x.sources != y.sources) {
+      const auto &p = sources[x.sources], &q = sources[y.sources];
+      return p.size() != q.size() ? p.size() < q.size() : x.sources < y.sources;
+    }
+    return x.order < y.order;
+  });
+  return order;
+}
+
+/// The least loaded rank of each list. Loads only grow meanwhile, so that an old entry is put back when it is met.
+class LeastLoaded {
+ public:
+  LeastLoaded(const Sources& sources, const Loads& loads) : loads_(loads), heaps_(sources.size()) {
+    for (std::size_t list = 0; list < sources.size(); ++list) {
+      for (const int rank : sources[list]) heaps_[list].emplace(loads[at(rank)], rank);
+    }
+  }
+  int take(std::uint32_t list) {
+    auto& heap = heaps_[list];
+    for (;;) {
+      const auto [load, rank] = heap.top();
+      if (load == loads_[at(rank)]) return rank;
+      heap.pop();
+      heap.emplace(loads_[at(rank)], rank);
+    }
+  }
+
+ private:
+  const Loads& loads_;
+  std::vector<
+      std::priority_queue<std::pair<std::uint64_t, int>, std::vector<std::pair<std::uint64_t, int>>, std::greater<>>>
+      heaps_;
+};
+
+/// What no assignment can be below: what is sent anyway, and the mean over ranks that share lists among themselves.
+std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources& sources, const Loads& anyway) {
+  std::vector<std::size_t> group(anyway.size());
+  std::iota(group.begin(), group.end(), std::size_t{0});
+  const auto root = [&](std::size_t rank) {
+    while (group[rank] != rank) rank = group[rank] = group[group[rank]];
+    return rank;
+  };
+  for (const auto& list : sources) {
+    for (const int rank : list) group[root(at(rank))] = root(at(list.front()));
+  }
+  std::vector<std::uint64_t> sums(anyway.size(), 0), counts(anyway.size(), 0);
+  std::uint64_t bound = 0;
+  for (std::size_t rank = 0; rank < anyway.size(); ++rank) {
+    sums[root(rank)] += anyway[rank];
+    ++counts[root(rank)];
+    bound = std::max(bound, anyway[rank]);
+  }
+  for (const SendChoice& choice : choices) {
+    sums[root(at(sources[choice.sources].front()))] += choice.bytes;
+    bound = std::max(bound, choice.bytes);
+  }
+  for (std::size_t rank = 0; rank < sums.size(); ++rank) {
+    if (counts[rank] != 0) bound = std::max(bound, (sums[rank] + counts[rank] - 1) / counts[rank]);
+  }
+  return bound;
+}
+
+/// Improves an assignment step by step. Choices of one rank and one list lie together, ascending by bytes.
+class LocalSearch {
+ public:
+  LocalSearch(const std::vector<SendChoice>& choices, const Sources& sources, std::vector<int>& senders, Loads& loads,
+              std::uint64_t steps)
+      : choices_(choices), sources_(sources), senders_(senders), loads_(loads), held_(loads.size()), steps_(steps) {
+    for (const std::uint32_t each : ascending()) held_[at(senders_[each])][choices_[each].sources].push_back(each);
+  }
+
+  void run(std::uint64_t bound) {
+    for (;;) {
+      const auto busiest = static_cast<int>(std::ranges::max_element(loads_) - loads_.begin());
+      const std::uint64_t most = loads_[at(busiest)];
+      // A thousandth above what is needed is not worth the time.
+      if (most <= bound + bound / 1000 || steps_ == 0) return;
+      spend(loads_.size());
+      if (!move(busiest) && !swap(busiest) && !chain(busiest)) return;
+    }
+  }
+
+ private:
+  using Held = std::vector<std::uint32_t>;
+
+  std::vector<std::uint32_t> ascending() const {
+    auto order = longest_first(choices_, sources_);
+    std::ranges::reverse(order);
+    return order;
+  }
+  std::uint64_t bytes(std::uint32_t choice) const { return choices_[choice].bytes; }
+  void spend(std::uint64_t steps) { steps_ -= std::min(steps_, steps); }
+
+  /// The first of those that has at least so many bytes.
+  Held::const_iterator at_least(const Held& held, std::uint64_t least) const {
+    return std::ranges::lower_bound(held, least, {}, [this](std::uint32_t each) { return bytes(each); });
+  }
+
+  void give(std::uint32_t choice, int to) {
+    const int from = senders_[choice];
+    Held& left = held_[at(from)][choices_[choice].sources];
+    left.erase(std::ranges::find(left, choice));
+    Held& right = held_[at(to)][choices_[choice].sources];
+    right.insert(at_least(right, bytes(choice)), choice);
+    loads_[at(from)] -= bytes(choice);
+    loads_[at(to)] += bytes(choice);
+    senders_[choice] = to;
+  }
+
+  /// The one move that brings the busiest rank and another nearest to each other.
+  bool move(int busiest) {
+    const std::uint64_t most = loads_[at(busiest)];
+    std::uint64_t best = most;
+    std::optional<std::pair<std::uint32_t, int>> chosen;
+    for (const auto& [list, held] : held_[at(busiest)]) {
+      for (const int to : sources_[list]) {
+        spend(8);
+        if (loads_[at(to)] >= most || held.empty()) continue;
+        const auto near = at_least(held, (most - loads_[at(to)]) / 2);
+        for (auto it = near == held.begin() ? near : near - 1; it != held.end() && it <= near; ++it) {
+          const std::uint64_t worse = std::max(most - bytes(*it), loads_[at(to)] + bytes(*it));
+          if (worse < best) {
+            best = worse;
+            chosen = {*it, to};
+          }
+        }
+      }
+    }
+    if (chosen) give(chosen->first, chosen->second);
+    return chosen.has_value();
+  }
+
+  /// The one exchange that does.
+  bool swap(int busiest) {
+    const std::uint64_t most = loads_[at(busiest)];
+    std::uint64_t best = most;
+    std::optional<std::pair<std::uint32_t, std::uint32_t>> chosen;
+    for (const auto& [list, held] : held_[at(busiest)]) {
+      for (const int to : sources_[list]) {
+        if (loads_[at(to)] >= most) continue;
+        for (const auto& [other_list, others] : held_[at(to)]) {
+          if (!std::ranges::binary_search(sources_[other_list], busiest)) continue;
+          spend(held.size() + 1);
+          for (const std::uint32_t mine : held) {
+            const std::uint64_t half = (most - loads_[at(to)]) / 2;
+            const auto near = at_least(others, bytes(mine) > half ? bytes(mine) - half : 0);
+            for (auto it = near == others.begin() ? near : near - 1; it != others.end() && it <= near; ++it) {
+              if (bytes(*it) >= bytes(mine)) continue;
+              const std::uint64_t gain = bytes(mine) - bytes(*it);
+              const std::uint64_t worse = std::max(most - gain, loads_[at(to)] + gain);
+              if (worse < best) {
+                best = worse;
+                chosen = {mine, *it};
+              }
+            }
+          }
+        }
+      }
+    }
+    if (!chosen) return false;
+    const int to = senders_[chosen->second];
+    give(chosen->first, to);
+    give(chosen->second, busiest);
+    return true;
+  }
+
+  /// A row of moves, each rank on the way passing on about what it gets, that ends where there is room. The rank that
+  /// is reached with the fewest bytes goes on first; none is passed through twice.
+  bool chain(int busiest) {
+    struct Reached {
+      std::uint64_t bytes = UINT64_MAX;
+      std::uint32_t choice = 0;
+      bool done = false;
+    };
+    const std::uint64_t most = loads_[at(busiest)];
+    std::vector<Reached> reached(loads_.size());
+    using Entry = std::pair<std::uint64_t, int>;
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> waiting;
+    reached[at(busiest)].bytes = 0;
+    waiting.emplace(0, busiest);
+    while (!waiting.empty()) {
+      const auto [arriving, rank] = waiting.top();
+      waiting.pop();
+      if (std::exchange(reached[at(rank)].done, true)) continue;
+      const bool first = rank == busiest;
+      if (!first && loads_[at(rank)] + arriving < most) {
+        for (int to = rank; to != busiest;) {
+          const std::uint32_t choice = reached[at(to)].choice;
+          const int from = senders_[choice];
+          give(choice, to);
+          to = from;
+        }
+        return true;
+      }
+      const std::uint64_t least = first ? 1 : loads_[at(rank)] + arriving - most + 1;
+      for (const auto& [list, held] : held_[at(rank)]) {
+        spend(sources_[list].size() + 1);
+        const auto smallest = at_least(held, least);
+        if (smallest == held.end()) continue;
+        for (const int to : sources_[list]) {
+          if (reached[at(to)].done || bytes(*smallest) >= reached[at(to)].bytes) continue;
+          reached[at(to)].bytes = bytes(*smallest);
+          reached[at(to)].choice = *smallest;
+          waiting.emplace(bytes(*smallest), to);
+        }
+      }
+    }
+    return false;
+  }
+
+  const std::vector<SendChoice>& choices_;
+  const Sources& sources_;
+  std::vector<int>& senders_;
+  Loads& loads_;
+  std::vector<std::map<std::uint32_t, Held>> held_;  ///< by rank, then by list
+  std::uint64_t steps_;
+};
+
+/// Depth first over all assignments that could be better than the best one known.
+class BranchAndBound {
+ public:
+  BranchAndBound(const std::vector<SendChoice>& choices, const Sources& sources, const Loads& anyway,
+                 std::vector<int>& best, std::uint64_t best_load, std::uint64_t bound, std::uint64_t steps)
+      : choices_(choices),
+        sources_(sources),
+        order_(longest_first(choices, sources)),
+        loads_(anyway),
+        now_(best),
+        best_(best),
+        best_load_(best_load),
+        bound_(bound),
+        steps_(steps) {}
+
+  void run() { descend(0); }
+
+ private:
+  void descend(std::size_t depth) {
+    if (steps_ == 0 || best_load_ <= bound_) return;
+    --steps_;
+    if (depth == order_.size()) {
+      best_ = now_;
+      best_load_ = std::ranges::max(loads_);
+      return;
+    }
+    const std::uint32_t choice = order_[depth];
+    auto ranks = sources_[choices_[choice].sources];
+    std::ranges::stable_sort(ranks, {}, [this](int rank) { return loads_[at(rank)]; });
+    for (const int rank : ranks) {
+      if (loads_[at(rank)] + choices_[choice].bytes >= best_load_) break;  // the others are fuller
+      loads_[at(rank)] += choices_[choice].bytes;
+      now_[choice] = rank;
+      descend(depth + 1);
+      loads_[at(rank)] -= choices_[choice].bytes;
+    }
+  }
+
+  const std::vector<SendChoice>& choices_;
+  const Sources& sources_;
+  std::vector<std::uint32_t> order_;
+  Loads loads_;
+  std::vector<int> now_;
+  std::vector<int>& best_;
+  std::uint64_t best_load_;
+  std::uint64_t bound_;
+  std::uint64_t steps_;
+};
+
+}  // namespace
+
+std::vector<int> assign_senders(const std::vector<SendChoice>& choices, const Sources& source_lists, Loads loads,
+                                const AssignmentLimits& limits) {
+  const Loads anyway = loads;
+  std::vector<int> senders(choices.size());
+  LeastLoaded least_loaded(source_lists, loads);
+  for (const std::uint32_t each : longest_first(choices, source_lists)) {
+    const int rank = least_loaded.take(choices[each].sources);
+    senders[each] = rank;
+    loads[at(rank)] += choices[each].bytes;
+  }
+  if (choices.empty()) return senders;
+  const std::uint64_t bound = lower_bound(choices, source_lists, anyway);
+  // Within a hundredth there is nothing to gain that would be seen.
+  if (std::ranges::max(loads) <= bound + bound / 100) return senders;
+  LocalSearch(choices, source_lists, senders, loads, limits.search_steps).run(bound);
+  const std::uint64_t most = std::ranges::max(loads);
+  if (choices.size() <= limits.exact_choices && most > bound) {
+    BranchAndBound(choices, source_lists, anyway, senders, most, bound, limits.exact_steps).run();
+  }
+  return senders;
+}
+
+}  // namespace levada

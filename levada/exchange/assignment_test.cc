@@ -1,0 +1,130 @@
+#include "levada/exchange/assignment.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+namespace levada {
+namespace {
+
+using Lists = std::vector<std::vector<int>>;
+using Loads = std::vector<std::uint64_t>;
+
+Loads loads_of(const std::vector<SendChoice>& choices, const std::vector<int>& senders, Loads loads) {
+  for (std::size_t i = 0; i < choices.size(); ++i) loads[static_cast<std::size_t>(senders[i])] += choices[i].bytes;
+  return loads;
+}
+
+/// The least load of the busiest rank, by trying everything.
+std::uint64_t optimum(const std::vector<SendChoice>& choices, const Lists& lists, Loads& loads, std::size_t next) {
+  if (next == choices.size()) return std::ranges::max(loads);
+  std::uint64_t best = UINT64_MAX;
+  for (const int rank : lists[choices[next].sources]) {
+    loads[static_cast<std::size_t>(rank)] += choices[next].bytes;
+    best = std::min(best, optimum(choices, lists, loads, next + 1));
+    loads[static_cast<std::size_t>(rank)] -= choices[next].bytes;
+  }
+  return best;
+}
+
+struct Instance {
+  std::vector<SendChoice> choices;
+  Lists lists;
+  Loads loads;
+};
+
+Instance random_instance(std::mt19937& random, std::size_t most_choices) {
+  Instance instance;
+  const std::size_t ranks = 2 + random() % 4;
+  instance.loads.resize(ranks);
+  for (auto& load : instance.loads) load = random() % 3 == 0 ? random() % 40 : 0;
+  std::set<std::vector<int>> lists;
+  for (std::size_t list = 1 + random() % 5; list > 0; --list) {
+    std::set<int> members;
+    while (members.size() < std::min<std::size_t>(ranks, 2 + random() % 2))
+      members.insert(static_cast<int>(random() % ranks));
+    lists.emplace(members.begin(), members.end());
+  }
+  instance.lists.assign(lists.begin(), lists.end());
+  for (std::size_t i = random() % (most_choices + 1); i > 0; --i) {
+    const std::uint64_t bytes = random() % 4 == 0 ? 10 : random() % 60;
+    instance.choices.push_back({bytes, static_cast<std::uint32_t>(random() % instance.lists.size()), random()});
+  }
+  return instance;
+}
+
+void expect_allowed(const Instance& instance, const std::vector<int>& senders) {
+  for (std::size_t i = 0; i < senders.size(); ++i) {
+    EXPECT_TRUE(std::ranges::binary_search(instance.lists[instance.choices[i].sources], senders[i]));
+  }
+}
+
+TEST(Assignment, OfFewChoicesIsTheBest) {
+  std::mt19937 random(21);
+  for (int round = 0; round < 600; ++round) {
+    Instance instance = random_instance(random, 9);
+    const auto senders = assign_senders(instance.choices, instance.lists, instance.loads);
+    expect_allowed(instance, senders);
+    const auto best = optimum(instance.choices, instance.lists, instance.loads, 0);
+    // A hundredth above what is known to be needed is left alone.
+    EXPECT_LE(std::ranges::max(loads_of(instance.choices, senders, instance.loads)), best + best / 100);
+  }
+}
+
+TEST(Assignment, IsNearTheBestWithoutTryingAll) {
+  std::mt19937 random(22);
+  for (int round = 0; round < 600; ++round) {
+    Instance instance = random_instance(random, 9);
+    const auto senders = assign_senders(instance.choices, instance.lists, instance.loads, {.exact_choices = 0});
+    expect_allowed(instance, senders);
+    const auto best = static_cast<double>(optimum(instance.choices, instance.lists, instance.loads, 0));
+    // Among nine choices a single one is a large part of the whole.
+    EXPECT_LE(static_cast<double>(std::ranges::max(loads_of(instance.choices, senders, instance.loads))), best * 1.25);
+  }
+}
+
+/// Rank r can send what lists {r, r+1} offer; all of it is offered by the first, so relief must go from rank to rank.
+TEST(Assignment, RelievesTheBusiestThroughChains) {
+  constexpr int ranks = 12;
+  Lists lists;
+  for (int rank = 0; rank + 1 < ranks; ++rank) lists.push_back({rank, rank + 1});
+  std::vector<SendChoice> choices;
+  std::mt19937 random(23);
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < 1200; ++i) {
+    // The first lists have the most.
+    const auto list = static_cast<std::uint32_t>(std::min({random() % lists.size(), random() % lists.size()}));
+    choices.push_back({1 + random() % 100, list, i});
+    sum += choices.back().bytes;
+  }
+  const auto senders = assign_senders(choices, lists, Loads(ranks, 0));
+  const auto most = std::ranges::max(loads_of(choices, senders, Loads(ranks, 0)));
+  // Whoever can take part in the first k lists are k + 1 ranks: no assignment is below the mean over those.
+  std::uint64_t bound = 0, first = 0;
+  for (std::size_t k = 0; k < lists.size(); ++k) {
+    for (const SendChoice& choice : choices) first += choice.sources == k ? choice.bytes : 0;
+    bound = std::max(bound, first / (k + 2));
+  }
+  EXPECT_GE(bound, sum / ranks);
+  EXPECT_LE(most, bound + bound / 10);
+}
+
+TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {
+  std::mt19937 random(24);
+  for (int round = 0; round < 200; ++round) {
+    Instance instance = random_instance(random, 40);
+    const auto senders = assign_senders(instance.choices, instance.lists, instance.loads);
+    std::vector<std::size_t> order(senders.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::ranges::shuffle(order, random);
+    Instance shuffled = instance;
+    for (std::size_t i = 0; i < order.size(); ++i) shuffled.choices[i] = instance.choices[order[i]];
+    const auto again = assign_senders(shuffled.choices, shuffled.lists, shuffled.loads);
+    for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(again[i], senders[order[i]]);
+  }
+}
+
+}  // namespace
+}  // namespace levada

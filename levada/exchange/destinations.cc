@@ -1,0 +1,72 @@
+#include "levada/exchange/destinations.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+void check_model(const ModelRanks& model) {
+  if (model.ranks.size() == static_cast<std::size_t>(model.mesh.size())) return;
+  throw InvalidArgument(fmt::format("mesh {} has {} ranks, but {} were given", model.mesh.to_string(),
+                                    model.mesh.size(), model.ranks.size()));
+}
+
+bool is_head(const Mesh& mesh, int rank) {
+  for (const Axis& axis : mesh.axes()) {
+    if (axis.name == "dp") continue;
+    if (mesh.coordinate(rank, axis.name) != (axis.name == "pp" ? axis.size - 1 : 0)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ModelRanks ModelRanks::from(Mesh mesh, int first) {
+  ModelRanks model{std::move(mesh), {}};
+  model.ranks.resize(static_cast<std::size_t>(model.mesh.size()));
+  std::iota(model.ranks.begin(), model.ranks.end(), first);
+  return model;
+}
+
+std::vector<int> data_heads(const ModelRanks& model) {
+  check_model(model);
+  std::vector<int> heads(static_cast<std::size_t>(model.mesh.axis_size("dp")));
+  for (int rank = 0; rank < model.mesh.size(); ++rank) {
+    if (!is_head(model.mesh, rank)) continue;
+    heads[static_cast<std::size_t>(model.mesh.coordinate(rank, "dp"))] = model.ranks[static_cast<std::size_t>(rank)];
+  }
+  return heads;
+}
+
+std::vector<Destination> destinations_of(const ModelRanks& model, std::vector<std::vector<std::string>> ids,
+                                         CutAlongCp cut) {
+  check_model(model);
+  const Mesh& mesh = model.mesh;
+  const auto groups = static_cast<std::size_t>(mesh.axis_size("dp"));
+  if (ids.size() != groups) {
+    throw InvalidArgument(fmt::format("{} lists of ids were given for the {} coordinates along dp of mesh {}",
+                                      ids.size(), groups, mesh.to_string()));
+  }
+  const int parts = cut == CutAlongCp::whole ? 1 : mesh.axis_size("cp");
+  if (parts > UINT16_MAX) throw InvalidArgument(fmt::format("sequences cannot be cut into {} parts", parts));
+  std::vector<Destination> destinations(groups * static_cast<std::size_t>(parts));
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const int part = parts == 1 ? 0 : mesh.coordinate(rank, "cp");
+    auto& destination = destinations[static_cast<std::size_t>(mesh.coordinate(rank, "dp") * parts + part)];
+    destination.ranks.push_back(model.ranks[static_cast<std::size_t>(rank)]);
+    destination.part = {static_cast<std::uint16_t>(part), static_cast<std::uint16_t>(parts),
+                        parts > 1 && cut == CutAlongCp::zigzag};
+  }
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    const std::size_t group = i / static_cast<std::size_t>(parts);
+    const bool last = (i + 1) % static_cast<std::size_t>(parts) == 0;
+    destinations[i].ids = last ? std::move(ids[group]) : ids[group];
+  }
+  return destinations;
+}
+
+}  // namespace levada

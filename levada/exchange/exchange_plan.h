@@ -1,0 +1,121 @@
+// What has to move so that samples are where they are wanted: a value that says who sends what to whom, the same on
+// every rank.
+//
+// It is levada/plan's idea, source layout x target layout -> moves, in the form that samples need. A Plan's moves are
+// regions of the fields of one batch that every audience shares, planned again and again for one structure; here each
+// of a million samples has its own size and holders, and is moved once. So a multicast stands where an Audience does, a
+// row of (sample, key, part) where Moves do, all in flat lists of eight bytes an item; texts are made as Plan makes
+// its.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "levada/exchange/ownership.h"
+
+namespace levada {
+
+/// One key of one sample, whole or a part of it.
+struct ExchangeItem {
+  std::uint32_t sample = 0;  ///< in the plan's samples()
+  std::uint16_t key = 0;     ///< in the plan's samples().keys()
+  std::uint16_t part = 0;    ///< in the plan's parts(); 0 is whole
+  bool operator==(const ExchangeItem&) const = default;
+};
+
+/// Items that one rank sends to a set of ranks. On the way their bytes follow each other without a gap, in this order,
+/// cut into messages of the plan's chunk_bytes() wherever that falls; the last one is shorter.
+struct Multicast {
+  int from = 0;
+  std::span<const int> to = {};              ///< ascending; never `from`
+  std::span<const ExchangeItem> items = {};  ///< ascending by id, then key
+  std::uint64_t bytes = 0;
+  std::uint64_t messages = 0;  ///< 0 where all items are empty, for which nothing has to be sent
+};
+
+class ExchangePlan {
+ public:
+  struct Load {
+    int rank = -1;
+    std::uint64_t bytes = 0;
+  };
+  struct Edge {
+    int from = 0;
+    int to = 0;
+    std::uint64_t bytes = 0;
+    bool operator==(const Edge&) const = default;
+  };
+
+  /// What the planner fills in. `items` of a multicast follow those of the one before.
+  struct Row {
+    int from = 0;
+    std::uint32_t to = 0;   ///< a list of receivers
+    std::uint64_t end = 0;  ///< of its items
+    std::uint64_t bytes = 0;
+  };
+  struct Content {
+    Ownership samples;
+    std::vector<SequencePart> parts{{}};
+    std::vector<std::vector<int>> receivers;
+    std::vector<Row> rows;
+    std::vector<ExchangeItem> items;
+    std::uint64_t chunk_bytes = 1;
+    std::uint64_t lower_bound_bytes = 0;
+
+    std::uint64_t bytes(const ExchangeItem& item) const;
+  };
+  ExchangePlan() = default;
+  explicit ExchangePlan(Content content) : content_(std::move(content)) {}
+
+  /// Ordered by sender, then by receivers; at most one a sender and set of receivers. Spans live as long as the plan.
+  std::size_t size() const { return content_.rows.size(); }
+  Multicast operator[](std::size_t multicast) const;
+
+  /// The table that the plan was made from: ids, keys, lengths, values and holders of what it moves, perhaps of more.
+  const Ownership& samples() const { return content_.samples; }
+  std::span<const SequencePart> parts() const { return content_.parts; }
+  std::uint64_t bytes(const ExchangeItem& item) const { return content_.bytes(item); }
+  /// Lengths of an item's sequences as they arrive.
+  std::vector<std::int64_t> lengths(const ExchangeItem& item) const;
+  std::uint64_t chunk_bytes() const { return content_.chunk_bytes; }
+
+  /// Bytes that leave their senders, each multicast counted once.
+  std::uint64_t moved_bytes() const;
+  /// What no plan can be below: of each item that some ranks want and lack, its bytes once.
+  std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
+  /// Bytes that arrive, counted at each rank.
+  std::uint64_t delivered_bytes() const;
+  std::uint64_t messages() const;
+  /// The rank that sends most, the lowest of those; rank -1 where nothing moves.
+  Load busiest() const;
+  /// What arrives at each rank from each other, ascending.
+  std::vector<Edge> edges() const;
+  /// Ranks that send or receive, ascending.
+  std::vector<int> ranks() const;
+
+  /// For people: one row a multicast, then the sums.
+  std::string to_table() const;
+  /// One JSON object: multicasts [{from, to, samples, keys, parts, bytes, messages, ids}] (ids as far as `with_ids`
+  /// says), moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, busiest {rank, bytes}, edges
+  /// [{from, to, bytes}].
+  std::string to_json(bool with_ids = false) const;
+
+  /// Bytes that travel, so that who plans need not be a rank. decode() reads bytes that may lie and throws
+  /// CorruptMessage: what it gives can be carried out, by senders that hold what they are to send.
+  Bytes encode() const;
+  static ExchangePlan decode(ByteView bytes);
+  /// XXH3-64 of what is to move and how: equal for equal plans, in whatever order their samples came in.
+  std::uint64_t fingerprint() const;
+  /// As it moves, whatever else samples() knows.
+  bool operator==(const ExchangePlan& other) const;
+
+ private:
+  /// Everything about a multicast that is the same however samples are numbered.
+  Bytes canonical(std::size_t multicast) const;
+
+  Content content_;
+};
+
+}  // namespace levada

@@ -1,0 +1,123 @@
+// A plan as bytes: header, the samples it moves, parts, lists of receivers, then multicasts with their items.
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+#include "levada/exchange/exchange_plan.h"
+
+namespace levada {
+namespace {
+
+constexpr std::uint32_t magic = 0x5058564c;  // "LVXP"
+constexpr std::uint32_t version = 1;
+
+SequencePart get_part(ByteReader& reader) {
+  SequencePart part{reader.get<std::uint16_t>(), reader.get<std::uint16_t>()};
+  const auto zigzag = reader.get<std::uint8_t>();
+  part.zigzag = zigzag == 1;
+  if (zigzag > 1 || part.index >= part.count || (part.is_whole() && part.zigzag)) reader.fail("a part that cannot be");
+  return part;
+}
+
+std::vector<int> get_receivers(ByteReader& reader) {
+  std::vector<int> ranks(reader.get_count(4));
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    ranks[i] = reader.get<std::int32_t>();
+    if (ranks[i] < 0 || (i > 0 && ranks[i - 1] >= ranks[i])) reader.fail("receivers that are not ascending");
+  }
+  if (ranks.empty()) reader.fail("no receivers");
+  return ranks;
+}
+
+ExchangeItem get_item(ByteReader& reader, const ExchangePlan::Content& content, int from) {
+  const ExchangeItem item{reader.get<std::uint32_t>(), reader.get<std::uint16_t>(), reader.get<std::uint16_t>()};
+  const bool known = item.sample < content.samples.size() && item.key < content.samples.keys().size() &&
+                     item.part < content.parts.size();
+  if (!known) reader.fail("an item that was not listed");
+  for (const Holder& holder : content.samples.holders(item.sample, item.key)) {
+    if (holder.rank == from && holder.part.is_whole()) return item;
+  }
+  reader.fail(fmt::format("rank {} is to send what it does not hold", from));
+}
+
+}  // namespace
+
+Bytes ExchangePlan::encode() const {
+  std::vector<std::size_t> chosen;
+  std::vector<std::uint32_t> numbers(content_.samples.size(), UINT32_MAX);
+  for (const ExchangeItem& item : content_.items) {
+    if (numbers[item.sample] != UINT32_MAX) continue;
+    numbers[item.sample] = static_cast<std::uint32_t>(chosen.size());
+    chosen.push_back(item.sample);
+  }
+  ByteWriter writer;
+  writer.put(magic);
+  writer.put(version);
+  writer.put(content_.chunk_bytes);
+  writer.put(content_.lower_bound_bytes);
+  writer.put_sized(content_.samples.select(chosen).encode());
+  writer.put(static_cast<std::uint32_t>(content_.parts.size()));
+  for (const SequencePart& part : content_.parts) {
+    writer.put(part.index);
+    writer.put(part.count);
+    writer.put(static_cast<std::uint8_t>(part.zigzag));
+  }
+  writer.put(static_cast<std::uint32_t>(content_.receivers.size()));
+  for (const auto& list : content_.receivers) {
+    writer.put(static_cast<std::uint32_t>(list.size()));
+    for (const int rank : list) writer.put(std::int32_t{rank});
+  }
+  writer.put(static_cast<std::uint32_t>(size()));
+  for (std::size_t i = 0; i < size(); ++i) {
+    writer.put(std::int32_t{content_.rows[i].from});
+    writer.put(content_.rows[i].to);
+    const auto items = (*this)[i].items;
+    writer.put(static_cast<std::uint32_t>(items.size()));
+    for (const ExchangeItem& item : items) {
+      writer.put(numbers[item.sample]);
+      writer.put(item.key);
+      writer.put(item.part);
+    }
+  }
+  return std::move(writer).take();
+}
+
+ExchangePlan ExchangePlan::decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  if (reader.get<std::uint32_t>() != magic) reader.fail("these bytes are no exchange plan");
+  if (reader.get<std::uint32_t>() != version) reader.fail("an exchange plan of another version");
+  Content content;
+  content.chunk_bytes = reader.get<std::uint64_t>();
+  if (content.chunk_bytes == 0) reader.fail("messages of no bytes");
+  content.lower_bound_bytes = reader.get<std::uint64_t>();
+  content.samples = Ownership::decode(reader.get_sized());
+  content.parts.clear();
+  for (auto count = reader.get_count(5); count > 0; --count) content.parts.push_back(get_part(reader));
+  if (content.parts.empty() || !content.parts.front().is_whole()) reader.fail("the first part is not the whole");
+  for (auto count = reader.get_count(4); count > 0; --count) content.receivers.push_back(get_receivers(reader));
+  for (auto count = reader.get_count(12); count > 0; --count) {
+    Row row{.from = reader.get<std::int32_t>(), .to = reader.get<std::uint32_t>()};
+    if (row.from < 0 || row.to >= content.receivers.size())
+      reader.fail("a multicast between ranks that were not listed");
+    for (const int to : content.receivers[row.to]) {
+      if (to == row.from) reader.fail(fmt::format("rank {} is to send to itself", to));
+    }
+    const Row* before = content.rows.empty() ? nullptr : &content.rows.back();
+    const auto place = [&](const Row& r) { return std::pair(r.from, std::cref(content.receivers[r.to])); };
+    if (before != nullptr && (before->from > row.from ||
+                              (before->from == row.from && place(*before).second.get() >= place(row).second.get()))) {
+      reader.fail("multicasts that are not in order");
+    }
+    for (auto items = reader.get_count(8); items > 0; --items) {
+      content.items.push_back(get_item(reader, content, row.from));
+      const auto sum = checked_add(row.bytes, content.bytes(content.items.back()));
+      if (!sum) reader.fail("more bytes than there can be");
+      row.bytes = *sum;
+    }
+    row.end = content.items.size();
+    content.rows.push_back(row);
+  }
+  reader.expect_end();
+  return ExchangePlan(std::move(content));
+}
+
+}  // namespace levada

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "levada/exchange/exchange_plan.h"
+#include "levada/plan/text.h"
+
+namespace levada {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What a multicast carries, each thing once.
+struct Carried {
+  std::set<std::string> keys;
+  std::set<SequencePart> parts;
+  std::vector<std::string> ids;
+
+  Carried(const ExchangePlan& plan, const Multicast& multicast) {
+    std::uint32_t last = UINT32_MAX;
+    for (const ExchangeItem& item : multicast.items) {
+      keys.insert(plan.samples().keys()[item.key].name);
+      parts.insert(plan.parts()[item.part]);
+      if (item.sample != last) ids.emplace_back(plan.samples().id(last = item.sample));
+    }
+  }
+  std::vector<std::string> part_texts() const {
+    std::vector<std::string> texts;
+    for (const SequencePart& part : parts) texts.push_back(part.to_string());
+    return texts;
+  }
+};
+
+/// The first ones, and whether there are more.
+std::string shortened(const std::vector<std::string>& texts) {
+  constexpr std::size_t most = 4;
+  const bool more = texts.size() > most;
+  return fmt::format("{}{}", fmt::join(texts.begin(), texts.begin() + (more ? most : texts.size()), ", "),
+                     more ? ", ..." : "");
+}
+
+}  // namespace
+
+std::string ExchangePlan::to_table() const {
+  constexpr std::size_t most_rows = 200;
+  TextTable table({"from", "to", "samples", "keys", "part", "messages", "bytes"});
+  for (std::size_t i = 0; i < std::min(size(), most_rows); ++i) {
+    const Multicast multicast = (*this)[i];
+    const Carried carried(*this, multicast);
+    table.add({fmt::format("{}", multicast.from), rank_ranges(multicast.to), fmt::format("{}", carried.ids.size()),
+               shortened({carried.keys.begin(), carried.keys.end()}), shortened(carried.part_texts()),
+               fmt::format("{}", multicast.messages), format_bytes(multicast.bytes)});
+  }
+  std::string text = table.to_string({true, false, true, false, false, true, true});
+  if (size() > most_rows) text += fmt::format("... and {} more multicasts\n", size() - most_rows);
+  const Load most = busiest();
+  text += fmt::format(
+      "\nmoved      {:>10}  in {} multicasts, {} messages of at most {}\n"
+      "least      {:>10}  that any plan moves: what is lacked somewhere, once\n"
+      "delivered  {:>10}  to {} ranks\n",
+      format_bytes(moved_bytes()), size(), messages(), format_bytes(chunk_bytes()), format_bytes(lower_bound_bytes()),
+      format_bytes(delivered_bytes()), ranks().size());
+  if (most.rank >= 0) text += fmt::format("busiest    {:>10}  sent by rank {}\n", format_bytes(most.bytes), most.rank);
+  return text;
+}
+
+std::string ExchangePlan::to_json(bool with_ids) const {
+  Json json = {{"multicasts", Json::array()}};
+  for (std::size_t i = 0; i < size(); ++i) {
+    const Multicast multicast = (*this)[i];
+    const Carried carried(*this, multicast);
+    Json row = {{"from", multicast.from},        {"to", std::vector<int>(multicast.to.begin(), multicast.to.end())},
+                {"samples", carried.ids.size()}, {"keys", carried.keys},
+                {"parts", carried.part_texts()}, {"bytes", multicast.bytes},
+                {"messages", multicast.messages}};
+    if (with_ids) row["ids"] = carried.ids;
+    json["multicasts"].push_back(std::move(row));
+  }
+  const Load most = busiest();
+  json["moved_bytes"] = moved_bytes();
+  json["lower_bound_bytes"] = lower_bound_bytes();
+  json["delivered_bytes"] = delivered_bytes();
+  json["messages"] = messages();
+  json["chunk_bytes"] = chunk_bytes();
+  json["busiest"] = {{"rank", most.rank < 0 ? Json(nullptr) : Json(most.rank)}, {"bytes", most.bytes}};
+  json["edges"] = Json::array();
+  for (const Edge& edge : edges())
+    json["edges"].push_back({{"from", edge.from}, {"to", edge.to}, {"bytes", edge.bytes}});
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace levada

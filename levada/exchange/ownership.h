@@ -1,0 +1,104 @@
+// Who holds which key of which sample, and what it is like there: all that planning needs to know.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/exchange/sample_batch.h"
+
+namespace levada {
+
+/// Which tokens of each sequence: part `index` of `count`, for context parallelism. Consecutive parts are as equal as
+/// whole tokens allow; a zigzag part is chunks index and 2*count-1-index of 2*count such chunks.
+struct SequencePart {
+  std::uint16_t index = 0;
+  std::uint16_t count = 1;
+  bool zigzag = false;
+
+  bool is_whole() const { return count == 1; }
+  auto operator<=>(const SequencePart&) const = default;
+  /// "part 1 of 4", "zigzag part 1 of 4", "whole".
+  std::string to_string() const;
+};
+/// Tokens [begin, end) of a sequence, in order; the second run is empty but for a zigzag part.
+struct TokenRuns {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t second_begin = 0, second_end = 0;
+  std::int64_t tokens() const { return end - begin + second_end - second_begin; }
+};
+/// The tokens of a sequence of `length` that are in the part.
+TokenRuns tokens_in(const SequencePart& part, std::int64_t length);
+
+/// A rank and what it holds, or is to hold.
+struct Holder {
+  int rank = 0;
+  SequencePart part = {};
+  auto operator<=>(const Holder&) const = default;
+};
+/// Ascending, no rank twice.
+using Holders = std::vector<Holder>;
+
+/// A table of samples and their keys: lengths, plain values, and the ranks that hold each key of each sample. A value
+/// changed by updates; no payload ever goes into it. It can be kept by one controller that is told of each change, or
+/// made by all ranks out of what each says of itself, in any order: equal content plans equally. Copies share memory
+/// until one is changed. Made for millions of samples: about 24 bytes a sample and 16 a key of one sequence, beside
+/// the ids. Samples are numbered from 0 to size()-1 in the order they came in; an update may number them anew.
+class Ownership {
+ public:
+  Ownership();
+
+  /// `rank` now holds all that `samples` (a meta will do) has, whole; a key that is absent for an id is not held.
+  /// Throws InvalidArgument where dtype, trailing shape, lengths or a plain value are not those that other ranks say
+  /// of the same sample and key, naming id, key and ranks; nothing has changed then.
+  void add(int rank, const SampleBatch& samples);
+  /// `rank` now holds `part` of what is known of these; lengths are those of the whole. Throws InvalidArgument for a
+  /// sample or key that nobody holds.
+  void add_part(int rank, std::span<const std::string> ids, std::string_view key, const SequencePart& part);
+  /// `rank` no longer holds them; unknown ids are ignored. A sample that nobody holds is forgotten.
+  void remove(int rank, std::span<const std::string> ids);
+  void clear(int rank);
+  /// Everything that `other` knows, beside what is known here. Throws as add() does, and may then be half done.
+  void merge(const Ownership& other);
+
+  std::size_t size() const;
+  std::optional<std::size_t> find(std::string_view id) const;
+  bool contains(std::string_view id) const { return find(id).has_value(); }
+  std::string_view id(std::size_t sample) const;
+  /// XXH3-64 of the id: orders samples in a way that does not depend on how they came in.
+  std::uint64_t id_hash(std::size_t sample) const;
+  const PlainValues& values(std::size_t sample) const;
+
+  /// Keys are numbered from 0 to keys().size()-1.
+  std::span<const SampleKey> keys() const;
+  std::optional<std::size_t> find_key(std::string_view name) const;
+  /// Nobody: an empty list.
+  const Holders& holders(std::size_t sample, std::size_t key) const;
+  /// Equal numbers are equal lists; 0 is nobody.
+  std::uint32_t holder_set(std::size_t sample, std::size_t key) const;
+  const Holders& holder_set_at(std::uint32_t set) const;
+  /// Of a key that somebody holds; valid until this changes or goes.
+  std::span<const std::int64_t> lengths(std::size_t sample, std::size_t key) const;
+  std::int64_t tokens(std::size_t sample, std::size_t key) const;
+  /// All of it without data.
+  SampleBatch meta() const;
+  /// Some samples alone, in this order.
+  Ownership select(std::span<const std::size_t> samples) const;
+
+  /// Bytes that travel; decode() reads bytes that may lie and throws CorruptMessage. Samples keep their order.
+  Bytes encode() const;
+  static Ownership decode(ByteView bytes);
+
+ private:
+  class State;
+  State& own();
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace levada

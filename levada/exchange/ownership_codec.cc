@@ -1,0 +1,198 @@
+// An ownership as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
+// are little-endian.
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+#include "levada/exchange/ownership_state.h"
+
+namespace levada {
+namespace {
+
+constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
+constexpr std::uint32_t version = 1;
+
+enum class ValueTag : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4 };
+
+void put_key(ByteWriter& writer, const SampleKey& key) {
+  writer.put_sized(key.name);
+  writer.put(key.dtype.code);
+  writer.put(key.dtype.bits);
+  writer.put(key.dtype.lanes);
+  writer.put(static_cast<std::uint8_t>(key.trailing.rank()));
+  for (const std::int64_t extent : key.trailing) writer.put(extent);
+}
+
+SampleKey get_key(ByteReader& reader) {
+  SampleKey key{.name = reader.get_string()};
+  key.dtype = {reader.get<std::uint8_t>(), reader.get<std::uint8_t>(), reader.get<std::uint16_t>()};
+  const auto rank = reader.get<std::uint8_t>();
+  if (key.name.empty()) reader.fail("a key without a name");
+  if (!key.dtype.is_known() || !key.dtype.is_byte_sized()) reader.fail("no such dtype of a key");
+  if (rank >= Shape::max_rank) reader.fail(fmt::format("a trailing shape of {} extents", rank));
+  for (int i = 0; i < rank; ++i) key.trailing.push_back(reader.get<std::int64_t>());
+  if (!key.bytes(1)) reader.fail("a trailing shape that does not fit in memory");
+  return key;
+}
+
+void put_value(ByteWriter& writer, const PlainValue& value) {
+  writer.put(static_cast<std::uint8_t>(value.index()));
+  if (const auto* boolean = std::get_if<bool>(&value)) writer.put(static_cast<std::uint8_t>(*boolean));
+  if (const auto* integer = std::get_if<std::int64_t>(&value)) writer.put(*integer);
+  if (const auto* real = std::get_if<double>(&value)) writer.put(*real);
+  if (const auto* text = std::get_if<std::string>(&value)) writer.put_sized(std::string_view(*text));
+}
+
+PlainValue get_value(ByteReader& reader) {
+  const auto tag = reader.get<std::uint8_t>();
+  switch (static_cast<ValueTag>(tag)) {
+    case ValueTag::none: return None{};
+    case ValueTag::boolean: {
+      const auto value = reader.get<std::uint8_t>();
+      if (value > 1) reader.fail("a truth value that is neither");
+      return value == 1;
+    }
+    case ValueTag::integer: return reader.get<std::int64_t>();
+    case ValueTag::real: return reader.get<double>();
+    case ValueTag::text: return reader.get_string();
+  }
+  reader.fail(fmt::format("no such kind of value as {}", tag));
+}
+
+PlainValues get_values(ByteReader& reader) {
+  PlainValues values;
+  for (auto count = reader.get_count(5); count > 0; --count) {
+    std::string name = reader.get_string();
+    if (!values.try_emplace(std::move(name), get_value(reader)).second) reader.fail("a value's name that stands twice");
+  }
+  return values;
+}
+
+Holders get_holders(ByteReader& reader) {
+  Holders holders(reader.get_count(9));
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    Holder& holder = holders[i];
+    holder.rank = reader.get<std::int32_t>();
+    holder.part.index = reader.get<std::uint16_t>();
+    holder.part.count = reader.get<std::uint16_t>();
+    const auto zigzag = reader.get<std::uint8_t>();
+    holder.part.zigzag = zigzag == 1;
+    const bool in_order = holder.rank >= 0 && (i == 0 || holders[i - 1].rank < holder.rank);
+    if (!in_order || zigzag > 1 || holder.part.index >= holder.part.count || (holder.part.is_whole() && zigzag == 1)) {
+      reader.fail("a list of holders that cannot be");
+    }
+  }
+  return holders;
+}
+
+void get_lengths(ByteReader& reader, const SampleKey& key, std::uint32_t count, std::vector<std::int64_t>& lengths) {
+  if (count > reader.remaining() / sizeof(std::int64_t)) reader.fail("fewer lengths than were said");
+  lengths.clear();
+  std::int64_t total = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    lengths.push_back(reader.get<std::int64_t>());
+    if (lengths.back() < 0 || __builtin_add_overflow(total, lengths.back(), &total))
+      reader.fail("lengths that cannot be");
+  }
+  if (!key.bytes(total)) reader.fail("lengths that do not fit in memory");
+}
+
+}  // namespace
+
+Bytes Ownership::encode() const {
+  const State& state = *state_;
+  ByteWriter writer;
+  writer.put(magic);
+  writer.put(version);
+  writer.put(static_cast<std::uint32_t>(keys().size()));
+  for (const SampleKey& key : keys()) put_key(writer, key);
+  std::vector<std::uint32_t> numbers(state.set_count(), 0);  // only sets in use travel
+  std::vector<std::uint32_t> used;
+  for (std::size_t key = 0; key < keys().size(); ++key) {
+    for (std::size_t sample = 0; sample < size(); ++sample) {
+      const std::uint32_t set = holder_set(sample, key);
+      if (set == 0 || numbers[set] != 0) continue;
+      used.push_back(set);
+      numbers[set] = static_cast<std::uint32_t>(used.size());
+    }
+  }
+  writer.put(static_cast<std::uint32_t>(used.size()));
+  for (const std::uint32_t set : used) {
+    const Holders& holders = holder_set_at(set);
+    writer.put(static_cast<std::uint32_t>(holders.size()));
+    for (const Holder& holder : holders) {
+      writer.put(std::int32_t{holder.rank});
+      writer.put(holder.part.index);
+      writer.put(holder.part.count);
+      writer.put(static_cast<std::uint8_t>(holder.part.zigzag));
+    }
+  }
+  writer.put(static_cast<std::uint32_t>(size()));
+  for (std::size_t sample = 0; sample < size(); ++sample) writer.put_sized(id(sample));
+  for (std::size_t key = 0; key < keys().size(); ++key) {
+    for (std::size_t sample = 0; sample < size(); ++sample) {
+      const std::uint32_t set = holder_set(sample, key);
+      writer.put(numbers[set]);
+      if (set == 0) continue;
+      const auto all = lengths(sample, key);
+      writer.put(static_cast<std::uint32_t>(all.size()));
+      for (const std::int64_t length : all) writer.put(length);
+    }
+  }
+  std::uint32_t with_values = 0;
+  for (std::size_t sample = 0; sample < size(); ++sample) with_values += values(sample).empty() ? 0 : 1;
+  writer.put(with_values);
+  for (std::size_t sample = 0; sample < size(); ++sample) {
+    if (values(sample).empty()) continue;
+    writer.put(static_cast<std::uint32_t>(sample));
+    writer.put(static_cast<std::uint32_t>(values(sample).size()));
+    for (const auto& [name, value] : values(sample)) {
+      writer.put_sized(name);
+      put_value(writer, value);
+    }
+  }
+  return std::move(writer).take();
+}
+
+Ownership Ownership::decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  if (reader.get<std::uint32_t>() != magic) reader.fail("these bytes are no ownership");
+  if (reader.get<std::uint32_t>() != version) reader.fail("an ownership of another version");
+  Ownership ownership;
+  State& state = *ownership.state_;
+  for (auto count = reader.get_count(9); count > 0; --count) {
+    const SampleKey key = get_key(reader);
+    if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} stands twice", key.name));
+    state.take_in_key(key);
+  }
+  std::vector<std::uint32_t> sets{0};
+  for (auto count = reader.get_count(4); count > 0; --count) sets.push_back(state.intern(get_holders(reader)));
+  const auto samples = reader.get_count(4 + 4 * state.keys().size());
+  state.reserve(samples);
+  for (std::uint32_t sample = 0; sample < samples; ++sample) {
+    const std::string_view id = as_text(reader.get_sized());
+    if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
+    if (state.take_in(id) != sample) reader.fail(fmt::format("sample {:.60} stands twice", id));
+  }
+  std::vector<std::int64_t> lengths;
+  for (std::size_t key = 0; key < state.keys().size(); ++key) {
+    for (std::uint32_t sample = 0; sample < samples; ++sample) {
+      const auto set = reader.get<std::uint32_t>();
+      if (set >= sets.size()) reader.fail("holders that were not listed");
+      if (sets[set] == 0) continue;
+      get_lengths(reader, state.keys()[key], reader.get<std::uint32_t>(), lengths);
+      state.put(sample, key, sets[set], lengths);
+    }
+  }
+  for (std::uint32_t sample = 0; sample < samples; ++sample) {
+    if (!state.is_held(sample)) reader.fail(fmt::format("nobody holds sample {:.60}", state.id(sample)));
+  }
+  for (auto count = reader.get_count(8); count > 0; --count) {
+    const auto sample = reader.get<std::uint32_t>();
+    if (sample >= samples || !state.values(sample).empty()) reader.fail("values of no sample, or twice of one");
+    state.put_values(sample, get_values(reader));
+  }
+  reader.expect_end();
+  return ownership;
+}
+
+}  // namespace levada

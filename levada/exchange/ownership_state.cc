@@ -1,0 +1,268 @@
+#include "levada/exchange/ownership_state.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
+constexpr std::size_t most_text = (std::size_t{1} << 40) - 1;
+constexpr std::size_t most_samples = UINT32_MAX - 1;
+/// What is forgotten is kept while it is less than this.
+constexpr std::uint64_t much = std::uint64_t{64} << 10;
+
+std::string ranks_text(const Holders& holders, int except) {
+  std::vector<int> ranks;
+  for (const Holder& holder : holders) {
+    if (holder.rank != except) ranks.push_back(holder.rank);
+  }
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+std::optional<std::size_t> Ownership::State::find(std::string_view id, std::uint64_t hash) const {
+  if (slots_.empty()) return std::nullopt;
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
+    const std::size_t sample = slots_[slot] - 1;
+    if (entries_[sample].hash == hash && this->id(sample) == id) return sample;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> Ownership::State::find_key(std::string_view name) const {
+  const auto found = std::ranges::find(keys_, name, &SampleKey::name);
+  if (found == keys_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - keys_.begin());
+}
+
+bool Ownership::State::is_held(std::size_t sample) const {
+  return std::ranges::any_of(columns_, [&](const auto& column) { return column[sample].set != 0; });
+}
+
+void Ownership::State::reserve(std::size_t samples) {
+  if (samples > entries_.capacity()) {  // never by little, since many small updates come one after the other
+    const std::size_t room = std::max(samples, 2 * entries_.capacity());
+    entries_.reserve(room);
+    for (auto& column : columns_) column.reserve(room);
+  }
+  if (samples > slots_.size() / 2) grow_slots(samples);
+}
+
+void Ownership::State::grow_slots(std::size_t samples) {
+  std::size_t size = 16;
+  while (size < 2 * samples) size *= 2;
+  slots_.assign(size, 0);
+  for (std::size_t sample = 0; sample < entries_.size(); ++sample) {
+    std::size_t slot = entries_[sample].hash & (size - 1);
+    while (slots_[slot] != 0) slot = (slot + 1) & (size - 1);
+    slots_[slot] = static_cast<std::uint32_t>(sample + 1);
+  }
+}
+
+std::size_t Ownership::State::take_in(std::string_view id) {
+  const std::uint64_t hash = hash64(as_bytes(id));
+  if (const auto found = find(id, hash)) return *found;
+  if (id.empty() || id.size() > longest_id) throw InvalidArgument("a sample's id must have 1 byte to 16 MiB");
+  if (entries_.size() >= most_samples || text_.size() > most_text - id.size()) {
+    throw InvalidArgument("an ownership has room for 2^32 samples and 1 TiB of ids");
+  }
+  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * (entries_.size() + 1));
+  std::size_t slot = hash & (slots_.size() - 1);
+  while (slots_[slot] != 0) slot = (slot + 1) & (slots_.size() - 1);
+  Entry entry;
+  entry.hash = hash;
+  entry.begin = text_.size() & most_text;
+  entry.length = id.size() & longest_id;
+  text_ += id;
+  entries_.push_back(entry);
+  slots_[slot] = static_cast<std::uint32_t>(entries_.size());
+  for (auto& column : columns_) column.emplace_back();
+  if (!value_of_.empty()) value_of_.push_back(0);
+  return entries_.size() - 1;
+}
+
+std::size_t Ownership::State::take_in_key(const SampleKey& key) {
+  if (const auto found = find_key(key.name)) {
+    keys_[*found] = key;
+    return *found;
+  }
+  keys_.push_back(key);
+  columns_.emplace_back().reserve(entries_.capacity());
+  columns_.back().resize(entries_.size());
+  return keys_.size() - 1;
+}
+
+std::uint32_t Ownership::State::intern(const Holders& holders) {
+  const auto [found, is_new] = set_numbers_.try_emplace(holders, static_cast<std::uint32_t>(sets_.size()));
+  if (is_new) sets_.push_back(holders);
+  return found->second;
+}
+
+std::uint32_t Ownership::State::with(std::uint32_t set, const Holder& holder) {
+  Holders holders = sets_[set];
+  const auto at = std::ranges::lower_bound(holders, holder.rank, {}, &Holder::rank);
+  if (at == holders.end() || at->rank != holder.rank) holders.insert(at, holder);
+  else if (holder.part.is_whole()) *at = holder;
+  else if (at->part.is_whole()) return set;
+  else *at = holder;
+  return intern(holders);
+}
+
+std::uint32_t Ownership::State::without(std::uint32_t set, int rank) {
+  Holders holders = sets_[set];
+  if (std::erase_if(holders, [rank](const Holder& holder) { return holder.rank == rank; }) == 0) return set;
+  return intern(holders);
+}
+
+void Ownership::State::put(std::size_t sample, std::size_t key, std::uint32_t set,
+                           std::span<const std::int64_t> lengths) {
+  Cell& cell = columns_[key][sample];
+  cell.set = set;
+  if (cell.count == lengths.size() && std::ranges::equal(this->lengths(cell), lengths)) return;
+  if (cell.count != 1) stale_lengths_ += cell.count;
+  if (lengths.size() > UINT32_MAX) throw InvalidArgument("a sample's key has room for 2^32 sequences");
+  cell.count = static_cast<std::uint32_t>(lengths.size());
+  if (lengths.size() == 1) {
+    cell.value = lengths[0];
+  } else {
+    cell.value = static_cast<std::int64_t>(lengths_.size());
+    lengths_.insert(lengths_.end(), lengths.begin(), lengths.end());
+  }
+}
+
+void Ownership::State::put_values(std::size_t sample, PlainValues values) {
+  if (values.empty() && (value_of_.empty() || value_of_[sample] == 0)) return;
+  if (value_of_.empty()) value_of_.assign(entries_.size(), 0);
+  std::uint32_t& at = value_of_[sample];
+  if (values.empty()) {
+    free_values_.push_back(at);
+    values_[at].clear();
+    at = 0;
+    return;
+  }
+  if (at == 0 && !free_values_.empty()) {
+    at = free_values_.back();
+    free_values_.pop_back();
+  } else if (at == 0) {
+    at = static_cast<std::uint32_t>(values_.size());
+    values_.emplace_back();
+  }
+  values_[at] = std::move(values);
+}
+
+std::size_t Ownership::State::slot_of(std::size_t sample) const {
+  std::size_t slot = entries_[sample].hash & (slots_.size() - 1);
+  while (slots_[slot] != sample + 1) slot = (slot + 1) & (slots_.size() - 1);
+  return slot;
+}
+
+/// Closes the gap, so that probing never meets one within a run.
+void Ownership::State::erase_slot(std::size_t slot) {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t next = (slot + 1) & mask; slots_[next] != 0; next = (next + 1) & mask) {
+    const std::size_t home = entries_[slots_[next] - 1].hash & mask;
+    if (((next - home) & mask) < ((next - slot) & mask)) continue;
+    slots_[slot] = slots_[next];
+    slot = next;
+  }
+  slots_[slot] = 0;
+}
+
+void Ownership::State::forget(std::size_t sample) {
+  const std::size_t last = entries_.size() - 1;
+  put_values(sample, {});
+  stale_text_ += entries_[sample].length;
+  for (auto& column : columns_) {
+    if (column[sample].count != 1) stale_lengths_ += column[sample].count;
+    column[sample] = column[last];
+    column.pop_back();
+  }
+  erase_slot(slot_of(sample));
+  if (sample != last) slots_[slot_of(last)] = static_cast<std::uint32_t>(sample + 1);
+  entries_[sample] = entries_[last];
+  entries_.pop_back();
+  if (value_of_.empty()) return;
+  value_of_[sample] = value_of_[last];
+  value_of_.pop_back();
+}
+
+void Ownership::State::tidy() {
+  if (stale_text_ > much && stale_text_ > text_.size() / 2) {
+    std::string text;
+    for (std::size_t sample = 0; sample < entries_.size(); ++sample) {
+      const std::string_view kept = id(sample);
+      entries_[sample].begin = text.size() & most_text;
+      text += kept;
+    }
+    text_ = std::move(text);
+    stale_text_ = 0;
+  }
+  if (stale_lengths_ > much && stale_lengths_ > lengths_.size() / 2) {
+    std::vector<std::int64_t> lengths;
+    for (auto& column : columns_) {
+      for (Cell& cell : column) {
+        if (cell.count == 1) continue;
+        const auto kept = this->lengths(cell);
+        cell.value = static_cast<std::int64_t>(lengths.size());
+        lengths.insert(lengths.end(), kept.begin(), kept.end());
+      }
+    }
+    lengths_ = std::move(lengths);
+    stale_lengths_ = 0;
+  }
+}
+
+bool Ownership::State::held_by_another(std::uint32_t set, int rank) const {
+  return std::ranges::any_of(sets_[set], [rank](const Holder& holder) { return holder.rank != rank; });
+}
+
+void Ownership::State::check_key(const SampleKey& key, std::string_view id, int rank) const {
+  const auto known = find_key(key.name);
+  if (!known || keys_[*known] == key) return;
+  for (std::size_t sample = 0; sample < size(); ++sample) {
+    const Cell& found = cell(sample, *known);
+    if (!held_by_another(found.set, rank)) continue;
+    throw InvalidArgument(fmt::format("key {} is {} {} for sample {} on rank {}, but {} {} for sample {} on {}",
+                                      key.name, key.dtype.name(), key.trailing.to_string(), id, rank,
+                                      keys_[*known].dtype.name(), keys_[*known].trailing.to_string(), this->id(sample),
+                                      ranks_text(sets_[found.set], rank)));
+  }
+}
+
+void Ownership::State::check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths,
+                                     int rank) const {
+  const Cell& known = cell(sample, key);
+  if (!held_by_another(known.set, rank) || std::ranges::equal(this->lengths(known), lengths)) return;
+  throw InvalidArgument(fmt::format("sample {}, key {} has sequences of [{}] tokens on rank {}, but of [{}] on {}",
+                                    id(sample), keys_[key].name, fmt::join(lengths, ", "), rank,
+                                    fmt::join(this->lengths(known), ", "), ranks_text(sets_[known.set], rank)));
+}
+
+void Ownership::State::check_values(std::size_t sample, const PlainValues& values, int rank) const {
+  for (const auto& [name, value] : values) {
+    const auto known = this->values(sample).find(name);
+    if (known == this->values(sample).end() || same_values({*known}, {{name, value}})) continue;
+    Holders others;
+    for (std::size_t key = 0; key < keys_.size(); ++key) {
+      const Holders& more = sets_[cell(sample, key).set];
+      others.insert(others.end(), more.begin(), more.end());
+    }
+    std::ranges::sort(others);
+    const auto repeated = std::ranges::unique(others, {}, &Holder::rank);
+    others.erase(repeated.begin(), repeated.end());
+    std::erase_if(others, [rank](const Holder& holder) { return holder.rank == rank; });
+    if (others.empty()) continue;
+    throw InvalidArgument(fmt::format("sample {} has another value of {} on rank {} than on {}", id(sample), name, rank,
+                                      ranks_text(others, rank)));
+  }
+}
+
+}  // namespace levada

@@ -1,0 +1,84 @@
+// How an Ownership keeps its table: for this module's sources alone.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <unordered_map>
+
+#include "levada/exchange/ownership.h"
+
+namespace levada {
+
+class Ownership::State {
+ public:
+  /// One key of one sample. A single length lies in `value`; else `value` is where they begin in the pool.
+  struct Cell {
+    std::uint32_t set = 0;
+    std::uint32_t count = 0;
+    std::int64_t value = 0;
+  };
+  struct Entry {
+    std::uint64_t hash = 0;
+    std::uint64_t begin : 40 = 0;  ///< of the id in the text
+    std::uint64_t length : 24 = 0;
+  };
+
+  std::size_t size() const { return entries_.size(); }
+  const Entry& entry(std::size_t sample) const { return entries_[sample]; }
+  std::string_view id(std::size_t sample) const {
+    return std::string_view(text_).substr(entries_[sample].begin, entries_[sample].length);
+  }
+  std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
+  const std::vector<SampleKey>& keys() const { return keys_; }
+  std::optional<std::size_t> find_key(std::string_view name) const;
+  const Cell& cell(std::size_t sample, std::size_t key) const { return columns_[key][sample]; }
+  const Holders& holders(std::uint32_t set) const { return sets_[set]; }
+  std::size_t set_count() const { return sets_.size(); }
+  std::span<const std::int64_t> lengths(const Cell& cell) const {
+    return cell.count == 1 ? std::span(&cell.value, 1)
+                           : std::span(lengths_).subspan(static_cast<std::size_t>(cell.value), cell.count);
+  }
+  const PlainValues& values(std::size_t sample) const { return values_[value_of_.empty() ? 0 : value_of_[sample]]; }
+  bool is_held(std::size_t sample) const;
+
+  void reserve(std::size_t samples);
+  /// The sample of that id, made if there is none.
+  std::size_t take_in(std::string_view id);
+  std::size_t take_in_key(const SampleKey& key);
+  std::uint32_t intern(const Holders& holders);
+  std::uint32_t with(std::uint32_t set, const Holder& holder);
+  std::uint32_t without(std::uint32_t set, int rank);
+  void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
+  void set_holders(std::size_t sample, std::size_t key, std::uint32_t set) { columns_[key][sample].set = set; }
+  void put_values(std::size_t sample, PlainValues values);
+  /// The last sample takes its number.
+  void forget(std::size_t sample);
+  /// Gives the memory of what has been forgotten back, where that is much.
+  void tidy();
+
+  /// Refuse what contradicts what other ranks than `rank` say, naming id, key and ranks.
+  void check_key(const SampleKey& key, std::string_view id, int rank) const;
+  void check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths, int rank) const;
+  void check_values(std::size_t sample, const PlainValues& values, int rank) const;
+
+ private:
+  std::size_t slot_of(std::size_t sample) const;
+  void erase_slot(std::size_t slot);
+  void grow_slots(std::size_t samples);
+  bool held_by_another(std::uint32_t set, int rank) const;
+
+  std::string text_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> slots_;  ///< a sample's number plus one, or 0; probed from the hash on
+  std::vector<SampleKey> keys_;
+  std::vector<std::vector<Cell>> columns_;  ///< by key
+  std::vector<std::int64_t> lengths_;
+  std::uint64_t stale_text_ = 0, stale_lengths_ = 0;
+  std::vector<std::uint32_t> value_of_;  ///< empty while no sample has values
+  std::deque<PlainValues> values_{{}};
+  std::vector<std::uint32_t> free_values_;
+  std::deque<Holders> sets_{{}};
+  std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
+};
+
+}  // namespace levada

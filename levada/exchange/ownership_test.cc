@@ -1,0 +1,198 @@
+#include "levada/exchange/ownership.h"
+
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "levada/base/error.h"
+#include "levada/exchange/refusal_testing.h"
+
+namespace levada {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+SampleBatch samples(std::vector<std::string> ids, std::int64_t length, DType dtype = dtypes::int64) {
+  const auto count = ids.size();
+  SampleBatch batch(std::move(ids));
+  batch.set({"tokens", dtype, {}}, Seqlens::one_each(std::vector<std::int64_t>(count, length)));
+  return batch;
+}
+
+const Holders& holders(const Ownership& ownership, std::string_view id, std::string_view key = "tokens") {
+  return ownership.holders(ownership.find(id).value(), ownership.find_key(key).value());
+}
+
+/// What is known, whatever its order.
+std::map<std::string, std::string> content(const Ownership& ownership) {
+  std::map<std::string, std::string> text;
+  for (std::size_t sample = 0; sample < ownership.size(); ++sample) {
+    auto& line = text[std::string(ownership.id(sample))];
+    for (std::size_t key = 0; key < ownership.keys().size(); ++key) {
+      if (ownership.holder_set(sample, key) == 0) continue;
+      line += ownership.keys()[key].name + ":";
+      for (const Holder& holder : ownership.holders(sample, key)) {
+        line += std::to_string(holder.rank) + " " + holder.part.to_string() + ",";
+      }
+      for (const std::int64_t length : ownership.lengths(sample, key)) line += std::to_string(length) + " ";
+    }
+  }
+  return text;
+}
+
+TEST(Ownership, KnowsWhoHoldsWhat) {
+  Ownership ownership;
+  ownership.add(3, samples({"a", "b"}, 5));
+  ownership.add(1, samples({"b", "c"}, 5));
+  EXPECT_EQ(ownership.size(), 3u);
+  EXPECT_THAT(holders(ownership, "b"), ElementsAre(Holder{1}, Holder{3}));
+  EXPECT_THAT(holders(ownership, "c"), ElementsAre(Holder{1}));
+  EXPECT_THAT(ownership.lengths(*ownership.find("a"), 0), ElementsAre(5));
+  EXPECT_FALSE(ownership.contains("d"));
+}
+
+TEST(Ownership, ForgetsWhatNobodyHolds) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b", "c"}, 5));
+  ownership.add(1, samples({"b"}, 5));
+  const Ownership before = ownership;
+  ownership.remove(0, std::vector<std::string>{"a", "b", "unknown"});
+  EXPECT_FALSE(ownership.contains("a"));
+  EXPECT_THAT(holders(ownership, "b"), ElementsAre(Holder{1}));
+  EXPECT_TRUE(before.contains("a"));  // a copy is a value of its own
+  ownership.add(0, samples({"a"}, 9));
+  EXPECT_EQ(ownership.tokens(*ownership.find("a"), 0), 9);
+  ownership.clear(0);
+  EXPECT_EQ(ownership.size(), 1u);
+}
+
+TEST(Ownership, RefusesContradictionsAndNamesThem) {
+  Ownership ownership;
+  ownership.add(2, samples({"a"}, 5));
+  const auto lengths = refusal<InvalidArgument>([&] { ownership.add(4, samples({"b", "a"}, 6)); });
+  EXPECT_EQ(lengths, "sample a, key tokens has sequences of [6] tokens on rank 4, but of [5] on rank 2");
+  EXPECT_FALSE(ownership.contains("b"));
+  const auto dtype = refusal<InvalidArgument>([&] { ownership.add(4, samples({"b"}, 5, dtypes::float64)); });
+  EXPECT_EQ(dtype, "key tokens is float64 [] for sample b on rank 4, but int64 [] for sample a on rank 2");
+  SampleBatch other = samples({"a"}, 5);
+  other.set_values(0, {{"reward", 1.0}});
+  ownership.add(4, other);
+  other.set_values(0, {{"reward", 2.0}});
+  EXPECT_THAT(refusal<InvalidArgument>([&] { ownership.add(5, other); }),
+              HasSubstr("another value of reward on rank 5"));
+  // Who alone holds a sample may change it.
+  Ownership alone;
+  alone.add(2, samples({"a"}, 5));
+  alone.add(2, samples({"a"}, 7));
+  EXPECT_EQ(alone.tokens(0, 0), 7);
+}
+
+TEST(Ownership, KnowsPartsFromWholes) {
+  Ownership ownership;
+  ownership.add(0, samples({"a"}, 5));
+  const std::string ids[] = {"a"};
+  ownership.add_part(1, ids, "tokens", {1, 2, false});
+  ownership.add_part(0, ids, "tokens", {0, 2, false});
+  EXPECT_THAT(holders(ownership, "a"), ElementsAre(Holder{0}, Holder{1, {1, 2, false}}));
+  const std::string unknown[] = {"b"};
+  EXPECT_THAT(refusal<InvalidArgument>([&] {
+                ownership.add_part(1, unknown, "tokens", {1, 2});
+              }),
+              HasSubstr("sample b"));
+}
+
+TEST(Ownership, PartsOfASequenceAreAllOfItInOrder) {
+  for (const std::int64_t length : {0, 1, 7, 16, 1001}) {
+    std::int64_t next = 0, taken = 0;
+    for (std::uint16_t i = 0; i < 3; ++i) {
+      const TokenRuns plain = tokens_in({i, 3, false}, length);
+      EXPECT_EQ(plain.begin, next);
+      next = plain.end;
+      EXPECT_EQ(plain.second_begin, plain.second_end);
+      taken += tokens_in({i, 3, true}, length).tokens();
+    }
+    EXPECT_EQ(next, length);
+    EXPECT_EQ(taken, length);
+  }
+  const TokenRuns zigzag = tokens_in({1, 2, true}, 8);
+  EXPECT_THAT((std::vector{zigzag.begin, zigzag.end, zigzag.second_begin, zigzag.second_end}), ElementsAre(2, 4, 4, 6));
+}
+
+/// Random updates, beside a table of the plainest kind.
+TEST(Ownership, IsWhatASeriesOfUpdatesMadeIt) {
+  std::mt19937 random(11);
+  std::map<std::string, std::map<int, bool>> expected;
+  Ownership ownership, merged;
+  std::vector<Ownership> by_rank(4);
+  for (int round = 0; round < 400; ++round) {
+    const int rank = static_cast<int>(random() % 4);
+    std::vector<std::string> ids;
+    for (int i = 0; i < 40; ++i) {
+      if (random() % 4 == 0) ids.push_back("sample" + std::to_string(i));
+    }
+    if (random() % 3 != 0) {
+      ownership.add(rank, samples(ids, 5));
+      by_rank[static_cast<std::size_t>(rank)].add(rank, samples(ids, 5));
+      for (const auto& id : ids) expected[id][rank] = true;
+    } else if (random() % 8 != 0) {
+      ownership.remove(rank, ids);
+      by_rank[static_cast<std::size_t>(rank)].remove(rank, ids);
+      for (const auto& id : ids) expected[id].erase(rank);
+    } else {
+      ownership.clear(rank);
+      by_rank[static_cast<std::size_t>(rank)].clear(rank);
+      for (auto& [id, ranks] : expected) ranks.erase(rank);
+    }
+    std::erase_if(expected, [](const auto& each) { return each.second.empty(); });
+    ASSERT_EQ(ownership.size(), expected.size());
+    for (const auto& [id, ranks] : expected) {
+      Holders wanted;
+      for (const auto& [holder, held] : ranks) wanted.push_back({holder});
+      ASSERT_EQ(holders(ownership, id), wanted);
+    }
+  }
+  for (const Ownership& each : by_rank) merged.merge(each);
+  EXPECT_EQ(content(merged), content(ownership));
+}
+
+TEST(Ownership, TravelsAsBytes) {
+  SampleBatch batch({"a", "b", "c"});
+  batch.set({"tokens", dtypes::int64, {}}, Seqlens::of({{{1, 2}}, {{}}, {}}));
+  batch.set({"hidden", dtypes::bfloat16, {4, 2}}, Seqlens::of({{}, {{7}}, {{0}}}));
+  batch.set_values(
+      1, {{"reward", 0.5}, {"n", std::int64_t{1} << 40}, {"t", std::string("x")}, {"b", true}, {"o", None{}}});
+  Ownership ownership;
+  ownership.add(6, batch);
+  const std::string ids[] = {"a"};
+  ownership.add_part(2, ids, "tokens", {1, 3, true});
+  const Bytes bytes = ownership.encode();
+  const Ownership back = Ownership::decode(bytes);
+  EXPECT_EQ(back.encode(), bytes);
+  EXPECT_EQ(content(back), content(ownership));
+  EXPECT_EQ(back.meta(), batch.meta());
+  const std::size_t chosen[] = {1};
+  EXPECT_EQ(back.select(chosen).meta().ids(), std::vector<std::string>{"b"});
+}
+
+TEST(Ownership, RefusesBytesThatLie) {
+  Ownership ownership;
+  ownership.add(6, samples({"a", "b"}, 5));
+  const Bytes bytes = ownership.encode();
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_THROW(Ownership::decode(ByteView(bytes).first(cut)), CorruptMessage);
+  }
+  std::mt19937 random(12);
+  for (int round = 0; round < 2000; ++round) {
+    Bytes changed = bytes;
+    changed[random() % changed.size()] = static_cast<std::byte>(random());
+    try {
+      const Bytes again = Ownership::decode(changed).encode();
+      EXPECT_EQ(Ownership::decode(again).encode(), again);
+    } catch (const CorruptMessage&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada

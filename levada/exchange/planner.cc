@@ -1,0 +1,494 @@
+#include "levada/exchange/planner.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+
+#include "levada/base/error.h"
+#include "levada/exchange/assignment.h"
+#include "levada/plan/text.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t most_keys = 64;
+
+/// Equal values get equal numbers, from 0 on in the order they come.
+template <typename Value>
+class Numbered {
+ public:
+  std::uint32_t of(const Value& value) {
+    const auto [found, is_new] = numbers_.try_emplace(value, static_cast<std::uint32_t>(values_.size()));
+    if (is_new) values_.push_back(value);
+    return found->second;
+  }
+  const Value& operator[](std::uint32_t number) const { return values_[number]; }
+  std::size_t size() const { return values_.size(); }
+  std::vector<Value> take() {
+    return {std::make_move_iterator(values_.begin()), std::make_move_iterator(values_.end())};
+  }
+
+ private:
+  std::map<Value, std::uint32_t> numbers_;
+  std::deque<Value> values_;
+};
+
+std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
+  return std::uint64_t{a} << 32 | b;
+}
+
+/// Of one sample, what some ranks want alike, lack alike, and can get from the same ranks: keys that go together.
+struct Unit {
+  std::uint32_t sample = 0;
+  std::uint32_t to = 0;       ///< a list of ranks
+  std::uint32_t sources = 0;  ///< a list of ranks
+  std::uint16_t part = 0;
+  std::uint64_t keys = 0;  ///< a bit each
+  std::uint64_t bytes = 0;
+};
+
+/// What ranks lack of one key of one sample, given who wants and who holds it.
+struct Leg {
+  std::uint32_t to = 0;
+  std::uint32_t sources = 0;
+  std::uint16_t part = 0;
+};
+
+std::string ranks_text(const Holders& holders) {
+  std::vector<int> ranks;
+  for (const Holder& holder : holders) ranks.push_back(holder.rank);
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", rank_ranges(ranks));
+}
+
+/// The error of the lowest id, so that it is the same whatever the order.
+class FirstError {
+ public:
+  template <typename Message>
+  void note(std::string_view id, Message&& message) {
+    ++count_;
+    if (count_ > 1 && id >= id_) return;
+    id_ = id;
+    message_ = message();
+  }
+  void raise() const {
+    if (count_ == 0) return;
+    throw InvalidArgument(count_ == 1 ? message_ : fmt::format("{} (the first of {} errors)", message_, count_));
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::string id_;
+  std::string message_;
+};
+
+class Planner {
+ public:
+  Planner(const Ownership& ownership, const ExchangeRequest& request, const ExchangePlanOptions& options)
+      : ownership_(ownership), request_(request), options_(options) {
+    if (options.chunk_bytes == 0) throw InvalidArgument("messages of no bytes cannot carry anything");
+    content_.samples = ownership;
+    content_.chunk_bytes = options.chunk_bytes;
+    find_keys();
+    find_wants();
+  }
+
+  ExchangePlan run() {
+    find_units();
+    errors_.raise();
+    list_places_ = places_of_lists();
+    choose_senders();
+    write();
+    return ExchangePlan(std::move(content_));
+  }
+
+ private:
+  struct Key {
+    std::size_t column = 0;
+    bool cut = false;
+    std::uint64_t token_bytes = 0;
+  };
+
+  void find_keys() {
+    std::vector<std::string> names = request_.keys;
+    std::ranges::sort(names);
+    const auto repeated = std::ranges::unique(names);
+    names.erase(repeated.begin(), repeated.end());
+    if (names.size() > most_keys) {
+      throw InvalidArgument(fmt::format("{} keys cannot be moved at once; at most {} can", names.size(), most_keys));
+    }
+    for (const std::string& name : request_.cut_keys) {
+      if (std::ranges::binary_search(names, name)) continue;
+      throw InvalidArgument(fmt::format("key {} is to be cut, but is not among the keys that are to move", name));
+    }
+    for (const std::string& name : names) {
+      const auto column = ownership_.find_key(name);
+      const bool is_wanted = std::ranges::any_of(
+          request_.destinations, [](const Destination& d) { return !d.ids.empty() && !d.ranks.empty(); });
+      if (!column && is_wanted) {
+        std::vector<std::string> known;
+        for (const SampleKey& key : ownership_.keys()) known.push_back(key.name);
+        std::ranges::sort(known);
+        throw InvalidArgument(fmt::format("key {} has not been produced by any rank; there are {}", name,
+                                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+      }
+      if (!column) continue;
+      const bool cut = std::ranges::find(request_.cut_keys, name) != request_.cut_keys.end();
+      keys_.push_back({*column, cut, ownership_.keys()[*column].bytes(1).value_or(0)});
+    }
+  }
+
+  std::uint32_t want_of(const Destination& destination) {
+    Holders want;
+    const SequencePart& part = destination.part;
+    if (part.count == 0 || part.index >= part.count) {
+      throw InvalidArgument(fmt::format("a destination wants {}, which there is not", part.to_string()));
+    }
+    for (const int rank : destination.ranks) {
+      if (rank < 0 || (!options_.host_of.empty() && static_cast<std::size_t>(rank) >= options_.host_of.size())) {
+        throw InvalidArgument(fmt::format("a destination names rank {}, which there is not", rank));
+      }
+      want.push_back({rank, part.is_whole() ? SequencePart{} : part});
+    }
+    std::ranges::sort(want);
+    const auto repeated = std::ranges::unique(want);
+    want.erase(repeated.begin(), repeated.end());
+    return wants_.of(want);
+  }
+
+  /// Both wants; whoever wants the whole needs no part.
+  std::uint32_t united(std::uint32_t a, std::uint32_t b, std::string_view id) {
+    if (a == b) return a;
+    const auto known = united_.find(pair_of(a, b));
+    if (known != united_.end()) return known->second;
+    Holders all = wants_[a];
+    for (const Holder& holder : wants_[b]) {
+      const auto place = std::ranges::lower_bound(all, holder.rank, {}, &Holder::rank);
+      if (place == all.end() || place->rank != holder.rank) {
+        all.insert(place, holder);
+      } else if (place->part != holder.part && !place->part.is_whole() && !holder.part.is_whole()) {
+        throw InvalidArgument(fmt::format("rank {} wants two different parts of sample {}", holder.rank, id));
+      } else if (holder.part.is_whole()) {
+        *place = holder;
+      }
+    }
+    return united_[pair_of(a, b)] = wants_.of(all);
+  }
+
+  void find_wants() {
+    wants_.of({});
+    want_of_.assign(ownership_.size(), 0);
+    for (const Destination& destination : request_.destinations) {
+      const std::uint32_t want = want_of(destination);
+      if (want == 0) continue;
+      for (const std::string& id : destination.ids) {
+        const auto sample = ownership_.find(id);
+        if (!sample) {
+          errors_.note(id, [&] {
+            return fmt::format("sample {} is wanted on {}, but no rank owns it", id, ranks_text(wants_[want]));
+          });
+          continue;
+        }
+        std::uint32_t& known = want_of_[*sample];
+        known = known == 0 ? want : united(known, want, id);
+      }
+    }
+    errors_.raise();
+  }
+
+  int host(int rank) const {
+    const auto at = static_cast<std::size_t>(rank);
+    return at < options_.host_of.size() ? options_.host_of[at] : 0;
+  }
+
+  /// Those of `holders` that have the most of `to` on their host.
+  std::vector<int> nearest(const std::vector<int>& holders, const std::vector<int>& to) const {
+    if (options_.host_of.empty() || holders.size() == 1) return holders;
+    std::map<int, std::size_t> on_host;
+    for (const int rank : to) ++on_host[host(rank)];
+    const auto near = [&](int rank) {
+      const auto found = on_host.find(host(rank));
+      return found == on_host.end() ? std::size_t{0} : found->second;
+    };
+    std::size_t most = 0;
+    for (const int rank : holders) most = std::max(most, near(rank));
+    std::vector<int> nearest;
+    for (const int rank : holders) {
+      if (near(rank) == most) nearest.push_back(rank);
+    }
+    return nearest;
+  }
+
+  std::uint16_t part_number(const SequencePart& part) {
+    const auto number = std::ranges::find(content_.parts, part) - content_.parts.begin();
+    if (static_cast<std::size_t>(number) == content_.parts.size()) content_.parts.push_back(part);
+    return static_cast<std::uint16_t>(number);
+  }
+
+  static bool has(const Holders& holders, int rank, const SequencePart& part) {
+    const auto found = std::ranges::lower_bound(holders, rank, {}, &Holder::rank);
+    return found != holders.end() && found->rank == rank && (found->part.is_whole() || found->part == part);
+  }
+
+  static bool names(const Holders& holders, int rank) {
+    return std::ranges::binary_search(holders, rank, {}, &Holder::rank);
+  }
+
+  /// What is to be sent where ranks want and hold a key like this. A leg without sources: nobody has the whole.
+  std::vector<Leg> legs(const Holders& want, const Holders& held, bool cut) {
+    std::map<SequencePart, std::vector<int>> lacking;
+    for (const Holder& holder : want) {
+      const SequencePart part = cut ? holder.part : SequencePart{};
+      if (!has(held, holder.rank, part)) lacking[part].push_back(holder.rank);
+    }
+    std::vector<int> wholes;
+    for (const Holder& holder : held) {
+      if (holder.part.is_whole()) wholes.push_back(holder.rank);
+    }
+    std::vector<Leg> legs;
+    for (const auto& [part, to] : lacking) {
+      legs.push_back({lists_.of(to), lists_.of(wholes.empty() ? wholes : nearest(wholes, to)), part_number(part)});
+    }
+    return legs;
+  }
+
+  /// legs() of a want and a set of holders, mostly without asking it: neighbours often ask alike, and where one rank
+  /// alone holds a sample that others want there is nothing to find out.
+  std::span<const Leg> legs_of(std::uint32_t want, std::uint32_t held, bool cut) {
+    cut = cut && has_parts_[want];
+    const auto asked = std::pair(pair_of(want, held), cut);
+    if (asked == asked_) return answer_;
+    asked_ = asked;
+    const Holders& holders = ownership_.holder_set_at(held);
+    if (!cut && holders.size() == 1 && holders[0].part.is_whole() && !names(wants_[want], holders[0].rank)) {
+      only_ = {ranks_of_want_[want], alone(held, holders[0].rank), 0};
+      answer_ = std::span(&only_, 1);
+    } else {
+      const auto [known, is_new] = known_legs_[cut ? 1 : 0].try_emplace(asked.first);
+      if (is_new) known->second = legs(wants_[want], holders, cut);
+      answer_ = known->second;
+    }
+    return answer_;
+  }
+
+  /// The list of a rank that alone is in a set of holders.
+  std::uint32_t alone(std::uint32_t held, int rank) {
+    if (held >= alone_.size()) alone_.resize(held + 1, 0);
+    if (alone_[held] == 0) alone_[held] = lists_.of({rank});
+    return alone_[held];
+  }
+
+  void find_units() {
+    lists_.of({});
+    for (std::uint32_t want = 0; want < wants_.size(); ++want) {
+      std::vector<int> ranks;
+      for (const Holder& holder : wants_[want]) ranks.push_back(holder.rank);
+      ranks_of_want_.push_back(lists_.of(ranks));
+      has_parts_.push_back(!std::ranges::all_of(wants_[want], [](const Holder& h) { return h.part.is_whole(); }));
+    }
+    for (std::uint32_t sample = 0; sample < want_of_.size(); ++sample) {
+      if (want_of_[sample] != 0) find_units_of(sample);
+    }
+  }
+
+  void find_units_of(std::uint32_t sample) {
+    const std::uint32_t want = want_of_[sample];
+    const std::size_t first = units_.size();
+    for (std::size_t k = 0; k < keys_.size(); ++k) {
+      const Key& key = keys_[k];
+      const std::uint32_t held = ownership_.holder_set(sample, key.column);
+      if (held == 0) {
+        if (!request_.allow_absent) refuse(sample, key, "no rank has that key of it");
+        continue;
+      }
+      for (const Leg& leg : legs_of(want, held, key.cut)) {
+        if (leg.sources == 0) refuse(sample, key, "only parts of it are held");
+        else add(first, sample, leg, k);
+      }
+    }
+  }
+
+  void add(std::size_t first, std::uint32_t sample, const Leg& leg, std::size_t k) {
+    const Key& key = keys_[k];
+    const std::uint64_t bytes =
+        leg.part == 0 ? static_cast<std::uint64_t>(ownership_.tokens(sample, key.column)) * key.token_bytes
+                      : content_.bytes({sample, static_cast<std::uint16_t>(key.column), leg.part});
+    content_.lower_bound_bytes += bytes;
+    for (std::size_t i = first; i < units_.size(); ++i) {
+      Unit& unit = units_[i];
+      if (unit.to != leg.to || unit.sources != leg.sources || unit.part != leg.part) continue;
+      unit.keys |= std::uint64_t{1} << k;
+      unit.bytes += bytes;
+      return;
+    }
+    units_.push_back({sample, leg.to, leg.sources, leg.part, std::uint64_t{1} << k, bytes});
+  }
+
+  void refuse(std::uint32_t sample, const Key& key, std::string_view why) {
+    errors_.note(ownership_.id(sample), [&] {
+      return fmt::format("sample {}, key {} is wanted on {}, but {}", ownership_.id(sample),
+                         ownership_.keys()[key.column].name, ranks_text(wants_[want_of_[sample]]), why);
+    });
+  }
+
+  /// Lists by their content: `order[i]` is the place of list i, whatever the order they were met in.
+  std::vector<std::uint32_t> places_of_lists() const {
+    std::vector<std::uint32_t> by_content(lists_.size());
+    std::iota(by_content.begin(), by_content.end(), 0u);
+    std::ranges::sort(by_content, {}, [this](std::uint32_t i) -> const std::vector<int>& { return lists_[i]; });
+    std::vector<std::uint32_t> places(lists_.size());
+    for (std::uint32_t i = 0; i < by_content.size(); ++i) places[by_content[i]] = i;
+    return places;
+  }
+
+  void choose_senders() {
+    std::vector<std::vector<int>> source_lists(lists_.size());
+    int last = -1;
+    for (std::uint32_t list = 0; list < lists_.size(); ++list) {
+      if (lists_[list].empty()) continue;
+      last = std::max(last, lists_[list].back());
+      source_lists[list_places_[list]] = lists_[list];
+    }
+    std::vector<std::uint64_t> loads(static_cast<std::size_t>(last + 1), 0);
+    senders_.resize(units_.size());
+    std::vector<SendChoice> choices;
+    std::vector<std::uint32_t> chosen;
+    std::vector<bool> is_choice(lists_.size(), false);
+    for (std::uint32_t i = 0; i < units_.size(); ++i) {
+      const Unit& unit = units_[i];
+      const auto& sources = lists_[unit.sources];
+      if (sources.size() == 1) {
+        senders_[i] = sources.front();
+        loads[static_cast<std::size_t>(sources.front())] += unit.bytes;
+        continue;
+      }
+      const std::uint32_t list = list_places_[unit.sources];
+      is_choice[list] = true;
+      // The lowest key and the part tell units of one sample apart.
+      const auto order = ownership_.id_hash(unit.sample) * 0x9e3779b97f4a7c15u +
+                         static_cast<std::uint64_t>(std::countr_zero(unit.keys)) * 65536 +
+                         content_.parts[unit.part].index;
+      choices.push_back({unit.bytes, list, order});
+      chosen.push_back(i);
+    }
+    for (std::size_t list = 0; list < source_lists.size(); ++list) {
+      if (!is_choice[list]) source_lists[list].clear();
+    }
+    const auto senders = assign_senders(choices, source_lists, std::move(loads));
+    for (std::size_t i = 0; i < chosen.size(); ++i) senders_[chosen[i]] = senders[i];
+  }
+
+  /// Eight bytes of the id behind what all have in common, so that most comparisons need no more.
+  std::uint64_t id_prefix(std::uint32_t sample) const {
+    const std::string_view id = ownership_.id(sample).substr(common_);
+    std::uint64_t prefix = 0;
+    for (std::size_t i = 0; i < 8; ++i) {
+      prefix = prefix << 8 | (i < id.size() ? static_cast<unsigned char>(id[i]) : 0);
+    }
+    return prefix;
+  }
+
+  void find_common_prefix() {
+    if (units_.empty()) return;
+    const std::string_view first = ownership_.id(units_.front().sample);
+    common_ = first.size();
+    for (const Unit& unit : units_) {
+      const std::string_view id = ownership_.id(unit.sample);
+      common_ = std::min(common_, id.size());
+      while (id.substr(0, common_) != first.substr(0, common_)) --common_;
+    }
+  }
+
+  struct Place {
+    std::uint64_t group = 0;  ///< sender, then receivers in their order
+    std::uint64_t prefix = 0;
+    std::uint32_t unit = 0;
+  };
+
+  std::vector<Place> ordered() {
+    find_common_prefix();
+    std::vector<Place> places(units_.size());
+    for (std::uint32_t i = 0; i < units_.size(); ++i) {
+      places[i] = {pair_of(static_cast<std::uint32_t>(senders_[i]), list_places_[units_[i].to]),
+                   id_prefix(units_[i].sample), i};
+    }
+    std::sort(places.begin(), places.end(), [this](const Place& a, const Place& b) {
+      if (a.group != b.group) return a.group < b.group;
+      if (a.prefix != b.prefix) return a.prefix < b.prefix;
+      const std::uint32_t x = units_[a.unit].sample, y = units_[b.unit].sample;
+      return x != y && ownership_.id(x) < ownership_.id(y);
+    });
+    return places;
+  }
+
+  void write() {
+    const auto places = ordered();
+    content_.items.reserve(units_.size() * std::max<std::size_t>(1, keys_.size()));
+    std::vector<std::uint32_t> receivers(lists_.size(), UINT32_MAX);  // those in use, by list
+    std::vector<std::pair<int, std::uint16_t>> parts;  // of one sample in one multicast, by number of key
+    for (std::size_t i = 0; i < places.size();) {
+      const Place& place = places[i];
+      const std::uint32_t sample = units_[place.unit].sample;
+      if (i == 0 || place.group != places[i - 1].group) {
+        const std::uint32_t list = units_[place.unit].to;
+        if (receivers[list] == UINT32_MAX) {
+          receivers[list] = static_cast<std::uint32_t>(content_.receivers.size());
+          content_.receivers.push_back(lists_[list]);
+        }
+        content_.rows.push_back({.from = senders_[place.unit], .to = receivers[list]});
+      }
+      parts.clear();
+      for (; i < places.size() && places[i].group == place.group && units_[places[i].unit].sample == sample; ++i) {
+        const Unit& unit = units_[places[i].unit];
+        for (std::uint64_t keys = unit.keys; keys != 0; keys &= keys - 1) {
+          parts.emplace_back(std::countr_zero(keys), unit.part);
+        }
+        content_.rows.back().bytes += unit.bytes;
+      }
+      std::ranges::sort(parts);
+      for (const auto& [k, part] : parts) {
+        const std::size_t column = keys_[static_cast<std::size_t>(k)].column;
+        content_.items.push_back({sample, static_cast<std::uint16_t>(column), part});
+      }
+      content_.rows.back().end = content_.items.size();
+    }
+  }
+
+  const Ownership& ownership_;
+  const ExchangeRequest& request_;
+  const ExchangePlanOptions& options_;
+  ExchangePlan::Content content_;
+  FirstError errors_;
+  std::vector<Key> keys_;
+  Numbered<Holders> wants_;
+  std::unordered_map<std::uint64_t, std::uint32_t> united_;  // looked up, never walked over
+  std::vector<std::uint32_t> want_of_;                       ///< by sample; 0 is nobody
+  std::vector<std::uint32_t> ranks_of_want_;                 ///< their list
+  std::vector<bool> has_parts_;                              ///< by want
+  Numbered<std::vector<int>> lists_;
+  std::vector<std::uint32_t> list_places_;                             ///< in the order of their content
+  std::vector<std::uint32_t> alone_;                                   ///< by set of holders
+  std::unordered_map<std::uint64_t, std::vector<Leg>> known_legs_[2];  // looked up, never walked over
+  std::pair<std::uint64_t, bool> asked_{UINT64_MAX, false};
+  Leg only_;
+  std::span<const Leg> answer_;
+  std::vector<Unit> units_;
+  std::vector<int> senders_;  ///< by unit
+  std::size_t common_ = 0;
+};
+
+}  // namespace
+
+ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
+                           const ExchangePlanOptions& options) {
+  return Planner(ownership, request, options).run();
+}
+
+}  // namespace levada

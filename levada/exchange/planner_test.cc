@@ -1,0 +1,349 @@
+#include "levada/exchange/planner.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "levada/base/error.h"
+#include "levada/exchange/refusal_testing.h"
+
+namespace levada {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// Samples of one key, each as long as its place says.
+SampleBatch samples(const std::vector<std::string>& ids, const std::vector<std::int64_t>& lengths,
+                    const std::string& key = "tokens") {
+  SampleBatch batch(ids);
+  batch.set({key, dtypes::int64, {}}, Seqlens::one_each(lengths));
+  return batch;
+}
+
+using Pieces = std::set<std::tuple<int, std::string, std::string, SequencePart>>;  // receiver, id, key, part
+
+Pieces delivered(const ExchangePlan& plan) {
+  Pieces pieces;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    const Multicast multicast = plan[i];
+    for (const ExchangeItem& item : multicast.items) {
+      for (const int to : multicast.to) {
+        const auto [at, is_new] = pieces.emplace(to, plan.samples().id(item.sample),
+                                                 plan.samples().keys()[item.key].name, plan.parts()[item.part]);
+        EXPECT_TRUE(is_new) << "twice to rank " << to;
+      }
+    }
+  }
+  return pieces;
+}
+
+TEST(Planner, SendsWhatIsLackedOnceToAllWhoLackIt) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b"}, {3, 5}));
+  ownership.add(1, samples({"c"}, {7}));
+  const auto plan = plan_exchange(ownership, {{{{0, 2, 3}, {"a", "c"}}}, {"tokens"}});
+  ASSERT_EQ(plan.size(), 2u);
+  EXPECT_THAT(plan[0].to, ElementsAre(2, 3));
+  EXPECT_EQ(plan[0].bytes, 24u);
+  EXPECT_THAT(plan[1].to, ElementsAre(0, 2, 3));
+  EXPECT_EQ(plan.moved_bytes(), 80u);
+  EXPECT_EQ(plan.lower_bound_bytes(), 80u);
+  EXPECT_EQ(plan.delivered_bytes(), 2 * 24u + 3 * 56);
+  EXPECT_EQ(plan.busiest().rank, 1);
+  EXPECT_THAT(plan.ranks(), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(plan.edges(),
+              ElementsAre(ExchangePlan::Edge{0, 2, 24}, ExchangePlan::Edge{0, 3, 24}, ExchangePlan::Edge{1, 0, 56},
+                          ExchangePlan::Edge{1, 2, 56}, ExchangePlan::Edge{1, 3, 56}));
+}
+
+TEST(Planner, CutsMessagesAtTheBound) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b", "c"}, {3, 0, 2}));
+  const auto plan = plan_exchange(ownership, {{{{1}, {"a", "b", "c"}}}, {"tokens"}}, {.chunk_bytes = 16});
+  EXPECT_EQ(plan[0].messages, 3u);
+  const auto nothing = plan_exchange(ownership, {{{{1}, {"b"}}}, {"tokens"}});
+  EXPECT_EQ(nothing[0].messages, 0u);  // an empty sample arrives all the same
+  EXPECT_EQ(nothing[0].items.size(), 1u);
+}
+
+TEST(Planner, PrefersAHolderOnTheHost) {
+  Ownership ownership;
+  for (const int rank : {0, 2}) ownership.add(rank, samples({"a"}, {3}));
+  const ExchangePlanOptions hosts{.host_of = {0, 0, 1, 1, 1, 2}};
+  EXPECT_EQ(plan_exchange(ownership, {{{{3}, {"a"}}}, {"tokens"}}, hosts)[0].from, 2);
+  EXPECT_EQ(plan_exchange(ownership, {{{{1}, {"a"}}}, {"tokens"}}, hosts)[0].from, 0);
+  // A set that spans hosts is served from where most of it is.
+  EXPECT_EQ(plan_exchange(ownership, {{{{1, 3, 4}, {"a"}}}, {"tokens"}}, hosts)[0].from, 2);
+  EXPECT_EQ(plan_exchange(ownership, {{{{5}, {"a"}}}, {"tokens"}}, hosts).size(), 1u);
+}
+
+TEST(Planner, SpreadsTheLoadOverHolders) {
+  Ownership ownership;
+  std::vector<std::string> ids;
+  std::vector<std::int64_t> lengths;
+  for (int i = 0; i < 40; ++i) {
+    ids.push_back("sample" + std::to_string(i));
+    lengths.push_back(100 + i);
+  }
+  for (int rank = 0; rank < 4; ++rank) ownership.add(rank, samples(ids, lengths));
+  const auto plan = plan_exchange(ownership, {{{{4, 5}, ids}}, {"tokens"}});
+  EXPECT_EQ(plan.size(), 4u);
+  EXPECT_LE(plan.busiest().bytes, plan.moved_bytes() / 4 * 102 / 100);
+}
+
+TEST(Planner, CutsSequencesAlongCp) {
+  Ownership ownership;
+  SampleBatch batch = samples({"a"}, {10});
+  batch.set({"reward", dtypes::float32, {}}, Seqlens::one_each({1}));
+  ownership.add(0, batch);
+  const auto model = ModelRanks::from(Mesh::parse("cp=2,tp=2"), 1);
+  const ExchangeRequest request{destinations_of(model, {{"a"}}, CutAlongCp::zigzag), {"tokens", "reward"}, {"tokens"}};
+  const auto plan = plan_exchange(ownership, request);
+  EXPECT_EQ(plan.moved_bytes(), 80u + 4);
+  EXPECT_EQ(plan.lower_bound_bytes(), 80u + 4);
+  EXPECT_EQ(delivered(plan), (Pieces{{1, "a", "tokens", {0, 2, true}},
+                                     {2, "a", "tokens", {0, 2, true}},
+                                     {3, "a", "tokens", {1, 2, true}},
+                                     {4, "a", "tokens", {1, 2, true}},
+                                     {1, "a", "reward", {}},
+                                     {2, "a", "reward", {}},
+                                     {3, "a", "reward", {}},
+                                     {4, "a", "reward", {}}}));
+  // Who has its part, or the whole, gets nothing.
+  const std::string ids[] = {"a"};
+  ownership.add_part(3, ids, "tokens", {1, 2, true});
+  ownership.add(4, samples({"a"}, {10}));
+  for (const auto& [rank, id, key, part] : delivered(plan_exchange(ownership, request))) {
+    EXPECT_TRUE(rank < 3 || key == "reward");
+  }
+}
+
+TEST(Planner, GivesTheSamplesOfADataParallelGroupToAllItsRanks) {
+  const auto model = ModelRanks::from(Mesh::parse("pp=2,dp=2,tp=2"), 8);
+  EXPECT_THAT(data_heads(model), ElementsAre(12, 14));
+  const auto destinations = destinations_of(model, {{"a"}, {"b", "c"}});
+  EXPECT_THAT(destinations[0].ranks, ElementsAre(8, 9, 12, 13));
+  EXPECT_THAT(destinations[1].ranks, ElementsAre(10, 11, 14, 15));
+  EXPECT_THAT(destinations[1].ids, ElementsAre("b", "c"));
+  EXPECT_THAT(refusal([&] { destinations_of(model, {{"a"}}); }), HasSubstr("2 coordinates along dp"));
+}
+
+TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b"}, {3, 5}));
+  ownership.add(1, samples({"a"}, {3}, "reward"));
+  const auto wanting = [&](std::vector<std::string> ids, std::vector<std::string> keys) {
+    return refusal([&] { plan_exchange(ownership, {{{{2, 3}, ids}}, keys}); });
+  };
+  EXPECT_EQ(wanting({"a", "z", "y"}, {"tokens"}),
+            "sample y is wanted on ranks 2,3, but no rank owns it (the first of 2 errors)");
+  EXPECT_EQ(wanting({"a"}, {"values"}), "key values has not been produced by any rank; there are reward, tokens");
+  EXPECT_EQ(wanting({"b", "a"}, {"reward"}),
+            "sample b, key reward is wanted on ranks 2,3, but no rank has that key of it");
+  ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens", "reward"}};
+  request.allow_absent = true;
+  EXPECT_EQ(delivered(plan_exchange(ownership, request)).size(), 3u);
+  EXPECT_THAT(plan_exchange(ownership, {{{{}, {"a"}}, {{2}, {}}}, {"tokens"}}).size(), 0u);
+  EXPECT_THAT(refusal([&] { plan_exchange(ownership, {{{{-1}, {"a"}}}, {"tokens"}}); }), HasSubstr("rank -1"));
+  const ExchangeRequest two_parts{{{{2}, {"a"}, {0, 2}}, {{2}, {"a"}, {1, 2}}}, {"tokens"}, {"tokens"}};
+  EXPECT_THAT(refusal([&] { plan_exchange(ownership, two_parts); }),
+              HasSubstr("rank 2 wants two different parts of sample a"));
+}
+
+TEST(Planner, PrintsAndTravels) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b", "c"}, {300, 500, 100}));
+  ownership.add(1, samples({"d"}, {700}));
+  const auto plan = plan_exchange(ownership, {{{{2, 3}, {"a", "b", "d"}}}, {"tokens"}}, {.chunk_bytes = 4096});
+  EXPECT_EQ("\n" + plan.to_table(), R"(
+from  to   samples  keys    part   messages    bytes
+----------------------------------------------------
+   0  2,3        2  tokens  whole         2  6.2 KiB
+   1  2,3        1  tokens  whole         2  5.5 KiB
+
+moved        11.7 KiB  in 2 multicasts, 4 messages of at most 4.0 KiB
+least        11.7 KiB  that any plan moves: what is lacked somewhere, once
+delivered    23.4 KiB  to 4 ranks
+busiest       6.2 KiB  sent by rank 0
+)");
+  const auto json = nlohmann::json::parse(plan.to_json(true));
+  EXPECT_EQ(json["multicasts"][0]["ids"], (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(json["busiest"]["rank"], 0);
+  const Bytes bytes = plan.encode();
+  const auto back = ExchangePlan::decode(bytes);
+  EXPECT_EQ(back, plan);
+  EXPECT_EQ(back.fingerprint(), plan.fingerprint());
+  EXPECT_EQ(back.encode(), bytes);
+  EXPECT_FALSE(back.samples().contains("c"));
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    EXPECT_THROW(ExchangePlan::decode(ByteView(bytes).first(cut)), CorruptMessage);
+  }
+  std::mt19937 random(32);
+  for (int round = 0; round < 2000; ++round) {
+    Bytes changed = bytes;
+    changed[random() % changed.size()] = static_cast<std::byte>(random());
+    try {
+      const Bytes again = ExchangePlan::decode(changed).encode();
+      EXPECT_EQ(ExchangePlan::decode(again).encode(), again);
+    } catch (const CorruptMessage&) {
+    }
+  }
+}
+
+/// A world of samples, holders and wants, kept in the plainest way.
+struct World {
+  int ranks = 0;
+  std::vector<int> host_of;
+  std::map<std::string, std::map<std::string, std::int64_t>> lengths;              // by id and key
+  std::map<std::string, std::map<std::string, std::map<int, SequencePart>>> held;  // by id, key and rank
+  ExchangeRequest request;
+
+  static World random(std::mt19937& random) {
+    World world;
+    world.ranks = 1 + static_cast<int>(random() % 6);
+    for (int rank = 0; rank < world.ranks; ++rank) world.host_of.push_back(rank * 2 / world.ranks);
+    const auto any_rank = [&] { return static_cast<int>(random() % static_cast<std::uint32_t>(world.ranks)); };
+    const int samples = static_cast<int>(random() % 8);
+    const bool cut = random() % 3 == 0;
+    for (int s = 0; s < samples; ++s) {
+      const auto id = "s" + std::to_string(s * 7919 % 100);
+      for (const char* key : {"x", "y", "z"}) {
+        world.lengths[id][key] = static_cast<std::int64_t>(random() % 9);
+        world.held[id][key][any_rank()] = {};
+        for (auto more = random() % 3; more > 0; --more) world.held[id][key][any_rank()] = {};
+        if (cut && random() % 3 == 0) world.held[id][key].try_emplace(any_rank(), SequencePart{1, 2, false});
+      }
+    }
+    for (auto count = random() % 5; count > 0; --count) {
+      Destination destination;
+      for (auto n = random() % 4; n > 0; --n) destination.ranks.push_back(any_rank());
+      for (const auto& [id, keys] : world.lengths) {
+        if (random() % 2 == 0) destination.ids.push_back(id);
+      }
+      if (cut && random() % 2 == 0) destination.part = {1, 2, false};
+      world.request.destinations.push_back(destination);
+    }
+    world.request.keys = {"z", "x", "x"};
+    if (cut) world.request.cut_keys = {"z"};
+    return world;
+  }
+
+  /// In any order.
+  Ownership ownership(std::mt19937& random) const {
+    std::vector<std::tuple<int, std::string, std::string, SequencePart>> facts;
+    for (const auto& [id, keys] : held) {
+      for (const auto& [key, by_rank] : keys) {
+        for (const auto& [rank, part] : by_rank) facts.emplace_back(rank, id, key, part);
+      }
+    }
+    std::ranges::shuffle(facts, random);
+    std::ranges::stable_sort(facts, {}, [](const auto& fact) { return !std::get<3>(fact).is_whole(); });
+    Ownership made;
+    for (const auto& [rank, id, key, part] : facts) {
+      const std::string ids[] = {id};
+      if (part.is_whole()) made.add(rank, ::levada::samples({id}, {lengths.at(id).at(key)}, key));
+      else made.add_part(rank, ids, key, part);
+    }
+    return made;
+  }
+
+  ExchangeRequest shuffled_request(std::mt19937& random) const {
+    ExchangeRequest shuffled = request;
+    std::ranges::shuffle(shuffled.destinations, random);
+    std::ranges::shuffle(shuffled.keys, random);
+    for (Destination& destination : shuffled.destinations) {
+      std::ranges::shuffle(destination.ids, random);
+      std::ranges::shuffle(destination.ranks, random);
+    }
+    return shuffled;
+  }
+
+  /// Which pieces are to arrive, asked rank by rank.
+  Pieces lacking() const {
+    std::map<std::tuple<int, std::string, std::string>, SequencePart> wanted;
+    for (const Destination& destination : request.destinations) {
+      for (const int rank : destination.ranks) {
+        for (const std::string& id : destination.ids) {
+          for (const std::string key : {"x", "z"}) {
+            const SequencePart part = key == "z" ? destination.part : SequencePart{};
+            auto& known = wanted.try_emplace({rank, id, key}, part).first->second;
+            if (part.is_whole()) known = part;
+          }
+        }
+      }
+    }
+    Pieces pieces;
+    for (const auto& [what, part] : wanted) {
+      const auto& [rank, id, key] = what;
+      const auto& holders = held.at(id).at(key);
+      const auto has = holders.find(rank);
+      if (has == holders.end() || !(has->second.is_whole() || has->second == part)) pieces.emplace(rank, id, key, part);
+    }
+    return pieces;
+  }
+};
+
+TEST(PlannerProperty, DeliversAllThatIsLackedAndNothingElseInTheFewestBytes) {
+  std::mt19937 random(33);
+  for (int round = 0; round < 500; ++round) {
+    const World world = World::random(random);
+    const auto plan =
+        plan_exchange(world.ownership(random), world.request, {.host_of = world.host_of, .chunk_bytes = 16});
+    const Pieces lacking = world.lacking();
+    ASSERT_EQ(delivered(plan), lacking);
+
+    std::map<std::tuple<std::string, std::string, SequencePart>, std::vector<int>> once;
+    for (const auto& [rank, id, key, part] : lacking) once[{id, key, part}].push_back(rank);
+    std::uint64_t least = 0;
+    for (const auto& [what, to] : once) {
+      const auto& [id, key, part] = what;
+      least += 8 * static_cast<std::uint64_t>(tokens_in(part, world.lengths.at(id).at(key)).tokens());
+    }
+    EXPECT_EQ(plan.moved_bytes(), least);
+    EXPECT_EQ(plan.lower_bound_bytes(), least);
+
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      const Multicast multicast = plan[i];
+      std::uint64_t bytes = 0;
+      for (const ExchangeItem& item : multicast.items) {
+        const std::string id(plan.samples().id(item.sample));
+        const auto& holders = world.held.at(id).at(plan.samples().keys()[item.key].name);
+        EXPECT_TRUE(holders.at(multicast.from).is_whole());
+        // No other holder has more of the receivers on its host.
+        const auto near = [&](int from) {
+          return std::ranges::count_if(multicast.to, [&](int to) {
+            return world.host_of[static_cast<std::size_t>(to)] == world.host_of[static_cast<std::size_t>(from)];
+          });
+        };
+        for (const auto& [holder, part] : holders) {
+          EXPECT_TRUE(!part.is_whole() || near(holder) <= near(multicast.from));
+        }
+        bytes += plan.bytes(item);
+      }
+      EXPECT_EQ(multicast.bytes, bytes);
+      EXPECT_EQ(multicast.messages, (bytes + 15) / 16);
+    }
+  }
+}
+
+TEST(PlannerProperty, DoesNotDependOnTheOrderOfAnything) {
+  std::mt19937 random(34);
+  for (int round = 0; round < 200; ++round) {
+    const World world = World::random(random);
+    const ExchangePlanOptions options{.host_of = world.host_of, .chunk_bytes = 16};
+    const auto plan = plan_exchange(world.ownership(random), world.request, options);
+    const auto again = plan_exchange(world.ownership(random), world.shuffled_request(random), options);
+    EXPECT_EQ(plan, again);
+    EXPECT_EQ(plan.to_json(true), again.to_json(true));
+    EXPECT_EQ(plan.fingerprint(), again.fingerprint());
+    EXPECT_EQ(ExchangePlan::decode(plan.encode()), plan);
+  }
+}
+
+}  // namespace
+}  // namespace levada

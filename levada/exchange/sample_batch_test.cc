@@ -1,0 +1,141 @@
+#include "levada/exchange/sample_batch.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+#include "levada/exchange/refusal_testing.h"
+
+namespace levada {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Four samples: a tokens key of one sequence each, a key of several sequences that b lacks, one that all lack.
+SampleBatch four() {
+  SampleBatch batch({"a", "b", "c", "d"});
+  batch.set("tokens", Tensor::of<std::int64_t>({7}, {1, 2, 3, 4, 5, 6, 7}), Seqlens::one_each({3, 0, 2, 2}));
+  batch.set("scores", Tensor::of<float>({4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}), Seqlens::of({{{1, 1}}, {}, {{}}, {{2}}}));
+  batch.set({"values", {}, {}}, Seqlens::absent(4));
+  batch.set_values(1, {{"reward", 0.5}, {"done", true}});
+  return batch;
+}
+
+TEST(SampleBatch, HasSequencesOfItems) {
+  const SampleBatch batch = four();
+  EXPECT_THAT(batch.keys(), ElementsAre("scores", "tokens", "values"));
+  EXPECT_THAT(batch.item("tokens", 2)->as<std::int64_t>(), ElementsAre(4, 5));
+  EXPECT_EQ(batch.item("tokens", 1)->shape(), Shape({0}));
+  EXPECT_FALSE(batch.item("scores", 1).has_value());
+  EXPECT_EQ(batch.item("scores", 2)->shape(), Shape({0, 2}));
+  EXPECT_THAT(batch.sequence("scores", 0, 1).as<float>(), ElementsAre(3, 4));
+  EXPECT_EQ(batch.byte_count(), 7u * 8 + 8 * 4);
+  EXPECT_EQ(std::get<double>(batch.values(1).at("reward")), 0.5);
+}
+
+TEST(SampleBatch, DividesWithoutCopiesAndGathersAgain) {
+  const SampleBatch batch = four();
+  const auto before = copied_bytes();
+  const auto parts = batch.split(std::vector<std::size_t>{1, 0, 3});
+  EXPECT_EQ(parts[2].packed("tokens").view().data(), batch.packed("tokens").view().data() + 24);
+  const auto again = SampleBatch::gather(parts);
+  EXPECT_EQ(again.packed("tokens").view().data(), batch.packed("tokens").view().data());
+  EXPECT_EQ(copied_bytes(), before);
+  // A key that nobody has comes back without a dtype, as it was.
+  EXPECT_EQ(again.keys(), batch.keys());
+  EXPECT_EQ(SampleBatch::gather(batch.unpack()).select_keys(std::vector<std::string>{"scores", "tokens"}),
+            batch.select_keys(std::vector<std::string>{"scores", "tokens"}));
+}
+
+TEST(SampleBatch, ComesBackFromPartitionsAndOrders) {
+  const SampleBatch batch = four();
+  const Partition partition = batch.balanced(2, "tokens");
+  std::vector<std::size_t> order;
+  for (const auto& part : partition) order.insert(order.end(), part.begin(), part.end());
+  const auto parts = batch.split(partition);
+  EXPECT_EQ(SampleBatch::gather(parts).reorder(SampleBatch::inverse(order)).meta(),
+            SampleBatch::gather(batch.unpack()).meta());
+  const std::vector<std::size_t> turned{3, 1, 0, 2};
+  EXPECT_EQ(batch.reorder(turned).reorder(SampleBatch::inverse(turned)), batch);
+  EXPECT_THAT(batch.reorder(turned).ids(), ElementsAre("d", "b", "a", "c"));
+  EXPECT_THAT(batch.reorder(turned).packed("tokens").as<std::int64_t>(), ElementsAre(6, 7, 1, 2, 3, 4, 5));
+}
+
+TEST(SampleBatch, DividesSeveralAlike) {
+  const SampleBatch batch = four();
+  const SampleBatch other = batch.reorder(std::vector<std::size_t>{2, 3, 0, 1});
+  const auto divided = SampleBatch::split_alike(std::vector{batch, other}, {{0, 3}, {1, 2}});
+  EXPECT_EQ(divided[0], divided[1]);
+  EXPECT_THAT(divided[1][0].ids(), ElementsAre("a", "d"));
+}
+
+TEST(SampleBatch, SelectsRenamesAndUpdates) {
+  SampleBatch batch = four();
+  EXPECT_THAT(batch.select_ids(std::vector<std::string>{"d", "a"}).packed("tokens").as<std::int64_t>(),
+              ElementsAre(6, 7, 1, 2, 3));
+  const auto renamed = batch.rename_keys({{"tokens", "prompts"}, {"scores", "tokens"}});
+  EXPECT_EQ(renamed.key("tokens").dtype, dtypes::float32);
+  EXPECT_EQ(renamed.rename_keys({{"prompts", "tokens"}, {"tokens", "scores"}}), batch);
+
+  SampleBatch more({"b", "a", "d", "c"});
+  more.set("values", Tensor::of<double>({3}, {1, 2, 3}), Seqlens::of({{{1}}, {{1}}, {}, {{1}}}));
+  more.set_values(0, {{"reward", 2.5}});
+  batch.update(more);
+  EXPECT_THAT(batch.item("values", 0)->as<double>(), ElementsAre(2));
+  EXPECT_FALSE(batch.item("values", 3).has_value());
+  EXPECT_EQ(std::get<double>(batch.values(1).at("reward")), 2.5);
+  EXPECT_TRUE(std::get<bool>(batch.values(1).at("done")));
+}
+
+TEST(SampleBatch, MetaGoesThroughJson) {
+  SampleBatch batch = four();
+  batch.set_values(3, {{"n", std::int64_t{1} << 60}, {"text", std::string("ü\n")}, {"nothing", None{}}});
+  const auto meta = batch.meta();
+  EXPECT_FALSE(meta.has_data());
+  EXPECT_EQ(SampleBatch::from_json(meta.to_json()), meta);
+  EXPECT_THAT(refusal([&] { static_cast<void>(meta.item("tokens", 0)); }), HasSubstr("sample a, key tokens"));
+}
+
+TEST(SampleBatch, RefusesJsonThatLies) {
+  EXPECT_THAT(refusal([] { SampleBatch::from_json("{"); }), HasSubstr("cannot be read"));
+  EXPECT_THAT(refusal([] { SampleBatch::from_json(R"({"ids": ["a", "a"], "keys": {}})"); }), HasSubstr("twice"));
+  const auto with = [](const std::string& key) {
+    return refusal([&] { SampleBatch::from_json(R"({"ids": ["a"], "keys": {"k": )" + key + "}}"); });
+  };
+  EXPECT_THAT(with(R"({"dtype": "int65", "trailing": [], "seqlens": [[1]]})"), HasSubstr("int65"));
+  EXPECT_THAT(with(R"({"dtype": "int64", "trailing": [], "seqlens": [[-1]]})"), HasSubstr("keys[\"k\"].seqlens[0]"));
+  EXPECT_THAT(with(R"({"dtype": "int64", "trailing": [], "seqlens": [[1], [2]]})"), HasSubstr("2 samples"));
+  EXPECT_THAT(with(R"({"dtype": "int64", "trailing": [4611686018427387904], "seqlens": [[4]]})"), HasSubstr("fit"));
+}
+
+TEST(SampleBatch, NamesSampleAndKeyInErrors) {
+  EXPECT_THAT(refusal([] { SampleBatch({"x", "y", "x"}); }), HasSubstr("sample x stands twice"));
+  SampleBatch batch({"x", "y"});
+  EXPECT_THAT(refusal([&] {
+                batch.set("k", Tensor::zeros(dtypes::int8, {3}), Seqlens::one_each({1, 1}));
+              }),
+              HasSubstr("key k has 3 tokens, but its lengths add up to 2"));
+  EXPECT_THAT(refusal([&] {
+                batch.set("k", Tensor::zeros(dtypes::float4_e2m1fn, {2}), Seqlens::one_each({1, 1}));
+              }),
+              HasSubstr("float4"));
+  const std::optional<Tensor> items[] = {Tensor::zeros(dtypes::int8, {1}), Tensor::zeros(dtypes::int8, {2})};
+  EXPECT_THAT(refusal([&] {
+                batch.set_items({"k", dtypes::int8, {}}, items, Seqlens::one_each({1, 1}));
+              }),
+              HasSubstr("sample y, key k"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(batch.key("z")); }), HasSubstr("no key z"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(batch.select_ids(std::vector<std::string>{"z"})); }),
+              HasSubstr("sample z"));
+  EXPECT_THAT(refusal([&] {
+                static_cast<void>(SampleBatch::gather(std::vector{batch, batch}));
+              }),
+              HasSubstr("sample x"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(batch.reorder(std::vector<std::size_t>{0, 0})); }), HasSubstr("twice"));
+}
+
+}  // namespace
+}  // namespace levada
