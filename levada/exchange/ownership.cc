@@ -35,8 +35,11 @@ Ownership::State& Ownership::own() {
   return *state_;
 }
 
-void Ownership::add(int rank, const SampleBatch& samples) {
+void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& part) {
   if (rank < 0) throw InvalidArgument(fmt::format("there is no rank {}", rank));
+  if (part.count == 0 || part.index >= part.count)
+    throw InvalidArgument(fmt::format("there is no {}", part.to_string()));
+  const Holder holder{rank, part.is_whole() ? SequencePart{} : part};
   std::vector<std::string> names;
   std::vector<std::optional<std::size_t>> known(samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -70,11 +73,11 @@ void Ownership::add(int rank, const SampleBatch& samples) {
   for (const std::string& name : names) {
     const std::size_t key = state.take_in_key(samples.key(name));
     const Seqlens& seqlens = samples.seqlens(name);
-    std::uint32_t before = 0, after = state.with(0, {rank});
+    std::uint32_t before = 0, after = state.with(0, holder);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
       const std::uint32_t set = state.cell(rows[i], key).set;
-      if (set != before) after = state.with(before = set, {rank});
+      if (set != before) after = state.with(before = set, holder);
       state.put(rows[i], key, after, seqlens[i]);
     }
   }
@@ -85,27 +88,6 @@ void Ownership::add(int rank, const SampleBatch& samples) {
     state.put_values(rows[i], std::move(values));
   }
   state.tidy();
-}
-
-void Ownership::add_part(int rank, std::span<const std::string> ids, std::string_view key, const SequencePart& part) {
-  if (rank < 0) throw InvalidArgument(fmt::format("there is no rank {}", rank));
-  if (part.count == 0 || part.index >= part.count)
-    throw InvalidArgument(fmt::format("there is no {}", part.to_string()));
-  const SequencePart canonical = part.is_whole() ? SequencePart{} : part;
-  const auto column = find_key(key);
-  std::vector<std::size_t> rows;
-  for (const std::string& id : ids) {
-    const auto sample = find(id);
-    if (!sample || !column || holder_set(*sample, *column) == 0) {
-      throw InvalidArgument(
-          fmt::format("rank {} cannot hold a part of sample {}, key {}: nobody holds it", rank, id, key));
-    }
-    rows.push_back(*sample);
-  }
-  State& state = own();
-  for (const std::size_t row : rows) {
-    state.set_holders(row, *column, state.with(state.cell(row, *column).set, {rank, canonical}));
-  }
 }
 
 void Ownership::remove(int rank, std::span<const std::string> ids) {

@@ -54,13 +54,11 @@ class Ownership {
  public:
   Ownership();
 
-  /// `rank` now holds all that `samples` (a meta will do) has, whole; a key that is absent for an id is not held.
-  /// Throws InvalidArgument where dtype, trailing shape, lengths or a plain value are not those that other ranks say
-  /// of the same sample and key, naming id, key and ranks; nothing has changed then.
-  void add(int rank, const SampleBatch& samples);
-  /// `rank` now holds `part` of what is known of these; lengths are those of the whole. Throws InvalidArgument for a
-  /// sample or key that nobody holds.
-  void add_part(int rank, std::span<const std::string> ids, std::string_view key, const SequencePart& part);
+  /// `rank` now holds all that `samples` (a meta will do) has, or that part of it: lengths are those of the whole. A
+  /// key that is absent for an id is not held. Throws InvalidArgument where dtype, trailing shape, lengths or a plain
+  /// value are not those that other ranks say of the same sample and key, naming id, key and ranks; nothing has changed
+  /// then.
+  void add(int rank, const SampleBatch& samples, const SequencePart& part = {});
   /// `rank` no longer holds them; unknown ids are ignored. A sample that nobody holds is forgotten.
   void remove(int rank, std::span<const std::string> ids);
   void clear(int rank);

@@ -91,15 +91,10 @@ TEST(Ownership, RefusesContradictionsAndNamesThem) {
 TEST(Ownership, KnowsPartsFromWholes) {
   Ownership ownership;
   ownership.add(0, samples({"a"}, 5));
-  const std::string ids[] = {"a"};
-  ownership.add_part(1, ids, "tokens", {1, 2, false});
-  ownership.add_part(0, ids, "tokens", {0, 2, false});
+  ownership.add(1, samples({"a"}, 5), {1, 2, false});
+  ownership.add(0, samples({"a"}, 5), {0, 2, false});
   EXPECT_THAT(holders(ownership, "a"), ElementsAre(Holder{0}, Holder{1, {1, 2, false}}));
-  const std::string unknown[] = {"b"};
-  EXPECT_THAT(refusal<InvalidArgument>([&] {
-                ownership.add_part(1, unknown, "tokens", {1, 2});
-              }),
-              HasSubstr("sample b"));
+  EXPECT_THAT(refusal([&] { ownership.add(1, samples({"a"}, 6), {1, 2}); }), HasSubstr("sample a"));
 }
 
 TEST(Ownership, PartsOfASequenceAreAllOfItInOrder) {
@@ -164,8 +159,7 @@ TEST(Ownership, TravelsAsBytes) {
       1, {{"reward", 0.5}, {"n", std::int64_t{1} << 40}, {"t", std::string("x")}, {"b", true}, {"o", None{}}});
   Ownership ownership;
   ownership.add(6, batch);
-  const std::string ids[] = {"a"};
-  ownership.add_part(2, ids, "tokens", {1, 3, true});
+  ownership.add(2, batch.select_ids(std::vector<std::string>{"a"}), {1, 3, true});
   const Bytes bytes = ownership.encode();
   const Ownership back = Ownership::decode(bytes);
   EXPECT_EQ(back.encode(), bytes);

@@ -115,8 +115,7 @@ TEST(Planner, CutsSequencesAlongCp) {
                                      {3, "a", "reward", {}},
                                      {4, "a", "reward", {}}}));
   // Who has its part, or the whole, gets nothing.
-  const std::string ids[] = {"a"};
-  ownership.add_part(3, ids, "tokens", {1, 2, true});
+  ownership.add(3, samples({"a"}, {10}), {1, 2, true});
   ownership.add(4, samples({"a"}, {10}));
   for (const auto& [rank, id, key, part] : delivered(plan_exchange(ownership, request))) {
     EXPECT_TRUE(rank < 3 || key == "reward");
@@ -245,9 +244,7 @@ struct World {
     std::ranges::stable_sort(facts, {}, [](const auto& fact) { return !std::get<3>(fact).is_whole(); });
     Ownership made;
     for (const auto& [rank, id, key, part] : facts) {
-      const std::string ids[] = {id};
-      if (part.is_whole()) made.add(rank, ::levada::samples({id}, {lengths.at(id).at(key)}, key));
-      else made.add_part(rank, ids, key, part);
+      made.add(rank, ::levada::samples({id}, {lengths.at(id).at(key)}, key), part);
     }
     return made;
   }

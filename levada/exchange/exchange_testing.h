@@ -1,0 +1,120 @@
+// Samples and worlds for tests of exchanges.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "levada/base/hash.h"
+#include "levada/exchange/redistribute.h"
+
+namespace levada {
+
+/// Samples of many dtypes: ragged, empty, of several sequences, with trailing shapes; what they hold follows from ids
+/// alone. `only`: the keys to have, or all.
+inline SampleBatch made_samples(const std::vector<std::string>& ids, const std::set<std::string>& only = {}) {
+  struct Made {
+    SampleKey key;
+    int sequences;
+  };
+  const Made made[] = {{{"tokens", dtypes::int64, {}}, 1},        {{"logprobs", dtypes::float64, {}}, 1},
+                       {{"hidden", dtypes::bfloat16, {3, 2}}, 2}, {{"scales", dtypes::float8_e4m3fn, {5}}, 1},
+                       {{"mask", dtypes::boolean, {}}, 1},        {{"bytes", dtypes::uint8, {}}, 3},
+                       {{"nothing", dtypes::float32, {0}}, 1}};
+  SampleBatch batch(ids);
+  for (const auto& [key, sequences] : made) {
+    if (!only.empty() && !only.contains(key.name)) continue;
+    Seqlens seqlens;
+    std::vector<SampleBytes> items;
+    for (const std::string& id : ids) {
+      std::uint64_t state = hash64(as_bytes(id + key.name));
+      std::vector<std::int64_t> lengths;
+      for (int s = 0; s < sequences; ++s) lengths.push_back(static_cast<std::int64_t>(state >> (8 * s)) % 23 / 2);
+      for (auto& length : lengths) length = std::max<std::int64_t>(length, 0);
+      seqlens.push_back(lengths);
+      std::int64_t total = 0;
+      for (const std::int64_t length : lengths) total += length;
+      const auto bytes = *key.bytes(total);
+      const std::shared_ptr<std::byte[]> memory(new std::byte[bytes + 1]);
+      for (std::size_t i = 0; i < bytes; ++i) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        memory[i] = static_cast<std::byte>(key.name == "mask" ? state >> 63 : state >> 56);
+      }
+      items.push_back({memory.get(), memory});
+    }
+    batch.set_bytes(key, std::move(items), std::move(seqlens));
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) batch.set_values(i, {{"from", ids[i]}});
+  return batch;
+}
+
+inline std::vector<std::string> numbered_ids(int count, const std::string& prefix = "sample-") {
+  std::vector<std::string> ids;
+  for (int i = 0; i < count; ++i) ids.push_back(prefix + std::to_string(i));
+  return ids;
+}
+
+/// Dealt round-robin.
+inline std::vector<std::vector<std::string>> dealt(const std::vector<std::string>& ids, int groups, int shift = 0) {
+  std::vector<std::vector<std::string>> lists(static_cast<std::size_t>(groups));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    lists[(i + static_cast<std::size_t>(shift)) % lists.size()].push_back(ids[i]);
+  }
+  return lists;
+}
+
+/// Where samples are and where they are to go.
+struct Redistribution {
+  ModelRanks from, to;
+  std::vector<std::string> ids;
+  std::vector<std::string> keys;
+
+  /// What the data-parallel heads of `from` have.
+  std::vector<std::string> held_by(int rank) const {
+    const auto heads = data_heads(from);
+    const auto lists = dealt(ids, static_cast<int>(heads.size()));
+    for (std::size_t d = 0; d < heads.size(); ++d) {
+      if (heads[d] == rank) return lists[d];
+    }
+    return {};
+  }
+  ExchangeRequest request() const { return {destinations_of(to, dealt(ids, to.mesh.axis_size("dp"), 1)), keys}; }
+  std::vector<std::string> wanted_by(int rank) const {
+    std::vector<std::string> wanted;
+    for (const Destination& destination : request().destinations) {
+      if (std::ranges::find(destination.ranks, rank) == destination.ranks.end()) continue;
+      wanted.insert(wanted.end(), destination.ids.begin(), destination.ids.end());
+    }
+    return wanted;
+  }
+};
+
+/// Carries it out on this rank and compares with the plainest way: everything gathered, then selected. Says what is
+/// wrong; nothing if all is well.
+inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, const Redistribution& what,
+                                        const ExchangeOptions& options = {}) {
+  const int rank = engine->info().rank;
+  const std::set<std::string> keys(what.keys.begin(), what.keys.end());
+  const SampleBatch all = made_samples(what.ids, keys);
+  SampleStore store;
+  const auto held = what.held_by(rank);
+  if (!held.empty()) store.store(all.select_ids(held));
+  const auto result = redistribute(engine, store, what.request(), options);
+  const auto wanted = what.wanted_by(rank);
+  std::set<std::string> expected(held.begin(), held.end());
+  expected.insert(wanted.begin(), wanted.end());
+  if (store.ids() != std::vector<std::string>(expected.begin(), expected.end())) return "another set of samples";
+  if (!wanted.empty() && store.get(wanted, what.keys) != all.select_ids(wanted)) return "other bits";
+  if (result.plan.moved_bytes() != result.plan.lower_bound_bytes()) return "more moved than had to";
+  std::uint64_t sent = 0, received = 0;
+  for (std::size_t i = 0; i < result.plan.size(); ++i) {
+    const Multicast multicast = result.plan[i];
+    sent += multicast.from == rank ? multicast.bytes : 0;
+    received += std::ranges::binary_search(multicast.to, rank) ? multicast.bytes : 0;
+  }
+  if (result.sent_bytes != sent || result.received_bytes != received) return "another number of bytes than planned";
+  return {};
+}
+
+}  // namespace levada

@@ -1,0 +1,324 @@
+#include "levada/exchange/redistribute.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/engine/collect.h"
+#include "levada/exchange/exchange_streams.h"
+
+namespace levada {
+namespace {
+
+constexpr std::string_view operation = "exchange";
+
+/// The same whatever the order of destinations, ranks and ids.
+std::uint64_t fingerprint_of(const ExchangeRequest& request) {
+  const auto sum = [](const auto& list, auto&& hash) {
+    std::uint64_t total = list.size();
+    for (const auto& each : list) total += hash(each);
+    return total;
+  };
+  const auto of_text = [](const std::string& text) { return hash64(as_bytes(text)); };
+  const auto of_number = [](std::uint64_t number) { return hash64(std::as_bytes(std::span(&number, 1))); };
+  const auto of_all = [&](std::initializer_list<std::uint64_t> numbers) {
+    return hash64(std::as_bytes(std::span(numbers.begin(), numbers.size())));
+  };
+  const auto destinations = sum(request.destinations, [&](const Destination& d) {
+    return of_all({sum(d.ranks, of_number), sum(d.ids, of_text), d.part.index, d.part.count, d.part.zigzag});
+  });
+  return of_all({destinations, sum(request.keys, of_text), sum(request.cut_keys, of_text), request.allow_absent});
+}
+
+/// What a rank says before anything moves.
+struct Terms {
+  ErrorKind error = ErrorKind::invalid_argument;
+  std::string message;            ///< empty: it is ready
+  std::uint64_t fingerprint = 0;  ///< of what it is asked for
+  std::uint64_t bytes = 0, max_bytes = 0;
+  Bytes ownership;  ///< none when a plan is carried out
+
+  Bytes encode() const {
+    ByteWriter writer;
+    writer.put(static_cast<std::uint8_t>(error));
+    writer.put_sized(message);
+    writer.put(fingerprint);
+    writer.put(bytes);
+    writer.put(max_bytes);
+    writer.put_sized(ownership);
+    return std::move(writer).take();
+  }
+  static Terms decode(ByteView all) {
+    ByteReader reader(all);
+    Terms terms;
+    const auto error = reader.get<std::uint8_t>();
+    if (error < 1 || error > static_cast<std::uint8_t>(ErrorKind::engine)) reader.fail("no such kind of error");
+    terms.error = static_cast<ErrorKind>(error);
+    terms.message = reader.get_string();
+    terms.fingerprint = reader.get<std::uint64_t>();
+    terms.bytes = reader.get<std::uint64_t>();
+    terms.max_bytes = reader.get<std::uint64_t>();
+    const ByteView ownership = reader.get_sized();
+    terms.ownership.assign(ownership.begin(), ownership.end());
+    reader.expect_end();
+    return terms;
+  }
+};
+
+/// Everybody's terms; throws alike on all ranks where one is not ready, or asks for something else.
+std::vector<Terms> agree_on(Engine& engine, const Bytes& mine, Deadline deadline) {
+  std::vector<Terms> all;
+  for (const Bytes& each : agree(engine, mine, deadline, operation)) all.push_back(Terms::decode(each));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].message.empty()) throw_error(all[rank].error, fmt::format("rank {}: {}", rank, all[rank].message));
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].fingerprint == all[0].fingerprint) continue;
+    throw InvalidArgument(fmt::format("ranks 0 and {} ask for different exchanges; all must ask for the same", rank));
+  }
+  return all;
+}
+
+/// Terms out of what `fill` finds; its exception becomes part of them.
+template <typename Fill>
+Bytes terms_of(const SampleStore& store, Fill&& fill) {
+  Terms terms;
+  try {
+    terms.bytes = store.bytes();
+    terms.max_bytes = store.max_bytes();
+    fill(terms);
+  } catch (const Error& error) {
+    terms = {.error = error.kind(), .message = error.what()};
+  }
+  return terms.encode();
+}
+
+void check_bounds(const ExchangePlan& plan, const std::vector<Terms>& terms) {
+  std::vector<std::uint64_t> coming(terms.size(), 0);
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    for (const int to : plan[i].to) coming[static_cast<std::size_t>(to)] += plan[i].bytes;
+  }
+  for (std::size_t rank = 0; rank < terms.size(); ++rank) {
+    const std::uint64_t room = terms[rank].max_bytes - std::min(terms[rank].bytes, terms[rank].max_bytes);
+    if (coming[rank] <= room) continue;
+    throw InvalidArgument(fmt::format("rank {} is to receive {}, but its store, bounded to {}, has room for {}", rank,
+                                      format_bytes(coming[rank]), format_bytes(terms[rank].max_bytes),
+                                      format_bytes(room)));
+  }
+}
+
+void check_ranks(const ExchangePlan& plan, int size) {
+  const auto ranks = plan.ranks();
+  if (!ranks.empty() && ranks.back() >= size) {
+    throw InvalidArgument(fmt::format("the plan names rank {}, but the engine has {}", ranks.back(), size));
+  }
+}
+
+std::vector<OutgoingStream> outgoing_of(const ExchangePlan& plan, int rank, const SampleStore& store) {
+  std::vector<OutgoingStream> streams;
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (plan[i].from == rank && plan[i].messages > 0) streams.emplace_back(plan, i, store);
+  }
+  return streams;
+}
+
+/// Sends and receives at the same time until both are done. What both sends and takes never waits for space alone.
+class Mover {
+ public:
+  Mover(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangePlan& plan,
+        std::vector<OutgoingStream> outgoing, const ExchangeOptions& options, ExchangeResult& result)
+      : engine_(engine), plan_(plan), options_(options), result_(result), outgoing_(std::move(outgoing)) {
+    const int rank = engine_->info().rank;
+    std::size_t next_out = 0;
+    for (std::size_t i = 0; i < plan.size(); ++i) {  // channels are opened in the order of the plan on all ranks
+      const Multicast multicast = plan[i];
+      const bool taker = std::ranges::binary_search(multicast.to, rank);
+      if (taker) incoming_.emplace_back(plan, i, store);
+      if (multicast.messages == 0 || (!taker && multicast.from != rank)) continue;
+      auto channel = engine_->open(multicast.from, multicast.to, 1);
+      if (taker) takes_.push_back({incoming_.size() - 1, std::move(channel)});
+      else sends_.push_back({next_out++, std::move(channel), {}});
+    }
+    for (IncomingStream& stream : incoming_) stream.take_over_complete();
+    // Everybody begins with another receiver.
+    const auto beyond =
+        std::ranges::find_if(sends_, [&](const Send& send) { return send.channel->to().front() > rank; });
+    std::ranges::rotate(sends_, beyond);
+    most_active_ = std::max<std::uint64_t>(1, options.in_flight_bytes / 2 / plan.chunk_bytes());
+  }
+
+  void run() {
+    while (next_ < sends_.size() || !active_.empty() || !takes_.empty()) {
+      const bool sent = send_some();
+      const bool taken = take_some();
+      if (!sent && !taken) wait();
+    }
+  }
+
+ private:
+  struct Send {
+    std::size_t stream = 0;
+    std::shared_ptr<Channel> channel;
+    Block block;  ///< written, to be published when there is room
+    std::uint64_t bytes = 0;
+  };
+  struct Take {
+    std::size_t stream = 0;
+    std::shared_ptr<Channel> channel;
+  };
+
+  /// One message of each stream under way at most. A stream whose end is not yet taken counts as under way, so that
+  /// what is on the way stays bounded; it is not waited for at the end.
+  bool send_some() {
+    bool progress = false;
+    blocked_on_memory_ = 0;
+    while (next_ < sends_.size() && active_.size() < most_active_) active_.push_back(next_++);
+    std::erase_if(active_, [&](std::size_t i) {
+      Send& send = sends_[i];
+      OutgoingStream& stream = outgoing_[send.stream];
+      for (;;) {
+        if (is_finished(send)) {
+          const bool over = next_ == sends_.size() || has_room(send);
+          progress |= over;
+          return over;
+        }
+        if (!send.block) {
+          auto block = engine_->try_allocate(stream.next_bytes());
+          if (!block) {
+            blocked_on_memory_ = stream.next_bytes();
+            return false;
+          }
+          send.bytes = stream.next_bytes();
+          stream.read(block->memory().data());
+          send.block = std::move(*block);
+          progress = true;
+        }
+        if (!engine_->try_publish(*send.channel, send.block, send.bytes)) return false;
+        result_.sent_bytes += send.bytes;
+        ++result_.sent_messages;
+        progress = true;
+      }
+    });
+    return progress;
+  }
+
+  bool is_finished(const Send& send) const { return !send.block && outgoing_[send.stream].next_bytes() == 0; }
+
+  /// Whether all that was published has been taken, as the window is one message.
+  bool has_room(const Send& send) {
+    Channel* const channel[] = {send.channel.get()};
+    return engine_->wait({.publish = channel}, Deadline::now()) == Woken::ready;
+  }
+
+  bool take_some() {
+    bool progress = false;
+    std::erase_if(takes_, [&](Take& take) {
+      IncomingStream& stream = incoming_[take.stream];
+      while (!stream.done()) {
+        const auto lease = engine_->try_take(*take.channel);
+        if (!lease && !engine_->ended(*take.channel)) return false;
+        if (!lease) {
+          throw EngineError(fmt::format("rank {} left an exchange before it had sent all", take.channel->from()));
+        }
+        result_.received_bytes += lease->bytes.size();
+        stream.write(lease->bytes);
+        progress = true;
+      }
+      return true;
+    });
+    return progress;
+  }
+
+  void wait() {
+    std::vector<Channel*> take, publish;
+    for (const Take& each : takes_) take.push_back(each.channel.get());
+    for (const std::size_t i : active_) {
+      if (sends_[i].block || is_finished(sends_[i])) publish.push_back(sends_[i].channel.get());
+    }
+    const int other = take.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : take[0]->from();
+    engine_->post(Status::make(operation, -1, other));
+    const auto begin = Clock::now();
+    const auto woken =
+        engine_->wait({.take = take, .publish = publish, .allocate = blocked_on_memory_}, options_.deadline);
+    if (woken != Woken::timeout) return;
+    if (take.empty() && publish.empty()) {
+      throw Timeout(explain_full_memory(*engine_, blocked_on_memory_, operation, Clock::now() - begin, {}));
+    }
+    throw Timeout(explain_wait(*engine_, operation, other, Clock::now() - begin));
+  }
+
+  std::shared_ptr<Engine> engine_;
+  const ExchangePlan& plan_;
+  const ExchangeOptions& options_;
+  ExchangeResult& result_;
+  std::vector<OutgoingStream> outgoing_;
+  std::vector<IncomingStream> incoming_;
+  std::vector<Send> sends_;
+  std::vector<Take> takes_;
+  std::vector<std::size_t> active_;  ///< of sends_
+  std::size_t next_ = 0;             ///< of sends_, not yet begun
+  std::uint64_t most_active_ = 1;
+  std::uint64_t blocked_on_memory_ = 0;
+};
+
+void move(const std::shared_ptr<Engine>& engine, SampleStore& store, std::vector<OutgoingStream> outgoing,
+          const ExchangeOptions& options, ExchangeResult& result) {
+  const auto begin = Clock::now();
+  const Status before = engine->status(engine->info().rank);
+  Mover(engine, store, result.plan, std::move(outgoing), options, result).run();
+  engine->post(before);
+  result.move_time = Clock::now() - begin;
+}
+
+}  // namespace
+
+ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangeRequest& request,
+                            const ExchangeOptions& options) {
+  const int rank = engine->info().rank;
+  ExchangeResult result;
+  const auto begin = Clock::now();
+  const Bytes mine = terms_of(store, [&](Terms& terms) {
+    terms.fingerprint = fingerprint_of(request) + options.chunk_bytes;
+    std::vector<std::string> ids;
+    for (const Destination& destination : request.destinations) {
+      if (!destination.ranks.empty()) ids.insert(ids.end(), destination.ids.begin(), destination.ids.end());
+    }
+    if (!request.keys.empty()) terms.ownership = store.ownership(rank, ids, request.keys).encode();
+  });
+  result.agreed_bytes = mine.size();
+  const auto terms = agree_on(*engine, mine, options.deadline);
+  const auto agreed = Clock::now();
+  result.agree_time = agreed - begin;
+  Ownership ownership;
+  for (const Terms& each : terms) {
+    if (!each.ownership.empty()) ownership.merge(Ownership::decode(each.ownership));
+  }
+  result.plan =
+      plan_exchange(ownership, request, {.host_of = engine->info().host_of, .chunk_bytes = options.chunk_bytes});
+  check_bounds(result.plan, terms);
+  result.plan_time = Clock::now() - agreed;
+  move(engine, store, outgoing_of(result.plan, rank, store), options, result);
+  return result;
+}
+
+ExchangeResult carry_out(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangePlan& plan,
+                         const ExchangeOptions& options) {
+  ExchangeResult result{.plan = plan};
+  const auto begin = Clock::now();
+  std::vector<OutgoingStream> outgoing;
+  const Bytes mine = terms_of(store, [&](Terms& terms) {
+    terms.fingerprint = plan.fingerprint();
+    check_ranks(plan, engine->info().size);
+    outgoing = outgoing_of(plan, engine->info().rank, store);
+  });
+  result.agreed_bytes = mine.size();
+  check_bounds(plan, agree_on(*engine, mine, options.deadline));
+  result.agree_time = Clock::now() - begin;
+  move(engine, store, std::move(outgoing), options, result);
+  return result;
+}
+
+}  // namespace levada

@@ -1,0 +1,275 @@
+#include "levada/exchange/redistribute.h"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <mutex>
+#include <thread>
+
+#include "levada/base/hash.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/exchange/exchange_testing.h"
+#include "levada/exchange/refusal_testing.h"
+
+namespace levada {
+namespace {
+
+using testing::HasSubstr;
+
+ModelRanks model(const std::string& mesh, int first = 0) {
+  return ModelRanks::from(Mesh::parse(mesh), first);
+}
+
+/// What each rank's exchange is refused with.
+std::vector<std::string> refusals(int ranks, const std::function<void(std::shared_ptr<Engine>)>& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
+    texts[static_cast<std::size_t>(engine->info().rank)] = refusal([&] { body(engine); });
+  });
+  return texts;
+}
+
+void expect_all(const std::vector<std::string>& texts, const std::string& expected) {
+  for (const std::string& text : texts) EXPECT_EQ(text, expected);
+}
+
+/// All (pp, dp, tp) of powers of two on up to `most` ranks.
+std::vector<Mesh> meshes(int most) {
+  std::vector<Mesh> all;
+  for (int pp = 1; pp <= most; pp *= 2) {
+    for (int dp = 1; pp * dp <= most; dp *= 2) {
+      for (int tp = 1; pp * dp * tp <= most; tp *= 2)
+        all.emplace_back(std::vector<Axis>{{"pp", pp}, {"dp", dp}, {"tp", tp}});
+    }
+  }
+  return all;
+}
+
+TEST(Redistribute, FromEachMeshToEachMesh) {
+  constexpr int ranks = 16;
+  const auto all = meshes(ranks);
+  std::mutex mutex;
+  std::string faults;
+  inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
+    std::size_t pair = 0;
+    for (const Mesh& from : all) {
+      for (const Mesh& to : all) {
+        // Overlapping, equal and disjoint places in turn.
+        const int first = static_cast<int>(pair++ % static_cast<std::size_t>(ranks - to.size() + 1));
+        const Redistribution what{
+            ModelRanks::from(from), ModelRanks::from(to, first), numbered_ids(7), {"tokens", "mask"}};
+        const auto fault = check_redistribution(engine, what, {.chunk_bytes = 64});
+        if (fault.empty()) continue;
+        const std::lock_guard lock(mutex);
+        faults += from.to_string() + " -> " + to.to_string() + ": " + fault + "\n";
+      }
+    }
+  });
+  EXPECT_EQ(faults, "");
+}
+
+TEST(Redistribute, BitForBitBetweenProcesses) {
+  const Redistribution cases[] = {
+      {model("dp=4"), model("dp=2,tp=2"), numbered_ids(24), made_samples({}).keys()},
+      {model("pp=2,dp=2"), model("dp=4"), numbered_ids(24), made_samples({}).keys()},
+      {model("dp=2"), model("dp=1,tp=2", 2), numbered_ids(24), made_samples({}).keys()},
+      {model("dp=3"), model("tp=3", 1), numbered_ids(24), {"tokens", "hidden", "nothing"}},
+      {model("tp=4"), model("pp=4"), {}, {}},
+  };
+  for (const std::uint64_t chunk : {std::uint64_t{7}, std::uint64_t{4} << 20}) {
+    const auto faults = shm::test::run_forked(4, [&](const std::shared_ptr<Engine>& engine) {
+      for (const Redistribution& what : cases) {
+        const auto fault = check_redistribution(engine, what, {.chunk_bytes = chunk, .in_flight_bytes = 1});
+        if (!fault.empty()) throw EngineError(fault);
+      }
+    });
+    EXPECT_EQ(faults, "");
+  }
+}
+
+TEST(Redistribute, WhatIsThereDoesNotMoveAgain) {
+  inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
+    SampleStore store;
+    const int rank = engine->info().rank;
+    if (rank == 0) store.store(made_samples(numbered_ids(5)));
+    ExchangeRequest request{{{{1, 2}, numbered_ids(5)}}, {"tokens"}};
+    EXPECT_GT(redistribute(engine, store, request).plan.moved_bytes(), 0u);
+    EXPECT_EQ(redistribute(engine, store, request).plan.size(), 0u);
+    // Another key of the same samples joins them; one that is gone comes again.
+    request.keys = {"tokens", "mask"};
+    if (rank == 1) store.remove(std::vector<std::string>{"sample-3"});
+    redistribute(engine, store, request);
+    EXPECT_EQ(store.get(numbered_ids(5), request.keys), made_samples(numbered_ids(5), {"tokens", "mask"}));
+  });
+}
+
+TEST(Redistribute, CutsSequencesAlongCp) {
+  inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
+    SampleStore store;
+    SampleBatch batch({"a"});
+    batch.set("tokens", Tensor::of<std::int32_t>({11}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), Seqlens::of({{{8, 3}}}));
+    if (engine->info().rank == 0) store.store(batch);
+    const ExchangeRequest request{
+        destinations_of(model("cp=2", 1), {{"a"}}, CutAlongCp::zigzag), {"tokens"}, {"tokens"}};
+    const auto result = redistribute(engine, store, request);
+    EXPECT_EQ(result.plan.moved_bytes(), 44u);
+    const auto got = store.get(std::vector<std::string>{"a"});
+    if (engine->info().rank == 1)
+      EXPECT_THAT(got.item("tokens", 0)->as<std::int32_t>(), testing::ElementsAre(0, 1, 6, 7, 10));
+    if (engine->info().rank == 2)
+      EXPECT_THAT(got.item("tokens", 0)->as<std::int32_t>(), testing::ElementsAre(2, 3, 4, 5, 8, 9));
+    EXPECT_EQ(redistribute(engine, store, request).plan.size(), 0u);
+    // Who has a part gets the whole when it is asked for; parts alone cannot be put together.
+    const std::vector<std::string> ids{"a"};
+    if (engine->info().rank == 0) store.remove(ids);
+    EXPECT_THAT(refusal([&] { redistribute(engine, store, {{{{0}, ids}}, {"tokens"}}); }), HasSubstr("only parts"));
+    if (engine->info().rank == 0) store.store(batch);
+    redistribute(engine, store, {{{{2}, ids}}, {"tokens"}});
+    EXPECT_EQ(store.get(ids) == batch, engine->info().rank != 1);
+  });
+}
+
+TEST(Redistribute, CarriesOutTheControllersPlan) {
+  Bytes plan;
+  Ownership ownership;
+  for (int rank = 0; rank < 2; ++rank)
+    ownership.add(rank, made_samples(numbered_ids(6, std::to_string(rank) + "-")).meta());
+  auto wanted = numbered_ids(6, "0-");
+  const auto more = numbered_ids(6, "1-");
+  wanted.insert(wanted.end(), more.begin(), more.end());
+  const ExchangeRequest request{{{{1, 2}, wanted}}, {"hidden", "tokens"}};
+  plan = plan_exchange(ownership, request).encode();
+  inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    SampleStore store;
+    if (rank < 2) store.store(made_samples(numbered_ids(6, std::to_string(rank) + "-")));
+    carry_out(engine, store, ExchangePlan::decode(plan));
+    if (rank > 0) EXPECT_EQ(store.get(wanted, request.keys), made_samples(wanted, {"hidden", "tokens"}));
+  });
+  expect_all(refusals(3,
+                      [&](const std::shared_ptr<Engine>& engine) {
+                        SampleStore store;
+                        if (engine->info().rank == 0) store.store(made_samples(numbered_ids(6, "0-")));
+                        try {
+                          carry_out(engine, store, ExchangePlan::decode(plan));
+                        } catch (const InvalidArgument&) {
+                          EXPECT_EQ(store.size(), engine->info().rank == 0 ? 6u : 0u);
+                          throw;
+                        }
+                      }),
+             "rank 1: rank 1 is to send sample 1-0, key hidden, but does not hold it");
+}
+
+TEST(Redistribute, RefusesOnAllRanksBeforeAnythingMoves) {
+  const auto exchange = [](const std::shared_ptr<Engine>& engine, const SampleBatch& mine,
+                           const ExchangeRequest& request, std::uint64_t bound = UINT64_MAX) {
+    SampleStore store({.max_bytes = bound});
+    store.store(mine);
+    const auto before = store.ids();
+    try {
+      redistribute(engine, store, request);
+    } catch (const InvalidArgument&) {
+      EXPECT_EQ(store.ids(), before);
+      throw;
+    }
+  };
+  const auto tokens = [](const std::string& id, std::int64_t length, DType dtype = dtypes::int64) {
+    SampleBatch batch({id});
+    batch.set("tokens", Tensor::zeros(dtype, {length}), Seqlens::one_each({length}));
+    return batch;
+  };
+  const ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens"}};
+  const auto own = [](const std::shared_ptr<Engine>& engine) { return std::string(1, "abc"[engine->info().rank]); };
+  expect_all(refusals(3, [&](const auto& engine) { exchange(engine, tokens("a", 3), request); }),
+             "sample b is wanted on rank 2, but no rank owns it");
+  expect_all(refusals(3,
+                      [&](const auto& engine) {
+                        exchange(engine, tokens(own(engine), 3), {request.destinations, {"x"}});
+                      }),
+             "key x has not been produced by any rank; there are none");
+  expect_all(refusals(3,
+                      [&](const auto& engine) {
+                        const bool other = engine->info().rank == 1;
+                        exchange(engine, tokens(own(engine), 3, other ? dtypes::float32 : dtypes::int64), request);
+                      }),
+             "key tokens is float32 [] for sample b on rank 1, but int64 [] for sample a on rank 0");
+  expect_all(
+      refusals(3, [&](const auto& engine) { exchange(engine, tokens("a", 3 + engine->info().rank % 2), request); }),
+      "sample a, key tokens has sequences of [4] tokens on rank 1, but of [3] on rank 0");
+  expect_all(refusals(3,
+                      [&](const auto& engine) {
+                        ExchangeRequest mine = request;
+                        if (engine->info().rank == 2) mine.destinations[0].ids.pop_back();
+                        exchange(engine, tokens(own(engine), 3), mine);
+                      }),
+             "ranks 0 and 2 ask for different exchanges; all must ask for the same");
+  expect_all(refusals(3,
+                      [&](const auto& engine) {
+                        exchange(engine, tokens(own(engine), 3), {{{{7}, {"a"}}}, {"tokens"}});
+                      }),
+             "a destination names rank 7, which there is not");
+  expect_all(refusals(3, [&](const auto& engine) { exchange(engine, tokens(own(engine), 3), request, 40); }),
+             "rank 2 is to receive 48 B, but its store, bounded to 40 B, has room for 16 B");
+}
+
+/// Long samples, each word of which follows from the id.
+SampleBatch long_samples(const std::vector<std::string>& ids) {
+  constexpr std::int64_t length = 20'000;
+  SampleBatch batch(ids);
+  Tensor packed = Tensor::empty(dtypes::uint64, {length * static_cast<std::int64_t>(ids.size())});
+  auto to = packed.mutable_as<std::uint64_t>().begin();
+  for (const std::string& id : ids) to = std::fill_n(to, length, hash64(as_bytes(id)));
+  batch.set("tokens", packed, Seqlens::one_each(std::vector<std::int64_t>(ids.size(), length)));
+  return batch;
+}
+
+TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
+  constexpr int ranks = 3, victim = 1;
+  const auto lists = dealt(numbered_ids(48), ranks);
+  const auto faults = shm::test::run_forked(ranks, [&](const std::shared_ptr<Engine>& engine) {
+    const auto rank = static_cast<std::size_t>(engine->info().rank);
+    SampleStore store;
+    store.store(long_samples(lists[rank]));
+    const auto before = store.bytes();
+    std::thread killer;
+    if (rank == victim) {
+      killer = std::thread([&] {
+        while (store.bytes() < 2 * before) std::this_thread::yield();
+        ::raise(SIGKILL);
+      });
+    }
+    try {
+      redistribute(engine, store, {{{{0, 1, 2}, numbered_ids(48)}}, {"tokens"}},
+                   {.chunk_bytes = 4096, .in_flight_bytes = 1});
+    } catch (const PeerLost& lost) {
+      if (lost.rank() != victim) throw;
+    }
+    const auto held = store.ids();
+    if (store.get(held) != long_samples(held)) throw EngineError("half a sample");
+  });
+  EXPECT_EQ(faults, "rank 1 (signal 9): \n");
+}
+
+TEST(Redistribute, IsRepeatedByThoseWhoLive) {
+  std::vector<SampleStore> stores(3);
+  const auto lists = dealt(numbered_ids(9), 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) stores[rank].store(made_samples(lists[rank]));
+  const ExchangeRequest all{{{{0, 1}, numbered_ids(9)}}, {"tokens"}};
+  EXPECT_THROW(inproc::run_ranks(3,
+                                 [&](const std::shared_ptr<Engine>& engine) {
+                                   if (engine->info().rank == 2) return inproc::lose(*engine);
+                                   redistribute(engine, stores[static_cast<std::size_t>(engine->info().rank)], all);
+                                 }),
+               PeerLost);
+  auto living = lists[0];
+  living.insert(living.end(), lists[1].begin(), lists[1].end());
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    SampleStore& store = stores[static_cast<std::size_t>(engine->info().rank)];
+    redistribute(engine, store, {{{{0, 1}, living}}, {"tokens"}});
+    EXPECT_EQ(store.get(living, std::vector<std::string>{"tokens"}), made_samples(living, {"tokens"}));
+  });
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,90 @@
+#include "levada/exchange/sample_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <new>
+
+namespace levada {
+namespace {
+
+constexpr std::align_val_t alignment{64};
+
+/// The next of four sizes per power of two, from 64 bytes on.
+std::uint64_t size_class(std::uint64_t bytes) {
+  const std::uint64_t least = std::max<std::uint64_t>(bytes, 64);
+  const std::uint64_t step = std::max<std::uint64_t>(std::bit_floor(least) / 4, 64);
+  return (least + step - 1) / step * step;
+}
+
+}  // namespace
+
+struct SampleMemory::Pool {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::vector<std::byte*>> free;  ///< by size
+  std::uint64_t in_use = 0, most_in_use = 0, kept = 0;
+
+  ~Pool() { empty(); }
+
+  std::byte* take(std::uint64_t size) {
+    {
+      const std::lock_guard lock(mutex);
+      in_use += size;
+      most_in_use = std::max(most_in_use, in_use);
+      const auto found = free.find(size);
+      if (found != free.end() && !found->second.empty()) {
+        std::byte* data = found->second.back();
+        found->second.pop_back();
+        kept -= size;
+        return data;
+      }
+    }
+    return static_cast<std::byte*>(::operator new(size, alignment));
+  }
+
+  void give_back(std::byte* data, std::uint64_t size) noexcept {
+    try {
+      const std::lock_guard lock(mutex);
+      in_use -= size;
+      if (kept + size + in_use <= most_in_use) {
+        free[size].push_back(data);
+        kept += size;
+        return;
+      }
+    } catch (const std::bad_alloc&) {
+      // Then it is not kept.
+    }
+    ::operator delete(data, alignment);
+  }
+
+  void empty() {
+    const std::lock_guard lock(mutex);
+    for (auto& [size, list] : free) {
+      for (std::byte* data : list) ::operator delete(data, alignment);
+    }
+    free.clear();
+    kept = 0;
+    most_in_use = in_use;
+  }
+};
+
+SampleMemory::SampleMemory() : pool_(std::make_shared<Pool>()) {}
+
+SampleMemory::Piece SampleMemory::allocate(std::uint64_t bytes) {
+  const std::uint64_t size = size_class(bytes);
+  std::byte* data = pool_->take(size);
+  return {data, std::shared_ptr<const void>(data, [pool = pool_, size](const void* given) {
+            pool->give_back(static_cast<std::byte*>(const_cast<void*>(given)), size);
+          })};
+}
+
+void SampleMemory::trim() {
+  pool_->empty();
+}
+
+std::uint64_t SampleMemory::kept_bytes() const {
+  const std::lock_guard lock(pool_->mutex);
+  return pool_->kept;
+}
+
+}  // namespace levada

@@ -1,0 +1,102 @@
+#include "levada/exchange/store.h"
+
+#include <gmock/gmock.h>
+
+#include "levada/base/hash.h"
+#include "levada/exchange/exchange_testing.h"
+#include "levada/exchange/refusal_testing.h"
+
+namespace levada {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<std::string> list(std::initializer_list<const char*> texts) {
+  return {texts.begin(), texts.end()};
+}
+
+TEST(SampleStore, GivesBackWhatWasStored) {
+  SampleStore store;
+  const SampleBatch all = made_samples(list({"a", "b", "c"}));
+  store.store(all.select_ids(list({"c", "a"})));
+  store.store(all.select_ids(list({"b"})));
+  EXPECT_EQ(store.get(list({"a", "b", "c"})), all);
+  EXPECT_EQ(store.get(list({"b"}), list({"mask"})), all.select_ids(list({"b"})).select_keys(list({"mask"})));
+  EXPECT_EQ(store.bytes(), all.byte_count());
+  EXPECT_EQ(store.size(), 3u);
+  EXPECT_TRUE(store.has("a", "tokens"));
+  EXPECT_FALSE(store.has("a", "values"));
+}
+
+TEST(SampleStore, OwnsItsMemory) {
+  SampleStore store;
+  auto tokens = Tensor::of<std::int64_t>({2}, {1, 2});
+  SampleBatch batch(list({"a"}));
+  batch.set("tokens", tokens, Seqlens::one_each({2}));
+  store.store(batch);
+  tokens.mutable_as<std::int64_t>()[0] = 7;
+  const auto before = store.get(list({"a"}));
+  EXPECT_THAT(before.item("tokens", 0)->as<std::int64_t>(), ElementsAre(1, 2));
+  store.remove(list({"a", "unknown"}));
+  EXPECT_EQ(store.bytes(), 0u);
+  EXPECT_THAT(store.ids(), IsEmpty());
+  store.store(made_samples(numbered_ids(8)));
+  EXPECT_THAT(before.item("tokens", 0)->as<std::int64_t>(), ElementsAre(1, 2));
+}
+
+TEST(SampleStore, UpdatesKeysAndValues) {
+  SampleStore store;
+  store.store(made_samples(list({"a", "b"}), {"tokens"}));
+  SampleBatch more = made_samples(list({"b"}), {"tokens", "mask"});
+  more.set_values(0, {{"reward", 1.5}});
+  store.update(more);
+  EXPECT_EQ(store.bytes(),
+            made_samples(list({"a", "b"}), {"tokens"}).byte_count() + made_samples(list({"b"}), {"mask"}).byte_count());
+  const auto got = store.get(list({"a", "b"}));
+  EXPECT_FALSE(got.item("mask", 0).has_value());
+  EXPECT_TRUE(got.item("mask", 1).has_value());
+  EXPECT_EQ(std::get<double>(got.values(1).at("reward")), 1.5);
+  EXPECT_EQ(std::get<std::string>(got.values(1).at("from")), "b");
+}
+
+TEST(SampleStore, RefusesAndStaysAsItIs) {
+  SampleStore store({.max_bytes = made_samples(list({"a"})).byte_count()});
+  store.store(made_samples(list({"a"})));
+  EXPECT_THAT(refusal([&] {
+                store.store(made_samples(list({"b", "a"})));
+              }),
+              HasSubstr("sample a is in the store already"));
+  EXPECT_THAT(refusal([&] { store.update(made_samples(list({"b"}))); }), HasSubstr("sample b is not in the store"));
+  EXPECT_THAT(refusal([&] { store.get(list({"b"})); }), HasSubstr("sample b"));
+  EXPECT_THAT(refusal([&] { store.get(list({"a"}), list({"values"})); }), HasSubstr("values"));
+  EXPECT_THAT(refusal([&] { store.store(made_samples(list({"z"}))); }), HasSubstr("bounded to"));
+  EXPECT_THAT(refusal([&] { store.update(made_samples(list({"a"})).meta()); }), HasSubstr("sample a"));
+  store.update(made_samples(list({"a"})));  // in place of what is there
+  EXPECT_THAT(store.ids(), ElementsAre("a"));
+}
+
+TEST(SampleStore, SaysWhatItHolds) {
+  SampleStore store;
+  store.store(made_samples(list({"a", "b"}), {"tokens", "mask"}));
+  const Ownership some = store.ownership(3, list({"b", "b", "z"}), list({"mask"}));
+  EXPECT_EQ(some.meta(), made_samples(list({"b"}), {"mask"}).meta());
+  EXPECT_THAT(some.holders(0, 0), ElementsAre(Holder{3}));
+  EXPECT_EQ(store.ownership(3).meta(), made_samples(list({"a", "b"}), {"tokens", "mask"}).meta());
+}
+
+TEST(SampleMemory, UsesWhatComesBackAgain) {
+  SampleMemory memory;
+  auto first = memory.allocate(1000);
+  const auto* data = first.data;
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
+  first.owner.reset();
+  EXPECT_GE(memory.kept_bytes(), 1000u);
+  EXPECT_EQ(memory.allocate(1010).data, data);
+  memory.trim();
+  EXPECT_EQ(memory.kept_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace levada
