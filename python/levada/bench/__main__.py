@@ -1,0 +1,107 @@
+"""`python -m levada.bench`: starts ranks, prints how levada and its peers did in one run."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+from levada import _levada
+
+OPERATIONS = ("scatter", "broadcast")
+ENGINES = ("shm", "c10d")
+SOURCES = ("host", "arena")
+TOKENS = (8192, 32768, 131072, 262144)
+
+
+def _arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m levada.bench",
+        description="Measure levada beside what it stands in for, round by round in the same processes, over gloo.",
+        epilog="Example: python -m levada.bench peers --op scatter --ranks 4 --bytes 13107200",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    peers = commands.add_parser("peers", help="scatter and broadcast of four tensors and metadata")
+    peers.add_argument("--op", choices=OPERATIONS, help="both if none is named")
+    peers.add_argument("--bytes", type=int, default=13_107_200, help="that each rank receives (13107200)")
+    peers.add_argument(
+        "--access", choices=("default", "private", "read_only", "copy"), default="default", help="of a levada feed"
+    )
+    bridge = commands.add_parser("bridge", help="Megatron-Bridge's batches, through levada.dropin.bridge")
+    bridge.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="of a batch of one row")
+    loop = commands.add_parser("loop", help="what a step of `for batch in feed` costs when its batch is there")
+    loop.add_argument("--bytes", type=int, default=13_107_200, help="that each rank receives (13107200)")
+    for command, ranks in ((peers, 4), (bridge, 8), (loop, 4)):
+        command.add_argument("--ranks", type=int, default=ranks, help=f"how many processes ({ranks})")
+        command.add_argument("--engine", choices=ENGINES, help="both if none is named")
+        command.add_argument("--source", choices=SOURCES, help="both if none is named")
+        command.add_argument("--rounds", type=int, default=50, help="that count (50)")
+        command.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    parsed = parser.parse_args(arguments)
+    if not 2 <= parsed.ranks <= 64:
+        parser.error(f"--ranks is {parsed.ranks}; it must be from 2 to 64")
+    if parsed.rounds < 1:
+        parser.error(f"--rounds is {parsed.rounds}; it must be at least 1")
+    if parsed.command == "bridge" and min(parsed.tokens) < 1:
+        parser.error(f"--tokens is {min(parsed.tokens)}; it must be at least 1")
+    if parsed.command != "bridge" and not 128 <= parsed.bytes <= 2**31:
+        parser.error(f"--bytes is {parsed.bytes}; it must be from 128 to 2147483648")
+    return parsed
+
+
+def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the ranks are to do, one after the other."""
+    common = {
+        "command": parsed.command,
+        "ranks": parsed.ranks,
+        "rounds": parsed.rounds,
+        "warm_up": max(3, parsed.rounds // 5),
+        "engines": [parsed.engine] if parsed.engine else ENGINES,
+        "sources": [parsed.source] if parsed.source else SOURCES,
+    }
+    if parsed.command == "bridge":
+        works = itertools.product(parsed.tokens, (False, True))
+        return [common | {"tokens": tokens, "extras": extras} for tokens, extras in works]
+    common["bytes"] = parsed.bytes // 128 * 128
+    if parsed.command == "loop":
+        return [common | {"access": "default"}]
+    return [common | {"access": parsed.access, "op": op} for op in ([parsed.op] if parsed.op else OPERATIONS)]
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    """Rows as lined-up text: milliseconds, and how many times as long each peer takes."""
+    heads = ["work", "bytes", "source", "engine", "levada ms", "read ms", "copy ms", "peer ms", "peer ms"]
+    lines = []
+    for row in rows:
+        work = f"{row['op']} {row['tokens']:,} tokens{' +extras' if row['extras'] else ''}" if "tokens" in row else row["op"]
+        line = [work, f"{row['bytes']:,}", row["source"], row["engine"]]
+        line += [f"{row[time] / 1e3:.3f}" if time in row else "" for time in ("levada_us", "read_us", "copy_us")]
+        for name, us in row.get("peers", {}).items():
+            line.append(f"{name} {us / 1e3:.2f} = {row['ratio'][name]:.1f}x, read {row['read_ratio'][name]:.1f}x")
+        lines.append([*line, "", ""][: len(heads)])
+    widths = [max(len(line[at]) for line in [heads, *lines]) for at in range(len(heads))]
+    aligned = [heads, ["-" * width for width in widths], *lines]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in aligned)
+
+
+def main(arguments: list[str]) -> int:
+    parsed = _arguments(arguments)
+    with tempfile.TemporaryDirectory(prefix="levada-bench-") as name:
+        folder = pathlib.Path(name)
+        ask = json.dumps({"asks": _asks(parsed)})
+        command = [sys.executable, "-m", "levada.bench._work", ask, name]
+        status, message = _levada.run_local(parsed.ranks, command)
+        if status != 0:
+            print(f"levada.bench: {message or 'a rank failed'}", file=sys.stderr)
+            return status
+        rows = json.loads((folder / "rows.json").read_text())
+    print(json.dumps(rows, indent=1) if parsed.json else _table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""The work of a benchmark, on each of its ranks: run by __main__ through `levada run`, with what is asked of it as JSON."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch  # type: ignore[import-not-found, unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+
+import levada
+from levada._memory import make_batches_for
+from levada.bench import _peers
+from levada.bench._rounds import Contestant, Times, measure, nothing
+from levada.dropin import bridge
+
+Batch = dict[str, Any]
+Ask = SimpleNamespace
+
+METADATA: Batch = {"epoch": 3, "lengths": [7, 1024, 12], "name": "part-00017.jsonl", "shuffled": True}
+EXTRAS: Batch = {"max_seqlen": 4096, "names": ["part-00017.jsonl", "part-00018.jsonl"]}
+ROWS = 4
+FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
+SOURCES = ("host", "arena")
+
+
+def four_tensors(size: int, of: int) -> Batch:
+    """`size` bytes of int64 in four tensors of ROWS rows, other ones for each `of`, and metadata."""
+    numbers = torch.arange(size // 8).reshape(len(FIELDS), ROWS, -1) + of
+    tensors: Batch = {name: numbers[at].clone() for at, name in enumerate(FIELDS)}
+    return tensors | METADATA
+
+
+def gpt_batch(tokens: int, *, extras: bool) -> Batch:
+    """Megatron's batch of one row."""
+    row = torch.arange(tokens).reshape(1, -1)
+    batch = {"tokens": row, "labels": row + 1, "loss_mask": torch.ones(1, tokens), "position_ids": row.clone()}
+    if extras:
+        batch |= {"cu_seqlens": torch.arange(0, tokens + 1, 4096, dtype=torch.int32).reshape(1, -1), **EXTRAS}
+    return batch
+
+
+def read_all(batch: Batch) -> None:
+    """Looks at every byte of its tensors."""
+    for value in batch.values():
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            value.sum()
+
+
+def collated(batch: Batch, job: levada.Membership) -> Batch:
+    """The batch as one that a DataLoader's collate_fn makes in the memory that feeds of `job` send from."""
+    make_batches_for(job)
+    tensors = {key: value for key, value in batch.items() if torch.is_tensor(value)}
+    made = levada.collate([{key: value[row] for key, value in tensors.items()} for row in range(len(tensors["tokens"]))])
+    return {**made, **{key: value for key, value in batch.items() if key not in made}}
+
+
+def as_numpy(batch: Batch) -> Batch:
+    return {key: value.numpy() if torch.is_tensor(value) else value for key, value in batch.items()}
+
+
+class Prepared:
+    """What a feed reads: items that were there before it asked."""
+
+    def __init__(self, make: Callable[[], list[Batch]]) -> None:
+        self._make = make
+        self._items: collections.deque[Batch] = collections.deque()
+
+    def prepare(self) -> None:
+        self._items.extend(self._make())
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return self._items.popleft()
+
+
+def _items(batches: list[Batch], source: str, access: str, job: levada.Membership) -> Callable[[], list[Batch]]:
+    """How rank 0's items of a round are made, from those of the user."""
+
+    def make() -> list[Batch]:
+        made = [collated(batch, job) for batch in batches] if source == "arena" else list(batches)
+        return [as_numpy(batch) for batch in made] if access == "read_only" else made
+
+    return make
+
+
+def _feed_contestant(ask: Ask, job: levada.Membership, batches: list[Batch], source: str) -> Contestant:
+    axis = "dp" if ask.op == "scatter" else "tp"
+    prepared = Prepared(_items(batches, source, ask.access, job))
+    access = None if ask.access == "default" else ask.access
+    feed = levada.Feed(prepared, levada.Mesh(**{axis: job.size}), group=job, reader="inline", access=access)
+    return Contestant(functools.partial(next, feed), prepared.prepare if job.rank == 0 else nothing)
+
+
+def _bridge_contestant(cfg: Any, group: Any, job: levada.Membership, batch: Batch, source: str) -> Contestant:
+    prepared = Prepared(_items([batch], source, "default", job))
+    groups = SimpleNamespace(tp=group, pp=None, cp=None)
+    iterator = prepared if job.rank == 0 else None
+    carry = functools.partial(bridge.get_batch_on_this_tp_rank, iterator, cfg, pg_collection=groups)
+    return Contestant(carry, prepared.prepare if iterator else nothing)
+
+
+def _copy_contestant(batches: list[Batch]) -> Contestant:
+    """One copy of what leaves the reader, into memory that is warm: what nothing that copies can be faster than."""
+    sources = [value for batch in batches for value in batch.values() if torch.is_tensor(value)]
+    targets = [torch.zeros_like(source) for source in sources] if dist.get_rank() == 0 else []
+
+    def copy() -> Batch:
+        for target, source in zip(targets, sources, strict=False):
+            target.copy_(source)
+        return {}
+
+    return Contestant(copy)
+
+
+def _peers_of(op: str, batches: list[Batch]) -> dict[str, Contestant]:
+    given = batches if dist.get_rank() == 0 else None
+    batch = None if given is None else given[0]
+    like = {key: value for key, value in batches[0].items() if key in FIELDS}
+    calls: dict[str, Callable[[], Batch]]
+    if op == "scatter":
+        calls = {
+            "scatter_object_list": functools.partial(_peers.scatter_object_list, given),
+            "schema_isend": functools.partial(_peers.schema_isend, given),
+        }
+    else:
+        direct = _peers.direct if op == "broadcast" else _peers.direct_and_extras
+        calls = {
+            "broadcast_object_list": functools.partial(_peers.broadcast_object_list, batch),
+            "direct": functools.partial(direct, batch, like),
+        }
+    return {name: Contestant(call) for name, call in calls.items()}
+
+
+def _row(own: Times, copy: Times, peers: dict[str, Times]) -> dict[str, Any]:
+    return {
+        "levada_us": round(own.have_us, 1),
+        "copy_us": round(copy.have_us, 1),
+        "peers": {name: round(times.have_us, 1) for name, times in peers.items()},
+        "ratio": {name: round(times.have_us / own.have_us, 2) for name, times in peers.items()},
+        "read_us": round(own.read_us, 1),
+        "read_peers": {name: round(times.read_us, 1) for name, times in peers.items()},
+        "read_ratio": {name: round(times.read_us / own.read_us, 2) for name, times in peers.items()},
+    }
+
+
+def _contest(
+    ask: Ask, about: dict[str, Any], entered: dict[tuple[str, str], Contestant], batches: list[Batch]
+) -> list[dict[str, Any]]:
+    """A row for each (source, engine) that has entered."""
+    peers = _peers_of(about["op"], batches)
+    contestants = [*entered.values(), *peers.values(), _copy_contestant(batches)]
+    times = measure(contestants, ask.rounds, ask.warm_up, read_all)
+    by_peer = dict(zip(peers, times[len(entered) :], strict=False))
+    return [
+        {**about, "engine": engine, "source": source, **_row(own, times[-1], by_peer)}
+        for (source, engine), own in zip(entered, times, strict=False)
+    ]
+
+
+def peers(ask: Ask) -> list[dict[str, Any]]:
+    """`python -m levada.bench peers`: one operation, one size."""
+    batches = [four_tensors(ask.bytes, of) for of in range(ask.ranks if ask.op == "scatter" else 1)]
+    jobs = {engine: levada.join(dist.new_group(), engine=engine) for engine in ask.engines}
+    entered = {
+        (source, engine): _feed_contestant(ask, job, batches, source)
+        for engine, job in jobs.items()
+        for source in ask.sources
+    }
+    about = {"op": ask.op, "ranks": ask.ranks, "bytes": ask.bytes, "access": ask.access}
+    return _contest(ask, about, entered, batches)
+
+
+def megatron(ask: Ask) -> list[dict[str, Any]]:
+    """`python -m levada.bench bridge`: one number of tokens, with extra keys or without, through the drop-in."""
+    batch = gpt_batch(ask.tokens, extras=ask.extras)
+    cfg = SimpleNamespace(model=SimpleNamespace(), dataset=SimpleNamespace(broadcast_data_across_tp=True))
+    entered = {}
+    for engine in ask.engines:
+        for source in ask.sources:
+            group = dist.new_group()
+            entered[source, engine] = _bridge_contestant(cfg, group, levada.join(group, engine=engine), batch, source)
+    size = sum(value.nbytes for value in batch.values() if torch.is_tensor(value))
+    about = {"op": "bridge", "ranks": ask.ranks, "tokens": ask.tokens, "bytes": size, "extras": ask.extras}
+    return _contest(ask, about, entered, [batch])
+
+
+def loop(ask: Ask) -> list[dict[str, Any]]:
+    """`python -m levada.bench loop`: what `for batch in feed` costs where batches are there before they are wanted."""
+    batches = [four_tensors(ask.bytes, of) for of in range(ask.ranks)]
+    rows = []
+    for engine in ask.engines:
+        job = levada.join(dist.new_group(), engine=engine)
+        for source in ask.sources:
+            items = itertools.chain.from_iterable(_items(batches, source, ask.access, job)() for _ in itertools.repeat(0))
+            took = _times_of_next(levada.Feed(items, levada.Mesh(dp=job.size), group=job), ask.rounds + ask.warm_up)
+            slowest: list[Any] = [None] * ask.ranks
+            dist.all_gather_object(slowest, statistics.median(took[ask.warm_up :]))
+            about = {"op": "loop", "ranks": ask.ranks, "bytes": ask.bytes, "engine": engine, "source": source}
+            rows.append({**about, "levada_us": round(max(slowest), 1)})
+    return rows
+
+
+def _times_of_next(feed: levada.Feed, steps: int) -> list[float]:
+    """Microseconds, in a loop whose steps are long enough for the reader to be ahead."""
+    took = []
+    batches = iter(feed)
+    for _ in range(steps):
+        time.sleep(0.05)
+        begin = time.perf_counter()
+        batch = next(batches)
+        took.append((time.perf_counter() - begin) * 1e6)
+        del batch
+    feed.close()
+    return took
+
+
+def main() -> None:
+    ask, folder = json.loads(sys.argv[1], object_hook=lambda fields: SimpleNamespace(**fields)), pathlib.Path(sys.argv[2])
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    store = f"file://{folder / 'store'}"
+    dist.init_process_group("gloo", init_method=store, rank=levada.rank(), world_size=levada.world_size())
+    rows = [row for each in ask.asks for row in {"peers": peers, "bridge": megatron, "loop": loop}[each.command](each)]
+    if levada.rank() == 0:
+        (folder / "rows.json").write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

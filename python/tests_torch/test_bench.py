@@ -1,0 +1,83 @@
+"""`python -m levada.bench`. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from levada.bench import __main__ as command
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "levada.bench", *arguments], capture_output=True, text=True, timeout=110
+    )
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    ran = bench(*arguments, "--json", "--rounds", "2")
+    assert ran.returncode == 0, ran.stderr
+    found: list[dict[str, Any]] = json.loads(ran.stdout)
+    return found
+
+
+def check(row: dict[str, Any], peers: set[str]) -> None:
+    assert set(row["peers"]) == set(row["ratio"]) == set(row["read_ratio"]) == peers
+    assert 0 < row["levada_us"] < row["read_us"]
+    for name in peers:
+        assert row["ratio"][name] == pytest.approx(row["peers"][name] / row["levada_us"], rel=0.02)
+        assert row["read_ratio"][name] == pytest.approx(row["read_peers"][name] / row["read_us"], rel=0.02)
+
+
+def test_each_source_and_engine_has_a_row_with_its_peers_beside() -> None:
+    found = rows("peers", "--ranks", "3", "--bytes", "40000")
+    ways = [(source, engine) for engine in command.ENGINES for source in command.SOURCES]
+    places = [(row["op"], row["source"], row["engine"]) for row in found]
+    assert places == [(op, *way) for op in ("scatter", "broadcast") for way in ways]
+    peers = {
+        "scatter": {"scatter_object_list", "schema_isend"},
+        "broadcast": {"broadcast_object_list", "direct"},
+    }
+    for row in found:
+        assert row["ranks"] == 3 and row["bytes"] == 39936 and row["copy_us"] > 0
+        check(row, peers[row["op"]])
+
+
+def test_the_batches_of_megatron_go_through_the_drop_in() -> None:
+    found = rows("bridge", "--ranks", "2", "--tokens", "8192", "--engine", "shm", "--source", "host")
+    assert [(row["tokens"], row["extras"]) for row in found] == [(8192, False), (8192, True)]
+    assert found[0]["bytes"] == 8192 * 28 < found[1]["bytes"]
+    for row in found:
+        check(row, {"broadcast_object_list", "direct"})
+
+
+def test_a_step_of_the_loop_is_timed() -> None:
+    found = rows("loop", "--ranks", "2", "--bytes", "40000", "--engine", "shm")
+    assert [(row["source"], row["bytes"]) for row in found] == [("host", 39936), ("arena", 39936)]
+    assert all(0 < row["levada_us"] < 50_000 for row in found)
+
+
+def test_without_json_it_is_a_table() -> None:
+    ran = bench("peers", "--op", "broadcast", "--ranks", "2", "--bytes", "4096", "--rounds", "1", "--source", "host")
+    head, rule, *lines = ran.stdout.splitlines()
+    assert ran.returncode == 0 and head.split()[:2] == ["work", "bytes"] and set(rule) == {"-", " "}
+    assert [line.split()[:4] for line in lines] == [["broadcast", "4,096", "host", engine] for engine in ("shm", "c10d")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["peers", "--ranks", "1"], "--ranks is 1"),
+        (["peers", "--bytes", "12"], "--bytes is 12"),
+        (["peers", "--rounds", "0"], "--rounds is 0"),
+        (["bridge", "--tokens", "0"], "--tokens"),
+        (["peers", "--op", "gather"], "gather"),
+        ([], "command"),
+    ],
+)
+def test_bad_usage_is_told(arguments: list[str], text: str) -> None:
+    ran = bench(*arguments)
+    assert ran.returncode == 2 and text in ran.stderr and ran.stdout == ""
