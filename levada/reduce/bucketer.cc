@@ -104,6 +104,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   Handle all_reduce(const Group& group, const TensorView& input, ReduceOp op, Callback callback) {
     check_cpu(input);
     check_reducible(input.dtype(), op);
+    deliver();
+    run_callbacks();
     const auto elements = static_cast<std::int64_t>(input.element_count());
     const Shape piece = part_of(Shape{elements}, group->info().size);
     return launch_alone(
@@ -114,6 +116,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   Handle all_gather(const Group& group, const TensorView& input, Callback callback) {
     check_cpu(input);
+    deliver();
+    run_callbacks();
     Shape all{group->info().size};
     for (const std::int64_t extent : input.shape()) all.push_back(extent);
     return launch_alone(
@@ -135,7 +139,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     placed->bytes = bytes;
     std::byte* data = placed->contribution->data(placed->contribution->add(piece));
     std::erase_if(placed_, [](const auto& each) { return each.second.expired(); });
-    placed_.emplace(placed.get(), placed);
+    placed_.emplace(data, placed);
     return Tensor(TensorView(dtype, shape, data), std::shared_ptr<const void>(placed), true);
   }
 
@@ -211,12 +215,11 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   std::shared_ptr<Placed> placed_at(const Tensor& input) {
-    const auto found = placed_.find(input.owner().get());
+    const auto found = placed_.find(input.view().data());
     if (found == placed_.end()) return nullptr;
     auto placed = found->second.lock();
     if (!placed || !placed->contribution) return nullptr;
     const bool whole = input.view().is_contiguous() && input.view().byte_count() == placed->bytes &&
-                       input.view().data() == placed->contribution->data(0) &&
                        input.dtype() == placed->contribution->agenda().dtype;
     return whole ? placed : nullptr;
   }
@@ -345,12 +348,10 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     ++stats_.alone;
     wait_for(*handle.entry_->outcome);
     deliver();
-    const auto its = [&](const Launched& each) { return each.entries.front() == handle.entry_; };
-    const auto found = std::find_if(launched_.begin(), launched_.end(), its);
-    if (found != launched_.end()) {
-      ready_.push_back(std::move(*found));
-      launched_.erase(found);
-    }
+    const auto is_its = [&](const Launched& each) { return each.entries.front() == handle.entry_; };
+    std::erase_if(launched_, is_its);
+    std::erase_if(ready_, is_its);
+    run_callback(*handle.entry_);
     run_callbacks();
     return handle;
   }
@@ -386,14 +387,17 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  /// A callback may come back here: it then finds what is left.
+  /// One callback after the other: what a callback itself calls runs none of the others.
   void run_callbacks() {
+    if (running_) return;
+    running_ = true;
     while (!ready_.empty()) {
       Launched& first = ready_.front();
       const std::shared_ptr<Entry> entry = std::move(first.entries[first.called++]);
       if (first.called == first.entries.size()) ready_.pop_front();
       run_callback(*entry);
     }
+    running_ = false;
   }
 
   void run_callback(Entry& entry) {
@@ -414,7 +418,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   std::vector<Bucket> buckets_;  ///< by key
   std::deque<Launched> launched_;
   std::deque<Launched> ready_;
-  std::map<const void*, std::weak_ptr<Placed>> placed_;  ///< by owner
+  std::map<const std::byte*, std::weak_ptr<Placed>> placed_;  ///< by where it begins
+  bool running_ = false;                                      ///< a callback
   std::exception_ptr error_;
 };
 
@@ -426,6 +431,11 @@ Tensor Bucketer::Handle::wait() const {
   const auto bucketer = bucketer_.lock();
   if (bucketer) return bucketer->result_of(entry_);
   if (!entry_->outcome) throw EngineError("the bucketer went before the input's bucket was reduced");
+  return Impl::result(*entry_);
+}
+
+Tensor Bucketer::Handle::get() const {
+  if (!entry_->outcome) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
   return Impl::result(*entry_);
 }
 

@@ -52,6 +52,9 @@ class Bucketer {
     /// those that were opened before: all ranks have to do so alike. Throws what the reduction threw, and EngineError
     /// once the Bucketer is gone.
     Tensor wait() const;
+    /// The same on any thread, for an input that has been launched; runs no callback. Throws InvalidArgument where its
+    /// bucket is open.
+    Tensor get() const;
 
    private:
     friend class Impl;

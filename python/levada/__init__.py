@@ -24,6 +24,7 @@ from levada._layouts import make_layout as layout
 from levada._job import join, rank, world_size
 from levada._levada import Digests, Layout, Membership, Mesh, pack, unpack
 from levada._memory import collate, empty
+from levada._reduce import ReduceScatter
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ __all__ = [
     "Membership",
     "Mesh",
     "PeerLost",
+    "ReduceScatter",
     "SourceError",
     "Timeout",
     "Unsupported",

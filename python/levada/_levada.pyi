@@ -300,3 +300,39 @@ def conformance_cases() -> list[tuple[str, int, bool]]:
 
 def conform(job: Membership, name: str) -> None:
     """Runs a case on this rank. Collective."""
+
+class ReduceHandle:
+    """A result to come."""
+
+    def done(self) -> bool:
+        """Whether it has been reduced, well or badly."""
+
+    def wait(self) -> Any:
+        """
+        The result. Where the input's bucket is still open it is closed, and with it those that were opened before: all ranks have to do so alike. Raises what the reduction raised.
+        """
+
+    def get(self) -> Any:
+        """
+        The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument where its bucket is open.
+        """
+
+class Bucketer:
+    """Reduces tensors of groups of ranks in buckets."""
+
+    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float) -> None: ...
+
+    def reduce_scatter(self, job: Membership, inputs: object, op: str, callback: object | None) -> ReduceHandle: ...
+
+    def all_reduce(self, job: Membership, input: object, op: str, callback: object | None) -> ReduceHandle: ...
+
+    def all_gather(self, job: Membership, input: object, callback: object | None) -> ReduceHandle: ...
+
+    def empty(self, job: Membership, shape: Sequence[int], dtype: str, torch: bool) -> Any: ...
+
+    def flush(self) -> None: ...
+
+    def teardown(self) -> None: ...
+
+    @property
+    def stats(self) -> dict[str, Any]: ...

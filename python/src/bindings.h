@@ -13,5 +13,6 @@ void bind_sources(nanobind::module_& module);
 void bind_feed(nanobind::module_& module);
 void bind_wire(nanobind::module_& module);
 void bind_conformance(nanobind::module_& module);
+void bind_reduce(nanobind::module_& module);
 
 }  // namespace levada::python

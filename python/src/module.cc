@@ -12,4 +12,5 @@ NB_MODULE(_levada, module) {
   levada::python::bind_feed(module);
   levada::python::bind_wire(module);
   levada::python::bind_conformance(module);
+  levada::python::bind_reduce(module);
 }

@@ -1,0 +1,104 @@
+"""Many small reduce-scatters become few large ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from levada import _levada
+from levada._job import join
+from levada._levada import ReduceHandle
+
+Callback = Callable[[Any], object]
+
+
+class ReduceScatter:
+    """Sums of all ranks' tensors, a part of each on each rank, made in buckets in the background.
+
+        with levada.ReduceScatter() as reduce:
+            for gradient in gradients:
+                reduce(gradient, callback=keep)    # returns when the gradient may be used again
+                                                   # all callbacks have run by here
+
+    All ranks of a group enqueue the same inputs in the same order. Callbacks run on the caller's thread inside calls of
+    this object, in the order of enqueueing within a bucket, once each; one may enqueue again. One that raises does not
+    keep the others from running: flush() raises the first such exception. One thread at a time.
+
+    - `group`: a process group of torch.distributed, a Membership, or None for the whole job; each call may name another.
+      Groups of the same ranks share buckets where they are the same object or Membership.
+    - `capacity_mb`: MiB of a bucket, of all ranks' pieces together. Larger inputs are reduced by themselves before the
+      call returns, and close no bucket; 0: all are.
+    - `in_flight`: closed buckets that are being reduced while the next one is filled.
+    - `timeout`: seconds of one wait.
+
+    Sums are made in the order of ranks: the same bits on every run. float16 and bfloat16 are added up in float32 and
+    rounded once.
+    """
+
+    def __init__(
+        self, group: Any = None, *, capacity_mb: float = 25.0, in_flight: int = 2, timeout: float = 30.0
+    ) -> None:
+        self.group = group
+        self._core = _levada.Bucketer(capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout)
+
+    def __call__(
+        self, inputs: Any | Sequence[Any], callback: Callback | None = None, *, op: str = "sum", group: Any = None
+    ) -> ReduceHandle:
+        """Enqueues tensors of torch or numpy, on the CPU.
+
+        inputs: one tensor for each rank of the group, all of one shape and dtype; rank r's result is the sum of all
+        ranks' inputs[r], of that shape. Or one tensor, of which each rank gets a part along dim 0, ceil(extent / ranks)
+        long; zeros stand for what is missing at the end. They may be used again when the call returns, but for what
+        empty() gave. op: "sum", or "average", which divides once.
+
+        Raises InvalidArgument, naming position and values, for a list of another length and tensors that differ, and,
+        from wait() and flush(), where ranks disagree, naming ranks, position and shapes; Unsupported for a dtype;
+        TypeError for what is no tensor on the CPU; Timeout, PeerLost.
+        """
+        return self._core.reduce_scatter(self._job(group), inputs, op, callback)
+
+    def all_reduce(
+        self, input: Any, callback: Callback | None = None, *, op: str = "sum", group: Any = None
+    ) -> ReduceHandle:
+        """The sum, or average, of all ranks' inputs, of the same shape, on every rank; not in a bucket."""
+        return self._core.all_reduce(self._job(group), input, op, callback)
+
+    def all_gather(self, input: Any, callback: Callback | None = None, *, group: Any = None) -> ReduceHandle:
+        """All ranks' inputs, of the same shape, side by side along a new first dimension; not in a bucket."""
+        return self._core.all_gather(self._job(group), input, callback)
+
+    def empty(self, *shape: int, dtype: Any = "float32", group: Any = None) -> Any:
+        """A tensor to be filled and given to this object, which does not copy it. It belongs to the reduction from then
+        on: it must not be touched any more. dtype: of torch, for a torch tensor; of numpy or a name, for an array. Raises
+        InvalidArgument unless the extent along dim 0 divides by the number of ranks.
+        """
+        torch = sys.modules.get("torch")
+        is_torch = torch is not None and isinstance(dtype, torch.dtype)
+        name = str(dtype).removeprefix("torch.") if is_torch else getattr(dtype, "__name__", None) or str(dtype)
+        return self._core.empty(self._job(group), shape, name, is_torch)
+
+    def flush(self) -> None:
+        """Launches what is open, also by callbacks that it runs, and waits for everything. Raises the first exception of
+        a reduction or a callback since the last flush()."""
+        self._core.flush()
+
+    def teardown(self) -> None:
+        """Gives memory back to the system; the next call takes some anew. Raises InvalidArgument while work is pending."""
+        self._core.teardown()
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes, bytes_copied,
+        waited_seconds."""
+        return self._core.stats
+
+    def __enter__(self) -> ReduceScatter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.flush()
+
+    def _job(self, group: Any) -> _levada.Membership:
+        return join(self.group if group is None else group)

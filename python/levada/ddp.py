@@ -1,0 +1,52 @@
+"""Gradients of torch's DistributedDataParallel, averaged through Levada:
+
+    model.register_comm_hook(levada.ddp.State(), levada.ddp.average)
+"""
+
+import queue
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from levada._levada import ReduceHandle
+from levada._reduce import ReduceScatter
+
+UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
+
+
+class State:
+    """What average() takes: the group whose ranks average (by default the whole job) and the seconds of one wait. One for
+    each model."""
+
+    def __init__(self, group: Any = None, *, timeout: float = 30.0) -> None:
+        self.reduce = ReduceScatter(group, capacity_mb=0, timeout=timeout)
+        self.under_way: UnderWay = queue.SimpleQueue()
+        threading.Thread(target=_complete, args=(self.under_way,), name="levada ddp", daemon=True).start()
+
+    def __del__(self) -> None:
+        if hasattr(self, "under_way"):
+            self.under_way.put(None)
+
+
+# torch compares these annotations, which therefore must not be strings.
+def average(
+    state: State,
+    bucket: dist.GradBucket,  # type: ignore[name-defined, unused-ignore]
+) -> torch.futures.Future[torch.Tensor]:
+    """The average of one of the model's own buckets over all ranks: made in the background, while the backward pass goes
+    on. To be given to register_comm_hook()."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    state.under_way.put((state.reduce.all_reduce(bucket.buffer(), op="average"), future))
+    return future
+
+
+def _complete(under_way: UnderWay) -> None:
+    """Gives each future its result; they end in the order in which they began."""
+    while (next_one := under_way.get()) is not None:
+        handle, future = next_one
+        try:
+            future.set_result(handle.get())
+        except Exception as error:
+            future.set_exception(error)  # type: ignore[no-untyped-call, unused-ignore]

@@ -1,0 +1,62 @@
+"""fairscale's ReduceScatterBucketer: many small reduce-scatters become few large ones.
+
+    from levada.dropin.fairscale import ReduceScatterBucketer
+    # was: from fairscale.internal.reduce_scatter_bucketer import ReduceScatterBucketer
+
+In fairscale                                      Here
+------------------------------------------------  ------------------------------------------------------------------
+a full bucket is reduced while the caller waits   it is reduced in the background while the next one is filled
+each result is a view of a whole shard            small results share 64 KiB at most
+an exception of a callback keeps the others from  the others run; flush() raises the first
+running
+shapes that differ between ranks give wrong sums  ranks, position and shapes are named
+or hang
+groups of the same ranks have buckets each        they share them
+the order of summation is the backend's           that of the ranks: the same bits on every run; halves in float32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+
+from levada._levada import Membership
+from levada._job import join
+from levada._reduce import ReduceScatter
+
+
+class ReduceScatterBucketer:
+    """Collects reduce-scatters into buckets, one for each dtype and set of ranks, of `bucket_cap_mb` MiB over all ranks;
+    0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns. All ranks of
+    a group enqueue the same in the same order. Tensors lie on the CPU.
+    """
+
+    def __init__(self, bucket_cap_mb: int = 25) -> None:
+        self.bucket_cap_mb = bucket_cap_mb
+        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb)
+        self._joined: dict[tuple[int, ...], Membership] = {}
+
+    def reduce_scatter_async(
+        self, input_list: Sequence[Any], group: Any, callback_fn: Callable[[Any], object] | None = None
+    ) -> None:
+        """Enqueues group.size() tensors of one shape, dtype and device. `callback_fn` is called with the sum of all
+        ranks' input_list[rank], by flush() at the latest, on this thread. Nothing is recorded of tensors that require
+        grad. Raises levada.InvalidArgument, naming position and values, for a list of another length and tensors that
+        differ, and where this rank is not in the group."""
+        self._reduce(input_list, callback_fn, group=self._membership(group))
+
+    def flush(self) -> None:
+        """Reduces what is in buckets; all callbacks have run when it returns. Raises the first exception of one."""
+        self._reduce.flush()
+
+    def teardown(self) -> None:
+        """Gives the memory of buckets back to the system. Raises levada.InvalidArgument while work is pending."""
+        self._reduce.teardown()
+
+    def _membership(self, group: Any) -> Membership:
+        ranks = tuple(dist.get_process_group_ranks(group))
+        if ranks not in self._joined:
+            self._joined[ranks] = join(group)
+        return self._joined[ranks]

@@ -1,0 +1,213 @@
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include "levada/reduce/bucketer.h"
+#include "python/src/bindings.h"
+#include "python/src/launch.h"
+#include "python/src/tensors.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+ReduceOp op_of(const std::string& name) {
+  if (name == "sum") return ReduceOp::sum;
+  if (name == "average") return ReduceOp::average;
+  throw InvalidArgument(fmt::format("op is \"{:.40}\"; it must be one of sum, average", name));
+}
+
+/// A Python object that C++ may let go of on any thread, also after the interpreter.
+class Kept {
+ public:
+  explicit Kept(nb::object object)
+      : object_(new nb::object(std::move(object)), [](const nb::object* last) {
+          if (Py_IsInitialized() == 0) return;
+          const nb::gil_scoped_acquire gil;
+          delete last;
+        }) {}
+  const nb::object& operator*() const { return *object_; }
+
+ private:
+  std::shared_ptr<nb::object> object_;
+};
+
+/// A result to come, and as which kind of tensor.
+class ReduceHandle {
+ public:
+  ReduceHandle(Bucketer::Handle handle, TensorKind kind) : handle_(std::move(handle)), kind_(kind) {}
+  bool done() const { return handle_.done(); }
+  nb::object wait() const {
+    return result([this] { return handle_.wait(); });
+  }
+  nb::object get() const {
+    return result([this] { return handle_.get(); });
+  }
+
+ private:
+  template <typename Get>
+  nb::object result(Get get) const {
+    std::optional<Tensor> tensor;
+    {
+      const nb::gil_scoped_release released;
+      tensor = get();
+    }
+    return TensorLibraries().to_python(*tensor, kind_);
+  }
+
+  Bucketer::Handle handle_;
+  TensorKind kind_;
+};
+
+class PythonBucketer {
+ public:
+  PythonBucketer(double capacity_mb, int in_flight, double timeout) {
+    if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+    bucketer_ = std::make_unique<Bucketer>(
+        BucketerOptions{.capacity = static_cast<std::int64_t>(std::clamp(capacity_mb, 0.0, 1e6) * (1 << 20)),
+                        .in_flight = in_flight,
+                        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout))});
+  }
+  PythonBucketer(const PythonBucketer&) = delete;
+  PythonBucketer& operator=(const PythonBucketer&) = delete;
+  ~PythonBucketer() {
+    if (::getpid() != process_) {
+      static_cast<void>(bucketer_.release());  // its threads are the parent's
+      return;
+    }
+    const nb::gil_scoped_release released;
+    bucketer_.reset();
+  }
+
+  ReduceHandle reduce_scatter(const Membership& job, nb::handle inputs, const std::string& op, nb::object callback) {
+    const auto group = job.shared();
+    auto& bucketer = open();
+    const ReduceOp how = op_of(op);
+    const TensorLibraries libraries;
+    TensorKind kind{};
+    if (libraries.is_tensor(inputs, kind)) {
+      const Tensor input = libraries.from_python(inputs, kind, "input");
+      const nb::gil_scoped_release released;
+      return {bucketer.reduce_scatter(group, input, how, called(std::move(callback), kind)), kind};
+    }
+    const auto tensors = list_of(libraries, inputs, kind);
+    const std::vector<TensorView> views(tensors.begin(), tensors.end());
+    const nb::gil_scoped_release released;
+    return {bucketer.reduce_scatter(group, views, how, called(std::move(callback), kind)), kind};
+  }
+
+  ReduceHandle all_reduce(const Membership& job, nb::handle input, const std::string& op, nb::object callback) {
+    const auto group = job.shared();
+    auto& bucketer = open();
+    const auto [tensor, kind] = one(input);
+    const ReduceOp how = op_of(op);
+    const nb::gil_scoped_release released;
+    return {bucketer.all_reduce(group, tensor, how, called(std::move(callback), kind)), kind};
+  }
+
+  ReduceHandle all_gather(const Membership& job, nb::handle input, nb::object callback) {
+    const auto group = job.shared();
+    auto& bucketer = open();
+    const auto [tensor, kind] = one(input);
+    const nb::gil_scoped_release released;
+    return {bucketer.all_gather(group, tensor, called(std::move(callback), kind)), kind};
+  }
+
+  nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
+                   bool torch) {
+    const Tensor tensor = open().empty(job.shared(), DType::parse(dtype), Shape(shape));
+    return TensorLibraries().to_python(tensor, torch ? TensorKind::torch : TensorKind::array);
+  }
+
+  void flush() {
+    auto& bucketer = open();
+    const nb::gil_scoped_release released;
+    bucketer.flush();
+  }
+  void teardown() {
+    auto& bucketer = open();
+    const nb::gil_scoped_release released;
+    bucketer.teardown();
+  }
+  nb::dict stats() const {
+    const auto stats = open().stats();
+    nb::dict told;
+    told["inputs"] = stats.inputs;
+    told["buckets"] = stats.buckets;
+    told["alone"] = stats.alone;
+    told["flushes"] = stats.flushes;
+    told["bytes"] = stats.bytes;
+    told["bytes_copied"] = stats.bytes_copied;
+    told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    return told;
+  }
+
+ private:
+  Bucketer& open() const {
+    if (::getpid() == process_) return *bucketer_;
+    throw Unsupported("this process was forked from one that reduces, and has no part in that");
+  }
+
+  static std::pair<Tensor, TensorKind> one(nb::handle input) {
+    const TensorLibraries libraries;
+    TensorKind kind{};
+    if (!libraries.is_tensor(input, kind)) throw nb::type_error("input is no tensor");
+    return {libraries.from_python(input, kind, "input"), kind};
+  }
+
+  static std::vector<Tensor> list_of(const TensorLibraries& libraries, nb::handle inputs, TensorKind& kind) {
+    std::vector<Tensor> tensors;
+    for (const nb::handle each : nb::iter(inputs)) {
+      const auto name = fmt::format("inputs[{}]", tensors.size());
+      if (!libraries.is_tensor(each, kind)) throw nb::type_error(fmt::format("{} is no tensor", name).c_str());
+      tensors.push_back(libraries.from_python(each, kind, name));
+    }
+    return tensors;
+  }
+
+  static Bucketer::Callback called(nb::object callback, TensorKind kind) {
+    const nb::gil_scoped_acquire gil;
+    if (callback.is_none()) return {};
+    return [kept = Kept(std::move(callback)), kind](const Tensor& result) {
+      const nb::gil_scoped_acquire held;
+      (*kept)(TensorLibraries().to_python(result, kind));
+    };
+  }
+
+  pid_t process_ = ::getpid();
+  std::unique_ptr<Bucketer> bucketer_;
+};
+
+}  // namespace
+
+void bind_reduce(nb::module_& module) {
+  nb::class_<ReduceHandle>(module, "ReduceHandle", "A result to come.")
+      .def("done", &ReduceHandle::done, "Whether it has been reduced, well or badly.")
+      .def(
+          "wait", &ReduceHandle::wait, nb::sig("def wait(self) -> typing.Any"),
+          "The result. Where the input's bucket is still open it is closed, and with it those that were opened before: "
+          "all ranks have to do so alike. Raises what the reduction raised.")
+      .def(
+          "get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
+          "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument where "
+          "its bucket is open.");
+  nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
+      .def(nb::init<double, int, double>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
+           nb::arg("timeout"))
+      .def("reduce_scatter", &PythonBucketer::reduce_scatter, nb::arg("job"), nb::arg("inputs"), nb::arg("op"),
+           nb::arg("callback").none())
+      .def("all_reduce", &PythonBucketer::all_reduce, nb::arg("job"), nb::arg("input"), nb::arg("op"),
+           nb::arg("callback").none())
+      .def("all_gather", &PythonBucketer::all_gather, nb::arg("job"), nb::arg("input"), nb::arg("callback").none())
+      .def("empty", &PythonBucketer::empty, nb::arg("job"), nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
+           nb::sig("def empty(self, job: Membership, shape: collections.abc.Sequence[int], dtype: str, torch: bool) -> "
+                   "typing.Any"))
+      .def("flush", &PythonBucketer::flush)
+      .def("teardown", &PythonBucketer::teardown)
+      .def_prop_ro("stats", &PythonBucketer::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
+}
+
+}  // namespace levada::python

@@ -1,0 +1,123 @@
+"""Sums of all ranks' tensors, in buckets."""
+
+from __future__ import annotations
+
+import pathlib
+
+import levada
+import numpy as np
+import pytest
+import ranks
+
+
+def test_every_rank_gets_the_sum_of_its_part(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+        order = []
+        with levada.ReduceScatter(capacity_mb=0.01) as reduce:
+            def keep(name):
+                return lambda result: order.append([name, result.tolist() if result.size < 9 else None, result.flags.writeable])
+            reduce([np.full(2, 10.0 * rank + to) for to in range(3)], keep("small"))
+            reduce(np.arange(9000.0), keep("big"))
+            last = reduce(np.arange(7.0) + rank, keep("small2"))
+            assert not last.done()
+        handle = reduce(np.float32([[1, 2], [3, 4], [5, 6]]), op="average")
+        placed = reduce.empty(3 * 30_000, dtype=np.float64)
+        placed[:] = rank
+        in_place = reduce(placed)
+        tell(order=order, last=last.wait().tolist(), average=handle.wait().tolist(), placed=float(in_place.wait()[7]),
+             copied=reduce.stats["bytes"] - reduce.stats["bytes_copied"],
+             all=reduce.all_reduce(np.int64([rank, 2**60])).wait().tolist(),
+             gathered=reduce.all_gather(np.uint8([rank])).wait().tolist())
+        reduce.teardown()
+        """,
+    )
+    for rank, ((only,),) in enumerate(zip(told, strict=True)):
+        small = [30.0 + 3 * rank] * 2
+        small2 = [[3.0, 6.0, 9.0], [12.0, 15.0, 18.0], [21.0, 0.0, 0.0]][rank]
+        assert only["order"] == [["big", None, True], ["small", small, True], ["small2", small2, True]]
+        assert only["last"] == small2
+        assert only["average"] == [[1.0 + 2 * rank, 2.0 + 2 * rank]]
+        assert only["placed"] == 3.0 and only["copied"] == 3 * 30_000 * 8
+        assert only["all"] == [3, 3 * 2**60] and only["gathered"] == [[0], [1], [2]]
+
+
+def test_a_callback_may_enqueue_and_may_raise(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        reduce, called = levada.ReduceScatter(), []
+        def again(result):
+            called.append(float(result[0]))
+            if len(called) < 4: reduce(np.full(2, 10.0), again)
+            raise ValueError(f"after {len(called)}")
+        reduce(np.ones(2), again)
+        reduce(np.ones(2), lambda result: called.append("other"))
+        try:
+            reduce.flush()
+        except ValueError as error:
+            tell(raised=str(error), called=called)
+        """,
+    )
+    for (only,) in told:
+        assert only["raised"] == "after 1"
+        assert only["called"] == [2.0, "other", 20.0, 20.0]
+
+
+def test_what_ranks_disagree_about_is_named(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        reduce = levada.ReduceScatter()
+        reduce(np.zeros(4))
+        reduce(np.zeros((6, 2)) if rank else np.zeros((4, 2)))
+        try:
+            reduce.flush()
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for (only,) in told:
+        assert "input 1 is float64 [2, 2] on rank 0, float64 [3, 2] on rank 1" in only["error"]
+
+
+def test_what_cannot_be_reduced_is_named() -> None:
+    reduce = levada.ReduceScatter()
+    with pytest.raises(levada.InvalidArgument, match="2 tensors were given for the 1 ranks"):
+        reduce([np.zeros(2), np.zeros(2)])
+    with pytest.raises(levada.Unsupported, match="no sum of bool"):
+        reduce(np.zeros(2, bool))
+    with pytest.raises(TypeError, match=r"inputs\[0\] is no tensor"):
+        reduce(["tensor"])
+    with pytest.raises(TypeError, match="input is no tensor"):
+        reduce.all_reduce(3)
+    with pytest.raises(levada.InvalidArgument, match='op is "max"; it must be one of sum, average'):
+        reduce(np.zeros(2), op="max")
+    with pytest.raises(levada.InvalidArgument, match="timeout is 0"):
+        levada.ReduceScatter(timeout=0)
+    handle = reduce(np.zeros(2))
+    with pytest.raises(levada.InvalidArgument, match="still open"):
+        handle.get()
+    with pytest.raises(levada.InvalidArgument, match="1 inputs are not reduced yet"):
+        reduce.teardown()
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        2,
+        """
+        reduce = levada.ReduceScatter()
+        try:
+            for number in range(10**9):
+                reduce(np.zeros(2)).wait()
+                if rank == 1 and number == 3: os.kill(os.getpid(), signal.SIGKILL)
+        except levada.PeerLost as error:
+            tell(lost=error.rank)
+        """,
+    )
+    assert outcome.told[0] == [{"lost": 1}], outcome.errors
