@@ -8,11 +8,12 @@ import importlib
 import os
 import pathlib
 import socket
+import time
 import weakref
 from typing import Any, NamedTuple
 
 from levada import _levada
-from levada._errors import EngineError, InvalidArgument, Unsupported
+from levada._errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada._levada import Membership
 
 ENGINES = ("auto", "shm", "c10d")
@@ -65,10 +66,12 @@ def _all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
     sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
     received = [torch.empty_like(sent) for _ in range(group.size())]
+    began = time.monotonic()
     try:
         group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
-        raise EngineError(f"rank {group.rank()} could not join its group: {error}") from error
+        kind = Timeout if time.monotonic() - began >= timeout else EngineError
+        raise kind(f"rank {group.rank()} did not find all ranks of its group: {error}") from error
     return [bytes(each.tolist()) for each in received]
 
 

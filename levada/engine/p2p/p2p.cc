@@ -68,7 +68,8 @@ class P2pEngine final : public Engine {
   std::optional<Lease> try_take(Channel& channel) override { return member_.try_take(group_, taken_here(channel)); }
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
     taken_here(channel);
-    if (channel.from() == info_.rank) return {};  // others may still be sent the same bytes
+    const bool is_shared = channel.from() == info_.rank && channel.to().size() > 1;
+    if (is_shared) return {};  // others may still be sent the same bytes
     return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
   }
   bool ended(Channel& channel) override { return member_.ended(group_, taken_here(channel)); }

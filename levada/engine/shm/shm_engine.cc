@@ -4,16 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <numeric>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/engine/ranks.h"
 #include "levada/engine/shm/channel.h"
 
 namespace levada::shm {
@@ -29,21 +27,10 @@ struct Presence {
   std::shared_ptr<Member> member;
 };
 
-std::uint64_t key_of(std::uint64_t parent, int from, std::span<const int> ranks, std::string_view name, int order) {
-  ByteWriter identity;
-  identity.put(parent);
-  identity.put(from);
-  identity.put(static_cast<std::uint32_t>(ranks.size()));
-  for (const int rank : ranks) identity.put(rank);
-  identity.put_sized(name);
-  identity.put(order);
-  return hash64(identity.view());
-}
-
 class ShmEngine final : public Engine {
  public:
   ShmEngine(std::shared_ptr<Presence> presence, Group group)
-      : presence_(std::move(presence)), member_(*presence_->member), group_(std::move(group)) {
+      : presence_(std::move(presence)), member_(*presence_->member), group_(std::move(group)), naming_(group_.key()) {
     info_.name = "shm";
     info_.rank = group_.rank;
     info_.size = static_cast<int>(group_.ranks.size());
@@ -83,7 +70,6 @@ class ShmEngine final : public Engine {
   std::uint64_t trim() override { return member_.trim(); }
 
  private:
-  void check_ranks(std::span<const int> ranks, const char* what) const;
   int host_rank(int rank) const { return group_.ranks[static_cast<std::size_t>(rank)]; }
   const std::shared_ptr<Stream>& stream_of(Channel& channel) const;
   const std::shared_ptr<Stream>& taken_here(Channel& channel, const char* what) const;
@@ -92,68 +78,27 @@ class ShmEngine final : public Engine {
   std::shared_ptr<Presence> presence_;
   Member& member_;
   Group group_;
+  Naming naming_;
   EngineInfo info_;
-  std::mutex mutex_;  // guards the counts
-  std::map<std::tuple<int, std::vector<int>>, int> opened_;
-  std::map<std::tuple<std::vector<int>, std::string>, int> entered_;
 };
-
-void ShmEngine::check_ranks(std::span<const int> ranks, const char* what) const {
-  if (ranks.empty()) throw InvalidArgument(fmt::format("{} are none; give at least one rank", what));
-  std::vector<int> sorted(ranks.begin(), ranks.end());
-  std::sort(sorted.begin(), sorted.end());
-  if (sorted.front() < 0 || sorted.back() >= info_.size) {
-    throw InvalidArgument(
-        fmt::format("{} are {}, but this engine has ranks 0 to {}", what, fmt::join(ranks, ", "), info_.size - 1));
-  }
-  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
-    throw InvalidArgument(fmt::format("{} are {}, where {} stands twice", what, fmt::join(ranks, ", "), *twice));
-  }
-}
 
 std::shared_ptr<Engine> ShmEngine::subgroup(std::span<const int> ranks, std::string_view name) {
   member_.check(group_);
-  check_ranks(ranks, "a subgroup's ranks");
-  const auto mine = std::find(ranks.begin(), ranks.end(), info_.rank);
-  if (mine == ranks.end()) {
-    throw InvalidArgument(fmt::format("rank {} cannot make a subgroup of ranks {}, to which it does not belong",
-                                      info_.rank, fmt::join(ranks, ", ")));
-  }
-  int order = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    order = entered_[{std::vector<int>(ranks.begin(), ranks.end()), std::string(name)}]++;
-  }
   Group group;
+  group.rank = check_subgroup(info_.rank, info_.size, ranks);
   group.keys = group_.keys;
-  group.keys.insert(group.keys.begin(), key_of(group_.key(), -1, ranks, name, order));
+  group.keys.insert(group.keys.begin(), naming_.subgroup(ranks, name));
   for (const int rank : ranks) group.ranks.push_back(host_rank(rank));
-  group.rank = static_cast<int>(mine - ranks.begin());
   member_.enter(group);
   return std::make_shared<ShmEngine>(presence_, std::move(group));
 }
 
 std::shared_ptr<Channel> ShmEngine::open(int from, std::span<const int> to, int window) {
-  check_ranks(std::span(&from, 1), "a channel's senders");
-  check_ranks(to, "a channel's takers");
-  if (from != info_.rank && std::find(to.begin(), to.end(), info_.rank) == to.end()) {
-    throw InvalidArgument(
-        fmt::format("rank {} cannot open a channel from rank {} to ranks {}, to which it does not "
-                    "belong",
-                    info_.rank, from, fmt::join(to, ", ")));
-  }
-  if (window < 1) throw InvalidArgument(fmt::format("a window of {} lets no message through; give at least 1", window));
+  check_channel(info_.rank, info_.size, from, to, window);
   member_.check(group_);
-  std::vector<int> takers(to.begin(), to.end());
-  std::sort(takers.begin(), takers.end());
-  int order = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    order = opened_[{from, takers}]++;
-  }
-  const std::uint64_t key = key_of(group_.key(), from, takers, "", order);
-  for (int& taker : takers) taker = host_rank(taker);
-  auto stream = member_.open(group_, key, host_rank(from), std::move(takers), window);
+  std::vector<int> takers;
+  for (const int taker : to) takers.push_back(host_rank(taker));
+  auto stream = member_.open(group_, naming_.channel(from, to), host_rank(from), std::move(takers), window);
   return std::make_shared<StreamChannel>(presence_->member, std::move(stream), from,
                                          std::vector<int>(to.begin(), to.end()), window);
 }
@@ -203,7 +148,7 @@ void ShmEngine::close(Channel& channel) noexcept {
 }
 
 Status ShmEngine::status(int rank) {
-  check_ranks(std::span(&rank, 1), "the ranks whose status is asked for");
+  check_ranks(std::span(&rank, 1), info_.size, "the status");
   return member_.status(group_, host_rank(rank));
 }
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import collections
 import datetime
 import importlib
+import os
 import queue
 import threading
 import time
 from typing import Any
 
 from levada import _levada
-from levada._errors import EngineError, Unsupported
+from levada._errors import EngineError, Timeout, Unsupported
 from levada._levada import Link, Membership
 
 _HEADS, _BODIES, _ENDS = 1, 2, 3  # tags
@@ -40,6 +41,7 @@ class ProcessGroupWire:
         self._farewells: list[Any] = []
         self._byte = self._torch.zeros(1, dtype=self._torch.uint8)
         self._over = threading.Event()
+        self._process = os.getpid()
         self._has_losses = False
         self._threads: list[threading.Thread] = []
 
@@ -70,7 +72,7 @@ class ProcessGroupWire:
     def finish(self, timeout: float) -> None:
         """Waits until all peers are out, of which each answers this rank's goodbye, and until the threads have ended,
         which must not happen while the interpreter ends."""
-        if self._over.wait(timeout):
+        if self._process == os.getpid() and self._over.wait(timeout):
             for thread in self._threads:
                 thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
 
@@ -142,10 +144,12 @@ def _own_group(group: Any, name: str, timeout: float) -> Any:
     if not hasattr(group, "get_group_store"):
         raise Unsupported("this process group does not tell its store; make it with torch.distributed, of version 2.6 on")
     store = distributed.PrefixStore(name, group.get_group_store())
+    began = time.monotonic()
     try:
         return distributed.ProcessGroupGloo(store, group.rank(), group.size(), datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
-        raise EngineError(f"rank {group.rank()} could not reach all ranks of its group: {error}") from error
+        kind = Timeout if time.monotonic() - began >= timeout else EngineError
+        raise kind(f"rank {group.rank()} could not reach all ranks of its group: {error}") from error
 
 
 def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupWire]:
