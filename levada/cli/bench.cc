@@ -57,6 +57,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
   bench->footer("Example\n  levada bench scatter --ranks 4 --bytes 13107200 --source arena --json");
   add_bench_fan_out(*bench, chosen);
   add_bench_reduce(*bench, chosen);
+  add_bench_exchange(*bench, chosen);
 }
 
 }  // namespace levada::cli

@@ -1,35 +1,14 @@
 #include "levada/cli/job.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <limits>
-#include <sstream>
 
 #include "levada/base/error.h"
+#include "levada/cli/small_file.h"
 
 namespace levada::cli {
 namespace {
-
-[[noreturn]] void refuse_layout_file(const std::string& path, std::string_view why) {
-  throw InvalidArgument(fmt::format("the layout file {} cannot be used: {}", path, why));
-}
-
-std::string read_layout_file(const std::string& path) {
-  constexpr std::int64_t largest = 1 << 20;
-  struct stat what {};
-  if (::stat(path.c_str(), &what) != 0) refuse_layout_file(path, std::strerror(errno));
-  if (!S_ISREG(what.st_mode)) refuse_layout_file(path, "it is no file");
-  if (what.st_size > largest) refuse_layout_file(path, "it is larger than 1 MiB");
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) refuse_layout_file(path, "it cannot be read, or it is empty");
-  return text.str();
-}
 
 Layout layout_of(const JobArguments& arguments) {
   if (arguments.layout == "gpt") return layouts::gpt({.attention_mask = arguments.attention_mask});
@@ -38,11 +17,11 @@ Layout layout_of(const JobArguments& arguments) {
     throw InvalidArgument(fmt::format(
         "there is no layout {}; there are gpt, data_parallel, and files such as mine.json", arguments.layout));
   }
-  const auto text = read_layout_file(arguments.layout);
+  const auto text = read_small_file("layout", arguments.layout);
   try {
     return Layout::from_json(text);
   } catch (const InvalidArgument& error) {
-    refuse_layout_file(arguments.layout, error.what());
+    refuse_file("layout", arguments.layout, error.what());
   }
 }
 

@@ -1,15 +1,36 @@
+#include "levada/base/error.h"
 #include "levada/cli/command.h"
+#include "levada/cli/exchange_spec.h"
 #include "levada/cli/job.h"
+#include "levada/cli/small_file.h"
+#include "levada/exchange/planner.h"
 
 namespace levada::cli {
 namespace {
 
 struct PlanArguments {
   JobArguments job;
+  std::string exchange;
   bool json = false;
 };
 
+ExchangePlan plan_of_file(const std::string& path) {
+  constexpr std::int64_t most_mib = 1024;
+  const auto text = read_small_file("exchange", path, most_mib);
+  try {
+    const auto spec = ExchangeSpec::from_json(text);
+    return plan_exchange(spec.ownership, spec.request, spec.options);
+  } catch (const InvalidArgument& error) {
+    refuse_file("exchange", path, error.what());
+  }
+}
+
 int show_plan(const PlanArguments& arguments) {
+  if (!arguments.exchange.empty()) {
+    const auto plan = plan_of_file(arguments.exchange);
+    print(arguments.json ? plan.to_json(true) + "\n" : plan.to_table());
+    return 0;
+  }
   const auto plan = parse_job(arguments.job).plan();
   print((arguments.json ? plan.to_json() + "\n" : plan.to_table()));
   return 0;
@@ -19,8 +40,13 @@ int show_plan(const PlanArguments& arguments) {
 
 void add_plan(CLI::App& app, Chosen& chosen) {
   auto arguments = std::make_shared<PlanArguments>();
-  auto* command = app.add_subcommand("plan", "Show what a feed would move on a mesh of any size, without starting it");
+  auto* command = app.add_subcommand(
+      "plan", "Show what a feed, or an exchange, would move on a mesh of any size, without starting it");
   add_job_options(*command, arguments->job);
+  command
+      ->add_option("--exchange", arguments->exchange,
+                   "Plan an exchange of samples instead: a JSON file of holders, destinations and keys")
+      ->type_name("FILE");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Example: what four ranks would be sent a step\n  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024");
   command->callback([arguments, &chosen] { chosen.action = [arguments] { return show_plan(*arguments); }; });

@@ -1,0 +1,130 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/exchange.h"
+#include "levada/base/error.h"
+#include "levada/cli/bench.h"
+#include "levada/report/table.h"
+
+namespace levada::cli {
+namespace {
+
+struct ExchangeArguments {
+  BenchRanks ranks;
+  bench::ExchangeBenchOptions options;
+  bool plan_only = false;
+};
+
+std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments,
+                    const bench::ExchangeBenchResult& result) {
+  const nlohmann::ordered_json json = {
+      {"op", "exchange"},
+      {"engine", info.name},
+      {"ranks", info.size},
+      {"from", arguments.options.from},
+      {"to", arguments.options.to},
+      {"samples", arguments.options.samples},
+      {"payload_bytes", result.payload_bytes},
+      {"moved_bytes", result.moved_bytes},
+      {"lower_bound_bytes", result.lower_bound_bytes},
+      {"wire_bytes", result.wire_bytes},
+      {"messages", result.messages},
+      {"rounds", arguments.options.rounds},
+      {"plan_ms", result.plan_ms},
+      {"median_us", result.median_us},
+      {"p99_us", result.p99_us},
+      {"agree_us", result.agree_us},
+      {"move_us", result.move_us},
+      {"memcpy_us", result.memcpy_us},
+  };
+  return json.dump() + "\n";
+}
+
+std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
+                    const bench::ExchangeBenchResult& result) {
+  using Align = report::Table::Align;
+  report::Table table({{"until all ranks have their samples"}, {"us", Align::right}});
+  table.add_row({"median", fmt::format("{:.1f}", result.median_us)});
+  table.add_row({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
+  table.add_row({"of it agreeing on who has what, on rank 0", fmt::format("{:.1f}", result.agree_us)});
+  table.add_row({"of it planning, on rank 0", fmt::format("{:.1f}", result.plan_ms * 1e3)});
+  table.add_row({"of it moving, on rank 0", fmt::format("{:.1f}", result.move_us)});
+  table.add_row({"one memcpy of the moved bytes", fmt::format("{:.1f}", result.memcpy_us)});
+  return fmt::format(
+      "exchange of {} samples, {}, from {} to {} on {} ranks over {}, {} rounds\n\n{}\n"
+      "moved {} in {} messages, where {} is the least there can be; {} were sent in all\n",
+      arguments.options.samples, format_bytes(result.payload_bytes), arguments.options.from, arguments.options.to,
+      info.size, info.name, arguments.options.rounds, table.to_string(output_style()), format_bytes(result.moved_bytes),
+      result.messages, format_bytes(result.lower_bound_bytes), format_bytes(result.wire_bytes));
+}
+
+int plan_only(const ExchangeArguments& arguments) {
+  const auto result = bench::measure_plan(arguments.options);
+  const int ranks = bench::ranks_of(arguments.options);
+  if (arguments.ranks.json) {
+    const nlohmann::ordered_json json = {
+        {"op", "exchange-plan"},
+        {"ranks", ranks},
+        {"from", arguments.options.from},
+        {"to", arguments.options.to},
+        {"samples", arguments.options.samples},
+        {"payload_bytes", result.payload_bytes},
+        {"moved_bytes", result.moved_bytes},
+        {"lower_bound_bytes", result.lower_bound_bytes},
+        {"multicasts", result.multicasts},
+        {"messages", result.messages},
+        {"rounds", arguments.options.rounds},
+        {"plan_ms", result.median_ms},
+        {"p99_ms", result.p99_ms},
+        {"peak_bytes", result.peak_bytes},
+    };
+    print(json.dump() + "\n");
+  } else {
+    print(fmt::format(
+        "plan of an exchange of {} samples, {}, from {} to {} on {} ranks: {:.2f} ms ({:.2f} ms at the 99th "
+        "percentile of {}), {} multicasts, {} messages, {} of memory\n",
+        arguments.options.samples, format_bytes(result.payload_bytes), arguments.options.from, arguments.options.to,
+        ranks, result.median_ms, result.p99_ms, arguments.options.rounds, result.multicasts, result.messages,
+        format_bytes(result.peak_bytes)));
+  }
+  return 0;
+}
+
+int run_exchange(const ExchangeArguments& arguments, const Chosen& chosen) {
+  bench::check(arguments.options);
+  if (arguments.plan_only) return plan_only(arguments);
+  if (bench::ranks_of(arguments.options) > arguments.ranks.ranks) {
+    throw InvalidArgument(fmt::format("--ranks is {}, but the meshes take {}", arguments.ranks.ranks,
+                                      bench::ranks_of(arguments.options)));
+  }
+  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+    const auto result = bench::measure(engine, arguments.options);
+    const EngineInfo& info = engine->info();
+    if (info.rank != 0) return;
+    print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));
+  });
+}
+
+}  // namespace
+
+void add_bench_exchange(CLI::App& bench, Chosen& chosen) {
+  auto arguments = std::make_shared<ExchangeArguments>();
+  auto* command =
+      bench.add_subcommand("exchange", "Samples move from the mesh that has them to the mesh that needs them");
+  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
+    command->add_option(name, value, description)->type_name(type)->capture_default_str();
+  };
+  option("--from", arguments->options.from, "MESH", "Whose data-parallel heads have the samples");
+  option("--to", arguments->options.to, "MESH", "Whose ranks need them; both begin with rank 0");
+  option("--samples", arguments->options.samples, "N", "Samples of three keys, of ragged lengths");
+  option("--bytes", arguments->options.bytes, "N", "Of all samples, about");
+  option("--rounds", arguments->options.rounds, "N", "Rounds that count");
+  command->add_flag("--plan-only", arguments->plan_only, "Plan, for meshes of any size, without starting ranks");
+  add_rank_options(*command, arguments->ranks);
+  command->footer("Example\n  levada bench exchange --ranks 8 --from dp=8 --to dp=4,tp=2 --samples 256 --json");
+  command->callback(
+      [arguments, &chosen] { chosen.action = [arguments, &chosen] { return run_exchange(*arguments, chosen); }; });
+}
+
+}  // namespace levada::cli

@@ -1,0 +1,133 @@
+#include "levada/cli/exchange_spec.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "levada/base/error.h"
+
+namespace levada::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+[[noreturn]] void refuse(std::string_view where, std::string_view what) {
+  throw InvalidArgument(fmt::format("{}: {}", where, what));
+}
+
+/// The value as T; nlohmann's conversions tell of the kind alone, so that what fits is checked here.
+template <typename T>
+T get(const Json& value, std::string_view where, std::string_view what) {
+  bool fits = false;
+  if constexpr (std::is_same_v<T, bool>) fits = value.is_boolean();
+  else if constexpr (std::is_same_v<T, std::string>) fits = value.is_string();
+  else fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<T>::max()};
+  if (!fits) refuse(where, fmt::format("{} belongs here", what));
+  return value.get<T>();
+}
+
+template <typename T>
+std::vector<T> get_list(const Json& value, std::string_view where, std::string_view what) {
+  if (!value.is_array()) refuse(where, fmt::format("a list of {}s belongs here", what));
+  std::vector<T> list;
+  for (const Json& each : value) list.push_back(get<T>(each, where, fmt::format("a {}", what)));
+  return list;
+}
+
+const Json& need(const Json& object, const char* name, std::string_view where) {
+  if (!object.is_object()) refuse(where, "an object belongs here");
+  if (!object.contains(name)) refuse(where, fmt::format("\"{}\" is missing", name));
+  return object[name];
+}
+
+void allow_only(const Json& object, const std::set<std::string>& names, std::string_view where) {
+  if (!object.is_object()) refuse(where, "an object belongs here");
+  for (const auto& [name, value] : object.items()) {
+    if (!names.contains(name)) refuse(where, fmt::format("there is no such key as \"{:.60}\"", name));
+  }
+}
+
+CutAlongCp cut_in(const Json& value, std::string_view where) {
+  const auto text = get<std::string>(value, where, "whole, consecutive or zigzag");
+  if (text == "whole") return CutAlongCp::whole;
+  if (text == "consecutive") return CutAlongCp::consecutive;
+  if (text == "zigzag") return CutAlongCp::zigzag;
+  refuse(where, "whole, consecutive or zigzag belongs here");
+}
+
+void add_destinations(const Json& value, const std::string& where, std::vector<Destination>& destinations) {
+  allow_only(value, {"ranks", "ids", "mesh", "first", "cp"}, where);
+  const Json& ids = need(value, "ids", where);
+  if (!value.contains("mesh")) {
+    if (value.contains("cp") || value.contains("first")) refuse(where, "\"first\" and \"cp\" go with a \"mesh\"");
+    destinations.push_back({get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"),
+                            get_list<std::string>(ids, where + ".ids", "string")});
+    return;
+  }
+  if (value.contains("ranks")) refuse(where, "\"mesh\" says which ranks; give \"first\" for where they begin");
+  constexpr int most_ranks = 1 << 20;
+  const Mesh mesh = Mesh::parse(get<std::string>(value["mesh"], where + ".mesh", "a mesh such as dp=2,tp=2"));
+  const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
+  if (mesh.size() > most_ranks || first > most_ranks) refuse(where, "it goes beyond a million ranks");
+  std::vector<std::vector<std::string>> lists;
+  if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along dp belongs here");
+  for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));
+  const auto cut = value.contains("cp") ? cut_in(value["cp"], where + ".cp") : CutAlongCp::whole;
+  for (auto& each : destinations_of(ModelRanks::from(mesh, first), std::move(lists), cut)) {
+    destinations.push_back(std::move(each));
+  }
+}
+
+void add_holders(const Json& value, const std::string& where, Ownership& ownership) {
+  allow_only(value, {"ranks", "samples"}, where);
+  const auto samples = SampleBatch::from_json(need(value, "samples", where).dump());
+  for (const int rank : get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"))
+    ownership.add(rank, samples);
+}
+
+Json parse(std::string_view text) {
+  const Json::parser_callback_t callback = [deepest = 16](int depth, Json::parse_event_t, Json&) {
+    if (depth > deepest) refuse("the whole", fmt::format("it nests deeper than {}", deepest));
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), callback);
+  } catch (const Json::exception& error) {
+    const std::string_view what = error.what();
+    const auto bracket = what.find("] ");
+    throw InvalidArgument(
+        fmt::format("it is no JSON: {}", what.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
+  }
+}
+
+}  // namespace
+
+ExchangeSpec ExchangeSpec::from_json(std::string_view text) {
+  const Json json = parse(text);
+  allow_only(json, {"holders", "destinations", "keys", "cut_keys", "allow_absent", "hosts", "chunk_bytes"},
+             "the whole");
+  ExchangeSpec spec;
+  const Json& holders = need(json, "holders", "the whole");
+  if (!holders.is_array()) refuse("holders", "a list belongs here");
+  for (std::size_t i = 0; i < holders.size(); ++i)
+    add_holders(holders[i], fmt::format("holders[{}]", i), spec.ownership);
+  const Json& destinations = need(json, "destinations", "the whole");
+  if (!destinations.is_array()) refuse("destinations", "a list belongs here");
+  for (std::size_t i = 0; i < destinations.size(); ++i) {
+    add_destinations(destinations[i], fmt::format("destinations[{}]", i), spec.request.destinations);
+  }
+  for (const SampleKey& key : spec.ownership.keys()) spec.request.keys.push_back(key.name);
+  if (json.contains("keys")) spec.request.keys = get_list<std::string>(json["keys"], "keys", "string");
+  if (json.contains("cut_keys")) spec.request.cut_keys = get_list<std::string>(json["cut_keys"], "cut_keys", "string");
+  if (json.contains("allow_absent")) {
+    spec.request.allow_absent = get<bool>(json["allow_absent"], "allow_absent", "true or false");
+  }
+  if (json.contains("hosts")) spec.options.host_of = get_list<int>(json["hosts"], "hosts", "host");
+  if (json.contains("chunk_bytes")) {
+    spec.options.chunk_bytes = get<std::uint64_t>(json["chunk_bytes"], "chunk_bytes", "a number of bytes");
+  }
+  return spec;
+}
+
+}  // namespace levada::cli

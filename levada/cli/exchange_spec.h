@@ -1,0 +1,25 @@
+// What `levada plan --exchange` reads.
+#pragma once
+
+#include <string_view>
+
+#include "levada/exchange/planner.h"
+
+namespace levada::cli {
+
+struct ExchangeSpec {
+  Ownership ownership;
+  ExchangeRequest request;
+  ExchangePlanOptions options;
+
+  /// {"holders": [{"ranks": [0], "samples": {"ids": [...], "keys": {...}}}],     (as SampleBatch::to_json() writes
+  /// them)
+  ///  "destinations": [{"ranks": [2, 3], "ids": ["a", "b"]},
+  ///                   {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]], "cp": "zigzag"}],
+  ///  "keys": ["tokens"], "cut_keys": [], "allow_absent": false, "hosts": [0, 0, 1, 1], "chunk_bytes": 4194304}
+  /// Only holders and destinations are required; without keys, all there are. Throws InvalidArgument that says what is
+  /// wrong and where.
+  static ExchangeSpec from_json(std::string_view text);
+};
+
+}  // namespace levada::cli

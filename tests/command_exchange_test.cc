@@ -1,0 +1,84 @@
+// `levada plan --exchange` and `levada bench exchange`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "command_run.h"
+
+namespace levada::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+const std::string holders =
+    R"("holders": [{"ranks": [0], "samples": {"ids": ["a", "b"],
+                    "keys": {"tokens": {"dtype": "int64", "trailing": [], "seqlens": [[12], [3, 4]]}}}}])";
+
+std::string spec(const std::string& rest) {
+  return write_file("exchange.json", "{" + holders + ", " + rest + "}");
+}
+
+void expect_refusal(const std::string& path, const std::string& words) {
+  const auto outcome = run({"plan", "--exchange", path});
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("levada: the exchange file"), HasSubstr(words)));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+}
+
+TEST(CommandPlanExchange, ShowsWhatWouldMove) {
+  const auto path = spec(R"("destinations": [{"ranks": [1, 2], "ids": ["a"]},
+                            {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]]}])");
+  const auto table = run({"plan", "--exchange", path});
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("1,2,4,5"), HasSubstr("152 B  in 2 multicasts")));
+  const auto json = Json::parse(run({"plan", "--exchange", path, "--json"}).out);
+  EXPECT_EQ(json["moved_bytes"], 152);
+  EXPECT_EQ(json["lower_bound_bytes"], 152);
+  EXPECT_EQ(json["messages"], 2);
+  EXPECT_EQ(json["busiest"], Json({{"rank", 0}, {"bytes", 152}}));
+  EXPECT_EQ(json["edges"].size(), 6u);
+  EXPECT_EQ(json["multicasts"][1]["ids"], Json({"b"}));
+}
+
+TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
+  expect_refusal("/nowhere/exchange.json", "/nowhere/exchange.json");
+  expect_refusal(write_file("none.json", "["), "it is no JSON");
+  expect_refusal(spec(R"("destination": [])"), "no such key as \"destination\"");
+  expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["z"]}])"),
+                 "sample z is wanted on rank 1, but no rank owns it");
+  expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"),
+                 "destinations[0].ranks: a rank belongs here");
+  expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along dp");
+  expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"), "key values");
+}
+
+TEST(CommandBenchExchange, MeasuresAndChecksWhatArrives) {
+  const auto outcome = run({"bench", "exchange", "--ranks", "4", "--from", "dp=4", "--to", "dp=2,tp=2", "--samples",
+                            "32", "--bytes", "100000", "--rounds", "3", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto json = Json::parse(outcome.out);
+  for (const char* key : {"op", "engine", "ranks", "samples", "payload_bytes", "moved_bytes", "lower_bound_bytes",
+                          "wire_bytes", "messages", "plan_ms", "median_us", "p99_us"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["moved_bytes"], json["lower_bound_bytes"]);
+  EXPECT_GT(json["wire_bytes"], json["moved_bytes"]);
+}
+
+TEST(CommandBenchExchange, PlansMeshesThatNoMachineStarts) {
+  const auto outcome = run({"bench", "exchange", "--from", "dp=256", "--to", "dp=64,tp=4", "--samples", "2000",
+                            "--rounds", "2", "--plan-only", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto json = Json::parse(outcome.out);
+  EXPECT_EQ(json["ranks"], 256);
+  EXPECT_GT(json["multicasts"], 1000);
+  EXPECT_EQ(run({"bench", "exchange", "--ranks", "2", "--from", "dp=4"}).status, 2);
+  EXPECT_EQ(run({"bench", "exchange", "--from", "dp=x", "--plan-only"}).status, 2);
+}
+
+}  // namespace
+}  // namespace levada::test
