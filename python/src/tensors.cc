@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <vector>
@@ -44,9 +45,7 @@ std::string text_of(nb::handle value) {
   return nb::cast<std::string>(nb::str(value));
 }
 
-/// The DLPack type of that name, if it is one that has to be disguised.
-std::optional<DType> disguised(const std::string& name) {
-  if (!name.starts_with("bfloat") && !name.starts_with("float8")) return std::nullopt;
+std::optional<DType> dtype_of(const std::string& name) {
   try {
     return DType::parse(name);
   } catch (const InvalidArgument&) {
@@ -54,10 +53,16 @@ std::optional<DType> disguised(const std::string& name) {
   }
 }
 
+/// The DLPack type of that name, if it is one that has to be disguised.
+std::optional<DType> disguised(const std::string& name) {
+  return name.starts_with("bfloat") || name.starts_with("float8") ? dtype_of(name) : std::nullopt;
+}
+
 /// Keeps a Python object alive for memory that may be let go on any thread, also after the interpreter.
-std::shared_ptr<const void> owner_of(Incoming array) {
-  auto* held = new Incoming(std::move(array));
-  return {held, [](const Incoming* last) {
+template <typename Object>
+std::shared_ptr<const void> owner_of(Object object) {
+  auto* held = new Object(std::move(object));
+  return {held, [](const Object* last) {
             if (Py_IsInitialized() == 0) return;
             const nb::gil_scoped_acquire gil;
             delete last;
@@ -97,7 +102,28 @@ Tensor from_array(nb::handle value, const std::string& path) {
   return view_of(array, dtype, path);
 }
 
+Shape shape_of(nb::handle numbers) {
+  const auto values = nb::cast<std::vector<std::int64_t>>(numbers);
+  return Shape(values);
+}
+
+/// A plain tensor by its address, without the detour through DLPack, which takes some 10 us; empty for any other.
+std::optional<Tensor> view_of_plain(nb::handle value) {
+  const auto is = [&](const char* name) { return nb::cast<bool>(value.attr(name)); };
+  const auto says = [&](const char* name) { return nb::cast<bool>(value.attr(name)()); };
+  const bool is_plain = nb::handle(Py_TYPE(value.ptr())).is(imported("torch").attr("Tensor")) && is("is_cpu") &&
+                        value.attr("layout").is(imported("torch").attr("strided")) && !is("is_quantized") &&
+                        !says("is_conj") && !says("is_neg");
+  if (!is_plain || nb::cast<std::size_t>(value.attr("ndim")) > Shape::max_rank) return std::nullopt;
+  const auto dtype = dtype_of(text_of(value.attr("dtype")).substr(std::string_view("torch.").size()));
+  if (!dtype) return std::nullopt;
+  const auto* data = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(value.attr("data_ptr")()));
+  const TensorView view(*dtype, shape_of(value.attr("shape")), shape_of(value.attr("stride")()), data);
+  return Tensor(view, owner_of(nb::borrow(value)));
+}
+
 Tensor from_torch(nb::handle value, const std::string& path) {
+  if (auto plain = view_of_plain(value)) return *std::move(plain);
   nb::object tensor = value.attr("detach")();
   const auto device = text_of(tensor.attr("device").attr("type"));
   if (device != "cpu") refuse(path, fmt::format("it lies on {}; batches are made on the CPU", device));
