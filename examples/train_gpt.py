@@ -116,7 +116,7 @@ def main() -> None:
     divide(model, devices["tp"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
 
-    corpus = levada.Corpus(options.corpus, sequence=options.sequence, shuffle_seed=7, epochs=0)
+    corpus = levada.Corpus(options.corpus, sequence=options.sequence, shuffle_seed=7, epochs=0, tensors="torch")
     feed = levada.Feed(
         corpus,
         mesh=levada.Mesh.from_device_mesh(devices),
@@ -126,7 +126,6 @@ def main() -> None:
     )
     began = time.monotonic()
     for step, batch in enumerate(feed):
-        batch = {name: torch.from_numpy(array) for name, array in batch.items()}
         loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()

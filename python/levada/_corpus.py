@@ -17,7 +17,8 @@ class Corpus:
     """The documents of .jsonl, .txt and Megatron's .bin/.idx files as samples of `sequence` tokens.
 
     Only named here: opened, and indexed the first time, by the ranks that read, or when its size is asked for.
-    docs/data-loading.md tells of files, folders, patterns, mixes and of what a batch holds.
+    docs/data-loading.md tells of files, folders, patterns, mixes and of what a batch holds. `tensors`: what batches
+    consist of, arrays of "numpy" or tensors of "torch".
     """
 
     paths: PathLike | Sequence[PathLike]
@@ -33,6 +34,7 @@ class Corpus:
     cache: bool = True
     cache_dir: PathLike = ""
     io_threads: int = 1
+    tensors: str = "numpy"
 
     def __post_init__(self) -> None:
         self._opened: dict[int, CorpusSource] = {}
@@ -42,6 +44,7 @@ class Corpus:
         epochs = self.epochs if epochs is None else epochs
         if epochs not in self._opened:
             options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+            del options["tensors"]
             several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
             options["paths"] = [os.fspath(path) for path in several]
             options["cache_dir"] = os.fspath(self.cache_dir)

@@ -28,26 +28,30 @@ def _parts_of(source: Any) -> Iterator[Any]:
 class Feed:
     """Batches of one reader, or some, on every rank of a mesh: `for batch in feed`.
 
-    `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), or a Corpus. Made and
-    iterated on every rank alike; each iter() is a pass over the source and is collective.
+    Made and iterated on every rank alike; each iter() is a pass over the source and is collective.
 
-    mesh: the ranks' axes; by default all ranks are dp. group: whose ranks they are: a process group of
-    torch.distributed, or what join() gave; by default the whole job. layout: a Layout, or a dict of field paths and
-    patterns. By default each dp rank gets whole batches, and its cp, tp and pp peers the same; of a Corpus layout "gpt".
-    readers: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp".
-    reader: who iterates an iterable: a thread in the "background", ahead of the steps; "inline" the caller's own thread,
-    inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its own.
-    divide: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
-    batch: samples a dp rank and step, of a Corpus; of an iterable's global batches, to be split, the rows of a dp rank,
-    so that the last batch may have fewer.
-    tail: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
-    repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
-    depth: batches a rank may be behind its reader; 0: two more than pp. skip: steps to leave out of the next pass.
-    timeout: seconds of one wait. access: "private" lets a rank write to its batch, unseen by the others, and copies only
-    where that is cheaper; "copy" gives every rank memory of its own; "read_only" gives numpy arrays that cannot be
-    written and refuses torch, which has no such tensors; None: "private" for torch, "read_only" for numpy.
-
-    device: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
+    - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), or a Corpus.
+    - `mesh`: the ranks' axes; by default all ranks are dp.
+    - `group`: whose ranks they are: a process group of torch.distributed, or what join() gave; by default the whole job.
+    - `layout`: a Layout, or a dict of field paths and patterns. By default each dp rank gets whole batches, and its cp, tp
+      and pp peers the same; of a Corpus layout "gpt".
+    - `readers`: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp".
+    - `reader`: who iterates an iterable: a thread in the "background", ahead of the steps; "inline" the caller's own
+      thread, inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its
+      own.
+    - `divide`: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
+    - `batch`: samples a dp rank and step, of a Corpus; of an iterable's global batches, to be split, the rows of a dp
+      rank, so that the last batch may have fewer.
+    - `tail`: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
+      repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
+    - `depth`: batches a rank may be behind its reader; 0: two more than pp.
+    - `skip`: steps to leave out of the next pass.
+    - `timeout`: seconds of one wait.
+    - `access`: "private" lets a rank write to its batch, unseen by the others, and copies only where that is cheaper;
+      "copy" gives every rank memory of its own; "read_only" gives numpy arrays that cannot be written and refuses torch,
+      which has no such tensors; None: "private" for torch, "read_only" for numpy.
+    - `device`: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
+    - `allow_pickle`: whether objects of any class may cross, as pickles.
 
     DataLoader(feed, batch_size=None) takes it for the torch IterableDataset that it stands in for, if torch is imported
     when the feed is made.

@@ -263,7 +263,7 @@ class Pass:
     @property
     def stats(self) -> dict[str, Any]: ...
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 30.0, access: str = '', make: object | None = None, where: object | None = None, allow_pickle: bool = False) -> Pass:
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 30.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False) -> Pass:
     """Starts a pass. Collective."""
 
 class Link:

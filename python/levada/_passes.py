@@ -112,6 +112,7 @@ class FeedPass:
             access=feed.access or "",
             make=self._begin.make,
             where=self._begin.where,
+            tensors=feed.source.tensors if isinstance(feed.source, Corpus) else "numpy",
             allow_pickle=feed.allow_pickle,
         )
 

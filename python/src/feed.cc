@@ -40,11 +40,12 @@ class Pass {
   /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
   /// does. `where`: says what that is stuck in; None where nobody knows.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-       FeedOptions options, nb::object make, nb::object where, Shown shown, bool allow_pickle)
+       FeedOptions options, nb::object make, nb::object where, Shown shown, TensorKind others, bool allow_pickle)
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
         shown_(shown),
+        others_(others),
         allow_pickle_(allow_pickle) {
     const auto engine = job.shared();
     options.poll = check_signals;
@@ -77,7 +78,7 @@ class Pass {
   nb::object next() {
     const auto batch = take();
     if (!batch) throw nb::stop_iteration();
-    return from_tree(batch->tree, allow_pickle_, shown_);
+    return from_tree(batch->tree, allow_pickle_, shown_, others_);
   }
 
   bool drop_next() { return take().has_value(); }
@@ -194,6 +195,7 @@ class Pass {
   nb::object make_, where_;
   std::exception_ptr interrupt_;
   Shown shown_;
+  TensorKind others_;
   bool allow_pickle_;
   std::unique_ptr<Feed> feed_;
   std::int64_t step_ = 0;
@@ -236,15 +238,17 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
-                            nb::object make, nb::object where, bool allow_pickle) {
+                            nb::object make, nb::object where, const std::string& tensors, bool allow_pickle) {
+  const auto others =
+      choose<TensorKind>("tensors", tensors, {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}});
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
   // Where nothing is said, torch tensors alone are to be written: there are no others.
-  if (access.empty()) options.writes = has_torch;
+  if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch
                      : access.empty()      ? Shown::read_only_arrays
                                            : Shown::as_is;
   return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),
-                                std::move(where), shown, allow_pickle);
+                                std::move(where), shown, others, allow_pickle);
 }
 
 }  // namespace
@@ -265,7 +269,8 @@ void bind_feed(nb::module_& module) {
              nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
              nb::arg("depth") = 0, nb::arg("timeout") = 30.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
-             nb::arg("where") = nb::none(), nb::arg("allow_pickle") = false, "Starts a pass. Collective.");
+             nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
+             "Starts a pass. Collective.");
 }
 
 }  // namespace levada::python

@@ -214,10 +214,11 @@ class ToTree {
 
 class FromTree {
  public:
-  FromTree(bool allow_pickle, Shown shown) : allow_pickle_(allow_pickle), shown_(shown) {}
+  FromTree(bool allow_pickle, Shown shown, TensorKind others)
+      : allow_pickle_(allow_pickle), shown_(shown), unmarked_(static_cast<char>(others)) {}
 
   nb::object root(const Tree& tree) {
-    if (tree.is_leaf()) return leaf(tree.leaf(), unmarked);
+    if (tree.is_leaf()) return leaf(tree.leaf(), unmarked_);
     const auto children = nodes(tree.container());
     if (tree.container().type_name != bare) return whole(tree.container(), children);
     return children.size() == 0 ? nb::object(nb::none()) : nb::object(children[0]);
@@ -240,7 +241,7 @@ class FromTree {
                                             [step = step_of(container, i)](const auto& m) { return m.first == step; });
       const bool marked = found != state.marks.end();
       if (marked) mark = found + 1;
-      children.append(node(container.children[i], marked ? found->second : unmarked));
+      children.append(node(container.children[i], marked ? found->second : unmarked_));
     }
     return children;
   }
@@ -317,6 +318,7 @@ class FromTree {
   };
   bool allow_pickle_;
   Shown shown_;
+  char unmarked_;
   TensorLibraries libraries_;
   std::unordered_map<const std::byte*, std::vector<Seen>> seen_;
 };
@@ -372,8 +374,8 @@ Lent lend(nb::handle batch, bool allow_pickle, BatchMemory* memory, const std::s
   return {std::move(tree), std::move(to).place()};
 }
 
-nb::object from_tree(const Tree& tree, bool allow_pickle, Shown shown) {
-  return FromTree(allow_pickle, shown).root(tree);
+nb::object from_tree(const Tree& tree, bool allow_pickle, Shown shown, TensorKind others) {
+  return FromTree(allow_pickle, shown, others).root(tree);
 }
 
 bool has_torch(const Tree& tree) {

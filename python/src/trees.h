@@ -8,6 +8,7 @@
 
 #include "levada/tree/tree.h"
 #include "python/src/batch_memory.h"
+#include "python/src/tensors.h"
 
 namespace levada::python {
 
@@ -31,9 +32,10 @@ enum class Shown {
   without_torch,     ///< numpy arrays cannot, torch tensors are refused
 };
 
-/// What to_tree() was given. Tensors keep the memory of `tree` alive. Throws Unsupported where a class or a library is
-/// not imported here, InvalidArgument for a torch tensor that is refused. With the GIL.
-nanobind::object from_tree(const Tree& tree, bool allow_pickle, Shown shown);
+/// What to_tree() was given; tensors that were not made by it are of the kind `others`. Tensors keep the memory of
+/// `tree` alive. Throws Unsupported where a class or a library is not imported here, InvalidArgument for a torch tensor
+/// that is refused. With the GIL.
+nanobind::object from_tree(const Tree& tree, bool allow_pickle, Shown shown, TensorKind others = TensorKind::array);
 
 /// Whether from_tree() would make a torch tensor of one of its tensors.
 bool has_torch(const Tree& tree);

@@ -92,3 +92,21 @@ def test_ranks_of_torchrun_join_by_themselves(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port", "29533", script]
     subprocess.run(command, check=True, timeout=100, capture_output=True)
     assert [ranks.told_by(tmp_path, rank) for rank in range(3)] == [[{"got": [r, r + 3]}] for r in range(3)]
+
+
+def test_a_corpus_gives_torch_tensors_that_a_rank_may_write(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        text = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"text{rank}.txt")
+        open(text, "w").write("some text " * 100)
+        batches = list(levada.Feed(levada.Corpus(text, sequence=16, tensors="torch"), mesh=levada.Mesh(tp=2), batch=2, readers="one"))
+        plain = list(levada.Feed(levada.Corpus(text, sequence=16), mesh=levada.Mesh(tp=2), batch=2))
+        same = all(torch.equal(a["tokens"], torch.tensor(b["tokens"])) for a, b in zip(batches, plain, strict=True))
+        batches[0]["tokens"].add_(rank)
+        tell(kind=type(batches[0]["tokens"]).__name__, same=same, first=int(batches[0]["tokens"][0, 0]))
+        """,
+    )
+    assert [only for (only,) in told] == [{"kind": "Tensor", "same": True, "first": ord("s") + rank} for rank in range(2)]
