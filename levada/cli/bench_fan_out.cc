@@ -11,6 +11,13 @@
 namespace levada::cli {
 namespace {
 
+Access access_of(const std::string& name) {
+  if (name == "read_only") return Access::read_only;
+  if (name == "copy") return Access::copy;
+  if (name == "private") return Access::private_;
+  throw InvalidArgument(fmt::format("--access is {}; it must be read_only, private or copy", name));
+}
+
 struct FanOutArguments {
   BenchRanks ranks;
   std::string source = "arena";
@@ -22,11 +29,8 @@ void check(FanOutArguments& arguments) {
   if (arguments.source != "arena" && arguments.source != "host") {
     throw InvalidArgument(fmt::format("--source is {}; it must be arena or host", arguments.source));
   }
-  if (arguments.access != "read_only" && arguments.access != "copy") {
-    throw InvalidArgument(fmt::format("--access is {}; it must be read_only or copy", arguments.access));
-  }
   arguments.options.source = arguments.source == "arena" ? bench::BatchSource::arena : bench::BatchSource::host;
-  arguments.options.access = arguments.access == "copy" ? Access::copy : Access::read_only;
+  arguments.options.access = access_of(arguments.access);
   bench::check(arguments.options);
 }
 
@@ -88,7 +92,7 @@ void add_operation(CLI::App& bench, Chosen& chosen, const bench::FanOut& operati
   option("--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
   option("--fields", arguments->options.fields, "N", "Tensors they are divided into");
   option("--source", arguments->source, "WHERE", "arena: the batch is made in engine memory; host: in ordinary memory");
-  option("--access", arguments->access, "HOW", "read_only (no copy) or copy");
+  option("--access", arguments->access, "HOW", "read_only (no copy), private (may be written) or copy");
   option("--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
   command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
