@@ -12,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const levada::ByteView bytes = std::as_bytes(std::span(data + 1, size - 1));
   try {
     const auto head = levada::p2p::decode(bytes, ranks);
-    if (!head.tail.empty() && (head.tail.data() < bytes.data() ||
-                               head.tail.data() + head.tail.size() > bytes.data() + bytes.size())) {
+    if (!head.tail.empty() &&
+        (head.tail.data() < bytes.data() || head.tail.data() + head.tail.size() > bytes.data() + bytes.size())) {
       std::abort();
     }
   } catch (const levada::CorruptMessage&) {

@@ -1,6 +1,7 @@
 // Samples and worlds for tests of exchanges.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
