@@ -6,6 +6,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/tree/codec.h"
 
 namespace levada {
 
@@ -62,10 +63,22 @@ void OutgoingStream::read(std::byte* to) {
 
 IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store)
     : plan_(plan), multicast_(multicast), store_(store), left_(plan[multicast].bytes) {
-  for (const ExchangeItem& item : plan[multicast].items) {
-    const std::uint64_t bytes = plan.bytes(item);
-    auto memory = store.allocate(bytes);
-    rooms_.push_back({memory.data, std::move(memory.owner), bytes});
+  const auto items = plan[multicast].items;
+  rooms_.reserve(items.size());
+  for (std::size_t first = 0; first < items.size();) {  // the keys of a sample lie together
+    std::uint64_t size = 0;
+    std::size_t end = first;
+    for (; end < items.size() && items[end].sample == items[first].sample; ++end) {
+      rooms_.push_back({nullptr, {}, plan.bytes(items[end])});
+      size += align_up(rooms_.back().bytes, leaf_alignment);
+    }
+    const auto memory = store.allocate(size);
+    std::byte* data = memory.data;
+    for (; first < end; ++first) {
+      rooms_[first].data = data;
+      rooms_[first].owner = memory.owner;
+      data += align_up(rooms_[first].bytes, leaf_alignment);
+    }
   }
 }
 
@@ -94,18 +107,18 @@ void IncomingStream::take_over_complete() {
   const auto items = plan_[multicast_].items;
   const Ownership& samples = plan_.samples();
   std::vector<SampleStore::Arrival> arrivals;
+  arrivals.reserve(room_ - taken_);
   for (; taken_ < room_; ++taken_) {
     const ExchangeItem& item = items[taken_];
-    const auto lengths = samples.lengths(item.sample, item.key);
     Room& room = rooms_[taken_];
-    arrivals.push_back({.id = std::string(samples.id(item.sample)),
-                        .values = samples.values(item.sample),
-                        .piece = {.key = samples.keys()[item.key],
-                                  .lengths = {lengths.begin(), lengths.end()},
-                                  .part = plan_.parts()[item.part],
-                                  .bytes = {room.data, std::move(room.owner)}}});
+    arrivals.push_back({samples.id(item.sample),
+                        samples.values(item.sample),
+                        samples.keys()[item.key],
+                        samples.lengths(item.sample, item.key),
+                        plan_.parts()[item.part],
+                        {room.data, std::move(room.owner)}});
   }
-  if (!arrivals.empty()) store_.take_over(std::move(arrivals));
+  if (!arrivals.empty()) store_.take_over(arrivals);
 }
 
 }  // namespace levada

@@ -294,7 +294,10 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
   result.agree_time = agreed - begin;
   Ownership ownership;
   for (const Terms& each : terms) {
-    if (!each.ownership.empty()) ownership.merge(Ownership::decode(each.ownership));
+    if (each.ownership.empty()) continue;
+    Ownership more = Ownership::decode(each.ownership);
+    if (ownership.size() == 0) ownership = std::move(more);
+    else ownership.merge(more);
   }
   result.plan =
       plan_exchange(ownership, request, {.host_of = engine->info().host_of, .chunk_bytes = options.chunk_bytes});

@@ -246,6 +246,7 @@ Ownership SampleStore::ownership_of(int rank, const std::vector<std::string>& id
                                           key->name, entry.key->dtype.name(), entry.key->trailing.to_string(), rank,
                                           key->dtype.name(), key->trailing.to_string()));
       }
+      if (key == nullptr) seqlens.reserve(ids.size());
       key = entry.key;
       while (seqlens.size() < i) seqlens.push_absent();
       seqlens.push_back(entry.lengths);
@@ -265,24 +266,36 @@ Ownership SampleStore::ownership_of(int rank, const std::vector<std::string>& id
   return ownership;
 }
 
-void SampleStore::take_over(std::vector<Arrival> arrivals) {
+void SampleStore::take_over(std::span<Arrival> arrivals) {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = bytes_;
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(arrivals.size());
   for (const Arrival& arrival : arrivals) {
-    sizes.push_back(bytes_of(arrival.piece.key, arrival.piece.lengths, arrival.piece.part));
+    sizes.push_back(bytes_of(arrival.key, arrival.lengths, arrival.part));
     bytes += sizes.back();
   }
   check_bound(bytes);
+  Sample* sample = nullptr;
+  const SampleKey *asked = nullptr, *key = nullptr;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];
-    Piece& piece = arrival.piece;
-    Sample& sample = samples_[arrival.id];
-    arrival.values.merge(sample.values);
-    sample.values = std::move(arrival.values);
-    const Entry* known = sample.find(piece.key.name);
-    if (known != nullptr && (known->part.is_whole() || known->part == piece.part)) continue;
-    put_entry(sample, {known_key(piece.key), std::move(piece.lengths), piece.part, std::move(piece.bytes), sizes[i]});
+    if (i == 0 || arrival.id != arrivals[i - 1].id) {
+      const auto found = samples_.find(arrival.id);
+      sample = found != samples_.end() ? &found->second : &samples_[std::string(arrival.id)];
+      sample->entries.reserve(sample->entries.size() + 4);
+    }
+    if (!arrival.values.empty()) {
+      PlainValues values = arrival.values;
+      values.merge(sample->values);
+      sample->values = std::move(values);
+    }
+    const Entry* known = sample->find(arrival.key.name);
+    if (known != nullptr && (known->part.is_whole() || known->part == arrival.part)) continue;
+    if (asked != &arrival.key) key = known_key(*(asked = &arrival.key));
+    put_entry(
+        *sample,
+        {key, {arrival.lengths.begin(), arrival.lengths.end()}, arrival.part, std::move(arrival.bytes), sizes[i]});
   }
 }
 

@@ -66,14 +66,18 @@ class SampleStore {
   };
   std::optional<Piece> find(std::string_view id, std::string_view key) const;
 
+  /// What has arrived of one sample's key. Borrows all but its bytes.
   struct Arrival {
-    std::string id;
-    PlainValues values = {};
-    Piece piece = {};
+    std::string_view id;
+    const PlainValues& values;
+    const SampleKey& key;
+    std::span<const std::int64_t> lengths;  ///< of the whole sequences
+    SequencePart part;
+    SampleBytes bytes;
   };
   /// Takes over what has arrived, complete and in memory of allocate(), without a copy. Whoever has the whole, or that
-  /// part, keeps it. Beyond the bound it throws, and takes nothing.
-  void take_over(std::vector<Arrival> arrivals);
+  /// part, keeps it. Beyond the bound it throws, and takes nothing. Quickest where keys of one sample are neighbours.
+  void take_over(std::span<Arrival> arrivals);
   /// Memory for what is to be taken over; used again when samples go.
   SampleMemory::Piece allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
 
