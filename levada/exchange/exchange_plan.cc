@@ -81,8 +81,7 @@ std::vector<int> ExchangePlan::ranks() const {
   for (const Row& row : content_.rows) ranks.push_back(row.from);
   for (const auto& list : content_.receivers) ranks.insert(ranks.end(), list.begin(), list.end());
   std::ranges::sort(ranks);
-  const auto repeated = std::ranges::unique(ranks);
-  ranks.erase(repeated.begin(), repeated.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 

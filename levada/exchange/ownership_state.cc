@@ -256,8 +256,8 @@ void Ownership::State::check_values(std::size_t sample, const PlainValues& value
       others.insert(others.end(), more.begin(), more.end());
     }
     std::ranges::sort(others);
-    const auto repeated = std::ranges::unique(others, {}, &Holder::rank);
-    others.erase(repeated.begin(), repeated.end());
+    const auto same_rank = [](const Holder& a, const Holder& b) { return a.rank == b.rank; };
+    others.erase(std::unique(others.begin(), others.end(), same_rank), others.end());
     std::erase_if(others, [rank](const Holder& holder) { return holder.rank == rank; });
     if (others.empty()) continue;
     throw InvalidArgument(fmt::format("sample {} has another value of {} on rank {} than on {}", id(sample), name, rank,

@@ -119,8 +119,7 @@ class Planner {
   void find_keys() {
     std::vector<std::string> names = request_.keys;
     std::ranges::sort(names);
-    const auto repeated = std::ranges::unique(names);
-    names.erase(repeated.begin(), repeated.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
     if (names.size() > most_keys) {
       throw InvalidArgument(fmt::format("{} keys cannot be moved at once; at most {} can", names.size(), most_keys));
     }
@@ -158,8 +157,7 @@ class Planner {
       want.push_back({rank, part.is_whole() ? SequencePart{} : part});
     }
     std::ranges::sort(want);
-    const auto repeated = std::ranges::unique(want);
-    want.erase(repeated.begin(), repeated.end());
+    want.erase(std::unique(want.begin(), want.end()), want.end());
     return wants_.of(want);
   }
 

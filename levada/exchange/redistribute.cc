@@ -130,27 +130,36 @@ class Mover {
  public:
   Mover(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangePlan& plan,
         std::vector<OutgoingStream> outgoing, const ExchangeOptions& options, ExchangeResult& result)
-      : engine_(engine), plan_(plan), options_(options), result_(result), outgoing_(std::move(outgoing)) {
+      : engine_(engine),
+        store_(store),
+        plan_(plan),
+        options_(options),
+        result_(result),
+        outgoing_(std::move(outgoing)) {
     const int rank = engine_->info().rank;
     std::size_t next_out = 0;
     for (std::size_t i = 0; i < plan.size(); ++i) {  // channels are opened in the order of the plan on all ranks
       const Multicast multicast = plan[i];
       const bool taker = std::ranges::binary_search(multicast.to, rank);
-      if (taker) incoming_.emplace_back(plan, i, store);
+      if (taker) coming_.push_back(i);
       if (multicast.messages == 0 || (!taker && multicast.from != rank)) continue;
       auto channel = engine_->open(multicast.from, multicast.to, 1);
-      if (taker) takes_.push_back({incoming_.size() - 1, std::move(channel)});
+      if (taker) takes_.push_back({coming_.size() - 1, std::move(channel)});
       else sends_.push_back({next_out++, std::move(channel), {}});
     }
-    for (IncomingStream& stream : incoming_) stream.take_over_complete();
     // Everybody begins with another receiver.
     const auto beyond =
         std::ranges::find_if(sends_, [&](const Send& send) { return send.channel->to().front() > rank; });
-    std::ranges::rotate(sends_, beyond);
+    std::rotate(sends_.begin(), beyond, sends_.end());
     most_active_ = std::max<std::uint64_t>(1, options.in_flight_bytes / 2 / plan.chunk_bytes());
   }
 
   void run() {
+    send_some();  // others may wait for it, while there is memory to be found for what comes
+    for (const std::size_t multicast : coming_) {
+      incoming_.emplace_back(plan_, multicast, store_);
+      incoming_.back().take_over_complete();
+    }
     while (next_ < sends_.size() || !active_.empty() || !takes_.empty()) {
       const bool sent = send_some();
       const bool taken = take_some();
@@ -251,10 +260,12 @@ class Mover {
   }
 
   std::shared_ptr<Engine> engine_;
+  SampleStore& store_;
   const ExchangePlan& plan_;
   const ExchangeOptions& options_;
   ExchangeResult& result_;
   std::vector<OutgoingStream> outgoing_;
+  std::vector<std::size_t> coming_;  ///< multicasts that this rank takes, one an incoming stream
   std::vector<IncomingStream> incoming_;
   std::vector<Send> sends_;
   std::vector<Take> takes_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <unordered_set>
 
 #include "levada/base/copy.h"
@@ -70,8 +71,17 @@ bool same_values(const PlainValues& a, const PlainValues& b) {
 }
 
 std::optional<std::uint64_t> SampleKey::bytes(std::int64_t tokens) const {
-  const auto bytes = tensor_bytes(dtype, with_tokens(tokens, trailing));
-  return bytes ? std::optional<std::uint64_t>(*bytes) : std::nullopt;
+  if (tokens < 0) return std::nullopt;
+  // As tensor_bytes() does it, without a Shape, since this is asked of every sample.
+  auto elements = std::optional(static_cast<std::uint64_t>(tokens));
+  for (const std::int64_t extent : trailing) {
+    if (extent < 0) return std::nullopt;
+    elements = checked_mul(*elements, static_cast<std::uint64_t>(extent));
+    if (!elements) return std::nullopt;
+  }
+  const auto bits = checked_mul(*elements, std::uint64_t{dtype.bits} * dtype.lanes);
+  if (!bits || *bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+  return dtype.bytes(*elements);
 }
 
 SampleBatch::SampleBatch(std::vector<std::string> ids) : ids_(std::move(ids)) {

@@ -77,7 +77,9 @@ SampleBatch SampleBatch::gather(std::span<const SampleBatch> batches) {
     }
   }
   SampleBatch all(std::move(ids));
-  for (auto& [name, field] : fields) {
+  for (auto& each : fields) {
+    const std::string& name = each.first;
+    Field& field = each.second;
     if (field.key.dtype.bits == 0) {  // absent everywhere: with data as the batches are
       field.has_data =
           std::ranges::all_of(batches, [&](const auto& b) { return !b.has_key(name) || b.has_data(name); });
