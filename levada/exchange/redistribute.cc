@@ -314,7 +314,14 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
       plan_exchange(ownership, request, {.host_of = engine->info().host_of, .chunk_bytes = options.chunk_bytes});
   check_bounds(result.plan, terms);
   result.plan_time = Clock::now() - agreed;
-  move(engine, store, outgoing_of(result.plan, rank, store), options, result);
+  std::vector<OutgoingStream> outgoing;
+  try {
+    outgoing = outgoing_of(result.plan, rank, store);
+  } catch (const Error& error) {  // another thread took it away; the others are about to wait for it
+    engine->abort(error.what());
+    throw;
+  }
+  move(engine, store, std::move(outgoing), options, result);
   return result;
 }
 

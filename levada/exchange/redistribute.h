@@ -38,7 +38,8 @@ struct ExchangeResult {
 /// plan_exchange() refuses; ranks that ask for different things, or say different things of one sample; a store whose
 /// bound does not allow what is to come. When a rank dies or leaves in the middle the others throw PeerLost or
 /// EngineError; Timeout says who waited for whom. Each key of each sample is then in a store as a whole or not at all,
-/// and a repetition by those who live moves the rest.
+/// and a repetition by those who live moves the rest. No thread may take samples away meanwhile that others are to get:
+/// that ends the group (Engine::abort()).
 ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangeRequest& request,
                             const ExchangeOptions& options = {});
 
