@@ -61,6 +61,14 @@ def _join_job(engine: str, timeout: float) -> Membership:
     return _membership
 
 
+def join_part(job: Membership, ranks: tuple[int, ...], name: str) -> Membership:
+    """This process's membership among some ranks of a job, by their places in `ranks`. Collective over those alone, which
+    make the parts that have ranks in common in the same order."""
+    part = job.subgroup(ranks, name)
+    _joined.add(part)
+    return part
+
+
 def rank() -> int:
     """This process's rank, from the environment; 0 outside a job."""
     place = _levada.place()

@@ -1,6 +1,6 @@
 """The C++ core of levada; use the package levada."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -138,6 +138,11 @@ class Membership:
     def begin_batch(self, bytes: int) -> None:
         """
         Begins a batch whose tensors have so many bytes in all, each rounded up to 64.
+        """
+
+    def subgroup(self, ranks: Sequence[int], name: str) -> Membership:
+        """
+        This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which give the same name.
         """
 
     def leave(self) -> None:
@@ -336,3 +341,395 @@ class Bucketer:
 
     @property
     def stats(self) -> dict[str, Any]: ...
+
+class SampleBatch:
+    """
+    Samples by id. Each key has for every id one or several sequences of tokens, each token a tensor of the key's dtype and trailing shape, or is absent there; beside them each id has plain values. A batch without data, a meta, has the same structure. Tensors come out as torch's where one of torch's was put in, else as numpy's. Divisions, selections and gatherings share memory.
+    """
+
+    def __init__(self, ids: Sequence[str], fields: Mapping[str, Any] | None = None, seqlens: Mapping[str, Sequence[int | Sequence[int] | None]] | None = None, *, values: Sequence[Mapping[str, None | bool | int | float | str]] | None = None) -> None:
+        """
+        fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty id or one that stands twice.
+        """
+
+    def set(self, key: str, data: Any, seqlens: Sequence[int | Sequence[int] | None] | None = None) -> None:
+        """
+        Adds a key, or replaces it. data: one tensor, [sum of lengths, trailing...]; or a list of one tensor, [length, trailing...], an id, None where it is absent. seqlens: for each id its length in tokens, the lengths of its sequences, or None; by default one token an id, of a list one sequence each. Contiguous tensors are viewed, not copied. Raises InvalidArgument where lengths and tensors do not fit, TypeError for what is no tensor on the CPU.
+        """
+
+    def set_meta(self, key: str, dtype: Any, seqlens: Sequence[int | Sequence[int] | None], trailing: Sequence[int] = ()) -> None:
+        """Adds a key without data. dtype: of torch or numpy, or a name."""
+
+    def __getitem__(self, key: str) -> Any:
+        """
+        All tokens of a key, [sum of lengths, trailing...]: a view where they lie one after the other, as those of a tensor given to set() and of divisions of it do; else a copy. A view of an array is read-only; a torch tensor cannot be, and must not be written. Raises InvalidArgument for an unknown key and for a meta.
+        """
+
+    def item(self, key: str, position: int) -> Any:
+        """The tokens of one id, as a view; None where the key is absent."""
+
+    def sequence(self, key: str, position: int, sequence: int) -> Any:
+        """One sequence of one id, as a view."""
+
+    def seqlens(self, key: str) -> list[list[int] | None]:
+        """
+        For each id the lengths of its sequences in tokens; None where the key is absent.
+        """
+
+    def dtype(self, key: str) -> str:
+        """"int64", "bfloat16", ..."""
+
+    def trailing(self, key: str) -> list[int]:
+        """The shape of one token: [] for scalars."""
+
+    def values(self, position: int) -> dict[str, None | bool | int | float | str]:
+        """The plain values of one id."""
+
+    def set_values(self, position: int, values: Mapping[str, None | bool | int | float | str]) -> None:
+        """Replaces the plain values of one id."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def ids(self) -> list[str]:
+        """In their order."""
+
+    @property
+    def keys(self) -> list[str]:
+        """Ascending."""
+
+    def __contains__(self, key: str) -> bool:
+        """Whether it has the key."""
+
+    @property
+    def has_data(self) -> bool:
+        """Whether all keys have data; a meta's have not."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, whether they are here or not."""
+
+    def meta(self) -> SampleBatch:
+        """The structure without the data."""
+
+    def to_json(self) -> str:
+        """
+        The meta as one JSON object: {"ids": [...], "keys": {"tokens": {"dtype": "int64", "trailing": [], "seqlens": [[12], [3, 4], null]}}, "values": [{"reward": 1.5}, ...]}.
+        """
+
+    @staticmethod
+    def from_json(text: str) -> SampleBatch:
+        """
+        The meta that to_json() wrote. Raises InvalidArgument that says what is wrong with other text, and where.
+        """
+
+    def __eq__(self, other: object, /) -> bool:
+        """Same ids, keys, lengths, values and bits, or the same meta."""
+
+    def __repr__(self) -> str: ...
+
+    @staticmethod
+    def gather(batches: Sequence[SampleBatch]) -> SampleBatch:
+        """
+        Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and unpack(). Raises InvalidArgument for an id that stands twice, and where dtype or trailing shape of a key differ.
+        """
+
+    def split(self, parts: Sequence[int] | Sequence[Sequence[int]]) -> list[SampleBatch]:
+        """
+        Consecutive parts of so many ids each; or a part for each list of positions, such as balanced() gives. All keys stay together, nothing is copied. Raises InvalidArgument unless every position falls to one part.
+        """
+
+    def balanced(self, parts: int, key: str = '', *, equal: bool = False) -> list[list[int]]:
+        """
+        Positions by part, such that the parts have about as many tokens of `key`, or of all keys. equal: no part has two ids more than another. Raises InvalidArgument for no parts, and with `equal` for fewer ids than parts.
+        """
+
+    @staticmethod
+    def split_alike(batches: Sequence[SampleBatch], partition: Sequence[Sequence[int]]) -> list[list[SampleBatch]]:
+        """
+        Divides batches of the same ids, in any order, alike: [b][p] of batch b has the ids that part p has of the first, in that order. Raises InvalidArgument where their ids differ.
+        """
+
+    def unpack(self) -> list[SampleBatch]:
+        """Batches of one id each."""
+
+    def reorder(self, order: Sequence[int]) -> SampleBatch:
+        """
+        The ids at these positions, each of them once. inverse(order) undoes it.
+        """
+
+    @staticmethod
+    def inverse(order: Sequence[int]) -> list[int]:
+        """The order that undoes another."""
+
+    def select(self, *, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> SampleBatch:
+        """
+        These ids, in this order, with these keys; all where None. Raises InvalidArgument for one that is not there.
+        """
+
+    def rename(self, names: Mapping[str, str]) -> SampleBatch:
+        """
+        Keys under other names; those not named stay. Raises InvalidArgument for no such key, and where two would have one name.
+        """
+
+    def update(self, other: SampleBatch) -> None:
+        """
+        Adds the keys and values of a batch of the same ids, in any order, replacing those that are here. Raises InvalidArgument where the ids differ.
+        """
+
+class Store:
+    """
+    The samples that this rank has, by id, in memory of their own. Any thread. Raises InvalidArgument, naming id and key.
+    """
+
+    def __init__(self, *, max_bytes: int = 18446744073709551615, tensors: str = 'numpy') -> None:
+        """
+        max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what get() gives, arrays of "numpy" or tensors of "torch".
+        """
+
+    def store(self, samples: SampleBatch, *, copy: bool = True) -> None:
+        """
+        New samples. copy=False: the batch's own memory is held, and must not be written while it is. Raises InvalidArgument for an id that is here already, for a meta, and beyond the bound; nothing is stored then.
+        """
+
+    def update(self, samples: SampleBatch) -> None:
+        """
+        Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id that is not here, for a meta, and beyond the bound; nothing has changed then.
+        """
+
+    def get(self, ids: Sequence[str], keys: Sequence[str] | None = None) -> SampleBatch:
+        """
+        These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises InvalidArgument for an id that is not here, and for a key that none of them has.
+        """
+
+    def has(self, id: str, key: str | None = None) -> bool:
+        """Whether a sample, or a key of it, is here."""
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Ids that are not here are ignored."""
+
+    def clear(self) -> None:
+        """
+        Removes all, and gives memory kept for later samples back to the system.
+        """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Ascending."""
+
+    def ownership(self, rank: int, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> Ownership:
+        """
+        What `rank`, which has this store, tells others: all samples, or these ids (those here) and keys.
+        """
+
+class Ownership:
+    """
+    Who holds which key of which sample, and how long it is there: all that planning needs to know. No payload goes into it. Kept up to date by one controller, or made by agree().
+    """
+
+    def __init__(self) -> None:
+        """Nobody holds anything."""
+
+    def add(self, rank: int, samples: SampleBatch) -> None:
+        """
+        `rank` now holds all that a batch, or its meta, has. Raises InvalidArgument, naming id, key and ranks, where dtype, trailing shape, lengths or values are not those that other ranks hold; nothing has changed then.
+        """
+
+    def remove(self, rank: int, ids: Sequence[str]) -> None:
+        """`rank` no longer holds them. Unknown ids are ignored."""
+
+    def clear(self, rank: int) -> None:
+        """`rank` no longer holds anything."""
+
+    def merge(self, other: Ownership) -> None:
+        """Adds everything that another knows. Raises as add() does."""
+
+    def holders(self, id: str, key: str) -> list[int]:
+        """The ranks that hold a key of a sample, ascending."""
+
+    def meta(self) -> SampleBatch:
+        """All that is held anywhere, without data."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, id: str) -> bool:
+        """Whether anybody holds the sample."""
+
+    def encode(self) -> bytes:
+        """Bytes that travel; pickling makes the same."""
+
+    @staticmethod
+    def decode(bytes: bytes) -> Ownership:
+        """What encode() wrote. Raises CorruptMessage for other bytes."""
+
+    def __getstate__(self) -> bytes: ...
+
+    def __setstate__(self, arg: bytes, /) -> None: ...
+
+class Destination:
+    """Ranks that are to have samples, all of them all."""
+
+    def __init__(self, ranks: Sequence[int], ids: Sequence[str], *, part: int = 0, parts: int = 1, zigzag: bool = False) -> None:
+        """
+        part, parts, zigzag: of the keys that are cut, which part of each sequence; the others come whole. A zigzag part is chunks part and 2*parts-1-part of 2*parts.
+        """
+
+    @property
+    def ranks(self) -> list[int]: ...
+
+    @property
+    def ids(self) -> list[str]: ...
+
+    @property
+    def part(self) -> int: ...
+
+    @property
+    def parts(self) -> int: ...
+
+    @property
+    def zigzag(self) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+class Multicast:
+    """What one rank sends to a set of ranks."""
+
+    @property
+    def source(self) -> int:
+        """The rank that sends."""
+
+    @property
+    def to(self) -> list[int]:
+        """The ranks that receive, ascending."""
+
+    @property
+    def items(self) -> list[tuple[str, str]]:
+        """(id, key), ascending."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def messages(self) -> int: ...
+
+class ExchangePlan:
+    """
+    What has to move: at most one multicast a sender and set of receivers. A value; print it for a table.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> Multicast:
+        """A multicast, ordered by sender, then by receivers."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that leave their senders, each multicast counted once."""
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """What no plan can be below."""
+
+    @property
+    def delivered_bytes(self) -> int:
+        """Bytes that arrive, counted at each rank."""
+
+    @property
+    def messages(self) -> int: ...
+
+    @property
+    def busiest(self) -> tuple[int, int]:
+        """
+        (rank, bytes) of the rank that sends most; rank -1 where nothing moves.
+        """
+
+    @property
+    def edges(self) -> list[tuple[int, int, int]]:
+        """(from, to, bytes) of each pair of ranks, ascending."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that send or receive, ascending."""
+
+    @property
+    def fingerprint(self) -> int:
+        """64 bits, equal for equal plans."""
+
+    def to_table(self) -> str:
+        """For people: one row a multicast, then the sums."""
+
+    def to_json(self, with_ids: bool = False) -> str:
+        """
+        One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, busiest, edges.
+        """
+
+    def __str__(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool:
+        """Whether the same moves in the same way."""
+
+    def __repr__(self) -> str: ...
+
+    def encode(self) -> bytes:
+        """Bytes that travel; pickling makes the same."""
+
+    @staticmethod
+    def decode(bytes: bytes) -> ExchangePlan:
+        """What encode() wrote. Raises CorruptMessage for other bytes."""
+
+    def __getstate__(self) -> bytes: ...
+
+    def __setstate__(self, arg: bytes, /) -> None: ...
+
+class ExchangeResult:
+    """What one exchange did, as this rank saw it."""
+
+    @property
+    def plan(self) -> ExchangePlan: ...
+
+    @property
+    def sent_bytes(self) -> int:
+        """By this rank, each message counted once."""
+
+    @property
+    def sent_messages(self) -> int: ...
+
+    @property
+    def received_bytes(self) -> int:
+        """By this rank."""
+
+    @property
+    def agreed_bytes(self) -> int:
+        """That this rank told the others before anything moved."""
+
+    @property
+    def agree_seconds(self) -> float: ...
+
+    @property
+    def plan_seconds(self) -> float: ...
+
+    @property
+    def move_seconds(self) -> float: ...
+
+class ExchangeRequest:
+    """What is asked of an exchange."""
+
+    def __init__(self, destinations: Sequence[Destination], keys: Sequence[str], cut_keys: Sequence[str], allow_absent: bool) -> None: ...
+
+def plan_exchange(ownership: Ownership, request: ExchangeRequest, host_of: Sequence[int], chunk_bytes: int) -> ExchangePlan: ...
+
+def redistribute(job: Membership, store: Store, request: ExchangeRequest, chunk_bytes: int, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
+
+def carry_out(job: Membership, store: Store, plan: ExchangePlan, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
+
+def destinations_of(mesh: Mesh, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None, cut: str) -> list[Destination]: ...
+
+def data_heads(mesh: Mesh, ranks: Sequence[int] | None) -> list[int]: ...
+
+def partition_by_tokens(tokens: Sequence[int], parts: int, equal: bool, in_order: bool) -> list[list[int]]: ...

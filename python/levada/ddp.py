@@ -7,8 +7,8 @@ import queue
 import threading
 from typing import Any
 
-import torch
-import torch.distributed as dist
+import torch  # type: ignore[import-not-found, unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 from levada._levada import ReduceHandle
 from levada._reduce import ReduceScatter

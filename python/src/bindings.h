@@ -14,5 +14,7 @@ void bind_feed(nanobind::module_& module);
 void bind_wire(nanobind::module_& module);
 void bind_conformance(nanobind::module_& module);
 void bind_reduce(nanobind::module_& module);
+void bind_samples(nanobind::module_& module);
+void bind_exchange(nanobind::module_& module);
 
 }  // namespace levada::python

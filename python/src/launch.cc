@@ -132,6 +132,14 @@ void bind_launch(nb::module_& module) {
           "begin_batch", [](const Membership& job, std::size_t bytes) { job.batch_memory()->begin(bytes); },
           nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
           "Begins a batch whose tensors have so many bytes in all, each rounded up to 64.")
+      .def(
+          "subgroup",
+          [](const Membership& job, const std::vector<int>& ranks, const std::string& name) {
+            return Membership(job.engine().subgroup(ranks, name));
+          },
+          nb::arg("ranks"), nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
+          "This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which "
+          "give the same name.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");

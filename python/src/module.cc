@@ -13,4 +13,6 @@ NB_MODULE(_levada, module) {
   levada::python::bind_wire(module);
   levada::python::bind_conformance(module);
   levada::python::bind_reduce(module);
+  levada::python::bind_samples(module);
+  levada::python::bind_exchange(module);
 }

@@ -1,0 +1,162 @@
+"""Samples move from the ranks that made them to the ranks that need them.
+
+    from levada import exchange
+
+    store = exchange.Store(tensors="torch")                      # one a rank
+    store.store(exchange.SampleBatch(ids, {"tokens": tokens}, {"tokens": lengths}))
+
+    held = exchange.agree(store)                                 # who has what: no payload
+    ids = held.meta().split(held.meta().balanced(2, "tokens"))   # about as many tokens for each dp rank
+    wants = exchange.destinations(levada.Mesh(dp=2, tp=2), [part.ids for part in ids])
+    exchange.redistribute(store, wants, ["tokens"])
+    mine = store.get(ids[dp].ids)                                # bit for bit what was stored elsewhere
+
+Every byte leaves its rank once for each set of ranks that lacks it, and lands where it stays; what a rank has already
+does not move. `docs/design/exchange.md` tells how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from levada import _levada
+from levada._errors import InvalidArgument
+from levada._job import join
+from levada._levada import (
+    Destination,
+    ExchangePlan,
+    ExchangeResult,
+    Mesh,
+    Multicast,
+    Ownership,
+    SampleBatch,
+    Store,
+)
+
+__all__ = [
+    "Destination",
+    "ExchangePlan",
+    "ExchangeResult",
+    "Multicast",
+    "Ownership",
+    "SampleBatch",
+    "Store",
+    "agree",
+    "balance",
+    "data_heads",
+    "destinations",
+    "plan",
+    "redistribute",
+]
+
+Wants = Mapping[int, Iterable[str]] | Iterable[Destination]
+"""By rank the ids that it is to have; or destinations."""
+
+_CHUNK = 4 << 20
+_IN_FLIGHT = 64 << 20
+
+
+def agree(store: Store, group: Any = None, *, timeout: float = 300.0) -> Ownership:
+    """Who has what of all the group's stores, the same on all its ranks. Collective over them; only ids, lengths and
+    values travel. group: as levada.join() takes it. timeout: seconds.
+
+    Raises InvalidArgument on all ranks, naming id, key and ranks, where two of them hold different forms of one sample.
+    """
+    job = join(group)
+    held = Ownership()
+    for told in _levada.agree(job, store.ownership(job.rank).encode(), timeout, "agreeing on who holds what"):
+        held.merge(Ownership.decode(told))
+    return held
+
+
+def destinations(
+    mesh: Mesh, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None = None, *, cut: str = "whole"
+) -> list[Destination]:
+    """ids[d] for all ranks of a model with coordinate d along dp, whatever their other coordinates.
+
+    ranks: those of the job on which the model is, in the mesh's order; by default from 0 on. cut: along the axis cp
+    sequences are given "whole", or cut in "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one
+    list of ids a dp coordinate, and one rank a place of the mesh.
+    """
+    return _levada.destinations_of(mesh, ids, ranks, cut)
+
+
+def data_heads(mesh: Mesh, ranks: Sequence[int] | None = None) -> list[int]:
+    """For each coordinate along dp the rank that gives out what its group has made: tensor and context coordinate 0 in
+    the last pipeline stage. ranks: as for destinations()."""
+    return _levada.data_heads(mesh, ranks)
+
+
+def plan(
+    ownership: Ownership,
+    wants: Wants,
+    keys: Sequence[str],
+    *,
+    cut_keys: Sequence[str] = (),
+    allow_absent: bool = False,
+    host_of: Sequence[int] = (),
+    chunk_bytes: int = _CHUNK,
+) -> ExchangePlan:
+    """What has to move so that everybody has the ids and keys that they want. Pure: the same on every rank, and on a
+    controller that is none; plans pickle.
+
+    cut_keys: those of `keys` of which a destination with a part gets just that. allow_absent: a sample may lack a key.
+    host_of: each rank's host; by default one host. chunk_bytes: of a message at most.
+
+    Raises InvalidArgument, naming id, key and ranks, for an id that nobody owns and a key that nobody has produced.
+    """
+    return _levada.plan_exchange(ownership, _request(wants, keys, cut_keys, allow_absent), host_of, chunk_bytes)
+
+
+def redistribute(
+    store: Store,
+    wants: ExchangePlan | Wants,
+    keys: Sequence[str] = (),
+    *,
+    group: Any = None,
+    cut_keys: Sequence[str] = (),
+    allow_absent: bool = False,
+    chunk_bytes: int = _CHUNK,
+    in_flight_bytes: int = _IN_FLIGHT,
+    timeout: float = 300.0,
+) -> ExchangeResult:
+    """Brings it about that the stores of a group's ranks have what is wanted: what all of them ask for alike, by ids and
+    keys as plan() takes them, or a plan that somebody has made, which has its keys and chunk_bytes. Collective over the
+    group; safe to repeat. There is nothing to set up.
+
+    group: as levada.join() takes it; ranks are those within it. in_flight_bytes: of this rank's messages that are on the
+    way at a time, about. timeout: seconds.
+
+    Raises InvalidArgument alike on all ranks, before anything has moved: what plan() refuses; ranks that ask for
+    different things; a store that does not hold what it is to send; one whose bound does not allow what is to come.
+    Raises PeerLost, EngineError or Timeout where a rank is lost in the middle; each key of each sample is then in a
+    store as a whole or not at all.
+    """
+    job = join(group)
+    if isinstance(wants, ExchangePlan):
+        if keys or cut_keys:
+            raise InvalidArgument("keys were given beside a plan, which has its own")
+        return _levada.carry_out(job, store, wants, in_flight_bytes, timeout)
+    request = _request(wants, keys, cut_keys, allow_absent)
+    return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout)
+
+
+def balance(
+    tokens: Sequence[int], parts: int, *, equal: bool = False, in_order: bool = False
+) -> list[list[int]]:
+    """Positions of `tokens` by part, such that the parts have about as many tokens: the fullest at most 4/3 of the least
+    possible. equal: no part has two items more than another. in_order: consecutive runs, the fullest of which has the
+    least possible. Raises InvalidArgument for no parts, a negative count, and too few items for `equal` or `in_order`.
+    """
+    if equal and in_order:
+        raise InvalidArgument("equal counts of consecutive items leave nothing to balance; give one of equal, in_order")
+    return _levada.partition_by_tokens(tokens, parts, equal, in_order)
+
+
+def _request(
+    wants: Wants, keys: Sequence[str], cut_keys: Sequence[str], allow_absent: bool
+) -> _levada.ExchangeRequest:
+    if isinstance(wants, Mapping):
+        wants = [Destination([rank], list(ids)) for rank, ids in wants.items()]
+    return _levada.ExchangeRequest(list(wants), keys, cut_keys, allow_absent)

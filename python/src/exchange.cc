@@ -1,0 +1,371 @@
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "levada/exchange/redistribute.h"
+#include "python/src/bindings.h"
+#include "python/src/launch.h"
+#include "python/src/samples.h"
+#include "python/src/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+constexpr std::uint64_t no_bound = UINT64_MAX;
+
+double seconds(Duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+Duration duration(double count) {
+  if (!(count > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", count));
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(count, 1e9)));
+}
+
+nb::bytes bytes_of(const Bytes& bytes) {
+  return nb::bytes(static_cast<const void*>(bytes.data()), bytes.size());
+}
+
+ByteView view_of(const nb::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+/// A store, and what its tensors come out as.
+struct Shelf {
+  Shelf(std::uint64_t max_bytes, const std::string& tensors)
+      : store({.max_bytes = max_bytes}), kind(kind_of_tensors(tensors)) {}
+  SampleStore store;
+  TensorKind kind;
+};
+
+/// Stores samples that keep the memory they have.
+void lend(SampleStore& store, const SampleBatch& samples) {
+  if (!samples.has_data()) throw InvalidArgument("a meta has no data that could be stored");
+  std::vector<SampleStore::Arrival> arrivals;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::string& id = samples.ids()[i];
+    if (store.has(id)) throw InvalidArgument(fmt::format("sample {} is stored already; update it, or remove it", id));
+    for (const std::string& key : samples.keys()) {
+      const Seqlens& seqlens = samples.seqlens(key);
+      if (!seqlens.has(i)) continue;
+      arrivals.push_back({id, samples.values(i), samples.key(key), seqlens[i], {}, samples.bytes_at(key, i)});
+    }
+  }
+  store.take_over(arrivals);
+}
+
+using Keys = std::optional<std::vector<std::string>>;
+
+Samples get(const Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys) {
+  return {shelf.store.get(ids, keys.value_or(std::vector<std::string>())), shelf.kind};
+}
+
+void bind_store(nb::module_& module) {
+  const auto released = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<Shelf>(
+      module, "Store",
+      "The samples that this rank has, by id, in memory of their own. Any thread. Raises InvalidArgument, "
+      "naming id and key.")
+      .def(nb::init<std::uint64_t, const std::string&>(), nb::kw_only(), nb::arg("max_bytes") = no_bound,
+           nb::arg("tensors") = "numpy",
+           "max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what "
+           "get() gives, arrays of \"numpy\" or tensors of \"torch\".")
+      .def(
+          "store",
+          [](Shelf& shelf, const Samples& samples, bool copy) {
+            copy ? shelf.store.store(samples.batch) : lend(shelf.store, samples.batch);
+          },
+          nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true, released,
+          "New samples. copy=False: the batch's own memory is held, and must not be written while it is. Raises "
+          "InvalidArgument for an id that is here already, for a meta, and beyond the bound; nothing is stored then.")
+      .def(
+          "update", [](Shelf& shelf, const Samples& samples) { shelf.store.update(samples.batch); }, nb::arg("samples"),
+          released,
+          "Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id "
+          "that is not here, for a meta, and beyond the bound; nothing has changed then.")
+      .def(
+          "get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), released,
+          "These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. "
+          "The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises "
+          "InvalidArgument for an id that is not here, and for a key that none of them has.")
+      .def(
+          "has",
+          [](const Shelf& shelf, const std::string& id, const std::optional<std::string>& key) {
+            return key ? shelf.store.has(id, *key) : shelf.store.has(id);
+          },
+          nb::arg("id"), nb::arg("key") = nb::none(), released, "Whether a sample, or a key of it, is here.")
+      .def(
+          "remove", [](Shelf& shelf, const std::vector<std::string>& ids) { shelf.store.remove(ids); }, nb::arg("ids"),
+          released, "Ids that are not here are ignored.")
+      .def(
+          "clear", [](Shelf& shelf) { shelf.store.clear(); }, released,
+          "Removes all, and gives memory kept for later samples back to the system.")
+      .def(
+          "__len__", [](const Shelf& shelf) { return shelf.store.size(); }, released)
+      .def_prop_ro(
+          "nbytes", [](const Shelf& shelf) { return shelf.store.bytes(); }, released, "Bytes of all tensors.")
+      .def_prop_ro(
+          "ids", [](const Shelf& shelf) { return shelf.store.ids(); }, released, "Ascending.")
+      .def(
+          "ownership",
+          [](const Shelf& shelf, int rank, const std::optional<std::vector<std::string>>& ids, const Keys& keys) {
+            if (!ids && !keys) return shelf.store.ownership(rank);
+            return shelf.store.ownership(rank, ids.value_or(shelf.store.ids()),
+                                         keys.value_or(std::vector<std::string>()));
+          },
+          nb::arg("rank"), nb::arg("ids") = nb::none(), nb::arg("keys") = nb::none(), released,
+          "What `rank`, which has this store, tells others: all samples, or these ids (those here) and keys.");
+}
+
+std::vector<int> holders(const Ownership& ownership, const std::string& id, const std::string& key) {
+  const auto sample = ownership.find(id);
+  const auto number = ownership.find_key(key);
+  std::vector<int> ranks;
+  if (!sample || !number) return ranks;
+  for (const Holder& holder : ownership.holders(*sample, *number)) ranks.push_back(holder.rank);
+  return ranks;
+}
+
+template <typename Value>
+void bind_bytes(nb::class_<Value>& type) {
+  type.def(
+          "encode", [](const Value& value) { return bytes_of(value.encode()); },
+          "Bytes that travel; pickling makes the same.")
+      .def_static(
+          "decode", [](const nb::bytes& bytes) { return Value::decode(view_of(bytes)); }, nb::arg("bytes"),
+          "What encode() wrote. Raises CorruptMessage for other bytes.")
+      .def("__getstate__", [](const Value& value) { return bytes_of(value.encode()); })
+      .def("__setstate__",
+           [](Value& value, const nb::bytes& bytes) { new (&value) Value(Value::decode(view_of(bytes))); });
+}
+
+void bind_ownership(nb::module_& module) {
+  nb::class_<Ownership> type(
+      module, "Ownership",
+      "Who holds which key of which sample, and how long it is there: all that planning needs to "
+      "know. No payload goes into it. Kept up to date by one controller, or made by agree().");
+  type.def(nb::init<>(), "Nobody holds anything.")
+      .def(
+          "add", [](Ownership& ownership, int rank, const Samples& samples) { ownership.add(rank, samples.batch); },
+          nb::arg("rank"), nb::arg("samples"),
+          "`rank` now holds all that a batch, or its meta, has. Raises InvalidArgument, naming id, key and ranks, "
+          "where "
+          "dtype, trailing shape, lengths or values are not those that other ranks hold; nothing has changed then.")
+      .def(
+          "remove",
+          [](Ownership& ownership, int rank, const std::vector<std::string>& ids) { ownership.remove(rank, ids); },
+          nb::arg("rank"), nb::arg("ids"), "`rank` no longer holds them. Unknown ids are ignored.")
+      .def("clear", &Ownership::clear, nb::arg("rank"), "`rank` no longer holds anything.")
+      .def("merge", &Ownership::merge, nb::arg("other"), "Adds everything that another knows. Raises as add() does.")
+      .def("holders", &holders, nb::arg("id"), nb::arg("key"), "The ranks that hold a key of a sample, ascending.")
+      .def(
+          "meta", [](const Ownership& ownership) { return Samples{ownership.meta()}; },
+          "All that is held anywhere, without data.")
+      .def("__len__", &Ownership::size)
+      .def(
+          "__contains__", [](const Ownership& ownership, const std::string& id) { return ownership.contains(id); },
+          nb::arg("id"), "Whether anybody holds the sample.");
+  bind_bytes(type);
+}
+
+/// One multicast of a plan.
+struct PlannedMulticast {
+  int source = 0;
+  std::vector<int> to;
+  std::vector<std::pair<std::string, std::string>> items;
+  std::uint64_t bytes = 0, messages = 0;
+};
+
+PlannedMulticast multicast_at(const ExchangePlan& plan, std::size_t number) {
+  if (number >= plan.size()) throw nb::index_error(fmt::format("the plan has {} multicasts", plan.size()).c_str());
+  const Multicast multicast = plan[number];
+  PlannedMulticast told{
+      multicast.from, {multicast.to.begin(), multicast.to.end()}, {}, multicast.bytes, multicast.messages};
+  for (const ExchangeItem& item : multicast.items) {
+    told.items.emplace_back(plan.samples().id(item.sample), plan.samples().keys()[item.key].name);
+  }
+  return told;
+}
+
+void bind_destination(nb::module_& module) {
+  nb::class_<Destination>(module, "Destination", "Ranks that are to have samples, all of them all.")
+      .def(
+          "__init__",
+          [](Destination* self, std::vector<int> ranks, std::vector<std::string> ids, std::uint16_t part,
+             std::uint16_t parts, bool zigzag) {
+            new (self) Destination{std::move(ranks), std::move(ids), {part, parts, zigzag}};
+          },
+          nb::arg("ranks"), nb::arg("ids"), nb::kw_only(), nb::arg("part") = 0, nb::arg("parts") = 1,
+          nb::arg("zigzag") = false,
+          "part, parts, zigzag: of the keys that are cut, which part of each sequence; the others come whole. A zigzag "
+          "part is chunks part and 2*parts-1-part of 2*parts.")
+      .def_ro("ranks", &Destination::ranks)
+      .def_ro("ids", &Destination::ids)
+      .def_prop_ro("part", [](const Destination& to) { return to.part.index; })
+      .def_prop_ro("parts", [](const Destination& to) { return to.part.count; })
+      .def_prop_ro("zigzag", [](const Destination& to) { return to.part.zigzag; })
+      .def("__repr__", [](const Destination& to) {
+        return fmt::format("<Destination: ranks {}, {} samples, {}>", fmt::join(to.ranks, ", "), to.ids.size(),
+                           to.part.to_string());
+      });
+}
+
+void bind_multicast(nb::module_& module) {
+  nb::class_<PlannedMulticast>(module, "Multicast", "What one rank sends to a set of ranks.")
+      .def_ro("source", &PlannedMulticast::source, "The rank that sends.")
+      .def_ro("to", &PlannedMulticast::to, "The ranks that receive, ascending.")
+      .def_ro("items", &PlannedMulticast::items, "(id, key), ascending.")
+      .def_ro("bytes", &PlannedMulticast::bytes)
+      .def_ro("messages", &PlannedMulticast::messages);
+}
+
+void bind_plan(nb::module_& module) {
+  nb::class_<ExchangePlan> type(module, "ExchangePlan",
+                                "What has to move: at most one multicast a sender and set of receivers. A value; print "
+                                "it for a table.");
+  type.def("__len__", &ExchangePlan::size)
+      .def("__getitem__", &multicast_at, nb::arg("number"), "A multicast, ordered by sender, then by receivers.")
+      .def_prop_ro("moved_bytes", &ExchangePlan::moved_bytes,
+                   "Bytes that leave their senders, each multicast counted once.")
+      .def_prop_ro("lower_bound_bytes", &ExchangePlan::lower_bound_bytes, "What no plan can be below.")
+      .def_prop_ro("delivered_bytes", &ExchangePlan::delivered_bytes, "Bytes that arrive, counted at each rank.")
+      .def_prop_ro("messages", &ExchangePlan::messages)
+      .def_prop_ro(
+          "busiest", [](const ExchangePlan& plan) { return std::pair(plan.busiest().rank, plan.busiest().bytes); },
+          "(rank, bytes) of the rank that sends most; rank -1 where nothing moves.")
+      .def_prop_ro(
+          "edges",
+          [](const ExchangePlan& plan) {
+            std::vector<std::tuple<int, int, std::uint64_t>> edges;
+            for (const auto& edge : plan.edges()) edges.emplace_back(edge.from, edge.to, edge.bytes);
+            return edges;
+          },
+          "(from, to, bytes) of each pair of ranks, ascending.")
+      .def_prop_ro("ranks", &ExchangePlan::ranks, "Ranks that send or receive, ascending.")
+      .def_prop_ro("fingerprint", &ExchangePlan::fingerprint, "64 bits, equal for equal plans.")
+      .def("to_table", &ExchangePlan::to_table, "For people: one row a multicast, then the sums.")
+      .def("to_json", &ExchangePlan::to_json, nb::arg("with_ids") = false,
+           "One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, "
+           "busiest, edges.")
+      .def("__str__", &ExchangePlan::to_table)
+      .def(
+          "__eq__",
+          [](const ExchangePlan& plan, nb::handle other) {
+            return nb::isinstance<ExchangePlan>(other) && plan == nb::cast<const ExchangePlan&>(other);
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"), "Whether the same moves in the same way.")
+      .def("__repr__", [](const ExchangePlan& plan) {
+        return fmt::format("<ExchangePlan: {} multicasts, {} bytes>", plan.size(), plan.moved_bytes());
+      });
+  bind_bytes(type);
+}
+
+void bind_result(nb::module_& module) {
+  nb::class_<ExchangeResult>(module, "ExchangeResult", "What one exchange did, as this rank saw it.")
+      .def_ro("plan", &ExchangeResult::plan)
+      .def_ro("sent_bytes", &ExchangeResult::sent_bytes, "By this rank, each message counted once.")
+      .def_ro("sent_messages", &ExchangeResult::sent_messages)
+      .def_ro("received_bytes", &ExchangeResult::received_bytes, "By this rank.")
+      .def_ro("agreed_bytes", &ExchangeResult::agreed_bytes, "That this rank told the others before anything moved.")
+      .def_prop_ro("agree_seconds", [](const ExchangeResult& result) { return seconds(result.agree_time); })
+      .def_prop_ro("plan_seconds", [](const ExchangeResult& result) { return seconds(result.plan_time); })
+      .def_prop_ro("move_seconds", [](const ExchangeResult& result) { return seconds(result.move_time); });
+}
+
+template <typename Work>
+ExchangeResult on_engine(const Membership& job, Work work) {
+  const auto engine = job.shared();
+  return interruptible([engine, work] { return work(engine); },
+                       [engine] {
+                         engine->abort("a rank was interrupted in an exchange");
+                         return true;
+                       });
+}
+
+ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeRequest& request,
+                            std::uint64_t chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
+  const ExchangeOptions options{
+      .deadline = Deadline::after(duration(timeout)), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
+  return on_engine(job, [&shelf, &request, options](const std::shared_ptr<Engine>& engine) {
+    return levada::redistribute(engine, shelf.store, request, options);
+  });
+}
+
+ExchangeResult carry_out(const Membership& job, Shelf& shelf, const ExchangePlan& plan, std::uint64_t in_flight_bytes,
+                         double timeout) {
+  const ExchangeOptions options{.deadline = Deadline::after(duration(timeout)), .in_flight_bytes = in_flight_bytes};
+  return on_engine(job, [&shelf, &plan, options](const std::shared_ptr<Engine>& engine) {
+    return levada::carry_out(engine, shelf.store, plan, options);
+  });
+}
+
+CutAlongCp cut_of(const std::string& name) {
+  if (name == "whole") return CutAlongCp::whole;
+  if (name == "consecutive") return CutAlongCp::consecutive;
+  if (name == "zigzag") return CutAlongCp::zigzag;
+  throw InvalidArgument(fmt::format("cut is \"{:.40}\"; it must be one of whole, consecutive, zigzag", name));
+}
+
+ModelRanks model_of(const Mesh& mesh, const std::optional<std::vector<int>>& ranks) {
+  return ranks ? ModelRanks{mesh, *ranks} : ModelRanks::from(mesh);
+}
+
+void bind_functions(nb::module_& module) {
+  nb::class_<ExchangeRequest>(module, "ExchangeRequest", "What is asked of an exchange.")
+      .def(
+          "__init__",
+          [](ExchangeRequest* self, std::vector<Destination> destinations, std::vector<std::string> keys,
+             std::vector<std::string> cut_keys, bool allow_absent) {
+            new (self) ExchangeRequest{std::move(destinations), std::move(keys), std::move(cut_keys), allow_absent};
+          },
+          nb::arg("destinations"), nb::arg("keys"), nb::arg("cut_keys"), nb::arg("allow_absent"));
+  module.def(
+      "plan_exchange",
+      [](const Ownership& ownership, const ExchangeRequest& request, std::vector<int> host_of,
+         std::uint64_t chunk_bytes) {
+        return plan_exchange(ownership, request, {.host_of = std::move(host_of), .chunk_bytes = chunk_bytes});
+      },
+      nb::arg("ownership"), nb::arg("request"), nb::arg("host_of"), nb::arg("chunk_bytes"),
+      nb::call_guard<nb::gil_scoped_release>());
+  module.def("redistribute", &redistribute, nb::arg("job"), nb::arg("store"), nb::arg("request"),
+             nb::arg("chunk_bytes"), nb::arg("in_flight_bytes"), nb::arg("timeout"));
+  module.def("carry_out", &carry_out, nb::arg("job"), nb::arg("store"), nb::arg("plan"), nb::arg("in_flight_bytes"),
+             nb::arg("timeout"));
+  module.def(
+      "destinations_of",
+      [](const Mesh& mesh, std::vector<std::vector<std::string>> ids, const std::optional<std::vector<int>>& ranks,
+         const std::string& cut) { return destinations_of(model_of(mesh, ranks), std::move(ids), cut_of(cut)); },
+      nb::arg("mesh"), nb::arg("ids"), nb::arg("ranks").none(), nb::arg("cut"));
+  module.def(
+      "data_heads",
+      [](const Mesh& mesh, const std::optional<std::vector<int>>& ranks) { return data_heads(model_of(mesh, ranks)); },
+      nb::arg("mesh"), nb::arg("ranks").none());
+  module.def(
+      "partition_by_tokens",
+      [](const std::vector<std::int64_t>& tokens, std::size_t parts, bool equal, bool in_order) {
+        if (in_order) return partition_in_order(tokens, parts);
+        return partition_by_tokens(tokens, parts, equal ? PartSizes::equal : PartSizes::any);
+      },
+      nb::arg("tokens"), nb::arg("parts"), nb::arg("equal"), nb::arg("in_order"));
+}
+
+}  // namespace
+
+void bind_exchange(nb::module_& module) {
+  bind_store(module);
+  bind_ownership(module);
+  bind_destination(module);
+  bind_multicast(module);
+  bind_plan(module);
+  bind_result(module);
+  bind_functions(module);
+}
+
+}  // namespace levada::python

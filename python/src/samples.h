@@ -1,0 +1,30 @@
+// Samples by id, as Python holds them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/exchange/sample_batch.h"
+#include "python/src/tensors.h"
+
+namespace levada::python {
+
+/// A SampleBatch, and what its tensors come out as.
+struct Samples {
+  SampleBatch batch;
+  TensorKind kind = TensorKind::array;
+};
+
+/// Which kind "numpy" and "torch" name. Throws InvalidArgument for another name.
+TensorKind kind_of_tensors(const std::string& name);
+
+/// The lengths of one item's sequences, in tokens.
+using Lengths = std::vector<std::int64_t>;
+/// As Python has them: one list an item, None for an absent one.
+std::vector<std::optional<Lengths>> lengths_of(const Seqlens& seqlens);
+
+}  // namespace levada::python
