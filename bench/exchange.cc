@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "bench/percentile.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/engine/collect.h"
@@ -19,11 +20,6 @@ constexpr auto patience = std::chrono::seconds(60);
 
 double microseconds(Duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
-}
-
-double percentile(std::vector<double> values, double part) {
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(std::llround(part * static_cast<double>(values.size() - 1)))];
 }
 
 /// Ragged samples of three keys: 16 bytes a token together.

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "bench/percentile.h"
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
@@ -232,11 +233,6 @@ class Bench {
   std::uint64_t copied_before_ = 0;
   std::uint64_t copied_ = 0;
 };
-
-double percentile(std::vector<double> values, double part) {
-  std::ranges::sort(values);
-  return values[static_cast<std::size_t>(std::llround(part * static_cast<double>(values.size() - 1)))];
-}
 
 struct RankReport {
   std::vector<Moments> moments;

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <numeric>
 
+#include "bench/percentile.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/reduce/bucketer.h"
@@ -44,12 +44,6 @@ double us_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::micro>(end - begin).count();
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 class Bench {
  public:
   Bench(const std::shared_ptr<Engine>& engine, const ReduceOptions& options)
@@ -80,13 +74,12 @@ class Bench {
     }
     const auto bytes = static_cast<double>(all_ * ranks_);
     ReduceResult result{.bytes = static_cast<std::uint64_t>(all_ * ranks_),
-                        .median_us = median(buckets),
-                        .one_large_us = median(large),
-                        .memcpy_gb_s = bytes / median(copies) / 1e3,
+                        .median_us = percentile(buckets, 0.5),
+                        .p99_us = percentile(buckets, 0.99),
+                        .one_large_us = percentile(large, 0.5),
+                        .memcpy_gb_s = bytes / percentile(copies, 0.5) / 1e3,
                         // Read once from each rank, written once.
-                        .sum_gb_s = static_cast<double>(all_ * (ranks_ + 1)) / median(sums) / 1e3};
-    std::ranges::sort(buckets);
-    result.p99_us = buckets[static_cast<std::size_t>(std::ceil(0.99 * static_cast<double>(buckets.size()))) - 1];
+                        .sum_gb_s = static_cast<double>(all_ * (ranks_ + 1)) / percentile(sums, 0.5) / 1e3};
     const auto flushes = bucketer_.stats().buckets + bucketer_.stats().alone - flushes_before_;
     result.flushes = static_cast<double>(flushes) / options_.rounds;
     return result;
