@@ -18,6 +18,7 @@ _FAREWELL = 10.0
 
 _membership: Membership | None = None  # in the whole job
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
+_parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]] = weakref.WeakKeyDictionary()
 
 
 class Closable(Protocol):
@@ -61,12 +62,16 @@ def _join_job(engine: str, timeout: float) -> Membership:
     return _membership
 
 
-def join_part(job: Membership, ranks: tuple[int, ...], name: str) -> Membership:
-    """This process's membership among some ranks of a job, by their places in `ranks`. Collective over those alone, which
-    make the parts that have ranks in common in the same order."""
-    part = job.subgroup(ranks, name)
-    _joined.add(part)
-    return part
+def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
+    """This process's membership among some ranks of a job, by their places in `ranks`; the job's own where those are all.
+    Collective over these alone at its first call for them; later ones give the same."""
+    if ranks == tuple(range(job.size)):
+        return job
+    known = _parts.setdefault(job, {})
+    if ranks not in known:
+        known[ranks] = job.subgroup(ranks, "part")
+        _joined.add(known[ranks])
+    return known[ranks]
 
 
 def rank() -> int:

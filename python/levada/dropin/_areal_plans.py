@@ -1,0 +1,248 @@
+"""AReaL's tracker of who has what, and its planner. For a controller as well as for ranks."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from levada import exchange
+from levada._errors import InvalidArgument
+from levada._levada import Mesh
+
+
+class ProcessTopology:
+    """The ranks of a model as named axes, row-major: the last varies fastest. AReaL's are pipe, data and tensor."""
+
+    def __init__(self, axes: Sequence[str], dims: Sequence[int]) -> None:
+        if len(axes) != len(dims):
+            raise InvalidArgument(f"there are {len(axes)} axes and {len(dims)} dims")
+        self.axes, self.dims = list(axes), list(dims)
+        self._mesh = Mesh(**dict(zip(axes, dims, strict=True)))
+
+    def world_size(self) -> int:
+        """Ranks in all."""
+        return self._mesh.size
+
+    def get_axis_names(self) -> list[str]:
+        return self.axes
+
+    def get_dim(self, axis: str) -> int:
+        """Ranks along an axis; 0 for one that there is not."""
+        return self.dims[self.axes.index(axis)] if axis in self.axes else 0
+
+    def get_coord(self, rank: int) -> Any:
+        """A rank's coordinates, a named tuple of the axes."""
+        place = collections.namedtuple("ProcessCoord", self.axes)  # type: ignore[misc]
+        return place(*(self._mesh.coordinate(rank, axis) for axis in self.axes))
+
+    def get_rank(self, **coordinates: int) -> int:
+        """The rank at these coordinates, one for each axis."""
+        if coordinates.keys() != set(self.axes):
+            raise InvalidArgument(f"a rank has coordinates along {self.axes}, not along {sorted(coordinates)}")
+        (found,) = self.filter_match(**coordinates) or (None,)
+        if found is None:
+            raise InvalidArgument(f"there is no rank at {coordinates}")
+        return found
+
+    def filter_match(self, **coordinates: int) -> list[int]:
+        """The ranks with these coordinates, ascending."""
+        unknown = coordinates.keys() - set(self.axes)
+        if unknown:
+            raise InvalidArgument(f"there are no axes {sorted(unknown)}; there are {self.axes}")
+        ranks = range(self.world_size())
+        return [r for r in ranks if all(self._mesh.coordinate(r, axis) == at for axis, at in coordinates.items())]
+
+    def get_axis_list(self, axis: str, idx: int) -> list[int]:
+        """The ranks whose coordinate along `axis` is `idx`."""
+        return self.filter_match(**{axis: idx})
+
+    def get_axis_comm_lists(self, axis: str) -> list[list[int]]:
+        """The groups of ranks that differ along `axis` alone; none for an axis that there is not."""
+        if axis not in self.axes:
+            return []
+        return [self._mesh.group(rank, [axis]) for rank in self.get_axis_list(axis, 0)]
+
+    def get_rank_repr(
+        self, rank: int, omit_axes: Sequence[str] = ("data", "pipe"), inner_sep: str = "_", outer_sep: str = "-"
+    ) -> str:
+        """A rank's coordinates for names of files: "tensor_01"."""
+        shown = [axis for axis in self.axes if axis not in omit_axes]
+        return outer_sep.join(f"{axis}{inner_sep}{self._mesh.coordinate(rank, axis):02d}" for axis in shown)
+
+    def __str__(self) -> str:
+        return str(self._mesh)
+
+
+def dp_heads(topo: ProcessTopology) -> list[int]:
+    """For each data-parallel group the rank that gives out what it has made: tensor 0 of the last pipeline stage."""
+    return topo.filter_match(pipe=topo.get_dim("pipe") - 1, tensor=0)
+
+
+class GlobalStorageTracker:
+    """Which rank has which keys of which ids, and who owns them: `storages[rank][id]`, `data_owner[id, key]`. Kept by one
+    process; nothing in it waits, so that it needs no lock."""
+
+    def __init__(self, world_size: int) -> None:
+        self.storages: list[dict[Hashable, list[str]]] = [{} for _ in range(world_size)]
+        self.data_owner: dict[tuple[Hashable, str], int] = {}
+
+    def add_data_synced(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
+        """`rank` has `key` of these ids. is_owner: they are taken from there."""
+        for id in ids:
+            keys = self.storages[rank].setdefault(id, [])
+            if key not in keys:
+                keys.append(key)
+            if is_owner:
+                self.data_owner[id, key] = rank
+
+    async def add_data(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
+        """add_data_synced(), for those who await it."""
+        self.add_data_synced(rank, ids, key, is_owner)
+
+    async def clear_data(self, ids: Iterable[Hashable]) -> None:
+        """Nobody has these ids any more."""
+        for id in set(ids):
+            for storage in self.storages:
+                for key in storage.pop(id, ()):
+                    self.data_owner.pop((id, key), None)
+
+
+@dataclasses.dataclass
+class RedistribStep:
+    """gather: `root` gets ids[i] of srcs[i]. scatter: dsts[i] gets ids[i] of `root`. bcast: all `dsts` get `ids`, one flat
+    list, of `root`. Each time all of `keys`. Ranks are those of the job."""
+
+    comm_type: str
+    root: int | None
+    srcs: Sequence[int] | None
+    dsts: Sequence[int] | None
+    ids: Sequence[Any]
+    keys: Sequence[str]
+
+    def hops(self) -> Iterator[tuple[int, int, Sequence[Hashable]]]:
+        """Who sends what to whom: from, to, ids. Raises InvalidArgument for a step that says no such thing."""
+        ends = self.srcs if self.comm_type == "gather" else self.dsts
+        if self.comm_type not in ("gather", "scatter", "bcast") or self.root is None or ends is None:
+            raise InvalidArgument(f"no gather, scatter or bcast with root and ranks is {dataclasses.astuple(self)}")
+        if self.comm_type != "bcast" and len(ends) != len(self.ids):
+            raise InvalidArgument(f"{self!r} has ids for {len(self.ids)} ranks, not {len(ends)}")
+        for number, end in enumerate(ends):
+            if self.comm_type == "gather":
+                yield end, self.root, self.ids[number]
+            else:
+                yield self.root, end, self.ids if self.comm_type == "bcast" else self.ids[number]
+
+    def __repr__(self) -> str:
+        ends = f"from {self.srcs} to {self.root}" if self.comm_type == "gather" else f"from {self.root} to {self.dsts}"
+        return f"{self.comm_type.capitalize()} {list(self.keys)} {ends}."
+
+
+class Cluster(Protocol):
+    """What a planner wants to know of AReaL's ClusterSpecConfig."""
+
+    n_gpus_per_node: int
+
+
+class RedistribPlanner:
+    """Derives steps from what a tracker knows."""
+
+    def __init__(self, cluster_config: Cluster, storage_tracker: GlobalStorageTracker) -> None:
+        self.cluster_config = cluster_config
+        self.storage_tracker = storage_tracker
+
+    def derive_plan(
+        self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str], pattern: str = "gather-scatter"
+    ) -> list[RedistribStep]:
+        """The steps after which each rank of `dests` has `keys` of its ids; what it has already is left out.
+
+        pattern: "bcast": whoever has a sample sends it, a rank on the same node first, then the least busy one, to all
+        that lack it at once. "gather-scatter": the owners' go to the first of them, and from there to the others. The
+        same whatever the order of dests, ids and keys. Raises InvalidArgument for another pattern, and, naming id, key
+        and ranks, for what nobody has.
+        """
+        if pattern not in ("bcast", "gather-scatter"):
+            raise InvalidArgument(f'pattern is "{pattern}"; it must be one of bcast, gather-scatter')
+        keys = sorted(set(keys))
+        return self._broadcasts(dests, keys) if pattern == "bcast" else self._gather_scatter(dests, keys)
+
+    def _broadcasts(self, dests: Mapping[int, Sequence[Hashable]], keys: list[str]) -> list[RedistribStep]:
+        ids = {str(id): id for wanted in dests.values() for id in wanted}
+        held = exchange.Ownership()
+        for rank, storage in enumerate(self.storage_tracker.storages):
+            here = {text: storage[id] for text, id in ids.items() if id in storage}
+            samples = exchange.SampleBatch(list(here))
+            for key in keys:  # how long they are only the ranks know: each counts as one
+                samples.set_meta(key, "uint8", [1 if key in has else None for has in here.values()])
+            held.add(rank, samples)
+        for text, id in ids.items():
+            for key in keys:
+                if not held.holders(text, key):
+                    raise _nobody(id, key, dests)
+        per_node = max(1, self.cluster_config.n_gpus_per_node)
+        hosts = [rank // per_node for rank in range(len(self.storage_tracker.storages))]
+        wants = {rank: [str(id) for id in wanted] for rank, wanted in dests.items()}
+        plan = exchange.plan(held, wants, keys, host_of=hosts)
+        steps = []
+        for multicast in (plan[number] for number in range(len(plan))):
+            for some, alike in _by_keys(multicast.items).items():
+                members = [ids[text] for text in alike]
+                source = multicast.source
+                steps.append(RedistribStep("bcast", source, [source], multicast.to, members, list(some)))
+        return steps
+
+    def _gather_scatter(self, dests: Mapping[int, Sequence[Hashable]], keys: list[str]) -> list[RedistribStep]:
+        merged: dict[tuple[Any, ...], RedistribStep] = {}
+        steps = [step for key in keys for step in self._through_root(dests, key)]
+        for step in sorted(steps, key=lambda each: each.comm_type):  # gathers first
+            ends = tuple(step.srcs or step.dsts or ())
+            same = (step.comm_type, step.root, ends, tuple(map(tuple, step.ids)))
+            if same in merged:
+                merged[same].keys = [*merged[same].keys, *step.keys]
+            else:
+                merged[same] = step
+        return list(merged.values())
+
+    def _through_root(self, dests: Mapping[int, Sequence[Hashable]], key: str) -> Iterator[RedistribStep]:
+        owners = {id: self._owner(id, key, dests) for wanted in dests.values() for id in wanted}
+        lacking = {rank: self._lacking(rank, wanted, key) for rank, wanted in sorted(dests.items())}
+        missed = [id for ids in lacking.values() for id in ids]
+        if not missed:
+            return
+        root = min(owners[id] for id in missed)
+        by_owner: dict[int, list[Hashable]] = {}
+        for id in self._lacking(root, missed, key):
+            by_owner.setdefault(owners[id], []).append(id)
+        if by_owner:
+            sources = sorted(by_owner)
+            yield RedistribStep("gather", root, sources, None, [by_owner[each] for each in sources], [key])
+        others = [rank for rank, ids in lacking.items() if ids and rank != root]
+        if others:
+            yield RedistribStep("scatter", root, None, others, [lacking[rank] for rank in others], [key])
+
+    def _lacking(self, rank: int, ids: Iterable[Hashable], key: str) -> list[Hashable]:
+        storage = self.storage_tracker.storages[rank]
+        return sorted({id for id in ids if key not in storage.get(id, ())}, key=str)
+
+    def _owner(self, id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> int:
+        owner = self.storage_tracker.data_owner.get((id, key))
+        if owner is None:
+            raise _nobody(id, key, dests)
+        return owner
+
+
+def _nobody(id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> InvalidArgument:
+    ranks = sorted(rank for rank, wanted in dests.items() if id in wanted)
+    return InvalidArgument(f"key {key} of sample {id} is wanted on ranks {ranks}, but nobody has it")
+
+
+def _by_keys(items: Iterable[tuple[str, str]]) -> dict[tuple[str, ...], list[str]]:
+    """Ids that have the same keys."""
+    keys_of: dict[str, list[str]] = {}
+    for id, key in items:
+        keys_of.setdefault(id, []).append(key)
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for id, keys in keys_of.items():
+        alike.setdefault(tuple(keys), []).append(id)
+    return alike

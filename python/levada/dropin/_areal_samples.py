@@ -1,0 +1,401 @@
+"""AReaL's SequenceSample: ragged sequences by key, packed into one tensor a key."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+import torch  # type: ignore[import-not-found, unused-ignore]
+
+from levada import _levada
+from levada._errors import InvalidArgument
+from levada._job import join
+from levada.exchange import balance
+
+_validates = contextvars.ContextVar("validates", default=True)
+
+_LENGTHS: dict[str, Callable[[int], int]] = {
+    **dict.fromkeys(
+        "seq_no_eos_mask greedy_seq_no_eos_mask loss_mask rewards greedy_rewards base_scores task_ids".split(),
+        lambda _: 1,
+    ),
+    **dict.fromkeys(
+        "input_ids packed_seq seq packed_logits_mask logits_mask prompt_mask greedy_prompt_mask packed_input_ids "
+        "greedy_packed_input_ids values packed_prompts".split(),
+        lambda tokens: tokens,
+    ),
+    **dict.fromkeys(
+        "packed_logprobs prox_logp logprobs packed_ref_logprobs ref_logprobs old_logp ref_logp advantages ppo_loss_mask "
+        "kl_rewards returns".split(),
+        lambda tokens: tokens - 1,
+    ),
+}
+"""What from_default() takes a key's length to be, of a sequence of so many tokens."""
+
+
+@dataclasses.dataclass
+class MicroBatchSpec:
+    """How to cut a batch: into at least `n_mbs` micro-batches of at most `max_tokens_per_mb` tokens."""
+
+    n_mbs: int = 1
+    max_tokens_per_mb: int = 10**12
+
+    @classmethod
+    def new(cls, mb_spec: MicroBatchSpec, **changes: Any) -> MicroBatchSpec:
+        """The same but for `changes`."""
+        return cls(**{"n_mbs": mb_spec.n_mbs, "max_tokens_per_mb": mb_spec.max_tokens_per_mb, **changes})
+
+
+@dataclasses.dataclass
+class SequenceSplitSpec:
+    """Consecutive parts of a batch, as [start, end) or as sizes; what is not given follows from the other."""
+
+    partitions: list[tuple[int, int]] | None = None
+    sizes: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.partitions is None:
+            if self.sizes is None:
+                raise InvalidArgument("a split takes sizes or partitions")
+            self.partitions = list(pairwise(accumulate(self.sizes, initial=0)))
+        sizes = [end - start for start, end in self.partitions]
+        starts = [0, *(end for _, end in self.partitions)]
+        if [start for start, _ in self.partitions] != starts[:-1] or any(size <= 0 for size in sizes):
+            raise InvalidArgument(f"partitions {self.partitions} do not follow each other from 0 on, none of them empty")
+        if self.sizes is not None and list(self.sizes) != sizes:
+            raise InvalidArgument(f"sizes {self.sizes} are not those of partitions {self.partitions}")
+        self.sizes = sizes
+
+
+@dataclasses.dataclass(eq=False)
+class SequenceSample:
+    """A batch of samples by id. For each key all ids' sequences lie one after the other in one tensor,
+    [tokens, trailing...]; seqlens[key][i] has the lengths of sample i's.
+
+    trailing_shapes, dtypes: by key, of the tensors; None for a key without data. ids: unique; they become strings. data:
+    by key; None as a whole for a meta, which has the structure alone. metadata: lists of one value an id.
+
+    Raises ValueError where ids, lengths, shapes or dtypes do not fit, KeyError where the fields have different keys.
+    """
+
+    keys: set[str]
+    trailing_shapes: dict[str, Any]
+    dtypes: dict[str, Any]
+    ids: list[Hashable]
+    seqlens: dict[str, list[list[int]]]
+    data: dict[str, Any] | None = None
+    metadata: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = list(self.keys)
+        self.keys = set(given)
+        if not _validates.get():
+            return
+        if len(self.keys) != len(given):
+            raise InvalidArgument(f"keys {given} are not all different")
+        self.ids = [str(id) for id in self.ids]
+        if len(set(self.ids)) != len(self.ids):
+            raise InvalidArgument(f"ids {self.ids} are not all different")
+        self._check_keys()
+        self.trailing_shapes = {key: None if it is None else tuple(it) for key, it in self.trailing_shapes.items()}
+        for key, lengths in self.seqlens.items():
+            if len(lengths) != len(self.ids):
+                raise InvalidArgument(f"key {key} has lengths for {len(lengths)} samples; there are {len(self.ids)}")
+            if not all(isinstance(item, list) and all(isinstance(each, int) for each in item) for item in lengths):
+                raise InvalidArgument(f"lengths of key {key} are no lists of lists of int")
+        for key, tensor in (self.data or {}).items():
+            self._check_tensor(key, tensor)
+
+    def _check_keys(self) -> None:
+        fields = {"seqlens": self.seqlens, "trailing_shapes": self.trailing_shapes, "dtypes": self.dtypes}
+        if self.data is not None:
+            fields["data"] = self.data
+        for name, field in fields.items():
+            if field.keys() != self.keys:
+                raise KeyError(f"keys are {sorted(self.keys)}, those of {name} {sorted(field)}")
+
+    def _check_tensor(self, key: str, tensor: Any) -> None:
+        if tensor is None:
+            return
+        shape = (_tokens(self.seqlens[key]), *(self.trailing_shapes[key] or ()))
+        if tuple(tensor.shape) != shape:
+            raise InvalidArgument(f"data of key {key} has the shape {tuple(tensor.shape)}, not {shape}")
+        if tensor.dtype != self.dtypes[key]:
+            raise InvalidArgument(f"data of key {key} is {tensor.dtype}, not {self.dtypes[key]}")
+
+    @classmethod
+    @contextlib.contextmanager
+    def disable_validation(cls) -> Iterator[None]:
+        """Within it this thread's samples are taken as they are given."""
+        token = _validates.set(False)
+        try:
+            yield
+        finally:
+            _validates.reset(token)
+
+    @property
+    def bs(self) -> int:
+        """How many samples there are."""
+        return len(self.ids)
+
+    @classmethod
+    def from_default(
+        cls,
+        seqlens: Sequence[int] | Sequence[list[int]],
+        ids: Sequence[Hashable],
+        data: Mapping[str, Any],
+        metadata: Mapping[str, list[Any]] | None = None,
+    ) -> SequenceSample:
+        """Samples of one sequence each, of `seqlens` tokens; a key's lengths are one, so many, or one less, as its name
+        says. Raises NotImplementedError for a name that says nothing, ValueError for metadata of another length."""
+        tokens = [each if isinstance(each, int) else int(*each) for each in seqlens]
+        for name, values in (metadata or {}).items():
+            if not isinstance(values, list) or len(values) != len(tokens):
+                raise InvalidArgument(f"metadata {name} is no list of {len(tokens)} values")
+        unknown = sorted(data.keys() - _LENGTHS.keys())
+        if unknown:
+            raise NotImplementedError(f"no lengths are known for the keys {unknown}; make a SequenceSample of them")
+        return cls(
+            keys=set(data),
+            trailing_shapes={key: None if it is None else tuple(it.shape[1:]) for key, it in data.items()},
+            dtypes={key: None if it is None else it.dtype for key, it in data.items()},
+            ids=list(ids),
+            seqlens={key: [[_LENGTHS[key](each)] for each in tokens] for key in data},
+            data=dict(data),
+            metadata=dict(metadata or {}),
+        )
+
+    @classmethod
+    def gather(cls, samples: Sequence[SequenceSample], keys: Iterable[str] | None = None) -> SequenceSample:
+        """The samples of several batches, one after the other; `keys`, or those of the first."""
+        first = samples[0]
+        keys = set(first.keys if keys is None else keys)
+        names = dict.fromkeys(chain.from_iterable(each.metadata for each in samples))
+        with cls.disable_validation():
+            return cls(
+                keys=keys,
+                trailing_shapes={key: first.trailing_shapes[key] for key in keys},
+                dtypes={key: first.dtypes[key] for key in keys},
+                ids=[id for each in samples for id in each.ids],
+                seqlens={key: [item for each in samples for item in each.seqlens[key]] for key in keys},
+                data=None if first.data is None else {key: _joined(samples, key) for key in keys},
+                metadata={
+                    name: [value for each in samples for value in each.metadata.get(name, [None] * each.bs)]
+                    for name in names
+                },
+            )
+
+    def split_with_spec(self, spec: SequenceSplitSpec) -> list[SequenceSample]:
+        """Consecutive parts, whose tensors are views."""
+        for name, values in self.metadata.items():
+            if not isinstance(values, list):
+                raise InvalidArgument(f"metadata {name} is no list, which could be split")
+        ends = {key: list(accumulate(map(sum, self.seqlens[key]), initial=0)) for key in self.keys}
+        return [self._part(start, end, ends) for start, end in spec.partitions or []]
+
+    def _part(self, start: int, end: int, ends: Mapping[str, Sequence[int]]) -> SequenceSample:
+        data = None
+        if self.data is not None:
+            data = {
+                key: None if it is None else it[ends[key][start] : ends[key][end]] for key, it in self.data.items()
+            }
+        with self.disable_validation():
+            return SequenceSample(
+                keys=self.keys,
+                trailing_shapes=dict(self.trailing_shapes),
+                dtypes=dict(self.dtypes),
+                ids=self.ids[start:end],
+                seqlens={key: lengths[start:end] for key, lengths in self.seqlens.items()},
+                data=data,
+                metadata={name: values[start:end] for name, values in self.metadata.items()},
+            )
+
+    def split_with_lengths(
+        self, mb_spec: MicroBatchSpec, lens: Sequence[int]
+    ) -> tuple[list[SequenceSample], list[int], Any]:
+        """Micro-batches by `lens`, which are balanced; the order in which they have the samples, and its inverse. Raises
+        RuntimeError where one length is above mb_spec.max_tokens_per_mb, or there are fewer samples than mb_spec.n_mbs.
+        """
+        groups = sorted(_groups(list(lens), mb_spec))
+        forward = list(chain.from_iterable(groups))
+        backward = np.argsort(np.array(forward, np.int64))
+        spec = SequenceSplitSpec(sizes=[len(group) for group in groups])
+        return SequenceSample.reorder(self, forward).split_with_spec(spec), forward, backward
+
+    def split(self, mb_spec: MicroBatchSpec) -> tuple[list[SequenceSample], list[int], Any]:
+        """split_with_lengths() by the key of most tokens."""
+        key = max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
+        return self.split_with_lengths(mb_spec, [sum(lengths) for lengths in self.seqlens[key]])
+
+    def synced_data_parallel_split(self, mb_spec: MicroBatchSpec, group: Any = None) -> list[SequenceSample]:
+        """split() into as many micro-batches on every rank of `group`, by default of the whole job. Collective over it.
+        Raises RuntimeError, alike on all ranks, where one has too few samples."""
+        parts, *_ = self.split(mb_spec)
+        while True:
+            mine = json.dumps([len(parts), self.bs]).encode()
+            told = [json.loads(each) for each in _levada.agree(join(group), mine, 300.0, "splitting micro-batches")]
+            most = max(count for count, _ in told)
+            if all(count == most for count, _ in told):
+                return parts
+            fewest = min(samples for _, samples in told)
+            if fewest < most:
+                raise RuntimeError(f"a rank has {fewest} samples, too few for the {most} micro-batches of another")
+            parts, *_ = self.split(MicroBatchSpec.new(mb_spec, n_mbs=most))
+
+    @staticmethod
+    def reorder(sample: SequenceSample, indices: Sequence[int] | Any) -> SequenceSample:
+        """The samples at these positions, each of them once."""
+        if sorted(indices) != list(range(sample.bs)):
+            raise InvalidArgument(f"an order of {sample.bs} samples has each position once")
+        alone = sample.unpack()
+        return SequenceSample.gather([alone[i] for i in indices], sample.keys) if alone else sample
+
+    @staticmethod
+    def reorder_output(
+        x: Any, expected_seqlens: Sequence[Sequence[int]], forward_indices: Sequence[int], backward_indices: Any
+    ) -> Any:
+        """What a model made of samples in the order of split(), in the order before it."""
+        sizes = [sum(expected_seqlens[i]) for i in forward_indices]
+        if len(forward_indices) != len(expected_seqlens) or x.shape[0] != sum(sizes):
+            raise InvalidArgument(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
+        parts = x.split(sizes)
+        return torch.cat([parts[i] for i in backward_indices])
+
+    @staticmethod
+    def shuffled(sample: SequenceSample, seed: int = 0) -> SequenceSample:
+        """In a random order that `seed` determines."""
+        return SequenceSample.reorder(sample, np.random.default_rng(seed).permutation(sample.bs).tolist())
+
+    def unpack(self) -> list[SequenceSample]:
+        """One by one; tensors are views."""
+        return self.split_with_spec(SequenceSplitSpec(sizes=[1] * self.bs))
+
+    def meta(self) -> SequenceSample:
+        """The structure without the data."""
+        with self.disable_validation():
+            return dataclasses.replace(
+                self,
+                trailing_shapes=dict(self.trailing_shapes),
+                dtypes=dict(self.dtypes),
+                seqlens=dict(self.seqlens),
+                metadata=dict(self.metadata),
+                data=None,
+            )
+
+    def select(self, keys: Iterable[str]) -> SequenceSample:
+        """Some keys alone."""
+        keys = set(keys)
+        with self.disable_validation():
+            return SequenceSample(
+                keys=keys,
+                trailing_shapes={key: self.trailing_shapes[key] for key in keys},
+                dtypes={key: self.dtypes[key] for key in keys},
+                ids=self.ids,
+                seqlens={key: self.seqlens[key] for key in keys},
+                data=None if self.data is None else {key: self.data[key] for key in keys},
+                metadata=self.metadata,
+            )
+
+    def update_(self, other: SequenceSample) -> None:
+        """Takes over the keys and metadata of another batch of the same ids."""
+        if self.ids != other.ids:
+            raise InvalidArgument(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
+        self.keys = self.keys | other.keys
+        self.trailing_shapes.update(other.trailing_shapes)
+        self.dtypes.update(other.dtypes)
+        self.seqlens.update(other.seqlens)
+        self.metadata.update(other.metadata)
+        if self.data is not None:
+            self.data.update(other.data or dict.fromkeys(other.keys))
+
+    def remap_keys_(self, remap: Mapping[str, str]) -> None:
+        """Keys under other names; those not named stay."""
+        names = {key: remap.get(key, key) for key in self.keys}
+        if len(set(names.values())) != len(names):
+            raise InvalidArgument(f"two of the keys {sorted(self.keys)} would have one name: {dict(remap)}")
+        for field in (self.seqlens, self.trailing_shapes, self.dtypes, self.data):
+            if field is not None:
+                renamed = {names[key]: value for key, value in field.items()}
+                field.clear()
+                field.update(renamed)
+        self.keys = set(names.values())
+
+    def to_device(self, device: Any) -> SequenceSample:
+        """Moves the data in place."""
+        if self.data is not None:
+            self.data = {key: None if it is None else it.to(device) for key, it in self.data.items()}
+        return self
+
+    def cuda(self) -> SequenceSample:
+        return self.to_device("cuda")
+
+    def cpu(self) -> SequenceSample:
+        return self.to_device("cpu")
+
+    def as_json_compatible(self) -> dict[str, Any]:
+        """What json can write, with all numbers."""
+        return {
+            "ids": self.ids,
+            "keys": sorted(self.keys),
+            "trailing_shapes": self.trailing_shapes,
+            "dtypes": {key: None if it is None else str(it) for key, it in self.dtypes.items()},
+            "seqlens": self.seqlens,
+            "data": None
+            if self.data is None
+            else {key: None if it is None else it.tolist() for key, it in self.data.items()},
+            "metadata": self.metadata,
+        }
+
+    @classmethod
+    def from_json_compatible(cls, data: Mapping[str, Any]) -> SequenceSample:
+        """What as_json_compatible() gave."""
+        dtypes = {
+            key: None if name is None else getattr(torch, name.removeprefix("torch."))
+            for key, name in data["dtypes"].items()
+        }
+        shapes = {key: None if it is None else tuple(it) for key, it in data["trailing_shapes"].items()}
+        tensors = None
+        if data["data"] is not None:
+            tensors = {
+                key: None if it is None else torch.tensor(it, dtype=dtypes[key]).reshape(-1, *(shapes[key] or ()))
+                if it
+                else torch.empty((0, *(shapes[key] or ())), dtype=dtypes[key])
+                for key, it in data["data"].items()
+            }
+        return cls(set(data["keys"]), shapes, dtypes, data["ids"], data["seqlens"], tensors, data["metadata"])
+
+
+def _tokens(seqlens: Iterable[Iterable[int]]) -> int:
+    return sum(map(sum, seqlens))
+
+
+def _joined(samples: Sequence[SequenceSample], key: str) -> Any:
+    tensors = [None if each.data is None else each.data[key] for each in samples]
+    if all(tensor is None for tensor in tensors):
+        return None
+    for each, tensor in zip(samples, tensors, strict=True):
+        if tensor is None:
+            raise InvalidArgument(f"samples {each.ids} have no data for key {key}, which others have")
+    joined: Any = torch.cat([tensor for tensor in tensors if tensor is not None])
+    return joined
+
+
+def _groups(lens: list[int], mb_spec: MicroBatchSpec) -> list[list[int]]:
+    most = mb_spec.max_tokens_per_mb
+    if lens and max(lens) > most:
+        raise RuntimeError(f"a sample has {max(lens)} tokens, more than the {most} of a micro-batch")
+    if len(lens) < mb_spec.n_mbs:
+        raise RuntimeError(f"{len(lens)} samples cannot be cut into {mb_spec.n_mbs} micro-batches")
+    count = max(mb_spec.n_mbs, -(-sum(lens) // most), 1)
+    while True:
+        for equal in (False, True):
+            groups = balance(lens, count, equal=equal)
+            if all(groups) and all(sum(lens[i] for i in group) <= most for group in groups):
+                return groups
+        count += 1

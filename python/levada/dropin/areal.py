@@ -1,0 +1,283 @@
+"""AReaL's data manager: samples move from the workers of one model to those of another.
+
+    from levada.dropin.areal import DataManager, GlobalStorageTracker, RedistribPlanner, SequenceSample
+    # was: from realhf.system.data_manager import DataManager
+    #      from realhf.system.redistributor import GlobalStorageTracker, RedistribPlanner
+    #      from realhf.api.core.data_api import SequenceSample
+
+In AReaL                                          Here
+------------------------------------------------  ------------------------------------------------------------------
+a process group for each pair of data-parallel    nothing to set up: any steps between any ranks
+groups and for each gather, made beforehand
+gather and scatter turn all into float32, and     every dtype and trailing shape arrives bit for bit
+integers above 2^24 into others
+they pad to the longest and need one dimension    nothing is padded
+a collective for each step, one after the other;  a plan is carried out as one exchange, each byte sent once to all
+one for each key of a broadcast                   that get it; a gather's root does not wait for it to pass it on
+steps and owners in the order of hash tables      the same plan whatever the order of what is asked for
+a source is chosen by how many it sends to        the busiest rank sends as little as can be
+parts of a batch share dictionaries: update_() of they are independent
+one changes the others
+what a rank lacks ends that rank; others wait     one error on all of them, naming id, key and ranks, and nothing has
+                                                  moved
+a tracker with a lock and asyncio                 a value; add_data() may be awaited still
+
+Steps say who sends: what they deliver replaces what is there, as it did. Metadata do not travel, as they did not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from levada._devices import mover
+from levada._errors import InvalidArgument
+from levada._job import join, join_part
+from levada._levada import Membership
+from levada.dropin._areal_plans import (
+    GlobalStorageTracker,
+    ProcessTopology,
+    RedistribPlanner,
+    RedistribStep,
+    dp_heads,
+)
+from levada.dropin._areal_samples import MicroBatchSpec, SequenceSample, SequenceSplitSpec
+from levada.exchange import ExchangePlan, Ownership, SampleBatch, Store, plan, redistribute
+
+__all__ = [
+    "DataManager",
+    "GlobalStorageTracker",
+    "MicroBatchSpec",
+    "ProcessTopology",
+    "RedistribPlanner",
+    "RedistribStep",
+    "SequenceSample",
+    "SequenceSplitSpec",
+    "dp_heads",
+]
+
+Moves = dict[tuple[int, str], list[tuple[str, int]]]
+"""By receiver and id: keys, each with the rank from which it comes."""
+
+
+class DataManager:
+    """The samples that this worker has, one SequenceSample an id, in `storage`.
+
+    model_topos, msid2mwid, data_transfer_pairs: as AReaL gives them; steps name their ranks, so that nothing has to be
+    made of these. device: where samples that arrive are put; by default they stay in this machine's memory. group: whose
+    ranks steps name, as levada.join() takes it; by default the whole job's. timeout: seconds of one redistribution.
+    """
+
+    def __init__(
+        self,
+        model_topos: Mapping[Any, ProcessTopology],
+        msid2mwid: Mapping[Any, int] | None = None,
+        data_transfer_pairs: Sequence[tuple[Any, Any]] | None = None,
+        *,
+        device: Any = None,
+        group: Any = None,
+        timeout: float = 300.0,
+    ) -> None:
+        self.model_topos = model_topos
+        self.msid2mwid = msid2mwid
+        self.data_transfer_pairs = data_transfer_pairs
+        self.storage: dict[Hashable, SequenceSample] = {}
+        self.timeout = timeout
+        self._group = group
+        self._move = mover(device)
+        self._wire = Store(tensors="torch")  # what is being sent, without a copy, and what arrives
+
+    def setup_process_groups(self) -> None:
+        """Does nothing: there are none to set up."""
+
+    def storage_size(self) -> int:
+        """How many samples there are."""
+        return len(self.storage)
+
+    def store(self, x: SequenceSample) -> None:
+        """One new sample, which is held as it is. Raises InvalidArgument for more than one, and for an id that is here."""
+        if len(x.ids) != 1:
+            raise InvalidArgument(f"a batch of {len(x.ids)} samples cannot be stored; unpack() it")
+        if x.ids[0] in self.storage:
+            raise InvalidArgument(f"sample {x.ids[0]} is stored already; update() it, or remove() it")
+        self.storage[x.ids[0]] = x
+
+    def update(self, x: SequenceSample) -> None:
+        """Adds the keys of one sample to what is here of it. Raises KeyError for an id that is not here."""
+        self.storage[x.ids[0]].update_(x)
+
+    def get(self, data_id: Hashable) -> SequenceSample:
+        """The sample. Raises KeyError for an id that is not here."""
+        return self.storage[data_id]
+
+    def has_data(self, data_id: Hashable) -> bool:
+        """Whether the sample is here."""
+        return data_id in self.storage
+
+    def remove(self, ids: Iterable[Hashable]) -> None:
+        """Ids that are not here are ignored."""
+        for id in ids:
+            self.storage.pop(id, None)
+
+    def clear_data(self) -> None:
+        """Removes all, and gives memory kept for later samples back to the system."""
+        self.storage.clear()
+        self._wire.clear()
+
+    def redistribute(self, data_info: SequenceSample, plan: Iterable[RedistribStep]) -> None:
+        """Carries out steps, in their order, derived or made by hand. To be called by all ranks that they name; others may
+        call it too, and get nothing. data_info: the meta of all samples that move, the same on all ranks.
+
+        Raises InvalidArgument alike on all ranks that steps name, with nothing moved, naming id, key and ranks: for what
+        data_info has not, a rank that has not what it is to send, or has it of other lengths or dtype. Raises PeerLost,
+        EngineError or Timeout where a rank is lost; the storage is then as it was.
+        """
+        moves = _moves(plan)
+        ranks = tuple(sorted({rank for (to, _), keys in moves.items() for rank in (to, *(at for _, at in keys))}))
+        job = join(self._group)
+        if job.rank not in ranks:
+            return
+        lengths = _Lengths(data_info)
+        arrived = [it for part in _parts(moves, lengths) for it in self._exchange(part, lengths, job, ranks)]
+        for sample in arrived + lengths.without_data(moves, job.rank):
+            id = sample.ids[0]
+            if id in self.storage:
+                self.storage[id].update_(sample)
+            else:
+                self.storage[id] = sample
+
+    def _exchange(
+        self, moves: Moves, lengths: _Lengths, job: Membership, ranks: tuple[int, ...]
+    ) -> list[SequenceSample]:
+        """Carries out moves in which each key of a sample has one source, and all receivers get the same keys."""
+        part = join_part(job, ranks)
+        mine = [id for to, id in moves if to == job.rank]
+        keys = [key for key, _ in next(iter(moves.values()))]
+        try:
+            self._lend(moves, job.rank)
+            redistribute(self._wire, _planned(moves, lengths, ranks), group=part, timeout=self.timeout)
+            arrived = self._wire.get(mine, keys if mine else ())
+        finally:
+            self._wire.remove(self._wire.ids)
+        return [self._sample(id, {key: arrived.item(key, i) for key in keys}, lengths) for i, id in enumerate(mine)]
+
+    def _lend(self, moves: Moves, rank: int) -> None:
+        """Puts what this rank is to send on the wire, as far as it has it: the others hear of what is missing."""
+        sent: dict[str, set[str]] = {}
+        for (_, id), keys in moves.items():
+            sent.setdefault(id, set()).update(key for key, source in keys if source == rank)
+        for id, names in sent.items():
+            sample = self.storage.get(id)
+            data = {} if sample is None else sample.data or {}
+            fields = {key: data[key].cpu() for key in names if data.get(key) is not None}
+            if sample is not None and fields:
+                seqlens = {key: sample.seqlens[key] for key in fields}
+                with contextlib.suppress(InvalidArgument):  # what fits no lengths
+                    self._wire.store(SampleBatch([id], fields, seqlens), copy=False)
+
+    def _sample(self, id: str, fields: dict[str, Any], lengths: _Lengths) -> SequenceSample:
+        if self._move is not None:
+            fields = self._move(fields)
+        with SequenceSample.disable_validation():
+            return SequenceSample(
+                keys=set(fields),
+                trailing_shapes={key: None if it is None else tuple(it.shape[1:]) for key, it in fields.items()},
+                dtypes={key: None if it is None else it.dtype for key, it in fields.items()},
+                ids=[id],
+                seqlens={key: [list(lengths.of(id, key))] for key in fields},
+                data=fields,
+            )
+
+
+class _Lengths:
+    """A meta, by id."""
+
+    def __init__(self, meta: SequenceSample) -> None:
+        self._meta = meta
+        self._positions = {id: position for position, id in enumerate(meta.ids)}
+
+    def of(self, id: str, key: str) -> list[int]:
+        """Raises InvalidArgument for what is not there."""
+        if id not in self._positions:
+            raise InvalidArgument(f"a step moves sample {id}, of which data_info has nothing")
+        if key not in self._meta.keys:
+            raise InvalidArgument(f"a step moves key {key} of sample {id}, of which data_info has nothing")
+        return self._meta.seqlens[key][self._positions[id]]
+
+    def dtype(self, key: str) -> Any:
+        """None for a key without data."""
+        return self._meta.dtypes.get(key)
+
+    def trailing(self, key: str) -> tuple[int, ...]:
+        return tuple(self._meta.trailing_shapes[key] or ())
+
+    def without_data(self, moves: Moves, rank: int) -> list[SequenceSample]:
+        """What `rank` gets of keys that have no data."""
+        samples = []
+        for (to, id), sources in moves.items():
+            keys = [key for key, _ in sources if self.dtype(key) is None]
+            if to == rank and keys:
+                nothing = dict.fromkeys(keys)
+                seqlens = {key: [list(self.of(id, key))] for key in keys}
+                samples.append(SequenceSample(set(keys), dict(nothing), dict(nothing), [id], seqlens, dict(nothing)))
+        return samples
+
+
+def _moves(steps: Iterable[RedistribStep]) -> Moves:
+    """Where each rank's keys come from in the end, when step follows step: what arrives and is passed on comes from the
+    rank that had it first."""
+    origins: dict[tuple[int, str, str], int] = {}
+    for step in steps:
+        arriving = {
+            (to, str(id), key): origins.get((source, str(id), key), source)
+            for source, to, ids in step.hops()
+            for id in ids
+            for key in step.keys
+        }
+        origins.update(arriving)
+    moves: Moves = {}
+    for (to, id, key), source in sorted(origins.items()):
+        if source != to:
+            moves.setdefault((to, id), []).append((key, source))
+    return moves
+
+
+def _parts(moves: Moves, lengths: _Lengths) -> list[Moves]:
+    """Divided into what one exchange can carry: each key of a sample from one source, all receivers with the same keys.
+    Of derived plans that is all; by hand one rank may be sent another's version of what a third is sent of its own."""
+    sources: dict[tuple[str, str], list[int]] = {}
+    for (_, id), keys in moves.items():
+        for key, source in keys:
+            lengths.of(id, key)
+            known = sources.setdefault((id, key), [])
+            if source not in known:
+                known.append(source)
+    parts: dict[tuple[int, tuple[str, ...]], Moves] = {}
+    for (to, id), keys in moves.items():
+        by_turn: dict[int, list[tuple[str, int]]] = {}
+        for key, source in keys:
+            if lengths.dtype(key) is not None:
+                by_turn.setdefault(sources[id, key].index(source), []).append((key, source))
+        for turn, some in by_turn.items():
+            parts.setdefault((turn, tuple(key for key, _ in some)), {})[to, id] = some
+    return list(parts.values())
+
+
+def _planned(moves: Moves, lengths: _Lengths, ranks: tuple[int, ...]) -> ExchangePlan:
+    """The same on every rank; ranks are places in `ranks`."""
+    sent: dict[int, dict[str, set[str]]] = {}
+    wants: dict[int, list[str]] = {}
+    for (to, id), keys in moves.items():
+        wants.setdefault(ranks.index(to), []).append(id)
+        for key, source in keys:
+            sent.setdefault(source, {}).setdefault(id, set()).add(key)
+    names = [key for key, _ in next(iter(moves.values()))]
+    held = Ownership()
+    for source, ids in sent.items():
+        samples = SampleBatch(list(ids))
+        for key in names:
+            seqlens = [lengths.of(id, key) if key in has else None for id, has in ids.items()]
+            samples.set_meta(key, lengths.dtype(key), seqlens, lengths.trailing(key))
+        held.add(ranks.index(source), samples)
+    return plan(held, wants, names)

@@ -1,0 +1,314 @@
+"""The drop-in for AReaL's data manager, against a reference that has all samples and selects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import pickle
+from types import SimpleNamespace
+
+import levada
+import pytest
+import ranks
+import torch
+from levada.dropin.areal import (
+    GlobalStorageTracker,
+    MicroBatchSpec,
+    ProcessTopology,
+    RedistribPlanner,
+    RedistribStep,
+    SequenceSample,
+    SequenceSplitSpec,
+    dp_heads,
+)
+
+
+def some(ids: str = "abc") -> SequenceSample:
+    tokens = [ord(id) % 5 + 1 for id in ids]
+    data = {
+        "input_ids": torch.arange(sum(tokens)) + 2**40,
+        "rewards": torch.tensor([float(t) for t in tokens], dtype=torch.bfloat16),
+        "logprobs": torch.rand(sum(tokens) - len(tokens)),
+    }
+    return SequenceSample.from_default(tokens, list(ids), data, {"task": [id.upper() for id in ids]})
+
+
+def same(one: SequenceSample, other: SequenceSample) -> bool:
+    alike = all(getattr(one, name) == getattr(other, name) for name in ("keys", "ids", "seqlens", "dtypes", "metadata"))
+    return alike and all(torch.equal(one.data[key], other.data[key]) for key in one.keys)
+
+
+def test_a_sample_is_cut_and_joined() -> None:
+    batch = some("abcde")
+    assert batch.bs == 5 and batch.seqlens["logprobs"] == [[t - 1] for (t,) in batch.seqlens["input_ids"]]
+    assert same(SequenceSample.gather(batch.unpack()), batch)
+    parts = batch.split_with_spec(SequenceSplitSpec(sizes=[2, 3]))
+    assert parts[1].ids == ["c", "d", "e"] and parts[1].metadata == {"task": ["C", "D", "E"]}
+    assert parts[0].data["input_ids"].data_ptr() == batch.data["input_ids"].data_ptr()
+    parts[0].update_(SequenceSample.from_default([1, 1], ["a", "b"], {"values": torch.zeros(2)}))
+    assert parts[1].keys == batch.keys and "values" not in parts[1].dtypes and "values" in parts[0].data
+    assert same(SequenceSample.reorder(SequenceSample.reorder(batch, [4, 2, 0, 1, 3]), [2, 3, 1, 4, 0]), batch)
+    assert sorted(SequenceSample.shuffled(batch, seed=3).ids) == batch.ids
+    assert batch.select(["rewards"]).keys == {"rewards"}
+    batch.remap_keys_({"rewards": "scores"})
+    assert batch.keys == {"input_ids", "logprobs", "scores"} == batch.data.keys()
+    meta = batch.meta()
+    assert meta.data is None and meta.seqlens == batch.seqlens and meta.to_device("meta").data is None
+    assert batch.to_device("meta").data["scores"].device.type == "meta"
+
+
+def test_micro_batches_keep_to_their_bounds_and_can_be_undone() -> None:
+    batch = some("abcdefghijk")
+    tokens = [sum(each) for each in batch.seqlens["input_ids"]]
+    parts, forward, backward = batch.split(MicroBatchSpec(n_mbs=2, max_tokens_per_mb=9))
+    assert sum(part.bs for part in parts) == 11 and len(parts) >= 2
+    assert all(part.data["input_ids"].numel() <= 9 for part in parts)
+    assert [id for part in parts for id in part.ids] == [batch.ids[i] for i in forward]
+    out = torch.cat([part.data["input_ids"] for part in parts])
+    lengths = batch.seqlens["input_ids"]
+    assert torch.equal(SequenceSample.reorder_output(out, lengths, forward, backward), batch.data["input_ids"])
+    balanced, *_ = batch.split(MicroBatchSpec(n_mbs=3))
+    assert len(balanced) == 3 and max(p.data["input_ids"].numel() for p in balanced) <= -(-sum(tokens) // 3) + 1
+    assert len(batch.synced_data_parallel_split(MicroBatchSpec.new(MicroBatchSpec(), n_mbs=4))) == 4
+    with pytest.raises(RuntimeError, match="more than the 3"):
+        batch.split(MicroBatchSpec(max_tokens_per_mb=3))
+    with pytest.raises(RuntimeError, match="12 micro-batches"):
+        batch.split(MicroBatchSpec(n_mbs=12))
+
+
+def test_a_sample_goes_through_json_and_pickle() -> None:
+    batch = some()
+    assert same(SequenceSample.from_json_compatible(json.loads(json.dumps(batch.as_json_compatible()))), batch)
+    assert same(pickle.loads(pickle.dumps(batch)), batch)
+    meta = SequenceSample.from_json_compatible(json.loads(json.dumps(batch.meta().as_json_compatible())))
+    assert meta.data is None and meta.dtypes == batch.dtypes
+
+
+def test_what_does_not_fit_a_sample_is_refused() -> None:
+    fields = dict(
+        keys={"x"}, trailing_shapes={"x": ()}, dtypes={"x": torch.int64}, ids=[1, 2], seqlens={"x": [[1], [2]]}
+    )
+    assert SequenceSample(**fields, data={"x": torch.zeros(3, dtype=torch.int64)}).ids == ["1", "2"]
+    for changes, kind, why in (
+        ({"ids": [1, "1"]}, ValueError, "not all different"),
+        ({"seqlens": {"x": [[1]]}}, ValueError, "lengths for 1 samples"),
+        ({"seqlens": {"x": [1, 2]}}, ValueError, "lists"),
+        ({"dtypes": {}}, KeyError, "dtypes"),
+        ({"data": {"x": torch.zeros(4, dtype=torch.int64)}}, ValueError, "shape"),
+        ({"data": {"x": torch.zeros(3)}}, ValueError, "float32"),
+    ):
+        with pytest.raises(kind, match=why):
+            SequenceSample(**{**fields, **changes})
+    with SequenceSample.disable_validation():
+        SequenceSample(**{**fields, "seqlens": {"x": [[1]]}})
+    with pytest.raises(NotImplementedError, match="other"):
+        SequenceSample.from_default([1], ["a"], {"other": torch.zeros(1)})
+    with pytest.raises(ValueError, match="two of the keys"):
+        some().remap_keys_({"rewards": "logprobs"})
+    for spec in ({}, {"partitions": [(0, 1), (2, 3)]}, {"sizes": [1, 0]}, {"sizes": [1], "partitions": [(0, 2)]}):
+        with pytest.raises(ValueError):
+            SequenceSplitSpec(**spec)
+
+
+def test_a_topology_names_the_places_of_ranks() -> None:
+    topo = ProcessTopology(axes=["pipe", "data", "tensor"], dims=[2, 2, 2])
+    assert topo.world_size() == 8 and topo.get_dim("data") == 2 and topo.get_rank(pipe=1, data=0, tensor=1) == 5
+    assert topo.get_coord(6) == (1, 1, 0) and topo.get_coord(6).data == 1
+    assert topo.filter_match(pipe=0, data=1) == [2, 3] and topo.get_axis_list("pipe", 1) == [4, 5, 6, 7]
+    assert topo.get_axis_comm_lists("pipe") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert topo.get_rank_repr(3) == "tensor_01" and dp_heads(topo) == [4, 6]
+    with pytest.raises(ValueError, match="no axes"):
+        topo.filter_match(model=0)
+
+
+def tracked() -> RedistribPlanner:
+    tracker = GlobalStorageTracker(6)
+    for rank in range(2):
+        for key in ("x", "y"):
+            tracker.add_data_synced(rank, [f"{rank}{i}" for i in range(3)], key, is_owner=True)
+    asyncio.run(tracker.add_data(4, ["00"], "x", is_owner=False))
+    return RedistribPlanner(SimpleNamespace(n_gpus_per_node=4), tracker)
+
+
+def test_who_is_no_rank_plans_and_sends_the_steps() -> None:
+    planner = tracked()
+    dests = {4: ["00", "10"], 5: ["10", "00"], 2: [], 0: ["01"]}
+    steps = planner.derive_plan(dests, ["y", "x"], pattern="bcast")
+    assert pickle.loads(pickle.dumps(steps)) == steps
+    assert [(s.comm_type, s.root, s.dsts, s.ids, s.keys) for s in steps] == [
+        ("bcast", 0, [4, 5], ["00"], ["y"]),
+        ("bcast", 1, [4, 5], ["10"], ["x", "y"]),
+        ("bcast", 4, [5], ["00"], ["x"]),  # on the same node
+    ]
+    reordered = dict(reversed([(rank, ids[::-1]) for rank, ids in dests.items()]))
+    for pattern in ("bcast", "gather-scatter"):
+        assert planner.derive_plan(reordered, ["x", "y"], pattern) == planner.derive_plan(dests, ["y", "x"], pattern)
+    through = planner.derive_plan(dests, ["x", "y"])
+    assert [(s.comm_type, s.root, s.srcs or s.dsts, s.ids, s.keys) for s in through] == [
+        ("gather", 0, [1], [["10"]], ["x", "y"]),
+        ("scatter", 0, [4, 5], [["10"], ["00", "10"]], ["x"]),
+        ("scatter", 0, [4, 5], [["00", "10"], ["00", "10"]], ["y"]),
+    ]
+    assert repr(through[0]) == "Gather ['x', 'y'] from [1] to 0."
+    for pattern in ("bcast", "gather-scatter"):
+        assert planner.derive_plan({0: ["00"], 1: ["12"]}, ["x", "y"], pattern) == []
+        with pytest.raises(levada.InvalidArgument, match="99"):
+            planner.derive_plan({0: ["99"]}, ["x"], pattern)
+        with pytest.raises(levada.InvalidArgument, match="z"):
+            planner.derive_plan({0: ["10"]}, ["z"], pattern)
+    with pytest.raises(levada.InvalidArgument, match="pattern"):
+        planner.derive_plan(dests, ["x"], "ring")
+    asyncio.run(planner.storage_tracker.clear_data(["00", "10"]))
+    assert "00" not in planner.storage_tracker.storages[4] and ("10", "x") not in planner.storage_tracker.data_owner
+
+
+def test_a_step_that_says_nothing_is_refused() -> None:
+    for step in (
+        RedistribStep("reduce", 0, [0], [1], ["a"], ["x"]),
+        RedistribStep("bcast", None, None, [1], ["a"], ["x"]),
+        RedistribStep("gather", 0, [1, 2], None, [["a"]], ["x"]),
+    ):
+        with pytest.raises(levada.InvalidArgument):
+            list(step.hops())
+
+
+PROLOGUE = """
+import torch
+from types import SimpleNamespace
+from levada.dropin.areal import *
+kinds = {"ids": torch.int64, "half": torch.bfloat16, "tiny": torch.float8_e4m3fn, "flag": torch.bool,
+         "wide": torch.float64, "none": torch.uint8}
+def made(id):
+    number = int(id)
+    torch.manual_seed(number)
+    lengths = {"ids": [number % 5, 3], "half": [number % 3 + 1], "tiny": [2], "flag": [number % 2], "wide": [1, 2],
+               "none": [0]}
+    data = {"ids": torch.randint(2**53, 2**62, (sum(lengths["ids"]),)), "half": torch.rand(sum(lengths["half"]), 3)}
+    data |= {key: torch.rand(sum(lengths[key])) < 0.5 if key == "flag" else torch.rand(sum(lengths[key])) for key in
+             ("tiny", "flag", "wide", "none")}
+    data = {key: it.to(kinds[key]) for key, it in data.items()}
+    return SequenceSample(keys=set(data), trailing_shapes={key: it.shape[1:] for key, it in data.items()},
+                          dtypes=kinds, ids=[id], seqlens={key: [lengths[key]] for key in data}, data=data)
+def bits(sample):
+    return {key: (it.dtype, tuple(it.shape), it.contiguous().view(torch.uint8).tolist() if it.numel() else [])
+            for key, it in sample.data.items()}
+ids = [str(i) for i in range(12)]
+info = SequenceSample.gather([made(id) for id in ids]).meta()
+topos = {"actor": ProcessTopology(["pipe", "data", "tensor"], [1, 4, 1]),
+         "trainer": ProcessTopology(["pipe", "data", "tensor"], [2, 1, 2])}
+def manager(**options):
+    made_here = DataManager(topos, {}, [("actor", "trainer")], **options)
+    made_here.setup_process_groups()
+    for id in ids[rank::4]: made_here.store(made(id))
+    return made_here
+def right(data, wanted):
+    return all(bits(data.get(id)) == bits(made(id)) and data.get(id).seqlens == made(id).seqlens for id in wanted)
+def only(data, wanted):
+    return sorted(data.storage) == sorted(set(wanted) | set(ids[rank::4]))
+def refused(call):
+    try: call()
+    except Exception as error: return [type(error).__name__, str(error)]
+"""
+
+
+def test_redistribution_delivers_bit_for_bit_by_all_kinds_of_steps(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        PROLOGUE
+        + """
+tracker = GlobalStorageTracker(4)
+for at in range(4):
+    for key in kinds: tracker.add_data_synced(at, ids[at::4], key, is_owner=at in dp_heads(topos["actor"]))
+planner = RedistribPlanner(SimpleNamespace(n_gpus_per_node=2), tracker)
+dests = {0: ids[:7], 1: ids[:7], 2: ids[3:], 3: []}
+for pattern in ("bcast", "gather-scatter"):
+    data = manager()
+    plan = planner.derive_plan(dests, list(kinds), pattern)
+    data.redistribute(info, plan)
+    gathered = ids[:10] + ids[11:] if pattern != "bcast" and rank == 0 else []  # 10 is where it is wanted
+    tell(right=right(data, dests[rank]), only=only(data, dests[rank] + gathered), plan=repr(plan), size=data.storage_size())
+
+hand = manager()
+steps = [RedistribStep("gather", 2, [3, 1], None, [["3", "7"], ["1"]], ["ids", "half"]),
+         RedistribStep("scatter", 2, None, [3, 0], [["1", "2"], ["7"]], ["ids"]),
+         RedistribStep("bcast", 2, [2], [1, 0, 3], ["3"], ["half"])]
+if rank == 1: hand.storage["1"].data["ids"].add_(5)
+hand.redistribute(info, steps)
+has = {id: sorted(sample.keys) for id, sample in hand.storage.items()}
+tell(has=has, passed_on=hand.storage["1"].data["ids"].tolist() if rank in (2, 3) else None)
+expected = made("1").data["ids"].add(5).tolist()
+tell(expected=expected)
+
+swap = manager()                 # ranks 0 and 1 hold versions of one sample, and send each other theirs; 2 gets 0's
+if rank < 2: swap.storage["x"] = SequenceSample.from_default([3], ["x"], {"input_ids": torch.full((3,), rank)})
+swapped = SequenceSample.from_default([3], ["x"], {"input_ids": torch.zeros(3, dtype=torch.int64)}).meta()
+if rank < 3:                     # whom the steps do not name need not come
+    swap.redistribute(swapped, [RedistribStep("bcast", 0, [0], [2], ["x"], ["input_ids"]),
+                                RedistribStep("bcast", 1, [1], [0], ["x"], ["input_ids"])])
+tell(swap=swap.storage["x"].data["input_ids"].tolist() if rank < 3 else None)
+
+away = manager(device="meta")
+away.redistribute(info, [RedistribStep("bcast", 0, [0], [1, 2, 3], ["0"], list(kinds))])
+tell(device=[it.device.type for it in away.get("0").data.values()][0], dtypes=away.get("0").dtypes == kinds)
+
+empty = manager()
+nothing = SequenceSample({"later"}, {"later": None}, {"later": None}, ["0"], {"later": [[4]]})
+empty.redistribute(nothing, [RedistribStep("bcast", 0, [0], [3], ["0"], ["later"])])
+tell(later=empty.get("0").data["later"] if rank == 3 else "no", lengths=empty.get("0").seqlens["later"] if rank == 3 else [[4]])
+""",
+    )
+    assert len({(mine[0]["plan"], mine[1]["plan"]) for mine in told}) == 1
+    for rank, mine in enumerate(told):
+        assert all(mine[i]["right"] and mine[i]["only"] for i in (0, 1)), (rank, mine[:2])
+        if mine[3]["expected"] and rank in (2, 3):
+            assert mine[2]["passed_on"] == mine[3]["expected"]
+        assert mine[4]["swap"] == [[1] * 3, [1] * 3, [0] * 3, None][rank]
+        assert mine[5] == {"device": "cpu" if rank == 0 else "meta", "dtypes": True}
+        assert mine[6]["lengths"] == [[4]] and mine[6]["later"] == (None if rank == 3 else "no")
+    everything = sorted(["ids", "half", "tiny", "flag", "wide", "none"])
+    assert told[2][2]["has"] == {"2": everything, "6": everything, "10": everything} | {
+        id: ["half", "ids"] for id in ("1", "3", "7")
+    }
+    assert told[0][2]["has"] == {"0": everything, "4": everything, "8": everything, "7": ["ids"], "3": ["half"]}
+    assert told[3][2]["has"]["1"] == ["ids"] == told[3][2]["has"]["2"] and told[1][2]["has"]["3"] == ["half"]
+
+
+def test_a_manager_says_what_is_wrong_alike_on_all_ranks(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        PROLOGUE
+        + """
+data = manager()
+def moving(*step): return refused(lambda: data.redistribute(info, [RedistribStep(*step)]))
+tell(unknown=moving("bcast", 0, [0], [1, 2, 3], ["77"], ["ids"]),
+     lacking=moving("bcast", 0, [0], [1, 2, 3], ["5"], ["ids"]),
+     never=moving("gather", 3, [0, 1, 2, 3], None, [["0"], ["1"], ["2"], []], ["never"]))
+if rank == 1: data.storage["1"].seqlens["ids"] = [[4]]
+tell(other=moving("gather", 3, [0, 1, 2], None, [["0"], ["1"], ["2"]], ["ids"]), only=only(data, []))
+if rank == 0:
+    tell(twice=refused(lambda: data.store(made("0"))), many=refused(lambda: data.store(SequenceSample.gather([made("1"), made("2")]))),
+         get=refused(lambda: data.get("1")), update=refused(lambda: data.update(made("1"))), has=[data.has_data("0"), data.has_data("1")])
+    data.update(SequenceSample.from_default([2], ["0"], {"rewards": torch.ones(1)}))
+    tell(updated=data.get("0").data["rewards"].tolist(), size=data.storage_size())
+    data.remove(["0", "unknown"])
+    tell(size=data.storage_size())
+    data.clear_data()
+    tell(size=data.storage_size())
+""",
+    )
+    for mine in told:
+        assert mine[:2] == told[0][:2]
+        assert all(error[0] == "InvalidArgument" for name, error in (mine[0] | mine[1]).items() if name != "only")
+        assert "77" in mine[0]["unknown"][1] and "never" in mine[0]["never"][1]
+        for word in ("5", "ids", "rank 0"):
+            assert word in mine[0]["lacking"][1]
+        for word in ("1", "ids", "rank 1"):
+            assert word in mine[1]["other"][1]
+        assert mine[1]["only"]
+    first = told[0][2:]
+    assert first[0]["twice"][0] == first[0]["many"][0] == "InvalidArgument"
+    assert first[0]["get"][0] == first[0]["update"][0] == "KeyError" and first[0]["has"] == [True, False]
+    assert first[1:] == [{"updated": [1.0], "size": 3}, {"size": 2}, {"size": 0}]
