@@ -6,6 +6,8 @@ import json
 import pathlib
 import pickle
 import random
+import subprocess
+import sys
 
 import levada
 import ml_dtypes
@@ -14,6 +16,9 @@ import pytest
 import ranks
 from levada import exchange
 
+
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "rollout_train.py"
 
 
 def some() -> exchange.SampleBatch:
@@ -300,3 +305,13 @@ except (levada.PeerLost, levada.EngineError) as error:
 def test_bfloat16_needs_no_torch() -> None:
     batch = exchange.SampleBatch(["a"], {"x": np.ones(3, ml_dtypes.bfloat16)}, {"x": [3]})
     assert batch["x"].dtype == ml_dtypes.bfloat16 and batch.dtype("x") == "bfloat16"
+
+
+def test_the_example_of_three_models_on_the_same_ranks_runs() -> None:
+    command = [sys.executable, "-m", "levada", "run", "-n", "4", str(EXAMPLE)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 10 and all(line.endswith("all as computed alone") for line in lines)
+    rewards = [float(line.split()[3].rstrip(",")) for line in lines]
+    assert sum(rewards[-3:]) > sum(rewards[:3])  # it learns

@@ -128,3 +128,27 @@ tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["toke
         assert mine[0] == {"got": [[[0, 1, 2, 3, 4, 5]], [[1, 2, 3, 4, 5, 6]], None]}
         assert (mine[1] == {"built": 0}) is (rank == 0)
         assert mine[-1] == {"shapes": [[2, 64]] * 3, "first": told[0][-1]["first"]}
+
+
+def test_from_areal(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        "areal.md",
+        """
+from types import SimpleNamespace as Space
+from levada.dropin.areal import SequenceSample
+msid2mwid, cluster, ids_by_worker = {}, Space(n_gpus_per_node=8), [["a", "b"], ["c", "d", "e"]]
+def made(ids):
+    lengths = [ord(id) % 7 + 1 for id in ids]
+    tokens = torch.cat([torch.arange(length) + 2**40 * ord(id) for id, length in zip(ids, lengths)])
+    return SequenceSample.from_default(lengths, ids, {"packed_input_ids": tokens, "rewards": torch.tensor(lengths) / 7})
+rollouts, everything = made(ids_by_worker[rank]), made(sum(ids_by_worker, []))
+data_info = everything.meta()
+for block in blocks:
+    exec(block)
+    data = batch.data if isinstance(batch, SequenceSample) else {key: batch[key] for key in batch.keys}
+    tell(keys=sorted(data), same=all(torch.equal(data[key], everything.data[key]) for key in data))
+""",
+    )
+    for mine in told:
+        assert mine == [{"keys": ["packed_input_ids", "rewards"], "same": True}] * 2
