@@ -151,9 +151,8 @@ TEST(Transfer, ASmallTensorThatIsKeptDoesNotHoldALargeMessage) {
 TEST(Transfer, WhatIsToBeWrittenIsItsTakersOwn) {
   with_loop(
       [](Loop& loop) {
-        BlockMemory memory = loop.memory();
-        const FlatTree batch = memory.take_in(flatten(numbers(1)));
-        auto arrival = loop.send(batch, whole(batch), &memory);
+        const FlatTree batch = flatten(numbers(1));
+        auto arrival = loop.send(batch, whole(batch));
         Tensor x = arrival.tree.tensor("x");
         ASSERT_TRUE(x.is_writable());
         x.mutable_as<std::int64_t>()[0] = 99;

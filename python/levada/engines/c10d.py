@@ -37,7 +37,7 @@ class ProcessGroupWire:
         self.rank, self.size = int(group.rank()), int(group.size())
         self._group: Any = _own_group(group, name, timeout) if self.size > 1 else None
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
-        self._sent: queue.SimpleQueue[list[tuple[int, Any]]] = queue.SimpleQueue()
+        self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
         self._farewells: list[Any] = []
         self._byte = self._torch.zeros(1, dtype=self._torch.uint8)
         self._over = threading.Event()
@@ -104,8 +104,9 @@ class ProcessGroupWire:
             self._lose(link, [sender], error)
 
     def _settle(self, link: Link) -> None:
-        while not self._ends(link):
-            for peer, work in self._sent.get():
+        while (batch := self._sent.get()) is not None:
+            while batch:
+                peer, work = batch.pop(0)
                 try:
                     work.wait(_FOREVER)
                 except RuntimeError as error:
@@ -126,7 +127,7 @@ class ProcessGroupWire:
     def _ends(self, link: Link) -> bool:
         if link.all_are_out():
             self._over.set()
-            self._sent.put([])
+            self._sent.put(None)
         return self._over.is_set()
 
     def _lose(self, link: Link, peers: Any, error: RuntimeError) -> None:
