@@ -57,8 +57,10 @@ __all__ = [
     "dp_heads",
 ]
 
-Moves = dict[tuple[int, str], list[tuple[str, int]]]
-"""By receiver and id: keys, each with the rank from which it comes."""
+Sources = tuple[tuple[str, int], ...]
+"""Keys, each with the rank from which it comes."""
+Moves = dict[tuple[int, str], Sources]
+"""By receiver and id."""
 
 
 class DataManager:
@@ -227,40 +229,36 @@ class _Lengths:
 def _moves(steps: Iterable[RedistribStep]) -> Moves:
     """Where each rank's keys come from in the end, when step follows step: what arrives and is passed on comes from the
     rank that had it first."""
-    origins: dict[tuple[int, str, str], int] = {}
+    origins: dict[tuple[int, str], dict[str, int]] = {}
     for step in steps:
-        arriving = {
-            (to, str(id), key): origins.get((source, str(id), key), source)
-            for source, to, ids in step.hops()
-            for id in ids
-            for key in step.keys
-        }
-        origins.update(arriving)
-    moves: Moves = {}
-    for (to, id, key), source in sorted(origins.items()):
-        if source != to:
-            moves.setdefault((to, id), []).append((key, source))
-    return moves
+        for source, to, ids in step.hops():
+            own = dict.fromkeys(sorted(step.keys), source)
+            for id in map(str, ids):
+                passed = origins.get((source, id))
+                arriving = own if passed is None else {key: passed.get(key, source) for key in own}
+                origins[to, id] = origins.get((to, id), {}) | arriving
+    moves = {place: tuple(it for it in keys.items() if it[1] != place[0]) for place, keys in origins.items()}
+    return {place: sources for place, sources in moves.items() if sources}
 
 
 def _parts(moves: Moves, lengths: _Lengths) -> list[Moves]:
     """Divided into what one exchange can carry: each key of a sample from one source, all receivers with the same keys.
     Of derived plans that is all; by hand one rank may be sent another's version of what a third is sent of its own."""
-    sources: dict[tuple[str, str], list[int]] = {}
-    for (_, id), keys in moves.items():
-        for key, source in keys:
-            lengths.of(id, key)
-            known = sources.setdefault((id, key), [])
-            if source not in known:
-                known.append(source)
+    versions: dict[str, dict[str, list[int]]] = {}
+    for (_, id), sources in moves.items():
+        known = versions.setdefault(id, {})
+        for key, source in sources:
+            if source not in known.setdefault(key, []):
+                lengths.of(id, key)
+                known[key].append(source)
     parts: dict[tuple[int, tuple[str, ...]], Moves] = {}
-    for (to, id), keys in moves.items():
-        by_turn: dict[int, list[tuple[str, int]]] = {}
-        for key, source in keys:
+    for (to, id), sources in moves.items():
+        turns: dict[int, list[tuple[str, int]]] = {}
+        for key, source in sorted(sources):
             if lengths.dtype(key) is not None:
-                by_turn.setdefault(sources[id, key].index(source), []).append((key, source))
-        for turn, some in by_turn.items():
-            parts.setdefault((turn, tuple(key for key, _ in some)), {})[to, id] = some
+                turns.setdefault(versions[id][key].index(source), []).append((key, source))
+        for turn, some in turns.items():
+            parts.setdefault((turn, tuple(key for key, _ in some)), {})[to, id] = tuple(some)
     return list(parts.values())
 
 
