@@ -34,15 +34,18 @@ class Times(NamedTuple):
     """Until the last rank had read every byte of it."""
 
 
-def measure(contestants: list[Contestant], rounds: int, warm_up: int, read: Callable[[Any], object]) -> list[Times]:
+def measure(
+    contestants: list[Contestant], rounds: int, warm_up: int, read: Callable[[Any], object], meet: Callable[[], object]
+) -> list[Times]:
     """The contestants' times. Collective over all ranks of torch.distributed, which are processes of one host: they
-    share a clock."""
+    share a clock. `meet`: waits for all ranks, asleep: gloo's barrier keeps a thread of each rank that is late busy, and
+    with it a core that the last rank waits for."""
     stamps: list[list[tuple[int, int, int]]] = [[] for _ in contestants]
     gc.disable()
     for number in range(warm_up + rounds):
         for turn in range(len(contestants)):
             at = (number + turn) % len(contestants)
-            taken = _time_one(contestants[at], read)
+            taken = _time_one(contestants[at], read, meet)
             if number >= warm_up:
                 stamps[at].append(taken)
         gc.collect()
@@ -50,9 +53,11 @@ def measure(contestants: list[Contestant], rounds: int, warm_up: int, read: Call
     return [_times(each) for each in stamps]
 
 
-def _time_one(contestant: Contestant, read: Callable[[Any], object]) -> tuple[int, int, int]:
+def _time_one(
+    contestant: Contestant, read: Callable[[Any], object], meet: Callable[[], object]
+) -> tuple[int, int, int]:
     contestant.prepare()
-    dist.barrier()
+    meet()
     if dist.get_rank() == 0:
         time.sleep(SETTLE)
     begin = time.monotonic_ns()

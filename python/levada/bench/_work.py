@@ -20,6 +20,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 import levada
+from levada import _levada
 from levada._memory import make_batches_for
 from levada.bench import _peers
 from levada.bench._rounds import Contestant, Times, measure, nothing
@@ -163,7 +164,9 @@ def _contest(
     """A row for each (source, engine) that has entered."""
     peers = _peers_of(about["op"], batches)
     contestants = [*entered.values(), *peers.values(), _copy_contestant(batches)]
-    times = measure(contestants, ask.rounds, ask.warm_up, read_all)
+    host = levada.join(dist.new_group(), engine="shm")
+    meet = functools.partial(_levada.agree, host, b"", 60.0, "benchmark")
+    times = measure(contestants, ask.rounds, ask.warm_up, read_all, meet)
     by_peer = dict(zip(peers, times[len(entered) :], strict=False))
     return [
         {**about, "engine": engine, "source": source, **_row(own, times[-1], by_peer)}
