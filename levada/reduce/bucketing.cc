@@ -37,8 +37,4 @@ std::vector<int> Bucketing::flush_through(int key) {
   return keys;
 }
 
-bool Bucketing::is_open(int key) const {
-  return std::ranges::find(open_, key, &Open::key) != open_.end();
-}
-
 }  // namespace levada

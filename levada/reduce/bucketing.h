@@ -28,7 +28,6 @@ class Bucketing {
   /// Those up to the one of `key`, in the same order: what is launched so that it is.
   std::vector<int> flush_through(int key);
 
-  bool is_open(int key) const;
   bool any_open() const { return !open_.empty(); }
 
  private:

@@ -58,7 +58,7 @@ TEST(Bucketing, FlushesThroughTheBucketThatIsWaitedFor) {
   for (const int key : {2, 0, 1}) bucketing.apply(key, 40);
   EXPECT_THAT(bucketing.flush_through(0), ElementsAre(2, 0));
   EXPECT_THAT(bucketing.flush_through(0), IsEmpty());
-  EXPECT_TRUE(bucketing.is_open(1));
+  EXPECT_THAT(bucketing.flush(), ElementsAre(1));
 }
 
 TEST(Bucketing, NeverFillsABucketBeyondItsCapacity) {

@@ -48,8 +48,6 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  Engine& group() const { return *group_; }
-
   /// Memory for `inputs` inputs of `bytes` in all, pieces of all ranks together. Waits for it; throws Timeout, which
   /// says who holds what there is, and what Engine::try_allocate() does.
   Contribution contribution(Agenda agenda, std::size_t bytes, std::size_t inputs);
