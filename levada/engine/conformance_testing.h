@@ -1,10 +1,12 @@
-// Which of the contract's cases run on how many ranks, as GoogleTest's parameters. Only for tests.
+// What the engines' own tests share: which of the contract's cases run on how many ranks, as GoogleTest's parameters.
 #pragma once
 
 #include <cctype>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/engine/conformance.h"
 
 namespace levada::conformance {
@@ -33,6 +35,16 @@ inline std::string name_of(const Trial& trial) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
   }
   return name + "_" + std::to_string(trial.ranks);
+}
+
+/// Of the PeerLost that `call` throws; -1 if it throws none.
+inline int lost_rank(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const PeerLost& lost) {
+    return lost.rank();
+  }
+  return -1;
 }
 
 }  // namespace levada::conformance

@@ -29,19 +29,10 @@ Deadline limit() {
   return Deadline::after(generous);
 }
 
-int lost_rank(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const PeerLost& lost) {
-    return lost.rank();
-  }
-  return -1;
-}
-
 TEST(InprocLose, WakesAWaitNamingTheLostRank) {
   const auto engines = inproc::make_group(3);
-  auto waiting =
-      std::async(std::launch::async, [&] { return lost_rank([&] { engines[0]->wait({}, Deadline::never()); }); });
+  auto waiting = std::async(std::launch::async,
+                            [&] { return conformance::lost_rank([&] { engines[0]->wait({}, Deadline::never()); }); });
   inproc::lose(*engines[2]);
   EXPECT_EQ(waiting.get(), 2);
 }
@@ -62,9 +53,9 @@ TEST(InprocLose, LetsMessagesBeTakenThatHadBeenPublished) {
     EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
     leases.push_back(engines[0]->try_take(*taking).value());
   }
-  EXPECT_EQ(lost_rank([&] { engines[0]->try_take(*taking); }), 1);
-  EXPECT_EQ(lost_rank([&] { engines[0]->ended(*taking); }), 1);
-  EXPECT_EQ(lost_rank([&] { engines[0]->wait({.take = channels}, limit()); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_take(*taking); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->ended(*taking); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({.take = channels}, limit()); }), 1);
   EXPECT_EQ(leases[1].bytes[0], std::byte{1});
 }
 
@@ -75,14 +66,14 @@ TEST(InprocLose, EndsEveryOtherCall) {
   Channel* const channels[] = {channel.get()};
   inproc::lose(*engines[1]);
   Engine& engine = *engines[0];
-  EXPECT_EQ(lost_rank([&] { engine.try_publish(*channel, block, 8); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.try_allocate(8); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.open(0, {0}, 1); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.subgroup(std::vector{0}, "late"); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.wait({.publish = channels}, limit()); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.post({}); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.status(0); }), 1);
-  EXPECT_EQ(lost_rank([&] { engine.holders(*channel); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.try_publish(*channel, block, 8); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.try_allocate(8); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.open(0, {0}, 1); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.subgroup(std::vector{0}, "late"); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.wait({.publish = channels}, limit()); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.post({}); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.status(0); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engine.holders(*channel); }), 1);
 }
 
 TEST(InprocLose, ReachesTheGroupsThatTheRankIsInUnderItsNumberThere) {
@@ -91,22 +82,22 @@ TEST(InprocLose, ReachesTheGroupsThatTheRankIsInUnderItsNumberThere) {
   const auto with = engines[0]->subgroup(both, "with"), lost = engines[2]->subgroup(both, "with");
   const auto without = engines[0]->subgroup(others, "without");
   inproc::lose(*lost);
-  EXPECT_EQ(lost_rank([&] { with->status(0); }), 0);
-  EXPECT_EQ(lost_rank([&] { engines[0]->status(0); }), 2);
-  EXPECT_EQ(lost_rank([&] { without->status(0); }), -1);
+  EXPECT_EQ(conformance::lost_rank([&] { with->status(0); }), 0);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->status(0); }), 2);
+  EXPECT_EQ(conformance::lost_rank([&] { without->status(0); }), -1);
 }
 
 TEST(InprocLose, ComesBeforeAnAbortThatFollows) {
   const auto engines = inproc::make_group(3);
   inproc::lose(*engines[1]);
   engines[2]->abort("a peer was lost");
-  EXPECT_EQ(lost_rank([&] { engines[0]->status(0); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->status(0); }), 1);
 }
 
 TEST(InprocLose, DoesNothingToARankThatHasLeft) {
   auto engines = inproc::make_group(2);
   engines[1].reset();
-  EXPECT_EQ(lost_rank([&] { engines[0]->status(0); }), -1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->status(0); }), -1);
 }
 
 TEST(InprocMemory, ComesBackToAWaitWhenALeaseEnds) {

@@ -30,15 +30,6 @@ Deadline limit() {
   return Deadline::after(std::chrono::seconds(20));
 }
 
-int lost_rank(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const PeerLost& lost) {
-    return lost.rank();
-  }
-  return -1;
-}
-
 void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte value) {
   Block block = allocate(engine, bytes, limit(), "test");
   std::memset(block.memory().data(), static_cast<int>(value), bytes);
@@ -48,8 +39,8 @@ void send(Engine& engine, Channel& channel, std::size_t bytes, std::byte value) 
 TEST(P2pLoss, WakesAWaitNamingTheLostRank) {
   test::Post post(3);
   const auto engines = test::make_engines(post);
-  auto waiting =
-      std::async(std::launch::async, [&] { return lost_rank([&] { engines[0]->wait({}, Deadline::never()); }); });
+  auto waiting = std::async(std::launch::async,
+                            [&] { return conformance::lost_rank([&] { engines[0]->wait({}, Deadline::never()); }); });
   post.lose(2);
   EXPECT_EQ(waiting.get(), 2);
 }
@@ -61,12 +52,12 @@ TEST(P2pLoss, LetsMessagesBeTakenThatHadCome) {
   send(*engines[1], *sending, 8, std::byte{1});
   send(*engines[1], *sending, 100'000, std::byte{2});
   post.lose(1);
-  EXPECT_EQ(lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
   Channel* const channels[] = {taking.get()};
   EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
   EXPECT_EQ(engines[0]->try_take(*taking).value().bytes[7], std::byte{1});
   const Lease second = engines[0]->try_take(*taking).value();
-  EXPECT_EQ(lost_rank([&] { engines[0]->try_take(*taking); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_take(*taking); }), 1);
   EXPECT_EQ(second.bytes[99'999], std::byte{2});
 }
 
@@ -77,14 +68,14 @@ TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
   engines[1].reset();
   EXPECT_FALSE(take(*engines[0], *taking, limit(), "test"));
   post.lose(1);
-  EXPECT_EQ(lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
 }
 
 TEST(P2pLoss, IsToldToThoseWhoCannotSeeIt) {
   test::Post post(3);
   const auto engines = test::make_engines(post);
   post.put(1, {.from = 2});
-  EXPECT_EQ(lost_rank([&] { engines[0]->wait({}, limit()); }), 2);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 2);
   post.lose(2);
 }
 
