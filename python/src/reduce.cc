@@ -4,6 +4,8 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "levada/reduce/bucketer.h"
 #include "python/src/bindings.h"
 #include "python/src/launch.h"
@@ -13,6 +15,8 @@ namespace nb = nanobind;
 
 namespace levada::python {
 namespace {
+
+constexpr double most_capacity_mb = 1 << 20;
 
 ReduceOp op_of(const std::string& name) {
   if (name == "sum") return ReduceOp::sum;
@@ -65,9 +69,12 @@ class ReduceHandle {
 class PythonBucketer {
  public:
   PythonBucketer(double capacity_mb, int in_flight, double timeout) {
+    if (!(capacity_mb <= most_capacity_mb)) {
+      throw InvalidArgument(fmt::format("capacity_mb is {}; it must be {} at most", capacity_mb, most_capacity_mb));
+    }
     if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
     bucketer_ = std::make_unique<Bucketer>(
-        BucketerOptions{.capacity = static_cast<std::int64_t>(std::clamp(capacity_mb, 0.0, 1e6) * (1 << 20)),
+        BucketerOptions{.capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
                         .in_flight = in_flight,
                         .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout))});
   }

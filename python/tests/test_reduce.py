@@ -97,6 +97,9 @@ def test_what_cannot_be_reduced_is_named() -> None:
         reduce.all_reduce(3)
     with pytest.raises(levada.InvalidArgument, match='op is "max"; it must be one of sum, average'):
         reduce(np.zeros(2), op="max")
+    for capacity in (float("nan"), float("inf")):
+        with pytest.raises(levada.InvalidArgument, match=f"capacity_mb is {capacity}; it must be 1048576 at most"):
+            levada.ReduceScatter(capacity_mb=capacity)
     with pytest.raises(levada.InvalidArgument, match="timeout is 0"):
         levada.ReduceScatter(timeout=0)
     handle = reduce(np.zeros(2))
