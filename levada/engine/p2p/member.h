@@ -28,7 +28,7 @@ class Member final : public Receiver {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const Wire& wire() const { return *wire_; }
+  Wire& wire() const { return *wire_; }
   /// False in a forked child, where nothing of this may be used and all destructors do nothing.
   bool usable() const;
 
