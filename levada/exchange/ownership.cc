@@ -30,21 +30,39 @@ TokenRuns tokens_in(const SequencePart& part, std::int64_t length) {
 
 Ownership::Ownership() : state_(std::make_shared<State>()) {}
 
+namespace {
+
+Holder holder_of(int rank, const SequencePart& part) {
+  if (rank < 0) throw InvalidArgument(fmt::format("there is no rank {}", rank));
+  if (part.count == 0 || part.index >= part.count) {
+    throw InvalidArgument(fmt::format("there is no {}", part.to_string()));
+  }
+  return {rank, part.is_whole() ? SequencePart{} : part};
+}
+
+/// Both; where they differ, the newer ones.
+PlainValues united(PlainValues newer, const PlainValues& older) {
+  newer.insert(older.begin(), older.end());
+  return newer;
+}
+
+}  // namespace
+
 Ownership::State& Ownership::own() {
   if (state_.use_count() > 1) state_ = std::make_shared<State>(*state_);
   return *state_;
 }
 
 void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& part) {
-  if (rank < 0) throw InvalidArgument(fmt::format("there is no rank {}", rank));
-  if (part.count == 0 || part.index >= part.count)
-    throw InvalidArgument(fmt::format("there is no {}", part.to_string()));
-  const Holder holder{rank, part.is_whole() ? SequencePart{} : part};
+  const Holder holder = holder_of(rank, part);
   std::vector<std::string> names;
   std::vector<std::optional<std::size_t>> known(samples.size());
+  std::vector<std::size_t> replaced;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     known[i] = find(samples.ids()[i]);
-    if (known[i]) state_->check_values(*known[i], samples.values(i), rank);
+    if (!known[i]) continue;
+    replaced.push_back(*known[i]);
+    state_->check_values(*known[i], samples.values(i), rank);
   }
   for (const std::string& name : samples.keys()) {  // nothing is changed before all of it is known to fit
     if (samples.key(name).dtype.bits == 0) continue;
@@ -54,7 +72,7 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
     bool checked = false;
     for (std::size_t i = 0; key && i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
-      if (!checked) state_->check_key(samples.key(name), samples.ids()[i], rank);
+      if (!checked) state_->check_key(samples.key(name), samples.ids()[i], rank, replaced);
       checked = true;
       if (known[i]) state_->check_lengths(*known[i], *key, seqlens[i], rank);
     }
@@ -73,20 +91,32 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
   for (const std::string& name : names) {
     const std::size_t key = state.take_in_key(samples.key(name));
     const Seqlens& seqlens = samples.seqlens(name);
-    std::uint32_t before = 0, after = state.with(0, holder);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
-      const std::uint32_t set = state.cell(rows[i], key).set;
-      if (set != before) after = state.with(before = set, holder);
-      state.put(rows[i], key, after, seqlens[i]);
+      state.put(rows[i], key, state.with(state.cell(rows[i], key).set, holder), seqlens[i]);
     }
   }
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (!held[i] || samples.values(i).empty()) continue;
-    PlainValues values = samples.values(i);
-    values.insert(state.values(rows[i]).begin(), state.values(rows[i]).end());
-    state.put_values(rows[i], std::move(values));
+    state.put_values(rows[i], united(samples.values(i), state.values(rows[i])));
   }
+  state.tidy();
+}
+
+void Ownership::add(int rank, const SampleFact& fact) {
+  const Holder holder = holder_of(rank, fact.part);
+  const std::uint64_t hash = hash64(as_bytes(fact.id));
+  const auto known = state_->find(fact.id, hash);
+  state_->check_key(fact.key, fact.id, rank, known ? std::span(&*known, 1) : std::span<const std::size_t>());
+  if (known) {
+    state_->check_values(*known, fact.values, rank);
+    if (const auto key = find_key(fact.key.name)) state_->check_lengths(*known, *key, fact.lengths, rank);
+  }
+  State& state = own();
+  const std::size_t sample = known ? *known : state.take_in(fact.id, hash);
+  const std::size_t key = state.take_in_key(fact.key);
+  state.put(sample, key, state.with(state.cell(sample, key).set, holder), fact.lengths);
+  if (!fact.values.empty()) state.put_values(sample, united(fact.values, state.values(sample)));
   state.tidy();
 }
 
@@ -120,42 +150,43 @@ void Ownership::merge(const Ownership& other) {
   const std::shared_ptr<const State> from = other.state_;
   State& state = own();
   state.reserve(state.size() + from->size());
-  for (std::size_t k = 0; k < from->keys().size(); ++k) {
-    const SampleKey& key = from->keys()[k];
-    std::optional<std::size_t> column;
-    std::uint32_t from_set = 0, into_set = 0, merged = 0;
-    for (std::size_t sample = 0; sample < from->size(); ++sample) {
-      const State::Cell& cell = from->cell(sample, k);
-      if (cell.set == 0) continue;
-      const int rank = from->holders(cell.set).front().rank;
-      if (!column) {
-        state.check_key(key, from->id(sample), rank);
-        column = state.take_in_key(key);
-      }
-      const std::size_t row = state.take_in(from->id(sample));
-      const auto lengths = from->lengths(cell);
-      state.check_lengths(row, *column, lengths, rank);
-      const std::uint32_t set = state.cell(row, *column).set;
-      if (cell.set != from_set || set != into_set || merged == 0) {
-        merged = from_set = cell.set;
-        merged = into_set = set;
-        for (const Holder& holder : from->holders(cell.set)) merged = state.with(merged, holder);
-      }
-      state.put(row, *column, merged, lengths);
-    }
+  std::vector<std::size_t> rows(from->size());
+  for (std::size_t sample = 0; sample < rows.size(); ++sample) {
+    rows[sample] = state.take_in(from->id(sample), from->entry(sample).hash);
   }
-  for (std::size_t sample = 0; sample < from->size(); ++sample) {
+  for (std::size_t k = 0; k < from->keys().size(); ++k) merge_key(state, *from, k, rows);
+  for (std::size_t sample = 0; sample < rows.size(); ++sample) {
     if (from->values(sample).empty()) continue;
-    const std::size_t row = state.take_in(from->id(sample));
     for (std::size_t key = 0; key < from->keys().size(); ++key) {
       const Holders& holders = from->holders(from->cell(sample, key).set);
-      if (!holders.empty()) state.check_values(row, from->values(sample), holders.front().rank);
+      if (!holders.empty()) state.check_values(rows[sample], from->values(sample), holders.front().rank);
     }
-    PlainValues values = from->values(sample);
-    values.insert(state.values(row).begin(), state.values(row).end());
-    state.put_values(row, std::move(values));
+    state.put_values(rows[sample], united(from->values(sample), state.values(rows[sample])));
   }
   state.tidy();
+}
+
+void Ownership::merge_key(State& state, const State& from, std::size_t from_key, std::span<const std::size_t> rows) {
+  std::optional<std::size_t> key;
+  std::uint32_t theirs = 0, known = 0, merged = 0;
+  for (std::size_t sample = 0; sample < rows.size(); ++sample) {
+    const State::Cell& cell = from.cell(sample, from_key);
+    if (cell.set == 0) continue;
+    const Holders& holders = from.holders(cell.set);
+    if (!key) {
+      state.check_key(from.keys()[from_key], from.id(sample), holders.front().rank, {});
+      key = state.take_in_key(from.keys()[from_key]);
+    }
+    const auto lengths = from.lengths(cell);
+    state.check_lengths(rows[sample], *key, lengths, holders.front().rank);
+    const std::uint32_t set = state.cell(rows[sample], *key).set;
+    if (merged == 0 || cell.set != theirs || set != known) {
+      theirs = cell.set;
+      merged = known = set;
+      for (const Holder& holder : holders) merged = state.with(merged, holder);
+    }
+    state.put(rows[sample], *key, merged, lengths);
+  }
 }
 
 std::size_t Ownership::size() const {

@@ -42,6 +42,14 @@ struct Holder {
   SequencePart part = {};
   auto operator<=>(const Holder&) const = default;
 };
+/// One key of one sample, as a rank has it. Borrows all.
+struct SampleFact {
+  std::string_view id;
+  const PlainValues& values;
+  const SampleKey& key;
+  std::span<const std::int64_t> lengths;  ///< of the whole sequences
+  SequencePart part = {};                 ///< what of them it has
+};
 /// Ascending, no rank twice.
 using Holders = std::vector<Holder>;
 
@@ -56,9 +64,11 @@ class Ownership {
 
   /// `rank` now holds all that `samples` (a meta will do) has, or that part of it: lengths are those of the whole. A
   /// key that is absent for an id is not held. Throws InvalidArgument where dtype, trailing shape, lengths or a plain
-  /// value are not those that other ranks say of the same sample and key, naming id, key and ranks; nothing has changed
-  /// then.
+  /// value are not those that other ranks say of the same sample and key, or where `rank` itself has that key of other
+  /// samples in another dtype or shape, naming id, key and ranks; nothing has changed then.
   void add(int rank, const SampleBatch& samples, const SequencePart& part = {});
+  /// The same of one key of one sample.
+  void add(int rank, const SampleFact& fact);
   /// `rank` no longer holds them; unknown ids are ignored. A sample that nobody holds is forgotten.
   void remove(int rank, std::span<const std::string> ids);
   void clear(int rank);
@@ -96,6 +106,8 @@ class Ownership {
  private:
   class State;
   State& own();
+  /// One key's column of `from`, whose samples are `rows` here.
+  static void merge_key(State& state, const State& from, std::size_t from_key, std::span<const std::size_t> rows);
   std::shared_ptr<State> state_;
 };
 

@@ -68,7 +68,10 @@ void Ownership::State::grow_slots(std::size_t samples) {
 }
 
 std::size_t Ownership::State::take_in(std::string_view id) {
-  const std::uint64_t hash = hash64(as_bytes(id));
+  return take_in(id, hash64(as_bytes(id)));
+}
+
+std::size_t Ownership::State::take_in(std::string_view id, std::uint64_t hash) {
   if (const auto found = find(id, hash)) return *found;
   if (id.empty() || id.size() > longest_id) throw InvalidArgument("a sample's id must have 1 byte to 16 MiB");
   if (entries_.size() >= most_samples || text_.size() > most_text - id.size()) {
@@ -91,7 +94,7 @@ std::size_t Ownership::State::take_in(std::string_view id) {
 
 std::size_t Ownership::State::take_in_key(const SampleKey& key) {
   if (const auto found = find_key(key.name)) {
-    keys_[*found] = key;
+    if (keys_[*found] != key) keys_[*found] = key;
     return *found;
   }
   keys_.push_back(key);
@@ -107,13 +110,13 @@ std::uint32_t Ownership::State::intern(const Holders& holders) {
 }
 
 std::uint32_t Ownership::State::with(std::uint32_t set, const Holder& holder) {
+  if (joined_.set == set && joined_.holder == holder) return joined_.result;
   Holders holders = sets_[set];
   const auto at = std::ranges::lower_bound(holders, holder.rank, {}, &Holder::rank);
   if (at == holders.end() || at->rank != holder.rank) holders.insert(at, holder);
-  else if (holder.part.is_whole()) *at = holder;
-  else if (at->part.is_whole()) return set;
-  else *at = holder;
-  return intern(holders);
+  else if (holder.part.is_whole() || !at->part.is_whole()) *at = holder;
+  joined_ = {set, holder, intern(holders)};
+  return joined_.result;
 }
 
 std::uint32_t Ownership::State::without(std::uint32_t set, int rank) {
@@ -224,16 +227,19 @@ bool Ownership::State::held_by_another(std::uint32_t set, int rank) const {
   return std::ranges::any_of(sets_[set], [rank](const Holder& holder) { return holder.rank != rank; });
 }
 
-void Ownership::State::check_key(const SampleKey& key, std::string_view id, int rank) const {
+void Ownership::State::check_key(const SampleKey& key, std::string_view id, int rank,
+                                 std::span<const std::size_t> replaced) const {
   const auto known = find_key(key.name);
   if (!known || keys_[*known] == key) return;
+  std::vector<bool> is_replaced(size());
+  for (const std::size_t sample : replaced) is_replaced[sample] = true;
   for (std::size_t sample = 0; sample < size(); ++sample) {
     const Cell& found = cell(sample, *known);
-    if (!held_by_another(found.set, rank)) continue;
+    if (found.set == 0 || (is_replaced[sample] && !held_by_another(found.set, rank))) continue;
     throw InvalidArgument(fmt::format("key {} is {} {} for sample {} on rank {}, but {} {} for sample {} on {}",
                                       key.name, key.dtype.name(), key.trailing.to_string(), id, rank,
                                       keys_[*known].dtype.name(), keys_[*known].trailing.to_string(), this->id(sample),
-                                      ranks_text(sets_[found.set], rank)));
+                                      ranks_text(sets_[found.set], -1)));
   }
 }
 

@@ -42,7 +42,8 @@ class Ownership::State {
   bool is_held(std::size_t sample) const;
 
   void reserve(std::size_t samples);
-  /// The sample of that id, made if there is none.
+  /// The sample of that id, made if there is none. `hash`: hash64() of it.
+  std::size_t take_in(std::string_view id, std::uint64_t hash);
   std::size_t take_in(std::string_view id);
   std::size_t take_in_key(const SampleKey& key);
   std::uint32_t intern(const Holders& holders);
@@ -56,8 +57,9 @@ class Ownership::State {
   /// Gives the memory of what has been forgotten back, where that is much.
   void tidy();
 
-  /// Refuse what contradicts what other ranks than `rank` say, naming id, key and ranks.
-  void check_key(const SampleKey& key, std::string_view id, int rank) const;
+  /// Refuse what contradicts what other ranks than `rank` say, naming id, key and ranks; a key's dtype and shape also
+  /// what `rank` itself says of other samples than those that are being `replaced`.
+  void check_key(const SampleKey& key, std::string_view id, int rank, std::span<const std::size_t> replaced) const;
   void check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths, int rank) const;
   void check_values(std::size_t sample, const PlainValues& values, int rank) const;
 
@@ -78,6 +80,12 @@ class Ownership::State {
   std::deque<PlainValues> values_{{}};
   std::vector<std::uint32_t> free_values_;
   std::deque<Holders> sets_{{}};
+  struct Joined {
+    std::uint32_t set = 0;
+    Holder holder{-1};
+    std::uint32_t result = 0;
+  };
+  Joined joined_;  ///< what with() gave last: neighbours mostly ask alike
   std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
 };
 

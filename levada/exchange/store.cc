@@ -224,44 +224,18 @@ Ownership SampleStore::ownership(int rank) const {
 
 Ownership SampleStore::ownership(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::string> here;
-  std::unordered_set<std::string_view> seen;
-  for (const std::string& id : ids) {
-    if (samples_.contains(id) && seen.insert(id).second) here.push_back(id);
-  }
-  return ownership_of(rank, here, keys);
-}
-
-Ownership SampleStore::ownership_of(int rank, const std::vector<std::string>& ids,
-                                    std::span<const std::string> keys) const {
-  const std::set<std::string_view> wanted(keys.begin(), keys.end());
-  // A batch has one dtype a key and one part: so many batches as there are different ones.
-  std::map<SequencePart, std::map<std::string_view, std::pair<const SampleKey*, Seqlens>>> tables;
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    for (const Entry& entry : samples_.find(ids[i])->second.entries) {
-      if (!wanted.empty() && !wanted.contains(entry.key->name)) continue;
-      auto& [key, seqlens] = tables[entry.part][entry.key->name];
-      if (key != nullptr && *key != *entry.key) {
-        throw InvalidArgument(fmt::format("sample {}, key {} is {} {} on rank {}, that of others there {} {}", ids[i],
-                                          key->name, entry.key->dtype.name(), entry.key->trailing.to_string(), rank,
-                                          key->dtype.name(), key->trailing.to_string()));
-      }
-      if (key == nullptr) seqlens.reserve(ids.size());
-      key = entry.key;
-      while (seqlens.size() < i) seqlens.push_absent();
-      seqlens.push_back(entry.lengths);
-    }
+  std::vector<const SampleKey*> wanted;
+  for (const SampleKey& key : keys_) {
+    if (keys.empty() || std::ranges::find(keys, key.name) != keys.end()) wanted.push_back(&key);
   }
   Ownership ownership;
-  for (auto& [part, table] : tables) {
-    SampleBatch meta(ids);
-    for (auto& [name, column] : table) {
-      auto& [key, seqlens] = column;
-      while (seqlens.size() < ids.size()) seqlens.push_absent();
-      meta.set(*key, std::move(seqlens));
+  for (const std::string& id : ids) {
+    const auto found = samples_.find(id);
+    if (found == samples_.end() || ownership.contains(id)) continue;
+    for (const Entry& entry : found->second.entries) {
+      if (std::ranges::find(wanted, entry.key) == wanted.end()) continue;
+      ownership.add(rank, {id, found->second.values, *entry.key, entry.lengths, entry.part});
     }
-    for (std::size_t i = 0; i < ids.size(); ++i) meta.set_values(i, samples_.find(ids[i])->second.values);
-    ownership.add(rank, meta, part);
   }
   return ownership;
 }

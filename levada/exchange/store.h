@@ -106,7 +106,6 @@ class SampleStore {
   void check_bound(std::uint64_t bytes) const;
   void put(const SampleBatch& samples);
   void put_entry(Sample& sample, Entry entry);
-  Ownership ownership_of(int rank, const std::vector<std::string>& ids, std::span<const std::string> keys) const;
 
   SampleStoreOptions options_;
   SampleMemory memory_;
