@@ -1,7 +1,13 @@
 #include "levada/base/copy.h"
 
 #include <atomic>
+#include <cstdint>
 #include <cstring>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "levada/base/bytes.h"
 
 namespace levada {
 namespace {
@@ -16,7 +22,35 @@ void gather(std::byte* to, const std::byte* from, std::size_t runs, std::ptrdiff
   }
 }
 
+#ifdef __SSE2__
+constexpr std::size_t line = 64;
+
+/// Copies whole lines; `to` is aligned to one.
+void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
+  for (const std::byte* const end = from + lines * line; from != end; from += line, to += line) {
+    const auto* source = reinterpret_cast<const __m128i*>(from);
+    auto* target = reinterpret_cast<__m128i*>(to);
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(target + i, _mm_loadu_si128(source + i));
+  }
+  _mm_sfence();  // whoever is told of these bytes sees them
+}
+#endif
+
 }  // namespace
+
+void copy_payload_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+#ifdef __SSE2__
+  if (bytes >= 64 * line) {
+    const std::size_t head = align_up(reinterpret_cast<std::uintptr_t>(to), line) - reinterpret_cast<std::uintptr_t>(to);
+    const std::size_t body = (bytes - head) / line * line;
+    copy_payload(to, from, head);
+    stream_lines(to + head, from + head, body / line);
+    copied.fetch_add(body, std::memory_order_relaxed);
+    return copy_payload(to + head + body, from + head + body, bytes - head - body);
+  }
+#endif
+  copy_payload(to, from, bytes);
+}
 
 void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes == 0) return;

@@ -61,8 +61,8 @@ void OutgoingStream::read(std::byte* to) {
   }
 }
 
-IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store)
-    : plan_(plan), multicast_(multicast), store_(store), left_(plan[multicast].bytes) {
+IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, bool past_caches)
+    : plan_(plan), multicast_(multicast), store_(store), past_caches_(past_caches), left_(plan[multicast].bytes) {
   const auto items = plan[multicast].items;
   rooms_.reserve(items.size());
   for (std::size_t first = 0; first < items.size();) {  // the keys of a sample lie together
@@ -89,10 +89,11 @@ void IncomingStream::write(ByteView message) {
                                      plan_[multicast_].from, message.size(), std::min(plan_.chunk_bytes(), left_)));
   }
   left_ -= message.size();
+  const auto copy = past_caches_ ? copy_payload_past_caches : copy_payload;
   while (!message.empty()) {
     Room& room = rooms_[room_];
     const std::size_t now = std::min<std::uint64_t>(message.size(), room.bytes - at_);
-    if (now > 0) copy_payload(room.data + at_, message.data(), now);
+    if (now > 0) copy(room.data + at_, message.data(), now);
     message = message.subspan(now);
     at_ += now;
     if (at_ < room.bytes) continue;

@@ -38,7 +38,8 @@ class OutgoingStream {
 /// What a receiver writes to: the memory in which its samples will stay.
 class IncomingStream {
  public:
-  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store);
+  /// `past_caches`: what comes is more than caches would keep.
+  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, bool past_caches);
 
   std::size_t multicast() const { return multicast_; }
   bool done() const { return left_ == 0; }
@@ -52,6 +53,7 @@ class IncomingStream {
   const ExchangePlan& plan_;
   std::size_t multicast_;
   SampleStore& store_;
+  bool past_caches_;
   std::uint64_t left_;
   struct Room {
     std::byte* data = nullptr;

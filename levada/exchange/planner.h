@@ -11,7 +11,7 @@ namespace levada {
 struct ExchangePlanOptions {
   std::vector<int> host_of = {};  ///< each rank's host; none: all on one
   /// A message's most bytes: what a sender copies at a time, and a receiver holds of another's memory.
-  std::uint64_t chunk_bytes = std::uint64_t{4} << 20;
+  std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
 };
 
 /// What has to move so that the ranks of each destination have all samples and keys asked for. A rank that has an item,

@@ -14,6 +14,8 @@ namespace levada {
 namespace {
 
 constexpr std::string_view operation = "exchange";
+/// Of what comes to a rank: beyond this little of it would still be in a cache of the core.
+constexpr std::uint64_t caches_keep = std::uint64_t{2} << 20;
 
 /// The same whatever the order of destinations, ranks and ids.
 std::uint64_t fingerprint_of(const ExchangeRequest& request) {
@@ -141,7 +143,10 @@ class Mover {
     for (std::size_t i = 0; i < plan.size(); ++i) {  // channels are opened in the order of the plan on all ranks
       const Multicast multicast = plan[i];
       const bool taker = std::ranges::binary_search(multicast.to, rank);
-      if (taker) coming_.push_back(i);
+      if (taker) {
+        coming_.push_back(i);
+        coming_bytes_ += multicast.bytes;
+      }
       if (multicast.messages == 0 || (!taker && multicast.from != rank)) continue;
       auto channel = engine_->open(multicast.from, multicast.to, 1);
       if (taker) takes_.push_back({coming_.size() - 1, std::move(channel)});
@@ -157,7 +162,7 @@ class Mover {
   void run() {
     send_some();  // others may wait for it, while there is memory to be found for what comes
     for (const std::size_t multicast : coming_) {
-      incoming_.emplace_back(plan_, multicast, store_);
+      incoming_.emplace_back(plan_, multicast, store_, coming_bytes_ > caches_keep);
       incoming_.back().take_over_complete();
     }
     while (next_ < sends_.size() || !active_.empty() || !takes_.empty()) {
@@ -265,6 +270,7 @@ class Mover {
   const ExchangeOptions& options_;
   ExchangeResult& result_;
   std::vector<OutgoingStream> outgoing_;
+  std::uint64_t coming_bytes_ = 0;
   std::vector<std::size_t> coming_;  ///< multicasts that this rank takes, one an incoming stream
   std::vector<IncomingStream> incoming_;
   std::vector<Send> sends_;

@@ -53,7 +53,7 @@ __all__ = [
 Wants = Mapping[int, Iterable[str]] | Iterable[Destination]
 """By rank the ids that it is to have; or destinations."""
 
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 _IN_FLIGHT = 64 << 20
 
 
