@@ -41,7 +41,8 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
 void copy_payload_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
 #ifdef __SSE2__
   if (bytes >= 64 * line) {
-    const std::size_t head = align_up(reinterpret_cast<std::uintptr_t>(to), line) - reinterpret_cast<std::uintptr_t>(to);
+    const std::size_t head =
+        align_up(reinterpret_cast<std::uintptr_t>(to), line) - reinterpret_cast<std::uintptr_t>(to);
     const std::size_t body = (bytes - head) / line * line;
     copy_payload(to, from, head);
     stream_lines(to + head, from + head, body / line);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -30,6 +31,21 @@ TEST(CopyPayload, TakesNothingFromNowhere) {
   copy_payload(nullptr, nullptr, 0);
   copy_payload_strided(nullptr, nullptr, 0, 5, 1);
   EXPECT_EQ(copied_bytes(), before);
+}
+
+TEST(CopyPayloadPastCaches, CopiesFromAnywhereToAnywhere) {
+  const auto from = counting(10'000);
+  for (const std::size_t bytes : {0U, 1U, 63U, 4095U, 4096U, 4097U, 9000U}) {
+    for (const std::size_t at : {0U, 1U, 17U, 64U, 100U}) {
+      std::vector<std::byte> to(10'200, std::byte{0xee});
+      const auto before = copied_bytes();
+      copy_payload_past_caches(to.data() + at, from.data() + at / 2, bytes);
+      EXPECT_EQ(copied_bytes() - before, bytes);
+      EXPECT_EQ(std::memcmp(to.data() + at, from.data() + at / 2, bytes), 0) << bytes << " " << at;
+      EXPECT_EQ(to[at + bytes], std::byte{0xee});
+      EXPECT_TRUE(at == 0 || to[at - 1] == std::byte{0xee});
+    }
+  }
 }
 
 TEST(CopyPayload, IsCountedFromEveryThread) {

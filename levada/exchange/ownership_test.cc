@@ -88,6 +88,31 @@ TEST(Ownership, RefusesContradictionsAndNamesThem) {
   EXPECT_EQ(alone.tokens(0, 0), 7);
 }
 
+TEST(Ownership, RefusesASecondDtypeOfAKeyOnTheSameRank) {
+  Ownership ownership;
+  ownership.add(2, samples({"a", "b"}, 5));
+  EXPECT_EQ(refusal<InvalidArgument>([&] {
+              ownership.add(2, samples({"b", "c"}, 5, dtypes::float64));
+            }),
+            "key tokens is float64 [] for sample b on rank 2, but int64 [] for sample a on rank 2");
+  ownership.add(2, samples({"b", "a"}, 5, dtypes::float64));  // all that it has of it
+  EXPECT_EQ(ownership.keys()[0].dtype, dtypes::float64);
+}
+
+TEST(Ownership, TakesInOneKeyOfOneSampleAsABatch) {
+  const SampleBatch batch = samples({"a", "b"}, 5);
+  Ownership whole, pieces;
+  whole.add(3, batch, {1, 2, false});
+  const std::int64_t lengths[] = {5};
+  for (const char* id : {"a", "b"}) pieces.add(3, {id, {}, batch.key("tokens"), lengths, {1, 2, false}});
+  EXPECT_EQ(pieces.encode(), whole.encode());
+  const std::int64_t other[] = {6};
+  EXPECT_THAT(refusal([&] {
+                pieces.add(4, {"a", {}, batch.key("tokens"), other, {}});
+              }),
+              HasSubstr("sample a, key tokens has sequences of [6] tokens on rank 4, but of [5] on rank 3"));
+}
+
 TEST(Ownership, KnowsPartsFromWholes) {
   Ownership ownership;
   ownership.add(0, samples({"a"}, 5));

@@ -279,21 +279,11 @@ void bind_result(nb::module_& module) {
       .def_prop_ro("move_seconds", [](const ExchangeResult& result) { return seconds(result.move_time); });
 }
 
-template <typename Work>
-ExchangeResult on_engine(const Membership& job, Work work) {
-  const auto engine = job.shared();
-  return interruptible([engine, work] { return work(engine); },
-                       [engine] {
-                         engine->abort("a rank was interrupted in an exchange");
-                         return true;
-                       });
-}
-
 ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeRequest& request,
                             std::uint64_t chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   const ExchangeOptions options{
       .deadline = Deadline::after(duration(timeout)), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
-  return on_engine(job, [&shelf, &request, options](const std::shared_ptr<Engine>& engine) {
+  return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
     return levada::redistribute(engine, shelf.store, request, options);
   });
 }
@@ -301,7 +291,7 @@ ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeR
 ExchangeResult carry_out(const Membership& job, Shelf& shelf, const ExchangePlan& plan, std::uint64_t in_flight_bytes,
                          double timeout) {
   const ExchangeOptions options{.deadline = Deadline::after(duration(timeout)), .in_flight_bytes = in_flight_bytes};
-  return on_engine(job, [&shelf, &plan, options](const std::shared_ptr<Engine>& engine) {
+  return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
     return levada::carry_out(engine, shelf.store, plan, options);
   });
 }

@@ -72,14 +72,10 @@ void die_with(pid_t process) {
 }
 
 std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
-  const auto engine = job.shared();
-  const std::string own(mine.c_str(), mine.size());
-  const auto all =
-      interruptible([=] { return levada::agree(*engine, as_bytes(own), Deadline::after(seconds(timeout)), what); },
-                    [engine, what] {
-                      engine->abort("a rank was interrupted in " + what);
-                      return true;
-                    });
+  const ByteView own = as_bytes({mine.c_str(), mine.size()});
+  const auto all = interruptible_on(job, what, [&](const std::shared_ptr<Engine>& engine) {
+    return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what);
+  });
   std::vector<nb::bytes> told;
   for (const auto& each : all) told.emplace_back(each.data(), each.size());
   return told;

@@ -5,9 +5,12 @@
 
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "levada/base/deadline.h"
+#include "levada/engine/polled.h"
+#include "python/src/launch.h"
 
 namespace levada::python {
 
@@ -41,6 +44,20 @@ auto interruptible(Work work, Interrupt interrupt) {
   }
   thread.join();
   return result.get();
+}
+
+/// What `work` gives of the job's engine, on this thread, without the GIL. When a signal handler raises, the group
+/// ends, so that nobody waits for this rank, and the exception is thrown. With the GIL. `what` is being done.
+template <typename Work>
+auto interruptible_on(const Membership& job, const std::string& what, Work work) {
+  const auto engine = job.shared();
+  const nanobind::gil_scoped_release released;
+  try {
+    return work(polled(engine, check_signals));
+  } catch (const nanobind::python_error&) {
+    engine->abort("a rank was interrupted in " + what);
+    throw;
+  }
 }
 
 }  // namespace levada::python

@@ -60,6 +60,14 @@ def test_a_step_of_the_loop_is_timed() -> None:
     assert all(0 < row["levada_us"] < 50_000 for row in found)
 
 
+def test_an_exchange_has_a_row_for_each_engine() -> None:
+    found = rows("exchange", "--ranks", "4", "--samples", "16", "--bytes", "20000")
+    assert [(row["op"], row["engine"], row["samples"]) for row in found] == [("exchange", e, 16) for e in command.ENGINES]
+    for row in found:
+        assert 8_000 < row["bytes"] < 32_000 and row["copy_us"] > 0
+        check(row, {"all_gather_object", "areal_gather_scatter", "areal_bcast", "packed_isend"})
+
+
 def test_without_json_it_is_a_table() -> None:
     ran = bench("peers", "--op", "broadcast", "--ranks", "2", "--bytes", "4096", "--rounds", "1", "--source", "host")
     head, rule, *lines = ran.stdout.splitlines()
@@ -74,6 +82,8 @@ def test_without_json_it_is_a_table() -> None:
         (["peers", "--bytes", "12"], "--bytes is 12"),
         (["peers", "--rounds", "0"], "--rounds is 0"),
         (["bridge", "--tokens", "0"], "--tokens"),
+        (["exchange", "--ranks", "3"], "--ranks must be even"),
+        (["exchange", "--samples", "3"], "--samples"),
         (["peers", "--op", "gather"], "gather"),
         ([], "command"),
     ],

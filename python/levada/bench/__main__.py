@@ -35,10 +35,14 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     bridge.add_argument("--tokens", type=int, nargs="+", default=TOKENS, help="of a batch of one row")
     loop = commands.add_parser("loop", help="what a step of `for batch in feed` costs when its batch is there")
     loop.add_argument("--bytes", type=int, default=13_107_200, help="that each rank receives (13107200)")
-    for command, ranks in ((peers, 4), (bridge, 8), (loop, 4)):
+    exchange = commands.add_parser("exchange", help="ragged samples of three keys, from dp=W to dp=W/2,tp=2")
+    exchange.add_argument("--samples", type=int, default=256, help="how many (256)")
+    exchange.add_argument("--bytes", type=int, default=3_500_000, help="of all samples, about (3500000)")
+    for command in (peers, bridge, loop):
+        command.add_argument("--source", choices=SOURCES, help="both if none is named")
+    for command, ranks in ((peers, 4), (bridge, 8), (loop, 4), (exchange, 4)):
         command.add_argument("--ranks", type=int, default=ranks, help=f"how many processes ({ranks})")
         command.add_argument("--engine", choices=ENGINES, help="both if none is named")
-        command.add_argument("--source", choices=SOURCES, help="both if none is named")
         command.add_argument("--rounds", type=int, default=50, help="that count (50)")
         command.add_argument("--json", action="store_true", help="print a JSON list of rows")
     parsed = parser.parse_args(arguments)
@@ -48,6 +52,8 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--rounds is {parsed.rounds}; it must be at least 1")
     if parsed.command == "bridge" and min(parsed.tokens) < 1:
         parser.error(f"--tokens is {min(parsed.tokens)}; it must be at least 1")
+    if parsed.command == "exchange" and (parsed.ranks % 2 or not parsed.ranks <= parsed.samples <= 1_000_000):
+        parser.error("--ranks must be even, and --samples from as many on to 1000000")
     if parsed.command != "bridge" and not 128 <= parsed.bytes <= 2**31:
         parser.error(f"--bytes is {parsed.bytes}; it must be from 128 to 2147483648")
     return parsed
@@ -61,8 +67,10 @@ def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
         "rounds": parsed.rounds,
         "warm_up": max(3, parsed.rounds // 5),
         "engines": [parsed.engine] if parsed.engine else ENGINES,
-        "sources": [parsed.source] if parsed.source else SOURCES,
     }
+    if parsed.command == "exchange":
+        return [common | {"samples": parsed.samples, "bytes": parsed.bytes}]
+    common["sources"] = [parsed.source] if parsed.source else SOURCES
     if parsed.command == "bridge":
         works = itertools.product(parsed.tokens, (False, True))
         return [common | {"tokens": tokens, "extras": extras} for tokens, extras in works]
@@ -74,7 +82,8 @@ def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     """Rows as lined-up text: milliseconds, and how many times as long each peer takes."""
-    heads = ["work", "bytes", "source", "engine", "levada ms", "read ms", "copy ms", "peer ms", "peer ms"]
+    heads = ["work", "bytes", "source", "engine", "levada ms", "read ms", "copy ms"]
+    heads += ["peer ms"] * max(len(row.get("peers", {})) for row in rows)
     lines = []
     for row in rows:
         work = f"{row['op']} {row['tokens']:,} tokens{' +extras' if row['extras'] else ''}" if "tokens" in row else row["op"]
@@ -82,7 +91,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         line += [f"{row[time] / 1e3:.3f}" if time in row else "" for time in ("levada_us", "read_us", "copy_us")]
         for name, us in row.get("peers", {}).items():
             line.append(f"{name} {us / 1e3:.2f} = {row['ratio'][name]:.1f}x, read {row['read_ratio'][name]:.1f}x")
-        lines.append([*line, "", ""][: len(heads)])
+        lines.append((line + [""] * len(heads))[: len(heads)])
     widths = [max(len(line[at]) for line in [heads, *lines]) for at in range(len(heads))]
     aligned = [heads, ["-" * width for width in widths], *lines]
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in aligned)

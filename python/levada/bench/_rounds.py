@@ -26,7 +26,7 @@ class Contestant(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Medians over the rounds, in microseconds since rank 0 had its batch."""
+    """Medians over the rounds, in microseconds since rank 0 had its batch, or since the ranks began together."""
 
     have_us: float
     """Until the last rank had its batch."""
@@ -35,31 +35,38 @@ class Times(NamedTuple):
 
 
 def measure(
-    contestants: list[Contestant], rounds: int, warm_up: int, read: Callable[[Any], object], meet: Callable[[], object]
+    contestants: list[Contestant],
+    rounds: int,
+    warm_up: int,
+    read: Callable[[Any], object],
+    meet: Callable[[], object],
+    *,
+    together: bool = False,
 ) -> list[Times]:
     """The contestants' times. Collective over all ranks of torch.distributed, which are processes of one host: they
     share a clock. `meet`: waits for all ranks, asleep: gloo's barrier keeps a thread of each rank that is late busy, and
-    with it a core that the last rank waits for."""
+    with it a core that the last rank waits for. `together`: every rank has something to begin with, and its own time
+    counts; else the others wait for rank 0 already when it begins."""
     stamps: list[list[tuple[int, int, int]]] = [[] for _ in contestants]
     gc.disable()
     for number in range(warm_up + rounds):
         for turn in range(len(contestants)):
             at = (number + turn) % len(contestants)
-            taken = _time_one(contestants[at], read, meet)
+            taken = _time_one(contestants[at], read, meet, 0 if together else SETTLE)
             if number >= warm_up:
                 stamps[at].append(taken)
         gc.collect()
     gc.enable()
-    return [_times(each) for each in stamps]
+    return [_times(each, together) for each in stamps]
 
 
 def _time_one(
-    contestant: Contestant, read: Callable[[Any], object], meet: Callable[[], object]
+    contestant: Contestant, read: Callable[[Any], object], meet: Callable[[], object], settle: float
 ) -> tuple[int, int, int]:
     contestant.prepare()
     meet()
-    if dist.get_rank() == 0:
-        time.sleep(SETTLE)
+    if dist.get_rank() == 0 and settle:
+        time.sleep(settle)
     begin = time.monotonic_ns()
     received = contestant.carry()
     have = time.monotonic_ns()
@@ -67,12 +74,25 @@ def _time_one(
     return begin, have, time.monotonic_ns()
 
 
-def _times(stamps: list[tuple[int, int, int]]) -> Times:
+def _times(stamps: list[tuple[int, int, int]], together: bool) -> Times:
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, stamps)
     have, seen = [], []
     for each in zip(*everybody, strict=True):
-        begin = each[0][0]
-        have.append(max(stamp[1] for stamp in each) - begin)
-        seen.append(max(stamp[2] for stamp in each) - begin)
+        begins = [begin if together else each[0][0] for begin, _, _ in each]
+        have.append(max(stamp[1] - begin for stamp, begin in zip(each, begins, strict=True)))
+        seen.append(max(stamp[2] - begin for stamp, begin in zip(each, begins, strict=True)))
     return Times(statistics.median(have) / 1e3, statistics.median(seen) / 1e3)
+
+
+def row(own: Times, copy: Times, peers: dict[str, Times]) -> dict[str, Any]:
+    """What a row says of times: levada's own, one copy's, and the peers' with how many times as long each takes."""
+    return {
+        "levada_us": round(own.have_us, 1),
+        "copy_us": round(copy.have_us, 1),
+        "peers": {name: round(times.have_us, 1) for name, times in peers.items()},
+        "ratio": {name: round(times.have_us / own.have_us, 2) for name, times in peers.items()},
+        "read_us": round(own.read_us, 1),
+        "read_peers": {name: round(times.read_us, 1) for name, times in peers.items()},
+        "read_ratio": {name: round(times.read_us / own.read_us, 2) for name, times in peers.items()},
+    }

@@ -23,7 +23,8 @@ import levada
 from levada import _levada
 from levada._memory import make_batches_for
 from levada.bench import _peers
-from levada.bench._rounds import Contestant, Times, measure, nothing
+from levada.bench._exchange import exchanges
+from levada.bench._rounds import Contestant, measure, nothing, row
 from levada.dropin import bridge
 
 Batch = dict[str, Any]
@@ -146,18 +147,6 @@ def _peers_of(op: str, batches: list[Batch]) -> dict[str, Contestant]:
     return {name: Contestant(call) for name, call in calls.items()}
 
 
-def _row(own: Times, copy: Times, peers: dict[str, Times]) -> dict[str, Any]:
-    return {
-        "levada_us": round(own.have_us, 1),
-        "copy_us": round(copy.have_us, 1),
-        "peers": {name: round(times.have_us, 1) for name, times in peers.items()},
-        "ratio": {name: round(times.have_us / own.have_us, 2) for name, times in peers.items()},
-        "read_us": round(own.read_us, 1),
-        "read_peers": {name: round(times.read_us, 1) for name, times in peers.items()},
-        "read_ratio": {name: round(times.read_us / own.read_us, 2) for name, times in peers.items()},
-    }
-
-
 def _contest(
     ask: Ask, about: dict[str, Any], entered: dict[tuple[str, str], Contestant], batches: list[Batch]
 ) -> list[dict[str, Any]]:
@@ -169,7 +158,7 @@ def _contest(
     times = measure(contestants, ask.rounds, ask.warm_up, read_all, meet)
     by_peer = dict(zip(peers, times[len(entered) :], strict=False))
     return [
-        {**about, "engine": engine, "source": source, **_row(own, times[-1], by_peer)}
+        {**about, "engine": engine, "source": source, **row(own, times[-1], by_peer)}
         for (source, engine), own in zip(entered, times, strict=False)
     ]
 
@@ -237,7 +226,8 @@ def main() -> None:
     torch.set_num_threads(1)
     store = f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=store, rank=levada.rank(), world_size=levada.world_size())
-    rows = [row for each in ask.asks for row in {"peers": peers, "bridge": megatron, "loop": loop}[each.command](each)]
+    works = {"peers": peers, "bridge": megatron, "loop": loop, "exchange": exchanges}
+    rows = [row for each in ask.asks for row in works[each.command](each)]
     if levada.rank() == 0:
         (folder / "rows.json").write_text(json.dumps(rows))
 
