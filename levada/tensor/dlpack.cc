@@ -20,28 +20,9 @@ static_assert(offsetof(Managed, context) == 48 && offsetof(Managed, deleter) == 
 static_assert(offsetof(ManagedVersioned, context) == 8 && offsetof(ManagedVersioned, deleter) == 16 &&
               offsetof(ManagedVersioned, flags) == 24 && offsetof(ManagedVersioned, tensor) == 32 &&
               sizeof(ManagedVersioned) == 80);
+static_assert(offsetof(ExchangeApi, previous) == 8 && offsetof(ExchangeApi, to_managed) == 24 &&
+              offsetof(ExchangeApi, to_fields) == 40 && sizeof(ExchangeApi) == 56);
 static_assert(std::is_standard_layout_v<Managed> && std::is_standard_layout_v<ManagedVersioned>);
-
-TensorView view_of(const TensorFields& fields) {
-  if (!fields.dtype.is_known()) {
-    throw Unsupported(fmt::format("a DLPack tensor of unknown type {}", fields.dtype.name()));
-  }
-  if (fields.ndim < 0 || (fields.ndim > 0 && fields.shape == nullptr)) {
-    throw InvalidArgument(fmt::format("a DLPack tensor of {} dimensions without a shape", fields.ndim));
-  }
-  const auto rank = static_cast<std::size_t>(fields.ndim);
-  if (rank > Shape::max_rank) {
-    throw Unsupported(fmt::format("a DLPack tensor of {} dimensions; {} are the most", rank, Shape::max_rank));
-  }
-  const Shape shape(std::span(fields.shape, rank));
-  const Shape strides = fields.strides ? Shape(std::span(fields.strides, rank)) : shape.contiguous_strides();
-  const auto* data = static_cast<const std::byte*>(fields.data);
-  const TensorView view(fields.dtype, shape, strides, data ? data + fields.byte_offset : nullptr, fields.device);
-  if (data == nullptr && view.byte_count() > 0) {
-    throw InvalidArgument(fmt::format("a DLPack tensor {} {} without memory", fields.dtype.name(), shape.to_string()));
-  }
-  return view;
-}
 
 // What an exported tensor's context points at.
 template <typename Form>
@@ -71,6 +52,27 @@ std::unique_ptr<Form, Delete> make_export(const Tensor& tensor) {
 }
 
 }  // namespace
+
+TensorView view_of(const TensorFields& fields) {
+  if (!fields.dtype.is_known()) {
+    throw Unsupported(fmt::format("a DLPack tensor of unknown type {}", fields.dtype.name()));
+  }
+  if (fields.ndim < 0 || (fields.ndim > 0 && fields.shape == nullptr)) {
+    throw InvalidArgument(fmt::format("a DLPack tensor of {} dimensions without a shape", fields.ndim));
+  }
+  const auto rank = static_cast<std::size_t>(fields.ndim);
+  if (rank > Shape::max_rank) {
+    throw Unsupported(fmt::format("a DLPack tensor of {} dimensions; {} are the most", rank, Shape::max_rank));
+  }
+  const Shape shape(std::span(fields.shape, rank));
+  const Shape strides = fields.strides ? Shape(std::span(fields.strides, rank)) : shape.contiguous_strides();
+  const auto* data = static_cast<const std::byte*>(fields.data);
+  const TensorView view(fields.dtype, shape, strides, data ? data + fields.byte_offset : nullptr, fields.device);
+  if (data == nullptr && view.byte_count() > 0) {
+    throw InvalidArgument(fmt::format("a DLPack tensor {} {} without memory", fields.dtype.name(), shape.to_string()));
+  }
+  return view;
+}
 
 void Delete::operator()(Managed* managed) const {
   if (managed->deleter) managed->deleter(managed);

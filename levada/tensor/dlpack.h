@@ -42,6 +42,19 @@ inline constexpr std::uint64_t flag_read_only = 1;
 inline constexpr std::uint64_t flag_copied = 2;          ///< nobody but the consumer has it
 inline constexpr std::uint64_t flag_subbyte_padded = 4;  ///< each float4 or float6 has a byte of its own
 
+/// DLPackExchangeAPI, a framework's own functions for its Python objects: without an attribute looked up. To be called
+/// with the GIL; each gives 0, or leaves a Python exception.
+struct ExchangeApi {
+  std::uint32_t major = 0;
+  std::uint32_t minor = 0;
+  const ExchangeApi* previous = nullptr;  ///< of an older major version
+  void (*allocate)() = nullptr;
+  int (*to_managed)(void* object, ManagedVersioned** managed) = nullptr;
+  int (*from_managed)(ManagedVersioned* managed, void** object) = nullptr;  ///< takes `managed` over
+  int (*to_fields)(void* object, TensorFields* fields) = nullptr;  ///< good as long as nobody else uses `object`; or null
+  void (*current_stream)() = nullptr;
+};
+
 /// Calls the producer's deleter, if there is one.
 struct Delete {
   void operator()(Managed* managed) const;
@@ -50,6 +63,9 @@ struct Delete {
 /// Owns what a producer handed over; release() hands it on.
 using Handle = std::unique_ptr<Managed, Delete>;
 using HandleVersioned = std::unique_ptr<ManagedVersioned, Delete>;
+
+/// What the fields tell, in the producer's memory. Throws as from_dlpack() does.
+TensorView view_of(const TensorFields& fields);
 
 /// The tensor, viewing the producer's memory; its deleter is called when the last copy of the tensor goes, on whichever
 /// thread that is. Writable unless it says that it is read-only. Throws Unsupported for what this version of DLPack or

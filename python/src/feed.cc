@@ -78,7 +78,7 @@ class Pass {
   nb::object next() {
     const auto batch = take();
     if (!batch) throw nb::stop_iteration();
-    return from_tree(batch->tree, allow_pickle_, shown_, others_);
+    return from_tree(batch->tree, allow_pickle_, classes_, shown_, others_);
   }
 
   bool drop_next() { return take().has_value(); }
@@ -193,6 +193,7 @@ class Pass {
   pid_t process_ = ::getpid();
   std::shared_ptr<Handoff> handoff_;
   nb::object make_, where_;
+  BatchClasses classes_;
   std::exception_ptr interrupt_;
   Shown shown_;
   TensorKind others_;

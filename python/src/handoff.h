@@ -21,7 +21,7 @@ namespace levada::python {
 /// A Source whose items are made by another thread or a function, one when it is asked for: what a Python iterator
 /// yields. An item is `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread
 /// needs no GIL and is let go by stop(), whatever the other thread is stuck in.
-class Handoff final : public Source {
+class Handoff : public Source {
  public:
   /// `position`: items that the iterator has given before; `activity`: what it is, for who waits for it.
   /// `counts_rows`: whether an item's samples are the rows of its first tensor, of which the last item may have fewer.

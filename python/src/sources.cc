@@ -28,13 +28,19 @@ ByteView view_of(const nb::bytes& bytes) {
   return as_bytes({bytes.c_str(), bytes.size()});
 }
 
-void prepare(Handoff& handoff, nb::handle batch, nb::handle state, bool allow_pickle) {
+/// What Python makes.
+struct PythonHandoff final : Handoff {
+  using Handoff::Handoff;
+  BatchClasses classes;
+};
+
+void prepare(PythonHandoff& handoff, nb::handle batch, nb::handle state, bool allow_pickle) {
   Bytes own = state.is_none() ? Bytes{} : encode_tree(to_tree(state, allow_pickle));
-  auto lent = lend(batch, allow_pickle, handoff.batch_memory().get(), handoff.spent());
+  auto lent = lend(batch, allow_pickle, handoff.classes, handoff.batch_memory().get(), handoff.spent());
   handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(own)});
 }
 
-std::int64_t wanted(Handoff& handoff) {
+std::int64_t wanted(PythonHandoff& handoff) {
   std::int64_t items = 0;
   {
     const nb::gil_scoped_release released;
@@ -45,7 +51,7 @@ std::int64_t wanted(Handoff& handoff) {
 }
 
 /// The end of a traceback says most.
-void fail(Handoff& handoff, std::string text) {
+void fail(PythonHandoff& handoff, std::string text) {
   if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
   handoff.fail(ErrorKind::source, std::move(text));
 }
@@ -55,7 +61,8 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
   auto memory = std::make_shared<Bytes>(cursor.state);
   SchemaCache schemas;
   const auto state = unflatten(read_message(*memory, memory, schemas).content);
-  return {cursor.next, cursor.position, from_tree(state, allow_pickle, Shown::as_is)};
+  BatchClasses classes;
+  return {cursor.next, cursor.position, from_tree(state, allow_pickle, classes, Shown::as_is)};
 }
 
 void warn(const std::string& warning) {
@@ -107,7 +114,7 @@ std::shared_ptr<Source> unopened(const std::string& kind, const std::string& mes
 
 void bind_sources(nb::module_& module) {
   nb::class_<Source>(module, "Source", "Where batches come from.");
-  nb::class_<Handoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
+  nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
       .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
            nb::arg("activity"), nb::arg("counts_rows"))
       .def("wanted", &wanted, "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
@@ -120,7 +127,7 @@ void bind_sources(nb::module_& module) {
       .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
            "There are but `more` items after those given.")
       .def(
-          "stop", [](Handoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
+          "stop", [](PythonHandoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
       .def("fail", &fail, nb::arg("text"), "The iterator raised.");
   nb::class_<Corpus, Source>(module, "CorpusSource", "The documents of some files as numbered samples.")
       .def_prop_ro("sequences", &Corpus::sequences)

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <vector>
@@ -102,28 +101,38 @@ Tensor from_array(nb::handle value, const std::string& path) {
   return view_of(array, dtype, path);
 }
 
-Shape shape_of(nb::handle numbers) {
-  const auto values = nb::cast<std::vector<std::int64_t>>(numbers);
-  return Shape(values);
+/// The functions that a class gives out for its objects; null where it has none of a version that is known here.
+const dlpack::ExchangeApi* exchange_of(const nb::object& type) {
+  constexpr auto name = "dlpack_exchange_api";
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
+  const auto* exchange = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  while (exchange != nullptr && exchange->major != 1) exchange = exchange->previous;
+  return exchange;
 }
 
-/// A plain tensor by its address, without the detour through DLPack, which takes some 10 us; empty for any other.
-std::optional<Tensor> view_of_plain(nb::handle value) {
-  const auto is = [&](const char* name) { return nb::cast<bool>(value.attr(name)); };
+/// A tensor of torch's own class whose elements are as they lie, without asking Python for each of its attributes;
+/// empty for any other.
+std::optional<Tensor> view_of_plain(nb::handle value, const dlpack::ExchangeApi& exchange) {
+  if (exchange.to_fields == nullptr) return std::nullopt;
+  dlpack::TensorFields fields;
+  if (exchange.to_fields(value.ptr(), &fields) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
   const auto says = [&](const char* name) { return nb::cast<bool>(value.attr(name)()); };
-  const bool is_plain = nb::handle(Py_TYPE(value.ptr())).is(imported("torch").attr("Tensor")) && is("is_cpu") &&
-                        value.attr("layout").is(imported("torch").attr("strided")) && !is("is_quantized") &&
-                        !says("is_conj") && !says("is_neg");
-  if (!is_plain || nb::cast<std::size_t>(value.attr("ndim")) > Shape::max_rank) return std::nullopt;
-  const auto dtype = dtype_of(text_of(value.attr("dtype")).substr(std::string_view("torch.").size()));
-  if (!dtype) return std::nullopt;
-  const auto* data = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(value.attr("data_ptr")()));
-  const TensorView view(*dtype, shape_of(value.attr("shape")), shape_of(value.attr("stride")()), data);
-  return Tensor(view, owner_of(nb::borrow(value)));
+  const bool may_be_negated = fields.dtype.code == dtypes::float32.code || fields.dtype.code == dtypes::complex64.code;
+  if (may_be_negated && (says("is_neg") || says("is_conj"))) return std::nullopt;
+  const bool is_known = fields.device.is_cpu() && fields.dtype.is_known() &&
+                        static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
+  if (!is_known) return std::nullopt;
+  return Tensor(dlpack::view_of(fields), owner_of(nb::borrow(value)));
 }
 
-Tensor from_torch(nb::handle value, const std::string& path) {
-  if (auto plain = view_of_plain(value)) return *std::move(plain);
+Tensor from_torch(nb::handle value, nb::handle type, const dlpack::ExchangeApi* exchange, const std::string& path) {
+  if (exchange != nullptr && nb::handle(Py_TYPE(value.ptr())).is(type)) {
+    if (auto plain = view_of_plain(value, *exchange)) return *std::move(plain);
+  }
   nb::object tensor = value.attr("detach")();
   const auto device = text_of(tensor.attr("device").attr("type"));
   if (device != "cpu") refuse(path, fmt::format("it lies on {}; batches are made on the CPU", device));
@@ -158,23 +167,35 @@ nb::object to_array(const Tensor& tensor) {
   throw Unsupported(fmt::format("numpy has no {} of its own; import ml_dtypes on every rank", dtype.name()));
 }
 
-nb::object to_torch(const Tensor& tensor) {
-  const auto torch = imported("torch");
-  if (torch.is_none()) {
-    throw Unsupported("the batch holds torch tensors; import torch on every rank");
-  }
+/// Of type `dtype`, which is as large as its own.
+nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi* exchange) {
+  if (exchange == nullptr) return give_out<nb::pytorch>(tensor, dtype);
+  const TensorView shown(dtype, tensor.shape(), tensor.view().strides(), tensor.view().data());
+  void* made = nullptr;
+  auto managed = dlpack::to_dlpack_versioned(Tensor(shown, tensor.owner(), true));
+  if (exchange->from_managed(managed.release(), &made) != 0) throw nb::python_error();
+  return nb::steal(static_cast<PyObject*>(made));
+}
+
+nb::object to_torch(const Tensor& tensor, const dlpack::ExchangeApi* exchange) {
   const DType dtype = tensor.dtype();
-  const DType shown = dtype.bits == 8 ? dtypes::uint8 : dtypes::int16;
-  nb::object given = give_out<nb::pytorch>(tensor, is_disguised(dtype) ? shown : dtype);
-  return is_disguised(dtype) ? given.attr("view")(torch.attr(dtype.name().c_str())) : given;
+  if (!is_disguised(dtype)) return to_torch(tensor, dtype, exchange);
+  const auto given = to_torch(tensor, dtype.bits == 8 ? dtypes::uint8 : dtypes::int16, exchange);
+  return given.attr("view")(imported("torch").attr(dtype.name().c_str()));
 }
 
 }  // namespace
 
-TensorLibraries::TensorLibraries()
-    : array_(class_in("numpy", "ndarray")),
-      generic_(class_in("numpy", "generic")),
-      torch_(class_in("torch", "Tensor")) {}
+void TensorLibraries::look_again() {
+  if (array_.is_none()) {
+    array_ = class_in("numpy", "ndarray");
+    generic_ = class_in("numpy", "generic");
+  }
+  if (torch_.is_none()) {
+    torch_ = class_in("torch", "Tensor");
+    torch_exchange_ = exchange_of(torch_);
+  }
+}
 
 bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
   if (is_instance(value, torch_)) kind = TensorKind::torch;
@@ -186,7 +207,7 @@ bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
 }
 
 Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
-  if (kind == TensorKind::torch) return from_torch(value, path);
+  if (kind == TensorKind::torch) return from_torch(value, torch_, torch_exchange_, path);
   if (kind == TensorKind::scalar) return from_array(imported("numpy").attr("asarray")(value), path);
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
   const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
@@ -197,7 +218,10 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
 }
 
 nb::object TensorLibraries::to_python(const Tensor& tensor, TensorKind kind) const {
-  if (kind == TensorKind::torch) return to_torch(tensor);
+  if (kind == TensorKind::torch) {
+    if (torch_.is_none()) throw Unsupported("the batch holds torch tensors; import torch on every rank");
+    return to_torch(tensor, torch_exchange_);
+  }
   auto array = to_array(tensor);
   return kind == TensorKind::scalar ? nb::object(array[nb::tuple()]) : array;
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "levada/tensor/dlpack.h"
 #include "levada/tensor/tensor.h"
 
 namespace levada::python {
@@ -19,7 +20,9 @@ enum class TensorKind : char {
 /// The classes of the libraries that are imported at the moment; imports none. With the GIL, as everything here.
 class TensorLibraries {
  public:
-  TensorLibraries();
+  TensorLibraries() { look_again(); }
+  /// Finds those that have been imported since.
+  void look_again();
 
   /// Whether `value` is a tensor of a library or a DLPack producer, and of which kind.
   bool is_tensor(nanobind::handle value, TensorKind& kind) const;
@@ -31,7 +34,8 @@ class TensorLibraries {
   nanobind::object to_python(const Tensor& tensor, TensorKind kind) const;
 
  private:
-  nanobind::object array_, generic_, torch_;
+  nanobind::object array_ = nanobind::none(), generic_ = nanobind::none(), torch_ = nanobind::none();
+  const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null where torch is not imported, or too old
 };
 
 }  // namespace levada::python

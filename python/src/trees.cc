@@ -30,10 +30,6 @@ constexpr std::string_view bare = "levada:bare";
 constexpr char pickled = 'p';
 constexpr char unmarked = static_cast<char>(TensorKind::array);
 
-nb::object classes() {
-  return nb::module_::import_("levada._classes");
-}
-
 /// What a container's `state` holds: which of its leaves are not what they look like, by their step in the path, in
 /// order; and what else its class needs, as a tree.
 struct State {
@@ -88,9 +84,9 @@ std::string python_path(const std::string& path, const Container& container, std
 
 class ToTree {
  public:
-  explicit ToTree(bool allow_pickle) : allow_pickle_(allow_pickle) {}
-  ToTree(bool allow_pickle, BatchMemory* memory, std::shared_ptr<Spent> spent)
-      : allow_pickle_(allow_pickle), memory_(memory), spent_(std::move(spent)) {}
+  ToTree(bool allow_pickle, const BatchClasses& classes) : allow_pickle_(allow_pickle), classes_(classes) {}
+  ToTree(bool allow_pickle, const BatchClasses& classes, BatchMemory* memory, std::shared_ptr<Spent> spent)
+      : allow_pickle_(allow_pickle), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
 
   Tree root(nb::handle batch) {
     char mark = unmarked;
@@ -116,9 +112,9 @@ class ToTree {
     if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
     if (PyTuple_CheckExact(value.ptr())) return sequence(ContainerKind::tuple, value, path);
     TensorKind kind{};
-    if (libraries_.is_tensor(value, kind)) {
+    if (classes_.libraries.is_tensor(value, kind)) {
       mark = static_cast<char>(kind);
-      return lent(libraries_.from_python(value, kind, path));
+      return lent(classes_.libraries.from_python(value, kind, path));
     }
     return object(value, path, mark);
   }
@@ -164,7 +160,7 @@ class ToTree {
 
   /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows, or a pickle.
   Tree object(nb::handle value, const std::string& path, char& mark) {
-    const nb::object parts = take_apart_(value, path);
+    const nb::object parts = classes_.take_apart(value, path);
     if (!parts.is_none()) {
       const auto kind = nb::cast<std::string>(parts[0]) == "dict" ? ContainerKind::dict : ContainerKind::record;
       Container container{.kind = kind, .type_name = nb::cast<std::string>(parts[1]), .keys = {}, .children = {}};
@@ -204,18 +200,17 @@ class ToTree {
   }
 
   bool allow_pickle_;
+  const BatchClasses& classes_;
   BatchMemory* memory_ = nullptr;
   std::shared_ptr<Spent> spent_;
   std::optional<BatchMemory::Place> place_;
   int depth_ = 0;
-  TensorLibraries libraries_;
-  nb::object take_apart_ = classes().attr("take_apart");
 };
 
 class FromTree {
  public:
-  FromTree(bool allow_pickle, Shown shown, TensorKind others)
-      : allow_pickle_(allow_pickle), shown_(shown), unmarked_(static_cast<char>(others)) {}
+  FromTree(bool allow_pickle, const BatchClasses& classes, Shown shown, TensorKind others)
+      : allow_pickle_(allow_pickle), classes_(classes), shown_(shown), unmarked_(static_cast<char>(others)) {}
 
   nb::object root(const Tree& tree) {
     if (tree.is_leaf()) return leaf(tree.leaf(), unmarked_);
@@ -253,7 +248,7 @@ class FromTree {
     }
     if (!container.type_name.empty()) {
       const auto extra = State::decode(container.state).extra;
-      return classes().attr("put_together")(container.type_name, keys, children, extra_of(extra));
+      return classes_.put_together(container.type_name, keys, children, extra_of(extra));
     }
     if (container.kind == ContainerKind::list) return children;
     if (container.kind == ContainerKind::tuple) return nb::tuple(children);
@@ -301,7 +296,7 @@ class FromTree {
           "access is read_only, but the batch holds torch tensors, which can always be written; "
           "choose access=\"private\", \"copy\" or none");
     }
-    auto object = libraries_.to_python(is_torch ? writable(tensor) : array(tensor), kind);
+    auto object = classes_.libraries.to_python(is_torch ? writable(tensor) : array(tensor), kind);
     known.push_back({tensor, kind, object});
     return object;
   }
@@ -317,9 +312,9 @@ class FromTree {
     nb::object object;
   };
   bool allow_pickle_;
+  const BatchClasses& classes_;
   Shown shown_;
   char unmarked_;
-  TensorLibraries libraries_;
   std::unordered_map<const std::byte*, std::vector<Seen>> seen_;
 };
 
@@ -335,7 +330,8 @@ nb::object unpack(const nb::bytes& message, bool allow_pickle) {
       Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(view.size())}, view.data()));
   SchemaCache schemas;
   const auto read = read_message(memory.bytes(), memory.owner(), schemas);
-  return from_tree(unflatten(read.content), allow_pickle, Shown::as_is);
+  BatchClasses classes;
+  return from_tree(unflatten(read.content), allow_pickle, classes, Shown::as_is);
 }
 
 /// Movable alone, which Python has to be told.
@@ -364,18 +360,28 @@ nb::dict describe(const Digests& content) {
 
 }  // namespace
 
-Tree to_tree(nb::handle batch, bool allow_pickle) {
-  return ToTree(allow_pickle).root(batch);
+BatchClasses::BatchClasses() {
+  const auto module = nb::module_::import_("levada._classes");
+  take_apart = module.attr("take_apart");
+  put_together = module.attr("put_together");
 }
 
-Lent lend(nb::handle batch, bool allow_pickle, BatchMemory* memory, const std::shared_ptr<Spent>& spent) {
-  ToTree to(allow_pickle, memory, spent);
+Tree to_tree(nb::handle batch, bool allow_pickle) {
+  const BatchClasses classes;
+  return ToTree(allow_pickle, classes).root(batch);
+}
+
+Lent lend(nb::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,
+          const std::shared_ptr<Spent>& spent) {
+  classes.libraries.look_again();
+  ToTree to(allow_pickle, classes, memory, spent);
   auto tree = to.root(batch);
   return {std::move(tree), std::move(to).place()};
 }
 
-nb::object from_tree(const Tree& tree, bool allow_pickle, Shown shown, TensorKind others) {
-  return FromTree(allow_pickle, shown, others).root(tree);
+nb::object from_tree(const Tree& tree, bool allow_pickle, BatchClasses& classes, Shown shown, TensorKind others) {
+  classes.libraries.look_again();
+  return FromTree(allow_pickle, classes, shown, others).root(tree);
 }
 
 bool has_torch(const Tree& tree) {

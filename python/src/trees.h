@@ -16,6 +16,15 @@ namespace levada::python {
 /// as in batch['meta'][2].fn, for what cannot cross. With the GIL.
 Tree to_tree(nanobind::handle batch, bool allow_pickle);
 
+/// What Python is asked for before a batch can be taken apart or put together: it takes longer than to do that. To be
+/// kept, and ended with the GIL.
+struct BatchClasses {
+  BatchClasses();
+
+  TensorLibraries libraries;
+  nanobind::object take_apart, put_together;  ///< of levada/_classes.py
+};
+
 /// A tree whose tensors are lent.
 struct Lent {
   Tree tree;
@@ -23,7 +32,8 @@ struct Lent {
 };
 /// As to_tree(). Tensors in a Block of `memory`, which may be null, are held by that Block alone and not by Python's
 /// objects; what holds the others is put aside in `spent` when it ends.
-Lent lend(nanobind::handle batch, bool allow_pickle, BatchMemory* memory, const std::shared_ptr<Spent>& spent);
+Lent lend(nanobind::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,
+          const std::shared_ptr<Spent>& spent);
 
 /// How tensors come out. Torch has none but such as can be written: it gets copies of those that may not be.
 enum class Shown {
@@ -35,7 +45,8 @@ enum class Shown {
 /// What to_tree() was given; tensors that were not made by it are of the kind `others`. Tensors keep the memory of
 /// `tree` alive. Throws Unsupported where a class or a library is not imported here, InvalidArgument for a torch tensor
 /// that is refused. With the GIL.
-nanobind::object from_tree(const Tree& tree, bool allow_pickle, Shown shown, TensorKind others = TensorKind::array);
+nanobind::object from_tree(const Tree& tree, bool allow_pickle, BatchClasses& classes, Shown shown,
+                           TensorKind others = TensorKind::array);
 
 /// Whether from_tree() would make a torch tensor of one of its tensors.
 bool has_torch(const Tree& tree);
