@@ -110,7 +110,7 @@ void Member::give_back(std::byte* data, std::size_t /*size*/) noexcept {
     const std::byte* const start = memory_.data[static_cast<std::size_t>(rank_)]->data();
     if (const auto slot = arena_.find(static_cast<std::uint64_t>(data - start))) arena_.give_back(*slot);
   }
-  wake_if_waiting_for_space(rank_);
+  wake_if_waiting_for_space(rank_, memory_topic);
 }
 
 void Member::sweep() {

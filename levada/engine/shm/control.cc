@@ -74,11 +74,19 @@ Return Control::returns(int sender, std::uint32_t slot, int consumer) const {
       table)[std::uint64_t{slot} * static_cast<unsigned>(size_) + static_cast<unsigned>(consumer)]);
 }
 
-void Control::ring_doorbell(int rank) const {
+bool Control::all_beyond(Return::Step step, int sender, std::uint32_t slot, std::uint32_t generation) const {
+  for (int consumer = 0; consumer < size_; ++consumer) {
+    const auto at = returns(sender, slot, consumer).step(generation);
+    if (at == Return::published || at == step) return false;
+  }
+  return true;
+}
+
+void Control::ring_doorbell(int rank, Topics topics) const {
   RankPage& there = page(rank);
   if (there.sleepers.load(std::memory_order_seq_cst) == 0) return;
   there.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(there.doorbell);
+  futex_wake(there.doorbell, topics);
 }
 
 void Control::raise_alarm() const {

@@ -64,6 +64,10 @@ class Ring {
     state_->entries[sent % capacity] = descriptor;
     state_->head.store(++sent, std::memory_order_seq_cst);
   }
+  /// Whether the producer may have found no room for messages before the consumer had taken `taken` of its entries.
+  bool may_have_been_full(std::uint64_t received, std::uint64_t taken) const {
+    return state_->head.load(std::memory_order_seq_cst) - (received - taken) >= capacity - reserve;
+  }
   /// Entries waiting; empty when the producer's count makes no sense.
   std::optional<std::uint64_t> waiting(std::uint64_t received) const {
     const std::uint64_t count = state_->head.load(std::memory_order_seq_cst) - received;
@@ -108,6 +112,12 @@ class Return {
   Word* word_;
 };
 inline constexpr std::uint32_t generations = 1u << 28;
+
+/// What sleepers of a rank are woken for: a message or room in a channel, by its key; memory.
+inline constexpr Topics memory_topic = 1u << 31;
+inline constexpr Topics topic_of(std::uint64_t channel) {
+  return 1u << (channel % 31);
+}
 
 /// A Status that one process writes and others read without a lock.
 class Board {
@@ -166,8 +176,12 @@ class Control {
   Ring ring(int from, int to) const;
   Return returns(int sender, std::uint32_t slot, int consumer) const;
 
-  /// Wakes `rank`'s sleeping threads, if it has any.
-  void ring_doorbell(int rank) const;
+  /// Whether no consumer of that message has still to go beyond `step`. Of those that go beyond it at the same time, the
+  /// last one sees so.
+  bool all_beyond(Return::Step step, int sender, std::uint32_t slot, std::uint32_t generation) const;
+
+  /// Wakes `rank`'s threads that sleep for one of `topics`, if it has any.
+  void ring_doorbell(int rank, Topics topics = all_topics) const;
   /// A number that is larger for what happens later.
   std::uint32_t next_order() const { return alarm().fetch_add(1, std::memory_order_seq_cst) + 1; }
   /// Makes all ranks look again at who lives.

@@ -14,6 +14,14 @@ namespace {
 /// Between two looks at things that ring no doorbell: memory of the machine, a watcher that was stopped itself.
 constexpr Duration longest_sleep = std::chrono::milliseconds(200);
 
+Topics topics_of(const WaitFor& wanted) {
+  Topics topics = wanted.allocate != 0 ? memory_topic : 0;
+  for (const auto channels : {wanted.take, wanted.publish}) {
+    for (Channel* const channel : channels) topics |= topic_of(StreamChannel::stream_of(*channel)->key);
+  }
+  return topics != 0 ? topics : all_topics;
+}
+
 }  // namespace
 
 Member::Member(HostMemory memory, std::function<MemoryLimits()> limits)
@@ -229,13 +237,15 @@ Woken Member::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
   expect_usable();
   if (satisfied(group, wanted)) return Woken::ready;
   RankPage& mine = control_.page(rank_);
+  const Topics topics = topics_of(wanted);
   const Announcement announcement(mine, !wanted.publish.empty() || wanted.allocate != 0);
   while (true) {
     const std::uint32_t seen = mine.doorbell.load(std::memory_order_seq_cst);
     if (satisfied(group, wanted)) return Woken::ready;
     if (wanted.stop != nullptr && wanted.stop->load(std::memory_order_seq_cst)) return Woken::stopped;
     if (deadline.expired()) return Woken::timeout;
-    if (!futex_wait(mine.doorbell, seen, std::min(deadline.remaining(), longest_sleep))) control_.find_deaths();
+    const Duration sleep = std::min(deadline.remaining(), longest_sleep);
+    if (!futex_wait(mine.doorbell, seen, sleep, topics)) control_.find_deaths();
   }
 }
 
@@ -246,8 +256,8 @@ void Member::wake() {
   if (mine.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(mine.doorbell);
 }
 
-void Member::wake_if_waiting_for_space(int rank) const {
-  if (control_.page(rank).wants_space.load(std::memory_order_seq_cst) != 0) control_.ring_doorbell(rank);
+void Member::wake_if_waiting_for_space(int rank, Topics topics) const {
+  if (control_.page(rank).wants_space.load(std::memory_order_seq_cst) != 0) control_.ring_doorbell(rank, topics);
 }
 
 // ---- the board

@@ -127,7 +127,8 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   void forget_if_over(Stream& stream);
   void forget_news_if_over(std::uint64_t group);
   void mark_corrupt(int from, std::string what);
-  void wake_if_waiting_for_space(int rank) const;
+  /// For threads that wait for room in the channel of that topic, or for memory.
+  void wake_if_waiting_for_space(int rank, Topics topics) const;
 
   // blocks.cc
   std::uint32_t slot_of(const Block& block) const;

@@ -22,8 +22,10 @@ class Member::Hold {
       : member_(std::move(member)), from_(from), slot_(descriptor.slot), generation_(descriptor.generation) {}
   ~Hold() {
     if (!member_->usable()) return;
-    member_->control_.returns(from_, slot_, member_->rank_).give_back(generation_);
-    member_->wake_if_waiting_for_space(from_);
+    const Control& control = member_->control_;
+    control.returns(from_, slot_, member_->rank_).give_back(generation_);
+    if (!control.all_beyond(Return::taken, from_, slot_, generation_)) return;
+    member_->wake_if_waiting_for_space(from_, memory_topic);
   }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
@@ -84,7 +86,7 @@ void Member::drain_from(int from) {
     }
   }
   ring.pop_to(received);
-  wake_if_waiting_for_space(from);
+  if (ring.may_have_been_full(received, *waiting)) wake_if_waiting_for_space(from, all_topics);
 }
 
 void Member::mark_corrupt(int from, std::string what) {
@@ -140,7 +142,7 @@ std::string Member::accept_message(Stream& stream, int from, const Descriptor& d
 
 void Member::drop(int from, const Descriptor& descriptor) {
   control_.returns(from, descriptor.slot, rank_).drop(descriptor.generation);
-  wake_if_waiting_for_space(from);
+  wake_if_waiting_for_space(from, all_topics);
 }
 
 std::shared_ptr<Stream> Member::stream_of(std::uint64_t key) {
@@ -230,7 +232,7 @@ bool Member::try_publish(Group& group, const std::shared_ptr<Stream>& stream, Bl
     in_flight_.push_back(slot);
     static_cast<void>(block.release());
   }
-  for (const int taker : stream->to) control_.ring_doorbell(taker);
+  for (const int taker : stream->to) control_.ring_doorbell(taker, topic_of(stream->key));
   return true;
 }
 
@@ -262,7 +264,9 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
       check_cause(group);
     }
   }
-  wake_if_waiting_for_space(stream.from);
+  if (control_.all_beyond(Return::published, stream.from, message.slot, message.generation)) {
+    wake_if_waiting_for_space(stream.from, topic_of(stream.key));
+  }
   auto hold = std::make_shared<Hold>(shared_from_this(), stream.from, message);
   const std::byte* from = memory_.data[static_cast<std::size_t>(stream.from)]->data() + message.offset;
   if (!placed) return Lease{ByteView(from, message.bytes), std::move(hold)};
