@@ -51,7 +51,8 @@ struct ExchangeApi {
   void (*allocate)() = nullptr;
   int (*to_managed)(void* object, ManagedVersioned** managed) = nullptr;
   int (*from_managed)(ManagedVersioned* managed, void** object) = nullptr;  ///< takes `managed` over
-  int (*to_fields)(void* object, TensorFields* fields) = nullptr;  ///< good as long as nobody else uses `object`; or null
+  int (*to_fields)(void* object,
+                   TensorFields* fields) = nullptr;  ///< good as long as nobody else uses `object`; or null
   void (*current_stream)() = nullptr;
 };
 

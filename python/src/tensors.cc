@@ -123,8 +123,8 @@ std::optional<Tensor> view_of_plain(nb::handle value, const dlpack::ExchangeApi&
   const auto says = [&](const char* name) { return nb::cast<bool>(value.attr(name)()); };
   const bool may_be_negated = fields.dtype.code == dtypes::float32.code || fields.dtype.code == dtypes::complex64.code;
   if (may_be_negated && (says("is_neg") || says("is_conj"))) return std::nullopt;
-  const bool is_known = fields.device.is_cpu() && fields.dtype.is_known() &&
-                        static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
+  const bool is_known =
+      fields.device.is_cpu() && fields.dtype.is_known() && static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
   if (!is_known) return std::nullopt;
   return Tensor(dlpack::view_of(fields), owner_of(nb::borrow(value)));
 }

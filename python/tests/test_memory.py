@@ -133,6 +133,40 @@ def test_leases_that_are_kept_do_not_mix_with_later_batches(tmp_path: pathlib.Pa
     assert [mine[0]["right"] for mine in told] == [True, True]
 
 
+def test_where_engine_memory_is_full_empty_gives_ordinary_memory(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import threading
+        from levada import _levada
+        def made_on_a_thread_of_its_own(mebibytes):
+            made = []
+            thread = threading.Thread(target=lambda: made.append(levada.empty(mebibytes * 2**20, "uint8")))
+            thread.start()
+            thread.join()
+            return made[0]
+        def lies_in_the_engine(array):
+            for line in open("/proc/self/maps"):
+                begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
+                if begin <= array.ctypes.data < end:
+                    return "memfd:" in line
+        def batches():
+            held, more = made_on_a_thread_of_its_own(5), made_on_a_thread_of_its_own(5)
+            tell(held=lies_in_the_engine(held), more=lies_in_the_engine(more))
+            for step in range(3):
+                more[:] = step
+                yield {"x": more[:2**20]}
+        job = _levada.meet(rank, 2, f"full-{os.getppid()}", 20.0, memory_bytes=8 * 2**20)
+        for step, batch in enumerate(levada.Feed(batches(), levada.Mesh(tp=2), group=job)):
+            assert batch["x"].shape == (2**20,) and (batch["x"] == step).all()
+        tell(steps=step + 1)
+        """,
+    )
+    assert told[0][0] == {"held": True, "more": False}
+    assert told[0][-1] == told[1][-1] == {"steps": 3}
+
+
 def test_a_forked_child_makes_ordinary_memory(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -176,8 +176,8 @@ class Control {
   Ring ring(int from, int to) const;
   Return returns(int sender, std::uint32_t slot, int consumer) const;
 
-  /// Whether no consumer of that message has still to go beyond `step`. Of those that go beyond it at the same time, the
-  /// last one sees so.
+  /// Whether no consumer of that message has still to go beyond `step`. Of those that go beyond it at the same time,
+  /// the last one sees so.
   bool all_beyond(Return::Step step, int sender, std::uint32_t slot, std::uint32_t generation) const;
 
   /// Wakes `rank`'s threads that sleep for one of `topics`, if it has any.

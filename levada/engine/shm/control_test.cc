@@ -48,6 +48,37 @@ TEST(Ring, KnowsCountsThatCannotBe) {
   EXPECT_FALSE(ring.room(4));
 }
 
+TEST(Ring, KnowsWhetherItsProducerMayHaveFoundItFull) {
+  const auto state = std::make_unique<Ring::State>();
+  Ring ring(*state);
+  state->head = Ring::capacity - Ring::reserve - 1;
+  EXPECT_FALSE(ring.may_have_been_full(3, 3));
+  state->head = Ring::capacity - Ring::reserve;
+  EXPECT_TRUE(ring.may_have_been_full(3, 3));
+  EXPECT_FALSE(ring.may_have_been_full(3, 2));
+}
+
+TEST(Futex, WakesThoseWhoseTopicsItIsFor) {
+  Word word{0};
+  std::thread sleeper([&] { futex_wait(word, 0, std::chrono::minutes(1), topic_of(3) | memory_topic); });
+  while (futex_wake(word, topic_of(3)) == 0) EXPECT_EQ(futex_wake(word, topic_of(4)), 0);
+  sleeper.join();
+}
+
+TEST(Control, OfTheConsumersOfAMessageTheLastSeesThatAllAreBeyond) {
+  const Mapping memory(make_memory_file("test", Control::bytes(3)), Control::bytes(3), Mapping::Access::write);
+  const Control control(memory.data(), 3);
+  for (const int consumer : {0, 2}) control.returns(1, 7, consumer).publish(5);
+  control.returns(1, 7, 0).take(5);
+  EXPECT_FALSE(control.all_beyond(Return::published, 1, 7, 5));
+  control.returns(1, 7, 2).take(5);
+  EXPECT_TRUE(control.all_beyond(Return::published, 1, 7, 5));
+  control.returns(1, 7, 2).give_back(5);
+  EXPECT_FALSE(control.all_beyond(Return::taken, 1, 7, 5));
+  control.returns(1, 7, 0).give_back(5);
+  EXPECT_TRUE(control.all_beyond(Return::taken, 1, 7, 5));
+}
+
 TEST(Return, GoesFromPublishedOverTakenToReturned) {
   Word word{0};
   Return state(word);

@@ -33,8 +33,9 @@ inline bool futex_wait(Word& word, std::uint32_t seen, Duration limit, Topics to
   return ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &time, nullptr, topics) == 0 || errno != ETIMEDOUT;
 }
 
-inline void futex_wake(Word& word, Topics topics = all_topics) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, topics);
+/// How many have been woken.
+inline long futex_wake(Word& word, Topics topics = all_topics) {
+  return ::syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, topics);
 }
 
 }  // namespace levada::shm

@@ -29,9 +29,9 @@ class Times(NamedTuple):
     """Medians over the rounds, in microseconds since rank 0 had its batch, or since the ranks began together."""
 
     have_us: float
-    """Until the last rank had its batch."""
+    """Until the last rank had its batch, of which nobody had begun to read."""
     read_us: float
-    """Until the last rank had read every byte of it."""
+    """Until the last rank had read every byte of it, each as soon as it had it."""
 
 
 def measure(
@@ -44,25 +44,40 @@ def measure(
     together: bool = False,
 ) -> list[Times]:
     """The contestants' times. Collective over all ranks of torch.distributed, which are processes of one host: they
-    share a clock. `meet`: waits for all ranks, asleep: gloo's barrier keeps a thread of each rank that is late busy, and
+    share a clock. Each carries twice a round: where ranks share cores, one that reads holds up one that has nothing yet.
+    `meet`: waits for all ranks, asleep: gloo's barrier keeps a thread of each rank that is late busy, and
     with it a core that the last rank waits for. `together`: every rank has something to begin with, and its own time
     counts; else the others wait for rank 0 already when it begins."""
-    stamps: list[list[tuple[int, int, int]]] = [[] for _ in contestants]
+    stamps: list[list[tuple[_Stamps, _Stamps]]] = [[] for _ in contestants]
+    settle = 0 if together else SETTLE
     gc.disable()
     for number in range(warm_up + rounds):
         for turn in range(len(contestants)):
             at = (number + turn) % len(contestants)
-            taken = _time_one(contestants[at], read, meet, 0 if together else SETTLE)
+            to_have = _time_one(contestants[at], meet, settle, read, before_reading=meet)
+            to_read = _time_one(contestants[at], meet, settle, read)
             if number >= warm_up:
-                stamps[at].append(taken)
+                stamps[at].append((to_have, to_read))
         gc.collect()
     gc.enable()
     return [_times(each, together) for each in stamps]
 
 
+class _Stamps(NamedTuple):
+    """Of one rank."""
+
+    begin: int
+    have: int
+    seen: int
+
+
 def _time_one(
-    contestant: Contestant, read: Callable[[Any], object], meet: Callable[[], object], settle: float
-) -> tuple[int, int, int]:
+    contestant: Contestant,
+    meet: Callable[[], object],
+    settle: float,
+    read: Callable[[Any], object],
+    before_reading: Callable[[], object] = nothing,
+) -> _Stamps:
     contestant.prepare()
     meet()
     if dist.get_rank() == 0 and settle:
@@ -70,18 +85,19 @@ def _time_one(
     begin = time.monotonic_ns()
     received = contestant.carry()
     have = time.monotonic_ns()
+    before_reading()
     read(received)
-    return begin, have, time.monotonic_ns()
+    return _Stamps(begin, have, time.monotonic_ns())
 
 
-def _times(stamps: list[tuple[int, int, int]], together: bool) -> Times:
+def _times(stamps: list[tuple[_Stamps, _Stamps]], together: bool) -> Times:
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, stamps)
     have, seen = [], []
     for each in zip(*everybody, strict=True):
-        begins = [begin if together else each[0][0] for begin, _, _ in each]
-        have.append(max(stamp[1] - begin for stamp, begin in zip(each, begins, strict=True)))
-        seen.append(max(stamp[2] - begin for stamp, begin in zip(each, begins, strict=True)))
+        to_have, to_read = zip(*each, strict=True)
+        have.append(max(at.have - (at if together else to_have[0]).begin for at in to_have))
+        seen.append(max(at.seen - (at if together else to_read[0]).begin for at in to_read))
     return Times(statistics.median(have) / 1e3, statistics.median(seen) / 1e3)
 
 
