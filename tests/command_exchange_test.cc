@@ -46,7 +46,7 @@ TEST(CommandPlanExchange, ShowsWhatWouldMove) {
 
 TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
   expect_refusal("/nowhere/exchange.json", "/nowhere/exchange.json");
-  expect_refusal(write_file("none.json", "["), "it is no JSON");
+  expect_refusal(write_file("none.json", "["), "it is not JSON");
   expect_refusal(spec(R"("destination": [])"), "no such key as \"destination\"");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["z"]}])"),
                  "sample z is wanted on rank 1, but no rank owns it");
@@ -54,6 +54,12 @@ TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
                  "destinations[0].ranks: a rank belongs here");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along dp");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"), "key values");
+  expect_refusal(spec(R"("destinations": [], "destinations": [])"), "key \"destinations\" stands twice in one object");
+  expect_refusal(spec(R"("destinations": [{"ranks": [2147483647], "ids": ["a"]}])"), "rank 2147483647");
+  expect_refusal(spec(R"("destinations": [{"mesh": "dp=0", "ids": []}])"), "destinations[0]: axis dp");
+  expect_refusal(write_file("samples.json", R"({"holders": [{"ranks": [0], "samples": {}}], "destinations": []})"),
+                 "holders[0]: samples JSON: the whole: \"ids\" is missing");
+  EXPECT_EQ(run({"plan", "--exchange", spec(R"("destinations": [])"), "--mesh", "dp=2"}).status, 2);
 }
 
 TEST(CommandBenchExchange, MeasuresAndChecksWhatArrives) {

@@ -2,18 +2,28 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "levada/base/error.h"
+#include "levada/base/parse_json.h"
 
 namespace levada::cli {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) {
   throw InvalidArgument(fmt::format("{}: {}", where, what));
+}
+
+/// What `make` gives; what it refuses is told with the place.
+template <typename Make>
+auto saying(std::string_view where, Make&& make) {
+  try {
+    return make();
+  } catch (const InvalidArgument& error) {
+    refuse(where, error.what());
+  }
 }
 
 /// The value as T; nlohmann's conversions tell of the kind alone, so that what fits is checked here.
@@ -66,45 +76,31 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
     return;
   }
   if (value.contains("ranks")) refuse(where, "\"mesh\" says which ranks; give \"first\" for where they begin");
-  constexpr int most_ranks = 1 << 20;
-  const Mesh mesh = Mesh::parse(get<std::string>(value["mesh"], where + ".mesh", "a mesh such as dp=2,tp=2"));
+  const auto name = get<std::string>(value["mesh"], where + ".mesh", "a mesh such as dp=2,tp=2");
+  const Mesh mesh = saying(where, [&] { return Mesh::parse(name); });
   const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
   if (mesh.size() > most_ranks || first > most_ranks) refuse(where, "it goes beyond a million ranks");
   std::vector<std::vector<std::string>> lists;
   if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along dp belongs here");
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));
   const auto cut = value.contains("cp") ? cut_in(value["cp"], where + ".cp") : CutAlongCp::whole;
-  for (auto& each : destinations_of(ModelRanks::from(mesh, first), std::move(lists), cut)) {
-    destinations.push_back(std::move(each));
-  }
+  auto made = saying(where, [&] { return destinations_of(ModelRanks::from(mesh, first), std::move(lists), cut); });
+  std::ranges::move(made, std::back_inserter(destinations));
 }
 
 void add_holders(const Json& value, const std::string& where, Ownership& ownership) {
   allow_only(value, {"ranks", "samples"}, where);
-  const auto samples = SampleBatch::from_json(need(value, "samples", where).dump());
+  const std::string text = need(value, "samples", where).dump();
+  const auto samples = saying(where, [&] { return SampleBatch::from_json(text); });
   for (const int rank : get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"))
     ownership.add(rank, samples);
-}
-
-Json parse(std::string_view text) {
-  const Json::parser_callback_t callback = [deepest = 16](int depth, Json::parse_event_t, Json&) {
-    if (depth > deepest) refuse("the whole", fmt::format("it nests deeper than {}", deepest));
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), callback);
-  } catch (const Json::exception& error) {
-    const std::string_view what = error.what();
-    const auto bracket = what.find("] ");
-    throw InvalidArgument(
-        fmt::format("it is no JSON: {}", what.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
-  }
 }
 
 }  // namespace
 
 ExchangeSpec ExchangeSpec::from_json(std::string_view text) {
-  const Json json = parse(text);
+  constexpr int deepest = 16;
+  const Json json = parse_json(text, deepest, {});
   allow_only(json, {"holders", "destinations", "keys", "cut_keys", "allow_absent", "hosts", "chunk_bytes"},
              "the whole");
   ExchangeSpec spec;

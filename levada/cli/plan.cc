@@ -43,10 +43,13 @@ void add_plan(CLI::App& app, Chosen& chosen) {
   auto* command = app.add_subcommand(
       "plan", "Show what a feed, or an exchange, would move on a mesh of any size, without starting it");
   add_job_options(*command, arguments->job);
-  command
-      ->add_option("--exchange", arguments->exchange,
-                   "Plan an exchange of samples instead: a JSON file of holders, destinations and keys")
-      ->type_name("FILE");
+  const auto of_a_feed = command->get_options([](const CLI::Option* option) { return option->get_name() != "--help"; });
+  auto* exchange =
+      command
+          ->add_option("--exchange", arguments->exchange,
+                       "Plan an exchange of samples instead: a JSON file of holders, destinations and keys")
+          ->type_name("FILE");
+  for (auto* option : of_a_feed) exchange->excludes(option);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Example: what four ranks would be sent a step\n  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024");
   command->callback([arguments, &chosen] { chosen.action = [arguments] { return show_plan(*arguments); }; });

@@ -4,15 +4,15 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "levada/base/error.h"
+#include "levada/base/parse_json.h"
 #include "levada/sources/file.h"
 
 namespace levada {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t most_bytes = std::uint64_t{16} << 20;
 
@@ -110,8 +110,8 @@ bool is_mix_file(std::string_view path) {
 
 CorpusMix read_mix_file(const std::string& path) {
   const auto content = content_of(path);
-  const auto json = Json::parse(content, nullptr, false);
-  if (json.is_discarded()) throw InvalidArgument(fmt::format("{} is not JSON", path));
+  constexpr int deepest = 8;
+  const auto json = parse_json(content, deepest, path);
   expect_object(json, path, {"sources", "by"});
   if (!json.contains("sources")) fail(path, "\"sources\" is missing");
   if (!json["sources"].is_array()) fail(path, "\"sources\" must be a list");

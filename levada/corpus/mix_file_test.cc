@@ -54,7 +54,7 @@ TEST(MixFile, NamesSourcesWeightsAndCaps) {
 
 TEST(MixFile, SaysWhatIsWrongAndWhere) {
   const auto source = [](const std::string& rest) { return fault_of(R"({"sources": [{"path": "a", )" + rest + "}]}"); };
-  EXPECT_THAT(fault_of("{"), HasSubstr("mix.json is not JSON"));
+  EXPECT_THAT(fault_of("{"), HasSubstr("mix.json: it is not JSON"));
   EXPECT_THAT(fault_of("[]"), HasSubstr("mix.json: it must be an object"));
   EXPECT_THAT(fault_of("{}"), HasSubstr("mix.json: \"sources\" is missing"));
   EXPECT_THAT(fault_of(R"({"sources": []})"), HasSubstr("\"sources\" is an empty list"));

@@ -242,11 +242,11 @@ class LocalSearch {
   std::uint64_t steps_;
 };
 
-/// Depth first over all assignments that could be better than the best one known.
+/// Depth first over all assignments that could be better than the best one known, until one is good enough.
 class BranchAndBound {
  public:
   BranchAndBound(const std::vector<SendChoice>& choices, const Sources& sources, const Loads& anyway,
-                 std::vector<int>& best, std::uint64_t best_load, std::uint64_t bound, std::uint64_t steps)
+                 std::vector<int>& best, std::uint64_t best_load, std::uint64_t enough, std::uint64_t steps)
       : choices_(choices),
         sources_(sources),
         order_(longest_first(choices, sources)),
@@ -254,14 +254,14 @@ class BranchAndBound {
         now_(best),
         best_(best),
         best_load_(best_load),
-        bound_(bound),
+        enough_(enough),
         steps_(steps) {}
 
   void run() { descend(0); }
 
  private:
   void descend(std::size_t depth) {
-    if (steps_ == 0 || best_load_ <= bound_) return;
+    if (steps_ == 0 || best_load_ <= enough_) return;
     --steps_;
     if (depth == order_.size()) {
       best_ = now_;
@@ -287,7 +287,7 @@ class BranchAndBound {
   std::vector<int> now_;
   std::vector<int>& best_;
   std::uint64_t best_load_;
-  std::uint64_t bound_;
+  std::uint64_t enough_;
   std::uint64_t steps_;
 };
 
@@ -309,8 +309,10 @@ std::vector<int> assign_senders(const std::vector<SendChoice>& choices, const So
   if (std::ranges::max(loads) <= bound + bound / 100) return senders;
   LocalSearch(choices, source_lists, senders, loads, limits.search_steps).run(bound);
   const std::uint64_t most = std::ranges::max(loads);
-  if (choices.size() <= limits.exact_choices && most > bound) {
-    BranchAndBound(choices, source_lists, anyway, senders, most, bound, limits.exact_steps).run();
+  const bool few = choices.size() <= limits.exact_choices;
+  const std::uint64_t enough = few ? bound : bound + bound / 10;
+  if (most > enough && choices.size() <= limits.searched_choices) {
+    BranchAndBound(choices, source_lists, anyway, senders, most, enough, limits.exact_steps).run();
   }
   return senders;
 }

@@ -16,7 +16,8 @@ struct SendChoice {
 
 struct AssignmentLimits {
   std::size_t exact_choices = 14;           ///< up to so many, the best assignment is searched for
-  std::uint64_t exact_steps = 200'000;      ///< and no longer than this
+  std::size_t searched_choices = 64;        ///< up to so many, one that is known to be within a tenth of the best
+  std::uint64_t exact_steps = 200'000;      ///< of either search, at most
   std::uint64_t search_steps = 20'000'000;  ///< of local search
 };
 

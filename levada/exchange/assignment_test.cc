@@ -85,6 +85,37 @@ TEST(Assignment, IsNearTheBestWithoutTryingAll) {
   }
 }
 
+/// The same, leaving out what cannot be better than `best`.
+void search(const Instance& instance, Loads& loads, std::size_t next, std::uint64_t& best) {
+  if (next == instance.choices.size()) best = std::ranges::max(loads);
+  if (next == instance.choices.size() || best == std::ranges::max(instance.loads)) return;
+  const SendChoice& choice = instance.choices[next];
+  for (const int rank : instance.lists[choice.sources]) {
+    std::uint64_t& load = loads[static_cast<std::size_t>(rank)];
+    load += choice.bytes;
+    if (load < best) search(instance, loads, next + 1, best);
+    load -= choice.bytes;
+  }
+}
+
+TEST(Assignment, OfMoreThanAreSearchedThroughIsWithinATenthOfTheBest) {
+  std::mt19937 random(25);
+  int searched = 0;
+  while (searched < 400) {
+    Instance instance = random_instance(random, 20);
+    if (instance.choices.size() < 15) continue;
+    ++searched;
+    const auto senders = assign_senders(instance.choices, instance.lists, instance.loads);
+    expect_allowed(instance, senders);
+    const auto most = std::ranges::max(loads_of(instance.choices, senders, instance.loads));
+    std::ranges::sort(instance.choices, std::greater(), &SendChoice::bytes);
+    auto best = most;
+    Loads loads = instance.loads;
+    search(instance, loads, 0, best);
+    EXPECT_LE(most * 10, best * 11);
+  }
+}
+
 /// Rank r can send what lists {r, r+1} offer; all of it is offered by the first, so relief must go from rank to rank.
 TEST(Assignment, RelievesTheBusiestThroughChains) {
   constexpr int ranks = 12;

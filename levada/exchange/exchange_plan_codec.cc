@@ -22,7 +22,8 @@ std::vector<int> get_receivers(ByteReader& reader) {
   std::vector<int> ranks(reader.get_count(4));
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     ranks[i] = reader.get<std::int32_t>();
-    if (ranks[i] < 0 || (i > 0 && ranks[i - 1] >= ranks[i])) reader.fail("receivers that are not ascending");
+    const bool in_order = i == 0 || ranks[i - 1] < ranks[i];
+    if (ranks[i] < 0 || ranks[i] >= most_ranks || !in_order) reader.fail("receivers that cannot be");
   }
   if (ranks.empty()) reader.fail("no receivers");
   return ranks;
@@ -96,7 +97,7 @@ ExchangePlan ExchangePlan::decode(ByteView bytes) {
   for (auto count = reader.get_count(4); count > 0; --count) content.receivers.push_back(get_receivers(reader));
   for (auto count = reader.get_count(12); count > 0; --count) {
     Row row{.from = reader.get<std::int32_t>(), .to = reader.get<std::uint32_t>()};
-    if (row.from < 0 || row.to >= content.receivers.size())
+    if (row.from < 0 || row.from >= most_ranks || row.to >= content.receivers.size())
       reader.fail("a multicast between ranks that were not listed");
     for (const int to : content.receivers[row.to]) {
       if (to == row.from) reader.fail(fmt::format("rank {} is to send to itself", to));

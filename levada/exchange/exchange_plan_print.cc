@@ -33,6 +33,10 @@ struct Carried {
   }
 };
 
+std::string counted(std::uint64_t count, std::string_view thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
 /// The first ones, and whether there are more.
 std::string shortened(const std::vector<std::string>& texts) {
   constexpr std::size_t most = 4;
@@ -57,11 +61,12 @@ std::string ExchangePlan::to_table() const {
   if (size() > most_rows) text += fmt::format("... and {} more multicasts\n", size() - most_rows);
   const Load most = busiest();
   text += fmt::format(
-      "\nmoved      {:>10}  in {} multicasts, {} messages of at most {}\n"
+      "\nmoved      {:>10}  in {}, {} of at most {}\n"
       "least      {:>10}  that any plan moves: what is lacked somewhere, once\n"
-      "delivered  {:>10}  to {} ranks\n",
-      format_bytes(moved_bytes()), size(), messages(), format_bytes(chunk_bytes()), format_bytes(lower_bound_bytes()),
-      format_bytes(delivered_bytes()), ranks().size());
+      "delivered  {:>10}  among {}\n",
+      format_bytes(moved_bytes()), counted(size(), "multicast"), counted(messages(), "message"),
+      format_bytes(chunk_bytes()), format_bytes(lower_bound_bytes()), format_bytes(delivered_bytes()),
+      counted(ranks().size(), "rank"));
   if (most.rank >= 0) text += fmt::format("busiest    {:>10}  sent by rank {}\n", format_bytes(most.bytes), most.rank);
   return text;
 }

@@ -33,7 +33,7 @@ Ownership::Ownership() : state_(std::make_shared<State>()) {}
 namespace {
 
 Holder holder_of(int rank, const SequencePart& part) {
-  if (rank < 0) throw InvalidArgument(fmt::format("there is no rank {}", rank));
+  if (rank < 0 || rank >= most_ranks) throw InvalidArgument(fmt::format("there is no rank {}", rank));
   if (part.count == 0 || part.index >= part.count) {
     throw InvalidArgument(fmt::format("there is no {}", part.to_string()));
   }

@@ -36,6 +36,8 @@ struct TokenRuns {
 /// The tokens of a sequence of `length` that are in the part.
 TokenRuns tokens_in(const SequencePart& part, std::int64_t length);
 
+/// Ranks are below this.
+inline constexpr int most_ranks = 1 << 20;
 /// A rank and what it holds, or is to hold.
 struct Holder {
   int rank = 0;

@@ -76,7 +76,7 @@ Holders get_holders(ByteReader& reader) {
     holder.part.count = reader.get<std::uint16_t>();
     const auto zigzag = reader.get<std::uint8_t>();
     holder.part.zigzag = zigzag == 1;
-    const bool in_order = holder.rank >= 0 && (i == 0 || holders[i - 1].rank < holder.rank);
+    const bool in_order = holder.rank >= 0 && holder.rank < most_ranks && (i == 0 || holders[i - 1].rank < holder.rank);
     if (!in_order || zigzag > 1 || holder.part.index >= holder.part.count || (holder.part.is_whole() && zigzag == 1)) {
       reader.fail("a list of holders that cannot be");
     }

@@ -151,7 +151,8 @@ class Planner {
       throw InvalidArgument(fmt::format("a destination wants {}, which there is not", part.to_string()));
     }
     for (const int rank : destination.ranks) {
-      if (rank < 0 || (!options_.host_of.empty() && static_cast<std::size_t>(rank) >= options_.host_of.size())) {
+      const int ranks = options_.host_of.empty() ? most_ranks : static_cast<int>(options_.host_of.size());
+      if (rank < 0 || rank >= ranks) {
         throw InvalidArgument(fmt::format("a destination names rank {}, which there is not", rank));
       }
       want.push_back({rank, part.is_whole() ? SequencePart{} : part});

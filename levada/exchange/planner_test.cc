@@ -167,7 +167,7 @@ from  to   samples  keys    part   messages    bytes
 
 moved        11.7 KiB  in 2 multicasts, 4 messages of at most 4.0 KiB
 least        11.7 KiB  that any plan moves: what is lacked somewhere, once
-delivered    23.4 KiB  to 4 ranks
+delivered    23.4 KiB  among 4 ranks
 busiest       6.2 KiB  sent by rank 0
 )");
   const auto json = nlohmann::json::parse(plan.to_json(true));
@@ -325,6 +325,59 @@ TEST(PlannerProperty, DeliversAllThatIsLackedAndNothingElseInTheFewestBytes) {
       EXPECT_EQ(multicast.bytes, bytes);
       EXPECT_EQ(multicast.messages, (bytes + 15) / 16);
     }
+  }
+}
+
+/// What one rank sends as a whole, and who may: the nearest holders.
+struct Shipment {
+  std::uint64_t bytes = 0;
+  std::vector<int> senders;
+};
+
+/// The keys of a sample that the same ranks hold and lack go together.
+std::vector<Shipment> shipments(const World& world, const Pieces& lacking) {
+  std::map<std::tuple<std::string, std::string, SequencePart>, std::set<int>> receivers;
+  for (const auto& [rank, id, key, part] : lacking) receivers[{id, key, part}].insert(rank);
+  std::map<std::tuple<std::string, std::set<int>, std::vector<int>, SequencePart>, std::uint64_t> bytes;
+  for (const auto& [what, to] : receivers) {
+    const auto& [id, key, part] = what;
+    std::map<std::ptrdiff_t, std::vector<int>> by_nearness;
+    for (const auto& [holder, held] : world.held.at(id).at(key)) {
+      if (!held.is_whole()) continue;
+      const int host = world.host_of[static_cast<std::size_t>(holder)];
+      by_nearness[std::ranges::count_if(to, [&](int rank) {
+        return world.host_of[static_cast<std::size_t>(rank)] == host;
+      })].push_back(holder);
+    }
+    const auto tokens = tokens_in(part, world.lengths.at(id).at(key)).tokens();
+    bytes[{id, to, by_nearness.rbegin()->second, part}] += 8 * static_cast<std::uint64_t>(tokens);
+  }
+  std::vector<Shipment> all;
+  for (const auto& [what, sum] : bytes) all.push_back({sum, std::get<2>(what)});
+  return all;
+}
+
+void least_busiest(const std::vector<Shipment>& all, std::size_t next, std::vector<std::uint64_t>& loads,
+                   std::uint64_t& best) {
+  if (std::ranges::max(loads) >= best) return;
+  if (next == all.size()) best = std::ranges::max(loads);
+  for (std::size_t i = 0; next < all.size() && i < all[next].senders.size(); ++i) {
+    loads[static_cast<std::size_t>(all[next].senders[i])] += all[next].bytes;
+    least_busiest(all, next + 1, loads, best);
+    loads[static_cast<std::size_t>(all[next].senders[i])] -= all[next].bytes;
+  }
+}
+
+TEST(PlannerProperty, TheBusiestRankSendsAtMostATenthMoreThanItMustByTheRuleOfHosts) {
+  std::mt19937 random(35);
+  for (int round = 0; round < 500; ++round) {
+    const World world = World::random(random);
+    const auto plan = plan_exchange(world.ownership(random), world.request, {.host_of = world.host_of});
+    std::vector<std::uint64_t> loads(static_cast<std::size_t>(world.ranks), 0);
+    std::uint64_t best = UINT64_MAX;
+    least_busiest(shipments(world, world.lacking()), 0, loads, best);
+    EXPECT_LE(plan.busiest().bytes * 10, best * 11);
+    EXPECT_GE(plan.busiest().bytes, best);
   }
 }
 

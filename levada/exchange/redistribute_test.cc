@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <csignal>
 #include <mutex>
 #include <thread>
@@ -34,39 +35,82 @@ void expect_all(const std::vector<std::string>& texts, const std::string& expect
   for (const std::string& text : texts) EXPECT_EQ(text, expected);
 }
 
-/// All (pp, dp, tp) of powers of two on up to `most` ranks.
+/// All (pp, dp, tp) on up to `most` ranks.
 std::vector<Mesh> meshes(int most) {
   std::vector<Mesh> all;
-  for (int pp = 1; pp <= most; pp *= 2) {
-    for (int dp = 1; pp * dp <= most; dp *= 2) {
-      for (int tp = 1; pp * dp * tp <= most; tp *= 2)
+  for (int pp = 1; pp <= most; ++pp) {
+    for (int dp = 1; pp * dp <= most; ++dp) {
+      for (int tp = 1; pp * dp * tp <= most; ++tp)
         all.emplace_back(std::vector<Axis>{{"pp", pp}, {"dp", dp}, {"tp", tp}});
     }
   }
   return all;
 }
 
+/// One mesh to all meshes at once, each pair with samples of its own and places that overlap, are equal or disjoint.
+struct MeshToAll {
+  std::vector<std::vector<std::string>> held, wanted;  ///< by rank
+  ExchangeRequest request{{}, {"mask", "tokens"}};
+
+  MeshToAll(const std::vector<Mesh>& all, std::size_t from, int ranks, const std::vector<std::string>& ids)
+      : held(static_cast<std::size_t>(ranks)), wanted(held) {
+    const auto placed = [&](std::size_t mesh, std::size_t shift) {
+      return ModelRanks::from(all[mesh],
+                              static_cast<int>(shift % static_cast<std::size_t>(ranks - all[mesh].size() + 1)));
+    };
+    const auto share = static_cast<std::ptrdiff_t>(ids.size() / all.size());
+    const auto heads = data_heads(placed(from, from));
+    for (std::size_t to = 0; to < all.size(); ++to) {
+      const auto begin = ids.begin() + static_cast<std::ptrdiff_t>(to) * share;
+      const std::vector<std::string> own(begin, begin + share);
+      add(held, heads, dealt(own, static_cast<int>(heads.size())));
+      for (auto& each : destinations_of(placed(to, from + to), dealt(own, all[to].axis_size("dp"), 1))) {
+        for (const int rank : each.ranks) add(wanted, {rank}, {each.ids});
+        request.destinations.push_back(std::move(each));
+      }
+    }
+  }
+
+ private:
+  static void add(std::vector<std::vector<std::string>>& lists, const std::vector<int>& ranks,
+                  const std::vector<std::vector<std::string>>& more) {
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      auto& list = lists[static_cast<std::size_t>(ranks[i])];
+      list.insert(list.end(), more[i].begin(), more[i].end());
+    }
+  }
+};
+
 TEST(Redistribute, FromEachMeshToEachMesh) {
   constexpr int ranks = 16;
   const auto all = meshes(ranks);
+  const auto ids = numbered_ids(3 * static_cast<int>(all.size()));
+  const SampleBatch made = made_samples(ids, {"tokens", "mask"});
+  std::vector<MeshToAll> exchanges;
+  for (std::size_t from = 0; from < all.size(); ++from) exchanges.emplace_back(all, from, ranks, ids);
+  std::vector<std::vector<std::uint64_t>> plans(ranks);
   std::mutex mutex;
   std::string faults;
   inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
-    std::size_t pair = 0;
-    for (const Mesh& from : all) {
-      for (const Mesh& to : all) {
-        // Overlapping, equal and disjoint places in turn.
-        const int first = static_cast<int>(pair++ % static_cast<std::size_t>(ranks - to.size() + 1));
-        const Redistribution what{
-            ModelRanks::from(from), ModelRanks::from(to, first), numbered_ids(7), {"tokens", "mask"}};
-        const auto fault = check_redistribution(engine, what, {.chunk_bytes = 64});
-        if (fault.empty()) continue;
-        const std::lock_guard lock(mutex);
-        faults += from.to_string() + " -> " + to.to_string() + ": " + fault + "\n";
-      }
+    const auto rank = static_cast<std::size_t>(engine->info().rank);
+    for (std::size_t from = 0; from < all.size(); ++from) {
+      const auto& [held, wanted, request] = exchanges[from];
+      SampleStore store;
+      store.store(made.select_ids(held[rank]));
+      const auto result = redistribute(engine, store, request, {.chunk_bytes = 256});
+      plans[rank].push_back(result.plan.fingerprint());
+      std::set<std::string> expected(held[rank].begin(), held[rank].end());
+      expected.insert(wanted[rank].begin(), wanted[rank].end());
+      const bool good = store.ids() == std::vector<std::string>(expected.begin(), expected.end()) &&
+                        (wanted[rank].empty() || store.get(wanted[rank]) == made.select_ids(wanted[rank])) &&
+                        result.plan.moved_bytes() == result.plan.lower_bound_bytes();
+      if (good) continue;
+      const std::lock_guard lock(mutex);
+      faults += all[from].to_string() + " on rank " + std::to_string(rank) + "\n";
     }
   });
   EXPECT_EQ(faults, "");
+  for (const auto& of_rank : plans) EXPECT_EQ(of_rank, plans[0]);
 }
 
 TEST(Redistribute, BitForBitBetweenProcesses) {
@@ -225,6 +269,34 @@ SampleBatch long_samples(const std::vector<std::string>& ids) {
   for (const std::string& id : ids) to = std::fill_n(to, length, hash64(as_bytes(id)));
   batch.set("tokens", packed, Seqlens::one_each(std::vector<std::int64_t>(ids.size(), length)));
   return batch;
+}
+
+TEST(Redistribute, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
+  constexpr int ranks = 6;
+  constexpr std::uint64_t chunk = 64 << 10, in_flight = 4 * chunk;
+  const auto lists = dealt(numbered_ids(60), ranks);
+  inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
+    const auto rank = static_cast<std::size_t>(engine->info().rank);
+    SampleStore store;
+    store.store(long_samples(lists[rank]));
+    ExchangeRequest request{{}, {"tokens"}};  // to each rank from each other
+    for (int to = 0; to < ranks; ++to)
+      request.destinations.push_back({{to}, dealt(numbered_ids(60), ranks + 1)[static_cast<std::size_t>(to)]});
+    std::atomic<std::uint64_t> most = 0;
+    std::jthread watch([&](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); std::this_thread::yield()) most = std::max(most.load(), engine->memory_in_use());
+    });
+    const auto result = redistribute(engine, store, request, {.chunk_bytes = chunk, .in_flight_bytes = in_flight});
+    watch.request_stop();
+    watch.join();
+    EXPECT_GT(result.sent_bytes, 2 * in_flight);
+    EXPECT_LE(most, in_flight + chunk);  // and what ranks say to each other beforehand
+    const auto limit = Deadline::after(std::chrono::seconds(20));
+    while (engine->memory_in_use() > 0 && !limit.expired()) std::this_thread::yield();
+    EXPECT_EQ(engine->memory_in_use(), 0u);  // the samples that were sent are in the receivers' own memory
+    const auto held = store.ids();
+    EXPECT_EQ(store.get(held), long_samples(held));
+  });
 }
 
 TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {

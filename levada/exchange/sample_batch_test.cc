@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
@@ -64,6 +67,57 @@ TEST(SampleBatch, ComesBackFromPartitionsAndOrders) {
   EXPECT_THAT(batch.reorder(turned).packed("tokens").as<std::int64_t>(), ElementsAre(6, 7, 1, 2, 3, 4, 5));
 }
 
+/// Random ragged samples, some keys absent here and there.
+SampleBatch random_batch(std::mt19937& random) {
+  std::vector<std::string> ids;
+  for (std::size_t i = random() % 9; i > 0; --i) ids.push_back("s" + std::to_string(i * 37 % 101));
+  SampleBatch batch(ids);
+  for (const char* key : {"x", "y"}) {
+    std::vector<std::optional<std::vector<std::int64_t>>> lengths;
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (random() % 4 == 0) lengths.emplace_back();
+      else lengths.push_back(std::vector<std::int64_t>(random() % 3, static_cast<std::int64_t>(random() % 4)));
+      for (const std::int64_t length : lengths.back().value_or(std::vector<std::int64_t>())) total += length;
+    }
+    Tensor packed = Tensor::empty(dtypes::int16, {total, 2});
+    for (auto& number : packed.mutable_as<std::int16_t>()) number = static_cast<std::int16_t>(random());
+    batch.set(key, packed, Seqlens::of(lengths));
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (random() % 2 == 0) batch.set_values(i, {{"score", 0.1 * static_cast<double>(random() % 100)}});
+  }
+  return batch;
+}
+
+std::vector<std::size_t> shuffled(std::size_t count, std::mt19937& random) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::shuffle(order, random);
+  return order;
+}
+
+TEST(SampleBatchProperty, WhatIsDividedOrTurnedComesBack) {
+  std::mt19937 random(41);
+  for (int round = 0; round < 300; ++round) {
+    const SampleBatch batch = random_batch(random);
+    const auto order = shuffled(batch.size(), random);
+    EXPECT_EQ(batch.reorder(order).reorder(SampleBatch::inverse(order)), batch);
+    EXPECT_EQ(batch.reorder(order).select_ids(batch.ids()), batch);
+    EXPECT_EQ(batch.rename_keys({{"x", "y"}, {"y", "x"}}).rename_keys({{"x", "y"}, {"y", "x"}}), batch);
+    EXPECT_EQ(SampleBatch::from_json(batch.to_json()), batch.meta());
+    if (batch.size() == 0) continue;
+    const std::size_t first = random() % (batch.size() + 1);
+    EXPECT_EQ(SampleBatch::gather(batch.split(std::vector<std::size_t>{first, batch.size() - first})), batch);
+    EXPECT_EQ(SampleBatch::gather(batch.unpack()), batch);
+    const Partition partition = batch.balanced(1 + random() % 3, "x");
+    EXPECT_EQ(SampleBatch::gather(batch.split(partition)).select_ids(batch.ids()), batch);
+    SampleBatch joined = batch.select_keys(std::vector<std::string>{"x"});
+    joined.update(batch.reorder(order).select_keys(std::vector<std::string>{"y"}));
+    EXPECT_EQ(joined, batch);
+  }
+}
+
 TEST(SampleBatch, DividesSeveralAlike) {
   const SampleBatch batch = four();
   const SampleBatch other = batch.reorder(std::vector<std::size_t>{2, 3, 0, 1});
@@ -100,7 +154,7 @@ TEST(SampleBatch, MetaGoesThroughJson) {
 }
 
 TEST(SampleBatch, RefusesJsonThatLies) {
-  EXPECT_THAT(refusal([] { SampleBatch::from_json("{"); }), HasSubstr("cannot be read"));
+  EXPECT_THAT(refusal([] { SampleBatch::from_json("{"); }), HasSubstr("samples JSON: it is not JSON"));
   EXPECT_THAT(refusal([] { SampleBatch::from_json(R"({"ids": ["a", "a"], "keys": {}})"); }), HasSubstr("twice"));
   const auto with = [](const std::string& key) {
     return refusal([&] { SampleBatch::from_json(R"({"ids": ["a"], "keys": {"k": )" + key + "}}"); });

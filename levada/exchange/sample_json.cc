@@ -2,10 +2,9 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
-#include <unordered_set>
 
 #include "levada/base/error.h"
+#include "levada/base/parse_json.h"
 #include "levada/exchange/sample_batch.h"
 
 namespace levada {
@@ -18,26 +17,6 @@ constexpr int deepest = 8;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) {
   throw InvalidArgument(fmt::format("samples JSON: {}: {}", where, what));
-}
-
-Json parse_samples(std::string_view text) {
-  std::vector<std::unordered_set<std::string>> keys;
-  const Json::parser_callback_t callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > deepest) refuse("the whole", fmt::format("it nests deeper than {}", deepest));
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get_ref<const std::string&>()).second) {
-      refuse(fmt::format("key \"{:.60}\"", parsed.get_ref<const std::string&>()), "it stands twice in one object");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), callback);
-  } catch (const Json::exception& error) {
-    const std::string_view what = error.what();
-    const auto bracket = what.find("] ");
-    refuse("it cannot be read", what.substr(bracket == std::string_view::npos ? 0 : bracket + 2));
-  }
 }
 
 const Json& child(const Json& object, const char* name, std::string_view where) {
@@ -154,7 +133,7 @@ std::string SampleBatch::to_json() const {
 }
 
 SampleBatch SampleBatch::from_json(std::string_view given) {
-  const Json json = parse_samples(given);
+  const Json json = parse_json(given, deepest, "samples JSON");
   std::vector<std::string> ids;
   for (const Json& id : list(child(json, "ids", "the whole"), "ids")) ids.push_back(text(id, "ids"));
   SampleBatch batch(std::move(ids));

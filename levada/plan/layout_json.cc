@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "levada/base/error.h"
+#include "levada/base/parse_json.h"
 #include "levada/plan/layout.h"
 
 namespace levada {
@@ -18,28 +17,6 @@ constexpr int deepest = 8;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) {
   throw InvalidArgument(fmt::format("layout JSON: {}: {}", where, what));
-}
-
-/// Parses with a bound on depth, and refuses keys that stand twice in one object.
-Json parse_json(std::string_view text) {
-  std::vector<std::unordered_set<std::string>> keys;
-  const Json::parser_callback_t callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > deepest) refuse("the whole", fmt::format("it nests deeper than {}", deepest));
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) refuse(fmt::format("key \"{:.60}\"", key), "it stands twice in one object");
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), callback);
-  } catch (const Json::parse_error& error) {
-    const std::string_view what = error.what();
-    const auto bracket = what.find("] ");
-    refuse("it cannot be read", what.substr(bracket == std::string_view::npos ? 0 : bracket + 2));
-  }
 }
 
 const std::string& text_of(const Json& value, std::string_view where) {
@@ -137,7 +114,7 @@ std::string Layout::to_json() const {
 }
 
 Layout Layout::from_json(std::string_view text) {
-  const Json json = parse_json(text);
+  const Json json = parse_json(text, deepest, "layout JSON");
   expect_object(json, "the whole");
   for (const auto& [key, value] : json.items()) {
     if (key == "name" || key == "fields" || key == "optional" || key == "otherwise" || key == "stages") continue;

@@ -147,8 +147,8 @@ TEST(LayoutJson, SaysWhatIsWrongAndWhere) {
 }
 
 TEST(LayoutJson, RefusesAKeyThatStandsTwice) {
-  EXPECT_THAT(refusal_of_json(R"({"fields": {"t": [], "t": []}})"), HasSubstr("\"t\": it stands twice"));
-  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "fields": {}})"), HasSubstr("\"fields\": it stands twice"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {"t": [], "t": []}})"), HasSubstr("key \"t\" stands twice"));
+  EXPECT_THAT(refusal_of_json(R"({"fields": {}, "fields": {}})"), HasSubstr("key \"fields\" stands twice"));
   EXPECT_EQ(refusal_of_json(R"({"fields": {"name": []}, "name": "n"})"), "accepted");
 }
 

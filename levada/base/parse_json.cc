@@ -1,0 +1,39 @@
+#include "levada/base/parse_json.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "levada/base/error.h"
+
+namespace levada {
+
+nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::string_view what) {
+  using Json = nlohmann::ordered_json;
+  const auto refuse = [&](const std::string& why) {
+    throw InvalidArgument(what.empty() ? why : fmt::format("{}: {}", what, why));
+  };
+  std::vector<std::unordered_set<std::string>> keys;  // of the objects that are open
+  const Json::parser_callback_t callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > deepest) refuse(fmt::format("it nests deeper than {}", deepest));
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) refuse(fmt::format("key \"{:.60}\" stands twice in one object", key));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), callback);
+  } catch (const Json::exception& error) {
+    const std::string_view told = error.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    const auto bracket = told.find("] ");
+    refuse(fmt::format("it is not JSON: {}", told.substr(bracket == std::string_view::npos ? 0 : bracket + 2)));
+  }
+  return {};
+}
+
+}  // namespace levada
