@@ -16,7 +16,7 @@ struct ExchangeSpec {
   /// them)
   ///  "destinations": [{"ranks": [2, 3], "ids": ["a", "b"]},
   ///                   {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]], "cp": "zigzag"}],
-  ///  "keys": ["tokens"], "cut_keys": [], "allow_absent": false, "hosts": [0, 0, 1, 1], "chunk_bytes": 4194304}
+  ///  "keys": ["tokens"], "cut_keys": [], "allow_absent": false, "hosts": [0, 0, 1, 1], "chunk_bytes": 1048576}
   /// Only holders and destinations are required; without keys, all there are. Throws InvalidArgument that says what is
   /// wrong and where.
   static ExchangeSpec from_json(std::string_view text);

@@ -84,16 +84,21 @@ Holders get_holders(ByteReader& reader) {
   return holders;
 }
 
-void get_lengths(ByteReader& reader, const SampleKey& key, std::uint32_t count, std::vector<std::int64_t>& lengths) {
+/// Tokens of a key that fit in memory.
+std::int64_t most_tokens(const SampleKey& key) {
+  const std::uint64_t token = key.bytes(1).value_or(0);
+  return token == 0 ? INT64_MAX : static_cast<std::int64_t>(INT64_MAX / 8 / token);  // as SampleKey::bytes() has it
+}
+
+void get_lengths(ByteReader& reader, std::int64_t most, std::vector<std::int64_t>& lengths) {
+  const auto count = reader.get<std::uint32_t>();
   if (count > reader.remaining() / sizeof(std::int64_t)) reader.fail("fewer lengths than were said");
-  lengths.clear();
-  std::int64_t total = 0;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    lengths.push_back(reader.get<std::int64_t>());
-    if (lengths.back() < 0 || __builtin_add_overflow(total, lengths.back(), &total))
-      reader.fail("lengths that cannot be");
+  lengths.resize(count);
+  for (std::int64_t& length : lengths) {
+    length = reader.get<std::int64_t>();
+    if (length < 0 || length > most) reader.fail("lengths that cannot be, or do not fit in memory");
+    most -= length;
   }
-  if (!key.bytes(total)) reader.fail("lengths that do not fit in memory");
 }
 
 }  // namespace
@@ -175,11 +180,12 @@ Ownership Ownership::decode(ByteView bytes) {
   }
   std::vector<std::int64_t> lengths;
   for (std::size_t key = 0; key < state.keys().size(); ++key) {
+    const std::int64_t most = most_tokens(state.keys()[key]);
     for (std::uint32_t sample = 0; sample < samples; ++sample) {
       const auto set = reader.get<std::uint32_t>();
       if (set >= sets.size()) reader.fail("holders that were not listed");
       if (sets[set] == 0) continue;
-      get_lengths(reader, state.keys()[key], reader.get<std::uint32_t>(), lengths);
+      get_lengths(reader, most, lengths);
       state.put(sample, key, sets[set], lengths);
     }
   }

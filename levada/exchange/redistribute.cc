@@ -150,13 +150,12 @@ class Mover {
       if (multicast.messages == 0 || (!taker && multicast.from != rank)) continue;
       auto channel = engine_->open(multicast.from, multicast.to, 1);
       if (taker) takes_.push_back({coming_.size() - 1, std::move(channel)});
-      else sends_.push_back({next_out++, std::move(channel), {}});
+      else sends_.push_back({next_out++, std::move(channel), {}, 0, std::min(2 * plan.chunk_bytes(), multicast.bytes)});
     }
     // Everybody begins with another receiver.
     const auto beyond =
         std::ranges::find_if(sends_, [&](const Send& send) { return send.channel->to().front() > rank; });
     std::rotate(sends_.begin(), beyond, sends_.end());
-    most_active_ = std::max<std::uint64_t>(1, options.in_flight_bytes / 2 / plan.chunk_bytes());
   }
 
   void run() {
@@ -178,6 +177,7 @@ class Mover {
     std::shared_ptr<Channel> channel;
     Block block;  ///< written, to be published when there is room
     std::uint64_t bytes = 0;
+    std::uint64_t room = 0;  ///< what it may have on the way: the message that is sent and the one that is written
   };
   struct Take {
     std::size_t stream = 0;
@@ -189,13 +189,17 @@ class Mover {
   bool send_some() {
     bool progress = false;
     blocked_on_memory_ = 0;
-    while (next_ < sends_.size() && active_.size() < most_active_) active_.push_back(next_++);
+    while (next_ < sends_.size() && (active_.empty() || on_the_way_ + sends_[next_].room <= options_.in_flight_bytes)) {
+      on_the_way_ += sends_[next_].room;
+      active_.push_back(next_++);
+    }
     std::erase_if(active_, [&](std::size_t i) {
       Send& send = sends_[i];
       OutgoingStream& stream = outgoing_[send.stream];
       for (;;) {
         if (is_finished(send)) {
           const bool over = next_ == sends_.size() || has_room(send);
+          if (over) on_the_way_ -= send.room;
           progress |= over;
           return over;
         }
@@ -277,7 +281,7 @@ class Mover {
   std::vector<Take> takes_;
   std::vector<std::size_t> active_;  ///< of sends_
   std::size_t next_ = 0;             ///< of sends_, not yet begun
-  std::uint64_t most_active_ = 1;
+  std::uint64_t on_the_way_ = 0;     ///< at most, of active_
   std::uint64_t blocked_on_memory_ = 0;
 };
 
@@ -292,13 +296,18 @@ void move(const std::shared_ptr<Engine>& engine, SampleStore& store, std::vector
 
 }  // namespace
 
+std::uint64_t suitable_chunk_bytes(const EngineInfo& engine) {
+  return std::uint64_t{engine.zero_copy ? 1u : 16u} << 20;
+}
+
 ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangeRequest& request,
                             const ExchangeOptions& options) {
   const int rank = engine->info().rank;
+  const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(engine->info()));
   ExchangeResult result;
   const auto begin = Clock::now();
   const Bytes mine = terms_of(store, [&](Terms& terms) {
-    terms.fingerprint = fingerprint_of(request) + options.chunk_bytes;
+    terms.fingerprint = fingerprint_of(request) + chunk_bytes;
     std::vector<std::string> ids;
     for (const Destination& destination : request.destinations) {
       if (!destination.ranks.empty()) ids.insert(ids.end(), destination.ids.begin(), destination.ids.end());
@@ -316,8 +325,7 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
     if (ownership.size() == 0) ownership = std::move(more);
     else ownership.merge(more);
   }
-  result.plan =
-      plan_exchange(ownership, request, {.host_of = engine->info().host_of, .chunk_bytes = options.chunk_bytes});
+  result.plan = plan_exchange(ownership, request, {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
   check_bounds(result.plan, terms);
   result.plan_time = Clock::now() - agreed;
   std::vector<OutgoingStream> outgoing;

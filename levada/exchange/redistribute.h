@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "levada/engine/engine.h"
 #include "levada/exchange/planner.h"
@@ -10,11 +11,16 @@
 
 namespace levada {
 
+/// Of a message: 1 MiB where ranks share memory, so that it stays in the caches between them; 16 MiB where each message
+/// costs a round of the network.
+std::uint64_t suitable_chunk_bytes(const EngineInfo& engine);
+
 struct ExchangeOptions {
   Deadline deadline = Deadline::after(std::chrono::minutes(5));
-  /// A message's most bytes; the same on all ranks. For redistribute() alone: a plan has its own.
-  std::uint64_t chunk_bytes = ExchangePlanOptions{}.chunk_bytes;
-  /// About so many bytes of a rank's messages are on the way at a time; at least two messages are.
+  /// A message's most bytes; the same on all ranks. None: what suits the engine. For redistribute() alone: a plan has
+  /// its own.
+  std::optional<std::uint64_t> chunk_bytes = {};
+  /// At most so many bytes of a rank's messages are on the way at a time, or two messages.
   std::uint64_t in_flight_bytes = std::uint64_t{64} << 20;
 };
 

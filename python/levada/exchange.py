@@ -117,7 +117,7 @@ def redistribute(
     group: Any = None,
     cut_keys: Sequence[str] = (),
     allow_absent: bool = False,
-    chunk_bytes: int = _CHUNK,
+    chunk_bytes: int | None = None,
     in_flight_bytes: int = _IN_FLIGHT,
     timeout: float = 300.0,
 ) -> ExchangeResult:
@@ -125,8 +125,9 @@ def redistribute(
     keys as plan() takes them, or a plan that somebody has made, which has its keys and chunk_bytes. Collective over the
     group; safe to repeat. There is nothing to set up.
 
-    group: as levada.join() takes it; ranks are those within it. in_flight_bytes: of this rank's messages that are on the
-    way at a time, about. timeout: seconds.
+    group: as levada.join() takes it; ranks are those within it. chunk_bytes: of a message at most, the same on all ranks;
+    by default what suits the engine, 1 MiB or 16. in_flight_bytes: of this rank's messages that are on the way at a time,
+    or two messages. timeout: seconds.
 
     Raises InvalidArgument alike on all ranks, before anything has moved: what plan() refuses; ranks that ask for
     different things; a store that does not hold what it is to send; one whose bound does not allow what is to come.

@@ -280,7 +280,7 @@ void bind_result(nb::module_& module) {
 }
 
 ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeRequest& request,
-                            std::uint64_t chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
+                            std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   const ExchangeOptions options{
       .deadline = Deadline::after(duration(timeout)), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
   return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
@@ -325,7 +325,10 @@ void bind_functions(nb::module_& module) {
       nb::arg("ownership"), nb::arg("request"), nb::arg("host_of"), nb::arg("chunk_bytes"),
       nb::call_guard<nb::gil_scoped_release>());
   module.def("redistribute", &redistribute, nb::arg("job"), nb::arg("store"), nb::arg("request"),
-             nb::arg("chunk_bytes"), nb::arg("in_flight_bytes"), nb::arg("timeout"));
+             nb::arg("chunk_bytes").none(), nb::arg("in_flight_bytes"), nb::arg("timeout"));
+  module.def(
+      "suitable_chunk_bytes", [](const Membership& job) { return suitable_chunk_bytes(job.engine().info()); },
+      nb::arg("job"));
   module.def("carry_out", &carry_out, nb::arg("job"), nb::arg("store"), nb::arg("plan"), nb::arg("in_flight_bytes"),
              nb::arg("timeout"));
   module.def(

@@ -302,6 +302,31 @@ except (levada.PeerLost, levada.EngineError) as error:
         assert mine["kind"] in ("PeerLost", "EngineError") and mine["whole"]
 
 
+def test_ctrl_c_ends_an_exchange_on_all_ranks(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+from levada import exchange
+store = exchange.Store()
+levada.join()
+def interrupt(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+if rank == 1:                    # comes when the other has given up
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), "0.jsonl")): time.sleep(0.01)
+try:
+    if rank == 0: signal.setitimer(signal.ITIMER_REAL, 0.1)
+    exchange.redistribute(store, {0: []}, [])
+except KeyboardInterrupt:
+    tell(kind="KeyboardInterrupt", text="")
+except levada.EngineError as error:
+    tell(kind="EngineError", text=str(error))
+""",
+    )
+    assert [mine["kind"] for (mine,) in told] == ["KeyboardInterrupt", "EngineError", "EngineError"]
+    assert all("a rank was interrupted in an exchange" in mine["text"] for (mine,) in told[1:])
+
+
 def test_bfloat16_needs_no_torch() -> None:
     batch = exchange.SampleBatch(["a"], {"x": np.ones(3, ml_dtypes.bfloat16)}, {"x": [3]})
     assert batch["x"].dtype == ml_dtypes.bfloat16 and batch.dtype("x") == "bfloat16"

@@ -131,7 +131,7 @@ class PackedIsend(Peer):
         everybody = range(self.world.ranks)
         sizes = {peer: self.world.nbytes({id for id, _ in self._items[peer][self.rank]}) for peer in everybody}
         buffers = {peer: torch.empty(size, dtype=torch.uint8) for peer, size in sizes.items() if size}
-        waits = [dist.irecv(buffer, src=peer) for peer, buffer in buffers.items()]
+        waits: list[Any] = [dist.irecv(buffer, src=peer) for peer, buffer in buffers.items()]
         kept = []
         for step in range(1, self.world.ranks):
             to = (self.rank + step) % self.world.ranks
@@ -209,8 +209,10 @@ class ArealBcast(Peer):
             dist.recv(tensor, src=step.root)
         else:
             dist.broadcast(tensor, src=step.root, group=self._group(step))
-        for id, part in zip(step.ids, tensor.split([self.world.lengths[id] for id in step.ids]), strict=True):
-            self.put(id, step.key, part)
+        at = 0
+        for id in step.ids:
+            self.put(id, step.key, tensor[at : at + self.world.lengths[id]])
+            at += self.world.lengths[id]
 
     def _group(self, step: Step) -> Any:
         return self._groups[tuple(sorted((step.root, *step.to)))]

@@ -34,7 +34,7 @@ from typing import Any
 from levada._devices import mover
 from levada._errors import InvalidArgument
 from levada._job import join, join_part
-from levada._levada import Membership
+from levada._levada import Membership, suitable_chunk_bytes
 from levada.dropin._areal_plans import (
     GlobalStorageTracker,
     ProcessTopology,
@@ -158,7 +158,8 @@ class DataManager:
         keys = [key for key, _ in next(iter(moves.values()))]
         try:
             self._lend(moves, job.rank)
-            redistribute(self._wire, _planned(moves, lengths, ranks), group=part, timeout=self.timeout)
+            planned = _planned(moves, lengths, ranks, suitable_chunk_bytes(part))
+            redistribute(self._wire, planned, group=part, timeout=self.timeout)
             arrived = self._wire.get(mine, keys if mine else ())
         finally:
             self._wire.remove(self._wire.ids)
@@ -262,7 +263,7 @@ def _parts(moves: Moves, lengths: _Lengths) -> list[Moves]:
     return list(parts.values())
 
 
-def _planned(moves: Moves, lengths: _Lengths, ranks: tuple[int, ...]) -> ExchangePlan:
+def _planned(moves: Moves, lengths: _Lengths, ranks: tuple[int, ...], chunk_bytes: int) -> ExchangePlan:
     """The same on every rank; ranks are places in `ranks`."""
     sent: dict[int, dict[str, set[str]]] = {}
     wants: dict[int, list[str]] = {}
@@ -278,4 +279,4 @@ def _planned(moves: Moves, lengths: _Lengths, ranks: tuple[int, ...]) -> Exchang
             seqlens = [lengths.of(id, key) if key in has else None for id, has in ids.items()]
             samples.set_meta(key, lengths.dtype(key), seqlens, lengths.trailing(key))
         held.add(ranks.index(source), samples)
-    return plan(held, wants, names)
+    return plan(held, wants, names, chunk_bytes=chunk_bytes)
