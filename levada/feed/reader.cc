@@ -129,15 +129,18 @@ void FeedReader::report(const feed_protocol::Event& event) {
   else reporter_.send(event);
 }
 
-Channel* FeedReader::full_channel() const {
-  for (const auto& outgoing : prepared_) {
-    Channel* const channel[] = {outgoing.channel};
-    if (wiring_.engine->wait({.publish = channel}, Deadline::now()) != Woken::ready) return outgoing.channel;
-  }
-  return nullptr;
+Channel* FeedReader::full_channel() {
+  const auto is_full = [&](Channel* channel) {
+    return wiring_.engine->wait({.publish = std::span(&channel, 1)}, Deadline::now()) != Woken::ready;
+  };
+  // Who was last before is likely to be so again: then one wake-up does for all.
+  if (slowest_ != nullptr && is_full(slowest_)) return slowest_;
+  const auto found = std::ranges::find_if(prepared_, is_full, &FeedRounds::Outgoing::channel);
+  if (found == prepared_.end()) return nullptr;
+  return slowest_ = found->channel;
 }
 
-FeedReader::Awaited FeedReader::awaited() const {
+FeedReader::Awaited FeedReader::awaited() {
   Awaited awaited;
   if (lead_) {
     for (const auto& channel : wiring_.reports) awaited.hear.push_back(channel.get());

@@ -39,7 +39,7 @@ class FeedReader {
 
   /// Whether anything was done.
   bool advance();
-  Awaited awaited() const;
+  Awaited awaited();
   void wait(const Awaited& awaited);
   bool finished() const;
   void read_round();
@@ -48,8 +48,8 @@ class FeedReader {
   /// Says for which rank this one waits, and which that is.
   int post_full(Channel& channel) const;
   Block allocate(std::size_t bytes);
-  /// The first channel of the prepared round that has no room; null if all have.
-  Channel* full_channel() const;
+  /// A channel of the prepared round that has no room, the same as before if that has none; null if all have.
+  Channel* full_channel();
   void sample_memory() const;
   /// Says for whom this reader waits, and since when.
   void post(std::string_view operation, int waiting_for, std::string_view detail) const;
@@ -61,6 +61,7 @@ class FeedReader {
   TraceLog* trace_;
   std::optional<FeedLead> lead_;
   std::vector<FeedRounds::Outgoing> prepared_;
+  Channel* slowest_ = nullptr;  ///< which had no room the last time one had none
   std::int64_t round_ = 0;  ///< the next one to send
   bool reported_end_ = false;
 

@@ -79,15 +79,13 @@ void Handoff::stop(Duration grace) {
 }
 
 Handoff::Answer Handoff::ask(std::int64_t items) {
-  std::unique_lock lock(mutex_);
-  wanted_ = items;
-  if (make_) {
-    lock.unlock();
-    make_();
-    lock.lock();
-  } else {
-    changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_ = items;
   }
+  if (make_) make_();
+  else changed_.notify_all();
+  std::unique_lock lock(mutex_);
   while (!answer_) {
     const bool was_interrupted = make_ != nullptr;  // before it could say anything
     if (was_interrupted || (stop_ && stop_->expired())) {

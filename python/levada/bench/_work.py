@@ -33,6 +33,8 @@ Ask = SimpleNamespace
 METADATA: Batch = {"epoch": 3, "lengths": [7, 1024, 12], "name": "part-00017.jsonl", "shuffled": True}
 EXTRAS: Batch = {"max_seqlen": 4096, "names": ["part-00017.jsonl", "part-00018.jsonl"]}
 ROWS = 4
+STEP = 0.05
+"""Seconds that a step of the loop takes."""
 FIELDS = ("tokens", "labels", "loss_mask", "position_ids")
 SOURCES = ("host", "arena")
 
@@ -198,7 +200,8 @@ def loop(ask: Ask) -> list[dict[str, Any]]:
         job = levada.join(dist.new_group(), engine=engine)
         for source in ask.sources:
             items = itertools.chain.from_iterable(_items(batches, source, ask.access, job)() for _ in itertools.repeat(0))
-            took = _times_of_next(levada.Feed(items, levada.Mesh(dp=job.size), group=job), ask.rounds + ask.warm_up)
+            feed = levada.Feed(items, levada.Mesh(dp=job.size), group=job)
+            took = _times_of_next(feed, ask.rounds + ask.warm_up, STEP * job.rank / job.size)
             slowest: list[Any] = [None] * ask.ranks
             dist.all_gather_object(slowest, statistics.median(took[ask.warm_up :]))
             about = {"op": "loop", "ranks": ask.ranks, "bytes": ask.bytes, "engine": engine, "source": source}
@@ -206,12 +209,14 @@ def loop(ask: Ask) -> list[dict[str, Any]]:
     return rows
 
 
-def _times_of_next(feed: levada.Feed, steps: int) -> list[float]:
-    """Microseconds, in a loop whose steps are long enough for the reader to be ahead."""
+def _times_of_next(feed: levada.Feed, steps: int, later: float) -> list[float]:
+    """Microseconds, in a loop whose steps are long enough for the reader to be ahead. Each rank begins its steps `later`
+    than the first, so that those that share a core do not wait for it."""
     took = []
     batches = iter(feed)
-    for _ in range(steps):
-        time.sleep(0.05)
+    start = time.monotonic() + later
+    for step in range(steps):
+        time.sleep(max(0.0, start + STEP * (step + 1) - time.monotonic()))
         begin = time.perf_counter()
         batch = next(batches)
         took.append((time.perf_counter() - begin) * 1e6)
