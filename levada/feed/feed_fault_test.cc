@@ -139,6 +139,18 @@ TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), HasSubstr("rank 1 holds")));
 }
 
+TEST(FeedFaults, ARoundWithoutMemoryForAllOfItsMessagesReachesNobody) {
+  const auto errors = errors_of(3,
+                                [&](const std::shared_ptr<Engine>& engine) {
+                                  Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(),
+                                            numbered({.sequence = 4096, .in_memory_given = false}),
+                                            {.batch = 8, .timeout = std::chrono::milliseconds(300)});
+                                  EXPECT_FALSE(feed.next()) << "a batch of " << 8 * 4096 * 28 << " bytes";
+                                },
+                                {.memory_bytes = 5 << 19});
+  for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), HasSubstr("step 0")));
+}
+
 TEST(FeedFaults, ALostReaderIsSeenByAllAfterWhatItSent) {
   const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
     const auto dies = [&](std::int64_t first) {

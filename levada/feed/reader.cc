@@ -113,12 +113,16 @@ void FeedReader::read_round() {
 
 bool FeedReader::send_round() {
   // All audiences or none, so that a round that has reached one has reached all: they stop at the same step.
-  if (full_channel() != nullptr) return false;
-  Engine& engine = *wiring_.engine;
-  // This rank's own audience, which need not be woken up, comes early in the list: the others first.
-  for (auto outgoing = prepared_.rbegin(); outgoing != prepared_.rend(); ++outgoing) {
-    engine.try_publish(*outgoing->channel, outgoing->packed.block, outgoing->packed.bytes);
+  const bool has_room = full_channel() == nullptr;
+  {
+    const bool is_complete = prepared_.front().batch == nullptr;
+    const TraceScope scope(is_complete ? nullptr : trace_, TraceThread::reader, TraceKind::pack, round_);
+    for (auto& outgoing : prepared_) {
+      outgoing.complete();
+      if (has_room) wiring_.engine->try_publish(*outgoing.channel, outgoing.packed.block, outgoing.packed.bytes);
+    }
   }
+  if (!has_room) return false;
   prepared_.clear();
   report(feed_protocol::Ready{wiring_.reader_index(), ++round_});
   return true;

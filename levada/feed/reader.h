@@ -62,7 +62,7 @@ class FeedReader {
   std::optional<FeedLead> lead_;
   std::vector<FeedRounds::Outgoing> prepared_;
   Channel* slowest_ = nullptr;  ///< which had no room the last time one had none
-  std::int64_t round_ = 0;  ///< the next one to send
+  std::int64_t round_ = 0;      ///< the next one to send
   bool reported_end_ = false;
 
   mutable std::mutex stats_mutex_;

@@ -72,10 +72,10 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
 std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const AllocateBlock& allocate) {
   try {
     if (is_over(round)) return {};
-    std::vector<UnitBatch> batches;
+    std::vector<std::shared_ptr<UnitBatch>> batches;
     for (Unit& unit : units_) {
-      batches.push_back({BlockMemory(allocate), {}});
-      UnitBatch& batch = batches.back();
+      batches.push_back(std::make_shared<UnitBatch>(UnitBatch{BlockMemory(allocate), {}, {}}));
+      UnitBatch& batch = *batches.back();
       auto tree = read_unit(unit, round, batch.memory);
       if (is_over(round)) return {};  // a source of unknown size has come to its end
       batch.content = flatten(*tree, unit.schema);
@@ -85,9 +85,9 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
       if (&unit != &units_.back()) batch.content = batch.memory.take_in(std::move(batch.content));
     }
     std::vector<Outgoing> outgoing;
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      pack(units_[i], round, std::move(batches[i]), allocate, outgoing);
-    }
+    for (std::size_t i = 0; i < units_.size(); ++i) draft(units_[i], round, batches[i], allocate, outgoing);
+    const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
+    std::ranges::stable_partition(outgoing, [&](const Outgoing& message) { return message.channel != own; });
     return outgoing;
   } catch (const PeerLost&) {
     throw;
@@ -147,18 +147,25 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
   return with_padding(*last, 1, 0, padding);
 }
 
-void FeedRounds::pack(Unit& unit, std::int64_t round, UnitBatch read, const AllocateBlock& allocate,
-                      std::vector<Outgoing>& outgoing) {
-  const TraceScope scope(trace_, TraceThread::reader, TraceKind::pack, round);
-  const FlatTree& batch = read.content;
-  const UnitPlan& plan = plan_of(unit, batch);
+void FeedRounds::draft(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
+                       const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
+  const FlatTree& content = batch->content;
+  const UnitPlan& plan = plan_of(unit, content);
   const auto samples = samples_in(round);
-  const Bytes envelope = make_envelope(round, samples, source_->cursor(begin_of(round) + samples));
-  BlockMemory* sendable = unit.audiences.size() == 1 ? &read.memory : nullptr;
+  batch->envelope = make_envelope(round, samples, source_->cursor(begin_of(round) + samples));
+  BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];
-    outgoing.push_back({&outbox.channel(), outbox.pack(batch, plan.portions[i], envelope, sendable, allocate)});
+    const Portion& portion = plan.portions[i];
+    auto draft = outbox.draft(content, portion, batch->envelope.size(), sendable, allocate);
+    outgoing.push_back({&outbox.channel(), &portion, batch, std::move(draft), {}});
   }
+}
+
+void FeedRounds::Outgoing::complete() {
+  if (!batch) return;
+  packed = Outbox::complete(std::move(draft), batch->content, *portion, batch->envelope);
+  batch.reset();
 }
 
 const FeedRounds::UnitPlan& FeedRounds::plan_of(Unit& unit, const FlatTree& batch) {

@@ -22,14 +22,27 @@ class FeedRounds {
   FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
              const FeedOptions& options);
 
+  /// One unit's batch, as it will be sent.
+  struct UnitBatch {
+    BlockMemory memory;
+    FlatTree content;
+    Bytes envelope;
+  };
   /// A message for one of the reader's audiences.
   struct Outgoing {
     Channel* channel = nullptr;
+    const Portion* portion = nullptr;
+    std::shared_ptr<const UnitBatch> batch;  ///< null once it is complete
+    Draft draft;
     Packed packed;
+
+    /// Copies what is still to be copied, unless that has been done. To be called before the next read().
+    void complete();
   };
 
-  /// Reads round number `round` whole, all of this reader's batches of it. Empty, with why in ended(), when there is
-  /// none: the data or the steps are over, or the source threw.
+  /// Reads round number `round` whole, all of this reader's batches of it, and finds memory for all messages, which are
+  /// to be completed; the one for this rank's own audience is the last. Empty, with why in ended(), when there is none:
+  /// the data or the steps are over, or the source threw.
   std::vector<Outgoing> read(std::int64_t round, const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
 
@@ -50,12 +63,6 @@ class FeedRounds {
     Schema schema;  ///< of the batch before, most likely that of the next
   };
 
-  /// One unit's batch, as it will be sent.
-  struct UnitBatch {
-    BlockMemory memory;
-    FlatTree content;
-  };
-
   std::int64_t round_samples() const { return wiring_.units * unit_samples_; }
   std::int64_t begin_of(std::int64_t round) const { return first_ + round * round_samples(); }
   /// Samples of the round that there are, as far as is known.
@@ -65,8 +72,8 @@ class FeedRounds {
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
   /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
-  void pack(Unit& unit, std::int64_t round, UnitBatch batch, const AllocateBlock& allocate,
-            std::vector<Outgoing>& outgoing);
+  void draft(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
+             std::vector<Outgoing>& outgoing);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
   void end(FeedEnd::Cause cause, std::int64_t round);
 

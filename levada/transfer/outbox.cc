@@ -8,14 +8,6 @@ namespace {
 /// Room beyond the tensors that were announced: the prefix, each tensor's alignment, the body.
 constexpr std::size_t slack = std::size_t{64} << 10;
 
-/// The leaves of `portion` and where they will lie in the message.
-struct Placing {
-  std::vector<Leaf> leaves;
-  std::vector<PlacedTensor> placed;
-  std::vector<std::size_t> to_copy;  ///< numbers of the parts that do not lie in the block yet
-  std::size_t used = message_prefix_bytes;
-};
-
 const Tensor* tensor_of(const FlatTree& batch, const Portion::Part& part) {
   return part.leaf < 0 ? nullptr : std::get_if<Tensor>(&batch.leaves[static_cast<std::size_t>(part.leaf)]);
 }
@@ -34,10 +26,11 @@ bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& bl
   return block.use_count() == holders + 1;
 }
 
-/// Gives each tensor its place: where it lies, if that is in `block`; else behind what is there.
-Placing place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
-                    std::size_t used) {
-  Placing placing{.used = used};
+/// Gives each tensor its place: where it lies, if that is in `block`; else behind what is there. The block itself is
+/// still to come.
+Draft place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
+                  std::size_t used) {
+  Draft placing;
   placing.placed.resize(portion.parts.size());
   placing.leaves.reserve(portion.parts.size());
   for (std::size_t i = 0; i < portion.parts.size(); ++i) {
@@ -50,27 +43,13 @@ Placing place_parts(const FlatTree& batch, const Portion& portion, const std::sh
       placing.placed[i].offset = static_cast<std::uint64_t>(tensor->view().data() - block->memory().data());
       continue;
     }
-    placing.used = align_up(placing.used, leaf_alignment);
-    placing.placed[i].offset = placing.used;
-    placing.used += part.bytes;
+    used = align_up(used, leaf_alignment);
+    placing.placed[i].offset = used;
+    used += part.bytes;
     placing.to_copy.push_back(i);
   }
+  placing.body = align_up(used, leaf_alignment);
   return placing;
-}
-
-Packed complete(const FlatTree& batch, const Portion& portion, const Placing& placing, Block block, ByteView envelope,
-                bool with_schema) {
-  for (const std::size_t i : placing.to_copy) {
-    const Portion::Part& part = portion.parts[i];
-    const Tensor& tensor = *tensor_of(batch, part);
-    std::byte* to = block.memory().data() + placing.placed[i].offset;
-    if (part.whole) copy_elements(tensor, to);
-    else copy_region(tensor, part.region, to);
-  }
-  const std::size_t body = align_up(placing.used, leaf_alignment);
-  const std::size_t bytes =
-      write_message(block.memory(), body, envelope, portion.schema, with_schema, placing.leaves, placing.placed);
-  return {std::move(block), bytes};
 }
 
 }  // namespace
@@ -123,23 +102,37 @@ Tensor BlockMemory::empty(DType dtype, const Shape& shape) {
   return Tensor(TensorView(dtype, shape, memory.data() + offset), block_, true);
 }
 
-Packed Outbox::pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
+Draft Outbox::draft(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
                     const AllocateBlock& allocate) {
   const bool with_schema = !sent_.find(portion.schema.fingerprint()).has_value();
   if (with_schema) sent_.add(portion.schema);
 
-  if (memory != nullptr && memory->block() && held_by_batch_alone(batch, memory->block())) {
-    const auto& block = memory->block();
-    const Placing placing = place_parts(batch, portion, block, memory->used());
-    const std::size_t body = body_bytes(portion.schema, placing.leaves, envelope.size(), with_schema);
-    if (align_up(placing.used, leaf_alignment) + body <= block->memory().size()) {
-      return complete(batch, portion, placing, std::move(*block), envelope, with_schema);
-    }
+  const bool may_send = memory != nullptr && memory->block() && held_by_batch_alone(batch, memory->block());
+  Draft draft = may_send ? place_parts(batch, portion, memory->block(), memory->used())
+                         : place_parts(batch, portion, nullptr, message_prefix_bytes);
+  const std::size_t body_size = body_bytes(portion.schema, draft.leaves, envelope_bytes, with_schema);
+  if (may_send && draft.body + body_size <= memory->block()->memory().size()) {
+    draft.block = std::move(*memory->block());
+  } else {
+    if (may_send) draft = place_parts(batch, portion, nullptr, message_prefix_bytes);
+    draft.block = allocate(draft.body + body_size);
   }
-  const Placing placing = place_parts(batch, portion, nullptr, message_prefix_bytes);
-  const std::size_t body = body_bytes(portion.schema, placing.leaves, envelope.size(), with_schema);
-  return complete(batch, portion, placing, allocate(align_up(placing.used, leaf_alignment) + body), envelope,
-                  with_schema);
+  draft.with_schema = with_schema;
+  return draft;
+}
+
+Packed Outbox::complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope) {
+  const auto memory = draft.block.memory();
+  for (const std::size_t i : draft.to_copy) {
+    const Portion::Part& part = portion.parts[i];
+    const Tensor& tensor = *tensor_of(batch, part);
+    std::byte* to = memory.data() + draft.placed[i].offset;
+    if (part.whole) copy_elements(tensor, to);
+    else copy_region(tensor, part.region, to);
+  }
+  const std::size_t bytes =
+      write_message(memory, draft.body, envelope, portion.schema, draft.with_schema, draft.leaves, draft.placed);
+  return {std::move(draft.block), bytes};
 }
 
 }  // namespace levada

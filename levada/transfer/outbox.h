@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "levada/engine/engine.h"
 #include "levada/transfer/portion.h"
@@ -47,17 +48,34 @@ struct Packed {
   std::size_t bytes = 0;
 };
 
+/// A message that has its memory: nothing is left to do that could fail.
+struct Draft {
+  Block block;
+  std::vector<Leaf> leaves;
+  std::vector<PlacedTensor> placed;  ///< where they lie in the block ...
+  std::vector<std::size_t> to_copy;  ///< ... once those of these numbers have been copied there
+  std::size_t body = 0;              ///< where what follows them begins
+  bool with_schema = false;
+};
+
 /// Makes the messages of one channel. One thread at a time.
 class Outbox {
  public:
   explicit Outbox(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-  /// The message that carries `portion` of `batch`. When the tensors lie whole in the Block of `memory`, and nobody but
-  /// `batch` and `memory` holds them, that Block becomes the message and nothing is copied; pass null where other
-  /// channels need the same tensors. Messages must be published in the order in which they are packed: the schema goes
-  /// with the first.
-  Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
+  /// For the message that carries `portion` of `batch`, and an envelope of so many bytes. When the tensors lie whole in
+  /// the Block of `memory`, and nobody but `batch` and `memory` holds them, that Block becomes the message and nothing
+  /// will be copied; pass null where other channels need the same tensors. Messages must be published in the order of
+  /// their drafts: the schema goes with the first.
+  Draft draft(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
               const AllocateBlock& allocate);
+  /// The message of a draft, for what that was made for.
+  static Packed complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope);
+  /// Both, where nothing else can fail between them.
+  Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
+              const AllocateBlock& allocate) {
+    return complete(draft(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope);
+  }
 
   Channel& channel() { return *channel_; }
 
