@@ -10,16 +10,21 @@
 #include <tuple>
 
 #include "levada/base/error.h"
+#include "levada/base/copy.h"
 #include "levada/reduce/bucketing.h"
+#include "levada/reduce/inputs.h"
 #include "levada/reduce/reducer.h"
 
 namespace levada {
 namespace {
 
 /// Messages of a rank that others have not taken yet.
-constexpr int window = 16;
+constexpr int window = 64;
 /// Of the memory into which inputs are copied; a larger one has its own.
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
+
+/// For as many a message has room beside those bytes.
+constexpr std::size_t usual_inputs = 64;
 
 /// From how many bytes on empty() gives a message's memory: to copy less costs less than a message.
 constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
@@ -30,43 +35,33 @@ struct Placed {
   std::size_t bytes = 0;
 };
 
-void check_cpu(const TensorView& input) {
-  if (!input.device().is_cpu()) throw InvalidArgument("a tensor to be reduced does not lie in this machine's memory");
-}
+/// Whether inputs are copied past the caches: what a large bucket holds is not looked at before it is complete, when
+/// caches have it no more.
+using PastCaches = bool;
 
-/// Throws InvalidArgument, naming the position, unless `inputs` are one a rank and all alike.
-void check_alike(std::span<const TensorView> inputs, int ranks) {
-  if (inputs.size() != static_cast<std::size_t>(ranks)) {
-    throw InvalidArgument(
-        fmt::format("{} tensors were given for the {} ranks of the group: it takes one a rank", inputs.size(), ranks));
-  }
-  const TensorView& first = inputs.front();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    check_cpu(inputs[i]);
-    if (inputs[i].dtype() == first.dtype() && inputs[i].shape() == first.shape()) continue;
-    throw InvalidArgument(fmt::format("tensor {} is {} {}, tensor 0 is {} {}: all ranks' pieces are alike", i,
-                                      inputs[i].dtype().name(), inputs[i].shape().to_string(), first.dtype().name(),
-                                      first.shape().to_string()));
-  }
-}
-
-/// Of the part along dim 0 that each rank gets.
-Shape part_of(const Shape& shape, int ranks) {
-  if (shape.rank() == 0) throw InvalidArgument("a tensor without dimensions cannot be cut; give a list of one a rank");
-  Shape part = shape;
-  part[0] = (shape[0] + ranks - 1) / ranks;
-  return part;
+void copy_input(const TensorView& input, std::byte* to, PastCaches past_caches) {
+  if (past_caches && input.is_contiguous()) copy_payload_past_caches(to, input.data(), input.byte_count());
+  else copy_elements(input, to);
 }
 
 }  // namespace
 
-/// An input from when it is enqueued to when its callback has run.
-struct Bucketer::Entry {
-  int key = 0;
-  std::size_t position = 0;                ///< among the results of `outcome`
+/// Inputs that are launched together, from when the first is enqueued to when their callbacks have run.
+struct Bucketer::Batch {
+  struct Entry {
+    Callback callback;
+    Shape shape;  ///< of the result, which may have been padded, or in another form
+  };
+  int key = -1;
+  DType dtype;
   std::shared_ptr<const Outcome> outcome;  ///< null while the bucket is open
-  Callback callback;
-  Shape shape;  ///< of the result, which the outcome may have padded or in another form
+  std::deque<Entry> entries;
+  std::size_t called = 0;  ///< of how many the callbacks have run
+
+  Tensor result(std::size_t position) const {
+    const Result& memory = outcome->results()[position];
+    return Tensor(TensorView(dtype, entries[position].shape, memory.data), memory.owner, true);
+  }
 };
 
 class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
@@ -82,22 +77,27 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     check_alike(inputs, ranks);
     const Shape& piece = inputs.front().shape();
     const std::size_t bytes = inputs.front().byte_count();
+    const Input input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
     return enqueue(
-        group, {.op = op, .dtype = inputs.front().dtype(), .pieces = {piece}},
-        [&](Contribution& contribution) {
-          std::byte* to = contribution.data(contribution.add(piece));
-          for (std::size_t r = 0; r < inputs.size(); ++r) copy_elements(inputs[r], to + r * bytes);
+        group, input,
+        [&](Contribution& contribution, std::size_t position, PastCaches past_caches) {
+          std::byte* to = contribution.data(contribution.add(piece, position));
+          for (std::size_t r = 0; r < inputs.size(); ++r) copy_input(inputs[r], to + r * bytes, past_caches);
         },
         std::move(callback));
   }
 
   Handle reduce_scatter(const Group& group, const Tensor& input, ReduceOp op, Callback callback) {
     check_cpu(input);
-    const Shape piece = part_of(input.shape(), group->info().size);
-    const Agenda agenda{.op = op, .dtype = input.dtype(), .pieces = {piece}};
-    if (auto placed = placed_at(input)) return enqueue_placed(group, agenda, *placed, std::move(callback));
+    const int ranks = group->info().size;
+    const Shape piece = part_of(input.shape(), ranks);
+    const Input whole{.op = op, .dtype = input.dtype(), .piece = piece, .bytes = bytes_of(input.dtype(), piece, ranks)};
+    if (auto placed = placed_at(input)) return enqueue_placed(group, whole, *placed, std::move(callback));
     return enqueue(
-        group, agenda, [&](Contribution& contribution) { add_padded(contribution, piece, input); },
+        group, whole,
+        [&](Contribution& to, std::size_t position, PastCaches past_caches) {
+          add_padded(to.data(to.add(piece, position)), input, whole.bytes, past_caches);
+        },
         std::move(callback));
   }
 
@@ -106,11 +106,18 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     check_reducible(input.dtype(), op);
     deliver();
     run_callbacks();
-    const auto elements = static_cast<std::int64_t>(input.element_count());
-    const Shape piece = part_of(Shape{elements}, group->info().size);
+    const int ranks = group->info().size;
+    const Shape piece = part_of(Shape{static_cast<std::int64_t>(input.element_count())}, ranks);
+    const Input whole{.collective = Collective::all_reduce,
+                      .op = op,
+                      .dtype = input.dtype(),
+                      .piece = piece,
+                      .bytes = bytes_of(input.dtype(), piece, ranks)};
     return launch_alone(
-        group, {.collective = Collective::all_reduce, .op = op, .dtype = input.dtype(), .pieces = {piece}},
-        input.shape(), [&](Contribution& contribution) { add_padded(contribution, piece, input); },
+        group, whole, input.shape(), false,
+        [&](Contribution& to, std::size_t position, PastCaches past_caches) {
+          add_padded(to.data(to.add(piece, position)), input, whole.bytes, past_caches);
+        },
         std::move(callback));
   }
 
@@ -120,9 +127,15 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     run_callbacks();
     Shape all{group->info().size};
     for (const std::int64_t extent : input.shape()) all.push_back(extent);
+    const Input whole{.collective = Collective::all_gather,
+                      .dtype = input.dtype(),
+                      .piece = input.shape(),
+                      .bytes = input.byte_count()};
     return launch_alone(
-        group, {.collective = Collective::all_gather, .dtype = input.dtype(), .pieces = {input.shape()}}, all,
-        [&](Contribution& contribution) { copy_elements(input, contribution.data(contribution.add(input.shape()))); },
+        group, whole, all, false,
+        [&](Contribution& contribution, std::size_t position, PastCaches) {
+          copy_elements(input, contribution.data(contribution.add(input.shape(), position)));
+        },
         std::move(callback));
   }
 
@@ -133,11 +146,12 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (piece[0] * ranks != shape[0]) {
       throw InvalidArgument(fmt::format("dim 0 of {} does not divide by the {} ranks", shape.to_string(), ranks));
     }
-    if (bytes < least_placed_bytes) return Tensor::empty(dtype, shape);
+    // What others do not see is copied into messages in any case.
+    if (bytes < least_placed_bytes || !group->info().zero_copy) return Tensor::empty(dtype, shape);
     auto placed = std::make_shared<Placed>();
     placed->contribution = reducer_of(group).contribution({.dtype = dtype}, bytes, 1);
     placed->bytes = bytes;
-    std::byte* data = placed->contribution->data(placed->contribution->add(piece));
+    std::byte* data = placed->contribution->data(placed->contribution->add(piece, 0));
     std::erase_if(placed_, [](const auto& each) { return each.second.expired(); });
     placed_.emplace(data, placed);
     return Tensor(TensorView(dtype, shape, data), std::shared_ptr<const void>(placed), true);
@@ -146,9 +160,9 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   void flush() {
     ++stats_.flushes;
     do {
-      for (const int key : bucketing_.flush()) launch(key);
+      launch_all(bucketing_.flush());
       while (!launched_.empty()) {
-        wait_for(*launched_.front().entries.front()->outcome);
+        wait_for(*launched_.front()->outcome);
         deliver();
       }
       run_callbacks();
@@ -165,19 +179,12 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   const BucketerStats& stats() const { return stats_; }
 
-  Tensor result_of(const std::shared_ptr<Entry>& entry) {
-    if (!entry->outcome) {
-      for (const int key : bucketing_.flush_through(entry->key)) launch(key);
-    }
-    wait_for(*entry->outcome);
+  Tensor result_of(const Batch& batch, std::size_t position) {
+    if (!batch.outcome) launch_all(bucketing_.flush_through(batch.key));
+    wait_for(*batch.outcome);
     deliver();
     run_callbacks();
-    return result(*entry);
-  }
-
-  static Tensor result(const Entry& entry) {
-    const Tensor& tensor = entry.outcome->results()[entry.position];
-    return Tensor(TensorView(tensor.dtype(), entry.shape, tensor.view().data()), tensor.owner(), tensor.is_writable());
+    return batch.result(position);
   }
 
  private:
@@ -190,23 +197,29 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   };
   struct Bucket {
     std::vector<Contribution> contributions;
-    bool open_end = false;  ///< whether the last one takes more inputs
-    std::vector<std::shared_ptr<Entry>> entries;
+    std::optional<std::size_t> open;  ///< which one takes more inputs
+    std::shared_ptr<Batch> batch;
+
+    std::size_t inputs() const { return batch ? batch->entries.size() : 0; }
   };
-  struct Launched {
-    std::vector<std::shared_ptr<Entry>> entries;
-    std::size_t called = 0;  ///< of how many the callbacks have run
+  struct Input {
+    Collective collective = Collective::reduce_scatter;
+    ReduceOp op = ReduceOp::sum;
+    DType dtype = {};
+    Shape piece = {};
+    std::size_t bytes = 0;  ///< of all its pieces
+
+    Agenda agenda() const { return {.collective = collective, .op = op, .dtype = dtype}; }
   };
-  using Fill = std::function<void(Contribution&)>;
 
   Reducer& reducer_of(const Group& group) {
     auto& reducer = reducers_[group.get()];
-    if (!reducer) reducer = std::make_unique<Reducer>(group, window, options_.timeout);
+    if (!reducer) reducer = std::make_unique<Reducer>(group, window, options_.timeout, options_.any_order);
     return *reducer;
   }
 
-  int key_of(const Group& group, const Agenda& agenda) {
-    const Key key{group.get(), agenda.op, agenda.dtype};
+  int key_of(const Group& group, const Input& input) {
+    const Key key{group.get(), input.op, input.dtype};
     const auto found = std::find(keys_.begin(), keys_.end(), key);
     if (found != keys_.end()) return static_cast<int>(found - keys_.begin());
     keys_.push_back(key);
@@ -224,56 +237,54 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return whole ? placed : nullptr;
   }
 
-  /// `input`, as it lies in memory, and zeros up to the end of the last piece.
-  static void add_padded(Contribution& contribution, const Shape& piece, const TensorView& input) {
-    const std::size_t number = contribution.add(piece);
-    std::byte* to = contribution.data(number);
-    copy_elements(input, to);
-    const Agenda& agenda = contribution.agenda();
-    const std::size_t all = agenda.piece_bytes(number) * static_cast<std::size_t>(contribution.count());
-    std::memset(to + input.byte_count(), 0, all - input.byte_count());
+  /// `input`, as it lies in memory, and zeros up to `bytes`.
+  static void add_padded(std::byte* to, const TensorView& input, std::size_t bytes, PastCaches past_caches) {
+    copy_input(input, to, past_caches);
+    std::memset(to + input.byte_count(), 0, bytes - input.byte_count());
   }
 
-  Handle handle_of(std::shared_ptr<Entry> entry) {
+  static std::size_t bytes_of(DType dtype, const Shape& piece, int ranks) {
+    return TensorView(dtype, piece, nullptr).byte_count() * static_cast<std::size_t>(ranks);
+  }
+
+  Handle handle_of(std::shared_ptr<Batch> batch, std::size_t position) {
     Handle handle;
     handle.bucketer_ = weak_from_this();
-    handle.entry_ = std::move(entry);
+    handle.batch_ = std::move(batch);
+    handle.position_ = position;
     return handle;
   }
 
-  static std::size_t bytes_of(const Agenda& input, int ranks) {
-    return input.piece_bytes(0) * static_cast<std::size_t>(input.count(ranks));
-  }
-
-  /// `input`: an agenda with one piece, the input's.
-  Handle enqueue(const Group& group, const Agenda& input, const Fill& fill, Callback callback) {
+  /// `fill`: adds the input to a contribution.
+  template <typename Fill>
+  Handle enqueue(const Group& group, const Input& input, Fill fill, Callback callback) {
     check_reducible(input.dtype, input.op);
-    const std::size_t bytes = bytes_of(input, group->info().size);
-    count(bytes, bytes);
+    count(input.bytes, input.bytes);
     const int key = key_of(group, input);
-    const auto placement = place(key, bytes);
-    if (placement.alone) return finish_alone(launch_alone(group, input, input.pieces[0], fill, std::move(callback)));
-    fill(room_for(group, buckets_[static_cast<std::size_t>(key)], input, bytes));
-    return entered(key, input.pieces[0], std::move(callback));
+    const auto placement = place(key, input.bytes);
+    if (placement.alone) return finish_alone(launch_alone(group, input, input.piece, true, fill, std::move(callback)));
+    auto& bucket = buckets_[static_cast<std::size_t>(key)];
+    Contribution& contribution = room_for(group, bucket, input);
+    fill(contribution, bucket.inputs(), bucket.contributions.size() > 1);
+    return entered(key, input, std::move(callback));
   }
 
-  Handle enqueue_placed(const Group& group, const Agenda& input, Placed& placed, Callback callback) {
+  Handle enqueue_placed(const Group& group, const Input& input, Placed& placed, Callback callback) {
     check_reducible(input.dtype, input.op);
     Contribution contribution = std::move(*placed.contribution);
     placed.contribution.reset();
-    contribution.set_op(input.op);
-    count(placed.bytes, 0);
+    count(input.bytes, 0);
     const int key = key_of(group, input);
-    const auto placement = place(key, placed.bytes);
-    std::vector<Contribution> alone;
+    const auto placement = place(key, input.bytes);
     auto& bucket = buckets_[static_cast<std::size_t>(key)];
-    auto& contributions = placement.alone ? alone : bucket.contributions;
-    contributions.push_back(std::move(contribution));
+    contribution.settle(input.op, placement.alone ? 0 : bucket.inputs());
     if (placement.alone) {
-      return finish_alone(launched(group, std::move(alone), input.pieces[0], std::move(callback)));
+      std::vector<Contribution> alone;
+      alone.push_back(std::move(contribution));
+      return finish_alone(launched(group, std::move(alone), input, input.piece, true, std::move(callback)));
     }
-    bucket.open_end = false;
-    return entered(key, input.pieces[0], std::move(callback));
+    bucket.contributions.push_back(std::move(contribution));
+    return entered(key, input, std::move(callback));
   }
 
   void count(std::size_t bytes, std::size_t copied) {
@@ -286,85 +297,89 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     deliver();
     run_callbacks();
     const auto placement = bucketing_.apply(key, bytes);
-    if (placement.close) launch(*placement.close);
+    if (placement.close) launch(*placement.close, false);
     return placement;
   }
 
-  Contribution& room_for(const Group& group, Bucket& bucket, const Agenda& input, std::size_t bytes) {
-    if (!bucket.open_end || !bucket.contributions.back().has_room(bytes)) {
-      Agenda agenda = input;
-      agenda.pieces.clear();
+  Contribution& room_for(const Group& group, Bucket& bucket, const Input& input) {
+    if (!bucket.open || !bucket.contributions[*bucket.open].has_room(input.bytes)) {
       const auto capacity = static_cast<std::size_t>(std::max<std::int64_t>(options_.capacity, 0));
-      bucket.contributions.push_back(
-          reducer_of(group).contribution(agenda, std::max(bytes, std::min(message_bytes, capacity)), 64));
-      bucket.open_end = true;
+      bucket.contributions.push_back(reducer_of(group).contribution(
+          input.agenda(), std::max(input.bytes, std::min(message_bytes, capacity)), usual_inputs));
+      bucket.open = bucket.contributions.size() - 1;
     }
-    return bucket.contributions.back();
+    return bucket.contributions[*bucket.open];
   }
 
-  Handle entered(int key, const Shape& shape, Callback callback) {
-    auto& entries = buckets_[static_cast<std::size_t>(key)].entries;
-    auto entry = std::make_shared<Entry>(
-        Entry{.key = key, .position = entries.size(), .outcome = {}, .callback = std::move(callback), .shape = shape});
-    entries.push_back(entry);
-    return handle_of(std::move(entry));
+  Handle entered(int key, const Input& input, Callback callback) {
+    auto& batch = buckets_[static_cast<std::size_t>(key)].batch;
+    if (!batch) {
+      batch = std::make_shared<Batch>();
+      batch->key = key;
+      batch->dtype = input.dtype;
+    }
+    batch->entries.push_back({std::move(callback), input.piece});
+    return handle_of(batch, batch->entries.size() - 1);
   }
 
-  void launch(int key) {
+  /// The caller waits for them all: what comes last need not be handed to another thread.
+  void launch_all(const std::vector<int>& keys) {
+    for (const int key : keys) launch(key, key == keys.back());
+  }
+
+  void launch(int key, bool awaited) {
     while (under_way() >= options_.in_flight) {
-      wait_for(*launched_.front().entries.front()->outcome);
+      wait_for(*launched_.front()->outcome);
       deliver();
     }
     Bucket bucket = std::exchange(buckets_[static_cast<std::size_t>(key)], {});
     Reducer& reducer = *reducers_.at(keys_[static_cast<std::size_t>(key)].group);
-    const auto outcome = reducer.launch(std::move(bucket.contributions));
-    for (const auto& entry : bucket.entries) entry->outcome = outcome;
-    launched_.push_back({.entries = std::move(bucket.entries)});
+    const auto begin = Clock::now();
+    bucket.batch->outcome = reducer.launch(std::move(bucket.contributions), awaited);
+    if (awaited) stats_.waited += Clock::now() - begin;
+    launched_.push_back(std::move(bucket.batch));
     ++stats_.buckets;
   }
 
-  Handle launch_alone(const Group& group, const Agenda& input, const Shape& shape, const Fill& fill,
+  template <typename Fill>
+  Handle launch_alone(const Group& group, const Input& input, const Shape& shape, bool awaited, Fill fill,
                       Callback callback) {
-    Agenda agenda = input;
-    agenda.pieces.clear();
     std::vector<Contribution> contributions;
-    contributions.push_back(reducer_of(group).contribution(agenda, bytes_of(input, group->info().size), 1));
-    fill(contributions.back());
-    return launched(group, std::move(contributions), shape, std::move(callback));
+    contributions.push_back(reducer_of(group).contribution(input.agenda(), input.bytes, 1));
+    fill(contributions.back(), 0, input.bytes > 2 * message_bytes);
+    return launched(group, std::move(contributions), input, shape, awaited, std::move(callback));
   }
 
-  Handle launched(const Group& group, std::vector<Contribution> contributions, const Shape& shape, Callback callback) {
-    auto entry = std::make_shared<Entry>(Entry{.key = -1,
-                                               .position = 0,
-                                               .outcome = reducer_of(group).launch(std::move(contributions)),
-                                               .callback = std::move(callback),
-                                               .shape = shape});
-    launched_.push_back({.entries = {entry}});
-    return handle_of(std::move(entry));
+  Handle launched(const Group& group, std::vector<Contribution> contributions, const Input& input, const Shape& shape,
+                  bool awaited, Callback callback) {
+    auto batch = std::make_shared<Batch>();
+    batch->dtype = input.dtype;
+    batch->entries.push_back({std::move(callback), shape});
+    batch->outcome = reducer_of(group).launch(std::move(contributions), awaited);
+    launched_.push_back(batch);
+    return handle_of(std::move(batch), 0);
   }
 
   /// Waits for what is larger than a bucket, and runs its callback before those of buckets that are still under way.
   Handle finish_alone(Handle handle) {
     ++stats_.alone;
-    wait_for(*handle.entry_->outcome);
+    wait_for(*handle.batch_->outcome);
     deliver();
-    const auto is_its = [&](const Launched& each) { return each.entries.front() == handle.entry_; };
-    std::erase_if(launched_, is_its);
-    std::erase_if(ready_, is_its);
-    run_callback(*handle.entry_);
+    std::erase(launched_, handle.batch_);
+    std::erase(ready_, handle.batch_);
+    run_callback(*handle.batch_, 0);
     run_callbacks();
     return handle;
   }
 
   std::ptrdiff_t under_way() const {
-    return std::count_if(launched_.begin(), launched_.end(),
-                         [](const Launched& each) { return !each.entries.front()->outcome->done(); });
+    return std::count_if(launched_.begin(), launched_.end(), [](const auto& each) { return !each->outcome->done(); });
   }
 
   std::size_t pending() const {
     std::size_t inputs = 0;
-    for (const Bucket& bucket : buckets_) inputs += bucket.entries.size();
-    for (const Launched& each : launched_) inputs += each.entries.size();
+    for (const Bucket& bucket : buckets_) inputs += bucket.inputs();
+    for (const auto& each : launched_) inputs += each->entries.size();
     return inputs;
   }
 
@@ -381,7 +396,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   /// Moves what has ended, in the order in which it was launched, to what callbacks are to be run of.
   void deliver() {
-    while (!launched_.empty() && launched_.front().entries.front()->outcome->done()) {
+    while (!launched_.empty() && launched_.front()->outcome->done()) {
       ready_.push_back(std::move(launched_.front()));
       launched_.pop_front();
     }
@@ -392,19 +407,19 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (running_) return;
     running_ = true;
     while (!ready_.empty()) {
-      Launched& first = ready_.front();
-      const std::shared_ptr<Entry> entry = std::move(first.entries[first.called++]);
-      if (first.called == first.entries.size()) ready_.pop_front();
-      run_callback(*entry);
+      const std::shared_ptr<Batch> first = ready_.front();
+      const std::size_t position = first->called++;
+      if (first->called == first->entries.size()) ready_.pop_front();
+      run_callback(*first, position);
     }
     running_ = false;
   }
 
-  void run_callback(Entry& entry) {
-    const Callback callback = std::exchange(entry.callback, {});
+  void run_callback(Batch& batch, std::size_t position) {
+    const Callback callback = std::exchange(batch.entries[position].callback, {});
     try {
-      const Tensor tensor = result(entry);
-      if (callback) callback(tensor);
+      if (callback) callback(batch.result(position));
+      else static_cast<void>(batch.outcome->results());  // throws what the reduction threw
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -416,27 +431,27 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   std::map<const Engine*, std::unique_ptr<Reducer>> reducers_;
   std::vector<Key> keys_;
   std::vector<Bucket> buckets_;  ///< by key
-  std::deque<Launched> launched_;
-  std::deque<Launched> ready_;
+  std::deque<std::shared_ptr<Batch>> launched_;
+  std::deque<std::shared_ptr<Batch>> ready_;
   std::map<const std::byte*, std::weak_ptr<Placed>> placed_;  ///< by where it begins
   bool running_ = false;                                      ///< a callback
   std::exception_ptr error_;
 };
 
 bool Bucketer::Handle::done() const {
-  return entry_->outcome && entry_->outcome->done();
+  return batch_->outcome && batch_->outcome->done();
 }
 
 Tensor Bucketer::Handle::wait() const {
   const auto bucketer = bucketer_.lock();
-  if (bucketer) return bucketer->result_of(entry_);
-  if (!entry_->outcome) throw EngineError("the bucketer went before the input's bucket was reduced");
-  return Impl::result(*entry_);
+  if (bucketer) return bucketer->result_of(*batch_, position_);
+  if (!batch_->outcome) throw EngineError("the bucketer went before the input's bucket was reduced");
+  return batch_->result(position_);
 }
 
 Tensor Bucketer::Handle::get() const {
-  if (!entry_->outcome) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
-  return Impl::result(*entry_);
+  if (!batch_->outcome) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
+  return batch_->result(position_);
 }
 
 Bucketer::Bucketer(const BucketerOptions& options) : impl_(std::make_shared<Impl>(options)) {}

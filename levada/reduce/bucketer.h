@@ -18,6 +18,9 @@ struct BucketerOptions {
   std::int64_t capacity = std::int64_t{25} << 20;
   int in_flight = 2;                            ///< closed buckets that are being reduced while the next one is filled
   Duration timeout = std::chrono::seconds(30);  ///< of one wait
+  /// Lets groups that have sums of their own (Engine::open_reducer()) make them, in an order of theirs; others, and
+  /// types that they do not add up, go in the order of ranks as ever. The same on all ranks.
+  bool any_order = false;
 };
 
 struct BucketerStats {
@@ -37,7 +40,7 @@ struct BucketerStats {
 /// throws the first such exception. One thread at a time.
 class Bucketer {
   class Impl;
-  struct Entry;
+  struct Batch;
 
  public:
   using Callback = std::function<void(const Tensor& result)>;
@@ -59,7 +62,8 @@ class Bucketer {
    private:
     friend class Impl;
     std::weak_ptr<Impl> bucketer_;
-    std::shared_ptr<Entry> entry_;
+    std::shared_ptr<Batch> batch_;
+    std::size_t position_ = 0;
   };
 
   explicit Bucketer(const BucketerOptions& options = {});

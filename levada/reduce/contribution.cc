@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
@@ -12,38 +13,44 @@ namespace levada {
 namespace {
 
 constexpr std::uint64_t magic = 0x3145'4355'4445'524C;  // "LREDUCE1"
-constexpr std::size_t prefix_bytes = 64;  // magic, where the agenda begins, its bytes, whether it is the last
+constexpr std::size_t prefix_bytes = 64;                // magic, where the agenda begins, its bytes, marks
+constexpr std::uint64_t last_message = 1, without_pieces = 2;
 constexpr std::size_t alignment = 64;
-/// Of an agenda: collective, operation, dtype and count; then a rank and extents an input.
+/// Of an agenda: collective, operation, dtype and count; then a rank and extents an input, and its position.
 constexpr std::size_t agenda_bytes = 16;
-constexpr std::size_t most_shape_bytes = 1 + 8 * Shape::max_rank;
+constexpr std::size_t most_shape_bytes = 1 + 8 * Shape::max_rank + sizeof(std::uint32_t);
 
 /// What messages have said and is kept.
 constexpr std::size_t most_known = 64;
 
-/// Where each input begins, behind the prefix, and where the last one ends; empty if that is no size.
-std::optional<std::vector<std::size_t>> places(const Agenda& agenda, int count) {
-  std::vector<std::size_t> offsets;
+/// Where the inputs lie behind the prefix; empty if that is nowhere.
+std::optional<Inputs> place(Agenda agenda, int count) {
+  Inputs inputs;
   std::uint64_t at = prefix_bytes;
   for (const Shape& piece : agenda.pieces) {
     const auto bytes = tensor_bytes(agenda.dtype, piece);
     const auto all = bytes ? checked_mul(*bytes, static_cast<std::uint64_t>(count)) : std::nullopt;
     const auto end = all ? checked_add(at, *all) : std::nullopt;
     if (!end || *end > UINT64_MAX - alignment) return std::nullopt;
-    offsets.push_back(at);
+    inputs.offsets.push_back(at);
+    inputs.bytes.push_back(*bytes);
     at = align_up(*end, alignment);
   }
-  offsets.push_back(at);
-  return offsets;
+  inputs.end = at;
+  inputs.agenda = std::move(agenda);
+  return inputs;
 }
 
-std::size_t write_agenda(std::span<std::byte> block, std::size_t at, const Agenda& agenda, bool last) {
-  const Bytes encoded = agenda.encode();
+std::size_t write_agenda(std::span<std::byte> block, std::size_t at, const Agenda& agenda,
+                         std::span<const std::uint32_t> positions, std::uint64_t marks) {
+  Bytes encoded = agenda.encode();
+  const auto tail = std::as_bytes(positions);
+  encoded.insert(encoded.end(), tail.begin(), tail.end());
   if (at > block.size() || encoded.size() > block.size() - at) {
     throw InvalidArgument("the contribution is larger than its block");
   }
   std::memcpy(block.data() + at, encoded.data(), encoded.size());  // not payload: shapes
-  const std::uint64_t prefix[] = {magic, at, encoded.size(), last ? 1U : 0U};
+  const std::uint64_t prefix[] = {magic, at, encoded.size(), marks};
   std::memcpy(block.data(), prefix, sizeof(prefix));  // not payload: the prefix
   return at + encoded.size();
 }
@@ -74,8 +81,7 @@ Bytes Agenda::encode() const {
   return std::move(writer).take();
 }
 
-Agenda Agenda::decode(ByteView bytes) {
-  ByteReader reader(bytes);
+Agenda Agenda::decode(ByteReader& reader) {
   Agenda agenda;
   const auto collective = reader.get<std::uint8_t>();
   const auto op = reader.get<std::uint8_t>();
@@ -97,7 +103,6 @@ Agenda Agenda::decode(ByteView bytes) {
     if (!tensor_bytes(agenda.dtype, piece)) reader.fail("a shape that is none");
     agenda.pieces.push_back(piece);
   }
-  reader.expect_end();
   return agenda;
 }
 
@@ -135,12 +140,13 @@ bool Contribution::has_room(std::size_t bytes) const {
   return used_ + alignment + agenda <= size && bytes <= size - used_ - alignment - agenda;
 }
 
-std::size_t Contribution::add(const Shape& piece) {
+std::size_t Contribution::add(const Shape& piece, std::size_t position) {
+  positions_.push_back(static_cast<std::uint32_t>(position));
   agenda_.pieces.push_back(piece);
   offsets_.push_back(used_);
-  used_ =
-      align_up(used_ + agenda_.piece_bytes(agenda_.pieces.size() - 1) * static_cast<std::size_t>(count_), alignment);
-  return agenda_.pieces.size() - 1;
+  bytes_.push_back(agenda_.piece_bytes(bytes_.size()));
+  used_ = align_up(used_ + bytes_.back() * static_cast<std::size_t>(count_), alignment);
+  return bytes_.size() - 1;
 }
 
 std::byte* Contribution::data(std::size_t input) const {
@@ -148,51 +154,69 @@ std::byte* Contribution::data(std::size_t input) const {
 }
 
 Contribution::Message Contribution::finish(bool last) && {
-  const std::size_t bytes = write_agenda(block_.memory(), used_, agenda_, last);
+  const std::size_t bytes = write_agenda(block_.memory(), used_, agenda_, positions_, last ? last_message : 0);
   return {std::move(block_), bytes};
 }
 
 Contribution::Message Contribution::finish_for(int rank, bool last, Block block) const {
-  const auto offsets = places(agenda_, 1);
-  if (!offsets || offsets->back() > block.memory().size()) throw InvalidArgument("the block is too small for a part");
-  for (std::size_t i = 0; i < agenda_.pieces.size(); ++i) {
-    const std::size_t bytes = agenda_.piece_bytes(i);
-    copy_payload(block.memory().data() + (*offsets)[i], data(i) + static_cast<std::size_t>(rank) * bytes, bytes);
+  const auto inputs = place(agenda_, 1);
+  if (!inputs || inputs->end > block.memory().size()) throw InvalidArgument("the block is too small for a part");
+  for (std::size_t i = 0; i < bytes_.size(); ++i) {
+    copy_payload(block.memory().data() + inputs->offsets[i], data(i) + static_cast<std::size_t>(rank) * bytes_[i],
+                 bytes_[i]);
   }
-  const std::size_t bytes = write_agenda(block.memory(), offsets->back(), agenda_, last);
+  const std::size_t bytes = write_agenda(block.memory(), inputs->end, agenda_, positions_, last ? last_message : 0);
   return {std::move(block), bytes};
 }
 
-std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
+Contribution::Message Contribution::announce(const Agenda& agenda, Block block) {
+  std::vector<std::uint32_t> positions(agenda.pieces.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const auto marks = last_message | without_pieces;
+  const std::size_t bytes = write_agenda(block.memory(), prefix_bytes, agenda, positions, marks);
+  return {std::move(block), bytes};
+}
+
+std::shared_ptr<const Inputs> InputsReader::read(ByteView message, bool bare) {
   ByteReader prefix(message);
   if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
   const auto at = prefix.get<std::uint64_t>();
   const auto bytes = prefix.get<std::uint64_t>();
   if (at > message.size() || bytes > message.size() - at) prefix.fail("the agenda lies outside the message");
   const ByteView encoded = message.subspan(at, bytes);
-  const auto found =
-      std::ranges::find_if(known_, [&](const Known& each) { return std::ranges::equal(each.encoded, encoded); });
+  const auto found = std::ranges::find_if(known_, [&](const Known& each) {
+    return each.encoded.size() == bytes && std::memcmp(each.encoded.data(), encoded.data(), bytes) == 0;
+  });
   std::shared_ptr<const Inputs> inputs;
   if (found != known_.end()) {
     inputs = found->inputs;
   } else {
     // Of a copy, for the message may change while it is read.
     Known now{.encoded = Bytes(encoded.begin(), encoded.end()), .inputs = {}};  // not payload: shapes
-    Agenda agenda = Agenda::decode(now.encoded);
-    auto offsets = places(agenda, agenda.count(ranks_));
-    if (!offsets) prefix.fail("the inputs fit into no message");
-    const std::size_t end = offsets->back();
-    inputs = now.inputs = std::make_shared<Inputs>(Inputs{std::move(agenda), std::move(*offsets), end});
+    ByteReader reader(now.encoded);
+    Agenda agenda = Agenda::decode(reader);
+    std::vector<std::uint32_t> positions;
+    for (std::size_t i = 0; i < agenda.pieces.size(); ++i) positions.push_back(reader.get<std::uint32_t>());
+    reader.expect_end();
+    const int count = agenda.count(ranks_);
+    auto placed = place(std::move(agenda), count);
+    if (!placed) prefix.fail("the inputs fit into no message");
+    placed->positions = std::move(positions);
+    inputs = now.inputs = std::make_shared<Inputs>(*std::move(placed));
     if (known_.size() < most_known) known_.push_back(std::move(now));
     else known_[oldest_++ % most_known] = std::move(now);
   }
-  if (inputs->end > at) prefix.fail("the inputs do not fit into the message");
+  if (!bare && inputs->end > at) prefix.fail("the inputs do not fit into the message");
   return inputs;
 }
 
-Received::Received(ByteView message, InputsReader& reader) : message_(message), inputs_(reader.read(message)) {
-  ByteReader prefix(message.subspan(3 * sizeof(std::uint64_t)));
-  last_ = prefix.get<std::uint64_t>() != 0;
+Received::Received(ByteView message, InputsReader& reader) : message_(message) {
+  // Looked at once: the message may change while it is read.
+  ByteReader prefix(message.size() < prefix_bytes ? message : message.subspan(3 * sizeof(std::uint64_t)));
+  const auto marks = prefix.get<std::uint64_t>();
+  last_ = (marks & last_message) != 0;
+  bare_ = (marks & without_pieces) != 0;
+  inputs_ = reader.read(message, bare_);
 }
 
 }  // namespace levada

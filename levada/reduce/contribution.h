@@ -31,8 +31,8 @@ struct Agenda {
   int count(int ranks) const { return collective == Collective::all_gather ? 1 : ranks; }
   std::size_t piece_bytes(std::size_t input) const { return *tensor_bytes(dtype, pieces[input]); }
   Bytes encode() const;
-  /// Reads bytes that may lie. Throws CorruptMessage.
-  static Agenda decode(ByteView bytes);
+  /// Reads what encode() gave, of bytes that may lie. Throws CorruptMessage.
+  static Agenda decode(ByteReader& reader);
   bool operator==(const Agenda&) const = default;
 };
 
@@ -50,14 +50,20 @@ class Contribution {
 
   /// Whether one more input, of `bytes` in all, has room.
   bool has_room(std::size_t bytes) const;
-  /// Its number; its bytes are unset.
-  std::size_t add(const Shape& piece);
-  /// Where the first piece of an input begins; the others follow, each of agenda().piece_bytes(input).
+  /// Its number here; its bytes are unset. `position`: among all inputs of the reduction.
+  std::size_t add(const Shape& piece, std::size_t position);
+  /// Where the first piece of an input begins; the others follow, each of piece_bytes(input).
   std::byte* data(std::size_t input) const;
+  std::size_t piece_bytes(std::size_t input) const { return bytes_[input]; }
   /// Pieces of each input.
   int count() const { return count_; }
   const Agenda& agenda() const { return agenda_; }
-  void set_op(ReduceOp op) { agenda_.op = op; }
+  std::size_t position(std::size_t input) const { return positions_[input]; }
+  /// Of the first input, when that has become known.
+  void settle(ReduceOp op, std::size_t position) {
+    agenda_.op = op;
+    positions_.front() = static_cast<std::uint32_t>(position);
+  }
 
   /// The Block and how many bytes of it are to be sent.
   struct Message {
@@ -68,20 +74,25 @@ class Contribution {
   Message finish(bool last) &&;
   /// The pieces of one rank alone, copied into `block`, which has block_bytes() of them.
   Message finish_for(int rank, bool last, Block block) const;
+  /// A message that tells what a rank means, and has no pieces; `block`: block_bytes() of none.
+  static Message announce(const Agenda& agenda, Block block);
 
  private:
   Block block_;
   int count_;
   Agenda agenda_;
-  std::vector<std::size_t> offsets_;
+  std::vector<std::size_t> offsets_, bytes_;
+  std::vector<std::uint32_t> positions_;
   std::size_t used_;
 };
 
 /// What a message says that it holds.
 struct Inputs {
   Agenda agenda;
-  std::vector<std::size_t> offsets;  ///< of each input's first piece, in the message
-  std::size_t end = 0;               ///< of the last one
+  std::vector<std::size_t> offsets;      ///< of each input's first piece, in the message
+  std::vector<std::size_t> bytes;        ///< of each of its pieces
+  std::vector<std::uint32_t> positions;  ///< among all inputs of the reduction, as the sender says
+  std::size_t end = 0;                   ///< of the last one
 };
 
 /// Reads what messages say, most of which say the same again and again. One thread at a time.
@@ -90,8 +101,8 @@ class InputsReader {
   /// `ranks`: for how many there are pieces in a message, all of the group or one.
   explicit InputsReader(int ranks) : ranks_(ranks) {}
   /// Of bytes that may lie; messages that say the same give the same object, unless there were many others between.
-  /// Throws CorruptMessage.
-  std::shared_ptr<const Inputs> read(ByteView message);
+  /// `bare`: of a message without pieces. Throws CorruptMessage.
+  std::shared_ptr<const Inputs> read(ByteView message, bool bare);
 
  private:
   struct Known {
@@ -112,13 +123,15 @@ class Received {
   const std::shared_ptr<const Inputs>& inputs() const { return inputs_; }
   const Agenda& agenda() const { return inputs_->agenda; }
   bool is_last() const { return last_; }
+  /// Whether it has no pieces.
+  bool is_bare() const { return bare_; }
   const std::byte* piece(std::size_t input, int number) const {
-    return message_.data() + inputs_->offsets[input] + static_cast<std::size_t>(number) * agenda().piece_bytes(input);
+    return message_.data() + inputs_->offsets[input] + static_cast<std::size_t>(number) * inputs_->bytes[input];
   }
 
  private:
   ByteView message_;
-  bool last_ = false;
+  bool last_ = false, bare_ = false;
   std::shared_ptr<const Inputs> inputs_;
 };
 

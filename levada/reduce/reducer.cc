@@ -17,15 +17,39 @@ namespace {
 constexpr std::size_t shared_bytes = std::size_t{64} << 10;
 constexpr std::size_t alignment = 64;
 
+/// After a sum under the engine has failed.
+constexpr auto until_a_loss_is_seen = std::chrono::seconds(1);
+
 /// The Reducer is being destroyed.
 struct Stopped {};
 
-/// `pieces` of them along a new first dimension.
-Shape stacked(const Shape& piece, int pieces) {
-  if (piece.rank() == Shape::max_rank) throw Unsupported("a tensor has too many dimensions to be gathered");
-  Shape shape{pieces};
-  for (const std::int64_t extent : piece) shape.push_back(extent);
-  return shape;
+/// An input of some contributions.
+struct OwnInput {
+  const Contribution* contribution = nullptr;
+  std::size_t number = 0;
+
+  std::size_t position() const { return contribution->position(number); }
+  std::size_t bytes() const { return contribution->piece_bytes(number); }
+  const std::byte* piece(std::size_t rank) const { return contribution->data(number) + rank * bytes(); }
+};
+
+/// All that one rank contributes, in the order in which it does.
+std::vector<OwnInput> in_order(const std::vector<Contribution>& contributions) {
+  std::vector<OwnInput> inputs;
+  for (const Contribution& each : contributions) {
+    for (std::size_t i = 0; i < each.agenda().pieces.size(); ++i) inputs.push_back({&each, i});
+  }
+  std::ranges::sort(inputs, {}, &OwnInput::position);
+  return inputs;
+}
+
+Agenda joined(const std::vector<Contribution>& contributions) {
+  const Agenda& first = contributions.front().agenda();
+  Agenda all{.collective = first.collective, .op = first.op, .dtype = first.dtype};
+  for (const OwnInput& each : in_order(contributions)) {
+    all.pieces.push_back(each.contribution->agenda().pieces[each.number]);
+  }
+  return all;
 }
 
 }  // namespace
@@ -35,7 +59,7 @@ bool Outcome::done() const {
   return done_;
 }
 
-const std::vector<Tensor>& Outcome::results(Deadline deadline) const {
+const std::vector<Result>& Outcome::results(Deadline deadline) const {
   std::unique_lock lock(mutex_);
   while (!done_) {
     if (deadline.is_never()) changed_.wait(lock);
@@ -47,7 +71,7 @@ const std::vector<Tensor>& Outcome::results(Deadline deadline) const {
   return results_;
 }
 
-void Outcome::end(std::vector<Tensor> results, std::exception_ptr error) {
+void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     results_ = std::move(results);
@@ -57,7 +81,7 @@ void Outcome::end(std::vector<Tensor> results, std::exception_ptr error) {
   changed_.notify_all();
 }
 
-Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout)
+Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order)
     : group_(std::move(group)), timeout_(timeout), of_all_(size()), of_own_(1) {
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
@@ -73,6 +97,7 @@ Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout)
       }
     }
   }
+  if (any_order) under_engine_ = group_->open_reducer();
   thread_ = std::thread([this] { run(); });
 }
 
@@ -92,13 +117,22 @@ Contribution Reducer::contribution(Agenda agenda, std::size_t bytes, std::size_t
   return Contribution(std::move(block), size(), std::move(agenda));
 }
 
-std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contributions) {
-  auto outcome = std::make_shared<Outcome>();
+std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contributions, bool awaited) {
+  Task task{std::move(contributions), std::make_shared<Outcome>()};
+  const std::shared_ptr<const Outcome> outcome = task.outcome;
   {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back({std::move(contributions), outcome});
+    awaited = awaited && tasks_.empty() && !busy_;
+    if (awaited) busy_ = true;
+    else tasks_.push_back(std::move(task));
   }
-  launched_.notify_all();
+  if (!awaited) {
+    launched_.notify_all();
+    return outcome;
+  }
+  carry_out(std::move(task));
+  const std::lock_guard lock(mutex_);
+  busy_ = false;
   return outcome;
 }
 
@@ -111,24 +145,26 @@ void Reducer::trim() {
 }
 
 void Reducer::run() noexcept {
-  while (auto task = next()) {
-    std::vector<Tensor> results;
-    std::exception_ptr error = broken_;
-    try {
-      if (!error) results = carry_out(std::move(task->contributions));
-    } catch (const InvalidArgument&) {
-      error = std::current_exception();
-    } catch (const Stopped&) {
-      error = std::make_exception_ptr(EngineError("the reducer is gone"));
-    } catch (...) {
-      error = broken_ = std::current_exception();
-    }
-    shared_.reset();
-    task->outcome->end(std::move(results), std::move(error));
-  }
+  while (auto task = next()) carry_out(*std::move(task));
   for (const Task& task : tasks_) {
     task.outcome->end({}, std::make_exception_ptr(EngineError("the reducer is gone")));
   }
+}
+
+void Reducer::carry_out(Task task) noexcept {
+  std::vector<Result> results;
+  std::exception_ptr error = broken_;
+  try {
+    if (!error) results = results_of(std::move(task.contributions));
+  } catch (const InvalidArgument&) {
+    error = std::current_exception();
+  } catch (const Stopped&) {
+    error = std::make_exception_ptr(EngineError("the reducer is gone"));
+  } catch (...) {
+    error = broken_ = std::current_exception();
+  }
+  shared_.reset();
+  task.outcome->end(std::move(results), std::move(error));
 }
 
 std::optional<Reducer::Task> Reducer::next() {
@@ -143,7 +179,7 @@ std::optional<Reducer::Task> Reducer::next() {
   return task;
 }
 
-void Reducer::Given::add(Lease lease, InputsReader& reader) {
+void Reducer::Given::add(Lease lease, InputsReader& reader, bool bare) {
   const Received& message = messages.emplace_back(lease.bytes, reader);
   leases.push_back(std::move(lease));
   const Agenda& first = messages.front().agenda();
@@ -151,16 +187,23 @@ void Reducer::Given::add(Lease lease, InputsReader& reader) {
   if (its.collective != first.collective || its.op != first.op || its.dtype != first.dtype) {
     throw CorruptMessage(0, "the messages of one collective mean different things");
   }
-  for (std::size_t input = 0; input < its.pieces.size(); ++input) where.emplace_back(messages.size() - 1, input);
+  if (message.is_bare() != bare) throw CorruptMessage(0, "a contribution's pieces are not where they are looked for");
+  const auto number = static_cast<std::uint32_t>(messages.size() - 1);
+  for (std::uint32_t input = 0; input < its.pieces.size(); ++input) {
+    where.push_back({message.inputs()->positions[input], number, input});
+  }
   complete = message.is_last();
+  if (!complete) return;
+  if (!std::ranges::is_sorted(where, {}, &Place::position)) std::ranges::sort(where, {}, &Place::position);
+  for (std::uint32_t i = 0; i < where.size(); ++i) {
+    if (where[i].position != i) throw CorruptMessage(0, "an input of a collective is missing, or is there twice");
+  }
 }
 
 Agenda Reducer::Given::agenda() const {
   Agenda all = messages.front().agenda();
   all.pieces.clear();
-  for (const Received& each : messages) {
-    all.pieces.insert(all.pieces.end(), each.agenda().pieces.begin(), each.agenda().pieces.end());
-  }
+  for (const Place& each : where) all.pieces.push_back(messages[each.message].agenda().pieces[each.input]);
   return all;
 }
 
@@ -168,42 +211,62 @@ bool Reducer::Given::says_the_same_as(const Given& other) const {
   return std::ranges::equal(messages, other.messages, {}, &Received::inputs, &Received::inputs);
 }
 
-std::vector<Tensor> Reducer::carry_out(std::vector<Contribution> contributions) {
+std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions) {
   ++number_;
-  const std::vector<Given> given = exchange(std::move(contributions));
+  const Collective collective = contributions.front().agenda().collective;
+  const bool gathers = collective == Collective::all_gather;
+  if (!gathers && under_engine_ && under_engine_->can_sum(contributions.front().agenda().dtype)) {
+    const Agenda agenda = joined(contributions);
+    announce(agenda);
+    const auto sums = reduce_under_engine(contributions);
+    return collective == Collective::all_reduce ? spread(agenda, sums) : sums;
+  }
+  const bool to_all = gathers || group_->info().zero_copy;
+  auto messages = to_all ? for_all(std::move(contributions)) : pieces_for_each(std::move(contributions));
+  const auto given = exchange(collective, std::move(messages), to_all ? to_all_ : receiving_);
   check(given);
-  const Agenda& agenda = given.front().messages.front().agenda();
-  if (agenda.collective == Collective::all_gather) return side_by_side(given);
-  std::vector<Tensor> sums = reduce(given);
-  return agenda.collective == Collective::all_reduce ? spread(agenda, sums) : sums;
+  if (gathers) return side_by_side(given);
+  auto sums = reduce(given);
+  return collective == Collective::all_reduce ? spread(given.front().agenda(), sums) : sums;
 }
 
-std::deque<Reducer::Outgoing> Reducer::outgoing(std::vector<Contribution> contributions, bool to_all) {
+void Reducer::announce(const Agenda& agenda) {
+  Block block = allocate(Contribution::block_bytes(0, agenda.pieces.size()));
+  std::deque<Outgoing> announced;
+  announced.push_back(
+      {to_all_[static_cast<std::size_t>(rank())].get(), Contribution::announce(agenda, std::move(block))});
+  check(exchange(agenda.collective, std::move(announced), to_all_, true));
+}
+
+std::deque<Reducer::Outgoing> Reducer::for_all(std::vector<Contribution> contributions) {
   std::deque<Outgoing> messages;
   for (auto& each : contributions) {
     const bool last = &each == &contributions.back();
-    if (to_all) {
-      messages.push_back({to_all_[static_cast<std::size_t>(rank())].get(), std::move(each).finish(last)});
-      continue;
-    }
-    const Agenda& agenda = each.agenda();
+    messages.push_back({to_all_[static_cast<std::size_t>(rank())].get(), std::move(each).finish(last)});
+  }
+  return messages;
+}
+
+std::deque<Reducer::Outgoing> Reducer::pieces_for_each(std::vector<Contribution> contributions) {
+  std::deque<Outgoing> messages;
+  for (auto& each : contributions) {
+    const std::size_t inputs = each.agenda().pieces.size();
     std::size_t bytes = 0;
-    for (std::size_t input = 0; input < agenda.pieces.size(); ++input) bytes += agenda.piece_bytes(input);
+    for (std::size_t input = 0; input < inputs; ++input) bytes += each.piece_bytes(input);
     // Beginning behind oneself, so that not all send to the same rank at once.
     for (int step = 1; step <= size(); ++step) {
       const int to = (rank() + step) % size();
-      Block block = allocate(Contribution::block_bytes(bytes, agenda.pieces.size()));
-      messages.push_back({sending_[static_cast<std::size_t>(to)].get(), each.finish_for(to, last, std::move(block))});
+      Block block = allocate(Contribution::block_bytes(bytes, inputs));
+      messages.push_back({sending_[static_cast<std::size_t>(to)].get(),
+                          each.finish_for(to, &each == &contributions.back(), std::move(block))});
     }
   }
   return messages;
 }
 
-std::vector<Reducer::Given> Reducer::exchange(std::vector<Contribution> contributions) {
-  const Agenda agenda = contributions.front().agenda();
-  const bool to_all = agenda.collective == Collective::all_gather || group_->info().zero_copy;
-  const auto& from = to_all ? to_all_ : receiving_;
-  auto to_send = outgoing(std::move(contributions), to_all);
+std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<Outgoing> to_send,
+                                              const std::vector<std::shared_ptr<Channel>>& from, bool bare) {
+  InputsReader& reader = &from == &to_all_ ? of_all_ : of_own_;
   std::vector<Given> given(static_cast<std::size_t>(size()));
   const auto missing = [&] { return std::ranges::find(given, false, &Given::complete) - given.begin(); };
   auto deadline = Deadline::after(timeout_);
@@ -219,7 +282,7 @@ std::vector<Reducer::Given> Reducer::exchange(std::vector<Contribution> contribu
       while (!given[r].complete) {
         auto lease = group_->try_take(*from[r]);
         if (!lease) break;
-        given[r].add(std::move(*lease), to_all ? of_all_ : of_own_);
+        given[r].add(std::move(*lease), reader, bare);
         moved = true;
       }
       if (given[r].complete) continue;
@@ -231,13 +294,13 @@ std::vector<Reducer::Given> Reducer::exchange(std::vector<Contribution> contribu
       continue;
     }
     const int slow = missing() < size() ? static_cast<int>(missing()) : -1;
-    group_->post(Status::make(to_string(agenda.collective), number_, slow));
+    group_->post(Status::make(to_string(collective), number_, slow));
     std::vector<Channel*> room;
     if (!to_send.empty()) room.push_back(to_send.front().channel);
     const Woken woken = group_->wait({.take = take, .publish = room, .stop = &stop_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
-      throw Timeout(explain_wait(*group_, to_string(agenda.collective), slow < 0 ? rank() : slow, timeout_));
+      throw Timeout(explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, timeout_));
     }
   }
   return given;
@@ -253,47 +316,79 @@ void Reducer::check(const std::vector<Given>& given) const {
   }
 }
 
-std::vector<Tensor> Reducer::reduce(const std::vector<Given>& given) {
+std::vector<Result> Reducer::reduce(const std::vector<Given>& given) {
   const Agenda& agenda = given.front().messages.front().agenda();
+  const std::size_t element = agenda.dtype.bytes(1);
   // What came for this rank alone has one piece, its own.
   const int own = group_->info().zero_copy ? rank() : 0;
   const std::size_t inputs = given.front().where.size();
-  std::vector<Tensor> sums;
+  std::vector<Result> sums;
   sums.reserve(inputs);
   std::vector<const std::byte*> pieces(given.size());
   for (std::size_t input = 0; input < inputs; ++input) {
-    Tensor& sum = sums.emplace_back(result(agenda.dtype, given.front().shape(input)));
+    const Result& sum = sums.emplace_back(result(given.front().piece_bytes(input)));
     for (std::size_t r = 0; r < given.size(); ++r) pieces[r] = given[r].piece(input, own);
-    reduce_arrays(agenda.dtype, agenda.op, pieces, sum.view().element_count(), sum.mutable_bytes().data());
+    reduce_arrays(agenda.dtype, agenda.op, pieces, sum.bytes / element, sum.data);
   }
   return sums;
 }
 
-std::vector<Tensor> Reducer::spread(Agenda agenda, const std::vector<Tensor>& sums) {
-  agenda.collective = Collective::all_gather;
-  agenda.pieces.clear();
+std::vector<Result> Reducer::reduce_under_engine(const std::vector<Contribution>& contributions) {
+  const Agenda& agenda = contributions.front().agenda();
+  const auto inputs = in_order(contributions);
+  std::vector<Result> sums;
   std::size_t bytes = 0;
-  for (const Tensor& sum : sums) bytes += sum.view().byte_count();
-  Contribution contribution(allocate(Contribution::block_bytes(bytes, sums.size())), size(), std::move(agenda));
-  for (const Tensor& sum : sums) {
-    const std::size_t input = contribution.add(sum.shape());
-    copy_elements(sum, contribution.data(input));
+  for (const OwnInput& each : inputs) bytes += sums.emplace_back(result(each.bytes())).bytes;
+  if (bytes == 0) return sums;
+  const std::size_t all = bytes * static_cast<std::size_t>(size());
+  Block pieces = allocate(all), total = allocate(bytes);
+  std::byte* to = pieces.memory().data();
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r) {
+    for (const OwnInput& each : inputs) {
+      copy_payload(to, each.piece(r), each.bytes());
+      to += each.bytes();
+    }
   }
+  try {
+    under_engine_->reduce_scatter(agenda.dtype, pieces.memory().first(all), total.memory().first(bytes),
+                                  Deadline::after(timeout_));
+  } catch (const EngineError&) {
+    group_->wait({}, Deadline::after(until_a_loss_is_seen));  // throws PeerLost
+    throw;
+  }
+  const std::byte* from = total.memory().data();
+  if (agenda.op == ReduceOp::average) {
+    divide_array(agenda.dtype, static_cast<std::size_t>(size()), bytes / agenda.dtype.bytes(1), total.memory().data());
+  }
+  for (const Result& sum : sums) {
+    copy_payload(sum.data, from, sum.bytes);
+    from += sum.bytes;
+  }
+  return sums;
+}
+
+std::vector<Result> Reducer::spread(const Agenda& agenda, const std::vector<Result>& sums) {
+  Agenda gathered = agenda;
+  gathered.collective = Collective::all_gather;
+  gathered.pieces.clear();
+  std::size_t bytes = 0;
+  for (const Result& sum : sums) bytes += sum.bytes;
   std::vector<Contribution> own;
-  own.push_back(std::move(contribution));
-  const auto given = exchange(std::move(own));
+  own.emplace_back(allocate(Contribution::block_bytes(bytes, sums.size())), size(), std::move(gathered));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::size_t input = own.front().add(agenda.pieces[i], i);
+    copy_payload(own.front().data(input), sums[i].data, sums[i].bytes);
+  }
+  const auto given = exchange(Collective::all_reduce, for_all(std::move(own)), to_all_);
   check(given);
   return side_by_side(given);
 }
 
-std::vector<Tensor> Reducer::side_by_side(const std::vector<Given>& given) {
-  const DType dtype = given.front().messages.front().agenda().dtype;
-  std::vector<Tensor> results;
+std::vector<Result> Reducer::side_by_side(const std::vector<Given>& given) {
+  std::vector<Result> results;
   for (std::size_t input = 0; input < given.front().where.size(); ++input) {
-    const Shape& piece = given.front().shape(input);
-    Tensor& all = results.emplace_back(result(dtype, stacked(piece, size())));
-    const std::size_t bytes = *tensor_bytes(dtype, piece);
-    std::byte* to = all.mutable_bytes().data();
+    const std::size_t bytes = given.front().piece_bytes(input);
+    std::byte* to = results.emplace_back(result(bytes * given.size())).data;
     for (const Given& each : given) {
       copy_payload(to, each.piece(input, 0), bytes);
       to += bytes;
@@ -302,19 +397,21 @@ std::vector<Tensor> Reducer::side_by_side(const std::vector<Given>& given) {
   return results;
 }
 
-Tensor Reducer::result(DType dtype, const Shape& shape) {
-  const std::size_t bytes = *tensor_bytes(dtype, shape);
+Result Reducer::result(std::size_t bytes) {
   if (!shared_ || bytes > shared_->memory().size() - shared_used_) {
     auto block = group_->try_allocate(std::max(bytes, shared_bytes));
-    if (!block) return Tensor::empty(dtype, shape);
+    if (!block) {
+      auto heap = std::make_shared<Bytes>(bytes);
+      return {heap->data(), heap, bytes};
+    }
     auto held = std::make_shared<Block>(*std::move(block));
-    if (bytes >= shared_bytes) return Tensor(TensorView(dtype, shape, held->memory().data()), held, true);
+    if (bytes >= shared_bytes) return {held->memory().data(), held, bytes};
     shared_ = std::move(held);
     shared_used_ = 0;
   }
   std::byte* data = shared_->memory().data() + shared_used_;
   shared_used_ = std::min(align_up(shared_used_ + bytes, alignment), shared_->memory().size());
-  return Tensor(TensorView(dtype, shape, data), shared_, true);
+  return {data, shared_, bytes};
 }
 
 Block Reducer::allocate(std::size_t bytes) {

@@ -12,37 +12,47 @@
 #include <vector>
 
 #include "levada/engine/engine.h"
+#include "levada/engine/group_reducer.h"
 #include "levada/reduce/contribution.h"
 
 namespace levada {
+
+/// Where a result lies; its type and shape are known to who has launched the collective.
+struct Result {
+  std::byte* data = nullptr;
+  std::shared_ptr<const void> owner = {};
+  std::size_t bytes = 0;
+};
 
 /// What a collective comes to. Any thread may ask; the results live as long as they are held.
 class Outcome {
  public:
   /// Whether it has ended, well or badly.
   bool done() const;
-  /// One tensor an input. Waits for the end; throws what went wrong, and Timeout.
-  const std::vector<Tensor>& results(Deadline deadline = Deadline::never()) const;
+  /// One an input. Waits for the end; throws what went wrong, and Timeout.
+  const std::vector<Result>& results(Deadline deadline = Deadline::never()) const;
 
  private:
   friend class Reducer;
-  void end(std::vector<Tensor> results, std::exception_ptr error);
+  void end(std::vector<Result> results, std::exception_ptr error);
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool done_ = false;
-  std::vector<Tensor> results_;
+  std::vector<Result> results_;
   std::exception_ptr error_;
 };
 
 /// A rank's end of its group's collectives, which run on a thread of its own in the order in which they are launched:
-/// the same on all ranks. Sums are made in the order of ranks, so that their bits depend on nothing else. One thread at
-/// a time calls. After an error but InvalidArgument all later collectives fail in the same way.
+/// the same on all ranks. Sums are made in the order of ranks, so that their bits depend on nothing else, unless the
+/// group's own are asked for. One thread at a time calls. After an error but InvalidArgument all later collectives fail
+/// in the same way.
 class Reducer {
  public:
   /// Collective: opens the group's channels. `window`: messages of a rank that others have not taken yet. `timeout`: of
-  /// one wait for another rank, and of one for memory.
-  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout);
+  /// one wait for another rank, and of one for memory. `any_order`: sums are made by the group itself, where it has any
+  /// of that type, in an order of its own.
+  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order = false);
   /// Gives up what has not ended.
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -57,7 +67,8 @@ class Reducer {
   /// at least one. The results: of a reduce-scatter, the sum of this rank's piece; of an all-reduce, those of all
   /// pieces side by side along a new first dimension; of an all-gather, whose inputs are one piece each, those of all
   /// ranks in the same way. The Outcome throws InvalidArgument, naming ranks, input and shapes, where ranks disagree.
-  std::shared_ptr<const Outcome> launch(std::vector<Contribution> contributions);
+  /// `awaited`: the caller has nothing else to do: if nothing is under way, it happens inside this call.
+  std::shared_ptr<const Outcome> launch(std::vector<Contribution> contributions, bool awaited = false);
 
   /// Waits until all that was launched has ended, and gives the memory that nobody holds any more back to the system.
   void trim();
@@ -71,18 +82,25 @@ class Reducer {
   struct Given {
     std::vector<Lease> leases;
     std::vector<Received> messages;
-    std::vector<std::pair<std::size_t, std::size_t>> where;  ///< of each input: message, and input in it
+    struct Place {
+      std::uint32_t position = 0;  ///< among all inputs
+      std::uint32_t message = 0;
+      std::uint32_t input = 0;  ///< of that message
+    };
+    std::vector<Place> where;  ///< by position, once it is complete
     bool complete = false;
 
-    void add(Lease lease, InputsReader& reader);
+    /// Throws CorruptMessage for one that has pieces where others have none, or the other way round, and where inputs
+    /// lack a position.
+    void add(Lease lease, InputsReader& reader, bool bare);
     /// With the pieces of all messages.
     Agenda agenda() const;
     bool says_the_same_as(const Given& other) const;
-    const Shape& shape(std::size_t input) const {
-      return messages[where[input].first].agenda().pieces[where[input].second];
+    std::size_t piece_bytes(std::size_t input) const {
+      return messages[where[input].message].inputs()->bytes[where[input].input];
     }
     const std::byte* piece(std::size_t input, int number) const {
-      return messages[where[input].first].piece(where[input].second, number);
+      return messages[where[input].message].piece(where[input].input, number);
     }
   };
   struct Outgoing {
@@ -91,22 +109,29 @@ class Reducer {
   };
 
   void run() noexcept;
+  void carry_out(Task task) noexcept;
   /// The next task; empty when there is to be none any more.
   std::optional<Task> next();
-  std::vector<Tensor> carry_out(std::vector<Contribution> contributions);
-  std::deque<Outgoing> outgoing(std::vector<Contribution> contributions, bool to_all);
-  std::vector<Given> exchange(std::vector<Contribution> contributions);
+  std::vector<Result> results_of(std::vector<Contribution> contributions);
+  /// What this rank means, without pieces; throws where others mean something else.
+  void announce(const Agenda& agenda);
+  std::deque<Outgoing> pieces_for_each(std::vector<Contribution> contributions);
+  std::deque<Outgoing> for_all(std::vector<Contribution> contributions);
+  std::vector<Given> exchange(Collective collective, std::deque<Outgoing> messages,
+                              const std::vector<std::shared_ptr<Channel>>& from, bool bare = false);
   void check(const std::vector<Given>& given) const;
-  std::vector<Tensor> reduce(const std::vector<Given>& given);
-  std::vector<Tensor> spread(Agenda agenda, const std::vector<Tensor>& sums);
-  std::vector<Tensor> side_by_side(const std::vector<Given>& given);
-  Tensor result(DType dtype, const Shape& shape);
+  std::vector<Result> reduce(const std::vector<Given>& given);
+  std::vector<Result> reduce_under_engine(const std::vector<Contribution>& contributions);
+  std::vector<Result> spread(const Agenda& agenda, const std::vector<Result>& sums);
+  std::vector<Result> side_by_side(const std::vector<Given>& given);
+  Result result(std::size_t bytes);
   Block allocate(std::size_t bytes);
   int rank() const { return group_->info().rank; }
   int size() const { return group_->info().size; }
 
   std::shared_ptr<Engine> group_;
   Duration timeout_;
+  std::shared_ptr<GroupReducer> under_engine_;       ///< null where sums are made here
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender
   std::vector<std::shared_ptr<Channel>> sending_;    ///< by taker, where ranks do not see each other's memory
   std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender

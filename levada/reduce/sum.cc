@@ -92,7 +92,7 @@ struct Stretch {
   typename Format::stored* to = nullptr;
 
   /// Adds N arrays, from left to right: to nothing if they are the first ones; into the result if the last ones.
-  template <std::size_t N, bool first, bool last>
+  template <std::size_t N, bool first, bool last, bool divides = false>
   [[gnu::always_inline]] inline void add(const std::byte* const* from) {
     std::array<const typename Format::stored*, N> arrays;
     for (std::size_t n = 0; n < N; ++n) arrays[n] = reinterpret_cast<const typename Format::stored*>(from[n]) + begin;
@@ -100,25 +100,26 @@ struct Stretch {
       Sum sum = first ? Format::load(arrays[0][i]) : sums[i];
       for (std::size_t n = first ? 1 : 0; n < N; ++n) sum = static_cast<Sum>(sum + Format::load(arrays[n][i]));
       if constexpr (!last) sums[i] = sum;
-      else if constexpr (std::is_integral_v<Sum>) to[i] = Format::store(sum);
+      else if constexpr (std::is_integral_v<Sum> || !divides) to[i] = Format::store(sum);
       else to[i] = Format::store(sum / divisor);
     }
   }
   template <std::size_t N>
   [[gnu::always_inline]] inline void add(const std::byte* const* from, bool first, bool last) {
-    if (first && last) add<N, true, true>(from);
+    const bool divides = divisor != Sum{1};
+    if (first && last) divides ? add<N, true, true, true>(from) : add<N, true, true>(from);
     else if (first) add<N, true, false>(from);
-    else if (last) add<N, false, true>(from);
+    else if (last) divides ? add<N, false, true, true>(from) : add<N, false, true>(from);
     else add<N, false, false>(from);
   }
 };
 
 /// Four arrays at a time.
 template <typename Format>
-[[gnu::always_inline]] inline void reduce_as(ReduceOp op, std::span<const std::byte* const> from, std::size_t count,
-                                             std::byte* to) {
+[[gnu::always_inline]] inline void reduce_as(std::size_t divisor, std::span<const std::byte* const> from,
+                                             std::size_t count, std::byte* to) {
   Stretch<Format> part;
-  if (op == ReduceOp::average) part.divisor = static_cast<typename Format::sum>(from.size());
+  part.divisor = static_cast<typename Format::sum>(divisor);
   for (; part.begin < count; part.begin += stretch) {
     part.length = std::min(stretch, count - part.begin);
     part.to = reinterpret_cast<typename Format::stored*>(to) + part.begin;
@@ -159,17 +160,17 @@ Described describe(DType dtype) {
   return {};
 }
 
-LEVADA_CLONES void reduce_numbers(Format format, ReduceOp op, std::span<const std::byte* const> from, std::size_t count,
-                                  std::byte* to) {
+LEVADA_CLONES void reduce_numbers(Format format, std::size_t divisor, std::span<const std::byte* const> from,
+                                  std::size_t count, std::byte* to) {
   switch (format) {
-    case Format::integer8: return reduce_as<Plain<std::uint8_t>>(op, from, count, to);
-    case Format::integer16: return reduce_as<Plain<std::uint16_t>>(op, from, count, to);
-    case Format::integer32: return reduce_as<Plain<std::uint32_t>>(op, from, count, to);
-    case Format::integer64: return reduce_as<Plain<std::uint64_t>>(op, from, count, to);
-    case Format::half: return reduce_as<Float16>(op, from, count, to);
-    case Format::brain: return reduce_as<BFloat16>(op, from, count, to);
-    case Format::single: return reduce_as<Plain<float>>(op, from, count, to);
-    case Format::twice: return reduce_as<Plain<double>>(op, from, count, to);
+    case Format::integer8: return reduce_as<Plain<std::uint8_t>>(divisor, from, count, to);
+    case Format::integer16: return reduce_as<Plain<std::uint16_t>>(divisor, from, count, to);
+    case Format::integer32: return reduce_as<Plain<std::uint32_t>>(divisor, from, count, to);
+    case Format::integer64: return reduce_as<Plain<std::uint64_t>>(divisor, from, count, to);
+    case Format::half: return reduce_as<Float16>(divisor, from, count, to);
+    case Format::brain: return reduce_as<BFloat16>(divisor, from, count, to);
+    case Format::single: return reduce_as<Plain<float>>(divisor, from, count, to);
+    case Format::twice: return reduce_as<Plain<double>>(divisor, from, count, to);
     case Format::none: return;
   }
 }
@@ -196,7 +197,14 @@ void check_reducible(DType dtype, ReduceOp op) {
 void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to) {
   check_reducible(dtype, op);
   const auto [format, numbers] = describe(dtype);
-  reduce_numbers(format, op, from, count * numbers, to);
+  reduce_numbers(format, op == ReduceOp::average ? from.size() : 1, from, count * numbers, to);
+}
+
+void divide_array(DType dtype, std::size_t ranks, std::size_t count, std::byte* sums) {
+  check_reducible(dtype, ReduceOp::average);
+  const auto [format, numbers] = describe(dtype);
+  const std::byte* const from[] = {sums};
+  reduce_numbers(format, ranks, from, count * numbers, sums);
 }
 
 }  // namespace levada

@@ -295,7 +295,7 @@ MOST_HEAD: int = 65536
 
 def join_over(wire: Any, name: str, rank: int, host_of: Sequence[int]) -> Membership:
     """
-    Joins the ranks of a wire: an object with start(link) and send(peer, head, body, last).
+    Joins the ranks of a wire: an object with start(link), send(peer, head, body, last) and, where it has sums of its own, open_reducer(ranks, name).
     """
 
 def conformance_cases() -> list[tuple[str, int, bool]]:
@@ -322,10 +322,26 @@ class ReduceHandle:
         The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument where its bucket is open.
         """
 
+class Bucketing:
+    """When buckets are filled and launched: the same on all ranks."""
+
+    def __init__(self, capacity: int) -> None: ...
+
+    def apply(self, key: int, bytes: int) -> tuple[int | None, bool]:
+        """
+        Of an input for the bucket of `key`: whose bucket is launched before, and whether the input goes by itself.
+        """
+
+    def flush(self) -> list[int]:
+        """All open buckets' keys, in the order in which they were opened."""
+
+    def flush_through(self, key: int) -> list[int]:
+        """Those up to that key's."""
+
 class Bucketer:
     """Reduces tensors of groups of ranks in buckets."""
 
-    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float) -> None: ...
+    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float, any_order: bool) -> None: ...
 
     def reduce_scatter(self, job: Membership, inputs: object, op: str, callback: object | None) -> ReduceHandle: ...
 

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from levada import _levada
-from levada._job import join
-from levada._levada import ReduceHandle
+from levada._device_reduce import DeviceHandle, DeviceReduce
+from levada._errors import InvalidArgument, Unsupported
+from levada._job import close_at_exit, join
+from levada._levada import Membership, ReduceHandle
 
+ORDERS = ("ranks", "any")
 Callback = Callable[[Any], object]
 
 
@@ -31,21 +34,39 @@ class ReduceScatter:
       call returns, and close no bucket; 0: all are.
     - `in_flight`: closed buckets that are being reduced while the next one is filled.
     - `timeout`: seconds of one wait.
+    - `order`: "ranks": sums are made in the order of ranks, the same bits on every run. "any": the group may make them in
+      an order of its own, where it can: over c10d, gloo's reduce_scatter does, of all types but halves. The same on all
+      ranks.
 
-    Sums are made in the order of ranks: the same bits on every run. float16 and bfloat16 are added up in float32 and
-    rounded once.
+    float16 and bfloat16 are added up in float32 and rounded once.
     """
 
     def __init__(
-        self, group: Any = None, *, capacity_mb: float = 25.0, in_flight: int = 2, timeout: float = 30.0
+        self,
+        group: Any = None,
+        *,
+        capacity_mb: float = 25.0,
+        in_flight: int = 2,
+        timeout: float = 30.0,
+        order: str = "ranks",
     ) -> None:
+        if order not in ORDERS:
+            raise InvalidArgument(f'order is "{order}"; it must be one of {", ".join(ORDERS)}')
         self.group = group
-        self._core = _levada.Bucketer(capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout)
+        self._joined: Membership | None = None  # in `group`
+        self._devices: DeviceReduce | None = None
+        self._limits = (capacity_mb, in_flight, timeout)
+        self._core: _levada.Bucketer | None = _levada.Bucketer(
+            capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout, any_order=order == "any"
+        )
+        close_at_exit(self)  # what it holds keeps its group from being left
 
     def __call__(
         self, inputs: Any | Sequence[Any], callback: Callback | None = None, *, op: str = "sum", group: Any = None
-    ) -> ReduceHandle:
-        """Enqueues tensors of torch or numpy, on the CPU.
+    ) -> ReduceHandle | DeviceHandle:
+        """Enqueues tensors of torch or numpy, on the CPU, or of torch on a device: these have buckets there, which the
+        backend of that device reduces (nccl for cuda) on a group of its own, ordered with the current stream, in an order
+        and with a precision of its own; `group` must then be a process group.
 
         inputs: one tensor for each rank of the group, all of one shape and dtype; rank r's result is the sum of all
         ranks' inputs[r], of that shape. Or one tensor, of which each rank gets a part along dim 0, ceil(extent / ranks)
@@ -56,17 +77,19 @@ class ReduceScatter:
         from wait() and flush(), where ranks disagree, naming ranks, position and shapes; Unsupported for a dtype;
         TypeError for what is no tensor on the CPU; Timeout, PeerLost.
         """
-        return self._core.reduce_scatter(self._job(group), inputs, op, callback)
+        if not _on_cpu(inputs):
+            return self._on_devices().reduce_scatter(self._process_group(group), inputs, op, callback)
+        return self._bucketer().reduce_scatter(self._job(group), inputs, op, callback)
 
     def all_reduce(
         self, input: Any, callback: Callback | None = None, *, op: str = "sum", group: Any = None
     ) -> ReduceHandle:
         """The sum, or average, of all ranks' inputs, of the same shape, on every rank; not in a bucket."""
-        return self._core.all_reduce(self._job(group), input, op, callback)
+        return self._bucketer().all_reduce(self._job(group), input, op, callback)
 
     def all_gather(self, input: Any, callback: Callback | None = None, *, group: Any = None) -> ReduceHandle:
         """All ranks' inputs, of the same shape, side by side along a new first dimension; not in a bucket."""
-        return self._core.all_gather(self._job(group), input, callback)
+        return self._bucketer().all_gather(self._job(group), input, callback)
 
     def empty(self, *shape: int, dtype: Any = "float32", group: Any = None) -> Any:
         """A tensor to be filled and given to this object, which does not copy it. It belongs to the reduction from then
@@ -76,22 +99,30 @@ class ReduceScatter:
         torch = sys.modules.get("torch")
         is_torch = torch is not None and isinstance(dtype, torch.dtype)
         name = str(dtype).removeprefix("torch.") if is_torch else getattr(dtype, "__name__", None) or str(dtype)
-        return self._core.empty(self._job(group), shape, name, is_torch)
+        return self._bucketer().empty(self._job(group), shape, name, is_torch)
 
     def flush(self) -> None:
         """Launches what is open, also by callbacks that it runs, and waits for everything. Raises the first exception of
         a reduction or a callback since the last flush()."""
-        self._core.flush()
+        if self._devices is not None:
+            self._devices.flush()
+        self._bucketer().flush()
 
     def teardown(self) -> None:
         """Gives memory back to the system; the next call takes some anew. Raises InvalidArgument while work is pending."""
-        self._core.teardown()
+        if self._devices is not None and self._devices.pending():
+            raise InvalidArgument(f"{self._devices.pending()} inputs are not reduced yet: flush() before teardown()")
+        self._bucketer().teardown()
 
     @property
     def stats(self) -> dict[str, Any]:
         """inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes, bytes_copied,
         waited_seconds."""
-        return self._core.stats
+        return self._bucketer().stats
+
+    def close(self) -> None:
+        """Gives up what has not been reduced, and leaves its groups. Callbacks do not run any more."""
+        self._core = self._devices = None
 
     def __enter__(self) -> ReduceScatter:
         return self
@@ -100,5 +131,34 @@ class ReduceScatter:
         if kind is None:
             self.flush()
 
-    def _job(self, group: Any) -> _levada.Membership:
-        return join(self.group if group is None else group)
+    def _bucketer(self) -> _levada.Bucketer:
+        if self._core is None:
+            raise InvalidArgument("this ReduceScatter has been closed")
+        return self._core
+
+    def _on_devices(self) -> DeviceReduce:
+        if self._devices is None:
+            capacity_mb, in_flight, timeout = self._limits
+            self._devices = DeviceReduce(int(max(capacity_mb, 0) * 2**20), in_flight, timeout)
+        return self._devices
+
+    def _process_group(self, group: Any) -> Any:
+        named = self.group if group is None else group
+        distributed = sys.modules.get("torch.distributed")
+        if named is None and distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return distributed.group.WORLD
+        if named is None or isinstance(named, Membership):
+            raise Unsupported("tensors on a device are reduced over a process group of torch.distributed; name one")
+        return named
+
+    def _job(self, group: Any) -> Membership:
+        if group is not None:
+            return group if isinstance(group, Membership) else join(group)
+        if self._joined is None:
+            self._joined = join(self.group)
+        return self._joined
+
+
+def _on_cpu(inputs: Any) -> bool:
+    first = inputs[0] if isinstance(inputs, (list, tuple)) and inputs else inputs
+    return bool(getattr(first, "is_cpu", True))

@@ -1,12 +1,16 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 
 #include "levada/reduce/bucketer.h"
+#include "levada/reduce/bucketing.h"
 #include "python/src/bindings.h"
 #include "python/src/launch.h"
 #include "python/src/tensors.h"
@@ -68,7 +72,7 @@ class ReduceHandle {
 
 class PythonBucketer {
  public:
-  PythonBucketer(double capacity_mb, int in_flight, double timeout) {
+  PythonBucketer(double capacity_mb, int in_flight, double timeout, bool any_order) {
     if (!(capacity_mb <= most_capacity_mb)) {
       throw InvalidArgument(fmt::format("capacity_mb is {}; it must be {} at most", capacity_mb, most_capacity_mb));
     }
@@ -76,7 +80,8 @@ class PythonBucketer {
     bucketer_ = std::make_unique<Bucketer>(
         BucketerOptions{.capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
                         .in_flight = in_flight,
-                        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout))});
+                        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+                        .any_order = any_order});
   }
   PythonBucketer(const PythonBucketer&) = delete;
   PythonBucketer& operator=(const PythonBucketer&) = delete;
@@ -93,17 +98,19 @@ class PythonBucketer {
     const auto group = job.shared();
     auto& bucketer = open();
     const ReduceOp how = op_of(op);
-    const TensorLibraries libraries;
+    const TensorLibraries& libraries = known_libraries();
     TensorKind kind{};
     if (libraries.is_tensor(inputs, kind)) {
       const Tensor input = libraries.from_python(inputs, kind, "input");
+      auto call = called(std::move(callback), kind);
       const nb::gil_scoped_release released;
-      return {bucketer.reduce_scatter(group, input, how, called(std::move(callback), kind)), kind};
+      return {bucketer.reduce_scatter(group, input, how, std::move(call)), kind};
     }
     const auto tensors = list_of(libraries, inputs, kind);
     const std::vector<TensorView> views(tensors.begin(), tensors.end());
+    auto call = called(std::move(callback), kind);
     const nb::gil_scoped_release released;
-    return {bucketer.reduce_scatter(group, views, how, called(std::move(callback), kind)), kind};
+    return {bucketer.reduce_scatter(group, views, how, std::move(call)), kind};
   }
 
   ReduceHandle all_reduce(const Membership& job, nb::handle input, const std::string& op, nb::object callback) {
@@ -111,16 +118,18 @@ class PythonBucketer {
     auto& bucketer = open();
     const auto [tensor, kind] = one(input);
     const ReduceOp how = op_of(op);
+    auto call = called(std::move(callback), kind);
     const nb::gil_scoped_release released;
-    return {bucketer.all_reduce(group, tensor, how, called(std::move(callback), kind)), kind};
+    return {bucketer.all_reduce(group, tensor, how, std::move(call)), kind};
   }
 
   ReduceHandle all_gather(const Membership& job, nb::handle input, nb::object callback) {
     const auto group = job.shared();
     auto& bucketer = open();
     const auto [tensor, kind] = one(input);
+    auto call = called(std::move(callback), kind);
     const nb::gil_scoped_release released;
-    return {bucketer.all_gather(group, tensor, called(std::move(callback), kind)), kind};
+    return {bucketer.all_gather(group, tensor, std::move(call)), kind};
   }
 
   nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
@@ -158,8 +167,14 @@ class PythonBucketer {
     throw Unsupported("this process was forked from one that reduces, and has no part in that");
   }
 
-  static std::pair<Tensor, TensorKind> one(nb::handle input) {
-    const TensorLibraries libraries;
+  /// Looked up again as long as torch may be imported yet.
+  const TensorLibraries& known_libraries() {
+    if (!libraries_ || !libraries_->know_torch()) libraries_.emplace();
+    return *libraries_;
+  }
+
+  std::pair<Tensor, TensorKind> one(nb::handle input) {
+    const TensorLibraries& libraries = known_libraries();
     TensorKind kind{};
     if (!libraries.is_tensor(input, kind)) throw nb::type_error("input is no tensor");
     return {libraries.from_python(input, kind, "input"), kind};
@@ -175,16 +190,17 @@ class PythonBucketer {
     return tensors;
   }
 
-  static Bucketer::Callback called(nb::object callback, TensorKind kind) {
-    const nb::gil_scoped_acquire gil;
+  /// It runs inside calls of this object alone.
+  Bucketer::Callback called(nb::object callback, TensorKind kind) {
     if (callback.is_none()) return {};
-    return [kept = Kept(std::move(callback)), kind](const Tensor& result) {
+    return [this, kept = Kept(std::move(callback)), kind](const Tensor& result) {
       const nb::gil_scoped_acquire held;
-      (*kept)(TensorLibraries().to_python(result, kind));
+      (*kept)(known_libraries().to_python(result, kind));
     };
   }
 
   pid_t process_ = ::getpid();
+  std::optional<TensorLibraries> libraries_;
   std::unique_ptr<Bucketer> bucketer_;
 };
 
@@ -201,9 +217,21 @@ void bind_reduce(nb::module_& module) {
           "get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
           "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument where "
           "its bucket is open.");
+  nb::class_<Bucketing>(module, "Bucketing", "When buckets are filled and launched: the same on all ranks.")
+      .def(nb::init<std::int64_t>(), nb::arg("capacity"))
+      .def(
+          "apply",
+          [](Bucketing& bucketing, int key, std::uint64_t bytes) {
+            const auto placement = bucketing.apply(key, bytes);
+            return std::tuple(placement.close, placement.alone);
+          },
+          nb::arg("key"), nb::arg("bytes"),
+          "Of an input for the bucket of `key`: whose bucket is launched before, and whether the input goes by itself.")
+      .def("flush", &Bucketing::flush, "All open buckets' keys, in the order in which they were opened.")
+      .def("flush_through", &Bucketing::flush_through, nb::arg("key"), "Those up to that key's.");
   nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
-      .def(nb::init<double, int, double>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
-           nb::arg("timeout"))
+      .def(nb::init<double, int, double, bool>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
+           nb::arg("timeout"), nb::arg("any_order"))
       .def("reduce_scatter", &PythonBucketer::reduce_scatter, nb::arg("job"), nb::arg("inputs"), nb::arg("op"),
            nb::arg("callback").none())
       .def("all_reduce", &PythonBucketer::all_reduce, nb::arg("job"), nb::arg("input"), nb::arg("op"),

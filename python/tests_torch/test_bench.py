@@ -68,6 +68,16 @@ def test_an_exchange_has_a_row_for_each_engine() -> None:
         check(row, {"all_gather_object", "areal_gather_scatter", "areal_bcast", "packed_isend"})
 
 
+def test_reduce_scatters_are_measured_beside_torch_alone() -> None:
+    found = rows("reduce", "--ranks", "2", "--sizes", "5x4KiB")
+    engines = ("shm", "c10d", "c10d any order")
+    assert [(row["engine"], row["source"]) for row in found] == [(e, s) for e in engines for s in command.SOURCES]
+    for row in found:
+        assert row["bytes"] == 40960 and row["copy_us"] > 0
+        assert set(row["peers"]) <= {"one_by_one", "fairscale"}
+        check(row, {"one_by_one"} | set(row["peers"]))
+
+
 def test_without_json_it_is_a_table() -> None:
     ran = bench("peers", "--op", "broadcast", "--ranks", "2", "--bytes", "4096", "--rounds", "1", "--source", "host")
     head, rule, *lines = ran.stdout.splitlines()
@@ -85,6 +95,7 @@ def test_without_json_it_is_a_table() -> None:
         (["exchange", "--ranks", "3"], "--ranks must be even"),
         (["exchange", "--samples", "3"], "--samples"),
         (["peers", "--op", "gather"], "gather"),
+        (["reduce", "--sizes", "4KiB"], "--sizes is 4KiB"),
         ([], "command"),
     ],
 )

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import process_groups
+import pytest
 import ranks
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -59,3 +61,112 @@ def test_the_example_trains_alike_with_the_hook() -> None:
     assert ran.returncode == 0, ran.stderr
     found = re.search(r"largest relative difference (\S+)", ran.stdout)
     assert found and float(found[1]) < 1e-5, ran.stdout
+
+
+def test_gloo_adds_up_where_any_order_will_do(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        given = torch.full((4,), [1e8, 1.0, -1e8, 1.0][rank])
+        halves = torch.full((8,), [256.0, 1.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
+        for order in ("ranks", "any"):
+            with levada.ReduceScatter(job, order=order) as reduce:
+                sizes = [1, 0, 1000, 100_000]
+                whole = [reduce(torch.arange(4 * size, dtype=torch.int64) + rank) for size in sizes]
+                sums = reduce(given), reduce(halves), reduce(given, op="average")
+            right = [bool((each.wait() == 4 * torch.arange(rank * size, rank * size + size) + 6).all())
+                     for each, size in zip(whole, sizes)]
+            tell(right=right, sum=sums[0].wait().item(), halves=sums[1].wait()[0].item(), average=sums[2].wait().item())
+            try:
+                with levada.ReduceScatter(job, order=order) as reduce: reduce(torch.zeros(8 if rank == 2 else 4))
+            except levada.InvalidArgument as error:
+                tell(error=str(error))
+        """,
+    )
+    for mine in told:
+        in_order, disagreed, any_order, disagreed_too = mine
+        assert in_order["right"] == any_order["right"] == [True] * 4
+        assert in_order["sum"] == 1.0 and in_order["average"] == 0.25, "((1e8 + 1) - 1e8) + 1"
+        assert in_order["halves"] == any_order["halves"] == 260.0, "259 in float32, rounded once"
+        for each in (disagreed, disagreed_too):
+            assert "input 0 is float32 [1] on rank 0, float32 [2] on rank 2" in str(each["error"])
+    assert {mine[2]["sum"] for mine in told} != {1.0}, "gloo's own order differs from rank to rank"
+
+
+@pytest.mark.parametrize("order", ["ranks", "any"])
+def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pathlib.Path, order: str) -> None:
+    started = process_groups.start(
+        tmp_path,
+        3,
+        f"""
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        reduce = levada.ReduceScatter(job, order={order!r})
+        last = time.monotonic()
+        try:
+            for number in range(10**9):
+                if rank == 1 and number == 20: os.kill(os.getpid(), signal.SIGKILL)
+                reduce(torch.ones(300_000)).wait()
+                last = time.monotonic()
+        except levada.PeerLost as error:
+            tell(lost=error.rank, seconds=time.monotonic() - last)
+        # Whoever ends first has died, too, as others see it.
+        other = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{{2 - rank}}.jsonl")
+        for _ in range(1000):
+            if os.path.exists(other): break
+            time.sleep(0.02)
+        os._exit(0)
+        """,
+    )
+    outcomes = process_groups.finish(started, tmp_path)
+    for rank in (0, 2):
+        (only,) = outcomes[rank].told[0] or [{"errors": outcomes[rank].errors}]
+        assert only["lost"] == 1 and only["seconds"] < 1, only
+
+
+def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> None:
+    """By tensors on the CPU: what differs on another device is torch's own."""
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        from levada._device_reduce import DeviceReduce
+        reduce, world, order = DeviceReduce(4096, 2, 30.0), dist.group.WORLD, []
+        def give(name, inputs, op="sum", group=world):
+            return reduce.reduce_scatter(group, inputs, op, lambda result: order.append([name, result.flatten().tolist()[:3]]))
+        give("small", [torch.full((2, 5), 10.0 * rank + to).t() for to in range(3)])
+        give("big", torch.ones(3000))
+        last = give("small2", torch.arange(7.0).requires_grad_(), "average")
+        give("empty", torch.zeros(0, 4))
+        give("integer", [torch.tensor(rank)] * 3)
+        if rank < 2: give("pair", torch.ones(2), group=dist.new_group([0, 1], use_local_synchronization=True))
+        tell(done=last.done(), pending=reduce.pending())
+        reduce.flush()
+        tell(order=order, last=last.wait().tolist(), pending=reduce.pending())
+        many = [give("many", torch.full((300,), float(n))) for n in range(20)]
+        def raises(result): raise KeyError("of a callback")
+        reduce.reduce_scatter(world, torch.ones(3), "sum", raises)
+        try: reduce.flush()
+        except KeyError as error: tell(many=[each.get()[0].item() for each in many], raised=str(error))
+        wrong = reduce.reduce_scatter(world, torch.ones(6 if rank else 3), "sum", None)
+        for call in (reduce.flush, wrong.wait, lambda: give("", [torch.ones(1)]), lambda: give("", torch.ones(3), "max"),
+                     lambda: give("", [torch.ones(1), torch.ones(1), torch.ones(2)]), lambda: give("", torch.tensor(True)),
+                     lambda: give("", torch.ones(3).bool()), lambda: levada.ReduceScatter()(torch.empty(4, device="meta"))):
+            try: call()
+            except Exception as error: tell(error=f"{type(error).__name__}: {error}")
+        """,
+    )
+    for rank, mine in enumerate(told):
+        begun, ended, many, *errors = mine
+        assert begun == {"done": False, "pending": 4 + (rank < 2)}
+        small2 = [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0, 0.0, 0.0]][rank]
+        order = [["big", [3.0] * 3], ["small", [30.0 + 3 * rank] * 3], ["empty", []], ["small2", small2], ["integer", [3]]]
+        assert ended == {"order": order + [["pair", [2.0]]] * (rank < 2), "last": small2, "pending": 0}
+        assert many == {"many": [3.0 * n for n in range(20)], "raised": "'of a callback'"}
+        texts = [str(each["error"]) for each in errors]
+        assert texts[0] == texts[1] == "InvalidArgument: ranks disagree: input 0 is [1] on rank 0, [2] on rank 1"
+        for text, part in zip(texts[2:], ["1 tensors were given for the 3", 'op is "max"', "tensor 2 is torch.float32 [2]",
+                                          "cannot be cut", "no sum of bool", "no backend that reduces tensors on meta"],
+                              strict=True):  # fmt: skip
+            assert part in text

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import pathlib
+import re
 import sys
 import tempfile
 from typing import Any
@@ -15,6 +16,7 @@ from levada import _levada
 OPERATIONS = ("scatter", "broadcast")
 ENGINES = ("shm", "c10d")
 SOURCES = ("host", "arena")
+SIZES = ("256x4KiB", "64x256KiB", "mixed")
 TOKENS = (8192, 32768, 131072, 262144)
 
 
@@ -38,9 +40,11 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     exchange = commands.add_parser("exchange", help="ragged samples of three keys, from dp=W to dp=W/2,tp=2")
     exchange.add_argument("--samples", type=int, default=256, help="how many (256)")
     exchange.add_argument("--bytes", type=int, default=3_500_000, help="of all samples, about (3500000)")
-    for command in (peers, bridge, loop):
+    reduce = commands.add_parser("reduce", help="many reduce-scatters, beside fairscale's bucketer and one by one")
+    reduce.add_argument("--sizes", nargs="+", default=SIZES, help="of inputs' pieces for a rank: 256x4KiB, or mixed")
+    for command in (peers, bridge, loop, reduce):
         command.add_argument("--source", choices=SOURCES, help="both if none is named")
-    for command, ranks in ((peers, 4), (bridge, 8), (loop, 4), (exchange, 4)):
+    for command, ranks in ((peers, 4), (bridge, 8), (loop, 4), (exchange, 4), (reduce, 4)):
         command.add_argument("--ranks", type=int, default=ranks, help=f"how many processes ({ranks})")
         command.add_argument("--engine", choices=ENGINES, help="both if none is named")
         command.add_argument("--rounds", type=int, default=50, help="that count (50)")
@@ -54,7 +58,10 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--tokens is {min(parsed.tokens)}; it must be at least 1")
     if parsed.command == "exchange" and (parsed.ranks % 2 or not parsed.ranks <= parsed.samples <= 1_000_000):
         parser.error("--ranks must be even, and --samples from as many on to 1000000")
-    if parsed.command != "bridge" and not 128 <= parsed.bytes <= 2**31:
+    for sizes in parsed.sizes if parsed.command == "reduce" else ():
+        if not re.fullmatch(r"mixed|[1-9]\d{0,3}x[1-9]\d{0,4}(KiB|MiB)", sizes):
+            parser.error(f"--sizes is {sizes}; it must be such as 256x4KiB, or mixed")
+    if parsed.command in ("peers", "loop", "exchange") and not 128 <= parsed.bytes <= 2**31:
         parser.error(f"--bytes is {parsed.bytes}; it must be from 128 to 2147483648")
     return parsed
 
@@ -74,6 +81,8 @@ def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
     if parsed.command == "bridge":
         works = itertools.product(parsed.tokens, (False, True))
         return [common | {"tokens": tokens, "extras": extras} for tokens, extras in works]
+    if parsed.command == "reduce":
+        return [common | {"sizes": sizes} for sizes in parsed.sizes]
     common["bytes"] = parsed.bytes // 128 * 128
     if parsed.command == "loop":
         return [common | {"access": "default"}]
@@ -87,6 +96,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         work = f"{row['op']} {row['tokens']:,} tokens{' +extras' if row['extras'] else ''}" if "tokens" in row else row["op"]
+        work += f" {row['sizes']}" if "sizes" in row else ""
         line = [work, f"{row['bytes']:,}", row["source"], row["engine"]]
         line += [f"{row[time] / 1e3:.3f}" if time in row else "" for time in ("levada_us", "read_us", "copy_us")]
         for name, us in row.get("peers", {}).items():

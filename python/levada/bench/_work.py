@@ -24,6 +24,7 @@ from levada import _levada
 from levada._memory import make_batches_for
 from levada.bench import _peers
 from levada.bench._exchange import exchanges
+from levada.bench._reduce import reduce_scatters
 from levada.bench._rounds import Contestant, measure, nothing, row
 from levada.dropin import bridge
 
@@ -231,7 +232,7 @@ def main() -> None:
     torch.set_num_threads(1)
     store = f"file://{folder / 'store'}"
     dist.init_process_group("gloo", init_method=store, rank=levada.rank(), world_size=levada.world_size())
-    works = {"peers": peers, "bridge": megatron, "loop": loop, "exchange": exchanges}
+    works = {"peers": peers, "bridge": megatron, "loop": loop, "exchange": exchanges, "reduce": reduce_scatters}
     rows = [row for each in ask.asks for row in works[each.command](each)]
     if levada.rank() == 0:
         (folder / "rows.json").write_text(json.dumps(rows))

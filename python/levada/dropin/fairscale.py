@@ -30,13 +30,16 @@ from levada._reduce import ReduceScatter
 class ReduceScatterBucketer:
     """Collects reduce-scatters into buckets, one for each dtype and set of ranks, of `bucket_cap_mb` MiB over all ranks;
     0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns. All ranks of
-    a group enqueue the same in the same order. Tensors lie on the CPU.
+    a group enqueue the same in the same order. Tensors lie on the CPU. `engine`: as in levada.join(); `order`: as in
+    levada.ReduceScatter.
     """
 
-    def __init__(self, bucket_cap_mb: int = 25) -> None:
+    def __init__(self, bucket_cap_mb: int = 25, *, engine: str = "auto", order: str = "ranks") -> None:
         self.bucket_cap_mb = bucket_cap_mb
-        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb)
+        self._engine = engine
+        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, order=order)
         self._joined: dict[tuple[int, ...], Membership] = {}
+        self._known: dict[Any, Membership] = {}  # by group
 
     def reduce_scatter_async(
         self, input_list: Sequence[Any], group: Any, callback_fn: Callable[[Any], object] | None = None
@@ -45,7 +48,8 @@ class ReduceScatterBucketer:
         ranks' input_list[rank], by flush() at the latest, on this thread. Nothing is recorded of tensors that require
         grad. Raises levada.InvalidArgument, naming position and values, for a list of another length and tensors that
         differ, and where this rank is not in the group."""
-        self._reduce(input_list, callback_fn, group=self._membership(group))
+        job = self._known.get(group)
+        self._reduce(input_list, callback_fn, group=self._membership(group) if job is None else job)
 
     def flush(self) -> None:
         """Reduces what is in buckets; all callbacks have run when it returns. Raises the first exception of one."""
@@ -58,5 +62,6 @@ class ReduceScatterBucketer:
     def _membership(self, group: Any) -> Membership:
         ranks = tuple(dist.get_process_group_ranks(group))
         if ranks not in self._joined:
-            self._joined[ranks] = join(group)
+            self._joined[ranks] = join(group, engine=self._engine)
+        self._known[group] = self._joined[ranks]
         return self._joined[ranks]

@@ -35,7 +35,8 @@ class ProcessGroupWire:
         """Collective over the ranks of `group`, which is asked for its store alone. `name`: the same on all of them."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
-        self._group: Any = _own_group(group, name, timeout) if self.size > 1 else None
+        self._store, self._timeout = _store_of(group, name), timeout
+        self._group: Any = _own_group(self._store, self.rank, self.size, timeout) if self.size > 1 else None
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
         self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
         self._farewells: list[Any] = []
@@ -64,6 +65,10 @@ class ProcessGroupWire:
         if body is not None or last or len(self._unsettled) > _UNSETTLED:
             batch, self._unsettled = list(self._unsettled), collections.deque()
             self._sent.put(batch)
+
+    def open_reducer(self, ranks: list[int], name: str) -> GlooSums:
+        """Called by the engine. Collective over `ranks`, in whose order the sums' ranks are."""
+        return GlooSums(self._store, name, ranks.index(self.rank), len(ranks), self._timeout)
 
     def is_alive(self) -> bool:
         """Whether it has threads that run."""
@@ -138,19 +143,51 @@ class ProcessGroupWire:
         self._ends(link)
 
 
-def _own_group(group: Any, name: str, timeout: float) -> Any:
+class GlooSums:
+    """Sums that gloo makes, in a group of their own. Their order differs from rank to rank and from size to size."""
+
+    is_deterministic = False
+    """gloo says nothing about it."""
+
+    def __init__(self, store: Any, name: str, rank: int, size: int, timeout: float) -> None:
+        self._torch = importlib.import_module("torch")
+        prefixed = self._torch.distributed.PrefixStore(name, store)
+        self._group: Any = _own_group(prefixed, rank, size, timeout)
+
+    def can_sum(self, dtype: str) -> bool:
+        """Halves are none of them: gloo rounds them after each addition."""
+        return dtype in ("float32", "float64", "int32", "int64", "int8", "uint8")
+
+    def reduce_scatter(self, dtype: str, pieces: Any, total: Any, timeout: float) -> None:
+        """Bytes of one piece a rank, side by side; of the sum. Raises TimeoutError, RuntimeError where a rank is gone."""
+        kind = getattr(self._torch, dtype)
+        given, to = (self._torch.from_numpy(array).view(kind) for array in (pieces, total))
+        options = self._torch.distributed.ReduceScatterOptions()
+        began = time.monotonic()
+        try:
+            self._group._reduce_scatter_base(to, given, options).wait(datetime.timedelta(seconds=max(timeout, 0.001)))
+        except RuntimeError as error:
+            kind = TimeoutError if time.monotonic() - began >= timeout else RuntimeError
+            raise kind(f"gloo's reduce_scatter failed: {str(error).splitlines()[0]}") from error
+
+
+def _store_of(group: Any, name: str) -> Any:
     distributed = importlib.import_module("torch.distributed")
     if not hasattr(distributed, "ProcessGroupGloo"):
         raise Unsupported("this torch has no gloo, over which the engine c10d sends; use one that has")
     if not hasattr(group, "get_group_store"):
         raise Unsupported("this process group does not tell its store; make it with torch.distributed, of version 2.6 on")
-    store = distributed.PrefixStore(name, group.get_group_store())
+    return distributed.PrefixStore(name, group.get_group_store())
+
+
+def _own_group(store: Any, rank: int, size: int, timeout: float) -> Any:
+    distributed = importlib.import_module("torch.distributed")
     began = time.monotonic()
     try:
-        return distributed.ProcessGroupGloo(store, group.rank(), group.size(), datetime.timedelta(seconds=timeout))
+        return distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
-        raise kind(f"rank {group.rank()} could not reach all ranks of its group: {error}") from error
+        raise kind(f"rank {rank} could not reach all ranks of its group: {error}") from error
 
 
 def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupWire]:

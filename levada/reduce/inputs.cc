@@ -1,0 +1,35 @@
+#include "levada/reduce/inputs.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+
+namespace levada {
+
+void check_cpu(const TensorView& input) {
+  if (!input.device().is_cpu()) throw InvalidArgument("a tensor to be reduced does not lie in this machine's memory");
+}
+
+void check_alike(std::span<const TensorView> inputs, int ranks) {
+  if (inputs.size() != static_cast<std::size_t>(ranks)) {
+    throw InvalidArgument(
+        fmt::format("{} tensors were given for the {} ranks of the group: it takes one a rank", inputs.size(), ranks));
+  }
+  const TensorView& first = inputs.front();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_cpu(inputs[i]);
+    if (inputs[i].dtype() == first.dtype() && inputs[i].shape() == first.shape()) continue;
+    throw InvalidArgument(fmt::format("tensor {} is {} {}, tensor 0 is {} {}: all ranks' pieces are alike", i,
+                                      inputs[i].dtype().name(), inputs[i].shape().to_string(), first.dtype().name(),
+                                      first.shape().to_string()));
+  }
+}
+
+Shape part_of(const Shape& shape, int ranks) {
+  if (shape.rank() == 0) throw InvalidArgument("a tensor without dimensions cannot be cut; give a list of one a rank");
+  Shape part = shape;
+  part[0] = (shape[0] + ranks - 1) / ranks;
+  return part;
+}
+
+}  // namespace levada

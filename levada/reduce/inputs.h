@@ -1,0 +1,20 @@
+// What a rank may give to a reduction.
+#pragma once
+
+#include <span>
+
+#include "levada/tensor/tensor.h"
+
+namespace levada {
+
+/// Throws InvalidArgument unless it lies in this machine's memory.
+void check_cpu(const TensorView& input);
+
+/// Throws InvalidArgument, naming the position, unless `inputs` are one a rank and all alike.
+void check_alike(std::span<const TensorView> inputs, int ranks);
+
+/// Of the part along dim 0 that each rank gets, padded as FullyShardedDataParallel pads. Throws InvalidArgument where
+/// there is no dimension.
+Shape part_of(const Shape& shape, int ranks);
+
+}  // namespace levada
