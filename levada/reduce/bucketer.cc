@@ -9,8 +9,8 @@
 #include <optional>
 #include <tuple>
 
-#include "levada/base/error.h"
 #include "levada/base/copy.h"
+#include "levada/base/error.h"
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
 #include "levada/reduce/reducer.h"

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
+#include <fstream>
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
@@ -95,6 +97,14 @@ TEST(BucketerBetweenProcesses, DoesNotGrowOverThousandsOfFlushes) {
   EXPECT_EQ(shm::test::run_forked(2, body, memory), "");
 }
 
+/// Bytes of shared memory that are resident in this process.
+std::size_t shared_resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t size = 0, resident = 0, shared = 0;
+  statm >> size >> resident >> shared;
+  return shared * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
 TEST(BucketerBetweenProcesses, GivesItsMemoryBackWhenItIsTornDown) {
   const auto body = [](const Handle& engine) {
     Bucketer bucketer;
@@ -103,8 +113,12 @@ TEST(BucketerBetweenProcesses, GivesItsMemoryBackWhenItIsTornDown) {
       bucketer.reduce_scatter(engine, tensor, ReduceOp::sum);
       bucketer.flush();
       agree(*engine, {}, soon(), "test");
+      const std::size_t before = shared_resident_bytes();
       bucketer.teardown();
       agree(*engine, {}, soon(), "test");
+      // Its own inputs and sums, and what it has read of its peer's.
+      const std::size_t size = tensor.bytes().size();
+      expect(shared_resident_bytes() + size + size / 2 <= before, "resident memory falls by its size");
       expect(engine->trim() < (std::size_t{1} << 20), "nothing of it is left");
     }
   };

@@ -6,6 +6,7 @@
 
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "levada/base/fault_testing.h"
 #include "levada/engine/collect.h"
@@ -127,7 +128,8 @@ TEST(Bucketer, LetsACallbackEnqueueAgain) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer({.capacity = 4096});
     int called = 0;
-    Bucketer::Callback again = [&](const Tensor& result) {
+    Bucketer::Callback again = [&, caller = std::this_thread::get_id()](const Tensor& result) {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
       expect_sum(*engine, called, 100, result);
       if (++called < 5) bucketer.reduce_scatter(engine, input(*engine, called, 100), ReduceOp::sum, again);
     };

@@ -11,6 +11,7 @@ from typing import Any
 
 from levada import _levada
 from levada._errors import InvalidArgument, Unsupported
+from levada._groups import size_of
 from levada._job import join
 
 Callback = Callable[[Any], object]
@@ -122,7 +123,7 @@ class DeviceReduce:
         torch = importlib.import_module("torch")
         whole = isinstance(inputs, torch.Tensor)
         tensors = [inputs.detach()] if whole else [each.detach() for each in inputs]
-        size = int(group.size())
+        size = size_of(group)
         pieces = _parts(torch, tensors[0], size) if whole else tensors
         _check_alike(pieces, size)
         key = self._key(torch, group, pieces[0], op)

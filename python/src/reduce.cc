@@ -167,10 +167,9 @@ class PythonBucketer {
     throw Unsupported("this process was forked from one that reduces, and has no part in that");
   }
 
-  /// Looked up again as long as torch may be imported yet.
   const TensorLibraries& known_libraries() {
-    if (!libraries_ || !libraries_->know_torch()) libraries_.emplace();
-    return *libraries_;
+    libraries_.look_again();
+    return libraries_;
   }
 
   std::pair<Tensor, TensorKind> one(nb::handle input) {
@@ -200,7 +199,7 @@ class PythonBucketer {
   }
 
   pid_t process_ = ::getpid();
-  std::optional<TensorLibraries> libraries_;
+  TensorLibraries libraries_;
   std::unique_ptr<Bucketer> bucketer_;
 };
 

@@ -46,12 +46,16 @@ def test_fairscales_bucketer_by_changing_one_import(tmp_path: pathlib.Path) -> N
         bucketer.reduce_scatter_async([torch.ones(3)] * 4, same)
         bucketer.flush()
         tell(order=order, buckets=bucketer._reduce.stats["buckets"])
+        for other in (even if rank % 2 else odd, None):
+            try: bucketer.reduce_scatter_async([torch.ones(1)], other)
+            except levada.InvalidArgument as error: tell(error=str(error))
         dist.destroy_process_group()
         """,
     )
-    for (only,) in told:
+    for only, *errors in told:
         assert only["order"] == [True] * 48
         assert only["buckets"] == 1, "groups of the same ranks share one"
+        assert len(errors) == 2 and all("a process group that this process belongs to" in each["error"] for each in errors)
 
 
 def test_the_example_trains_alike_with_the_hook() -> None:

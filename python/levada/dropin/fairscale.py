@@ -23,6 +23,7 @@ from typing import Any
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 from levada._levada import Membership
+from levada._groups import size_of
 from levada._job import join
 from levada._reduce import ReduceScatter
 
@@ -60,6 +61,7 @@ class ReduceScatterBucketer:
         self._reduce.teardown()
 
     def _membership(self, group: Any) -> Membership:
+        size_of(group)
         ranks = tuple(dist.get_process_group_ranks(group))
         if ranks not in self._joined:
             self._joined[ranks] = join(group, engine=self._engine)
