@@ -82,7 +82,7 @@ def _bucketed(work: Work, bucketer: Any, group: Any) -> list[Any]:
 def _fairscale(work: Work) -> Contestant | None:
     os.environ["ENABLE_NCCL_BASE_COLLECTIVES"] = "0"  # gloo has none of them
     try:
-        from fairscale.internal.reduce_scatter_bucketer import (  # type: ignore[import-not-found, unused-ignore]
+        from fairscale.internal.reduce_scatter_bucketer import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
             ReduceScatterBucketer as Bucketer,
         )
     except ImportError:
