@@ -1,0 +1,133 @@
+// A pipeline as a value: named stages, and which comes before which.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "levada/pipeline/stream.h"
+
+namespace levada::pipeline {
+
+/// Where items come from. Shared by the copies of a graph; what it opens is a process's own.
+class Origin {
+ public:
+  virtual ~Origin() = default;
+  /// For people: "corpus.jsonl", "range".
+  virtual std::string describe() const = 0;
+  /// Whether open() keeps to a Division by itself, so that what is left out is not even read: by files, byte ranges of
+  /// a .jsonl, ranges of an index.
+  virtual bool divides() const = 0;
+  virtual StreamPtr open(const Opening& opening, Division division) const = 0;
+};
+
+/// What a stage does when its function throws: the failure is the pipeline's, or the item is left out and counted.
+enum class OnError : std::uint8_t { raise, skip };
+
+struct Source {
+  std::shared_ptr<const Origin> origin;
+};
+struct Map {
+  std::function<Item(Item)> function;
+  OnError on_error = OnError::raise;
+};
+struct Filter {
+  std::function<bool(const Item&)> predicate;
+  OnError on_error = OnError::raise;
+};
+/// The items of each stream that `function` makes of an item, one after the other.
+struct FlatMap {
+  std::function<StreamPtr(Item)> function;
+  OnError on_error = OnError::raise;
+};
+struct Batch {
+  std::int64_t size = 1;
+  bool drop_last = false;
+};
+struct Unbatch {};
+/// A buffer of items, of which one drawn at random goes whenever one comes.
+struct Shuffle {
+  std::int64_t buffer = 1000;
+  std::optional<std::uint64_t> seed;  ///< none: drawn from the pipeline's
+};
+/// Of all items only this copy's part: item i where i mod count is index. Right after a Source that divides, its.
+struct Shard {};
+struct Take {
+  std::int64_t count = 0;
+};
+struct Skip {
+  std::int64_t count = 0;
+};
+/// The stream before it over again, with the seeds of further epochs.
+struct Repeat {
+  std::optional<std::int64_t> times;  ///< none: endlessly
+};
+/// Tuples of one item of each; ends with the shortest.
+struct Zip {};
+/// Each item once for each Branch of it. A branch that is ahead of another waits for it once it is `buffer` items
+/// ahead; where nobody can move any more the pipeline fails, naming both branches and the buffer it would take.
+struct Fork {
+  std::int64_t branches = 2;
+  std::int64_t buffer = 1000;
+};
+struct Branch {
+  std::int64_t index = 0;
+};
+/// Makes items ahead, on a thread of its own.
+struct Prefetch {
+  std::int64_t depth = 10;
+};
+/// What stands before it must not be copied into workers. The identity where there are none.
+struct Dispatch {};
+/// All ranks stop at the end of the shortest, and fail with the first that fails.
+struct FullSync {};
+/// Anything else that makes one stream of one or several, such as another library's.
+struct Transform {
+  std::string what;  ///< for people
+  std::function<StreamPtr(std::vector<StreamPtr> inputs, const Opening& opening)> open;
+};
+
+using Operation = std::variant<Source, Map, Filter, FlatMap, Batch, Unbatch, Shuffle, Shard, Take, Skip, Repeat, Zip,
+                               Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
+
+/// "source", "flat_map", ...
+std::string_view operation_name(const Operation& operation);
+
+struct Stage {
+  std::string name;  ///< unique in its graph
+  Operation operation;
+  std::vector<int> inputs;  ///< numbers of the stages before it, all smaller than its own
+};
+
+/// A stage and all that comes before it. A value; cheap to copy. Building on one leaves it as it is.
+class Graph {
+ public:
+  /// Throws InvalidArgument for an origin that is none.
+  static Graph source(std::shared_ptr<const Origin> origin, std::string name = {});
+
+  /// This graph with one more stage at its end. An empty `name` becomes the operation's, numbered where there is one of
+  /// that name already. Throws InvalidArgument, naming the stage: a name that is taken, a number out of range, an
+  /// operation that needs other inputs.
+  Graph then(Operation operation, std::string name = {}) const;
+  /// Stages with several inputs. What graphs have in common, such as two branches of one fork, stays one.
+  static Graph join(Operation operation, const std::vector<Graph>& inputs, std::string name = {});
+  /// The branches of a fork at the end of this.
+  std::vector<Graph> fork(std::int64_t branches = 2, std::int64_t buffer = 1000, std::string name = {}) const;
+
+  /// In an order in which inputs come first; the last is the end.
+  const std::vector<Stage>& stages() const;
+  int end() const { return static_cast<int>(stages().size()) - 1; }
+  /// Throws InvalidArgument that lists the names there are.
+  int find(std::string_view name) const;
+
+ private:
+  explicit Graph(std::shared_ptr<const std::vector<Stage>> stages) : stages_(std::move(stages)) {}
+  std::shared_ptr<const std::vector<Stage>> stages_;
+};
+
+}  // namespace levada::pipeline

@@ -1,0 +1,80 @@
+// What flows through a pipeline: a Tree, or an object of a language that C++ does not look into.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/tree/tree.h"
+
+namespace levada::pipeline {
+
+/// A counted reference to an object of another language. What is done to a reference, its language does: on whatever
+/// thread it happens.
+class Foreign {
+ public:
+  struct Language {
+    void (*retain)(void* object) noexcept;
+    void (*release)(void* object) noexcept;
+  };
+
+  Foreign() = default;
+  /// Takes over one reference to `object`. `language` outlives it.
+  Foreign(void* object, const Language& language) : object_(object), language_(&language) {}
+  Foreign(const Foreign& other) : object_(other.object_), language_(other.language_) {
+    if (object_ != nullptr) language_->retain(object_);
+  }
+  Foreign(Foreign&& other) noexcept
+      : object_(std::exchange(other.object_, nullptr)), language_(std::exchange(other.language_, nullptr)) {}
+  Foreign& operator=(Foreign other) noexcept {
+    std::swap(object_, other.object_);
+    std::swap(language_, other.language_);
+    return *this;
+  }
+  ~Foreign() {
+    if (object_ != nullptr) language_->release(object_);
+  }
+
+  void* object() const { return object_; }
+  /// Gives the reference away.
+  void* detach() && { return std::exchange(object_, nullptr); }
+
+ private:
+  void* object_ = nullptr;
+  const Language* language_ = nullptr;
+};
+
+using Item = std::variant<Tree, Foreign>;
+
+/// What only the language of the items knows. The functions of a pipeline with Foreign items come with one; TreeValues
+/// is that of C++. One thread at a time.
+class Values {
+ public:
+  virtual ~Values() = default;
+
+  /// A batch: one item of many, in order.
+  virtual Item list_of(std::vector<Item> items) const = 0;
+  /// What zip gives.
+  virtual Item tuple_of(std::vector<Item> items) const = 0;
+  /// The elements of a batch. Throws InvalidArgument for what has none.
+  virtual std::vector<Item> elements(Item item) const = 0;
+
+  /// Items on their way to another process: bytes, and beside them memory that is sent as it is. `buffers` stay valid
+  /// as long as `hold`.
+  struct Packed {
+    Bytes head;
+    std::vector<ByteView> buffers;
+    std::shared_ptr<const void> hold;
+  };
+  virtual Packed pack(std::span<const Item> items) const = 0;
+  /// The items again, of bytes that may lie. `buffers` are 64-byte aligned, this process's alone to read and write, and
+  /// stay as long as `hold`. Throws CorruptMessage.
+  virtual std::vector<Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                                   std::shared_ptr<const void> hold) const = 0;
+};
+
+}  // namespace levada::pipeline

@@ -1,0 +1,92 @@
+// The processes of a pipeline: what the dispatching process and the workers do until they are told to end, and the
+// consumer's end of it. All over an Engine whose ranks are: 0 the consumer, then the dispatching process where the
+// placement has one, then the workers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/engine/engine.h"
+#include "levada/pipeline/placement.h"
+#include "levada/pipeline/running.h"
+
+namespace levada::pipeline {
+
+struct ProcessOptions {
+  int workers = 0;
+  std::int64_t worker_prefetch = 10;                   ///< items that wait for one worker
+  std::int64_t main_prefetch = 10;                     ///< items of one worker that wait for the consumer
+  std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< bound on either in bytes, beyond one item
+  bool ordered = false;                                ///< the order of a single process, whatever the stages
+  std::uint64_t seed = 0;
+  int rank = 0, ranks = 1;                       ///< of the job that the consumer is part of
+  Duration timeout = std::chrono::seconds(300);  ///< for an item, or an answer
+};
+
+/// A pipeline that one process runs, and how it came to it. `engine` is null without workers.
+struct Process {
+  std::shared_ptr<Engine> engine;
+  Graph graph;
+  const Values& values;
+  ProcessOptions options;
+  std::string name;                   ///< "worker 0 (process 4242)"
+  std::shared_ptr<Engine> all_ranks;  ///< for FullSync, in the consumer
+  /// Called before each epoch, to seed what the language draws at random from.
+  std::function<void(const Opening&)> begin_epoch = {};
+  /// Called now and then while waiting; what it throws ends the wait.
+  std::function<void()> poll = {};
+};
+
+/// The dispatching process or a worker, by its rank: answers each order once, and returns when told to end. Throws
+/// PeerLost when the consumer is gone.
+void serve(const Process& process);
+
+/// The consumer. One thread at a time.
+class Consumer {
+ public:
+  explicit Consumer(Process process);
+  /// shutdown(), without waiting long.
+  ~Consumer();
+
+  /// Begins epoch `epoch`, at its first item or at `cursor`, which may be of a run with other workers where the
+  /// placement is one-to-one. What is under way of an earlier epoch is dropped.
+  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {});
+  /// The next item; empty at the end of the epoch, and at a limit. Throws StageFailed in the failed item's place;
+  /// PeerLost, naming the process, within a second of its end; Timeout, saying which process is in which stage since
+  /// when.
+  std::optional<Item> next();
+  /// At most `items` more; then next() is empty until resume().
+  void limit(std::int64_t items);
+  /// No process makes items ahead any more once this has returned; resume() lets them.
+  void pause();
+  void resume();
+  bool paused() const;
+  /// After the item given last.
+  Cursor save() const;
+  /// Ends all processes' loops. False: one did not answer in `grace`.
+  bool shutdown(Duration grace);
+
+  /// Of all processes, added up by stage; a moment old.
+  struct Stats {
+    struct OfStage {
+      std::int64_t items = 0, skipped = 0;
+      double busy_seconds = 0, waited_seconds = 0;
+    };
+    std::vector<OfStage> stages;
+    std::int64_t messages = 0;  ///< with items, to and from the workers
+    std::int64_t wakeups = 0;   ///< of a process that waited for one
+    std::uint64_t bytes = 0;    ///< of items, to and from the workers
+    std::uint64_t copied = 0;   ///< of those, how many were copied
+  };
+  Stats stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace levada::pipeline

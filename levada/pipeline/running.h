@@ -1,0 +1,43 @@
+// A graph at work in one process.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+
+#include "levada/engine/engine.h"
+#include "levada/pipeline/failure.h"
+#include "levada/pipeline/graph.h"
+
+namespace levada::pipeline {
+
+/// What one stage has done in one process. Any thread may read while the stage's counts.
+struct StageCounts {
+  std::atomic<std::int64_t> items{0};      ///< given
+  std::atomic<std::int64_t> skipped{0};    ///< left out because of OnError::skip
+  std::atomic<std::int64_t> busy_ns{0};    ///< in its own work; estimated from some of the items
+  std::atomic<std::int64_t> waited_ns{0};  ///< for what is before it
+};
+/// One a stage of the graph, by number; those that run elsewhere stay zero. Outlives the streams that count.
+using Counts = std::deque<StageCounts>;
+
+/// What stages have at hand in a process.
+struct Running {
+  const Values& values;
+  Opening opening;
+  std::string process;  ///< for failures
+  Counts& counts;
+  std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank
+};
+
+/// The stream of stage `end` and of what is before it, where each stage in `instead` is the stream given. What a
+/// stage's function throws comes out of next() as StageFailed, with what next() of the streams in `instead` throws left
+/// as it is. save() is cheap enough to be called every few hundred items. Throws StageFailed for what cannot be opened.
+StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead = {});
+
+/// Streams that keep to Division by themselves: what a Shard right after a Source that divides becomes.
+bool divides_at_source(const Graph& graph, int shard);
+
+}  // namespace levada::pipeline
