@@ -18,8 +18,10 @@ namespace levada::pipeline {
 
 struct ProcessOptions {
   int workers = 0;
-  std::int64_t worker_prefetch = 10;                   ///< items that wait for one worker
-  std::int64_t main_prefetch = 10;                     ///< items of one worker that wait for the consumer
+  /// Items that wait for one worker, and items of one worker that wait for the consumer. Small items that are quickly
+  /// made travel, and count, many as one: what takes some 100 us to make. With 0 each item travels alone, one waits.
+  std::int64_t worker_prefetch = 10;
+  std::int64_t main_prefetch = 10;
   std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< bound on either in bytes, beyond one item
   bool ordered = false;                                ///< the order of a single process, whatever the stages
   std::uint64_t seed = 0;
@@ -41,8 +43,8 @@ struct Process {
   std::function<void()> poll = {};
 };
 
-/// The dispatching process or a worker, by its rank: answers each order once, and returns when told to end. Throws
-/// PeerLost when the consumer is gone.
+/// The dispatching process or a worker, by its rank: answers each order once, and returns when told to end, or when the
+/// consumer leaves. What goes wrong in the pipeline goes to the consumer. Throws PeerLost once a process is lost.
 void serve(const Process& process);
 
 /// The consumer. One thread at a time.
@@ -53,9 +55,11 @@ class Consumer {
   ~Consumer();
 
   /// Begins epoch `epoch`, at its first item or at `cursor`, which may be of a run with other workers where the
-  /// placement is one-to-one. What is under way of an earlier epoch is dropped.
+  /// placement is one-to-one. What is under way of an earlier epoch is dropped; limit and pause are over. Throws
+  /// InvalidArgument for a cursor of something else.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {});
-  /// The next item; empty at the end of the epoch, and at a limit. Throws StageFailed in the failed item's place;
+  /// The next item; empty at the end of the epoch, at a limit, and while paused. Items come in the order of those that
+  /// they were made from, whichever worker made them. Throws StageFailed in the failed item's place;
   /// PeerLost, naming the process, within a second of its end; Timeout, saying which process is in which stage since
   /// when.
   std::optional<Item> next();
@@ -70,7 +74,7 @@ class Consumer {
   /// Ends all processes' loops. False: one did not answer in `grace`.
   bool shutdown(Duration grace);
 
-  /// Of all processes, added up by stage; a moment old.
+  /// Of all processes, added up by stage. A process that is busy is not waited for: its last numbers count.
   struct Stats {
     struct OfStage {
       std::int64_t items = 0, skipped = 0;

@@ -30,6 +30,10 @@ struct Running {
   std::string process;  ///< for failures
   Counts& counts;
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank
+  /// False: Prefetch is the identity, so that after each item it is known how many had been drawn from `instead`.
+  bool prefetches = true;
+  /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
+  std::atomic<int>* at = nullptr;
 };
 
 /// The stream of stage `end` and of what is before it, where each stage in `instead` is the stream given. What a
