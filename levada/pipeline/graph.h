@@ -56,6 +56,7 @@ struct Shuffle {
   std::optional<std::uint64_t> seed;  ///< none: drawn from the pipeline's
 };
 /// Of all items only this copy's part: item i where i mod count is index. Right after a Source that divides, its.
+/// Behind another shard all of them, which are a part already. division.h says among whom it divides.
 struct Shard {};
 struct Take {
   std::int64_t count = 0;
@@ -102,6 +103,7 @@ struct Stage {
   std::string name;  ///< unique in its graph
   Operation operation;
   std::vector<int> inputs;  ///< numbers of the stages before it, all smaller than its own
+  std::vector<int> tied;    ///< numbers of stages after it that it holds on to: see Graph::tie()
 };
 
 /// A stage and all that comes before it. A value; cheap to copy. Building on one leaves it as it is.
@@ -111,13 +113,18 @@ class Graph {
   static Graph source(std::shared_ptr<const Origin> origin, std::string name = {});
 
   /// This graph with one more stage at its end. An empty `name` becomes the operation's, numbered where there is one of
-  /// that name already. Throws InvalidArgument, naming the stage: a name that is taken, a number out of range, an
-  /// operation that needs other inputs.
+  /// that name already ("map", "map_2"). Throws InvalidArgument, naming the stage: a name that is taken, a number out
+  /// of range, an operation that needs other inputs.
   Graph then(Operation operation, std::string name = {}) const;
-  /// Stages with several inputs. What graphs have in common, such as two branches of one fork, stays one.
+  /// Stages with several inputs. What graphs have in common, such as two branches of one fork, stays one; names that
+  /// were not given are numbered anew. Throws as then() does, and for a stage whose items two stages would take that
+  /// are no branches of it.
   static Graph join(Operation operation, const std::vector<Graph>& inputs, std::string name = {});
   /// The branches of a fork at the end of this.
   std::vector<Graph> fork(std::int64_t branches = 2, std::int64_t buffer = 1000, std::string name = {}) const;
+  /// The same, but stage `first` also holds on to `last`, which its items reach, as objects of other libraries do that
+  /// refer to each other in a circle: one process runs both, with all that is between. Throws InvalidArgument.
+  Graph tie(std::string_view first, std::string_view last) const;
 
   /// In an order in which inputs come first; the last is the end.
   const std::vector<Stage>& stages() const;
@@ -126,8 +133,9 @@ class Graph {
   int find(std::string_view name) const;
 
  private:
-  explicit Graph(std::shared_ptr<const std::vector<Stage>> stages) : stages_(std::move(stages)) {}
-  std::shared_ptr<const std::vector<Stage>> stages_;
+  struct State;
+  explicit Graph(State state);
+  std::shared_ptr<const State> state_;
 };
 
 }  // namespace levada::pipeline

@@ -13,22 +13,33 @@ namespace levada::pipeline {
 enum class Role : std::uint8_t { dispatcher, worker, consumer };
 
 /// With workers, stages run in up to three places, cut at two edges: items of stage `dealt` go from the dispatching
-/// process to the workers in turn, those of stage `gathered` from the workers to the consumer. Without workers the
-/// consumer runs all.
+/// process to the workers in turn, those of stage `gathered` from the workers to the consumer. Nothing else crosses.
+/// Without workers the consumer runs all.
 struct Placement {
   std::vector<Role> role_of;    ///< by stage
   std::optional<int> dealt;     ///< the last stage in the dispatching process; none: there is no such process
-  std::optional<int> gathered;  ///< the last stage in the workers; none: there are no workers
-  bool one_to_one = true;       ///< every item dealt gives one item gathered, so that order is that of one process
+  std::optional<int> gathered;  ///< whose items workers give: `dealt` where they only pass them on; none: no workers
+  /// Every item dealt, or kept by the one shard where none are, gives one item gathered, and nothing in the workers
+  /// remembers the items before: read from the workers in turn, they come in the order of one process.
+  bool one_to_one = true;
+
+  bool operator==(const Placement&) const = default;
 };
 
-/// The lowest common ancestor of all dispatch marks, with all that feeds it and the siblings of a forked stage, is the
-/// dispatching process's; what comes after it, and branches that it does not feed, are copied into each worker. With
-/// `ordered`, and for stages that need all ranks, what is not done item by item runs in the consumer. Throws
-/// InvalidArgument, naming the stages: a branch beside a mark that no shard divides.
+/// The lowest common ancestor of all dispatch marks, with all that feeds it, is the dispatching process's; what comes
+/// after it, and branches that it does not feed, are copied into each worker. A stage that needs all ranks (FullSync),
+/// what comes after it, and branches that feed only those run in the consumer.
+///
+/// With `ordered` the items come as from one process. For that workers run as far as all they do is one-to-one or done
+/// item by item (map, filter, flat_map, unbatch), the consumer the rest. Where there is no mark, shards are taken for
+/// marks, and where there are none either, the workers only pass on.
+///
+/// Throws InvalidArgument, naming the stages: a branch beside a mark that no shard divides; a stage that needs all
+/// ranks before a mark.
 Placement place(const Graph& graph, int workers, bool ordered = false);
 
-/// The lowest stage that all of `stages` feed or are; a branch counts as its fork.
+/// The lowest stage that all of `stages` feed or are, and all that feeds it feeds nothing else, so that the graph can
+/// be cut behind it: siblings of a forked stage come with it, and stages tied to one. The end is always such a stage.
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages);
 /// The lowest stages of branches that `stage` neither feeds nor is fed by.
 std::vector<int> branches_beside(const Graph& graph, int stage);

@@ -41,7 +41,4 @@ struct Running {
 /// as it is. save() is cheap enough to be called every few hundred items. Throws StageFailed for what cannot be opened.
 StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead = {});
 
-/// Streams that keep to Division by themselves: what a Shard right after a Source that divides becomes.
-bool divides_at_source(const Graph& graph, int shard);
-
 }  // namespace levada::pipeline

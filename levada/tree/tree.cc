@@ -7,19 +7,13 @@
 #include <unordered_set>
 
 #include "levada/base/error.h"
+#include "levada/base/overloaded.h"
 #include "levada/tensor/elements.h"
 #include "levada/tree/path.h"
 #include "levada/tree/schema_node.h"
 
 namespace levada {
 namespace {
-
-template <typename... Visitors>
-struct Overloaded : Visitors... {
-  using Visitors::operator()...;
-};
-template <typename... Visitors>
-Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 bool has_keys(ContainerKind kind) {
   return kind == ContainerKind::dict || kind == ContainerKind::record;

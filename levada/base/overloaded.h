@@ -1,0 +1,13 @@
+// Several lambdas as one visitor of a variant.
+#pragma once
+
+namespace levada {
+
+template <typename... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+template <typename... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
+
+}  // namespace levada

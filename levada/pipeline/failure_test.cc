@@ -1,0 +1,32 @@
+#include "levada/pipeline/failure.h"
+
+#include <gtest/gtest.h>
+
+namespace levada::pipeline {
+namespace {
+
+TEST(Failure, SaysStageItemProcessAndCauseThenTheTraceback) {
+  const Failure failure{.stage = "map",
+                        .process = "worker 1 (process 4242)",
+                        .item = 17,
+                        .message = "division by zero",
+                        .traceback = "  File \"train.py\", line 3"};
+  EXPECT_EQ(describe(failure),
+            "stage map, item 17, in worker 1 (process 4242): division by zero\n  File \"train.py\", line 3");
+}
+
+TEST(Failure, LeavesOutWhatThereIsNone) {
+  EXPECT_EQ(describe({.process = "worker 1 (process 4242)", .message = "no module named x"}),
+            "in worker 1 (process 4242): no module named x");
+  EXPECT_EQ(describe({.message = "it ended"}), "it ended");
+}
+
+TEST(Failure, IsAnErrorOfItsKind) {
+  const StageFailed error({.stage = "map", .kind = ErrorKind::unsupported, .message = "no"});
+  EXPECT_EQ(error.kind(), ErrorKind::unsupported);
+  EXPECT_STREQ(error.what(), "stage map, item 0: no");
+  EXPECT_EQ(error.failure().stage, "map");
+}
+
+}  // namespace
+}  // namespace levada::pipeline

@@ -1,0 +1,226 @@
+#include "levada/pipeline/graph.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "levada/base/error.h"
+#include "levada/base/overloaded.h"
+#include "levada/pipeline/feeding.h"
+
+namespace levada::pipeline {
+namespace {
+
+[[noreturn]] void refuse(std::string_view stage, std::string_view what) {
+  throw InvalidArgument(fmt::format("stage \"{}\": {}", stage, what));
+}
+
+/// What is wrong with the operation by itself; empty where nothing is.
+std::string fault_of(const Operation& operation) {
+  const auto least = [](std::string_view name, std::int64_t value, std::int64_t smallest) {
+    return value < smallest ? fmt::format("{} is {}; it is at least {}", name, value, smallest) : std::string();
+  };
+  const auto callable = [](const auto& function) { return std::string(function ? "" : "it has no function"); };
+  return std::visit(
+      Overloaded{
+          [](const Source& s) { return std::string(s.origin ? "" : "it has no origin"); },
+          [&](const Map& s) { return callable(s.function); }, [&](const Filter& s) { return callable(s.predicate); },
+          [&](const FlatMap& s) { return callable(s.function); }, [&](const Transform& s) { return callable(s.open); },
+          [&](const Batch& s) { return least("size", s.size, 1); },
+          [&](const Shuffle& s) { return least("buffer", s.buffer, 1); },
+          [&](const Take& s) { return least("count", s.count, 0); },
+          [&](const Skip& s) { return least("count", s.count, 0); },
+          [&](const Repeat& s) { return least("times", s.times.value_or(0), 0); },
+          [&](const Fork& s) {
+            const auto fault = least("branches", s.branches, 1);
+            return fault.empty() ? least("buffer", s.buffer, 1) : fault;
+          },
+          [&](const Branch& s) { return least("index", s.index, 0); },
+          [&](const Prefetch& s) { return least("depth", s.depth, 1); }, [](const auto&) { return std::string(); }},
+      operation);
+}
+
+/// "no stages", "one stage": what an operation has to have before it.
+std::string_view inputs_wanted(const Operation& operation) {
+  if (std::holds_alternative<Source>(operation)) return "no stages";
+  const bool several = std::holds_alternative<Zip>(operation) || std::holds_alternative<Transform>(operation);
+  return several ? "one stage or several" : "one stage";
+}
+
+bool takes(const Operation& operation, std::size_t inputs) {
+  const std::string_view wanted = inputs_wanted(operation);
+  if (wanted == "no stages") return inputs == 0;
+  return wanted == "one stage" ? inputs == 1 : inputs >= 1;
+}
+
+/// A fork gives items to branches only, and they take them from a fork only.
+void check_fork(const Stage& stage, const Stage& input) {
+  const auto* fork = std::get_if<Fork>(&input.operation);
+  const auto* branch = std::get_if<Branch>(&stage.operation);
+  if (fork == nullptr && branch == nullptr) return;
+  if (fork == nullptr) refuse(stage.name, fmt::format("\"{}\" before it is no fork", input.name));
+  if (branch == nullptr) refuse(stage.name, fmt::format("it takes items of fork \"{}\", not of a branch", input.name));
+  if (branch->index >= fork->branches) {
+    refuse(stage.name, fmt::format("fork \"{}\" has {} branches, so there is no branch {}", input.name, fork->branches,
+                                   branch->index));
+  }
+}
+
+/// A stream is read once, so an item goes to one stage, or to one for each branch.
+void check_taken_once(const std::vector<Stage>& stages) {
+  std::vector<std::vector<const Stage*>> takers(stages.size());
+  for (const Stage& stage : stages) {
+    for (const int input : stage.inputs) takers[static_cast<std::size_t>(input)].push_back(&stage);
+  }
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    std::set<std::int64_t> branches;
+    for (const Stage* taker : takers[i]) {
+      const auto* branch = std::get_if<Branch>(&taker->operation);
+      if (!branches.insert(branch != nullptr ? branch->index : -1).second) {
+        refuse(stages[i].name, fmt::format("its items go to \"{}\" and to \"{}\"; fork it and give each a branch",
+                                           takers[i].front()->name, taker->name));
+      }
+    }
+  }
+}
+
+std::string numbered(std::string_view name, const std::set<std::string>& taken) {
+  std::string free(name);
+  for (int number = 2; taken.contains(free); ++number) free = fmt::format("{}_{}", name, number);
+  return free;
+}
+
+/// Who a stage is, in whatever graph it comes to stand.
+using Identity = std::shared_ptr<const void>;
+
+}  // namespace
+
+std::string_view operation_name(const Operation& operation) {
+  constexpr std::array<std::string_view, std::variant_size_v<Operation>> names = {
+      "source", "map",    "filter", "flat_map", "batch",  "unbatch",  "shuffle",  "shard",     "take",
+      "skip",   "repeat", "zip",    "fork",     "branch", "prefetch", "dispatch", "full_sync", "transform"};
+  return names[operation.index()];
+}
+
+struct Graph::State {
+  std::vector<Stage> stages;
+  std::vector<Identity> identities;  ///< by stage
+  std::vector<bool> named;           ///< by stage, whether a caller gave it its name
+
+  int find(const Identity& identity) const {
+    const auto found = std::ranges::find(identities, identity);
+    return found == identities.end() ? -1 : static_cast<int>(found - identities.begin());
+  }
+
+  int append(Stage stage, Identity identity, bool is_named) {
+    stages.push_back(std::move(stage));
+    identities.push_back(std::move(identity));
+    named.push_back(is_named);
+    return static_cast<int>(stages.size()) - 1;
+  }
+
+  /// Takes over what is not here yet; gives the number of its end.
+  int merge(const State& other) {
+    std::vector<int> number_of;
+    const auto renumber = [&](std::vector<int>& numbers) {
+      for (int& number : numbers) number = number_of[static_cast<std::size_t>(number)];
+    };
+    for (std::size_t i = 0; i < other.stages.size(); ++i) {
+      int number = find(other.identities[i]);
+      if (number < 0) {
+        Stage stage = other.stages[i];
+        stage.tied.clear();
+        renumber(stage.inputs);
+        number = append(std::move(stage), other.identities[i], other.named[i]);
+      }
+      number_of.push_back(number);
+    }
+    for (std::size_t i = 0; i < other.stages.size(); ++i) {
+      for (const int to : other.stages[i].tied) tie(number_of[i], number_of[static_cast<std::size_t>(to)]);
+    }
+    return number_of.back();
+  }
+
+  void tie(int first, int last) {
+    auto& tied = stages[static_cast<std::size_t>(first)].tied;
+    if (std::ranges::find(tied, last) == tied.end()) tied.push_back(last);
+  }
+
+  /// Gives each stage a name of its own; those that callers gave stay.
+  void settle_names() {
+    std::set<std::string> taken;
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (named[i] && !taken.insert(stages[i].name).second) refuse(stages[i].name, "another stage has that name");
+    }
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (named[i]) continue;
+      if (stages[i].name.empty() || taken.contains(stages[i].name)) {
+        stages[i].name = numbered(operation_name(stages[i].operation), taken);
+      }
+      taken.insert(stages[i].name);
+    }
+  }
+};
+
+Graph::Graph(State state) : state_(std::make_shared<const State>(std::move(state))) {}
+
+Graph Graph::source(std::shared_ptr<const Origin> origin, std::string name) {
+  return join(Source{std::move(origin)}, {}, std::move(name));
+}
+
+Graph Graph::then(Operation operation, std::string name) const {
+  return join(std::move(operation), {*this}, std::move(name));
+}
+
+Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::string name) {
+  State state;
+  Stage last{.name = name.empty() ? std::string(operation_name(operation)) : name, .operation = std::move(operation)};
+  if (const auto fault = fault_of(last.operation); !fault.empty()) refuse(last.name, fault);
+  if (!takes(last.operation, inputs.size())) {
+    refuse(last.name,
+           fmt::format("it has {} stages before it, and needs {}", inputs.size(), inputs_wanted(last.operation)));
+  }
+  for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
+  state.settle_names();
+  for (const Stage& stage : state.stages) {
+    if (stage.name == name) refuse(name, "another stage has that name");
+  }
+  for (const int input : last.inputs) check_fork(last, state.stages[static_cast<std::size_t>(input)]);
+  if (name.empty()) last.name.clear();
+  state.append(std::move(last), std::make_shared<const char>(), !name.empty());
+  state.settle_names();
+  check_taken_once(state.stages);
+  return Graph(std::move(state));
+}
+
+std::vector<Graph> Graph::fork(std::int64_t branches, std::int64_t buffer, std::string name) const {
+  const Graph forked = then(Fork{.branches = branches, .buffer = buffer}, std::move(name));
+  std::vector<Graph> graphs;
+  for (std::int64_t i = 0; i < branches; ++i) graphs.push_back(forked.then(Branch{i}));
+  return graphs;
+}
+
+Graph Graph::tie(std::string_view first, std::string_view last) const {
+  const int from = find(first), to = find(last);
+  if (!Feeding(*this).feeds(from, to)) refuse(first, fmt::format("its items do not reach \"{}\"", last));
+  State state = *state_;
+  state.tie(from, to);
+  return Graph(std::move(state));
+}
+
+const std::vector<Stage>& Graph::stages() const {
+  return state_->stages;
+}
+
+int Graph::find(std::string_view name) const {
+  const auto found = std::ranges::find(stages(), name, &Stage::name);
+  if (found != stages().end()) return static_cast<int>(found - stages().begin());
+  std::vector<std::string_view> names;
+  for (const Stage& stage : stages()) names.push_back(stage.name);
+  throw InvalidArgument(fmt::format("there is no stage \"{}\"; there are {}", name, fmt::join(names, ", ")));
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,194 @@
+#include "levada/pipeline/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/division.h"
+#include "levada/pipeline/feeding.h"
+
+namespace levada::pipeline {
+namespace {
+
+const std::string& name_of(const Graph& graph, int stage) {
+  return graph.stages()[static_cast<std::size_t>(stage)].name;
+}
+
+int lowest_cut(const Feeding& feeding, const std::vector<int>& stages) {
+  for (int stage = 0; stage < feeding.size(); ++stage) {
+    const auto reaches = [&](int mark) { return feeding.is_or_feeds(mark, stage); };
+    if (std::ranges::all_of(stages, reaches) && feeding.can_cut_behind(stage)) return stage;
+  }
+  return feeding.size() - 1;
+}
+
+/// Places the stages of one graph.
+class Placing {
+ public:
+  Placing(const Graph& graph, bool ordered) : graph_(graph), feeding_(graph), ordered_(ordered) {}
+
+  Placement run() {
+    Placement placement;
+    placement.dealt = dealt_ = find_dealt();
+    placement.gathered = find_gathered();
+    for (int stage = 0; stage < feeding_.size(); ++stage) {
+      placement.role_of.push_back(dealt_ && feeding_.is_or_feeds(stage, *dealt_)     ? Role::dispatcher
+                                  : feeding_.is_or_feeds(stage, *placement.gathered) ? Role::worker
+                                                                                     : Role::consumer);
+    }
+    check_branches(placement);
+    placement.one_to_one = is_one_to_one(*placement.gathered);
+    return placement;
+  }
+
+ private:
+  bool needs_all_ranks(int stage) const { return feeding_.is<FullSync>(stage) || feeding_.follows<FullSync>(stage); }
+
+  std::optional<int> find_dealt() const {
+    if (const auto marks = feeding_.all<Dispatch>(); !marks.empty()) {
+      const int lowest = lowest_cut(feeding_, marks);
+      check_no_full_sync(lowest);
+      return lowest;
+    }
+    if (!ordered_) return std::nullopt;
+    auto shards = feeding_.all<Shard>();
+    std::erase_if(shards, [&](int shard) { return needs_all_ranks(shard); });
+    if (shards.empty()) return largest_part();
+    const int lowest = lowest_cut(feeding_, shards);
+    return needs_all_ranks(lowest) ? largest_part() : lowest;
+  }
+
+  void check_no_full_sync(int dealt) const {
+    for (const int stage : feeding_.all<FullSync>()) {
+      if (!feeding_.is_or_feeds(stage, dealt)) continue;
+      throw InvalidArgument(fmt::format(
+          "stage \"{}\" runs where the ranks meet, in the consumer, but feeds \"{}\", which the dispatching process "
+          "runs; put it behind the last dispatch",
+          name_of(graph_, stage), name_of(graph_, dealt)));
+    }
+  }
+
+  int find_gathered() const {
+    if (!dealt_) return largest_part();
+    int gathered = *dealt_;
+    for (int stage = *dealt_ + 1; stage < feeding_.size(); ++stage) {
+      const bool behind = feeding_.feeds(*dealt_, stage) && !needs_all_ranks(stage);
+      if (behind && feeding_.can_cut_behind(stage) && (!ordered_ || keeps_order(stage))) gathered = stage;
+    }
+    return gathered;
+  }
+
+  /// Where nothing is dealt: the stage that most stages come before, of those that need no other ranks.
+  int largest_part() const {
+    int largest = -1, most = 0;
+    for (int stage = 0; stage < feeding_.size(); ++stage) {
+      if (needs_all_ranks(stage) || !feeding_.can_cut_behind(stage)) continue;
+      if (const int count = feeding_.count_before(stage); count > most) {
+        largest = stage;
+        most = count;
+      }
+    }
+    if (largest >= 0) return largest;
+    throw InvalidArgument(fmt::format("no stage can run in a worker: all are tied to \"{}\", which needs all ranks",
+                                      name_of(graph_, feeding_.all<FullSync>().front())));
+  }
+
+  /// Whether `holds` for all that workers would run if they ran up to `gathered`, with items coming from `from`.
+  template <typename Predicate>
+  bool all_between(int from, int gathered, const Predicate& holds) const {
+    for (int stage = 0; stage <= gathered; ++stage) {
+      const bool inside = feeding_.is_or_feeds(stage, gathered) && !feeding_.is_or_feeds(stage, from);
+      if (inside && !holds(stage)) return false;
+    }
+    return true;
+  }
+
+  bool keeps_order(int gathered) const {
+    const auto item_wise = [&](int stage) {
+      return feeding_.is<Map>(stage) || feeding_.is<Filter>(stage) || feeding_.is<FlatMap>(stage) ||
+             feeding_.is<Unbatch>(stage);
+    };
+    return all_between(*dealt_, gathered, item_wise) || gives_one_each(*dealt_, gathered);
+  }
+
+  /// Whether each item of `from` becomes one of `gathered`, and nothing between remembers it.
+  bool gives_one_each(int from, int gathered) const {
+    return all_between(from, gathered, [&](int stage) {
+      if (!feeding_.feeds(from, stage)) return false;
+      const auto* map = std::get_if<Map>(&graph_.stages()[static_cast<std::size_t>(stage)].operation);
+      return (map != nullptr && map->on_error == OnError::raise) || feeding_.is<Fork>(stage) ||
+             feeding_.is<Branch>(stage) || feeding_.is<Zip>(stage) || feeding_.is<Prefetch>(stage);
+    });
+  }
+
+  bool is_one_to_one(int gathered) const {
+    if (dealt_) return gives_one_each(*dealt_, gathered);
+    auto shards = feeding_.all<Shard>();
+    std::erase_if(shards, [&](int shard) { return !feeding_.is_or_feeds(shard, gathered); });
+    return shards.size() == 1 && feeding_.can_cut_behind(shards.front()) &&
+           !divides_at_source(graph_, shards.front()) && gives_one_each(shards.front(), gathered);
+  }
+
+  void check_branches(const Placement& placement) const {
+    if (!dealt_) return;
+    const auto undivided = undivided_sources();
+    for (const int branch : branches_beside(graph_, *dealt_)) {
+      const int source = undivided[static_cast<std::size_t>(branch)];
+      if (source < 0 || placement.role_of[static_cast<std::size_t>(branch)] != Role::worker) continue;
+      throw InvalidArgument(fmt::format(
+          "stage \"{}\" stands beside dispatch \"{}\", and the items of \"{}\" come to it undivided: each "
+          "worker would give all of them; put a shard or a dispatch behind \"{}\"",
+          name_of(graph_, branch), name_of(graph_, *dealt_), name_of(graph_, source), name_of(graph_, source)));
+    }
+  }
+
+  /// By stage, a source from which items come through no shard; -1: none.
+  std::vector<int> undivided_sources() const {
+    std::vector<int> found;
+    for (int stage = 0; stage < feeding_.size(); ++stage) {
+      found.push_back(feeding_.is<Source>(stage) ? stage : -1);
+      if (feeding_.is<Shard>(stage)) continue;
+      for (const int input : feeding_.inputs(stage)) {
+        found.back() = std::max(found.back(), found[static_cast<std::size_t>(input)]);
+      }
+    }
+    return found;
+  }
+
+  const Graph& graph_;
+  const Feeding feeding_;
+  const bool ordered_;
+  std::optional<int> dealt_;
+};
+
+}  // namespace
+
+Placement place(const Graph& graph, int workers, bool ordered) {
+  if (workers < 0) throw InvalidArgument(fmt::format("a pipeline cannot have {} workers", workers));
+  if (workers == 0) return {.role_of = std::vector<Role>(graph.stages().size(), Role::consumer)};
+  return Placing(graph, ordered).run();
+}
+
+int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages) {
+  return lowest_cut(Feeding(graph), stages);
+}
+
+std::vector<int> branches_beside(const Graph& graph, int stage) {
+  const Feeding feeding(graph);
+  std::vector<bool> beside(static_cast<std::size_t>(feeding.size()), false);
+  for (int after = stage + 1; after < feeding.size(); ++after) {
+    if (!feeding.feeds(stage, after)) continue;
+    for (const int input : feeding.inputs(after)) {
+      const bool apart = !feeding.is_or_feeds(stage, input) && !feeding.is_or_feeds(input, stage);
+      if (apart) beside[static_cast<std::size_t>(input)] = true;
+    }
+  }
+  std::vector<int> lowest;
+  for (int i = 0; i < feeding.size(); ++i) {
+    if (beside[static_cast<std::size_t>(i)]) lowest.push_back(i);
+  }
+  return lowest;
+}
+
+}  // namespace levada::pipeline
