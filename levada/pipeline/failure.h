@@ -23,7 +23,8 @@ struct Failure {
 /// "stage map, item 17, in worker 1 (process 4242): division by zero", then the traceback.
 std::string describe(const Failure& failure);
 
-/// Thrown where the failed item would have come.
+/// Thrown where the failed item would have come. A function of a stage that knows more of its failure than a message,
+/// such as a traceback, throws one with an empty `stage`: stage, process and item are then filled in.
 class StageFailed : public Error {
  public:
   explicit StageFailed(Failure failure) : Error(failure.kind, describe(failure)), failure_(std::move(failure)) {}

@@ -51,7 +51,7 @@ class Foreign {
 using Item = std::variant<Tree, Foreign>;
 
 /// What only the language of the items knows. The functions of a pipeline with Foreign items come with one; TreeValues
-/// is that of C++. One thread at a time.
+/// is that of C++. Any thread may call, several at once.
 class Values {
  public:
   virtual ~Values() = default;

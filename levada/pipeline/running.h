@@ -38,7 +38,8 @@ struct Running {
 
 /// The stream of stage `end` and of what is before it, where each stage in `instead` is the stream given. What a
 /// stage's function throws comes out of next() as StageFailed, with what next() of the streams in `instead` throws left
-/// as it is. save() is cheap enough to be called every few hundred items. Throws StageFailed for what cannot be opened.
+/// as it is; so does what is no std::exception, which on_error does not skip either. save() is cheap enough to be
+/// called every few hundred items. Throws StageFailed for what cannot be opened.
 StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead = {});
 
 }  // namespace levada::pipeline

@@ -1,0 +1,34 @@
+// What a pipeline's processes draw at random from. One number, the same on all ranks, decides all of it:
+//   the epoch's shared seed is derived_seed(seed, epoch): of what runs before a division, and in the dispatching
+//   process; own seeds are derived from it by rank (counted from 1), and by worker (from 1; the consumer is 0); a stage
+//   draws from one of the two and from its name, so that two stages do not draw the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "levada/pipeline/placement.h"
+#include "levada/pipeline/stream.h"
+
+namespace levada::pipeline {
+
+/// A process among those that run copies of a pipeline's stages.
+struct Copy {
+  Role role = Role::consumer;
+  int rank = 0, ranks = 1;
+  int worker = 0, workers = 0;  ///< of this rank; `worker` is looked at in a worker alone
+};
+
+/// What the stages of that process are opened with in that epoch. Of parts among all, worker w of rank r keeps part
+/// r + ranks * w: what the workers of a rank keep, taken in turns, is what the rank keeps without workers.
+Opening make_opening(std::uint64_t seed, std::int64_t epoch, const Copy& copy);
+
+/// What a Repeat opens its pass number `pass` of `times` with: of the first the seeds given, then others. `times` of
+/// nothing: endlessly. Throws InvalidArgument where the number of the epoch does not fit.
+Opening further_pass(const Opening& opening, std::int64_t pass, std::optional<std::int64_t> times);
+
+/// The seed of the stage of that name.
+std::uint64_t stage_seed(std::uint64_t seed, std::string_view stage);
+
+}  // namespace levada::pipeline
