@@ -1,0 +1,57 @@
+#include "levada/pipeline/division.h"
+
+#include <gtest/gtest.h>
+
+#include "levada/pipeline/graph_testing.h"
+
+namespace levada::pipeline {
+namespace {
+
+using testing::numbers;
+using testing::same;
+
+/// "ranks", "all" or "whole": what shard `name` divides among.
+std::string among(const Graph& graph, const std::string& name = "shard") {
+  const Opening opening{.among_ranks = {1, 2}, .among_all = {3, 8}};
+  const Division division = division_of(graph, graph.find(name), opening);
+  if (division.count == 8) return division.index == 3 ? "all" : "?";
+  if (division.count == 2) return division.index == 1 ? "ranks" : "?";
+  return division.index == 0 && division.count == 1 ? "whole" : "?";
+}
+
+TEST(Division, IsAmongRanksBeforeADispatchAndBehindOne) {
+  EXPECT_EQ(among(numbers().then(Shard{}).then(same()).then(Dispatch{})), "ranks");
+  EXPECT_EQ(among(numbers().then(Dispatch{}).then(same()).then(Shard{})), "ranks");
+}
+
+TEST(Division, IsAmongAllWorkersWhereNothingDeals) {
+  EXPECT_EQ(among(numbers().then(Shard{}).then(same())), "all");
+  const Graph dealt = numbers().then(Dispatch{});
+  EXPECT_EQ(among(Graph::join(Zip{}, {dealt, numbers().then(Shard{})})), "all") << "a branch beside a dispatch";
+}
+
+TEST(Division, IsOfNothingBehindAnotherShard) {
+  const Graph graph = numbers().then(Shard{}).then(Dispatch{}).then(same()).then(Shard{});
+  EXPECT_EQ(among(graph), "ranks");
+  EXPECT_EQ(among(graph, "shard_2"), "whole");
+}
+
+TEST(Division, IsTheSourcesRightBehindOneThatDivides) {
+  const Graph graph = numbers(10, {}, true).then(Shard{});
+  EXPECT_TRUE(divides_at_source(graph, 1));
+  EXPECT_FALSE(divides_at_source(graph, 0));
+  EXPECT_FALSE(divides_at_source(numbers().then(Shard{}), 1));
+  EXPECT_FALSE(divides_at_source(numbers(10, {}, true).then(same()).then(Shard{}), 2));
+}
+
+TEST(Division, IsPrecededByWhatAllCopiesSeeAlike) {
+  const Graph graph = numbers().then(Shuffle{}).then(Shard{}).then(Shuffle{});
+  EXPECT_TRUE(precedes_division(graph, graph.find("shuffle")));
+  EXPECT_FALSE(precedes_division(graph, graph.find("shuffle_2")));
+  EXPECT_FALSE(precedes_division(numbers().then(Shuffle{}), 1)) << "nothing divides";
+  EXPECT_TRUE(precedes_division(numbers().then(Shuffle{}).then(Dispatch{}), 1));
+  EXPECT_FALSE(precedes_division(numbers().then(Dispatch{}).then(Shuffle{}).then(Dispatch{}), 2));
+}
+
+}  // namespace
+}  // namespace levada::pipeline

@@ -1,0 +1,388 @@
+#include "levada/pipeline/placement.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/graph_testing.h"
+#include "levada/pipeline/random_graph_testing.h"
+
+namespace levada::pipeline {
+namespace {
+
+using testing::all;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::numbers;
+using testing::once;
+using testing::same;
+using ::testing::UnorderedElementsAre;
+
+Graph zip(const std::vector<Graph>& inputs, std::string name = {}) {
+  return Graph::join(Zip{}, inputs, std::move(name));
+}
+
+/// "source dispatch | map | full_sync": the dispatching process's stages, the workers' and the consumer's.
+std::string split(const Graph& graph, const Placement& placement) {
+  std::vector<std::string> of[3];
+  for (std::size_t i = 0; i < graph.stages().size(); ++i) {
+    of[static_cast<std::size_t>(placement.role_of[i])].push_back(graph.stages()[i].name);
+  }
+  return fmt::format("{} | {} | {}", fmt::join(of[0], " "), fmt::join(of[1], " "), fmt::join(of[2], " "));
+}
+std::string split(const Graph& graph, bool ordered = false) {
+  return split(graph, place(graph, 2, ordered));
+}
+
+std::string refusal(const Graph& graph, bool ordered = false) {
+  try {
+    return "(placed) " + split(graph, ordered);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+}
+
+TEST(Placement, WithoutWorkersTheConsumerRunsAll) {
+  const Graph graph = numbers().then(Dispatch{}).then(same()).then(FullSync{});
+  const Placement placement = place(graph, 0);
+  EXPECT_EQ(split(graph, placement), " |  | source dispatch map full_sync");
+  EXPECT_FALSE(placement.dealt || placement.gathered);
+  EXPECT_TRUE(placement.one_to_one);
+  EXPECT_THROW(place(graph, -1), InvalidArgument);
+}
+
+TEST(Placement, WithoutAMarkAllIsCopiedIntoEachWorker) {
+  EXPECT_EQ(split(numbers().then(Shuffle{}).then(Shard{}).then(same())), " | source shuffle shard map | ");
+  const Placement placement = place(numbers().then(same()), 3);
+  EXPECT_FALSE(placement.dealt.has_value());
+  EXPECT_EQ(placement.gathered, 1);
+}
+
+TEST(Placement, WhatStandsBeforeAMarkIsTheDispatchingProcesss) {
+  const Graph graph = numbers().then(Shuffle{}).then(Dispatch{}).then(same()).then(Batch{4});
+  const Placement placement = place(graph, 2);
+  EXPECT_EQ(split(graph, placement), "source shuffle dispatch | map batch | ");
+  EXPECT_EQ(placement.dealt, 2);
+  EXPECT_EQ(placement.gathered, 4);
+}
+
+TEST(Placement, ShardsMayStandBeforeAMarkOrBehindIt) {
+  EXPECT_EQ(split(numbers().then(Shard{}).then(Dispatch{}).then(same())), "source shard dispatch | map | ");
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Shard{})), "source dispatch | map shard | ");
+}
+
+TEST(Placement, OfSeveralMarksInARowTheLastOneCuts) {
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Dispatch{}).then(all())),
+            "source dispatch map dispatch_2 | filter | ");
+}
+
+TEST(Placement, WorkersPassOnWhatIsDealtWhereNoStageIsLeftForThem) {
+  const Graph graph = numbers().then(Dispatch{});
+  const Placement placement = place(graph, 2);
+  EXPECT_EQ(split(graph, placement), "source dispatch |  | ");
+  EXPECT_EQ(placement.gathered, placement.dealt);
+  EXPECT_TRUE(placement.one_to_one);
+}
+
+// A graph of a single branch, a forked one and one whose stages are tied in a circle, zipped:
+//
+//   single ------------------------------ zip
+//   forked -> fork -> left, right -> pair --/
+//   circle -> mapped (tied to circle) ----/
+struct Marks {
+  bool single = false, forked = false, left = false, circle = false, mapped = false;
+};
+Graph many(const Marks& marks, bool sharded = true) {
+  const auto marked = [](const Graph& graph, bool mark, const char* name) {
+    return mark ? graph.then(Dispatch{}, name) : graph;
+  };
+  const auto source = [&](const char* name) {
+    const Graph graph = numbers(10, name);
+    return sharded ? graph.then(Shard{}, std::string(name) + "_shard") : graph;
+  };
+  const Graph single = marked(source("single"), marks.single, "single_mark");
+  auto branches = marked(source("forked"), marks.forked, "forked_mark").fork(2, 10, "fork");
+  const Graph left = marked(branches[0], marks.left, "left_mark");
+  const Graph pair = zip({left, branches[1]}, "pair");
+  const Graph circle = marked(source("circle"), marks.circle, "circle_mark").then(same(), "mapped");
+  const Graph tied = marked(circle.tie("circle", "mapped"), marks.mapped, "mapped_mark");
+  return zip({single, pair, tied}, "end");
+}
+
+std::string ancestor(const Graph& graph, const std::vector<std::string>& names) {
+  std::vector<int> stages;
+  for (const auto& name : names) stages.push_back(graph.find(name));
+  return graph.stages()[static_cast<std::size_t>(lowest_common_ancestor(graph, stages))].name;
+}
+
+TEST(LowestCommonAncestor, OfAStageOnASingleBranchIsItself) {
+  EXPECT_EQ(ancestor(many({}), {"single"}), "single");
+  EXPECT_EQ(ancestor(many({.single = true}), {"single_mark"}), "single_mark");
+}
+
+TEST(LowestCommonAncestor, OfAStageBeforeAForkIsItselfAndOfOneBehindItWhereTheBranchesMeet) {
+  EXPECT_EQ(ancestor(many({.forked = true}), {"forked_mark"}), "forked_mark");
+  EXPECT_EQ(ancestor(many({.left = true}), {"left_mark"}), "pair");
+  EXPECT_EQ(ancestor(many({}), {"branch"}), "pair");
+  EXPECT_EQ(ancestor(many({}), {"fork"}), "pair");
+}
+
+TEST(LowestCommonAncestor, OfAStageInACircleIsWhereTheCircleCloses) {
+  EXPECT_EQ(ancestor(many({}), {"circle"}), "mapped");
+  EXPECT_EQ(ancestor(many({.circle = true}), {"circle_mark"}), "mapped");
+  EXPECT_EQ(ancestor(many({}), {"mapped"}), "mapped");
+  EXPECT_EQ(ancestor(many({.mapped = true}), {"mapped_mark"}), "mapped_mark");
+}
+
+TEST(LowestCommonAncestor, OfSeveralIsWhereTheyMeet) {
+  EXPECT_EQ(ancestor(many({.single = true, .forked = true}), {"single_mark", "forked_mark"}), "end");
+  EXPECT_EQ(ancestor(many({.single = true, .left = true}), {"single_mark", "left_mark"}), "end");
+  EXPECT_EQ(ancestor(many({.forked = true, .left = true}), {"forked_mark", "left_mark"}), "pair");
+  EXPECT_EQ(ancestor(many({.single = true, .circle = true}), {"single_mark", "circle_mark"}), "end");
+  EXPECT_EQ(ancestor(many({.circle = true, .mapped = true}), {"circle_mark", "mapped_mark"}), "mapped_mark");
+}
+
+TEST(LowestCommonAncestor, TakesInAForkOfABranchThatIsNotMarked) {
+  // left's fork feeds both sides of where the marks meet, so the marks alone do not tell where the graph can be cut.
+  const auto branches = numbers().fork();
+  const Graph meet = zip({numbers(10, "other").then(Dispatch{}, "mark"), branches[0]}, "meet");
+  const Graph graph = zip({meet, branches[1].then(same())}, "end");
+  EXPECT_EQ(ancestor(graph, {"mark", "meet"}), "end");
+}
+
+std::vector<std::string> beside(const Graph& graph, const std::string& stage) {
+  std::vector<std::string> names;
+  for (const int i : branches_beside(graph, graph.find(stage))) {
+    names.push_back(graph.stages()[static_cast<std::size_t>(i)].name);
+  }
+  return names;
+}
+
+TEST(BranchesBeside, AreTheOtherInputsOnTheWayToTheEnd) {
+  const Graph graph = many({}, false);
+  EXPECT_THAT(beside(graph, "single"), UnorderedElementsAre("pair", "mapped"));
+  EXPECT_THAT(beside(graph, "forked"), UnorderedElementsAre("single", "mapped"));
+  EXPECT_THAT(beside(graph, "pair"), UnorderedElementsAre("single", "mapped"));
+  EXPECT_THAT(beside(graph, "mapped"), UnorderedElementsAre("single", "pair"));
+  EXPECT_THAT(beside(graph, "branch"), UnorderedElementsAre("single", "branch_2", "mapped"));
+  EXPECT_THAT(beside(graph, "end"), IsEmpty());
+}
+
+TEST(Placement, OneMarkTakesItsBranchAndTheOthersAreDivided) {
+  EXPECT_EQ(
+      split(many({.single = true})),
+      "single single_shard single_mark | forked forked_shard fork branch branch_2 pair circle circle_shard mapped "
+      "end | ");
+  EXPECT_EQ(
+      split(many({.forked = true})),
+      "forked forked_shard forked_mark | single single_shard fork branch branch_2 pair circle circle_shard mapped "
+      "end | ");
+}
+
+TEST(Placement, SiblingsOfAForkedStageMoveWithIt) {
+  EXPECT_EQ(split(many({.left = true})),
+            "forked forked_shard fork branch left_mark branch_2 pair | single single_shard circle circle_shard mapped "
+            "end | ");
+}
+
+TEST(Placement, ACircleStaysInOneProcess) {
+  const std::string whole =
+      "circle circle_shard circle_mark mapped | single single_shard forked forked_shard fork branch branch_2 pair end "
+      "| ";
+  EXPECT_EQ(split(many({.circle = true})), whole);
+}
+
+TEST(Placement, MarksOnSeveralBranchesMeetInTheDispatchingProcess) {
+  const Graph graph = many({.single = true, .circle = true}).then(same(), "last");
+  const Placement placement = place(graph, 2);
+  EXPECT_EQ(graph.stages()[static_cast<std::size_t>(*placement.dealt)].name, "end");
+  EXPECT_EQ(std::ranges::count(placement.role_of, Role::worker), 1);
+}
+
+TEST(Placement, RefusesAnUndividedBranchBesideAMarkAndNamesIt) {
+  EXPECT_EQ(
+      refusal(zip({numbers(9, "a").then(Dispatch{}), numbers(9, "b").then(same())})),
+      "stage \"map\" stands beside dispatch \"dispatch\", and the items of \"b\" come to it undivided: each worker "
+      "would give all of them; put a shard or a dispatch behind \"b\"");
+  EXPECT_THAT(refusal(many({.single = true}, false)), HasSubstr("the items of \"forked\" come to it undivided"));
+  const Graph half = zip({numbers(9, "divided").then(Shard{}), numbers(9, "whole")}, "half");
+  EXPECT_THAT(refusal(zip({numbers(9, "a").then(Dispatch{}), half})), HasSubstr("\"half\" stands beside"));
+}
+
+TEST(Placement, TakesAnUndividedBranchWhereNothingIsDealtOrAllIs) {
+  EXPECT_EQ(split(zip({numbers(), numbers()})), " | source source_2 zip | ");
+  EXPECT_EQ(split(zip({numbers().then(Dispatch{}), numbers().then(Dispatch{})}).then(same())),
+            "source dispatch source_2 dispatch_2 zip | map | ");
+}
+
+TEST(Placement, WhatNeedsAllRanksRunsInTheConsumerWithAllBehindIt) {
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(FullSync{}).then(Batch{2})),
+            "source dispatch | map | full_sync batch");
+  EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(FullSync{})), " | source shard map | full_sync");
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(FullSync{})), "source dispatch |  | full_sync");
+}
+
+TEST(Placement, BranchesThatFeedOnlyTheConsumerAreItsOwn) {
+  const Graph synced = numbers(9, "a").then(Dispatch{}).then(same()).then(FullSync{});
+  EXPECT_EQ(split(zip({synced, numbers(9, "b").then(all())})), "a dispatch | map | full_sync b filter zip");
+  const auto branches = numbers().then(Shard{}).then(same()).fork();
+  EXPECT_EQ(split(zip({branches[0].then(FullSync{}), branches[1]})),
+            " | source shard map | fork branch full_sync branch_2 zip");
+}
+
+TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
+  EXPECT_EQ(
+      refusal(numbers().then(FullSync{}).then(Dispatch{})),
+      "stage \"full_sync\" runs where the ranks meet, in the consumer, but feeds \"dispatch\", which the dispatching "
+      "process runs; put it behind the last dispatch");
+  EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).tie("source", "full_sync")),
+              HasSubstr("no stage can run in a worker: all are tied to \"full_sync\""));
+}
+
+TEST(PlacementOrdered, GivesWorkersWhatIsDoneItemByItem) {
+  const Graph graph = numbers().then(Dispatch{}).then(same()).then(all()).then(once()).then(Unbatch{}).then(same());
+  EXPECT_EQ(split(graph, true), "source dispatch | map filter flat_map unbatch map_2 | ");
+  EXPECT_EQ(split(graph.then(Batch{4}).then(same()), true),
+            "source dispatch | map filter flat_map unbatch map_2 | batch map_3");
+}
+
+TEST(PlacementOrdered, LeavesWhatIsOneToOneToWorkersWhateverItIs) {
+  const auto branches = numbers().then(Dispatch{}).then(Prefetch{2}).fork();
+  const Graph graph = zip({branches[0].then(same()), branches[1]});
+  EXPECT_EQ(split(graph, true), "source dispatch | prefetch fork branch map branch_2 zip | ");
+  EXPECT_EQ(split(graph.then(all()), true), "source dispatch | prefetch fork branch map branch_2 zip | filter");
+}
+
+TEST(PlacementOrdered, DivisionIsTheConsumersOrTheDispatchingProcesss) {
+  EXPECT_EQ(split(zip({numbers(9, "a").then(Dispatch{}).then(same()), numbers(9, "b").then(Shard{})}), true),
+            "a dispatch | map | b shard zip");
+  EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(Batch{2}), true), "source shard | map | batch");
+  EXPECT_EQ(split(numbers().then(same()), true), "source map |  | ");
+  EXPECT_EQ(split(numbers().then(same()).then(FullSync{}).then(Shard{}), true), "source map |  | full_sync shard");
+}
+
+bool one_to_one(const Graph& graph, bool ordered = false) {
+  return place(graph, 2, ordered).one_to_one;
+}
+
+TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
+  const Graph dealt = numbers().then(Shuffle{}).then(Dispatch{});
+  EXPECT_TRUE(one_to_one(dealt.then(same()).then(Prefetch{3}).then(same())));
+  const auto branches = dealt.fork();
+  EXPECT_TRUE(one_to_one(zip({branches[0].then(same()), branches[1]})));
+  for (const Operation& operation : std::initializer_list<Operation>{all(), once(), Batch{1}, Unbatch{}, Shuffle{},
+                                                                     Shard{}, Take{3}, Skip{1}, Repeat{2}}) {
+    EXPECT_FALSE(one_to_one(dealt.then(same()).then(operation))) << operation_name(operation);
+  }
+  Map skipping = same();
+  skipping.on_error = OnError::skip;
+  EXPECT_FALSE(one_to_one(dealt.then(skipping)));
+  EXPECT_FALSE(one_to_one(zip({dealt, numbers().then(Shard{})})));
+}
+
+TEST(OneToOne, LooksAtWhatWorkersDoAlone) {
+  EXPECT_TRUE(one_to_one(numbers().then(Dispatch{}).then(same()).then(FullSync{}).then(Batch{2})));
+  const Graph graph = numbers().then(Dispatch{}).then(same()).then(Batch{2});
+  EXPECT_FALSE(one_to_one(graph));
+  EXPECT_TRUE(one_to_one(graph, true));
+}
+
+TEST(OneToOne, IsAlsoAnItemThatOneShardKeeps) {
+  EXPECT_TRUE(one_to_one(numbers().then(Shuffle{}).then(Shard{}).then(same())));
+  EXPECT_FALSE(one_to_one(numbers().then(Shard{}).then(all())));
+  EXPECT_FALSE(one_to_one(numbers().then(same())));
+  EXPECT_FALSE(one_to_one(numbers(10, {}, true).then(Shard{}).then(same()))) << "parts of files are no items in turn";
+  EXPECT_FALSE(one_to_one(zip({numbers().then(Shard{}), numbers().then(Shard{})})));
+}
+
+/// What the placement of `graph` breaks of what holds for all; empty: nothing.
+std::string broken(const Graph& graph, const Placement& placement) {
+  const auto role = [&](int stage) { return placement.role_of[static_cast<std::size_t>(stage)]; };
+  const auto& stages = graph.stages();
+  if (placement.role_of.size() != stages.size()) return "a stage has no process";
+  for (int stage = 0; stage <= graph.end(); ++stage) {
+    const auto& inputs = stages[static_cast<std::size_t>(stage)].inputs;
+    for (const int input : inputs) {
+      if (role(input) == role(stage)) continue;
+      if (role(input) == Role::dispatcher && input != placement.dealt) return "an edge leaves the dispatching process";
+      if (role(input) == Role::worker && input != placement.gathered) return "an edge leaves the workers";
+      if (role(input) == Role::consumer) return "an edge goes back from the consumer";
+      if (role(stage) == Role::dispatcher) return "the dispatching process is fed by another";
+      if (role(input) == Role::dispatcher && role(stage) == Role::consumer && placement.gathered != placement.dealt) {
+        return "an edge leaves out the workers";
+      }
+    }
+    for (const int tied : stages[static_cast<std::size_t>(stage)].tied) {
+      if (role(tied) != role(stage)) return "stages that are tied are apart";
+    }
+    const auto& operation = stages[static_cast<std::size_t>(stage)].operation;
+    if (std::holds_alternative<Dispatch>(operation) && role(stage) != Role::dispatcher) return "a mark is a worker's";
+    if (std::holds_alternative<FullSync>(operation) && role(stage) != Role::consumer) return "ranks meet elsewhere";
+  }
+  if (!placement.gathered) return "the workers give nothing";
+  if (role(*placement.gathered) == Role::consumer) return "the consumer gathers what is its own";
+  if (placement.dealt && role(*placement.dealt) != Role::dispatcher) return "a worker deals";
+  return {};
+}
+
+TEST(Placement, CutsEveryGraphAtTwoEdgesOnlyOrRefusesIt) {
+  int placed = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 5000; ++seed) {
+    const Graph graph = testing::RandomGraph(seed).make();
+    for (const bool ordered : {false, true}) {
+      try {
+        const Placement placement = place(graph, 3, ordered);
+        ASSERT_EQ(broken(graph, placement), "") << "seed " << seed << ": " << split(graph, placement);
+        ++placed;
+      } catch (const InvalidArgument& error) {
+        EXPECT_THAT(error.what(), HasSubstr("stage"));
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(placed, 3000);
+  EXPECT_GT(refused, 300);
+}
+
+TEST(LowestCommonAncestor, IsTheLowestStageThatTheGraphCanBeCutBehind) {
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    const Graph graph = testing::RandomGraph(seed).make();
+    const auto& stages = graph.stages();
+    const auto reach = [&](int end) {
+      std::vector<bool> found(stages.size(), false);
+      found[static_cast<std::size_t>(end)] = true;
+      for (int i = end; i >= 0; --i) {
+        if (!found[static_cast<std::size_t>(i)]) continue;
+        for (const int input : stages[static_cast<std::size_t>(i)].inputs)
+          found[static_cast<std::size_t>(input)] = true;
+      }
+      return found;
+    };
+    const auto edges_out = [&](int end) {
+      const auto inside = reach(end);
+      int edges = 0;
+      for (std::size_t i = 0; i < stages.size(); ++i) {
+        for (const int input : stages[i].inputs) edges += inside[static_cast<std::size_t>(input)] && !inside[i];
+        for (const int tied : stages[i].tied) edges += inside[i] && !inside[static_cast<std::size_t>(tied)];
+      }
+      return edges;
+    };
+    for (int stage = 0; stage <= graph.end(); ++stage) {
+      const int lowest = lowest_common_ancestor(graph, {stage});
+      EXPECT_TRUE(reach(lowest)[static_cast<std::size_t>(stage)]) << seed;
+      EXPECT_LE(edges_out(lowest), 1) << seed;
+      for (int lower = stage; lower < lowest; ++lower) {
+        const bool fits = reach(lower)[static_cast<std::size_t>(stage)] && edges_out(lower) <= 1;
+        const bool is_fork = std::holds_alternative<Fork>(stages[static_cast<std::size_t>(lower)].operation);
+        EXPECT_FALSE(fits && !is_fork) << "seed " << seed << ", stage " << stage << ", " << lower;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada::pipeline
