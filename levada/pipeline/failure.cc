@@ -4,6 +4,33 @@
 
 namespace levada::pipeline {
 
+void write_failure(ByteWriter& writer, const Failure& failure) {
+  writer.put_sized(std::string_view(failure.stage));
+  writer.put_sized(std::string_view(failure.process));
+  writer.put(failure.item);
+  writer.put(failure.kind);
+  writer.put_sized(std::string_view(failure.message));
+  writer.put_sized(std::string_view(failure.traceback));
+  writer.put_sized(ByteView(failure.exception));
+}
+
+Failure read_failure(ByteReader& reader) {
+  Failure failure;
+  failure.stage = reader.get_string();
+  failure.process = reader.get_string();
+  failure.item = reader.get<std::int64_t>();
+  const auto kind = reader.get<std::uint8_t>();
+  if (kind < static_cast<int>(ErrorKind::invalid_argument) || kind > static_cast<int>(ErrorKind::engine)) {
+    reader.fail(fmt::format("an error of kind {}", kind));
+  }
+  failure.kind = static_cast<ErrorKind>(kind);
+  failure.message = reader.get_string();
+  failure.traceback = reader.get_string();
+  const ByteView exception = reader.get_sized();
+  failure.exception.assign(exception.begin(), exception.end());
+  return failure;
+}
+
 std::string describe(const Failure& failure) {
   std::string text;
   if (!failure.stage.empty()) text = fmt::format("stage {}, item {}", failure.stage, failure.item);

@@ -20,6 +20,10 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
+void write_failure(ByteWriter& writer, const Failure& failure);
+/// Of bytes that may lie. Throws CorruptMessage.
+Failure read_failure(ByteReader& reader);
+
 /// "stage map, item 17, in worker 1 (process 4242): division by zero", then the traceback.
 std::string describe(const Failure& failure);
 

@@ -28,5 +28,33 @@ TEST(Failure, IsAnErrorOfItsKind) {
   EXPECT_EQ(error.failure().stage, "map");
 }
 
+TEST(Failure, CrossesAsBytes) {
+  const Failure failure{.stage = "map",
+                        .process = "worker 1",
+                        .item = 17,
+                        .kind = ErrorKind::timeout,
+                        .message = "slow",
+                        .traceback = "line 3",
+                        .exception = {std::byte{1}, std::byte{0}}};
+  ByteWriter writer;
+  write_failure(writer, failure);
+  ByteReader reader(writer.view());
+  EXPECT_EQ(read_failure(reader), failure);
+  reader.expect_end();
+  for (std::size_t bytes = 0; bytes < writer.size(); ++bytes) {
+    ByteReader cut(writer.view().first(bytes));
+    EXPECT_THROW(read_failure(cut), CorruptMessage) << bytes;
+  }
+}
+
+TEST(Failure, OfAnErrorThatThereIsNotIsRefused) {
+  for (const int kind : {0, 8, 255}) {
+    ByteWriter writer;
+    write_failure(writer, {.kind = static_cast<ErrorKind>(kind)});
+    ByteReader reader(writer.view());
+    EXPECT_THROW(read_failure(reader), CorruptMessage) << kind;
+  }
+}
+
 }  // namespace
 }  // namespace levada::pipeline
