@@ -158,23 +158,22 @@ TEST(EndAgreement, FindsALostRank) {
 }
 
 TEST(EndAgreement, FindsAKilledProcessWithinASecond) {
-  const auto error = shm::test::run_forked(2,
-                                           [](const std::shared_ptr<Engine>& engine) {
-                                             EndAgreement agreement(engine, {});
-                                             agreement.say({.item = 0});
-                                             agreement.await();
-                                             if (engine->info().rank == 1) ::raise(SIGKILL);
-                                             agreement.say({.item = 1});
-                                             const auto begin = Clock::now();
-                                             try {
-                                               agreement.await();
-                                             } catch (const PeerLost& lost) {
-                                               require(lost.rank() == 1, "another rank");
-                                               require(Clock::now() - begin < std::chrono::seconds(1), "late");
-                                               throw std::runtime_error("rank 1 was lost");
-                                             }
-                                           },
-                                           {.memory_bytes = std::size_t{64} << 20});
+  const Body body = [](const std::shared_ptr<Engine>& engine) {
+    EndAgreement agreement(engine, {});
+    agreement.say({.item = 0});
+    agreement.await();
+    if (engine->info().rank == 1) ::raise(SIGKILL);
+    const auto begin = Clock::now();
+    try {
+      agreement.say({.item = 1});
+      agreement.await();
+    } catch (const PeerLost& lost) {
+      require(lost.rank() == 1, "another rank");
+      require(Clock::now() - begin < std::chrono::seconds(1), "late");
+      throw std::runtime_error("rank 1 was lost");
+    }
+  };
+  const auto error = shm::test::run_forked(2, body, {.memory_bytes = std::size_t{64} << 20});
   EXPECT_THAT(error, HasSubstr("rank 1 was lost"));
 }
 

@@ -13,6 +13,7 @@
 #include "levada/engine/engine.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/running.h"
+#include "levada/pipeline/stats.h"
 
 namespace levada::pipeline {
 
@@ -74,18 +75,7 @@ class Consumer {
   /// Ends all processes' loops. False: one did not answer in `grace`.
   bool shutdown(Duration grace);
 
-  /// Of all processes, added up by stage. A process that is busy is not waited for: its last numbers count.
-  struct Stats {
-    struct OfStage {
-      std::int64_t items = 0, skipped = 0;
-      double busy_seconds = 0, waited_seconds = 0;
-    };
-    std::vector<OfStage> stages;
-    std::int64_t messages = 0;  ///< with items, to and from the workers
-    std::int64_t wakeups = 0;   ///< of a process that waited for one
-    std::uint64_t bytes = 0;    ///< of items, to and from the workers
-    std::uint64_t copied = 0;   ///< of those, how many were copied
-  };
+  using Stats = pipeline::Stats;
   Stats stats() const;
 
  private:

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -32,6 +33,8 @@ struct Running {
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank
   /// False: Prefetch is the identity, so that after each item it is known how many had been drawn from `instead`.
   bool prefetches = true;
+  Duration timeout = std::chrono::seconds(300);  ///< for FullSync, of what another rank says
+  std::function<void()> poll = {};  ///< called now and then while FullSync waits; what it throws ends the wait
   /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
   std::atomic<int>* at = nullptr;
 };

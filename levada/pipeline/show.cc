@@ -1,0 +1,303 @@
+#include "levada/pipeline/show.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "levada/base/overloaded.h"
+#include "levada/plan/text.h"
+
+namespace levada::pipeline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view name_of(Role role) {
+  constexpr std::array<std::string_view, 3> names = {"dispatcher", "worker", "consumer"};
+  return names[static_cast<std::size_t>(role)];
+}
+
+Role role_of(const Picture& picture, int stage) {
+  return picture.placement.role_of[static_cast<std::size_t>(stage)];
+}
+
+/// How many processes run a stage.
+int copies(const Picture& picture, Role role) {
+  return role == Role::worker ? std::max(picture.workers, 1) : 1;
+}
+
+const std::string& stage_name(const Picture& picture, int stage) {
+  return picture.graph.stages()[static_cast<std::size_t>(stage)].name;
+}
+
+Json parameters(const Operation& operation) {
+  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
+  const auto skips = [](const auto& s) {
+    return s.on_error == OnError::skip ? Json{{"on_error", "skip"}} : Json::object();
+  };
+  return std::visit(Overloaded{[](const Source& s) -> Json {
+                                 return {{"origin", s.origin->describe()}};
+                               },
+                               [&](const Map& s) { return skips(s); }, [&](const Filter& s) { return skips(s); },
+                               [&](const FlatMap& s) { return skips(s); },
+                               [](const Batch& s) -> Json {
+                                 return {{"size", s.size}, {"drop_last", s.drop_last}};
+                               },
+                               [&](const Shuffle& s) -> Json {
+                                 return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}};
+                               },
+                               [](const Take& s) -> Json {
+                                 return {{"count", s.count}};
+                               },
+                               [](const Skip& s) -> Json {
+                                 return {{"count", s.count}};
+                               },
+                               [&](const Repeat& s) -> Json {
+                                 return {{"times", or_null(s.times)}};
+                               },
+                               [](const Fork& s) -> Json {
+                                 return {{"branches", s.branches}, {"buffer", s.buffer}};
+                               },
+                               [](const Branch& s) -> Json {
+                                 return {{"index", s.index}};
+                               },
+                               [](const Prefetch& s) -> Json {
+                                 return {{"depth", s.depth}};
+                               },
+                               [](const Transform& s) -> Json {
+                                 return {{"what", s.what}};
+                               },
+                               [](const auto&) { return Json::object(); }},
+                    operation);
+}
+
+/// Whatever bytes a name is made of.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// "shuffle buffer=1000 seed=7"
+std::string describe(const Operation& operation) {
+  std::string text(operation_name(operation));
+  const Json all = parameters(operation);
+  for (const auto& [name, value] : all.items()) {
+    if (value.is_null() || value == Json(false)) continue;
+    const std::string shown = value.is_string() ? value.get<std::string>() : dump(value);
+    const bool says_all = name == "origin" || name == "what";
+    text += value == Json(true) ? " " + name : says_all ? " " + shown : fmt::format(" {}={}", name, shown);
+  }
+  return text;
+}
+
+std::string describe_process(const Picture& picture, int stage) {
+  const Role role = role_of(picture, stage);
+  return copies(picture, role) == 1 ? std::string(name_of(role))
+                                    : fmt::format("{} x{}", name_of(role), picture.workers);
+}
+
+std::vector<std::string> input_names(const Picture& picture, const Stage& stage) {
+  std::vector<std::string> names;
+  for (const int input : stage.inputs) names.push_back(stage_name(picture, input));
+  return names;
+}
+
+const Stats::OfStage* stats_of(const Picture& picture, int stage) {
+  if (picture.stats == nullptr || static_cast<std::size_t>(stage) >= picture.stats->stages.size()) return nullptr;
+  return &picture.stats->stages[static_cast<std::size_t>(stage)];
+}
+
+double per_second(const Picture& picture, const Stats::OfStage& of) {
+  return picture.stats->seconds > 0 ? static_cast<double>(of.items) / picture.stats->seconds : 0;
+}
+
+/// The part of the time of each process that runs the stage.
+double part_of_time(const Picture& picture, int stage, double seconds) {
+  const double time = picture.stats->seconds * copies(picture, role_of(picture, stage));
+  return time > 0 ? seconds / time : 0;
+}
+
+std::string percent(double part) {
+  return fmt::format("{:.0f} %", 100 * part);
+}
+std::string rate(double per_second) {
+  return fmt::format("{:.{}f}", per_second, per_second < 100 ? 1 : 0);
+}
+
+/// The sum of what the stages of each kind of process take of its time.
+std::array<double, 3> loads(const Picture& picture) {
+  std::array<double, 3> sums{};
+  for (int stage = 0; stage <= picture.graph.end(); ++stage) {
+    if (const auto* of = stats_of(picture, stage)) {
+      sums[static_cast<std::size_t>(role_of(picture, stage))] += part_of_time(picture, stage, of->busy_seconds);
+    }
+  }
+  return sums;
+}
+
+std::string verdict(const Picture& picture) {
+  if (const auto found = bottleneck(picture)) {
+    const Role role = role_of(picture, found->stage);
+    const auto whose = copies(picture, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
+    return fmt::format("{} holds the rest back: it takes {} of {}'s time\n", stage_name(picture, found->stage),
+                       percent(found->load), whose);
+  }
+  const auto of = loads(picture);
+  return fmt::format("no stage holds the rest back: the busiest process works {} of the time\n",
+                     percent(*std::ranges::max_element(of)));
+}
+
+/// How items go from process to process.
+std::string ways(const Picture& picture) {
+  const Placement& placement = picture.placement;
+  if (!placement.gathered) return "no workers: the consumer runs all\n";
+  const auto workers = fmt::format("{} worker{}", picture.workers, picture.workers == 1 ? "" : "s");
+  const auto dealt =
+      placement.dealt ? fmt::format(", to which items of {} are dealt in turn", stage_name(picture, *placement.dealt))
+                      : std::string();
+  return fmt::format("{}{}{}\n", workers, dealt,
+                     placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
+}
+
+/// For a label in double quotes.
+std::string escape_mermaid(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+      case '<':
+      case '>':
+      case '&':
+      case '#':
+      case '`':
+      case '\\': escaped += fmt::format("#{};", static_cast<int>(c)); break;
+      case '\n':
+      case '\r': escaped += ' '; break;
+      default: escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string mermaid_stage(const Picture& picture, int stage) {
+  const auto& [name, operation, inputs, tied] = picture.graph.stages()[static_cast<std::size_t>(stage)];
+  const std::string what = describe(operation);
+  std::string label = escape_mermaid(name);
+  if (what != name) label += "<br/>" + escape_mermaid(what);
+  if (const auto* of = stats_of(picture, stage))
+    label += fmt::format("<br/>{} items/s", rate(per_second(picture, *of)));
+  return fmt::format("s{}[\"{}\"]", stage, label);
+}
+
+std::string mermaid_box(const Picture& picture, Role role) {
+  std::string stages;
+  for (int stage = 0; stage <= picture.graph.end(); ++stage) {
+    if (role_of(picture, stage) == role) stages += fmt::format("    {}\n", mermaid_stage(picture, stage));
+  }
+  const Placement& placement = picture.placement;
+  const bool passes_on = placement.dealt && placement.dealt == placement.gathered;
+  if (role == Role::worker && passes_on) stages += "    pass[\"pass on\"]\n";
+  if (stages.empty()) return {};
+  const auto title =
+      copies(picture, role) == 1 ? std::string(name_of(role)) : fmt::format("{} workers", picture.workers);
+  return fmt::format("  subgraph {}[\"{}\"]\n{}  end\n", name_of(role), title, stages);
+}
+
+/// Where items of `stage` go on, to `to`: thick where they cross to another process.
+std::string mermaid_edge(const Picture& picture, int stage, const std::string& to, bool crosses) {
+  if (stage == picture.placement.dealt && stage == picture.placement.gathered) {
+    return fmt::format("  s{} == in turn ==> pass\n  pass ==> {}\n", stage, to);
+  }
+  const bool deals = stage == picture.placement.dealt;
+  return fmt::format("  s{} {} {}\n", stage, !crosses ? "-->" : deals ? "== in turn ==>" : "==>", to);
+}
+
+}  // namespace
+
+std::optional<Bottleneck> bottleneck(const Picture& picture) {
+  if (picture.stats == nullptr) return std::nullopt;
+  const auto of = loads(picture);
+  const auto busiest = static_cast<Role>(std::ranges::max_element(of) - of.begin());
+  if (of[static_cast<std::size_t>(busiest)] < 0.5) return std::nullopt;
+  Bottleneck found;
+  for (int stage = 0; stage <= picture.graph.end(); ++stage) {
+    const auto* stats = stats_of(picture, stage);
+    if (stats == nullptr || role_of(picture, stage) != busiest) continue;
+    if (const double load = part_of_time(picture, stage, stats->busy_seconds); load > found.load) found = {stage, load};
+  }
+  return found;
+}
+
+std::string to_text(const Picture& picture) {
+  const bool at_work = picture.stats != nullptr;
+  TextTable::Row head = {"stage", "operation", "process", "after"};
+  std::vector<bool> right = {false, false, false, false};
+  for (const char* column : {"items", "items/s", "skipped", "busy", "waited"}) {
+    if (at_work) head.emplace_back(column);
+    if (at_work) right.push_back(true);
+  }
+  TextTable table(head);
+  for (int i = 0; i <= picture.graph.end(); ++i) {
+    const Stage& stage = picture.graph.stages()[static_cast<std::size_t>(i)];
+    TextTable::Row row = {stage.name, describe(stage.operation), describe_process(picture, i),
+                          fmt::format("{}", fmt::join(input_names(picture, stage), ", "))};
+    if (const auto* of = stats_of(picture, i)) {
+      row.insert(row.end(), {fmt::format("{}", of->items), rate(per_second(picture, *of)),
+                             fmt::format("{}", of->skipped), percent(part_of_time(picture, i, of->busy_seconds)),
+                             percent(part_of_time(picture, i, of->waited_seconds))});
+    }
+    row.resize(head.size());
+    table.add(std::move(row));
+  }
+  return table.to_string(right) + "\n" + ways(picture) + (at_work ? verdict(picture) : "");
+}
+
+std::string to_json(const Picture& picture) {
+  const auto name_or_null = [&](std::optional<int> stage) {
+    return stage ? Json(stage_name(picture, *stage)) : Json(nullptr);
+  };
+  Json json = {{"workers", picture.workers},
+               {"dealt", name_or_null(picture.placement.dealt)},
+               {"gathered", name_or_null(picture.placement.gathered)},
+               {"one_to_one", picture.placement.one_to_one},
+               {"stages", Json::array()}};
+  for (int i = 0; i <= picture.graph.end(); ++i) {
+    const Stage& stage = picture.graph.stages()[static_cast<std::size_t>(i)];
+    Json shown = {{"name", stage.name},
+                  {"operation", operation_name(stage.operation)},
+                  {"parameters", parameters(stage.operation)},
+                  {"process", name_of(role_of(picture, i))},
+                  {"inputs", input_names(picture, stage)}};
+    if (const auto* of = stats_of(picture, i)) {
+      shown["items"] = of->items;
+      shown["items_per_s"] = per_second(picture, *of);
+      shown["skipped"] = of->skipped;
+      shown["busy_s"] = of->busy_seconds;
+      shown["waited_s"] = of->waited_seconds;
+    }
+    json["stages"].push_back(std::move(shown));
+  }
+  if (picture.stats != nullptr) {
+    const auto found = bottleneck(picture);
+    json["seconds"] = picture.stats->seconds;
+    json["holds_back"] = found ? Json(stage_name(picture, found->stage)) : Json(nullptr);
+  }
+  return dump(json);
+}
+
+std::string to_mermaid(const Picture& picture) {
+  std::string text = "flowchart LR\n";
+  for (const Role role : {Role::dispatcher, Role::worker, Role::consumer}) text += mermaid_box(picture, role);
+  text += "  caller((\"caller\"))\n";
+  for (int i = 0; i <= picture.graph.end(); ++i) {
+    for (const int input : picture.graph.stages()[static_cast<std::size_t>(i)].inputs) {
+      text += mermaid_edge(picture, input, fmt::format("s{}", i), role_of(picture, input) != role_of(picture, i));
+    }
+  }
+  const int end = picture.graph.end();
+  return text + mermaid_edge(picture, end, "caller", role_of(picture, end) != Role::consumer);
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,126 @@
+#include "levada/pipeline/show.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "levada/pipeline/graph_testing.h"
+
+namespace levada::pipeline {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using testing::numbers;
+using testing::same;
+
+Graph example() {
+  return numbers()
+      .then(Shuffle{.buffer = 100, .seed = 7})
+      .then(Dispatch{})
+      .then(same(), "tokenize")
+      .then(Batch{8, true});
+}
+
+TEST(Show, IsATableOfStagesAndTheirProcesses) {
+  const Graph graph = example();
+  const Placement placement = place(graph, 2);
+  EXPECT_EQ(to_text({.graph = graph, .placement = placement, .workers = 2}),
+            "stage     operation                  process     after\n"
+            "---------------------------------------------------------\n"
+            "source    source numbers             dispatcher\n"
+            "shuffle   shuffle buffer=100 seed=7  dispatcher  source\n"
+            "dispatch  dispatch                   dispatcher  shuffle\n"
+            "tokenize  map                        worker x2   dispatch\n"
+            "batch     batch size=8 drop_last     worker x2   tokenize\n"
+            "\n"
+            "2 workers, to which items of dispatch are dealt in turn\n");
+}
+
+TEST(Show, SaysWhereOrderIsKeptAndWhereThereAreNoWorkers) {
+  const Graph graph = numbers().then(Dispatch{}).then(same());
+  EXPECT_THAT(to_text({.graph = graph, .placement = place(graph, 1), .workers = 1}),
+              EndsWith("1 worker, to which items of dispatch are dealt in turn; one-to-one: the order is that of one "
+                       "process\n"));
+  EXPECT_THAT(to_text({.graph = graph, .placement = place(graph, 0)}), EndsWith("no workers: the consumer runs all\n"));
+}
+
+TEST(Show, NamesTheStageThatHoldsTheRestBack) {
+  const Graph graph = example();
+  const Placement placement = place(graph, 2);
+  Stats stats{.stages = {{1000, 0, 0.5, 0}, {1000, 0, 0.25, 0.5}, {1000}, {990, 10, 18, 1}, {123, 0, 1, 19}},
+              .seconds = 10};
+  const Picture picture{.graph = graph, .placement = placement, .workers = 2, .stats = &stats};
+  const std::string text = to_text(picture);
+  EXPECT_THAT(text,
+              HasSubstr("tokenize  map                        worker x2   dispatch    990     99.0       10  90 %"));
+  EXPECT_THAT(text, HasSubstr(" 1000      100        0   5 %     0 %\n"));
+  EXPECT_THAT(text, EndsWith("\ntokenize holds the rest back: it takes 90 % of each worker's time\n"));
+  EXPECT_EQ(bottleneck(picture)->stage, 3);
+  stats.stages[0].busy_seconds = 9.9;
+  EXPECT_THAT(to_text(picture), EndsWith("\nsource holds the rest back: it takes 99 % of the dispatcher's time\n"));
+  stats.seconds = 100;
+  EXPECT_THAT(to_text(picture),
+              EndsWith("\nno stage holds the rest back: the busiest process works 10 % of the time\n"));
+}
+
+TEST(Show, IsOneJsonObject) {
+  const Graph graph = Graph::join(Zip{}, {numbers(3, "a \"b\" \xff").then(Dispatch{}), numbers(3).then(Shard{})});
+  Stats stats{.stages = std::vector<Stats::OfStage>(graph.stages().size(), {4, 1, 2, 3}), .seconds = 2};
+  const auto json = nlohmann::json::parse(to_json({graph, place(graph, 2), 2, &stats}));
+  EXPECT_EQ(json["workers"], 2);
+  EXPECT_EQ(json["dealt"], "dispatch");
+  EXPECT_EQ(json["gathered"], "zip");
+  EXPECT_EQ(json["one_to_one"], false);
+  EXPECT_EQ(json["stages"][0]["process"], "dispatcher");
+  EXPECT_EQ(json["stages"][0]["parameters"]["origin"], "numbers");
+  EXPECT_EQ(json["stages"][4]["inputs"], nlohmann::json({"dispatch", "shard"}));
+  EXPECT_EQ(json["stages"][4]["items_per_s"], 2.0);
+  EXPECT_EQ(json["holds_back"], "a \"b\" \uFFFD") << "bytes that are no UTF-8 do not break it";
+}
+
+TEST(Show, IsAMermaidChartWithABoxAProcess) {
+  const Graph graph = numbers(3, "a \"b\"").then(Dispatch{}).then(same()).then(FullSync{}, "sync");
+  EXPECT_EQ(to_mermaid({.graph = graph, .placement = place(graph, 3), .workers = 3}),
+            "flowchart LR\n"
+            "  subgraph dispatcher[\"dispatcher\"]\n"
+            "    s0[\"a #34;b#34;<br/>source numbers\"]\n"
+            "    s1[\"dispatch\"]\n"
+            "  end\n"
+            "  subgraph worker[\"3 workers\"]\n"
+            "    s2[\"map\"]\n"
+            "  end\n"
+            "  subgraph consumer[\"consumer\"]\n"
+            "    s3[\"sync<br/>full_sync\"]\n"
+            "  end\n"
+            "  caller((\"caller\"))\n"
+            "  s0 --> s1\n"
+            "  s1 == in turn ==> s2\n"
+            "  s2 ==> s3\n"
+            "  s3 --> caller\n");
+}
+
+TEST(Show, HasWorkersPassOnWhatTheyDoNothingWith) {
+  const Graph graph = numbers().then(Dispatch{});
+  EXPECT_THAT(to_mermaid({.graph = graph, .placement = place(graph, 2), .workers = 2}),
+              EndsWith("  s0 --> s1\n  s1 == in turn ==> pass\n  pass ==> caller\n"));
+}
+
+TEST(Show, SaysTheParametersOfEveryOperation) {
+  const auto branches = numbers().then(Repeat{3}).then(Take{5}).then(Skip{1}).then(Prefetch{2}).fork(2, 9);
+  Map lenient = same();
+  lenient.on_error = OnError::skip;
+  const Graph graph =
+      Graph::join(Zip{}, {branches[0].then(lenient),
+                          branches[1].then(Transform{"another's \"pipe\"", [](auto, auto&) { return StreamPtr(); }})});
+  const std::string text = to_text({.graph = graph, .placement = place(graph, 0)});
+  for (const char* part :
+       {"repeat times=3 ", "take count=5 ", "skip count=1 ", "prefetch depth=2 ", "fork branches=2 buffer=9 ",
+        "branch index=1 ", "map on_error=skip ", "transform another's \"pipe\" ", "zip ", "map, transform\n"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace levada::pipeline

@@ -1,0 +1,23 @@
+// What a pipeline has done, in numbers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace levada::pipeline {
+
+/// Of all processes of a pipeline, added up; a moment old.
+struct Stats {
+  struct OfStage {
+    std::int64_t items = 0, skipped = 0;
+    double busy_seconds = 0, waited_seconds = 0;
+  };
+  std::vector<OfStage> stages;
+  double seconds = 0;         ///< that have passed meanwhile
+  std::int64_t messages = 0;  ///< with items, to and from the workers
+  std::int64_t wakeups = 0;   ///< of a process that waited for one
+  std::uint64_t bytes = 0;    ///< of items, to and from the workers
+  std::uint64_t copied = 0;   ///< of those, how many were copied
+};
+
+}  // namespace levada::pipeline
