@@ -30,6 +30,7 @@ class Placing {
 
   Placement run() {
     Placement placement;
+    check_repeats();
     placement.dealt = dealt_ = find_dealt();
     placement.gathered = find_gathered();
     for (int stage = 0; stage < feeding_.size(); ++stage) {
@@ -47,7 +48,7 @@ class Placing {
 
   std::optional<int> find_dealt() const {
     if (const auto marks = feeding_.all<Dispatch>(); !marks.empty()) {
-      const int lowest = lowest_cut(feeding_, marks);
+      const int lowest = lowest_cut(feeding_, with_repeats(marks));
       check_no_full_sync(lowest);
       return lowest;
     }
@@ -55,8 +56,26 @@ class Placing {
     auto shards = feeding_.all<Shard>();
     std::erase_if(shards, [&](int shard) { return needs_all_ranks(shard); });
     if (shards.empty()) return largest_part();
-    const int lowest = lowest_cut(feeding_, shards);
+    const int lowest = lowest_cut(feeding_, with_repeats(shards));
     return needs_all_ranks(lowest) ? largest_part() : lowest;
+  }
+
+  /// A repeat begins what is before it over again, so it cannot be apart from it.
+  std::vector<int> with_repeats(const std::vector<int>& marks) const {
+    auto all = marks;
+    for (const int repeat : feeding_.all<Repeat>()) {
+      if (std::ranges::any_of(marks, [&](int mark) { return feeding_.feeds(mark, repeat); })) all.push_back(repeat);
+    }
+    return all;
+  }
+
+  void check_repeats() const {
+    for (const int repeat : feeding_.all<Repeat>()) {
+      if (!feeding_.follows<FullSync>(repeat)) continue;
+      throw InvalidArgument(
+          fmt::format("stage \"{}\" would begin over again what workers run and ranks agree on; put it before \"{}\"",
+                      name_of(graph_, repeat), name_of(graph_, feeding_.all<FullSync>().front())));
+    }
   }
 
   void check_no_full_sync(int dealt) const {
@@ -83,7 +102,7 @@ class Placing {
   int largest_part() const {
     int largest = -1, most = 0;
     for (int stage = 0; stage < feeding_.size(); ++stage) {
-      if (needs_all_ranks(stage) || !feeding_.can_cut_behind(stage)) continue;
+      if (needs_all_ranks(stage) || feeding_.precedes<Repeat>(stage) || !feeding_.can_cut_behind(stage)) continue;
       if (const int count = feeding_.count_before(stage); count > most) {
         largest = stage;
         most = count;

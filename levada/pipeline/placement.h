@@ -30,12 +30,14 @@ struct Placement {
 /// after it, and branches that it does not feed, are copied into each worker. A stage that needs all ranks (FullSync),
 /// what comes after it, and branches that feed only those run in the consumer.
 ///
+/// A repeat behind a mark counts as one: what it begins over again is in its process.
+///
 /// With `ordered` the items come as from one process. For that workers run as far as all they do is one-to-one or done
 /// item by item (map, filter, flat_map, unbatch), the consumer the rest. Where there is no mark, shards are taken for
 /// marks, and where there are none either, the workers only pass on.
 ///
 /// Throws InvalidArgument, naming the stages: a branch beside a mark that no shard divides; a stage that needs all
-/// ranks before a mark.
+/// ranks before a mark or a repeat.
 Placement place(const Graph& graph, int workers, bool ordered = false);
 
 /// The lowest stage that all of `stages` feed or are, and all that feeds it feeds nothing else, so that the graph can

@@ -80,6 +80,16 @@ TEST(Placement, OfSeveralMarksInARowTheLastOneCuts) {
             "source dispatch map dispatch_2 | filter | ");
 }
 
+TEST(Placement, ARepeatStaysWithWhatItBeginsOverAgain) {
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Repeat{2}).then(all())),
+            "source dispatch map repeat | filter | ");
+  EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(Repeat{2}).then(all()), true),
+            "source shard map repeat | filter | ");
+  EXPECT_EQ(split(numbers().then(Shard{}).then(Repeat{2}).then(all())), " | source shard repeat filter | ");
+  EXPECT_EQ(refusal(numbers().then(Shard{}).then(FullSync{}).then(Repeat{2})),
+            "stage \"repeat\" would begin over again what workers run and ranks agree on; put it before \"full_sync\"");
+}
+
 TEST(Placement, WorkersPassOnWhatIsDealtWhereNoStageIsLeftForThem) {
   const Graph graph = numbers().then(Dispatch{});
   const Placement placement = place(graph, 2);
@@ -274,8 +284,8 @@ TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
   EXPECT_TRUE(one_to_one(dealt.then(same()).then(Prefetch{3}).then(same())));
   const auto branches = dealt.fork();
   EXPECT_TRUE(one_to_one(zip({branches[0].then(same()), branches[1]})));
-  for (const Operation& operation : std::initializer_list<Operation>{all(), once(), Batch{1}, Unbatch{}, Shuffle{},
-                                                                     Shard{}, Take{3}, Skip{1}, Repeat{2}}) {
+  for (const Operation& operation :
+       std::initializer_list<Operation>{all(), once(), Batch{1}, Unbatch{}, Shuffle{}, Shard{}, Take{3}, Skip{1}}) {
     EXPECT_FALSE(one_to_one(dealt.then(same()).then(operation))) << operation_name(operation);
   }
   Map skipping = same();
@@ -320,6 +330,10 @@ std::string broken(const Graph& graph, const Placement& placement) {
       if (role(tied) != role(stage)) return "stages that are tied are apart";
     }
     const auto& operation = stages[static_cast<std::size_t>(stage)].operation;
+    if (std::holds_alternative<Repeat>(operation)) {
+      const auto apart = [&](int input) { return role(input) != role(stage); };
+      if (std::ranges::any_of(inputs, apart)) return "a repeat is apart from what it repeats";
+    }
     if (std::holds_alternative<Dispatch>(operation) && role(stage) != Role::dispatcher) return "a mark is a worker's";
     if (std::holds_alternative<FullSync>(operation) && role(stage) != Role::consumer) return "ranks meet elsewhere";
   }

@@ -57,11 +57,15 @@ class RandomGraph {
     const int tenth = draw(10);
     if (tenth < options_.dispatch_tenth) return Dispatch{};
     if (tenth < options_.dispatch_tenth + options_.shard_tenth) return Shard{};
-    switch (draw(6)) {
+    switch (draw(12)) {
       case 0: return all();
       case 1: return once();
       case 2: return Batch{1 + draw(3)};
       case 3: return Prefetch{2};
+      case 4: return Repeat{2};
+      case 5: return Take{15};
+      case 6: return Skip{1};
+      case 7: return Shuffle{.buffer = 4, .seed = 7};
       default: return same();
     }
   }
