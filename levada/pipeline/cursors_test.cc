@@ -1,0 +1,234 @@
+// Wherever a pipeline is stopped, it goes on with the very next item.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+
+#include "levada/pipeline/running_testing.h"
+#include "levada/tree/codec.h"
+
+namespace levada::pipeline::testing {
+namespace {
+
+/// As another process would get it.
+Cursor carried(const Cursor& cursor) {
+  const auto message = std::make_shared<Bytes>(encode_tree(cursor));
+  SchemaCache cache;
+  return unflatten(read_message(*message, message, cache).content);
+}
+
+/// Saves after each item, and expects of each cursor the items that came then, and at times one more cursor in between.
+void expect_resumable(const Graph& graph, const std::vector<Tree>& all) {
+  Opened whole(graph);
+  for (std::size_t i = 0; i <= all.size(); ++i) {
+    const auto cursor = whole.stream().save();
+    Opened rest(graph);
+    rest.stream().restore(carried(cursor));
+    const auto some = std::min<std::size_t>(all.size() - i, i % 3);
+    auto items = rest.items(some);
+    Opened last(graph);
+    last.stream().restore(rest.stream().save());
+    for (auto& item : last.items()) items.push_back(std::move(item));
+    ASSERT_EQ(items, std::vector<Tree>(all.begin() + static_cast<std::ptrdiff_t>(i), all.end())) << "at item " << i;
+    const auto item = whole.stream().next();
+    ASSERT_EQ(item.has_value(), i < all.size());
+  }
+}
+void expect_resumable(const Graph& graph) {
+  expect_resumable(graph, items_of(graph));
+}
+
+Graph upto(std::int64_t count) {
+  return Graph::source(range(0, count));
+}
+
+TEST(Cursors, GoOnInEveryStage) {
+  for (const std::int64_t size : {0, 1, 2, 101}) {
+    const auto source = upto(size);
+    expect_resumable(source);
+    expect_resumable(source.then(mapped([](auto i) { return 2 * i; })).then(kept([](auto i) { return i % 3 != 0; })));
+    expect_resumable(source.then(several(4)));
+    expect_resumable(source.then(several(4)).then(Skip{7}).then(several(3)));
+    expect_resumable(source.then(Batch{3}));
+    expect_resumable(source.then(Batch{3}).then(Unbatch{}));
+    expect_resumable(source.then(Skip{1}).then(Take{7}));
+    expect_resumable(source.then(Shuffle{10}));
+    expect_resumable(source.then(Shuffle{1000}).then(Shuffle{3}));
+    expect_resumable(source.then(mapped([](auto i) { return i; })).then(Shard{}));
+    expect_resumable(source.then(Prefetch{1}));
+    expect_resumable(source.then(Shuffle{5}).then(Prefetch{10}).then(Batch{2}).then(Prefetch{3}));
+    expect_resumable(source.then(Shuffle{5}).then(Repeat{3}));
+    expect_resumable(source.then(Repeat{}).then(Take{30}));
+    expect_resumable(Graph::join(Zip{}, {source.then(Shuffle{5}), upto(size).then(several(3))}));
+    const auto branches = source.then(several(3)).fork(3, 20);
+    expect_resumable(Graph::join(Zip{}, {branches[0].then(Skip{5}), branches[1], branches[2].then(Shuffle{7})}));
+  }
+}
+
+/// A graph with any of the stages, branches and joints, and with few enough items.
+class AnyGraph {
+ public:
+  explicit AnyGraph(std::uint64_t seed) : random_(seed) {}
+
+  Graph make(int joints = 2) {
+    if (joints == 0 || draw(3) == 0) {
+      return row(upto(draw(4) == 0 ? draw(3) : 40));
+    }
+    if (draw(2) == 0) return row(Graph::join(Zip{}, {make(joints - 1), make(0)}));
+    auto branches = make(joints - 1).fork(2 + draw(2), 1000);
+    for (auto& branch : branches) branch = row(branch);
+    return row(Graph::join(Zip{}, branches));
+  }
+
+ private:
+  int draw(int below) { return std::uniform_int_distribution<int>(0, below - 1)(random_); }
+
+  Graph row(Graph graph) {
+    for (int count = draw(4); count > 0; --count) graph = stage(graph);
+    return graph;
+  }
+
+  Graph stage(const Graph& graph) {
+    switch (draw(11)) {
+      case 0: return graph.then(Map{[](const Item& item) -> Item { return Tree::list({std::get<Tree>(item), 1}); }});
+      case 1:
+        return graph.then(Filter{[](const Item& item) { return std::get<Tree>(item).to_string().size() % 3 != 0; }});
+      case 2:
+        return graph.then(FlatMap{[](const Item& item) {
+          return trees({std::get<Tree>(item), 7, std::get<Tree>(item)})->open({}, {});
+        }});
+      case 3: return graph.then(Batch{1 + draw(3)}).then(Unbatch{});
+      case 4: return graph.then(Batch{1 + draw(3), draw(2) == 0});
+      case 5: return graph.then(Shuffle{1 + draw(12)});
+      case 6: return graph.then(Take{draw(60)});
+      case 7: return graph.then(Skip{draw(5)});
+      case 8: return graph.then(Repeat{1 + draw(2)});
+      case 9: return graph.then(Prefetch{1 + draw(3)});
+      default: return graph.then(Dispatch{});
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+TEST(Cursors, GoOnInAHundredGraphs) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const auto graph = AnyGraph(seed).make();
+    const auto all = items_of(graph);
+    ASSERT_EQ(items_of(graph), all) << "graph " << seed;
+    if (all.size() > 300) continue;
+    SCOPED_TRACE(seed);
+    ASSERT_NO_FATAL_FAILURE(expect_resumable(graph, all));
+  }
+}
+
+TEST(Cursors, AFailureComesAtItsItemInEveryStageOfAHundredGraphs) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    auto calls = std::make_shared<std::int64_t>(0);
+    const auto fails_at = std::make_shared<std::int64_t>(-1);
+    const auto fuse = Map{[=](Item item) {
+      if ((*calls)++ == *fails_at) throw std::runtime_error("blown");
+      return item;
+    }};
+    const auto graph = AnyGraph(seed).make(0).then(fuse, "fuse").then(Batch{2}).then(Prefetch{2}).then(Unbatch{});
+    const auto all = items_of(graph);
+    const auto called = *calls;
+    for (*fails_at = 0; *fails_at < called; ++*fails_at) {
+      *calls = 0;
+      Opened opened(graph);
+      std::vector<Tree> items;
+      const auto failure = failure_of([&] {
+        while (auto item = opened.stream().next()) items.push_back(std::get<Tree>(*item));
+      });
+      ASSERT_EQ(failure.stage, "fuse");
+      ASSERT_EQ(failure.item, *fails_at);
+      ASSERT_EQ(items, std::vector<Tree>(all.begin(), all.begin() + *fails_at / 2 * 2));
+    }
+  }
+}
+
+TEST(Cursors, AreSmallAndNoDeeperForALongerGraph) {
+  auto graph = upto(1000000);
+  for (int i = 0; i < 100; ++i) graph = graph.then(mapped([](auto n) { return n; }));
+  Opened opened(graph.then(Shuffle{1000}));
+  opened.items(5000);
+  EXPECT_LT(encode_tree(opened.stream().save()).size(), 40000u);
+}
+
+TEST(Cursors, OfAShuffleHoldsNoItems) {
+  const auto large = [](const Item& item) -> Item {
+    return Tree(std::string(10000, static_cast<char>('a' + number_in(item) % 26)));
+  };
+  Opened opened(upto(10000).then(Map{large}).then(Shuffle{100}));
+  opened.items(1000);
+  EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
+}
+
+TEST(Cursors, FailedItemsAreNotGivenAgain) {
+  const auto graph = upto(10).then(mapped([](auto i) { return i == 4 ? throw std::runtime_error("bad") : i; }));
+  Opened opened(graph);
+  failure_of([&] { opened.items(); });
+  Opened again(graph);
+  again.stream().restore(opened.stream().save());
+  EXPECT_THAT(again.numbers(), ::testing::ElementsAre(5, 6, 7, 8, 9));
+}
+
+TEST(Cursors, OfSomethingElseAreRefused) {
+  const auto graph = upto(10).then(Shuffle{3}).then(Batch{2});
+  const auto refuses = [&](const Cursor& cursor) {
+    EXPECT_THROW(Opened(graph).stream().restore(cursor), InvalidArgument);
+  };
+  refuses(Tree());
+  refuses(Tree::list({}));
+  refuses(Tree::dict({{"stage", "batch"}}));
+  refuses(Opened(upto(10)).stream().save());
+  refuses(Opened(upto(10).then(Batch{2})).stream().save());
+  refuses(Opened(upto(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).stream().save());
+}
+
+/// All that differ from it in one leaf.
+std::vector<Tree> changed(const Tree& tree) {
+  std::vector<Tree> all;
+  if (tree.is_leaf()) {
+    for (const Tree& other : {Tree(), Tree(-1), Tree(3), Tree(1 << 30), Tree(std::numeric_limits<std::int64_t>::max()),
+                              Tree(std::string("x")), Tree(Bytes(3)), Tree(Bytes(8, std::byte{255})), Tree(true),
+                              Tree::list({}), Tree::dict({})}) {
+      all.push_back(other);
+    }
+    return all;
+  }
+  for (std::size_t i = 0; i < tree.container().children.size(); ++i) {
+    for (auto& child : changed(tree.container().children[i])) {
+      auto container = tree.container();
+      container.children[i] = std::move(child);
+      all.emplace_back(std::move(container));
+    }
+    auto without = tree.container();
+    without.children.erase(without.children.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!without.keys.empty()) without.keys.erase(without.keys.begin() + static_cast<std::ptrdiff_t>(i));
+    all.emplace_back(std::move(without));
+  }
+  return all;
+}
+
+TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
+  const auto branches = upto(40).then(Shuffle{3}).then(several(3)).fork(2, 5);
+  const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{2}), branches[1].then(Batch{1}).then(Unbatch{})})
+                         .then(Batch{2})
+                         .then(Repeat{2});
+  Opened opened(graph);
+  opened.items(7);
+  for (const auto& lie : changed(opened.stream().save())) {
+    try {
+      Opened again(graph);
+      again.stream().restore(lie);
+      EXPECT_LE(again.items().size(), 100u);
+    } catch (const InvalidArgument&) {
+    } catch (const StageFailed& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::invalid_argument) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada::pipeline::testing

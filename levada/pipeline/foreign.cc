@@ -1,0 +1,117 @@
+// Streams that are not the graph's own: of an origin, of another process, of another library.
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// Its failures are the stage's.
+class ForeignStream : public StageStream {
+ public:
+  ForeignStream(SettingPtr setting, int stage, StreamPtr stream)
+      : StageStream(std::move(setting), stage, nullptr), stream_(std::move(stream)) {}
+
+ protected:
+  std::optional<Item> make() override {
+    auto item = guarded([this] { return stream_->next(); });
+    given_ += item.has_value();
+    return item;
+  }
+  StreamPtr stream_;
+
+ private:
+  std::int64_t item_number() const override { return given_; }
+  Saved saved() const override { return {{}, {{"at", stream_->save()}}}; }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
+    if (!before.empty()) own.refuse("something comes before it");
+    stream_->restore(own.at("at"));
+  }
+  void release() override { stream_.reset(); }
+};
+
+/// Whoever runs it counts it and names its failures.
+class GivenStream final : public ForeignStream {
+ public:
+  GivenStream(SettingPtr setting, int stage, StreamPtr stream)
+      : ForeignStream(std::move(setting), stage, std::move(stream)) {
+    counts_ = &elsewhere_;
+  }
+
+ private:
+  std::optional<Item> make() override {
+    auto item = stream_->next();
+    given_ += item.has_value();
+    return item;
+  }
+
+  StageCounts elsewhere_;
+};
+
+class TransformStream final : public ForeignStream {
+ public:
+  TransformStream(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening)
+      : ForeignStream(std::move(setting), stage, nullptr), link_(std::make_shared<Link>()) {
+    link_->to = this;
+    std::vector<StreamPtr> streams;
+    for (auto& input : inputs) streams.push_back(std::make_unique<Input>(std::move(input), link_));
+    stream_ = guarded([&] { return operation<Transform>().open(std::move(streams), opening); });
+  }
+  ~TransformStream() override {
+    link_->to = nullptr;
+    stream_.reset();
+  }
+  TransformStream(const TransformStream&) = delete;
+  TransformStream& operator=(const TransformStream&) = delete;
+
+ private:
+  struct Link {
+    TransformStream* to = nullptr;
+    std::exception_ptr thrown;  ///< by an input
+  };
+
+  /// An input as the transform gets it, which may keep it for longer than it lives itself.
+  class Input final : public Stream {
+   public:
+    Input(StagePtr stream, std::shared_ptr<Link> link) : stream_(std::move(stream)), link_(std::move(link)) {}
+
+    std::optional<Item> next() override {
+      try {
+        if (link_->to == nullptr) return stream_->next();
+        return link_->to->waited([this] { return stream_->next(); });
+      } catch (...) {
+        link_->thrown = std::current_exception();
+        throw;
+      }
+    }
+    Cursor save() const override { return stream_->save(); }
+    void restore(const Cursor& cursor) override { stream_->restore(cursor); }
+
+   private:
+    StagePtr stream_;
+    std::shared_ptr<Link> link_;
+  };
+
+  std::optional<Item> make() override {
+    try {
+      return ForeignStream::make();
+    } catch (...) {
+      if (link_->thrown) std::rethrow_exception(link_->thrown);
+      throw;
+    }
+  }
+
+  std::shared_ptr<Link> link_;
+};
+
+}  // namespace
+
+StagePtr make_given(SettingPtr setting, int stage, StreamPtr stream) {
+  return std::make_unique<GivenStream>(std::move(setting), stage, std::move(stream));
+}
+StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream) {
+  return std::make_unique<ForeignStream>(std::move(setting), stage, std::move(stream));
+}
+StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening) {
+  return std::make_unique<TransformStream>(std::move(setting), stage, std::move(inputs), opening);
+}
+
+}  // namespace levada::pipeline

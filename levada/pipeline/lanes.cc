@@ -1,0 +1,61 @@
+#include "levada/pipeline/lanes.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace levada::pipeline {
+
+bool Lanes::wait(Lane& lane, const std::function<Lane*()>& blocker, bool may_fail) {
+  std::unique_lock lock(mutex_);
+  lane.blocker_ = &blocker;
+  lane.may_fail_ = may_fail;
+  lane.waiting_ = true;
+  bool ready = false, stuck = false;
+  while (!lane.stopped_ || lane.needed_ > 0) {
+    ready = blocker() == nullptr;
+    if (ready) break;
+    stuck = in_circle(lane) && may_fail;
+    if (stuck) break;
+    lane.wakeup_.wait(lock);
+  }
+  lane.waiting_ = false;
+  lane.blocker_ = nullptr;
+  if (!ready && !stuck) throw Stopped{};
+  return ready;
+}
+
+void Lanes::wake(Lane& lane) {
+  if (!lane.waiting_) return;
+  const std::lock_guard lock(mutex_);
+  lane.wakeup_.notify_one();
+}
+
+void Lanes::stop(Lane& lane) {
+  const std::lock_guard lock(mutex_);
+  lane.stopped_ = true;
+  lane.wakeup_.notify_one();
+}
+
+// Who could end a circle is told of it, and so is who could go on already.
+bool Lanes::in_circle(Lane& lane) {
+  std::vector<Lane*> way = {&lane};
+  for (;;) {
+    auto* last = way.back();
+    auto* next = last->waiting_ ? (*last->blocker_)() : nullptr;
+    if (next == nullptr) {
+      if (last->waiting_) last->wakeup_.notify_one();
+      return false;
+    }
+    const auto seen = std::find(way.begin(), way.end(), next);
+    if (seen == way.end()) {
+      way.push_back(next);
+      continue;
+    }
+    for (auto each = seen; each != way.end(); ++each) {
+      if (*each != &lane && (*each)->may_fail_) (*each)->wakeup_.notify_one();
+    }
+    return seen == way.begin();
+  }
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,107 @@
+// Stages that make several items of one.
+#include "levada/base/error.h"
+#include "levada/pipeline/streams.h"
+#include "levada/pipeline/tracked_input.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// The items of a batch.
+class Elements final : public Stream {
+ public:
+  explicit Elements(std::vector<Item> items) : items_(std::move(items)) {}
+
+  std::optional<Item> next() override {
+    if (at_ == items_.size()) return std::nullopt;
+    return std::move(items_[at_++]);
+  }
+  Cursor save() const override { return Tree(static_cast<std::int64_t>(at_)); }
+  void restore(const Cursor& cursor) override {
+    const auto* at = cursor.is_leaf() ? std::get_if<std::int64_t>(&cursor.leaf()) : nullptr;
+    if (at == nullptr || *at < 0 || static_cast<std::uint64_t>(*at) > items_.size()) {
+      throw InvalidArgument("the state says of no element which is next");
+    }
+    at_ = static_cast<std::size_t>(*at);
+  }
+
+ private:
+  std::vector<Item> items_;
+  std::size_t at_ = 0;
+};
+
+class FlatMapStream final : public StageStream {
+ public:
+  FlatMapStream(SettingPtr setting, int stage, StagePtr input, std::function<StreamPtr(Item)> function,
+                OnError on_error)
+      : StageStream(setting, stage, nullptr),
+        outer_(setting, stage, std::move(input)),
+        function_(std::move(function)),
+        on_error_(on_error) {}
+
+ private:
+  std::optional<Item> make() override {
+    if (inner_cursor_) reopen();
+    for (;;) {
+      if (inner_ != nullptr) {
+        auto item = attempted(on_error_, [&] { return inner_->next(); });
+        if (item && *item) return std::move(*item);
+        inner_.reset();
+      }
+      auto item = pulled([&] { return outer_.next(); });
+      if (!item) return std::nullopt;
+      outer_.keep_from(given_ - 1);
+      if (auto made = attempted(on_error_, [&] { return function_(std::move(*item)); })) inner_ = std::move(*made);
+    }
+  }
+
+  // The item that was being taken apart comes again.
+  void reopen() {
+    const auto cursor = *std::exchange(inner_cursor_, std::nullopt);
+    auto item = waited([&] { return outer_.next(); });
+    guarded([&] {
+      if (!item) throw InvalidArgument("the state is of an item that is not there");
+      inner_ = function_(std::move(*item));
+      if (inner_ != nullptr) inner_->restore(cursor);
+    });
+  }
+
+  Saved saved() const override {
+    const bool inside = inner_ != nullptr || inner_cursor_;
+    auto point = outer_.at(inside ? given_ - 1 : given_);
+    Fields own = {{"skip", point.skip}};
+    if (inside) own.emplace_back("inner", inner_cursor_ ? *inner_cursor_ : inner_->save());
+    return {std::move(point.entries), std::move(own)};
+  }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
+    if (own.has("inner")) inner_cursor_ = own.at("inner");
+    if (inner_cursor_ && given_ == 0) own.refuse("it is inside of no item");
+    outer_.restore(before, inner_cursor_ ? given_ - 1 : given_, own.count("skip"));
+  }
+  void release() override {
+    inner_.reset();
+    outer_.release();
+  }
+
+  TrackedInput outer_;
+  std::function<StreamPtr(Item)> function_;
+  OnError on_error_;
+  StreamPtr inner_;
+  std::optional<Cursor> inner_cursor_;  ///< to go on at, where inner_ is not yet made again
+};
+
+}  // namespace
+
+StagePtr make_flat_map(SettingPtr setting, int stage, StagePtr input) {
+  const auto& flat_map = std::get<FlatMap>(setting->stage(stage).operation);
+  return std::make_unique<FlatMapStream>(setting, stage, std::move(input), flat_map.function, flat_map.on_error);
+}
+
+StagePtr make_unbatch(SettingPtr setting, int stage, StagePtr input) {
+  const auto& values = setting->values;
+  const auto elements = [&values](Item item) -> StreamPtr {
+    return std::make_unique<Elements>(values.elements(std::move(item)));
+  };
+  return std::make_unique<FlatMapStream>(setting, stage, std::move(input), elements, OnError::raise);
+}
+
+}  // namespace levada::pipeline

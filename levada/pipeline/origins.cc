@@ -1,0 +1,237 @@
+#include "levada/pipeline/origins.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <limits>
+#include <mutex>
+
+#include "levada/base/error.h"
+
+namespace levada::pipeline {
+namespace {
+
+std::int64_t count_in(const Cursor& cursor) {
+  const auto* next = cursor.is_leaf() ? std::get_if<std::int64_t>(&cursor.leaf()) : nullptr;
+  if (next == nullptr || *next < 0) throw InvalidArgument("the state says of no item which is next");
+  return *next;
+}
+
+/// A part of `size` items that have numbers: all with number p, p + n, ...
+template <typename At>
+class NumberedStream final : public Stream {
+ public:
+  NumberedStream(std::int64_t size, Division division, At at)
+      : left_(size > division.index ? (size - division.index - 1) / division.count + 1 : 0),
+        size_(left_),
+        division_(division),
+        at_(std::move(at)) {}
+
+  std::optional<Item> next() override {
+    if (left_ == 0) return std::nullopt;
+    const auto number = division_.index + division_.count * (size_ - left_);
+    --left_;
+    return at_(number);
+  }
+  Cursor save() const override { return Tree(size_ - left_); }
+  void restore(const Cursor& cursor) override {
+    const auto next = count_in(cursor);
+    if (next > size_) throw InvalidArgument(fmt::format("the state is of item {} of {}", next, size_));
+    left_ = size_ - next;
+  }
+
+ private:
+  std::int64_t left_, size_;
+  Division division_;
+  At at_;
+};
+
+template <typename At>
+StreamPtr numbered(std::int64_t size, Division division, At at) {
+  return std::make_unique<NumberedStream<At>>(size, division, std::move(at));
+}
+
+class Range final : public Origin {
+ public:
+  Range(std::int64_t begin, std::int64_t end, std::int64_t step) : begin_(begin), step_(step) {
+    if (step == 0) throw InvalidArgument("a range cannot have steps of 0");
+    const bool empty = step > 0 ? begin >= end : begin <= end;
+    if (empty) return;
+    const auto from = static_cast<std::uint64_t>(begin), to = static_cast<std::uint64_t>(end);
+    const auto width = step > 0 ? to - from : from - to;
+    const auto stride = step > 0 ? static_cast<std::uint64_t>(step) : -static_cast<std::uint64_t>(step);
+    const auto size = (width - 1) / stride + 1;
+    if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      throw InvalidArgument(fmt::format("a range from {} to {} has too many numbers", begin, end));
+    }
+    size_ = static_cast<std::int64_t>(size);
+  }
+
+  std::string describe() const override { return fmt::format("range of {}", size_); }
+  bool divides() const override { return true; }
+  StreamPtr open(const Opening&, Division division) const override {
+    return numbered(size_, division, [begin = begin_, step = step_](std::int64_t i) { return Tree(begin + i * step); });
+  }
+
+ private:
+  std::int64_t begin_, step_, size_ = 0;
+};
+
+class Trees final : public Origin {
+ public:
+  explicit Trees(std::vector<Tree> trees) : trees_(std::make_shared<const std::vector<Tree>>(std::move(trees))) {}
+
+  std::string describe() const override { return fmt::format("{} items", trees_->size()); }
+  bool divides() const override { return true; }
+  StreamPtr open(const Opening&, Division division) const override {
+    return numbered(static_cast<std::int64_t>(trees_->size()), division,
+                    [trees = trees_](std::int64_t i) { return (*trees)[static_cast<std::size_t>(i)]; });
+  }
+
+ private:
+  std::shared_ptr<const std::vector<Tree>> trees_;
+};
+
+/// The one sample of a batch.
+Tree only_sample(const Tree& batch) {
+  if (!batch.is_leaf()) {
+    auto sample = batch.container();
+    for (auto& child : sample.children) child = only_sample(child);
+    return sample;
+  }
+  const auto* tensor = std::get_if<Tensor>(&batch.leaf());
+  if (tensor == nullptr || tensor->shape().rank() == 0 || tensor->shape()[0] != 1) return batch;
+  const auto& view = tensor->view();
+  const std::span<const std::int64_t> extents(view.shape().begin() + 1, view.shape().end());
+  const std::span<const std::int64_t> strides(view.strides().begin() + 1, view.strides().end());
+  const TensorView sample(view.dtype(), Shape(extents), Shape(strides), view.data(), view.device());
+  // What is only lent is another's after the next read.
+  if (tensor->owner() == nullptr) return Tensor::copy_of(sample);
+  return Tensor(sample, tensor->owner(), tensor->is_writable());
+}
+
+class SampleStream final : public Stream {
+ public:
+  SampleStream(std::shared_ptr<levada::Source> source, std::shared_ptr<const SampleOptions> options, std::int64_t epoch,
+               Division division)
+      : source_(std::move(source)), options_(std::move(options)), division_(division) {
+    const auto per_epoch = options_->per_epoch ? options_->per_epoch(*source_) : std::nullopt;
+    if (!per_epoch) return;
+    if (__builtin_mul_overflow(epoch, *per_epoch, &first_) || __builtin_add_overflow(first_, *per_epoch, &end_)) {
+      throw InvalidArgument(fmt::format("epoch {} of {} samples has no numbers", epoch, *per_epoch));
+    }
+  }
+
+  std::optional<Item> next() override {
+    const auto sample = first_ + division_.index + division_.count * read_;
+    if (sample >= end_) return std::nullopt;
+    const auto batch = source_->read(sample, 1, memory_);
+    if (!batch) return std::nullopt;
+    ++read_;
+    return only_sample(*batch);
+  }
+
+  Cursor save() const override {
+    const auto sample = first_ + division_.index + division_.count * read_;
+    return Tree::dict({{"next", read_}, {"source", source_->cursor(sample)}});
+  }
+  void restore(const Cursor& cursor) override {
+    const bool whole = !cursor.is_leaf() && cursor.contains("next") && cursor.contains("source");
+    if (!whole) throw InvalidArgument("the state says of no sample which is next");
+    const auto next = count_in(cursor.at("next"));
+    const auto& source = cursor.at("source");
+    const auto* bytes = source.is_leaf() ? std::get_if<Bytes>(&source.leaf()) : nullptr;
+    if (next > (end_ - first_) / division_.count + 1 || bytes == nullptr) {
+      throw InvalidArgument(fmt::format("the state is of sample {}, which is none of this epoch", next));
+    }
+    if (options_->resume) static_cast<void>(options_->resume(*source_, *bytes));
+    read_ = next;
+  }
+
+ private:
+  std::shared_ptr<levada::Source> source_;
+  std::shared_ptr<const SampleOptions> options_;
+  Division division_;
+  HeapMemory memory_;
+  std::int64_t first_ = 0, end_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t read_ = 0;
+};
+
+class Samples final : public Origin {
+ public:
+  Samples(std::function<std::shared_ptr<levada::Source>()> open, SampleOptions options)
+      : open_(std::move(open)), options_(std::make_shared<const SampleOptions>(std::move(options))) {}
+
+  std::string describe() const override { return options_->what; }
+  bool divides() const override { return true; }
+  StreamPtr open(const Opening& opening, Division division) const override {
+    return std::make_unique<SampleStream>(open_(), options_, opening.epoch, division);
+  }
+
+ private:
+  std::function<std::shared_ptr<levada::Source>()> open_;
+  std::shared_ptr<const SampleOptions> options_;
+};
+
+/// Corpora that nobody reads at the moment. A process that was forked has none: threads do not come along.
+class IdleCorpora {
+ public:
+  std::shared_ptr<Corpus> take() {
+    const std::lock_guard lock(mutex_);
+    if (process_ != ::getpid() || idle_.empty()) return nullptr;
+    auto corpus = std::move(idle_.back());
+    idle_.pop_back();
+    return corpus;
+  }
+  void give_back(std::shared_ptr<Corpus> corpus) {
+    const std::lock_guard lock(mutex_);
+    if (process_ != ::getpid()) {
+      // What another process opened is left as it is: to end it would be to wait for threads that are not here.
+      static_cast<void>(new std::vector<std::shared_ptr<Corpus>>(std::move(idle_)));
+      idle_.clear();
+      process_ = ::getpid();
+    }
+    idle_.push_back(std::move(corpus));
+  }
+
+ private:
+  std::mutex mutex_;
+  pid_t process_ = ::getpid();
+  std::vector<std::shared_ptr<Corpus>> idle_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Origin> range(std::int64_t begin, std::int64_t end, std::int64_t step) {
+  return std::make_shared<const Range>(begin, end, step);
+}
+
+std::shared_ptr<const Origin> trees(std::vector<Tree> trees) {
+  return std::make_shared<const Trees>(std::move(trees));
+}
+
+std::shared_ptr<const Origin> samples(std::function<std::shared_ptr<levada::Source>()> open, SampleOptions options) {
+  return std::make_shared<const Samples>(std::move(open), std::move(options));
+}
+
+std::shared_ptr<const Origin> corpus(std::vector<std::string> paths, CorpusOptions options) {
+  options.epochs = 0;
+  auto what = paths.empty() ? std::string("corpus") : paths.front();
+  if (paths.size() > 1) what += fmt::format(" and {} more", paths.size() - 1);
+  const auto idle = std::make_shared<IdleCorpora>();
+  const auto open = [idle, paths = std::move(paths), options = std::move(options)] {
+    auto opened = idle->take();
+    if (opened == nullptr) opened = std::make_shared<Corpus>(Corpus::open(paths, options));
+    auto* lent = opened.get();
+    return std::shared_ptr<levada::Source>(lent, [idle, opened](levada::Source*) { idle->give_back(opened); });
+  };
+  const auto per_epoch = [](const levada::Source& source) -> std::optional<std::int64_t> {
+    return dynamic_cast<const Corpus&>(source).sequences();
+  };
+  const auto resume = [](const levada::Source& source, ByteView cursor) {
+    return dynamic_cast<const Corpus&>(source).resume(cursor);
+  };
+  return samples(open, {.what = std::move(what), .per_epoch = per_epoch, .resume = resume});
+}
+
+}  // namespace levada::pipeline

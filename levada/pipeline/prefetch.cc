@@ -1,0 +1,112 @@
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/streams.h"
+#include "levada/pipeline/tracked_input.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// A ring between the thread that makes items ahead and the one that takes them. Each sleeps where it has nothing to
+/// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
+class PrefetchStream final : public StageStream {
+ public:
+  PrefetchStream(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat)
+      : StageStream(setting, stage, nullptr),
+        source_(setting, stage, std::move(input)),
+        ahead_(std::move(ahead)),
+        seat_(std::move(seat)),
+        depth_(operation<Prefetch>().depth) {}
+  ~PrefetchStream() override { stop(); }
+  PrefetchStream(const PrefetchStream&) = delete;
+  PrefetchStream& operator=(const PrefetchStream&) = delete;
+
+ private:
+  struct Slot {
+    std::optional<Item> item;
+    std::exception_ptr thrown;
+  };
+
+  std::optional<Item> make() override {
+    if (!thread_.joinable()) start();
+    const auto blocker = [this]() -> Lane* { return taken_ == put_ ? ahead_->own.get() : nullptr; };
+    if (blocker() != nullptr) waited([&] { return setting_->lanes.wait(*seat_->lane, blocker, false); });
+    auto& slot = slot_of(taken_);
+    auto item = std::move(slot.item);
+    slot.item.reset();
+    const auto thrown = std::move(slot.thrown);
+    ++taken_;
+    if (2 * (put_ - taken_) <= depth_) setting_->lanes.wake(*ahead_->own);
+    if (thrown) std::rethrow_exception(thrown);
+    given_ += item.has_value();
+    source_.keep_from(given_);
+    return item;
+  }
+
+  void start() {
+    ring_.resize(static_cast<std::size_t>(depth_));
+    source_.begin();
+    thread_ = std::thread([this] { run(); });
+  }
+
+  void run() {
+    const auto blocker = [this]() -> Lane* { return put_ - taken_ == depth_ ? seat_->lane.load() : nullptr; };
+    try {
+      bool more = true;
+      while (more && !ahead_->own->stopped()) {
+        if (blocker() != nullptr) setting_->lanes.wait(*ahead_->own, blocker, false);
+        more = fill(slot_of(put_));
+        ++put_;
+        setting_->lanes.wake(*seat_->lane);
+      }
+    } catch (const Stopped&) {
+    }
+  }
+
+  bool fill(Slot& slot) {
+    try {
+      slot.item = source_.next();
+    } catch (const Stopped&) {
+      throw;
+    } catch (...) {
+      slot.thrown = std::current_exception();
+    }
+    return slot.item.has_value();
+  }
+
+  void stop() {
+    if (!thread_.joinable()) return;
+    setting_->lanes.stop(*ahead_->own);
+    thread_.join();
+  }
+
+  Slot& slot_of(std::int64_t number) { return ring_[static_cast<std::size_t>(number % depth_)]; }
+
+  Saved saved() const override {
+    auto point = source_.at(given_);
+    return {std::move(point.entries), {{"skip", point.skip}}};
+  }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
+    source_.restore(before, given_, own.count("skip"));
+  }
+  void release() override {
+    stop();
+    source_.release();
+  }
+
+  TrackedInput source_;
+  SeatPtr ahead_, seat_;
+  std::int64_t depth_;
+  std::vector<Slot> ring_;
+  std::atomic<std::int64_t> put_{0}, taken_{0};
+  std::thread thread_;
+};
+
+}  // namespace
+
+StagePtr make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat) {
+  return std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead),
+                                          std::move(seat));
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,162 @@
+#include "levada/pipeline/running.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+#include "levada/base/overloaded.h"
+#include "levada/pipeline/division.h"
+#include "levada/pipeline/seeds.h"
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+using Instead = std::map<int, StreamPtr>;
+
+/// Makes the streams of one pass over a graph, from its end on.
+class Opener {
+ public:
+  Opener(SettingPtr setting, const Opening& opening, bool prefetches, Instead instead)
+      : setting_(std::move(setting)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
+
+  StagePtr open(int number, const SeatPtr& seat) {
+    if (const auto given = instead_.find(number); given != instead_.end()) {
+      return make_given(setting_, number, std::move(given->second));
+    }
+    return std::visit([&](const auto& operation) { return make(number, operation, seat); },
+                      setting_->stage(number).operation);
+  }
+
+ private:
+  StagePtr input(int number, const SeatPtr& seat) { return open(setting_->stage(number).inputs.front(), seat); }
+
+  StagePtr make(int number, const Source& source, const SeatPtr&) { return open_origin(number, source, {}); }
+  StagePtr make(int number, const Map&, const SeatPtr& seat) { return make_map(setting_, number, input(number, seat)); }
+  StagePtr make(int number, const Filter&, const SeatPtr& seat) {
+    return make_filter(setting_, number, input(number, seat));
+  }
+  StagePtr make(int number, const FlatMap&, const SeatPtr& seat) {
+    return make_flat_map(setting_, number, input(number, seat));
+  }
+  StagePtr make(int number, const Batch&, const SeatPtr& seat) {
+    return make_batch(setting_, number, input(number, seat));
+  }
+  StagePtr make(int number, const Unbatch&, const SeatPtr& seat) {
+    return make_unbatch(setting_, number, input(number, seat));
+  }
+  StagePtr make(int number, const Take&, const SeatPtr& seat) {
+    return make_take(setting_, number, input(number, seat));
+  }
+  StagePtr make(int number, const Skip&, const SeatPtr& seat) {
+    return make_skip(setting_, number, input(number, seat));
+  }
+  StagePtr make(int number, const Dispatch&, const SeatPtr& seat) {
+    return make_identity(setting_, number, input(number, seat));
+  }
+
+  StagePtr make(int number, const Shuffle& shuffle, const SeatPtr& seat) {
+    const bool shared = precedes_division(setting_->graph, number);
+    auto seed = stage_seed(shared ? opening_.shared_seed : opening_.own_seed, setting_->stage(number).name);
+    if (shuffle.seed) seed = stage_seed(*shuffle.seed, std::to_string(opening_.epoch));
+    return make_shuffle(setting_, number, input(number, seat), seed);
+  }
+
+  StagePtr make(int number, const Shard&, const SeatPtr& seat) {
+    const auto division = division_of(setting_->graph, number, opening_);
+    const int before = setting_->stage(number).inputs.front();
+    if (!divides_at_source(setting_->graph, number) || instead_.contains(before)) {
+      return make_shard(setting_, number, open(before, seat), division);
+    }
+    const auto& source = std::get<Source>(setting_->stage(before).operation);
+    return make_identity(setting_, number, open_origin(before, source, division));
+  }
+
+  StagePtr open_origin(int number, const Source& source, Division division) {
+    try {
+      return make_foreign(setting_, number, source.origin->open(opening_, division));
+    } catch (const std::exception&) {
+      throw_as_failed(*setting_, number, 0);
+    }
+  }
+
+  StagePtr make(int number, const Zip&, const SeatPtr& seat) {
+    return make_zip(setting_, number, all_inputs(number, seat));
+  }
+  StagePtr make(int number, const Transform&, const SeatPtr& seat) {
+    return make_transform(setting_, number, all_inputs(number, seat), opening_);
+  }
+  std::vector<StagePtr> all_inputs(int number, const SeatPtr& seat) {
+    std::vector<StagePtr> inputs;
+    for (const int before : setting_->stage(number).inputs) inputs.push_back(open(before, seat));
+    return inputs;
+  }
+
+  StagePtr make(int number, const Prefetch&, const SeatPtr& seat) {
+    if (!prefetches_) return make_identity(setting_, number, input(number, seat));
+    const auto ahead = new_lane();
+    return make_prefetch(setting_, number, input(number, ahead), ahead, seat);
+  }
+
+  // Its passes are graphs of their own, each opened when the one before it has ended.
+  StagePtr make(int number, const Repeat& repeat, const SeatPtr& seat) {
+    const int before = setting_->stage(number).inputs.front();
+    expect_here(number, before);
+    const auto open_pass = [setting = setting_, opening = opening_, prefetches = prefetches_, times = repeat.times,
+                            before, seat](std::int64_t pass) {
+      return Opener(setting, further_pass(opening, pass, times), prefetches, {}).open(before, seat);
+    };
+    return make_repeat(setting_, number, open_pass);
+  }
+
+  void expect_here(int repeat, int stage) {
+    if (instead_.contains(stage)) {
+      throw InvalidArgument(fmt::format(
+          "stage \"{}\" would begin \"{}\" over again, which another process runs; put it before what is dispatched",
+          setting_->stage(repeat).name, setting_->stage(stage).name));
+    }
+    for (const int before : setting_->stage(stage).inputs) expect_here(repeat, before);
+  }
+
+  StagePtr make(int number, const Branch&, const SeatPtr& seat) {
+    const int fork = setting_->stage(number).inputs.front();
+    auto& forked = forks_[fork];
+    if (forked == nullptr) {
+      const auto behind = std::make_shared<Seat>();
+      forked = make_fork(setting_, fork, open(fork, behind), behind);
+    }
+    return make_branch(setting_, number, forked, seat);
+  }
+  // Where it is the end, and its branches are elsewhere, its items are as they come.
+  StagePtr make(int number, const Fork&, const SeatPtr& seat) { return input(number, seat); }
+
+  StagePtr make(int number, const FullSync&, const SeatPtr& seat) {
+    if (setting_->all_ranks != nullptr) throw Unsupported("full_sync");
+    return make_identity(setting_, number, input(number, seat));
+  }
+
+  SettingPtr setting_;
+  Opening opening_;
+  bool prefetches_;
+  Instead instead_;
+  std::map<int, std::shared_ptr<Forked>> forks_;
+};
+
+}  // namespace
+
+StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead) {
+  if (end < 0 || end > graph.end() || running.counts.size() < graph.stages().size()) {
+    throw InvalidArgument(fmt::format("stage {} of {} with {} counters cannot be opened", end, graph.stages().size(),
+                                      running.counts.size()));
+  }
+  const SettingPtr setting(new Setting{.graph = graph,
+                                       .values = running.values,
+                                       .process = running.process,
+                                       .counts = running.counts,
+                                       .all_ranks = running.all_ranks,
+                                       .at = running.at,
+                                       .lanes = {}});
+  Opener opener(setting, running.opening, running.prefetches, std::move(instead));
+  return opener.open(end, new_lane());
+}
+
+}  // namespace levada::pipeline

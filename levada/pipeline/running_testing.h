@@ -1,0 +1,91 @@
+// Graphs at work in the test's own process.
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "levada/pipeline/graph.h"
+#include "levada/pipeline/origins.h"
+#include "levada/pipeline/running.h"
+#include "levada/pipeline/seeds.h"
+#include "levada/pipeline/tree_values.h"
+
+namespace levada::pipeline::testing {
+
+/// A graph opened by the only process of the only rank, or by one of several.
+class Opened {
+ public:
+  explicit Opened(const Graph& graph, const Copy& copy = {}, std::int64_t epoch = 0, std::uint64_t seed = 7)
+      : counts_(graph.stages().size()),
+        stream_(open(graph, graph.end(),
+                     Running{.values = values_,
+                             .opening = make_opening(seed, epoch, copy),
+                             .process = "process 42",
+                             .counts = counts_})) {}
+
+  Stream& stream() { return *stream_; }
+  const Counts& counts() const { return counts_; }
+  /// Items as text, but for tensors: enough to compare.
+  std::vector<Tree> items(std::size_t most = 1 << 20) {
+    std::vector<Tree> items;
+    while (items.size() < most) {
+      auto item = stream_->next();
+      if (!item) break;
+      items.push_back(std::get<Tree>(std::move(*item)));
+    }
+    return items;
+  }
+  std::vector<std::int64_t> numbers() {
+    std::vector<std::int64_t> numbers;
+    for (const auto& item : items()) numbers.push_back(std::get<std::int64_t>(item.leaf()));
+    return numbers;
+  }
+
+ private:
+  TreeValues values_;
+  Counts counts_;
+  StreamPtr stream_;
+};
+
+inline std::vector<Tree> items_of(const Graph& graph) {
+  return Opened(graph).items();
+}
+inline std::vector<std::int64_t> numbers_of(const Graph& graph) {
+  return Opened(graph).numbers();
+}
+
+inline std::int64_t number_in(const Item& item) {
+  return std::get<std::int64_t>(std::get<Tree>(item).leaf());
+}
+inline Map mapped(std::function<std::int64_t(std::int64_t)> function, OnError on_error = OnError::raise) {
+  return {[function = std::move(function)](const Item& item) -> Item { return Tree(function(number_in(item))); },
+          on_error};
+}
+inline Filter kept(std::function<bool(std::int64_t)> predicate, OnError on_error = OnError::raise) {
+  return {[predicate = std::move(predicate)](const Item& item) { return predicate(number_in(item)); }, on_error};
+}
+/// i becomes i % most times 10 * i, 10 * i + 1, ...
+inline FlatMap several(std::int64_t most) {
+  return {[most](const Item& item) {
+    const auto i = number_in(item);
+    return range(10 * i, 10 * i + i % most)->open({}, {});
+  }};
+}
+
+/// What the failed pipeline says.
+template <typename Action>
+Failure failure_of(const Action& action) {
+  try {
+    action();
+  } catch (const StageFailed& error) {
+    return error.failure();
+  }
+  ADD_FAILURE() << "nothing failed";
+  return {};
+}
+
+}  // namespace levada::pipeline::testing

@@ -1,0 +1,113 @@
+#include "levada/pipeline/stage_stream.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+
+namespace levada::pipeline {
+
+void throw_as_failed(const Setting& setting, int stage, std::int64_t item) {
+  Failure failure{.stage = setting.stage(stage).name, .process = setting.process, .item = item};
+  try {
+    throw;
+  } catch (const StageFailed& error) {
+    if (!error.failure().stage.empty()) throw;
+    const auto& said = error.failure();
+    failure.kind = said.kind;
+    failure.message = said.message;
+    failure.traceback = said.traceback;
+    failure.exception = said.exception;
+  } catch (const Error& error) {
+    failure.kind = error.kind();
+    failure.message = error.what();
+  } catch (const std::exception& error) {
+    failure.message = error.what();
+  }
+  throw StageFailed(std::move(failure));
+}
+
+StageStream::StageStream(SettingPtr setting, int stage, StagePtr input)
+    : setting_(std::move(setting)),
+      number_(stage),
+      counts_(&setting_->counts[static_cast<std::size_t>(stage)]),
+      input_(std::move(input)),
+      draw_(static_cast<std::uint32_t>(stage) + 1) {}
+
+std::optional<Item> StageStream::next() {
+  if (ended_ || failed_) return std::nullopt;
+  if (--until_timed_ == 0) return timed();
+  return counted();
+}
+
+std::optional<Item> StageStream::counted() {
+  try {
+    auto item = make();
+    if (item) [[likely]] {
+      count(counts_->items);
+    } else {
+      ended_ = true;
+      release();
+    }
+    return item;
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
+// Some items' time stands for that of all.
+std::optional<Item> StageStream::timed() {
+  timing_ = true;
+  waited_ = {};
+  const auto begin = Clock::now();
+  auto item = counted();
+  const auto spent = Clock::now() - begin;
+  timing_ = false;
+  const auto to_ns = [&](Duration duration) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count() * gap_;
+  };
+  count(counts_->busy_ns, to_ns(spent - waited_));
+  count(counts_->waited_ns, to_ns(waited_));
+  until_timed_ = gap_ = next_gap(spent);
+  return item;
+}
+
+// Random, lest a stage that does its work at every so manieth item be always or never seen at it.
+std::int64_t StageStream::next_gap(Duration spent) {
+  constexpr auto slow = std::chrono::microseconds(20);
+  constexpr std::uint32_t mean = 64;
+  if (spent > slow) return 1;
+  draw_ = draw_ * 1664525 + 1013904223;
+  return 1 + (draw_ >> 16) % (2 * mean - 1);
+}
+
+std::vector<Tree> StageStream::entries() const {
+  Fields own = {{"stage", stage().name}, {"given", given_}};
+  if (ended_) {
+    own.emplace_back("ended", true);
+    std::vector<Tree> only;
+    only.push_back(Tree::dict(std::move(own)));
+    return only;
+  }
+  auto saved = this->saved();
+  for (auto& field : saved.own) own.push_back(std::move(field));
+  saved.before.push_back(Tree::dict(std::move(own)));
+  return std::move(saved.before);
+}
+
+void StageStream::restore_entries(std::span<const Tree> entries) {
+  if (entries.empty()) throw InvalidArgument(fmt::format("the state ends before stage {}", stage().name));
+  const CursorFields own(entries.back(), stage().name);
+  given_ = own.count("given");
+  const auto before = entries.first(entries.size() - 1);
+  ended_ = own.has("ended");
+  if (!ended_) return restore_saved(own, before);
+  if (!before.empty()) own.refuse("it has ended, and yet something comes before it");
+  release();
+}
+
+void StageStream::restore_saved(const CursorFields&, std::span<const Tree> before) {
+  input_->restore_entries(before);
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,146 @@
+// What the streams of a graph's stages have in common: counting, failures, cursors.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/pipeline/cursor_fields.h"
+#include "levada/pipeline/lanes.h"
+#include "levada/pipeline/running.h"
+
+namespace levada::pipeline {
+
+/// What all streams of one open() share.
+struct Setting {
+  Graph graph;
+  const Values& values;
+  std::string process;
+  Counts& counts;
+  std::shared_ptr<Engine> all_ranks;
+  std::atomic<int>* at = nullptr;
+  Lanes lanes;
+
+  const Stage& stage(int number) const { return graph.stages()[static_cast<std::size_t>(number)]; }
+};
+using SettingPtr = std::shared_ptr<Setting>;
+
+/// Throws the exception that is being handled as a StageFailed of that stage; one that says already whose it is as it
+/// is.
+[[noreturn]] void throw_as_failed(const Setting& setting, int stage, std::int64_t item);
+
+inline void count(std::atomic<std::int64_t>& counter, std::int64_t more = 1) {
+  // Only the stage's own thread writes.
+  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
+class StageStream;
+using StagePtr = std::unique_ptr<StageStream>;
+
+/// Fields of a cursor's dict.
+using Fields = std::vector<std::pair<Key, Tree>>;
+
+/// The cursor of a graph is a list of dicts, one a stage, sources first. Those of one stream after the other stand side
+/// by side, so that it is no deeper for a longer graph.
+class StageStream : public Stream {
+ public:
+  /// `input` may be null.
+  StageStream(SettingPtr setting, int stage, StagePtr input);
+
+  std::optional<Item> next() final;
+  Cursor save() const final { return Tree::list(entries()); }
+  void restore(const Cursor& cursor) final { restore_entries(list_in_cursor(cursor, stage().name)); }
+
+  std::vector<Tree> entries() const;
+  void restore_entries(std::span<const Tree> entries);
+
+ protected:
+  /// The next item; empty at the end, after which it is not asked again.
+  virtual std::optional<Item> make() = 0;
+  /// What is to be known beside the base's, and the entries of what comes before.
+  struct Saved {
+    std::vector<Tree> before;
+    Fields own;
+  };
+  virtual Saved saved() const { return {input_->entries(), {}}; }
+  virtual void restore_saved(const CursorFields& own, std::span<const Tree> before);
+  /// Ended: nothing before it is needed any more.
+  virtual void release() { input_.reset(); }
+
+  const Stage& stage() const { return setting_->stage(number_); }
+  template <typename T>
+  const T& operation() const {
+    return std::get<T>(stage().operation);
+  }
+
+  /// The next item of the one input.
+  std::optional<Item> pull() {
+    return pulled([this] { return input_->next(); });
+  }
+  /// An item that `from` gives, counted, and the time for it as waited.
+  template <typename From>
+  std::optional<Item> pulled(const From& from) {
+    auto item = waited([&] { return from(); });
+    given_ += item.has_value();
+    return item;
+  }
+  template <typename Wait>
+  auto waited(const Wait& wait) {
+    if (!timing_) [[likely]]
+      return wait();
+    const auto begin = Clock::now();
+    auto result = wait();
+    waited_ += Clock::now() - begin;
+    return result;
+  }
+
+  /// What `function`, which is the stage's own, gives. Its exceptions become failures of this stage.
+  template <typename Function>
+  auto guarded(const Function& function) const {
+    begin_own_work();
+    try {
+      return function();
+    } catch (const std::exception&) {
+      throw_as_failed(*setting_, number_, item_number());
+    }
+  }
+  /// The same; or nothing, counted, where it throws and failing items are skipped.
+  template <typename Function>
+  auto attempted(OnError on_error, const Function& function) -> std::optional<decltype(function())> {
+    begin_own_work();
+    try {
+      return function();
+    } catch (const std::exception&) {
+      if (on_error == OnError::raise) throw_as_failed(*setting_, number_, item_number());
+      count(counts_->skipped);
+      return std::nullopt;
+    }
+  }
+
+  SettingPtr setting_;
+  int number_;
+  StageCounts* counts_;
+  StagePtr input_;
+  std::int64_t given_ = 0;  ///< items that came in
+
+ private:
+  virtual std::int64_t item_number() const { return given_ > 0 ? given_ - 1 : 0; }
+  void begin_own_work() const {
+    if (setting_->at != nullptr) setting_->at->store(number_, std::memory_order_relaxed);
+  }
+  std::optional<Item> counted();
+  std::optional<Item> timed();
+  std::int64_t next_gap(Duration spent);
+
+  bool ended_ = false, failed_ = false;
+  bool timing_ = false;
+  std::int64_t until_timed_ = 1, gap_ = 1;
+  std::uint32_t draw_ = 1;
+  Duration waited_{};
+};
+
+}  // namespace levada::pipeline

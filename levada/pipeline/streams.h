@@ -1,0 +1,48 @@
+// The streams of each kind of stage.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "levada/pipeline/stage_stream.h"
+
+namespace levada::pipeline {
+
+/// Map, Filter, Take, Skip, Dispatch, and what else passes items on as they are.
+StagePtr make_map(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_filter(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_take(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_skip(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_identity(SettingPtr setting, int stage, StagePtr input);
+/// Item i where i mod count is index.
+StagePtr make_shard(SettingPtr setting, int stage, StagePtr input, Division division);
+
+StagePtr make_batch(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_zip(SettingPtr setting, int stage, std::vector<StagePtr> inputs);
+
+StagePtr make_flat_map(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_unbatch(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_shuffle(SettingPtr setting, int stage, StagePtr input, std::uint64_t seed);
+
+/// `stream` as it is, neither counted nor its failures named: of another process, or another's.
+StagePtr make_given(SettingPtr setting, int stage, StreamPtr stream);
+/// Of a Source, a Transform: `stream`'s failures are the stage's.
+StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream);
+/// The stream of a Transform. What inputs throw comes out as they threw it.
+StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening);
+
+/// Items ahead, by a thread of its own that sits at `ahead`, for the one at `seat`.
+StagePtr make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat);
+
+/// `open` makes the stream of pass number i.
+StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open);
+
+/// A Fork, shared by its branches. `behind`: whose lane is that of the branch which pulls.
+class Forked;
+std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, SeatPtr behind);
+/// Branches are made before the first item is pulled.
+StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, SeatPtr seat);
+
+}  // namespace levada::pipeline

@@ -1,0 +1,47 @@
+#include "levada/pipeline/tracked_input.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+
+namespace levada::pipeline {
+
+void TrackedInput::begin() const {
+  if (std::exchange(begun_, true)) return;
+  trail_.mark(position_ - skip_, [this] { return save(); });
+}
+
+std::optional<Item> TrackedInput::next() {
+  if (!begun_) begin();
+  for (; skip_ > 0; --skip_) {
+    if (input_->next()) continue;
+    try {
+      throw InvalidArgument(
+          fmt::format("the state is of item {}, and there are no more than {}", position_, position_ - skip_));
+    } catch (const InvalidArgument&) {
+      throw_as_failed(*setting_, stage_, position_ - skip_);
+    }
+  }
+  if (trail_.due()) trail_.mark(position_, [this] { return save(); });
+  auto item = input_->next();
+  position_ += item.has_value();
+  return item;
+}
+
+TrackedInput::Point TrackedInput::at(std::int64_t position) const {
+  if (!begun_) begin();
+  auto point = trail_.at(position);
+  return {point.cursor.container().children, point.skip};
+}
+
+void TrackedInput::restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip) {
+  if (skip < 0 || skip > position) {
+    throw InvalidArgument(
+        fmt::format("the state of stage {} leaves out {} items of {}", setting_->stage(stage_).name, skip, position));
+  }
+  input_->restore_entries(entries);
+  position_ = position;
+  skip_ = skip;
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,51 @@
+#include "levada/pipeline/tree_values.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/tree_packing.h"
+
+namespace levada::pipeline {
+namespace {
+
+Tree& tree_in(Item& item) {
+  if (auto* tree = std::get_if<Tree>(&item)) return *tree;
+  throw InvalidArgument("an object of another language came to a pipeline of trees");
+}
+
+std::vector<Tree> trees_of(std::vector<Item> items) {
+  std::vector<Tree> trees;
+  trees.reserve(items.size());
+  for (auto& item : items) trees.push_back(std::move(tree_in(item)));
+  return trees;
+}
+
+}  // namespace
+
+Item TreeValues::list_of(std::vector<Item> items) const {
+  return Tree::list(trees_of(std::move(items)));
+}
+
+Item TreeValues::tuple_of(std::vector<Item> items) const {
+  return Tree::tuple(trees_of(std::move(items)));
+}
+
+std::vector<Item> TreeValues::elements(Item item) const {
+  const auto& tree = tree_in(item);
+  const bool is_batch = !tree.is_leaf() &&
+                        (tree.container().kind == ContainerKind::list || tree.container().kind == ContainerKind::tuple);
+  if (!is_batch) throw InvalidArgument(fmt::format("this is no batch, but\n{}", tree.to_string()));
+  const auto& children = tree.container().children;
+  return {children.begin(), children.end()};
+}
+
+Values::Packed TreeValues::pack(std::span<const Item> items) const {
+  return pack_trees(items);
+}
+
+std::vector<Item> TreeValues::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                                     std::shared_ptr<const void> hold) const {
+  return unpack_trees(head, buffers, hold);
+}
+
+}  // namespace levada::pipeline

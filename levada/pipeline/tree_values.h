@@ -1,0 +1,21 @@
+// The values of pipelines of C++: Trees.
+#pragma once
+
+#include "levada/pipeline/item.h"
+
+namespace levada::pipeline {
+
+/// Batches are lists, what zip gives are tuples. Items cross as bytes of this process's own kind, for other processes
+/// of the same build; tensors of more than some hundred bytes beside them, contiguous ones without a copy. Throws
+/// InvalidArgument for Foreign items, and for tensors that are not in this machine's memory.
+class TreeValues final : public Values {
+ public:
+  Item list_of(std::vector<Item> items) const override;
+  Item tuple_of(std::vector<Item> items) const override;
+  std::vector<Item> elements(Item item) const override;
+  Packed pack(std::span<const Item> items) const override;
+  std::vector<Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                           std::shared_ptr<const void> hold) const override;
+};
+
+}  // namespace levada::pipeline
