@@ -1,0 +1,124 @@
+#include "levada/pipeline/pipeline_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/collate.h"
+#include "levada/pipeline/cursor_fields.h"
+#include "levada/tree/codec.h"
+
+namespace levada::pipeline {
+namespace {
+
+constexpr std::string_view kind = "pipeline samples";
+
+Tree decode(ByteView cursor) {
+  SchemaCache schemas;
+  const auto owned = std::make_shared<Bytes>(cursor.begin(), cursor.end());
+  return unflatten(read_message(*owned, owned, schemas).content);
+}
+
+}  // namespace
+
+PipelineSource::PipelineSource(std::function<StreamPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options)
+    : open_epoch_(std::move(open_epoch)), options_(std::move(options)) {
+  if (options_.epochs < 0) throw InvalidArgument(fmt::format("a pipeline cannot have {} epochs", options_.epochs));
+}
+
+std::int64_t PipelineSource::resume(ByteView cursor) {
+  const Tree tree = decode(cursor);
+  const CursorFields fields(tree, kind);
+  const auto sample = fields.count("sample"), skip = fields.count("skip"), epoch = fields.count("epoch");
+  if (skip > sample) fields.refuse(fmt::format("it leaves out {} samples of {}", skip, sample));
+  begin_epoch(epoch);
+  if (fields.has("stream")) stream_->restore(fields.at("stream"));
+  given_in_epoch_ = fields.count("given");
+  next_ = sample - skip;
+  return sample;
+}
+
+std::optional<std::int64_t> PipelineSource::size() const {
+  return ended_ ? std::optional(next_.load()) : std::nullopt;
+}
+
+std::optional<Tree> PipelineSource::read(std::int64_t first, std::int64_t count, Memory& memory) {
+  std::vector<Tree> samples;
+  const bool again = first == next_ - 1 && last_;
+  if (first < next_ && !again) {
+    throw InvalidArgument(
+        fmt::format("sample {} of {} has been given; the next is {}", first, options_.what, next_.load()));
+  }
+  if (again) samples.push_back(*last_);
+  while (next_ < first && next_sample()) {
+  }
+  trail_.keep_from(first);
+  while (static_cast<std::int64_t>(samples.size()) < count) {
+    auto sample = next_sample();
+    if (!sample) break;
+    samples.push_back(std::move(*sample));
+  }
+  if (samples.empty()) return std::nullopt;
+  last_ = samples.back();
+  return collate(samples, first, memory);
+}
+
+std::optional<Tree> PipelineSource::next_sample() {
+  while (!ended_) {
+    if (stream_ == nullptr && !open_next()) break;
+    if (trail_.due()) trail_.mark(next_, [this] { return mark(); });
+    marked_ = true;
+    auto item = stream_->next();
+    if (!item) {
+      stream_.reset();
+      continue;
+    }
+    auto* tree = std::get_if<Tree>(&*item);
+    if (tree == nullptr) {
+      throw Unsupported(fmt::format("sample {} of {} is an object of another language; map it to tensors", next_.load(),
+                                    options_.what));
+    }
+    ++next_;
+    ++given_in_epoch_;
+    return std::move(*tree);
+  }
+  return std::nullopt;
+}
+
+/// False at the end of all epochs.
+bool PipelineSource::open_next() {
+  const bool empty = epoch_ >= 0 && given_in_epoch_ == 0;
+  ended_ = empty || (options_.epochs > 0 && epoch_ + 1 >= options_.epochs);
+  if (!ended_) begin_epoch(epoch_ + 1);
+  return !ended_;
+}
+
+void PipelineSource::begin_epoch(std::int64_t epoch) {
+  stream_ = open_epoch_(epoch);
+  epoch_ = epoch;
+  given_in_epoch_ = 0;
+}
+
+Cursor PipelineSource::mark() const {
+  std::vector<std::pair<Key, Tree>> fields = {
+      {"stage", std::string(kind)}, {"epoch", std::max<std::int64_t>(epoch_, 0)}, {"given", given_in_epoch_}};
+  if (stream_) fields.emplace_back("stream", stream_->save());
+  return Tree::dict(std::move(fields));
+}
+
+Bytes PipelineSource::cursor(std::int64_t next) const {
+  const auto point = marked_ ? trail_.at(next) : Trail::Point{mark(), next - next_};
+  Container fields = point.cursor.container();
+  fields.keys.insert(fields.keys.end(), {"sample", "skip"});
+  fields.children.emplace_back(next);
+  fields.children.emplace_back(point.skip);
+  return encode_tree(Tree(std::move(fields)));
+}
+
+std::string PipelineSource::activity() const {
+  return fmt::format("making sample {} of {}, epoch {}", next_.load(), options_.what,
+                     std::max<std::int64_t>(epoch_, 0));
+}
+
+}  // namespace levada::pipeline
