@@ -17,6 +17,8 @@ class Lane {
  public:
   bool waiting() const { return waiting_; }
   bool stopped() const { return stopped_; }
+  /// Asked by its own thread: stopped, and none keeps it from that.
+  bool must_stop() const { return stopped_ && needed_ == 0; }
 
   /// While one lives the lane is not stopped: it makes an item that others want too.
   class Unstoppable {

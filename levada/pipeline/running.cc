@@ -130,8 +130,10 @@ class Opener {
   StagePtr make(int number, const Fork&, const SeatPtr& seat) { return input(number, seat); }
 
   StagePtr make(int number, const FullSync&, const SeatPtr& seat) {
-    if (setting_->all_ranks != nullptr) throw Unsupported("full_sync");
-    return make_identity(setting_, number, input(number, seat));
+    const bool alone = setting_->all_ranks == nullptr || setting_->all_ranks->info().size == 1;
+    if (alone) return make_identity(setting_, number, input(number, seat));
+    return make_full_sync(
+        setting_, number, [&] { return input(number, seat); }, seat);
   }
 
   SettingPtr setting_;
@@ -153,6 +155,8 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .process = running.process,
                                        .counts = running.counts,
                                        .all_ranks = running.all_ranks,
+                                       .timeout = running.timeout,
+                                       .poll = running.poll,
                                        .at = running.at,
                                        .lanes = {}});
   Opener opener(setting, running.opening, running.prefetches, std::move(instead));

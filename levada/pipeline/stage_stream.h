@@ -22,6 +22,8 @@ struct Setting {
   std::string process;
   Counts& counts;
   std::shared_ptr<Engine> all_ranks;
+  Duration timeout;
+  std::function<void()> poll;
   std::atomic<int>* at = nullptr;
   Lanes lanes;
 

@@ -36,6 +36,9 @@ StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inp
 /// Items ahead, by a thread of its own that sits at `ahead`, for the one at `seat`.
 StagePtr make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat);
 
+/// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
+StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input, SeatPtr seat);
+
 /// `open` makes the stream of pass number i.
 StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open);
 

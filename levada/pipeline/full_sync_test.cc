@@ -1,0 +1,197 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <thread>
+
+#include "levada/base/error.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/pipeline/origins.h"
+#include "levada/pipeline/running.h"
+#include "levada/pipeline/seeds.h"
+#include "levada/pipeline/tree_values.h"
+
+namespace levada::pipeline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Graph numbers(std::int64_t count) {
+  return Graph::source(range(0, count));
+}
+
+/// A graph opened on one of several ranks.
+class OnRank {
+ public:
+  OnRank(const Graph& graph, const std::shared_ptr<Engine>& engine, std::function<void()> poll = {})
+      : counts_(graph.stages().size()),
+        stream_(open(graph, graph.end(),
+                     Running{.values = values_,
+                             .opening = make_opening(7, 0, {.rank = engine->info().rank, .ranks = engine->info().size}),
+                             .process = "the consumer",
+                             .counts = counts_,
+                             .all_ranks = engine,
+                             .poll = std::move(poll)})) {}
+
+  Stream& stream() { return *stream_; }
+  std::vector<std::int64_t> numbers(std::size_t most = 1 << 20) {
+    std::vector<std::int64_t> numbers;
+    while (numbers.size() < most) {
+      const auto item = stream_->next();
+      if (!item) break;
+      numbers.push_back(std::get<std::int64_t>(std::get<Tree>(*item).leaf()));
+    }
+    return numbers;
+  }
+
+ private:
+  TreeValues values_;
+  Counts counts_;
+  StreamPtr stream_;
+};
+
+using Body = std::function<void(const std::shared_ptr<Engine>&)>;
+void on_threads_and_processes(int ranks, const Body& body) {
+  inproc::run_ranks(ranks, body);
+  EXPECT_EQ(shm::test::run_forked(ranks, body, {.memory_bytes = std::size_t{64} << 20}), "");
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::logic_error(what);  // in a forked rank nobody reads what EXPECT says
+}
+
+/// What `action` fails with.
+template <typename Action>
+Failure failure_of(const Action& action) {
+  try {
+    action();
+  } catch (const StageFailed& error) {
+    return error.failure();
+  }
+  throw std::logic_error("nothing failed");
+}
+
+/// Throws at item `at` of rank `rank`.
+Map failing(int rank, std::int64_t at, const std::shared_ptr<Engine>& engine) {
+  return {[=, mine = engine->info().rank](Item item) {
+    if (mine == rank && std::get<Tree>(item) == Tree(at)) throw SourceError("cannot decode");
+    return item;
+  }};
+}
+
+TEST(FullSync, StopsAllRanksAtTheEndOfTheShortest) {
+  on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
+    OnRank rank(numbers(23).then(Shard{}).then(FullSync{}), engine);
+    require(rank.numbers().size() == 11, "23 items in two parts are 11 each, and one left");
+    require(!rank.stream().next(), "the end stays");
+  });
+}
+
+TEST(FullSync, IsTheIdentityForASingleRank) {
+  on_threads_and_processes(1, [](const std::shared_ptr<Engine>& engine) {
+    OnRank rank(numbers(5).then(FullSync{}), engine);
+    require(rank.numbers() == std::vector<std::int64_t>{0, 1, 2, 3, 4}, "items are missing");
+  });
+}
+
+TEST(FullSync, MakesAFailureOfOneRankThatOfAll) {
+  on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
+    OnRank rank(numbers(engine->info().rank == 2 ? 5 : 50).then(failing(1, 3, engine)).then(FullSync{}), engine);
+    const auto before = rank.numbers(3);
+    require(before.size() == 3, "items before the failure are missing");
+    const Failure failure = failure_of([&] { rank.stream().next(); });
+    require(failure.stage == "map" && failure.item == 3, describe(failure));
+    require(failure.kind == ErrorKind::source && failure.message == "cannot decode", describe(failure));
+    const bool own = engine->info().rank == 1;
+    require(failure.process == (own ? "the consumer" : "rank 1, the consumer"), failure.process);
+    require(!rank.stream().next(), "a failure is the end");
+  });
+}
+
+TEST(FullSync, MakesAFailureToOpenThatOfAll) {
+  class Broken final : public Origin {
+   public:
+    std::string describe() const override { return "broken"; }
+    bool divides() const override { return false; }
+    StreamPtr open(const Opening&, Division) const override { throw SourceError("no such file"); }
+  };
+  on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
+    const Graph whole = numbers(5), broken = Graph::source(std::make_shared<Broken>());
+    OnRank rank((engine->info().rank == 1 ? broken : whole).then(FullSync{}), engine);
+    const Failure failure = failure_of([&] { rank.stream().next(); });
+    require(failure.stage == "source" && failure.message == "no such file", describe(failure));
+  });
+}
+
+TEST(FullSync, IsAFailureWhereOneFailsAndAnotherEnds) {
+  on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
+    OnRank rank(numbers(engine->info().rank == 0 ? 3 : 9).then(failing(1, 3, engine)).then(FullSync{}), engine);
+    require(rank.numbers(3).size() == 3, "items before the failure are missing");
+    require(failure_of([&] { rank.stream().next(); }).message == "cannot decode", "another failure");
+  });
+}
+
+TEST(FullSync, GoesOnWhereItWasSaved) {
+  on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
+    const Graph graph =
+        numbers(13).then(Shuffle{.buffer = 4}).then(Shard{}).then(FullSync{}).then(Batch{1}).then(Unbatch{});
+    const auto all = OnRank(graph, engine).numbers();
+    require(all.size() == 6, "six items a rank");
+    for (std::size_t given = 0; given <= all.size() + 1; ++given) {
+      OnRank first(graph, engine);
+      auto numbers = first.numbers(given);
+      OnRank second(graph, engine);
+      second.stream().restore(first.stream().save());
+      const auto more = second.numbers();
+      numbers.insert(numbers.end(), more.begin(), more.end());
+      require(numbers == all, fmt::format("after {}: {} for {}", given, numbers, all));
+    }
+  });
+}
+
+TEST(FullSync, BeginsAnewWithEachPassOfARepeat) {
+  on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
+    OnRank rank(numbers(5).then(Shard{}).then(FullSync{}).then(Repeat{3}), engine);
+    require(rank.numbers().size() == 6, "two items in each of three passes");
+  });
+}
+
+TEST(FullSync, HasToldOfAnItemBeforeItIsAskedForIt) {
+  struct Enough {};
+  std::barrier meet(2);
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    bool impatient = false;
+    OnRank rank(numbers(100).then(FullSync{}), engine, [&] {
+      if (impatient) throw Enough{};
+    });
+    rank.numbers(3);
+    meet.arrive_and_wait();
+    if (engine->info().rank == 0) {
+      // Rank 1 works on its third item, and yet it is known that it has a fourth; of a fifth nothing.
+      EXPECT_THAT(rank.numbers(1), ElementsAre(3));
+      impatient = true;
+      EXPECT_THROW(rank.stream().next(), Enough);
+    }
+    meet.arrive_and_wait();
+  });
+}
+
+TEST(FullSync, LetsGoOfAPrefetchThatIsNoLongerWanted) {
+  const auto engines = inproc::make_group(2);
+  OnRank slow(numbers(9).then(FullSync{}), engines[0]);
+  std::optional<OnRank> other(std::in_place, numbers(9).then(FullSync{}).then(Prefetch{8}), engines[1]);
+  std::thread taking([&] { slow.numbers(1); });
+  EXPECT_THAT(other->numbers(1), ElementsAre(0));
+  taking.join();
+  // Its thread waits for what the other rank says of its third item, and would for minutes.
+  const auto begin = Clock::now();
+  other.reset();
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
+}
+
+}  // namespace
+}  // namespace levada::pipeline
