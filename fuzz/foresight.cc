@@ -1,0 +1,15 @@
+// What ranks tell each other of the next item of a pipeline, as it comes from other ranks.
+#include <cstdint>
+#include <cstdlib>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/end_agreement.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const auto foresight = levada::pipeline::decode_foresight(std::as_bytes(std::span(data, size)));
+    if (levada::pipeline::decode_foresight(levada::pipeline::encode(foresight)) != foresight) std::abort();
+  } catch (const levada::CorruptMessage&) {
+  }
+  return 0;
+}

@@ -1,0 +1,100 @@
+// A pipeline as the source of a feed: every rank of a mesh gets its part, and a state goes on in the middle of an
+// epoch.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "levada/engine/collect.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/feed/feed.h"
+#include "levada/pipeline/origins.h"
+#include "levada/pipeline/pipeline_source.h"
+#include "levada/pipeline/running.h"
+#include "levada/pipeline/seeds.h"
+#include "levada/pipeline/tree_values.h"
+
+namespace levada::pipeline {
+namespace {
+
+constexpr std::int64_t items = 53, epochs = 2;
+
+/// Shuffled numbers as samples {ids: [3 i, 3 i + 1]}; a third of them is left out.
+std::shared_ptr<PipelineSource> make_source() {
+  const auto number = [](const Item& item) { return std::get<std::int64_t>(std::get<Tree>(item).leaf()); };
+  const Filter most{[=](const Item& item) { return number(item) % 3 != 0; }};
+  const Map sample{[=](const Item& item) -> Item {
+    return Tree::dict({{"ids", Tensor::of<std::int64_t>({2}, {3 * number(item), 3 * number(item) + 1})}});
+  }};
+  struct Kept {
+    Graph graph;
+    TreeValues values;
+    Counts counts;
+  };
+  const Graph graph = Graph::source(range(0, items)).then(Shuffle{.buffer = 8}).then(most).then(sample);
+  const std::shared_ptr<Kept> kept(new Kept{graph, {}, Counts(graph.stages().size())});
+  const auto open_epoch = [kept](std::int64_t epoch) {
+    return open(
+        kept->graph, kept->graph.end(),
+        {.values = kept->values, .opening = make_opening(7, epoch, {}), .process = "reader", .counts = kept->counts});
+  };
+  return std::make_shared<PipelineSource>(open_epoch, PipelineSourceOptions{.epochs = epochs});
+}
+
+/// What the ranks of dp=2,tp=2 are given from the cursor on, by step: each dp coordinate's ids, and what tp peers see.
+struct Given {
+  std::vector<std::vector<std::vector<std::int64_t>>> ids;  ///< by rank, then step
+  std::vector<Bytes> cursors;                               ///< by step
+};
+Given run(const Bytes& cursor = {}) {
+  const Mesh mesh = Mesh::parse("dp=2,tp=2");
+  Given run{.ids = std::vector<std::vector<std::vector<std::int64_t>>>(4), .cursors = {}};
+  inproc::run_ranks(4, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto source = rank == 0 ? make_source() : nullptr;
+    const std::int64_t first = source && !cursor.empty() ? source->resume(cursor) : 0;
+    ByteWriter writer;
+    writer.put(first);
+    const auto said = agree(*engine, writer.view(), Deadline::never(), "the test");
+    Feed feed(engine, mesh, layouts::data_parallel(), source,
+              {.batch = 4, .first_sample = ByteReader(said.front()).get<std::int64_t>()});
+    while (const auto batch = feed.next()) {
+      const auto ids = batch->tensor("ids").as<std::int64_t>();
+      run.ids[static_cast<std::size_t>(rank)].emplace_back(ids.begin(), ids.end());
+      if (rank == 0) run.cursors.push_back(batch->cursor);
+    }
+  });
+  return run;
+}
+
+TEST(PipelineFeed, GivesEveryRankOfAMeshItsPartOfEachBatch) {
+  const Given all = run();
+  const std::int64_t samples = epochs * (items - (items + 2) / 3);
+  ASSERT_EQ(static_cast<std::int64_t>(all.cursors.size()), samples / 8);
+  EXPECT_EQ(all.ids[0], all.ids[1]);
+  EXPECT_EQ(all.ids[2], all.ids[3]);
+  HeapMemory memory;
+  const auto source = make_source();
+  for (std::size_t step = 0; step < all.cursors.size(); ++step) {
+    for (const std::size_t rank : {0U, 2U}) {
+      const auto batch = source->read(static_cast<std::int64_t>(8 * step + 2 * rank), 4, memory);
+      const auto ids = batch->tensor("ids").as<std::int64_t>();
+      EXPECT_EQ(all.ids[rank][step], std::vector(ids.begin(), ids.end())) << rank << ", step " << step;
+    }
+  }
+}
+
+TEST(PipelineFeed, GoesOnWithTheNextBatchAfterEveryStep) {
+  const Given all = run();
+  for (std::size_t step = 0; step < all.cursors.size(); ++step) {
+    const Given rest = run(all.cursors[step]);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      const auto& ids = all.ids[rank];
+      EXPECT_EQ(rest.ids[rank], std::vector(ids.begin() + static_cast<std::ptrdiff_t>(step) + 1, ids.end())) << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada::pipeline
