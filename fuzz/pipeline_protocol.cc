@@ -1,0 +1,55 @@
+// What a pipeline's processes tell each other, as it comes from other processes.
+#include <cstdint>
+#include <cstdlib>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/carrier.h"
+#include "levada/pipeline/protocol.h"
+
+namespace {
+
+namespace pipeline = levada::pipeline;
+namespace protocol = levada::pipeline::protocol;
+
+/// Items in a message of their own, and what reads them applies it or refuses.
+void read_parcel(levada::ByteView message) {
+  const auto parcel = pipeline::Parcel::read(message);
+  for (const levada::ByteView buffer : parcel.buffers) {
+    if (buffer.data() < message.data() || buffer.data() + buffer.size() > message.data() + message.size()) std::abort();
+  }
+  if (protocol::decode_items(encode(parcel.items)) != parcel.items) std::abort();
+  protocol::Merge merge(2, {});
+  merge.apply(1, parcel.items);
+  static_cast<void>(merge.next());
+  protocol::Drawer drawer(0, 1, 0);
+  drawer.apply(parcel.items);
+}
+
+}  // namespace
+
+/// One byte: what it is; then the message.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const levada::ByteView message = std::as_bytes(std::span(data + 1, size - 1));
+  try {
+    switch (data[0] % 4) {
+      case 0: read_parcel(message); break;
+      case 1: {
+        const auto order = protocol::decode_order(message);
+        if (protocol::decode_order(encode(order)) != order) std::abort();
+        break;
+      }
+      case 2: {
+        const auto answer = protocol::decode_answer(message);
+        if (protocol::decode_answer(encode(answer)) != answer) std::abort();
+        break;
+      }
+      default: {
+        const auto items = protocol::decode_items(message);
+        if (protocol::decode_items(encode(items)) != items) std::abort();
+      }
+    }
+  } catch (const levada::CorruptMessage&) {
+  }
+  return 0;
+}

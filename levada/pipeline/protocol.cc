@@ -1,0 +1,174 @@
+#include "levada/pipeline/protocol.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace levada::pipeline::protocol {
+namespace {
+
+bool is_end(Ending ending) {
+  return ending == Ending::ended || ending == Ending::left;
+}
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw CorruptMessage(0, "a pipeline's process sent what none sends: " + what);
+}
+
+}  // namespace
+
+// ---- Loop
+
+void Loop::apply(const Order& order) {
+  if (order.number != heard_ + 1) refuse(fmt::format("order {} after order {}", order.number, heard_));
+  if (over_) refuse("an order after that to shut down");
+  heard_ = order.number;
+  const auto free = [this] {
+    limit_ = {};
+    paused_ = false;
+  };
+  if (const auto* reset = std::get_if<Reset>(&order.what)) {
+    free();
+    pass_ = order.number;
+    reset_ = *reset;
+  } else if (const auto* limit = std::get_if<Limit>(&order.what)) {
+    limit_ = *limit;
+  } else if (std::holds_alternative<Pause>(order.what)) {
+    paused_ = true;
+  } else if (std::holds_alternative<Resume>(order.what)) {
+    free();
+  } else if (std::holds_alternative<Shutdown>(order.what)) {
+    over_ = true;
+  }
+}
+
+std::int64_t Loop::given_bound(int worker) const {
+  const auto index = static_cast<std::size_t>(worker);
+  return index < limit_.given.size() ? limit_.given[index] : no_bound;
+}
+
+Verdict Loop::verdict(std::uint64_t pass) const {
+  if (pass == pass_) return Verdict::use;
+  return pass < pass_ ? Verdict::drop : Verdict::keep;
+}
+
+// ---- Dealer
+
+Dealer::Dealer(int workers, const Reset& reset)
+    : workers_(workers), number_(reset.dispatcher.number), first_(static_cast<std::size_t>(workers), 0) {
+  const std::size_t known = std::min(first_.size(), reset.workers.size());
+  for (std::size_t w = 0; w < known; ++w) {
+    first_[w] = reset.workers[w].drawn * workers + static_cast<std::int64_t>(w);
+  }
+}
+
+bool Dealer::wanted() const {
+  return number_ >= first_[static_cast<std::size_t>(worker())];
+}
+
+// ---- Drawer
+
+void Drawer::apply(const Items& items) {
+  const std::int64_t expected = (drawn_ + at_hand_) * workers_ + worker_;
+  if (ending_ != Ending::none) refuse("items after the end");
+  if (items.count > 0 && items.first != expected) {
+    refuse(fmt::format("item {} where item {} was due", items.first, expected));
+  }
+  at_hand_ += items.count;
+  ending_ = items.ending;
+}
+
+void Drawer::draw() {
+  --at_hand_;
+  ++drawn_;
+}
+
+void Drawer::restore(std::int64_t drawn, bool drew_ending) {
+  drawn_ = drawn;
+  drew_ending_ = drew_ending;
+}
+
+// ---- Merge
+
+void Merge::apply(int worker, const Items& items) {
+  Lane& lane = lanes_[static_cast<std::size_t>(worker)];
+  if (lane.ending != Ending::none) refuse("items after the end");
+  if (items.first != lane.sent) refuse(fmt::format("item {} of a worker where {} was due", items.first, lane.sent));
+  std::int64_t least = lane.reached;
+  for (const std::int64_t mark : items.marks) {
+    if (mark < least) refuse(fmt::format("mark {} after {}", mark, least));
+    least = mark;
+  }
+  if (items.reached < least) refuse(fmt::format("mark {} after {}", items.reached, least));
+  if (lane.at == lane.marks.size()) {
+    lane.marks = items.marks;
+    lane.at = 0;
+  } else {
+    lane.marks.insert(lane.marks.end(), items.marks.begin(), items.marks.end());
+  }
+  lane.sent += items.count;
+  lane.reached = items.reached;
+  lane.ending = items.ending;
+}
+
+Merge::Step Merge::next() {
+  do {
+    const Lane& lane = lanes_[static_cast<std::size_t>(position_.worker)];
+    if (lane.at < lane.marks.size()) {
+      if (lane.marks[lane.at] <= position_.mark) return Step::give;
+    } else if (lane.ending == Ending::failed && lane.reached <= position_.mark) {
+      return Step::failed;
+    } else if (lane.ending == Ending::none && lane.reached <= position_.mark) {
+      return Step::wait;
+    }
+  } while (advance());
+  return Step::ended;
+}
+
+bool Merge::advance() {
+  if (++position_.worker < static_cast<int>(lanes_.size())) return true;
+  // Once round: to the smallest mark that anything can have.
+  std::optional<std::int64_t> least;
+  for (const Lane& lane : lanes_) {
+    if (lane.at == lane.marks.size() && is_end(lane.ending)) continue;
+    const std::int64_t mark = lane.at < lane.marks.size() ? lane.marks[lane.at] : lane.reached;
+    least = std::min(least.value_or(mark), mark);
+  }
+  if (!least) {
+    --position_.worker;
+    return false;
+  }
+  position_ = {std::max(*least, position_.mark + 1), 0};
+  return true;
+}
+
+bool Merge::any_left() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.ending == Ending::left; });
+}
+
+void Merge::gave() {
+  Lane& lane = lanes_[static_cast<std::size_t>(position_.worker)];
+  ++lane.at;
+  ++lane.given;
+  ++given_;
+}
+
+// ---- Orders
+
+Order Orders::give(decltype(Order::what) what) {
+  return {++given_, std::move(what)};
+}
+
+void Orders::apply(int process, const Answer& answer) {
+  auto& last = answered_[static_cast<std::size_t>(process)];
+  if (answer.number != last + 1 || answer.number > given_) {
+    refuse(fmt::format("an answer to order {} where {} had been answered of {}", answer.number, last, given_));
+  }
+  last = answer.number;
+}
+
+bool Orders::all_answered() const {
+  return std::all_of(answered_.begin(), answered_.end(), [this](std::uint64_t last) { return last == given_; });
+}
+
+}  // namespace levada::pipeline::protocol

@@ -1,0 +1,137 @@
+#include "levada/pipeline/protocol.h"
+
+#include <gtest/gtest.h>
+
+namespace levada::pipeline::protocol {
+namespace {
+
+std::vector<Order> some_orders() {
+  Reset reset{.epoch = 3, .dispatcher = {7, Bytes(5)}, .workers = {{4, 3, 1, Bytes(2)}, {}}};
+  Limit limit{.dealt = 9, .given = {2, 3}};
+  return {{1, reset}, {2, limit}, {3, Pause{}}, {4, Resume{}}, {5, Report{}}, {6, Shutdown{}}};
+}
+
+std::vector<Items> some_items() {
+  Failure failure{.stage = "map", .process = "worker 1", .item = 17, .message = "no", .traceback = "t"};
+  failure.exception = Bytes(3);
+  Items listed{.pass = 4, .first = 2, .count = 3};
+  listed.marks = {1, 1, 5};
+  listed.reached = 6;
+  listed.places = {{8, Bytes(4)}};
+  Items consecutive{.pass = 4, .count = 3};
+  consecutive.marks = {4, 5, 6};
+  consecutive.reached = 6;
+  consecutive.start = Start{.drawn = 4, .given = 2, .drop = 0, .cursor = Bytes(9)};
+  Items failed{.pass = 9, .ending = Ending::failed};
+  failed.failure = failure;
+  return {listed, consecutive, failed, Items{.pass = 1, .ending = Ending::left}};
+}
+
+template <typename Decode>
+void expect_refused(const Bytes& good, const Decode& decode) {
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THROW(decode(ByteView(good).first(size)), CorruptMessage) << size;
+  }
+  Bytes longer = good;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(decode(longer), CorruptMessage);
+}
+
+TEST(PipelineMessages, CrossUnchanged) {
+  for (const Order& order : some_orders()) EXPECT_EQ(decode_order(encode(order)), order);
+  for (const Items& items : some_items()) EXPECT_EQ(decode_items(encode(items)), items);
+  Answer answer{.number = 5, .process = "worker 0 (process 4242)"};
+  answer.tally = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
+  EXPECT_EQ(decode_answer(encode(answer)), answer);
+}
+
+TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
+  for (const Order& order : some_orders()) expect_refused(encode(order), decode_order);
+  for (const Items& items : some_items()) expect_refused(encode(items), decode_items);
+  expect_refused(encode(Answer{.number = 5, .process = "x"}), decode_answer);
+  Items too_few{.pass = 1, .count = 2};
+  too_few.marks = {1, 1, 1, 7};
+  EXPECT_THROW(decode_items(encode(too_few)), CorruptMessage);
+  EXPECT_THROW(decode_items(encode(Items{.pass = 1, .first = -1})), CorruptMessage);
+  EXPECT_THROW(decode_items(encode(Items{.pass = 1, .count = 1u << 30})), CorruptMessage);
+}
+
+TEST(PipelineLoop, HearsEachOrderOnceAndInTurn) {
+  Loop loop;
+  loop.apply({1, Reset{}});
+  EXPECT_THROW(loop.apply({1, Pause{}}), CorruptMessage);
+  EXPECT_THROW(loop.apply({3, Pause{}}), CorruptMessage);
+  loop.apply({2, Shutdown{}});
+  EXPECT_THROW(loop.apply({3, Pause{}}), CorruptMessage);
+}
+
+TEST(PipelineLoop, AResetEndsPauseAndLimit) {
+  Loop loop;
+  loop.apply({1, Reset{}});
+  loop.apply({2, Limit{.dealt = 5, .given = {1, 2}}});
+  loop.apply({3, Pause{}});
+  EXPECT_TRUE(loop.paused());
+  EXPECT_EQ(loop.dealt_bound(), 5);
+  EXPECT_EQ(loop.given_bound(1), 2);
+  EXPECT_EQ(loop.given_bound(2), no_bound);
+  loop.apply({4, Reset{}});
+  EXPECT_FALSE(loop.paused());
+  EXPECT_EQ(loop.dealt_bound(), no_bound);
+  EXPECT_EQ(loop.pass(), 4u);
+}
+
+TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
+  Dealer dealer(3, Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.drawn = 3}, {.drawn = 1}, {.drawn = 2}}});
+  std::vector<std::pair<std::int64_t, int>> wanted;
+  for (; dealer.number() < 11; dealer.dealt()) {
+    if (dealer.wanted()) wanted.emplace_back(dealer.number(), dealer.worker());
+  }
+  EXPECT_EQ(wanted, (std::vector<std::pair<std::int64_t, int>>{{4, 1}, {7, 1}, {8, 2}, {9, 0}, {10, 1}}));
+}
+
+TEST(PipelineDrawer, RefusesItemsThatDoNotFollow) {
+  Drawer drawer(1, 2, 0);
+  EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
+  drawer.apply({.pass = 1, .first = 1, .count = 2});
+  EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
+  drawer.apply({.pass = 1, .first = 5, .count = 1, .ending = Ending::ended});
+  EXPECT_THROW(drawer.apply({.pass = 1, .first = 7, .count = 1}), CorruptMessage);
+}
+
+TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
+  Merge merge(2, {});
+  Items items{.pass = 1, .first = 1, .count = 1, .marks = {1}, .reached = 1};
+  EXPECT_THROW(merge.apply(0, items), CorruptMessage);
+  items.first = 0;
+  items.reached = 0;
+  EXPECT_THROW(merge.apply(0, items), CorruptMessage);
+  items.reached = 3;
+  merge.apply(0, items);
+  items.first = 1;
+  EXPECT_THROW(merge.apply(0, items), CorruptMessage);
+}
+
+TEST(PipelineMerge, WaitsForNobodyWhoHasSaidThatNothingComes) {
+  Merge merge(2, {});
+  merge.apply(1, {.pass = 1, .count = 1, .marks = {1}, .reached = 2});
+  EXPECT_EQ(merge.next(), Merge::Step::wait);
+  EXPECT_EQ(merge.worker(), 0);
+  merge.apply(0, {.pass = 1, .marks = {}, .reached = 2});
+  EXPECT_EQ(merge.next(), Merge::Step::give);
+  EXPECT_EQ(merge.worker(), 1);
+}
+
+TEST(PipelineOrders, AreGivenAgainOnceAllHaveAnswered) {
+  Orders orders(2);
+  EXPECT_TRUE(orders.all_answered());
+  EXPECT_EQ(orders.give(Pause{}).number, 1u);
+  EXPECT_THROW(orders.apply(0, {.number = 2, .process = {}, .tally = {}}), CorruptMessage);
+  orders.apply(0, {.number = 1, .process = {}, .tally = {}});
+  EXPECT_THROW(orders.apply(0, {.number = 1, .process = {}, .tally = {}}), CorruptMessage);
+  EXPECT_FALSE(orders.all_answered());
+  orders.apply(1, {.number = 1, .process = {}, .tally = {}});
+  EXPECT_TRUE(orders.all_answered());
+}
+
+}  // namespace
+}  // namespace levada::pipeline::protocol

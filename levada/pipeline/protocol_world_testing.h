@@ -1,0 +1,486 @@
+// All interleavings of a consumer, a dispatching process and some workers that decide by the protocol's own states.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "levada/base/hash.h"
+#include "levada/pipeline/protocol.h"
+
+namespace levada::pipeline::protocol::testing {
+
+enum class Stages : std::uint8_t { one_to_one, some_dropped, some_doubled };
+enum class Command : std::uint8_t { reset, pause, resume, limit, shutdown };
+
+struct Setup {
+  int workers = 2;
+  std::int64_t items = 3;
+  std::size_t window = 1;
+  int group = 1;  ///< items dealt at once
+  Stages stages = Stages::one_to_one;
+  std::vector<Command> commands{};                        ///< after the first reset: each at any time, in this order
+  std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
+  std::int64_t leaves_after = -1;                         ///< a worker ends by itself after so many items
+  std::int64_t limit = 1;
+
+  int copies_of(std::int64_t item) const {
+    if (stages == Stages::one_to_one) return 1;
+    return static_cast<int>(stages == Stages::some_dropped ? item % 2 : item % 3);
+  }
+};
+
+struct Message {
+  Items items;
+  std::vector<std::int64_t> values;
+};
+using Queue = std::deque<Message>;
+
+struct DispatcherModel {
+  Loop loop;
+  Dealer dealer;
+  std::vector<std::optional<Message>> pending;
+  bool ended = false;
+};
+
+struct WorkerModel {
+  Loop loop;
+  Drawer drawer;
+  std::optional<Message> pending, early;
+  std::int64_t sent = 0, reached = 0;
+  bool finished = false;
+};
+
+struct LaneModel {
+  std::deque<std::int64_t> values;
+  std::int64_t applied = 0;
+};
+
+struct World {
+  Orders orders;
+  Merge merge;
+  std::vector<LaneModel> lanes;
+  std::uint64_t pass = 0;
+  std::size_t commanded = 0;
+  bool paused = false, shut = false, finished = false;
+  std::int64_t left = no_bound;
+  std::vector<std::int64_t> given;
+
+  DispatcherModel dispatcher;
+  std::vector<WorkerModel> workers;
+  std::vector<std::deque<Order>> order_queues;  ///< the dispatching process's first
+  std::vector<std::deque<Answer>> answer_queues;
+  std::vector<Queue> dealt, gathered;
+};
+
+class Explorer {
+ public:
+  explicit Explorer(Setup setup) : setup_(std::move(setup)) {}
+
+  /// How many states there are. Fails the test where one is wrong.
+  std::size_t run() {
+    World world;
+    const auto count = static_cast<std::size_t>(setup_.workers);
+    world.orders = Orders(setup_.workers + 1);
+    world.workers.resize(count);
+    world.lanes.resize(count);
+    world.dealt.resize(count);
+    world.gathered.resize(count);
+    world.order_queues.resize(count + 1);
+    world.answer_queues.resize(count + 1);
+    give(world, Command::reset);
+    std::vector<World> waiting{std::move(world)};
+    while (!waiting.empty() && !::testing::Test::HasFailure()) {
+      World next = std::move(waiting.back());
+      waiting.pop_back();
+      if (!seen_.insert(key(next)).second) continue;
+      bool moved = false;
+      each_move(next, [&](World moved_to) {
+        moved = true;
+        waiting.push_back(std::move(moved_to));
+      });
+      EXPECT_TRUE(moved || is_over(next)) << "nobody can move, " << describe(next);
+    }
+    return seen_.size();
+  }
+
+  /// What was given at the ends that were reached.
+  bool reached_end() const { return reached_end_; }
+
+ private:
+  // ---- the world's moves
+
+  /// What a process does commutes with what others do. So where it can do one thing only, and is not going to be told
+  /// anything that could come before, that alone stands for all orders in which processes might move.
+  template <typename To>
+  void each_move(const World& world, const To& to) {
+    bool is_enough = false;
+    const auto attempt = [&](bool is_alone, const auto& move) {
+      if (is_enough) return;
+      World copy = world;
+      if (!move(copy)) return;
+      is_enough = is_alone;
+      to(std::move(copy));
+    };
+    const bool all_told = world.commanded == setup_.commands.size() && !world.finished;
+    const auto is_told = [&](int process) {
+      return all_told && world.order_queues[static_cast<std::size_t>(process)].empty();
+    };
+    for (int p = 0; p <= setup_.workers; ++p) {
+      attempt(true, [&](World& w) { return take_answer(w, p); });
+    }
+    attempt(all_told, [&](World& w) { return take_item(w); });
+    for (int i = 0; i < setup_.workers; ++i) attempt(is_told(i + 1), [&](World& w) { return work(w, i); });
+    for (int i = 0; i < setup_.workers; ++i) attempt(is_told(0), [&](World& w) { return send_share(w, i); });
+    attempt(is_told(0), [&](World& w) { return deal(w); });
+    for (int p = 0; p <= setup_.workers; ++p) attempt(false, [&](World& w) { return hear(w, p); });
+    attempt(false, [&](World& w) { return command(w); });
+  }
+
+  bool is_over(const World& world) const {
+    return world.shut && world.orders.all_answered() && world.dispatcher.loop.over() &&
+           std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.loop.over(); });
+  }
+
+  // ---- the consumer
+
+  void give(World& world, Command command) {
+    decltype(Order::what) what;
+    switch (command) {
+      case Command::reset: what = Reset{}; break;
+      case Command::pause: what = Pause{}; break;
+      case Command::resume: what = Resume{}; break;
+      case Command::shutdown: what = Shutdown{}; break;
+      case Command::limit: {
+        Limit limit;
+        if (setup_.stages == Stages::one_to_one) limit.dealt = world.merge.given() + setup_.limit;
+        for (int w = 0; w < setup_.workers; ++w) limit.given.push_back(world.merge.given(w) + setup_.limit);
+        what = limit;
+      }
+    }
+    const Order order = world.orders.give(what);
+    for (auto& queue : world.order_queues) queue.push_back(order);
+    if (command == Command::reset) {
+      world.pass = order.number;
+      world.merge = Merge(setup_.workers, {});
+      for (auto& lane : world.lanes) lane = {};
+      world.given.clear();
+      world.finished = false;
+    }
+    world.shut = command == Command::shutdown;
+    world.paused = command == Command::pause || (world.paused && command == Command::limit);
+    if (command == Command::limit) world.left = setup_.limit;
+    else if (command != Command::pause) world.left = no_bound;
+  }
+
+  bool command(World& world) {
+    if (world.shut || !world.orders.all_answered()) return false;
+    if (world.commanded < setup_.commands.size()) {
+      give(world, setup_.commands[world.commanded++]);
+      return true;
+    }
+    if (!world.finished) return false;
+    give(world, Command::shutdown);
+    return true;
+  }
+
+  bool take_answer(World& world, int process) {
+    auto& queue = world.answer_queues[static_cast<std::size_t>(process)];
+    if (queue.empty()) return false;
+    world.orders.apply(process, queue.front());
+    queue.pop_front();
+    return true;
+  }
+
+  bool take_item(World& world) {
+    if (world.shut || world.paused || world.left == 0 || world.finished) return false;
+    const auto step = world.merge.next();
+    const int worker = world.merge.worker();
+    auto& lane = world.lanes[static_cast<std::size_t>(worker)];
+    switch (step) {
+      case Merge::Step::give:
+        world.merge.gave();
+        world.given.push_back(lane.values.front());
+        lane.values.pop_front();
+        if (world.left != no_bound) --world.left;
+        expect_in_order(world);
+        return true;
+      case Merge::Step::wait: break;
+      case Merge::Step::failed: end(world, true); return true;
+      case Merge::Step::ended: end(world, false); return true;
+    }
+    auto& queue = world.gathered[static_cast<std::size_t>(worker)];
+    if (queue.empty()) return false;
+    const Message message = std::move(queue.front());
+    queue.pop_front();
+    EXPECT_LE(message.items.pass, world.pass);
+    if (message.items.pass != world.pass) return true;
+    world.merge.apply(worker, message.items);
+    lane.values.insert(lane.values.end(), message.values.begin(), message.values.end());
+    ++lane.applied;
+    return true;
+  }
+
+  void end(World& world, bool failed) {
+    reached_end_ = true;
+    world.finished = true;
+    EXPECT_EQ(failed, setup_.dispatcher_fails >= 0 || setup_.worker_fails >= 0);
+    EXPECT_EQ(world.given, expected(world.pass)) << describe(world);
+    EXPECT_EQ(world.merge.any_left(), setup_.leaves_after >= 0 && !failed);
+  }
+
+  /// What a single process gives: for each item its copies.
+  std::vector<std::int64_t> expected(std::uint64_t pass) const {
+    std::vector<std::int64_t> values;
+    std::vector<std::int64_t> given(static_cast<std::size_t>(setup_.workers), 0);
+    for (std::int64_t item = 0; item < setup_.items; ++item) {
+      if (item == setup_.dispatcher_fails || item == setup_.worker_fails) break;
+      auto& of_worker = given[static_cast<std::size_t>(item % setup_.workers)];
+      for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
+        if (setup_.leaves_after >= 0 && of_worker == setup_.leaves_after) break;
+        ++of_worker;
+        values.push_back(value(pass, item, copy));
+      }
+    }
+    return values;
+  }
+
+  static std::int64_t value(std::uint64_t pass, std::int64_t item, int copy) {
+    return static_cast<std::int64_t>(pass) * 1000 + item * 10 + copy;
+  }
+
+  void expect_in_order(const World& world) const {
+    const auto all = expected(world.pass);
+    ASSERT_LE(world.given.size(), all.size()) << describe(world);
+    EXPECT_TRUE(std::equal(world.given.begin(), world.given.end(), all.begin())) << describe(world);
+  }
+
+  // ---- the others
+
+  bool hear(World& world, int process) {
+    auto& queue = world.order_queues[static_cast<std::size_t>(process)];
+    if (queue.empty()) return false;
+    const Order order = queue.front();
+    queue.pop_front();
+    const bool resets = std::holds_alternative<Reset>(order.what);
+    if (process == 0) {
+      auto& dispatcher = world.dispatcher;
+      dispatcher.loop.apply(order);
+      if (resets) {
+        dispatcher.dealer = Dealer(setup_.workers, dispatcher.loop.reset());
+        dispatcher.ended = false;
+      }
+      if (resets || dispatcher.loop.over() || dispatcher.pending.empty()) {
+        dispatcher.pending.assign(static_cast<std::size_t>(setup_.workers), std::nullopt);
+      }
+    } else {
+      auto& worker = world.workers[static_cast<std::size_t>(process - 1)];
+      worker.loop.apply(order);
+      if (resets) {
+        const auto early = std::move(worker.early);
+        const Loop loop = worker.loop;
+        worker = {.loop = loop, .drawer = Drawer(process - 1, setup_.workers, 0), .early = early};
+      }
+    }
+    world.answer_queues[static_cast<std::size_t>(process)].push_back({.number = order.number});
+    return true;
+  }
+
+  static bool runs(const Loop& loop) { return loop.pass() != 0 && !loop.paused() && !loop.over(); }
+
+  bool deal(World& world) {
+    auto& dispatcher = world.dispatcher;
+    auto& dealer = dispatcher.dealer;
+    const bool busy = std::any_of(dispatcher.pending.begin(), dispatcher.pending.end(), [](auto& m) { return !!m; });
+    if (!runs(dispatcher.loop) || dispatcher.ended || busy) return false;
+    bool moved = false;
+    for (int i = 0; i < setup_.group && dealer.number() < setup_.items; ++i) {
+      if (dealer.number() >= dispatcher.loop.dealt_bound()) return moved;
+      if (dealer.number() == setup_.dispatcher_fails) break;
+      auto& message = dispatcher.pending[static_cast<std::size_t>(dealer.worker())];
+      if (!message) message = Message{{.pass = dispatcher.loop.pass(), .first = dealer.number()}, {}};
+      ++message->items.count;
+      dealer.dealt();
+      moved = true;
+    }
+    if (moved && dealer.number() < setup_.items) return true;
+    const bool fails = dealer.number() == setup_.dispatcher_fails;
+    for (int w = 0; w < setup_.workers; ++w) {
+      auto& message = dispatcher.pending[static_cast<std::size_t>(w)];
+      if (!message) message = Message{{.pass = dispatcher.loop.pass()}, {}};
+      message->items.ending = fails && dealer.worker() == w ? Ending::failed : Ending::ended;
+    }
+    dispatcher.ended = true;
+    return true;
+  }
+
+  bool send_share(World& world, int to) {
+    auto& dispatcher = world.dispatcher;
+    const auto index = static_cast<std::size_t>(to);
+    if (!runs(dispatcher.loop) || !dispatcher.pending[index]) return false;
+    if (world.dealt[index].size() >= setup_.window) return false;
+    world.dealt[index].push_back(*std::exchange(dispatcher.pending[index], std::nullopt));
+    return true;
+  }
+
+  bool work(World& world, int number) {
+    auto& worker = world.workers[static_cast<std::size_t>(number)];
+    if (!runs(worker.loop)) return false;
+    if (worker.pending) {
+      auto& queue = world.gathered[static_cast<std::size_t>(number)];
+      if (queue.size() >= setup_.window) return false;
+      queue.push_back(*std::exchange(worker.pending, std::nullopt));
+      return true;
+    }
+    if (worker.finished) return take_dealt(world, number).has_value();
+    if (worker.sent >= worker.loop.given_bound(number)) return false;
+    if (worker.drawer.at_hand() > 0) return make(worker, number);
+    if (worker.drawer.at_ending()) {
+      worker.drawer.draw_ending();
+      put(worker, {}, worker.drawer.ending());
+      return true;
+    }
+    if (auto message = take_dealt(world, number)) {
+      if (*message) worker.drawer.apply((*message)->items);
+      return true;
+    }
+    if (setup_.stages == Stages::one_to_one || worker.early || worker.reached > worker.drawer.drawn()) return false;
+    put(worker, {}, Ending::none, worker.drawer.drawn() + 1);
+    return true;
+  }
+
+  /// Whether something was there; and whether it is of use.
+  std::optional<std::optional<Message>> take_dealt(World& world, int number) {
+    auto& worker = world.workers[static_cast<std::size_t>(number)];
+    auto& queue = world.dealt[static_cast<std::size_t>(number)];
+    std::optional<Message> message = std::exchange(worker.early, std::nullopt);
+    if (!message) {
+      if (queue.empty()) return std::nullopt;
+      message = std::move(queue.front());
+      queue.pop_front();
+    }
+    const Verdict verdict = worker.loop.verdict(message->items.pass);
+    if (verdict == Verdict::use) return message;
+    if (verdict == Verdict::drop) return std::optional<Message>();
+    const bool was_there = queue.size() == setup_.window;
+    worker.early = std::move(message);
+    return was_there ? std::optional(std::optional<Message>()) : std::nullopt;
+  }
+
+  bool make(WorkerModel& worker, int number) {
+    const std::int64_t item = worker.drawer.drawn() * setup_.workers + number;
+    worker.drawer.draw();
+    if (item == setup_.worker_fails) {
+      put(worker, {}, Ending::failed);
+      return true;
+    }
+    std::vector<std::int64_t> values;
+    for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
+      if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
+      values.push_back(value(worker.loop.pass(), item, copy));
+    }
+    const bool leaves =
+        setup_.leaves_after >= 0 && worker.sent + static_cast<std::int64_t>(values.size()) == setup_.leaves_after;
+    if (!values.empty() || leaves) put(worker, std::move(values), leaves ? Ending::left : Ending::none);
+    return true;
+  }
+
+  void put(WorkerModel& worker, std::vector<std::int64_t> values, Ending ending, std::int64_t reached = 0) {
+    const std::int64_t mark = worker.drawer.mark();
+    const bool announces = setup_.stages == Stages::one_to_one && ending == Ending::none;
+    Message message{{.pass = worker.loop.pass(),
+                     .first = worker.sent,
+                     .count = static_cast<std::uint32_t>(values.size()),
+                     .ending = ending,
+                     .marks = std::vector<std::int64_t>(values.size(), mark),
+                     .reached = std::max({reached, worker.reached, mark + (announces ? 1 : 0)})},
+                    std::move(values)};
+    worker.sent += message.items.count;
+    worker.reached = message.items.reached;
+    worker.finished = ending != Ending::none;
+    worker.pending = std::move(message);
+  }
+
+  // ---- telling states apart
+
+  static void add(ByteWriter& writer, const Message& message) {
+    writer.put_sized(encode(message.items));
+    for (const auto value : message.values) writer.put(value);
+  }
+  static void add(ByteWriter& writer, const std::optional<Message>& message) {
+    writer.put(std::uint8_t{message.has_value()});
+    if (message) add(writer, *message);
+  }
+  static void add(ByteWriter& writer, const Loop& loop) {
+    for (const auto number : {loop.heard(), loop.pass()}) writer.put(number);
+    writer.put(loop.dealt_bound());
+    for (int w = 0; w < 3; ++w) writer.put(loop.given_bound(w));
+  }
+  template <typename T>
+  static void add_queue(ByteWriter& writer, const std::deque<T>& queue) {
+    writer.put(static_cast<std::uint32_t>(queue.size()));
+    for (const T& each : queue) {
+      if constexpr (std::is_same_v<T, Message>) add(writer, each);
+      else writer.put_sized(encode(each));
+    }
+  }
+
+  std::uint64_t key(const World& world) const {
+    ByteWriter writer;
+    writer.put(static_cast<std::uint64_t>(world.commanded));
+    for (const bool flag : {world.paused, world.shut, world.finished}) writer.put(flag);
+    writer.put(world.left);
+    writer.put(world.orders.given());
+    for (int p = 0; p <= setup_.workers; ++p) writer.put(world.orders.answered(p));
+    writer.put(world.merge.position().mark);
+    writer.put(static_cast<std::int32_t>(world.merge.position().worker));
+    for (const auto value : world.given) writer.put(value);
+    for (const auto& lane : world.lanes) {
+      writer.put(lane.applied);
+      for (const auto value : lane.values) writer.put(value);
+    }
+    add(writer, world.dispatcher.loop);
+    writer.put(world.dispatcher.dealer.number());
+    writer.put(world.dispatcher.ended);
+    for (const auto& message : world.dispatcher.pending) add(writer, message);
+    for (const auto& worker : world.workers) {
+      add(writer, worker.loop);
+      for (const auto number : {worker.drawer.drawn(), worker.drawer.at_hand(), worker.sent, worker.reached}) {
+        writer.put(number);
+      }
+      writer.put(worker.drawer.ending());
+      for (const bool flag : {worker.drawer.drew_ending(), worker.finished}) writer.put(flag);
+      add(writer, worker.pending);
+      add(writer, worker.early);
+    }
+    for (const auto& queue : world.order_queues) add_queue(writer, queue);
+    for (const auto& queue : world.answer_queues) add_queue(writer, queue);
+    for (const auto& queue : world.dealt) add_queue(writer, queue);
+    for (const auto& queue : world.gathered) add_queue(writer, queue);
+    return hash64(writer.view());
+  }
+
+  static std::string describe(const World& world) {
+    std::string text = "given";
+    for (const auto value : world.given) text += " " + std::to_string(value);
+    text += "; the consumer is at mark " + std::to_string(world.merge.position().mark) + " of worker " +
+            std::to_string(world.merge.position().worker);
+    for (const auto& worker : world.workers) {
+      text += "; a worker has drawn " + std::to_string(worker.drawer.drawn()) + " and sent " +
+              std::to_string(worker.sent) + (worker.pending ? ", one waits" : "");
+    }
+    return text + "; dealt " + std::to_string(world.dispatcher.dealer.number());
+  }
+
+  Setup setup_;
+  std::unordered_set<std::uint64_t> seen_;
+  bool reached_end_ = false;
+};
+
+}  // namespace levada::pipeline::protocol::testing
