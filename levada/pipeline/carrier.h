@@ -1,0 +1,156 @@
+// How items cross between two processes of a pipeline: many in a message, in memory of the engine, with credit.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "levada/engine/engine.h"
+#include "levada/pipeline/item.h"
+#include "levada/pipeline/protocol.h"
+
+namespace levada::pipeline {
+
+/// What carrying has cost a process. Any thread.
+struct Traffic {
+  std::atomic<std::int64_t> messages{0};
+  std::atomic<std::int64_t> wakeups{0};
+  std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::uint64_t> copied{0};
+};
+
+/// A message:
+///   0   magic (4), bytes of the protocol's part (4), number of the message (8), bytes of the items' head (8), number
+///       of buffers (8); all little-endian
+///   32  the protocol's part, each buffer's size (8), the items' head; the buffers, each at a multiple of 64
+struct Parcel {
+  protocol::Items items;
+  ByteView head;
+  std::vector<ByteView> buffers;
+
+  /// Of bytes that may lie, which it views. Throws CorruptMessage.
+  static Parcel read(ByteView message);
+  static std::size_t bytes(std::size_t protocol_bytes, const Values::Packed& packed);
+  /// Writes as many bytes as bytes() says to `memory`.
+  static void write(std::span<std::byte> memory, ByteView protocol, const Values::Packed& packed);
+  /// Messages are numbered when they are sent.
+  static void number(std::span<std::byte> memory, std::uint64_t number);
+  static std::uint64_t number_of(ByteView message);
+};
+
+/// Bounds on what waits at an edge.
+struct EdgeOptions {
+  std::int64_t messages = 10;
+  std::size_t bytes = std::size_t{64} << 20;  ///< beyond one message
+};
+
+/// The two lanes of an edge. A message that is more than its share of the bytes goes on a lane of its own, on which one
+/// waits; so both bounds are kept by the engine's windows alone. Messages are numbered across both.
+class EdgeLanes {
+ public:
+  /// On both ends in the same order.
+  EdgeLanes(Engine& engine, int from, int to, const EdgeOptions& options);
+
+  Channel& lane_for(std::size_t message_bytes) const { return *lanes_[message_bytes > share_ ? 1 : 0]; }
+  Channel& lane(std::size_t number) const { return *lanes_[number]; }
+
+ private:
+  std::array<std::shared_ptr<Channel>, 2> lanes_;
+  std::size_t share_;
+};
+
+/// The sending end. Holds messages until there is room for them.
+class Outgoing {
+ public:
+  Outgoing(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic);
+
+  /// One item cannot be packed; those before it have been put.
+  struct CannotPack {
+    std::size_t item;
+    std::exception_ptr cause;
+  };
+  /// Puts items into one message, or several where one would be too large. `header` says what stands before items
+  /// [begin, end); it is asked for (0, 0) where there are none. Throws CannotPack.
+  using Header = std::function<protocol::Items(std::size_t begin, std::size_t end)>;
+  void put(std::span<const Item> items, const Values& values, const Header& header);
+  bool empty() const { return pending_.empty(); }
+  /// Sends what there is room for. True: all is gone. False: wait for what needs() says.
+  bool try_send();
+  void drop() { pending_.clear(); }
+  /// Bytes put since this was last asked.
+  std::size_t take_bytes() { return std::exchange(bytes_, 0); }
+
+  /// Either memory of so many bytes, or room in a channel.
+  struct Needs {
+    std::size_t memory = 0;
+    Channel* room = nullptr;
+  };
+  Needs needs() const;
+  int to() const { return lanes_.lane(0).to().front(); }
+
+ private:
+  struct Pending {
+    Bytes protocol;
+    Values::Packed packed;
+    std::size_t payload = 0, bytes = 0;
+    Block block;
+  };
+
+  void put_part(std::span<const Item> items, const Values& values, const Header& header, std::size_t begin,
+                std::size_t end);
+  bool fill(Pending& pending);
+
+  std::shared_ptr<Engine> engine_;
+  EdgeLanes lanes_;
+  std::size_t most_bytes_;
+  Traffic& traffic_;
+  std::deque<Pending> pending_;
+  std::uint64_t sent_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+/// The taking end.
+class Incoming {
+ public:
+  Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
+
+  /// A message whose items are still in it.
+  struct Arrival {
+    protocol::Items items;
+    Lease lease;
+    Channel* channel = nullptr;
+  };
+  /// Throws CorruptMessage.
+  std::optional<Arrival> try_take();
+  /// Whether the sender has left, and nothing is there.
+  bool ended();
+  /// The items, to be written by whoever gets them: in a private view, or in memory of their own. Throws
+  /// CorruptMessage, and what Values::unpack() does.
+  std::vector<Item> unpack(Arrival arrival, const Values& values);
+
+  /// What to wait for when there is none.
+  std::vector<Channel*> channels() const;
+  int from() const { return lanes_.lane(0).from(); }
+
+ private:
+  std::vector<Item> unpack_some(Arrival arrival, const Values& values);
+  std::shared_ptr<const void> counted(std::shared_ptr<const void> hold, std::size_t bytes);
+
+  std::shared_ptr<Engine> engine_;
+  EdgeLanes lanes_;
+  std::size_t most_held_;
+  Traffic& traffic_;
+  std::uint64_t taken_ = 0;
+  std::array<std::optional<Lease>, 2> early_;  ///< by lane: a message that is not the next
+  std::shared_ptr<std::atomic<std::size_t>> held_ = std::make_shared<std::atomic<std::size_t>>(0);
+};
+
+}  // namespace levada::pipeline

@@ -1,0 +1,366 @@
+#include "levada/pipeline/gatherer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "levada/engine/collect.h"
+
+namespace levada::pipeline {
+namespace {
+
+using protocol::Merge;
+using protocol::Place;
+using protocol::Start;
+
+constexpr auto poll_interval = std::chrono::milliseconds(250);
+/// More places of the dispatching process than this are thinned out.
+constexpr std::size_t most_places = 64;
+
+/// How many of items [0, given) go to `worker`.
+std::int64_t share_of(std::int64_t given, int worker, int workers) {
+  return (given - worker + workers - 1) / workers;
+}
+
+}  // namespace
+
+Gatherer::Gatherer(const Process& process, const Placement& placement)
+    : process_(process),
+      placement_(placement),
+      crew_(Crew::of(placement, process.options)),
+      has_state_(workers_have_state(process.graph, placement)),
+      orders_channel_(crew_.open_orders(*process.engine)),
+      orders_(crew_.others()),
+      names_(static_cast<std::size_t>(crew_.size())),
+      tallies_(static_cast<std::size_t>(crew_.others())) {
+  for (int rank = 1; rank < crew_.size(); ++rank) answers_.push_back(crew_.open_answers(*process.engine, rank));
+  for (int w = 0; w < workers(); ++w) {
+    lanes_.push_back({.incoming = std::make_unique<Incoming>(process.engine, crew_.rank_of(w),
+                                                             main_edge(process.options), traffic_)});
+  }
+}
+
+// ---- names
+
+std::string Gatherer::name(int rank) const {
+  const std::lock_guard lock(control_);
+  if (rank < 0 || rank >= crew_.size()) return fmt::format("rank {}", rank);
+  const std::string& told = names_[static_cast<std::size_t>(rank)];
+  return told.empty() ? crew_.name(rank) : told;
+}
+
+/// What `call` gives; a process that is lost is named.
+template <typename Call>
+auto Gatherer::named(const Call& call) const {
+  try {
+    return call();
+  } catch (const PeerLost& lost) {
+    throw PeerLost(lost.rank(),
+                   fmt::format("{} of the pipeline ended unexpectedly: {}", name(lost.rank()), lost.what()));
+  }
+}
+
+// ---- orders
+
+void Gatherer::take_answers() {
+  for (std::size_t i = 0; i < answers_.size(); ++i) {
+    while (const auto lease = process_.engine->try_take(*answers_[i])) {
+      protocol::Answer answer = protocol::decode_answer(lease->bytes);
+      const std::lock_guard lock(control_);
+      names_[i + 1] = answer.process;
+      if (answer.number > 0) orders_.apply(static_cast<int>(i), answer);
+      tallies_[i] = std::move(answer.tally);
+    }
+  }
+}
+
+void Gatherer::await_answers(Deadline deadline) {
+  const auto begun = Clock::now();
+  for (;;) {
+    take_answers();
+    std::vector<Channel*> missing;
+    for (std::size_t i = 0; i < answers_.size(); ++i) {
+      if (!orders_.answered(static_cast<int>(i))) missing.push_back(answers_[i].get());
+    }
+    if (missing.empty()) return;
+    const int rank = missing.front()->from();
+    const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
+    const auto woken = process_.engine->wait({.take = missing}, Deadline::after(slice));
+    if (woken == Woken::ready) {
+      traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
+      take_answers();
+      if (process_.engine->ended(*answers_[static_cast<std::size_t>(rank - 1)]) && !orders_.answered(rank - 1)) {
+        throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
+      }
+    }
+    if (process_.poll) process_.poll();
+    if (deadline.expired()) {
+      throw Timeout(fmt::format("{} did not answer: {}", name(rank),
+                                explain_wait(*process_.engine, "pipeline", rank, Clock::now() - begun)));
+    }
+  }
+}
+
+void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
+  const Bytes bytes = encode(orders_.give(std::move(what)));
+  Block block = allocate(*process_.engine, bytes.size(), deadline, "pipeline");
+  std::ranges::copy(bytes, block.memory().begin());
+  publish(*process_.engine, *orders_channel_, std::move(block), bytes.size(), deadline, "pipeline");
+}
+
+void Gatherer::give_order(decltype(protocol::Order::what) what, Deadline deadline) {
+  named([&] {
+    await_answers(deadline);
+    publish_order(std::move(what), deadline);
+  });
+}
+
+void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
+  Beginning from = cursor ? beginning(*cursor) : Beginning{};
+  protocol::Reset reset{.epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers};
+  give_order(std::move(reset), patience());
+  pass_ = orders_.given();
+  merge_ = Merge(workers(), from.position);
+  given_before_ = from.given;
+  places_ = {from.dispatcher};
+  for (std::size_t w = 0; w < lanes_.size(); ++w) {
+    lanes_[w] = {.incoming = std::move(lanes_[w].incoming),
+                 .start = w < from.workers.size() ? from.workers[w] : Start{}};
+  }
+  halted_ = false;
+  paused_ = false;
+  interrupted_ = false;
+  wakes_ = false;
+}
+
+void Gatherer::limit(std::int64_t items, bool is_end) {
+  protocol::Limit limit;
+  // Where the consumer has stages of its own, nobody knows how many of the workers' items one of its items takes.
+  if (is_end) {
+    if (placement_.one_to_one) limit.dealt = given_before_ + merge_.given() + items;
+    const std::int64_t each = placement_.one_to_one ? items / workers() + 1 : items;
+    for (int w = 0; w < workers(); ++w) limit.given.push_back(merge_.given(w) + each);
+  }
+  give_order(std::move(limit), patience());
+}
+
+void Gatherer::pause() {
+  paused_ = true;
+  give_order(protocol::Pause{}, patience());
+  named([this] { await_answers(patience()); });
+}
+
+void Gatherer::resume() {
+  give_order(protocol::Resume{}, patience());
+  paused_ = false;
+  wakes_ = true;
+  process_.engine->wake();
+}
+
+bool Gatherer::shutdown(Deadline deadline) {
+  try {
+    take_answers();
+    publish_order(protocol::Shutdown{}, deadline);
+    await_answers(deadline);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Lets nobody make items that nobody will take.
+void Gatherer::halt() {
+  if (std::exchange(halted_, true)) return;
+  take_answers();
+  if (orders_.all_answered()) publish_order(protocol::Pause{}, patience());
+}
+
+std::vector<protocol::Tally> Gatherer::tallies() {
+  try {
+    take_answers();
+    if (orders_.all_answered()) publish_order(protocol::Report{}, patience());
+    await_answers(Deadline::after(std::chrono::milliseconds(20)));
+  } catch (const Error&) {
+    // What they said last is what there is.
+  }
+  const std::lock_guard lock(control_);
+  return tallies_;
+}
+
+void Gatherer::interrupt() {
+  interrupted_ = true;
+  wakes_ = true;
+  process_.engine->wake();
+}
+
+// ---- items
+
+std::optional<Item> Gatherer::next() {
+  for (;;) {
+    const Merge::Step step = merge_.next();
+    Lane& lane = lanes_[static_cast<std::size_t>(merge_.worker())];
+    switch (step) {
+      case Merge::Step::give: merge_.gave(); return std::move(lane.items[lane.next++]);
+      case Merge::Step::wait: fetch(merge_.worker()); break;
+      case Merge::Step::failed: halt(); throw StageFailed(lane.failure.value_or(Failure{}));
+      case Merge::Step::ended:
+        if (merge_.any_left()) halt();
+        return std::nullopt;
+    }
+  }
+}
+
+void Gatherer::fetch(int worker) {
+  Lane& lane = lanes_[static_cast<std::size_t>(worker)];
+  const Deadline deadline = patience();
+  for (;;) {
+    if (interrupted_) throw Station::Interrupted();
+    if (paused_) wait_while_paused();
+    auto arrival = named([&] { return lane.incoming->try_take(); });
+    if (!arrival) {
+      named([&] { wait_for(worker, deadline); });
+      continue;
+    }
+    if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its orders");
+    if (arrival->items.pass == pass_) return use(lane, worker, *std::move(arrival));
+  }
+}
+
+void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
+  protocol::Items& items = arrival.items;
+  if (items.start) {
+    lane.start = *std::move(items.start);
+    lane.start_given = merge_.given(worker);
+  }
+  for (Place& place : items.places) add_place(std::move(place));
+  lane.failure = std::move(items.failure);
+  merge_.apply(worker, items);
+  lane.next = 0;
+  lane.items.clear();
+  try {
+    lane.items = lane.incoming->unpack(std::move(arrival), process_.values);
+  } catch (const std::exception&) {
+    throw StageFailed(failure_of(std::current_exception(), process_.name, given_before_ + merge_.given()));
+  }
+}
+
+void Gatherer::wait_for(int worker, Deadline deadline) {
+  Lane& lane = lanes_[static_cast<std::size_t>(worker)];
+  const auto channels = lane.incoming->channels();
+  const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
+  const auto woken = process_.engine->wait({.take = channels, .stop = &wakes_}, Deadline::after(slice));
+  if (woken == Woken::ready) traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
+  if (woken == Woken::stopped && !interrupted_) wakes_ = false;
+  if (process_.poll) process_.poll();
+  const int rank = lane.incoming->from();
+  if (woken == Woken::ready && lane.incoming->ended()) {
+    throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
+  }
+  if (!deadline.expired()) return;
+  take_answers();
+  throw Timeout(fmt::format("no item came from {}: {}", name(rank),
+                            explain_wait(*process_.engine, "pipeline", rank, process_.options.timeout)));
+}
+
+void Gatherer::wait_while_paused() {
+  while (paused_ && !interrupted_) {
+    process_.engine->wait({.stop = &wakes_}, Deadline::after(poll_interval));
+    if (!interrupted_) wakes_ = false;
+  }
+  if (interrupted_) throw Station::Interrupted();
+}
+
+// ---- where it stands
+
+void Gatherer::add_place(Place place) {
+  const auto after = [](const Place& a, const Place& b) { return a.number < b.number; };
+  places_.insert(std::upper_bound(places_.begin(), places_.end(), place, after), std::move(place));
+  if (places_.size() < most_places) return;
+  const Place* needed_first = &place_before(needed());
+  places_.erase(places_.begin(), places_.begin() + (needed_first - places_.data()));
+  if (places_.size() < most_places / 2) return;
+  std::size_t kept = 1;
+  for (std::size_t i = 2; i < places_.size(); i += 2) places_[kept++] = std::move(places_[i]);
+  places_.resize(kept);
+}
+
+const Place& Gatherer::place_before(std::int64_t number) const {
+  const auto behind =
+      std::find_if(places_.begin() + 1, places_.end(), [number](const Place& place) { return place.number > number; });
+  return *(behind - 1);
+}
+
+std::int64_t Gatherer::needed() const {
+  std::int64_t least = given_before_ + merge_.given();
+  if (!has_state_) return least;
+  for (std::size_t w = 0; w < lanes_.size(); ++w) {
+    least = std::min(least, lanes_[w].start.drawn * workers() + static_cast<std::int64_t>(w));
+  }
+  return least;
+}
+
+Cursor Gatherer::save() const {
+  const auto number = [](std::int64_t value) { return Tree(value); };
+  std::vector<Tree> parts;
+  for (std::size_t w = 0; has_state_ && w < lanes_.size(); ++w) {
+    const Lane& lane = lanes_[w];
+    const std::int64_t drop = lane.start.drop + merge_.given(static_cast<int>(w)) - lane.start_given;
+    parts.push_back(Tree::dict({{"drawn", number(lane.start.drawn)},
+                                {"given", number(lane.start.given)},
+                                {"drop", number(drop)},
+                                {"cursor", Tree(lane.start.cursor)}}));
+  }
+  const Place& place = place_before(needed());
+  return Tree::dict({{"workers", number(workers())},
+                     {"given", number(given_before_ + merge_.given())},
+                     {"mark", number(merge_.position().mark)},
+                     {"worker", number(merge_.position().worker)},
+                     {"number", number(place.number)},
+                     {"cursor", Tree(place.cursor)},
+                     {"parts", Tree::list(std::move(parts))}});
+}
+
+Gatherer::Beginning Gatherer::beginning_anywhere(std::int64_t given, const Place& place) const {
+  Beginning from{.given = given, .position = {given / workers() + 1, static_cast<int>(given % workers())}};
+  if (!has_state_) from.dispatcher = place;
+  for (int w = 0; w < workers(); ++w) {
+    const std::int64_t share = share_of(given, w, workers());
+    // Without a cursor of theirs, workers make again what the consumer has had.
+    from.workers.push_back(has_state_ ? Start{.drop = share} : Start{.drawn = share, .given = share});
+  }
+  return from;
+}
+
+Gatherer::Beginning Gatherer::beginning(const Cursor& cursor) const {
+  const auto number = [](const Tree& tree, const char* key) {
+    const auto* value = std::get_if<std::int64_t>(&tree.at(key).leaf());
+    if (value == nullptr || *value < 0) throw InvalidArgument(fmt::format("a pipeline's cursor has a bad {}", key));
+    return *value;
+  };
+  const auto bytes = [](const Tree& tree) {
+    const auto* value = std::get_if<Bytes>(&tree.at("cursor").leaf());
+    if (value == nullptr) throw InvalidArgument("a pipeline's cursor has a bad cursor in it");
+    return *value;
+  };
+  const Place place{number(cursor, "number"), bytes(cursor)};
+  const std::int64_t given = number(cursor, "given");
+  const std::int64_t saved_workers = number(cursor, "workers");
+  if (place.number > given && !has_state_) throw InvalidArgument("a pipeline's cursor lies behind its own items");
+  if (!has_state_ || (saved_workers != workers() && placement_.one_to_one)) return beginning_anywhere(given, place);
+  const auto& parts = cursor.at("parts").container().children;
+  if (saved_workers != workers() || static_cast<std::int64_t>(parts.size()) != workers()) {
+    throw InvalidArgument(
+        fmt::format("this cursor is of a pipeline with {} workers whose stages are not one-to-one, and cannot be "
+                    "divided among {}; resume with as many workers as it was saved with",
+                    saved_workers, workers()));
+  }
+  Beginning from{.given = given, .dispatcher = place};
+  from.position = {number(cursor, "mark"), static_cast<int>(number(cursor, "worker") % workers())};
+  for (const Tree& part : parts) {
+    from.workers.push_back({number(part, "drawn"), number(part, "given"), number(part, "drop"), bytes(part)});
+  }
+  return from;
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,106 @@
+// The consumer's end: gives orders, takes what the workers give.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "levada/pipeline/station.h"
+
+namespace levada::pipeline {
+
+/// Two threads may use it at a time, as where a Prefetch stands in the consumer: one that takes items, and one that
+/// gives orders.
+class Gatherer {
+ public:
+  /// `process` outlives it.
+  Gatherer(const Process& process, const Placement& placement);
+
+  // ---- orders. Throw Timeout, PeerLost, naming the process.
+
+  /// Begins anew, at first or at a cursor. Nobody is taking items.
+  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
+  /// So many more items.
+  void limit(std::int64_t items, bool is_end);
+  void pause();
+  void resume();
+  /// Whether all have answered in time.
+  bool shutdown(Deadline deadline);
+  /// Of all other processes; asked for anew where they answer at once.
+  std::vector<protocol::Tally> tallies();
+  const Traffic& traffic() const { return traffic_; }
+
+  /// Ends the wait of whoever is taking items: it is thrown Station::Interrupted, until the next reset.
+  void interrupt();
+
+  // ---- items
+
+  std::optional<Item> next();
+  Cursor save() const;
+
+ private:
+  struct Lane {
+    std::unique_ptr<Incoming> incoming;
+    std::vector<Item> items;
+    std::size_t next = 0;
+    std::optional<Failure> failure;
+    protocol::Start start;         ///< what it would make again ...
+    std::int64_t start_given = 0;  ///< ... after so many items of this pass
+  };
+  /// Where a pass begins.
+  struct Beginning {
+    std::int64_t given = 0;
+    protocol::Merge::Position position;
+    protocol::Place dispatcher;
+    std::vector<protocol::Start> workers;
+  };
+
+  Beginning beginning(const Cursor& cursor) const;
+  Beginning beginning_anywhere(std::int64_t given, const protocol::Place& place) const;
+  void give_order(decltype(protocol::Order::what) what, Deadline deadline);
+  void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
+  void await_answers(Deadline deadline);
+  void take_answers();
+  void halt();
+
+  void fetch(int worker);
+  void use(Lane& lane, int worker, Incoming::Arrival arrival);
+  void add_place(protocol::Place place);
+  const protocol::Place& place_before(std::int64_t number) const;
+  std::int64_t needed() const;
+  void wait_for(int worker, Deadline deadline);
+  void wait_while_paused();
+
+  template <typename Call>
+  auto named(const Call& call) const;
+  std::string name(int rank) const;
+  Deadline patience() const { return Deadline::after(process_.options.timeout); }
+  int workers() const { return crew_.workers; }
+
+  const Process& process_;
+  const Placement placement_;
+  Crew crew_;
+  bool has_state_;
+  Traffic traffic_;
+
+  mutable std::mutex control_;  ///< of orders
+  std::shared_ptr<Channel> orders_channel_;
+  std::vector<std::shared_ptr<Channel>> answers_;
+  protocol::Orders orders_;
+  std::vector<std::string> names_;  ///< by rank
+  std::vector<protocol::Tally> tallies_;
+  std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
+
+  // Of the pass under way.
+  std::uint64_t pass_ = 0;
+  protocol::Merge merge_;
+  std::vector<Lane> lanes_;
+  std::vector<protocol::Place> places_;  ///< ascending
+  std::int64_t given_before_ = 0;
+  bool halted_ = false;
+};
+
+}  // namespace levada::pipeline

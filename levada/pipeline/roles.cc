@@ -1,0 +1,218 @@
+#include "levada/pipeline/roles.h"
+
+#include <fmt/format.h>
+
+#include "levada/pipeline/gatherer.h"
+
+namespace levada::pipeline {
+
+void serve(const Process& process) {
+  try {
+    Station station(process);
+    const Crew& crew = station.crew();
+    const EngineInfo& info = process.engine->info();
+    if (info.size != crew.size() || info.rank == 0) {
+      throw InvalidArgument(fmt::format("rank {} of {} serves a pipeline that takes {} processes beside the consumer",
+                                        info.rank, info.size, crew.others()));
+    }
+    if (crew.has_dispatcher && info.rank == Crew::dispatcher) dispatch(station);
+    else work(station, info.rank - crew.rank_of(0));
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const std::exception& error) {
+    // Nobody would hear of it otherwise.
+    process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
+    throw;
+  }
+}
+
+class Consumer::Impl {
+ public:
+  explicit Impl(Process process)
+      : process_(std::move(process)),
+        placement_(place(process_.graph, process_.options.workers, process_.options.ordered)),
+        counts_(process_.graph.stages().size()) {
+    if (process_.engine && Crew::of(placement_, process_.options).size() > 1) {
+      gatherer_ = std::make_unique<Gatherer>(process_, placement_);
+    }
+  }
+  ~Impl() { end_stream(); }
+
+  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
+    end_stream();
+    limit_.reset();
+    paused_ = false;
+    epoch_ = epoch;
+    const Running running{
+        .values = process_.values,
+        .opening = make_opening(
+            process_.options.seed, epoch,
+            {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),
+        .process = process_.name,
+        .counts = counts_,
+        .all_ranks = process_.all_ranks};
+    if (process_.begin_epoch) process_.begin_epoch(running.opening);
+    std::map<int, StreamPtr> instead;
+    Gathered* gathered = nullptr;
+    if (gatherer_) {
+      auto stream = std::make_unique<Gathered>(*gatherer_, epoch);
+      gathered = stream.get();
+      instead.emplace(*placement_.gathered, std::move(stream));
+    }
+    StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
+    if (cursor) stream->restore(stages_of(*cursor));
+    if (gathered != nullptr) gathered->begin();
+    stream_ = std::move(stream);
+  }
+
+  std::optional<Item> next() {
+    if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
+    if (paused_ || (limit_ && *limit_ == 0)) return std::nullopt;
+    auto item = stream_->next();
+    if (item && limit_) --*limit_;
+    return item;
+  }
+
+  void limit(std::int64_t items) {
+    if (items < 0) throw InvalidArgument(fmt::format("a limit of {} items; give at least 0", items));
+    if (gatherer_ && stream_) gatherer_->limit(items, placement_.gathered == process_.graph.end());
+    limit_ = items;
+  }
+  void pause() {
+    if (gatherer_ && !paused_) gatherer_->pause();
+    paused_ = true;
+  }
+  void resume() {
+    if (gatherer_ && (paused_ || limit_)) gatherer_->resume();
+    paused_ = false;
+    limit_.reset();
+  }
+  bool paused() const { return paused_; }
+
+  Cursor save() const {
+    if (!stream_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
+    return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", stream_->save()}});
+  }
+
+  bool shutdown(Duration grace) {
+    end_stream();
+    if (!gatherer_ || over_) return true;
+    over_ = true;
+    return gatherer_->shutdown(Deadline::after(grace));
+  }
+
+  Stats stats() {
+    Stats stats;
+    stats.stages.resize(counts_.size());
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      add(stats.stages[i], {counts_[i].items, counts_[i].skipped, counts_[i].busy_ns, counts_[i].waited_ns});
+    }
+    if (!gatherer_) return stats;
+    for (const protocol::Tally& tally : gatherer_->tallies()) {
+      for (std::size_t i = 0; i < tally.stages.size() && i < stats.stages.size(); ++i) {
+        add(stats.stages[i], tally.stages[i]);
+      }
+      stats.messages += tally.messages;
+      stats.wakeups += tally.wakeups;
+      stats.bytes += tally.bytes;
+      stats.copied += tally.copied;
+    }
+    stats.wakeups += gatherer_->traffic().wakeups;
+    stats.copied += gatherer_->traffic().copied;
+    return stats;
+  }
+
+ private:
+  /// What the workers give, as the consumer's stages see it.
+  class Gathered final : public Stream {
+   public:
+    Gathered(Gatherer& gatherer, std::int64_t epoch) : gatherer_(gatherer), epoch_(epoch) {}
+
+    /// Tells the others, once; where a stage that is restored draws items for that, it has happened.
+    void begin() {
+      if (std::exchange(begun_, true)) return;
+      gatherer_.reset(epoch_, cursor_);
+    }
+    std::optional<Item> next() override {
+      if (!begun_) begin();
+      return gatherer_.next();
+    }
+    Cursor save() const override { return gatherer_.save(); }
+    void restore(const Cursor& cursor) override { cursor_ = cursor; }
+
+   private:
+    Gatherer& gatherer_;
+    std::int64_t epoch_;
+    std::optional<Cursor> cursor_;
+    bool begun_ = false;
+  };
+
+  const Tree& stages_of(const Cursor& cursor) const {
+    const auto* epoch = std::get_if<std::int64_t>(&cursor.at("epoch").leaf());
+    if (epoch == nullptr || *epoch != epoch_) {
+      throw InvalidArgument(fmt::format("this cursor is not of epoch {}", epoch_));
+    }
+    return cursor.at("stages");
+  }
+
+  static void add(Stats::OfStage& stage, const protocol::Tally::OfStage& more) {
+    stage.items += more.items;
+    stage.skipped += more.skipped;
+    stage.busy_seconds += static_cast<double>(more.busy_ns) * 1e-9;
+    stage.waited_seconds += static_cast<double>(more.waited_ns) * 1e-9;
+  }
+
+  void end_stream() {
+    if (gatherer_) gatherer_->interrupt();
+    stream_.reset();
+  }
+
+  Process process_;
+  Placement placement_;
+  Counts counts_;
+  std::unique_ptr<Gatherer> gatherer_;
+  StreamPtr stream_;
+  std::int64_t epoch_ = 0;
+  std::optional<std::int64_t> limit_;
+  bool paused_ = false, over_ = false;
+};
+
+Consumer::Consumer(Process process) : impl_(std::make_unique<Impl>(std::move(process))) {}
+
+Consumer::~Consumer() {
+  try {
+    impl_->shutdown(std::chrono::milliseconds(200));
+  } catch (const std::exception&) {
+    // The group has ended; there is nobody to tell.
+  }
+}
+
+void Consumer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
+  impl_->reset(epoch, cursor);
+}
+std::optional<Item> Consumer::next() {
+  return impl_->next();
+}
+void Consumer::limit(std::int64_t items) {
+  impl_->limit(items);
+}
+void Consumer::pause() {
+  impl_->pause();
+}
+void Consumer::resume() {
+  impl_->resume();
+}
+bool Consumer::paused() const {
+  return impl_->paused();
+}
+Cursor Consumer::save() const {
+  return impl_->save();
+}
+bool Consumer::shutdown(Duration grace) {
+  return impl_->shutdown(grace);
+}
+Consumer::Stats Consumer::stats() const {
+  return impl_->stats();
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,269 @@
+#include "levada/pipeline/roles.h"
+
+#include <gmock/gmock.h>
+
+#include "levada/pipeline/roles_testing.h"
+
+namespace levada::pipeline {
+namespace {
+
+using testing::kept;
+using testing::mapped;
+using testing::numbers_of;
+using testing::Over;
+using testing::rest_of;
+using testing::run_pipeline;
+using testing::several;
+using testing::take_from;
+
+Graph numbers(std::int64_t count) {
+  return Graph::source(range(0, count));
+}
+Graph doubled(std::int64_t count) {
+  return numbers(count).then(Dispatch{}).then(mapped([](std::int64_t i) { return 2 * i; }));
+}
+std::vector<Tree> single(const Graph& graph) {
+  return testing::items_of(graph);
+}
+
+struct Shape {
+  int workers;
+  std::int64_t prefetch;
+};
+std::string describe(const Shape& shape, std::int64_t count, Over over) {
+  return std::to_string(shape.workers) + " workers, prefetch " + std::to_string(shape.prefetch) + ", " +
+         std::to_string(count) + " items, over " + (over == Over::inproc ? "inproc" : "shm");
+}
+ProcessOptions options_of(const Shape& shape) {
+  return {.workers = shape.workers, .worker_prefetch = shape.prefetch, .main_prefetch = shape.prefetch, .seed = 7};
+}
+
+/// For each number of workers, prefetch, number of items and engine.
+template <typename Check>
+void in_all_shapes(const Check& check) {
+  for (const int workers : {0, 1, 2, 3, 7}) {
+    for (const std::int64_t prefetch : {0, 1, 10}) {
+      for (const std::int64_t count : {0, 1, 2, 101}) {
+        for (const Over over : {Over::inproc, Over::shm}) {
+          const Shape shape{workers, prefetch};
+          SCOPED_TRACE(describe(shape, count, over));
+          check(shape, count, over);
+        }
+      }
+    }
+  }
+}
+
+TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesAreOneToOne) {
+  in_all_shapes([](const Shape& shape, std::int64_t count, Over over) {
+    const Graph graph = doubled(count);
+    run_pipeline(
+        graph, options_of(shape),
+        [&](Consumer& consumer) {
+          for (int epoch = 0; epoch < 2; ++epoch) {
+            consumer.reset(epoch);
+            EXPECT_EQ(rest_of(consumer), single(graph));
+            EXPECT_FALSE(consumer.next());
+          }
+        },
+        over);
+  });
+}
+
+TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhereStagesLeaveOutOrAdd) {
+  in_all_shapes([](const Shape& shape, std::int64_t count, Over over) {
+    const Graph graph = numbers(count)
+                            .then(Dispatch{})
+                            .then(kept([](std::int64_t i) { return i % 5 != 3; }))
+                            .then(several(4))
+                            .then(mapped([](std::int64_t i) { return i + 1; }));
+    run_pipeline(
+        graph, options_of(shape),
+        [&](Consumer& consumer) {
+          consumer.reset(0);
+          EXPECT_EQ(rest_of(consumer), single(graph));
+        },
+        over);
+  });
+}
+
+TEST(PipelineRoles, GiveTheSameOrderEveryTimeWhereWorkersShuffleAndBatch) {
+  const Graph graph = numbers(101).then(Dispatch{}).then(Shuffle{.buffer = 10}).then(Batch{.size = 3});
+  const auto items = [&](int workers, std::int64_t prefetch, Over over) {
+    std::vector<Tree> all;
+    run_pipeline(
+        graph, options_of({workers, prefetch}),
+        [&](Consumer& consumer) {
+          consumer.reset(0);
+          all = rest_of(consumer);
+        },
+        over);
+    return all;
+  };
+  for (const int workers : {1, 2, 3, 7}) {
+    const auto first = items(workers, 10, Over::inproc);
+    EXPECT_EQ(items(workers, 10, Over::inproc), first);
+    EXPECT_EQ(items(workers, 1, Over::shm), first);
+    std::int64_t sum = 0;
+    for (const Tree& batch : first) {
+      for (const Tree& item : batch.container().children) sum += std::get<std::int64_t>(item.leaf());
+    }
+    EXPECT_EQ(sum, 101 * 50);
+  }
+}
+
+TEST(PipelineRoles, GiveTheOrderOfASingleProcessWhateverTheStagesWhereThatIsAskedFor) {
+  const Graph graph = numbers(101)
+                          .then(Dispatch{})
+                          .then(kept([](std::int64_t i) { return i % 3 != 1; }))
+                          .then(several(3))
+                          .then(Batch{.size = 4});
+  for (const int workers : {0, 1, 2, 3}) {
+    ProcessOptions options = options_of({workers, 2});
+    options.ordered = true;
+    run_pipeline(graph, options, [&](Consumer& consumer) {
+      consumer.reset(0);
+      EXPECT_EQ(rest_of(consumer), single(graph));
+    });
+  }
+}
+
+TEST(PipelineRoles, DivideWhatNobodyDispatches) {
+  const Graph graph = numbers(101).then(Shard{}).then(mapped([](std::int64_t i) { return i + 1; }));
+  for (const int workers : {1, 2, 3}) {
+    run_pipeline(graph, options_of({workers, 10}), [&](Consumer& consumer) {
+      consumer.reset(0);
+      EXPECT_EQ(rest_of(consumer), single(graph));
+    });
+  }
+}
+
+TEST(PipelineRoles, DropWhatIsUnderWayOfAnEarlierEpoch) {
+  for (const Over over : {Over::inproc, Over::shm}) {
+    const Graph graph = doubled(1000);
+    run_pipeline(
+        graph, options_of({2, 3}),
+        [&](Consumer& consumer) {
+          for (int epoch = 0; epoch < 30; ++epoch) {
+            consumer.reset(epoch);
+            EXPECT_EQ(take_from(consumer, 7).size(), 7u);
+          }
+          consumer.reset(30);
+          EXPECT_EQ(rest_of(consumer), single(graph));
+        },
+        over);
+  }
+}
+
+TEST(PipelineRoles, GiveNothingWhilePausedAndMakeNothing) {
+  std::atomic<std::int64_t> made{0};
+  const Graph graph = numbers(100000).then(Dispatch{}).then(mapped([&](std::int64_t i) {
+    ++made;
+    return i;
+  }));
+  run_pipeline(graph, options_of({2, 2}), [&](Consumer& consumer) {
+    consumer.reset(0);
+    EXPECT_EQ(take_from(consumer, 10).size(), 10u);
+    consumer.pause();
+    EXPECT_TRUE(consumer.paused());
+    EXPECT_FALSE(consumer.next());
+    const std::int64_t before = made;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(made, before);
+    consumer.resume();
+    EXPECT_FALSE(consumer.paused());
+    EXPECT_EQ(testing::number_in(*consumer.next()), 10);
+    consumer.pause();
+    consumer.reset(1);
+    EXPECT_EQ(testing::number_in(*consumer.next()), 0);
+  });
+}
+
+TEST(PipelineRoles, StopAtALimitAndGoOn) {
+  for (const int workers : {0, 1, 2, 3}) {
+    for (const bool batched : {false, true}) {
+      Graph graph = doubled(50);
+      if (batched) graph = graph.then(kept([](std::int64_t i) { return i % 4 == 0; }));
+      run_pipeline(graph, options_of({workers, 10}), [&](Consumer& consumer) {
+        consumer.reset(0);
+        std::vector<Tree> items;
+        for (const std::int64_t limit : {3, 0, 5, 1}) {
+          consumer.limit(limit);
+          const auto some = rest_of(consumer);
+          EXPECT_EQ(some.size(), static_cast<std::size_t>(limit));
+          items.insert(items.end(), some.begin(), some.end());
+          consumer.resume();
+        }
+        const auto rest = rest_of(consumer);
+        items.insert(items.end(), rest.begin(), rest.end());
+        EXPECT_EQ(items, single(graph));
+      });
+    }
+  }
+}
+
+TEST(PipelineRoles, EndInTheMiddleOfAnything) {
+  for (const Over over : {Over::inproc, Over::shm}) {
+    for (const std::size_t taken : {0, 1, 10}) {
+      run_pipeline(
+          doubled(100000), options_of({2, 2}),
+          [&](Consumer& consumer) {
+            if (taken > 0) consumer.reset(0);
+            EXPECT_EQ(take_from(consumer, taken).size(), taken);
+          },
+          over);
+    }
+  }
+}
+
+TEST(PipelineRoles, GoThroughTenThousandEpochsOfNothing) {
+  run_pipeline(doubled(0), options_of({2, 10}), [](Consumer& consumer) {
+    for (int epoch = 0; epoch < 10000; ++epoch) {
+      consumer.reset(epoch);
+      ASSERT_FALSE(consumer.next());
+    }
+  });
+}
+
+TEST(PipelineRoles, CarryTensorsThatWhoeverGetsThemMayWriteTo) {
+  const auto tensor_of = [](std::int64_t i, std::int64_t words) {
+    Tensor tensor = Tensor::empty(dtypes::int64, {words});
+    std::ranges::fill(tensor.mutable_as<std::int64_t>(), i);
+    return Tree::dict({{"x", Tree(tensor)}, {"i", Tree(i)}});
+  };
+  const auto add_one = [](Item item) -> Item {
+    Tree tree = std::get<Tree>(std::move(item));
+    Tensor tensor = tree.tensor("x");
+    for (auto& value : tensor.mutable_as<std::int64_t>()) ++value;
+    return tree;
+  };
+  for (const Over over : {Over::inproc, Over::shm}) {
+    for (const std::int64_t words : {1, 8192, 200000}) {
+      const Graph graph =
+          numbers(30)
+              .then(Map{[&](const Item& item) -> Item { return tensor_of(testing::number_in(item), words); }})
+              .then(Dispatch{})
+              .then(Map{add_one});
+      ProcessOptions options = options_of({2, 2});
+      options.prefetch_bytes = 1 << 20;
+      run_pipeline(
+          graph, options,
+          [&](Consumer& consumer) {
+            consumer.reset(0);
+            std::int64_t i = 0;
+            std::vector<Item> all;
+            while (auto item = consumer.next()) {
+              Tensor tensor = std::get<Tree>(*item).tensor("x");
+              EXPECT_EQ(tensor.as<std::int64_t>().back(), i + 1);
+              tensor.mutable_as<std::int64_t>()[0] = i++;
+              all.push_back(std::move(*item));
+            }
+            EXPECT_EQ(i, 30);
+          },
+          over);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levada::pipeline

@@ -1,0 +1,251 @@
+#include "levada/pipeline/station.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/engine/collect.h"
+#include "levada/tree/codec.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// Between looks at whether the process's own world, such as a signal's handler, wants it to end.
+constexpr auto poll_interval = std::chrono::milliseconds(250);
+constexpr auto watch_interval = std::chrono::milliseconds(500);
+constexpr int most_workers = 4096;
+
+}  // namespace
+
+// ---- Crew
+
+Crew Crew::of(const Placement& placement, const ProcessOptions& options) {
+  if (options.workers < 0 || options.workers > most_workers) {
+    throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, most_workers));
+  }
+  if (options.workers == 0 || !placement.gathered) return {};
+  return {options.workers, placement.dealt.has_value()};
+}
+
+std::string Crew::name(int rank) const {
+  if (rank == 0) return "the consumer";
+  if (has_dispatcher && rank == dispatcher) return "the dispatching process";
+  return fmt::format("worker {}", rank - rank_of(0));
+}
+
+std::shared_ptr<Channel> Crew::open_orders(Engine& engine) const {
+  std::vector<int> to;
+  for (int rank = 1; rank < size(); ++rank) to.push_back(rank);
+  // An order follows once the one before has been answered; but that to shut down follows at once.
+  return engine.open(0, to, 4);
+}
+
+std::shared_ptr<Channel> Crew::open_answers(Engine& engine, int from) const {
+  return engine.open(from, {0}, 8);
+}
+
+EdgeOptions worker_edge(const ProcessOptions& options) {
+  return {options.worker_prefetch, options.prefetch_bytes};
+}
+
+EdgeOptions main_edge(const ProcessOptions& options) {
+  return {options.main_prefetch, options.prefetch_bytes};
+}
+
+bool workers_have_state(const Graph& graph, const Placement& placement) {
+  for (std::size_t i = 0; i < graph.stages().size(); ++i) {
+    const bool is_source = std::holds_alternative<Source>(graph.stages()[i].operation);
+    if (is_source && placement.role_of[i] == Role::worker) return true;
+  }
+  return !placement.one_to_one;
+}
+
+// ---- failures, cursors
+
+Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item) {
+  Failure failure{.process = process, .item = item};
+  try {
+    std::rethrow_exception(error);
+  } catch (const StageFailed& failed) {
+    failure = failed.failure();
+    if (failure.process.empty()) failure.process = process;
+    if (failure.stage.empty()) failure.item = item;
+  } catch (const Error& known) {
+    failure.kind = known.kind();
+    failure.message = known.what();
+  } catch (const std::exception& other) {
+    failure.message = other.what();
+  } catch (...) {
+    failure.message = "an exception of unknown type";
+  }
+  return failure;
+}
+
+Bytes pack_cursor(const Cursor& cursor) {
+  return encode_tree(cursor);
+}
+
+Cursor unpack_cursor(ByteView bytes) {
+  SchemaCache schemas;
+  const auto memory = std::make_shared<const Bytes>(bytes.begin(), bytes.end());
+  return unflatten(read_message(*memory, memory, schemas).content);
+}
+
+bool SaveRate::due(std::int64_t items, Clock::time_point now) {
+  constexpr std::int64_t most_items = 128;
+  constexpr auto longest = std::chrono::milliseconds(1);
+  if (last_ && items < most_items && now - *last_ < longest) return false;
+  last_ = now;
+  return true;
+}
+
+// ---- Watch
+
+Watch::Watch(std::shared_ptr<Engine> engine, const Graph& graph, std::string process, const Counts& counts)
+    : engine_(std::move(engine)), process_(std::move(process)), counts_(counts) {
+  for (const Stage& stage : graph.stages()) stages_.push_back(stage.name);
+  thread_ = std::thread([this] { run(); });
+}
+
+Watch::~Watch() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_one();
+  thread_.join();
+}
+
+void Watch::waits_for(int rank) {
+  if (waiting_.exchange(true, std::memory_order_relaxed)) return;
+  const std::lock_guard lock(mutex_);
+  seen_ = -1;
+  engine_->post(Status::make("pipeline", -1, rank, process_));
+}
+
+void Watch::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopped_.wait_for(lock, watch_interval, [this] { return stopping_; })) {
+    try {
+      if (!waiting_.load(std::memory_order_relaxed)) look();
+    } catch (const Error&) {
+      return;  // the group has ended; nobody reads the board any more
+    }
+  }
+}
+
+void Watch::look() {
+  const int at = at_.load(std::memory_order_relaxed);
+  if (at < 0 || at >= static_cast<int>(stages_.size())) return;
+  const auto stage = static_cast<std::size_t>(at);
+  const std::int64_t items = counts_[stage].items.load(std::memory_order_relaxed);
+  const std::int64_t now = items * static_cast<std::int64_t>(stages_.size()) + at;
+  if (std::exchange(seen_, now) != now) engine_->post(Status::make(stages_[stage], items, -1, process_));
+}
+
+// ---- Station
+
+Station::Station(const Process& process)
+    : process_(process),
+      placement_(place(process.graph, process.options.workers, process.options.ordered)),
+      crew_(Crew::of(placement_, process.options)),
+      counts_(process.graph.stages().size()),
+      orders_(crew_.open_orders(*process.engine)),
+      answers_(crew_.open_answers(*process.engine, process.engine->info().rank)),
+      watch_(process.engine, process.graph, process.name, counts_) {
+  answer(0);
+}
+
+Running Station::running(const Copy& copy) {
+  return {.values = process_.values,
+          .opening = make_opening(process_.options.seed, loop_.reset().epoch, copy),
+          .process = process_.name,
+          .counts = counts_,
+          .all_ranks = nullptr,
+          .at = watch_.at()};
+}
+
+bool Station::begin_pass() {
+  while (!left_ && !loop_.over()) {
+    if (loop_.pass() != begun_) {
+      begun_ = loop_.pass();
+      return true;
+    }
+    wait_once({}, {}, 0, 0);
+  }
+  return false;
+}
+
+void Station::attend() {
+  hear();
+  while (loop_.paused() && !interrupted()) wait_once({}, {}, 0, 0);
+  if (interrupted()) throw Interrupted();
+}
+
+void Station::hear() {
+  while (const auto lease = engine().try_take(*orders_)) {
+    loop_.apply(protocol::decode_order(lease->bytes));
+    answer(loop_.heard());
+  }
+}
+
+void Station::wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
+                   int rank) {
+  wait_once(take, publish, memory, rank);
+  attend();
+}
+
+void Station::wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
+                        int rank) {
+  std::vector<Channel*> channels = take;
+  channels.push_back(orders_.get());
+  watch_.waits_for(rank);
+  const WaitFor conditions{.take = channels, .publish = publish, .allocate = memory};
+  const auto deadline = process_.poll ? Deadline::after(poll_interval) : Deadline::after(std::chrono::seconds(10));
+  if (engine().wait(conditions, deadline) == Woken::ready) {
+    traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
+    hear();
+    left_ = !loop_.over() && engine().ended(*orders_);
+  }
+  if (process_.poll) process_.poll();
+  watch_.works();
+}
+
+void Station::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
+  for (;;) {
+    std::vector<Channel*> room;
+    std::size_t memory = 0;
+    int rank = 0;
+    for (const auto& each : outgoing) {
+      if (each->try_send()) continue;
+      const Outgoing::Needs needs = each->needs();
+      if (needs.room != nullptr) room.push_back(needs.room);
+      else memory = needs.memory;
+      rank = each->to();
+    }
+    if (room.empty() && memory == 0) return;
+    wait({}, room, memory, rank);
+  }
+}
+
+protocol::Tally Station::tally() const {
+  protocol::Tally tally;
+  for (const StageCounts& stage : counts_) {
+    tally.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
+  }
+  tally.messages = traffic_.messages;
+  tally.wakeups = traffic_.wakeups;
+  tally.bytes = traffic_.bytes;
+  tally.copied = traffic_.copied;
+  return tally;
+}
+
+void Station::answer(std::uint64_t order) {
+  const Bytes bytes = encode(protocol::Answer{order, process_.name, tally()});
+  const auto deadline = Deadline::after(process_.options.timeout);
+  Block block = allocate(engine(), bytes.size(), deadline, "pipeline");
+  std::ranges::copy(bytes, block.memory().begin());
+  publish(engine(), *answers_, std::move(block), bytes.size(), deadline, "pipeline");
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,145 @@
+// What the dispatching process and a worker have in common: hearing orders and answering them, waiting, saying what
+// they do.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "levada/engine/engine.h"
+#include "levada/pipeline/carrier.h"
+#include "levada/pipeline/protocol.h"
+#include "levada/pipeline/roles.h"
+#include "levada/pipeline/seeds.h"
+
+namespace levada::pipeline {
+
+/// Ranks and channels of a pipeline's processes: the same on all of them.
+struct Crew {
+  int workers = 0;
+  bool has_dispatcher = false;
+
+  static Crew of(const Placement& placement, const ProcessOptions& options);
+  int size() const { return 1 + others(); }
+  /// All but the consumer.
+  int others() const { return workers + (has_dispatcher ? 1 : 0); }
+  static constexpr int dispatcher = 1;
+  int rank_of(int worker) const { return (has_dispatcher ? 2 : 1) + worker; }
+  /// "worker 1", "the dispatching process"
+  std::string name(int rank) const;
+
+  /// The consumer's word to all others.
+  std::shared_ptr<Channel> open_orders(Engine& engine) const;
+  std::shared_ptr<Channel> open_answers(Engine& engine, int from) const;
+};
+EdgeOptions worker_edge(const ProcessOptions& options);
+EdgeOptions main_edge(const ProcessOptions& options);
+
+/// Whether what workers do next depends on more than what they are dealt next.
+bool workers_have_state(const Graph& graph, const Placement& placement);
+
+/// Any exception as what the consumer throws; `item`: where nothing better is known.
+Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
+
+/// A cursor as it travels.
+Bytes pack_cursor(const Cursor& cursor);
+/// Throws CorruptMessage.
+Cursor unpack_cursor(ByteView bytes);
+
+/// How often where a stream stands is told: often enough that little is made again, too seldom to cost anything.
+class SaveRate {
+ public:
+  /// Whether it is due before an item that is made `now`, the first of `items` since it was last.
+  bool due(std::int64_t items, Clock::time_point now);
+
+ private:
+  std::optional<Clock::time_point> last_;
+};
+
+/// Posts which stage a process is in once it has been there for a while. A thread.
+class Watch {
+ public:
+  Watch(std::shared_ptr<Engine> engine, const Graph& graph, std::string process, const Counts& counts);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// For Running::at.
+  std::atomic<int>* at() { return &at_; }
+  /// The process waits for a rank, or no longer.
+  void waits_for(int rank);
+  void works() { waiting_.store(false, std::memory_order_relaxed); }
+
+ private:
+  void run();
+  void look();
+
+  std::shared_ptr<Engine> engine_;
+  std::vector<std::string> stages_;
+  std::string process_;
+  const Counts& counts_;
+  std::atomic<int> at_{-1};
+  std::atomic<bool> waiting_{true};
+  std::int64_t seen_ = -1;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+class Station {
+ public:
+  explicit Station(const Process& process);
+
+  /// Waits for an order to reset that has not been begun yet, and begins it. False: all is over.
+  bool begin_pass();
+  /// Orders have come that end the pass under way.
+  bool interrupted() const { return left_ || loop_.over() || loop_.pass() != begun_; }
+  /// Hears and answers the orders that have come; while paused, waits. Throws Interrupted.
+  void attend();
+  /// Until one of these holds or an order has come, which it attends to. `rank`: who is to do something.
+  void wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
+  void wait_for_orders() { wait({}, {}, 0, 0); }
+  /// Sends all that is in `outgoing`.
+  void send(std::span<const std::unique_ptr<Outgoing>> outgoing);
+
+  const protocol::Loop& loop() const { return loop_; }
+  const Crew& crew() const { return crew_; }
+  const Placement& placement() const { return placement_; }
+  const Process& process() const { return process_; }
+  Engine& engine() const { return *process_.engine; }
+  Traffic& traffic() { return traffic_; }
+  /// What streams of this process are opened with.
+  Running running(const Copy& copy);
+
+  /// The pass is over. No std::exception: no stage has failed.
+  struct Interrupted {};
+
+ private:
+  void hear();
+  void wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
+  void answer(std::uint64_t order);
+  protocol::Tally tally() const;
+
+  const Process& process_;
+  Placement placement_;
+  Crew crew_;
+  Counts counts_;
+  Traffic traffic_;
+  std::shared_ptr<Channel> orders_, answers_;
+  protocol::Loop loop_;
+  std::uint64_t begun_ = 0;
+  bool left_ = false;  ///< the consumer
+  Watch watch_;
+};
+
+/// What the dispatching process does until all is over.
+void dispatch(Station& station);
+/// What worker number `worker` does until then.
+void work(Station& station, int worker);
+
+}  // namespace levada::pipeline

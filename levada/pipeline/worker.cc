@@ -1,0 +1,336 @@
+// A worker: draws what it is dealt, makes what the consumer is given.
+#include <algorithm>
+#include <utility>
+
+#include "levada/pipeline/pace.h"
+#include "levada/pipeline/station.h"
+
+namespace levada::pipeline {
+namespace {
+
+using protocol::Ending;
+
+constexpr std::string_view drawn_key = "drawn from the dispatching process";
+
+/// The least that a cursor says has been drawn: what follows is needed to go on from it.
+std::optional<std::int64_t> drawn_in(const Tree& cursor) {
+  if (cursor.is_leaf()) return std::nullopt;
+  const Container& container = cursor.container();
+  std::optional<std::int64_t> least;
+  for (std::size_t i = 0; i < container.children.size(); ++i) {
+    const Tree& child = container.children[i];
+    std::optional<std::int64_t> drawn;
+    if (i < container.keys.size() && container.keys[i] == Key(std::string(drawn_key)) && child.is_leaf()) {
+      if (const auto* number = std::get_if<std::int64_t>(&child.leaf())) drawn = *number;
+    } else {
+      drawn = drawn_in(child);
+    }
+    if (drawn) least = std::min(least.value_or(*drawn), *drawn);
+  }
+  return least;
+}
+
+class Worker {
+ public:
+  Worker(Station& station, int number)
+      : station_(station),
+        number_(number),
+        marks_by_draw_(station.placement().dealt.has_value()),
+        one_a_mark_(!marks_by_draw_ || station.placement().one_to_one),
+        saves_(workers_have_state(station.process().graph, station.placement())) {
+    const Process& process = station.process();
+    if (marks_by_draw_) {
+      incoming_.emplace(process.engine, Crew::dispatcher, worker_edge(process.options), station.traffic());
+    }
+    outgoing_.push_back(std::make_unique<Outgoing>(process.engine, 0, main_edge(process.options), station.traffic()));
+  }
+
+  void run() {
+    while (station_.begin_pass()) {
+      try {
+        run_pass();
+      } catch (...) {
+        if (!station_.interrupted()) throw;
+      }
+      outgoing_.front()->drop();
+      at_hand_ = {};
+    }
+  }
+
+ private:
+  /// What this worker is dealt, as its stages see it.
+  class Dealt final : public Stream {
+   public:
+    explicit Dealt(Worker& worker) : worker_(worker) {}
+    std::optional<Item> next() override { return worker_.draw(); }
+    Cursor save() const override {
+      return Tree::dict({{std::string(drawn_key), worker_.drawer_.drawn()}, {"ended", worker_.drawer_.drew_ending()}});
+    }
+    void restore(const Cursor& cursor) override {
+      const auto* drawn = std::get_if<std::int64_t>(&cursor.at(drawn_path()).leaf());
+      const auto* ended = std::get_if<bool>(&cursor.at("ended").leaf());
+      if (drawn == nullptr || ended == nullptr || *drawn < worker_.drawer_.drawn()) {
+        throw InvalidArgument("this is no cursor of a worker of this pipeline");
+      }
+      worker_.skip_to(*drawn, *ended);
+    }
+
+   private:
+    static std::string drawn_path() { return '"' + std::string(drawn_key) + '"'; }
+    Worker& worker_;
+  };
+
+  const ProcessOptions& options() const { return station_.process().options; }
+  const protocol::Start& start() const {
+    static const protocol::Start at_first;
+    const auto& workers = station_.loop().reset().workers;
+    const auto index = static_cast<std::size_t>(number_);
+    return index < workers.size() ? workers[index] : at_first;
+  }
+
+  void run_pass() {
+    drawer_ = protocol::Drawer(number_, station_.crew().workers, start().drawn);
+    pace_ = Pace(options().main_prefetch > 0 ? Pace::most_items : 1);
+    rate_ = {};
+    given_ = start().given;
+    sent_ = 0;
+    saved_at_ = given_;
+    reached_ = 0;
+    items_.clear();
+    marks_.clear();
+    places_.clear();
+    start_.reset();
+    unpackable_.reset();
+    std::optional<Failed> failure;
+    try {
+      failure = give_all();
+    } catch (const std::exception&) {
+      if (station_.interrupted()) return;
+      failure = failed_here();
+    }
+    // What was made before it comes first, and may fail on its way.
+    if (auto earlier = put(failure ? Ending::none : ending(), mark())) failure = std::move(earlier);
+    if (failure) put_failure(*failure);
+    station_.send(outgoing_);
+    drain();
+  }
+
+  struct Failed {
+    std::int64_t mark = 0;
+    Failure failure;
+  };
+
+  /// The exception that is being handled, in the place of the item that would have come.
+  Failed failed_here() {
+    if (unpackable_) return *std::exchange(unpackable_, std::nullopt);
+    const std::int64_t at = marks_by_draw_ ? drawer_.mark() : given_ + 1;
+    return {at, failure_of(std::current_exception(), station_.process().name, given_)};
+  }
+
+  Ending ending() const { return marks_by_draw_ && !drawer_.drew_ending() ? Ending::left : Ending::ended; }
+
+  std::optional<Failed> give_all() {
+    const Running running = this->running();
+    if (station_.process().begin_epoch) station_.process().begin_epoch(running.opening);
+    std::map<int, StreamPtr> instead;
+    if (marks_by_draw_) instead.emplace(*station_.placement().dealt, std::make_unique<Dealt>(*this));
+    const auto stream = open(station_.process().graph, *station_.placement().gathered, running, std::move(instead));
+    if (!start().cursor.empty()) stream->restore(unpack_cursor(start().cursor));
+    for (std::int64_t i = 0; i < start().drop && stream->next(); ++i) ++given_;
+    for (;;) {
+      begin_message(*stream);
+      for (bool full = false; !full && made() < bound();) {
+        auto item = stream->next();
+        if (!item) return std::nullopt;
+        ++given_;
+        marks_.push_back(mark());
+        items_.push_back(*std::move(item));
+        full = pace_.add(Clock::now);
+      }
+      if (auto failure = flush(one_a_mark_ ? mark() + 1 : mark())) return failure;
+      while (made() >= bound()) station_.wait_for_orders();
+    }
+  }
+
+  Running running() {
+    Running running = station_.running({.role = Role::worker,
+                                        .rank = options().rank,
+                                        .ranks = options().ranks,
+                                        .worker = number_,
+                                        .workers = options().workers});
+    running.prefetches = !marks_by_draw_;
+    return running;
+  }
+
+  /// Items of this pass that have been made, those left out at its start not counted.
+  std::int64_t made() const { return sent_ + static_cast<std::int64_t>(items_.size()); }
+  std::int64_t bound() const { return station_.loop().given_bound(number_); }
+  /// Of what was given last.
+  std::int64_t mark() const { return marks_by_draw_ ? drawer_.mark() : given_; }
+
+  void begin_message(const Stream& stream) {
+    station_.attend();
+    const auto now = Clock::now();
+    pace_.begin(now);
+    if (!saves_ || !rate_.due(given_ - saved_at_, now)) return;
+    saved_at_ = given_;
+    Cursor cursor = stream.save();
+    const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
+    start_ = protocol::Start{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
+  }
+
+  /// Sends what has been made.
+  std::optional<Failed> flush(std::int64_t reached) {
+    const auto made = Clock::now();
+    auto failure = put(Ending::none, reached);
+    pace_.sent(made, outgoing_.front()->take_bytes());
+    if (!failure) station_.send(outgoing_);
+    pace_.begin(Clock::now());
+    return failure;
+  }
+
+  /// Puts what has been made, and the ending behind it. Gives the item that cannot be packed.
+  std::optional<Failed> put(Ending ending, std::int64_t reached) {
+    const auto items = std::exchange(items_, {});
+    const auto marks = std::exchange(marks_, {});
+    if (items.empty() && ending == Ending::none && reached <= reached_) return std::nullopt;
+    const std::int64_t sent = sent_;
+    try {
+      outgoing_.front()->put(items, station_.process().values, [&](std::size_t begin, std::size_t end) {
+        protocol::Items header{.pass = station_.loop().pass(),
+                               .first = sent + static_cast<std::int64_t>(begin),
+                               .count = static_cast<std::uint32_t>(end - begin),
+                               .reached = end == items.size() ? reached : marks[end]};
+        header.marks.assign(marks.begin() + static_cast<std::ptrdiff_t>(begin),
+                            marks.begin() + static_cast<std::ptrdiff_t>(end));
+        if (end == items.size()) header.ending = ending;
+        header.start = std::exchange(start_, std::nullopt);
+        header.places = std::exchange(places_, {});
+        sent_ += header.count;
+        reached_ = header.reached;
+        return header;
+      });
+    } catch (const Outgoing::CannotPack& item) {
+      const auto number = given_ - static_cast<std::int64_t>(items.size() - item.item);
+      return Failed{marks[item.item], failure_of(item.cause, station_.process().name, number)};
+    }
+    return std::nullopt;
+  }
+
+  void put_failure(const Failed& failed) {
+    outgoing_.front()->put({}, station_.process().values, [&](std::size_t, std::size_t) {
+      return protocol::Items{.pass = station_.loop().pass(),
+                             .first = sent_,
+                             .ending = Ending::failed,
+                             .failure = failed.failure,
+                             .reached = std::max(failed.mark, reached_)};
+    });
+  }
+
+  // ---- drawing
+
+  struct AtHand {
+    std::vector<Item> items;
+    std::size_t next = 0;
+    std::optional<Failure> failure;
+  };
+
+  std::optional<Item> draw() {
+    while (at_hand_.next == at_hand_.items.size()) {
+      if (drawer_.at_ending()) {
+        drawer_.draw_ending();
+        if (drawer_.ending() == Ending::failed) throw StageFailed(at_hand_.failure.value_or(Failure{}));
+        return std::nullopt;
+      }
+      refill();
+    }
+    drawer_.draw();
+    return std::move(at_hand_.items[at_hand_.next++]);
+  }
+
+  /// The position of a restored stream: its messages begin at start().drawn.
+  void skip_to(std::int64_t drawn, bool ended) {
+    while (drawer_.drawn() < drawn && draw()) {
+    }
+    if (ended) drawer_.restore(drawer_.drawn(), true);
+  }
+
+  void refill() {
+    station_.attend();
+    auto arrival = take();
+    if (!arrival) {
+      // What is ready is not held back, and nobody waits for more of the items drawn so far.
+      unpackable_ = flush(drawer_.drawn() + 1);
+      if (unpackable_) throw StageFailed(unpackable_->failure);
+      wait_for_input();
+      return;
+    }
+    drawer_.apply(arrival->items);
+    std::ranges::move(arrival->items.places, std::back_inserter(places_));
+    at_hand_.failure = std::move(arrival->items.failure);
+    at_hand_.next = 0;
+    at_hand_.items = incoming_->unpack(*std::move(arrival), station_.process().values);
+    // A stage that leaves out all that comes says so now and then.
+    if (items_.empty() && !one_a_mark_) {
+      put(Ending::none, drawer_.drawn() + 1);
+      station_.send(outgoing_);
+    }
+  }
+
+  /// The next message of this pass.
+  std::optional<Incoming::Arrival> take() {
+    for (;;) {
+      auto arrival = early_ ? std::exchange(early_, std::nullopt) : incoming_->try_take();
+      if (!arrival) return std::nullopt;
+      switch (station_.loop().verdict(arrival->items.pass)) {
+        case protocol::Verdict::use: return arrival;
+        case protocol::Verdict::drop: break;
+        case protocol::Verdict::keep:
+          early_ = std::move(arrival);
+          for (;;) station_.wait_for_orders();
+      }
+    }
+  }
+
+  void wait_for_input() {
+    if (incoming_->ended()) return station_.wait_for_orders();  // the dispatching process has been told before us
+    station_.wait(incoming_->channels(), {}, 0, Crew::dispatcher);
+    pace_.begin(Clock::now());
+  }
+
+  /// What is still dealt to a worker that has ended must not keep it from the others.
+  void drain() {
+    for (;;) {
+      station_.attend();
+      if (!incoming_) station_.wait_for_orders();
+      else if (!take()) wait_for_input();
+    }
+  }
+
+  Station& station_;
+  int number_;
+  bool marks_by_draw_, one_a_mark_, saves_;
+  std::optional<Incoming> incoming_;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  std::optional<Incoming::Arrival> early_;  ///< of a pass that is still to be ordered
+
+  // Of the pass under way.
+  protocol::Drawer drawer_;
+  AtHand at_hand_;
+  Pace pace_;
+  SaveRate rate_;
+  std::vector<Item> items_;  ///< made, not sent
+  std::vector<std::int64_t> marks_;
+  std::int64_t given_ = 0, sent_ = 0, saved_at_ = 0, reached_ = 0;
+  std::vector<protocol::Place> places_;
+  std::optional<protocol::Start> start_;
+  std::optional<Failed> unpackable_;
+};
+
+}  // namespace
+
+void work(Station& station, int worker) {
+  Worker(station, worker).run();
+}
+
+}  // namespace levada::pipeline
