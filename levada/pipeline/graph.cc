@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <set>
 
 #include "levada/base/error.h"
@@ -43,17 +44,16 @@ std::string fault_of(const Operation& operation) {
       operation);
 }
 
-/// "no stages", "one stage": what an operation has to have before it.
-std::string_view inputs_wanted(const Operation& operation) {
-  if (std::holds_alternative<Source>(operation)) return "no stages";
+/// How many stages an operation has before it.
+struct Inputs {
+  std::size_t least, most;
+  std::string_view said;
+};
+Inputs inputs_of(const Operation& operation) {
+  if (std::holds_alternative<Source>(operation)) return {0, 0, "no stages"};
   const bool several = std::holds_alternative<Zip>(operation) || std::holds_alternative<Transform>(operation);
-  return several ? "one stage or several" : "one stage";
-}
-
-bool takes(const Operation& operation, std::size_t inputs) {
-  const std::string_view wanted = inputs_wanted(operation);
-  if (wanted == "no stages") return inputs == 0;
-  return wanted == "one stage" ? inputs == 1 : inputs >= 1;
+  if (several) return {1, std::numeric_limits<std::size_t>::max(), "one stage or several"};
+  return {1, 1, "one stage"};
 }
 
 /// A fork gives items to branches only, and they take them from a fork only.
@@ -124,6 +124,10 @@ struct Graph::State {
 
   /// Takes over what is not here yet; gives the number of its end.
   int merge(const State& other) {
+    if (stages.empty()) {
+      *this = other;
+      return static_cast<int>(stages.size()) - 1;
+    }
     std::vector<int> number_of;
     const auto renumber = [&](std::vector<int>& numbers) {
       for (int& number : numbers) number = number_of[static_cast<std::size_t>(number)];
@@ -179,9 +183,9 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   State state;
   Stage last{.name = name.empty() ? std::string(operation_name(operation)) : name, .operation = std::move(operation)};
   if (const auto fault = fault_of(last.operation); !fault.empty()) refuse(last.name, fault);
-  if (!takes(last.operation, inputs.size())) {
-    refuse(last.name,
-           fmt::format("it has {} stages before it, and needs {}", inputs.size(), inputs_wanted(last.operation)));
+  const Inputs wanted = inputs_of(last.operation);
+  if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
+    refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.said));
   }
   for (const Graph& input : inputs) last.inputs.push_back(state.merge(*input.state_));
   state.settle_names();
