@@ -187,7 +187,8 @@ TEST(FullSync, LetsGoOfAPrefetchThatIsNoLongerWanted) {
   std::thread taking([&] { slow.numbers(1); });
   EXPECT_THAT(other->numbers(1), ElementsAre(0));
   taking.join();
-  // Its thread waits for what the other rank says of its third item, and would for minutes.
+  // Its thread comes to wait for what the other rank says of its third item, and would for minutes.
+  while (engines[0]->status(1).step != 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto begin = Clock::now();
   other.reset();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));

@@ -131,6 +131,23 @@ TEST(PipelineSource, GoesOnFromACursorOfARunThatWentOnFromOne) {
   EXPECT_EQ(read_all(third, 20, 7), std::vector(all.begin() + 20, all.end()));
 }
 
+TEST(PipelineSource, GoesOnBehindTheLastSampleOfAnEpochWithTheNext) {
+  const Epochs epochs(samples(7));
+  PipelineSource whole(epochs, {.epochs = 2}), source(epochs, {.epochs = 2});
+  const auto all = read_all(whole, 0, 1);
+  const auto drained = epochs(0);
+  while (drained->next()) {
+  }
+  const Tree behind_the_last = Tree::dict({{"stage", "pipeline samples"},
+                                           {"epoch", 0},
+                                           {"given", 7},
+                                           {"stream", drained->save()},
+                                           {"sample", 7},
+                                           {"skip", 0}});
+  EXPECT_EQ(source.resume(encode_tree(behind_the_last)), 7);
+  EXPECT_EQ(read_all(source, 7, 2), std::vector(all.begin() + 7, all.end()));
+}
+
 TEST(PipelineSource, RefusesCursorsOfAnotherPipeline) {
   PipelineSource source((Epochs(samples(7)))), other((Epochs(Graph::source(range(0, 7)).then(sample()))));
   HeapMemory memory;

@@ -148,6 +148,10 @@ TEST(LowestCommonAncestor, OfAStageInACircleIsWhereTheCircleCloses) {
   EXPECT_EQ(ancestor(many({.mapped = true}), {"mapped_mark"}), "mapped_mark");
 }
 
+TEST(LowestCommonAncestor, IsNoForkEvenWhereOneBranchIsAllThatIsUsed) {
+  EXPECT_EQ(ancestor(numbers().fork()[1].then(same()), {"fork"}), "branch");
+}
+
 TEST(LowestCommonAncestor, OfSeveralIsWhereTheyMeet) {
   EXPECT_EQ(ancestor(many({.single = true, .forked = true}), {"single_mark", "forked_mark"}), "end");
   EXPECT_EQ(ancestor(many({.single = true, .left = true}), {"single_mark", "left_mark"}), "end");
@@ -251,6 +255,9 @@ TEST(Placement, RefusesToDispatchWhatNeedsAllRanks) {
       "process runs; put it behind the last dispatch");
   EXPECT_THAT(refusal(numbers().then(same()).then(FullSync{}).tie("source", "full_sync")),
               HasSubstr("no stage can run in a worker: all are tied to \"full_sync\""));
+  EXPECT_THAT(refusal(numbers().then(Repeat{2}).then(FullSync{}).tie("repeat", "full_sync")),
+              HasSubstr("no stage can run in a worker"))
+      << "the source alone could, but not what begins it over again";
 }
 
 TEST(PlacementOrdered, GivesWorkersWhatIsDoneItemByItem) {
