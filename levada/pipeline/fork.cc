@@ -23,12 +23,26 @@ class Forked {
     return static_cast<int>(branches_.size()) - 1;
   }
 
+  /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
+  void settle() {
+    settled_ = true;
+    auto& from = slowest();
+    base_ = from.position;
+    for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
+    if (!from.restored) return;
+    try {
+      source_.restore(from.restored->entries, base_, from.restored->skip);
+    } catch (const std::exception&) {
+      throw_as_failed(*setting_, stage_, base_);
+    }
+    for (auto& each : branches_) each.restored.reset();
+  }
+
   std::optional<Item> next(int number) {
     auto& branch = of(number);
     auto lock = locked();
-    if (!settled_) settle();
     for (;;) {
-      if (branch.position < base_ + static_cast<std::int64_t>(items_.size())) return take(branch);
+      if (branch.position < end()) return take(branch);
       if (thrown_) std::rethrow_exception(thrown_);
       if (ended_) return std::nullopt;
       if (is_too_far(branch)) {
@@ -72,6 +86,7 @@ class Forked {
   };
 
   Reader& of(int number) { return branches_[static_cast<std::size_t>(number)]; }
+  std::int64_t end() const { return base_ + static_cast<std::int64_t>(items_.size() - front_); }
   std::int64_t buffer() const { return std::get<Fork>(setting_->stage(stage_).operation).buffer; }
 
   std::unique_lock<std::mutex> locked() {
@@ -98,26 +113,11 @@ class Forked {
     return branch.position - std::max(slowest().position.load(), furthest_restored_) >= buffer();
   }
 
-  // What comes before goes on where the branch goes on that is furthest back.
-  void settle() {
-    settled_ = true;
-    auto& from = slowest();
-    base_ = from.position;
-    for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
-    if (!from.restored) return;
-    try {
-      source_.restore(from.restored->entries, base_, from.restored->skip);
-    } catch (const std::exception&) {
-      throw_as_failed(*setting_, stage_, base_);
-    }
-    for (auto& each : branches_) each.restored.reset();
-  }
-
   Item take(Reader& branch) {
     const bool wanted = std::ranges::any_of(branches_, [&](const Reader& other) {
       return &other != &branch && !other.gone && other.position <= branch.position;
     });
-    auto& item = items_[static_cast<std::size_t>(branch.position - base_)];
+    auto& item = items_[front_ + static_cast<std::size_t>(branch.position - base_)];
     auto taken = wanted ? Item(item) : Item(std::move(item));
     branch.position = branch.position + 1;
     if (!wanted) drop_front();
@@ -127,9 +127,13 @@ class Forked {
 
   void drop_front() {
     const bool wanted = std::ranges::any_of(branches_, [](const Reader& each) { return !each.gone; });
-    const auto until = wanted ? slowest().position.load() : base_ + static_cast<std::int64_t>(items_.size());
-    for (; base_ < until && !items_.empty(); ++base_) items_.pop_front();
+    const auto until = wanted ? std::min(slowest().position.load(), end()) : end();
+    for (; base_ < until; ++base_) items_[front_++] = Item();
     source_.keep_from(base_);
+    // All of them, or so many that moving the rest is little work for each.
+    if (front_ < items_.size() && 2 * front_ < items_.size() + 16) return;
+    items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(front_));
+    front_ = 0;
   }
 
   void pull(Reader& branch, std::unique_lock<std::mutex>& lock) {
@@ -191,8 +195,9 @@ class Forked {
   bool several_lanes_ = false;
 
   std::mutex mutex_;
-  std::deque<Item> items_;
-  std::int64_t base_ = 0;  ///< of the first of items_
+  std::vector<Item> items_;
+  std::size_t front_ = 0;  ///< before this they have been taken
+  std::int64_t base_ = 0;  ///< position of the item at the front
   std::int64_t furthest_restored_ = 0;
   bool settled_ = false, ended_ = false;
   std::exception_ptr thrown_;
@@ -234,6 +239,10 @@ class BranchStream final : public StageStream {
 
 std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, SeatPtr behind) {
   return std::make_shared<Forked>(std::move(setting), stage, std::move(input), std::move(behind));
+}
+
+void settle(Forked& fork) {
+  fork.settle();
 }
 
 StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, SeatPtr seat) {

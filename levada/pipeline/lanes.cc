@@ -26,13 +26,14 @@ bool Lanes::wait(Lane& lane, const std::function<Lane*()>& blocker, bool may_fai
 
 void Lanes::wake(Lane& lane) {
   if (!lane.waiting_) return;
-  const std::lock_guard lock(mutex_);
+  // Behind the lock: it does not look and then miss this. After it: it does not wake only to wait for the lock.
+  static_cast<void>(std::lock_guard(mutex_));
   lane.wakeup_.notify_one();
 }
 
 void Lanes::stop(Lane& lane) {
-  const std::lock_guard lock(mutex_);
   lane.stopped_ = true;
+  static_cast<void>(std::lock_guard(mutex_));
   lane.wakeup_.notify_one();
 }
 

@@ -21,6 +21,13 @@ class PrefetchStream final : public StageStream {
   PrefetchStream(const PrefetchStream&) = delete;
   PrefetchStream& operator=(const PrefetchStream&) = delete;
 
+  void start() {
+    ring_.resize(static_cast<std::size_t>(depth_));
+    source_.begin();
+    thread_ = std::thread([this] { run(); });
+  }
+  std::weak_ptr<PrefetchStream*> self() const { return self_; }
+
  private:
   struct Slot {
     std::optional<Item> item;
@@ -28,7 +35,6 @@ class PrefetchStream final : public StageStream {
   };
 
   std::optional<Item> make() override {
-    if (!thread_.joinable()) start();
     const auto blocker = [this]() -> Lane* { return taken_ == put_ ? ahead_->own.get() : nullptr; };
     if (blocker() != nullptr) waited([&] { return setting_->lanes.wait(*seat_->lane, blocker, false); });
     auto& slot = slot_of(taken_);
@@ -41,12 +47,6 @@ class PrefetchStream final : public StageStream {
     given_ += item.has_value();
     source_.keep_from(given_);
     return item;
-  }
-
-  void start() {
-    ring_.resize(static_cast<std::size_t>(depth_));
-    source_.begin();
-    thread_ = std::thread([this] { run(); });
   }
 
   void run() {
@@ -94,6 +94,7 @@ class PrefetchStream final : public StageStream {
     source_.release();
   }
 
+  std::shared_ptr<PrefetchStream*> self_ = std::make_shared<PrefetchStream*>(this);
   TrackedInput source_;
   SeatPtr ahead_, seat_;
   std::int64_t depth_;
@@ -104,9 +105,13 @@ class PrefetchStream final : public StageStream {
 
 }  // namespace
 
-StagePtr make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat) {
-  return std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead),
-                                          std::move(seat));
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat) {
+  auto stream =
+      std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead), std::move(seat));
+  const auto start = [weak = stream->self()] {
+    if (const auto self = weak.lock()) (*self)->start();
+  };
+  return {std::move(stream), start};
 }
 
 }  // namespace levada::pipeline

@@ -19,6 +19,21 @@ class Opener {
   Opener(SettingPtr setting, const Opening& opening, bool prefetches, Instead instead)
       : setting_(std::move(setting)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
 
+  /// The streams up to this stage, ready to be restored or to begin.
+  StagePtr open_end(int number, const SeatPtr& seat) {
+    auto stream = open(number, seat);
+    StageStream::Starts starts;
+    for (auto fork = made_forks_.rbegin(); fork != made_forks_.rend(); ++fork) {
+      starts.emplace_back([weak = std::weak_ptr(*fork)] {
+        if (const auto forked = weak.lock()) settle(*forked);
+      });
+    }
+    starts.insert(starts.end(), starts_.begin(), starts_.end());
+    stream->start_with(std::move(starts));
+    return stream;
+  }
+
+ private:
   StagePtr open(int number, const SeatPtr& seat) {
     if (const auto given = instead_.find(number); given != instead_.end()) {
       return make_given(setting_, number, std::move(given->second));
@@ -27,7 +42,6 @@ class Opener {
                       setting_->stage(number).operation);
   }
 
- private:
   StagePtr input(int number, const SeatPtr& seat) { return open(setting_->stage(number).inputs.front(), seat); }
 
   StagePtr make(int number, const Source& source, const SeatPtr&) { return open_origin(number, source, {}); }
@@ -94,7 +108,9 @@ class Opener {
   StagePtr make(int number, const Prefetch&, const SeatPtr& seat) {
     if (!prefetches_) return make_identity(setting_, number, input(number, seat));
     const auto ahead = new_lane();
-    return make_prefetch(setting_, number, input(number, ahead), ahead, seat);
+    auto [stream, start] = make_prefetch(setting_, number, input(number, ahead), ahead, seat);
+    starts_.push_back(std::move(start));
+    return std::move(stream);
   }
 
   // Its passes are graphs of their own, each opened when the one before it has ended.
@@ -103,7 +119,7 @@ class Opener {
     expect_here(number, before);
     const auto open_pass = [setting = setting_, opening = opening_, prefetches = prefetches_, times = repeat.times,
                             before, seat](std::int64_t pass) {
-      return Opener(setting, further_pass(opening, pass, times), prefetches, {}).open(before, seat);
+      return Opener(setting, further_pass(opening, pass, times), prefetches, {}).open_end(before, seat);
     };
     return make_repeat(setting_, number, open_pass);
   }
@@ -123,6 +139,7 @@ class Opener {
     if (forked == nullptr) {
       const auto behind = std::make_shared<Seat>();
       forked = make_fork(setting_, fork, open(fork, behind), behind);
+      made_forks_.push_back(forked);
     }
     return make_branch(setting_, number, forked, seat);
   }
@@ -141,6 +158,8 @@ class Opener {
   bool prefetches_;
   Instead instead_;
   std::map<int, std::shared_ptr<Forked>> forks_;
+  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< what comes before first
+  StageStream::Starts starts_;
 };
 
 }  // namespace
@@ -160,7 +179,7 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .at = running.at,
                                        .lanes = {}});
   Opener opener(setting, running.opening, running.prefetches, std::move(instead));
-  return opener.open(end, new_lane());
+  return opener.open_end(end, new_lane());
 }
 
 }  // namespace levada::pipeline

@@ -2,23 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <span>
+
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
-#include "levada/corpus/permutation.h"
 
 namespace levada::pipeline {
 namespace {
 
+std::uint64_t derived(std::uint64_t seed, std::int64_t number) {
+  return hash64(std::as_bytes(std::span(&number, 1)), seed);
+}
+
 std::uint64_t own_seed(std::uint64_t shared, const Copy& copy) {
   if (copy.role == Role::dispatcher) return shared;
-  const auto of_rank = derived_seed(shared, static_cast<std::uint64_t>(copy.rank) + 1);
-  return derived_seed(of_rank, copy.role == Role::worker ? static_cast<std::uint64_t>(copy.worker) + 1 : 0);
+  const auto of_rank = derived(shared, copy.rank + 1);
+  return derived(of_rank, copy.role == Role::worker ? copy.worker + 1 : 0);
 }
 
 }  // namespace
 
 Opening make_opening(std::uint64_t seed, std::int64_t epoch, const Copy& copy) {
-  const auto shared = derived_seed(seed, static_cast<std::uint64_t>(epoch));
+  const auto shared = derived(seed, epoch);
   const Division among_ranks{copy.rank, copy.ranks};
   const Division among_all{copy.rank + std::int64_t{copy.ranks} * copy.worker, std::int64_t{copy.ranks} * copy.workers};
   return {.epoch = epoch,
@@ -35,8 +40,8 @@ Opening further_pass(const Opening& opening, std::int64_t pass, std::optional<st
     throw InvalidArgument(fmt::format("pass {} of epoch {} has no number: repeat it fewer times", pass, opening.epoch));
   }
   if (pass == 0) return further;
-  further.shared_seed = derived_seed(opening.shared_seed, static_cast<std::uint64_t>(pass));
-  further.own_seed = derived_seed(opening.own_seed, static_cast<std::uint64_t>(pass));
+  further.shared_seed = derived(opening.shared_seed, pass);
+  further.own_seed = derived(opening.own_seed, pass);
   return further;
 }
 

@@ -1,7 +1,7 @@
 // What a pipeline's processes draw at random from. One number, the same on all ranks, decides all of it:
-//   the epoch's shared seed is derived_seed(seed, epoch): of what runs before a division, and in the dispatching
-//   process; own seeds are derived from it by rank (counted from 1), and by worker (from 1; the consumer is 0); a stage
-//   draws from one of the two and from its name, so that two stages do not draw the same.
+//   the epoch's shared seed is XXH3-64 of the epoch's number, seeded with it: of what runs before a division, and in
+//   the dispatching process; own seeds are derived from it by rank (counted from 1), and by worker (from 1; the
+//   consumer is 0); a stage draws from one of the two and from its name, so that two stages do not draw the same.
 #pragma once
 
 #include <cstdint>

@@ -55,10 +55,21 @@ std::optional<Item> StageStream::counted() {
   }
 }
 
+void StageStream::begin() {
+  try {
+    for (const auto& start : std::exchange(starts_, {})) start();
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
 // Some items' time stands for that of all.
 std::optional<Item> StageStream::timed() {
+  if (!starts_.empty()) begin();
   timing_ = true;
   waited_ = {};
+  waits_ = 0;
   const auto begin = Clock::now();
   auto item = counted();
   const auto spent = Clock::now() - begin;
@@ -74,9 +85,9 @@ std::optional<Item> StageStream::timed() {
 
 // Random, lest a stage that does its work at every so manieth item be always or never seen at it.
 std::int64_t StageStream::next_gap(Duration spent) {
-  constexpr auto slow = std::chrono::microseconds(20);
+  constexpr auto slow = std::chrono::microseconds(2);  ///< in comparison with a look at the clock
   constexpr std::uint32_t mean = 64;
-  if (spent > slow) return 1;
+  if (spent > slow * (1 + waits_)) return 1;
   draw_ = draw_ * 1664525 + 1013904223;
   return 1 + (draw_ >> 16) % (2 * mean - 1);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +61,11 @@ class StageStream : public Stream {
   std::vector<Tree> entries() const;
   void restore_entries(std::span<const Tree> entries);
 
+  /// What the first next() does before anything else, when all is restored: forks find out where they go on, and
+  /// threads begin, all at once, lest one wait for another that nobody has begun.
+  using Starts = std::vector<std::function<void()>>;
+  void start_with(Starts starts) { starts_ = std::move(starts); }
+
  protected:
   /// The next item; empty at the end, after which it is not asked again.
   virtual std::optional<Item> make() = 0;
@@ -97,6 +103,7 @@ class StageStream : public Stream {
     const auto begin = Clock::now();
     auto result = wait();
     waited_ += Clock::now() - begin;
+    ++waits_;
     return result;
   }
 
@@ -134,15 +141,18 @@ class StageStream : public Stream {
   void begin_own_work() const {
     if (setting_->at != nullptr) setting_->at->store(number_, std::memory_order_relaxed);
   }
+  void begin();
   std::optional<Item> counted();
   std::optional<Item> timed();
   std::int64_t next_gap(Duration spent);
 
+  Starts starts_;
   bool ended_ = false, failed_ = false;
   bool timing_ = false;
   std::int64_t until_timed_ = 1, gap_ = 1;
   std::uint32_t draw_ = 1;
   Duration waited_{};
+  std::int64_t waits_ = 0;
 };
 
 }  // namespace levada::pipeline

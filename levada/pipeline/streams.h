@@ -34,7 +34,12 @@ StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream);
 StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening);
 
 /// Items ahead, by a thread of its own that sits at `ahead`, for the one at `seat`.
-StagePtr make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat);
+/// `start` begins it, where the stream is still there.
+struct Prefetched {
+  StagePtr stream;
+  std::function<void()> start;
+};
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat);
 
 /// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
 StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input, SeatPtr seat);
@@ -45,6 +50,8 @@ StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::
 /// A Fork, shared by its branches. `behind`: whose lane is that of the branch which pulls.
 class Forked;
 std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, SeatPtr behind);
+/// When all has been restored, a fork before those that come before it.
+void settle(Forked& fork);
 /// Branches are made before the first item is pulled.
 StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, SeatPtr seat);
 

@@ -121,6 +121,11 @@ class TreePacker {
   }
 
   void put(const Container& container, int depth) {
+    if (!container.type_name.empty() || !container.state.empty()) {
+      out_.put(NodeKind::of_class);
+      out_.put_sized(as_bytes(container.type_name));
+      out_.put_sized(container.state);
+    }
     switch (container.kind) {
       case ContainerKind::list: out_.put(NodeKind::list); break;
       case ContainerKind::tuple: out_.put(NodeKind::tuple); break;
@@ -129,10 +134,6 @@ class TreePacker {
     }
     out_.put_number(container.children.size());
     for (const auto& key : container.keys) put(key);
-    if (container.kind == ContainerKind::record) {
-      out_.put_sized(as_bytes(container.type_name));
-      out_.put_sized(container.state);
-    }
     for (const auto& child : container.children) put(child, depth + 1);
   }
 
@@ -228,10 +229,22 @@ class TreeUnpacker {
       }
       case NodeKind::small_tensor:
       case NodeKind::tensor: return get_tensor(kind);
-      case NodeKind::list: return get_container(ContainerKind::list, depth);
-      case NodeKind::tuple: return get_container(ContainerKind::tuple, depth);
-      case NodeKind::dict: return get_container(ContainerKind::dict, depth);
-      case NodeKind::record: return get_container(ContainerKind::record, depth);
+      case NodeKind::of_class: {
+        Container container{.type_name = std::string(as_text(in_.sized()))};
+        const auto state = in_.sized();
+        container.state.assign(state.begin(), state.end());
+        return get_container(in_.kind(), std::move(container), depth);
+      }
+      default: return get_container(kind, {}, depth);
+    }
+  }
+
+  ContainerKind container_kind(NodeKind kind) {
+    switch (kind) {
+      case NodeKind::list: return ContainerKind::list;
+      case NodeKind::tuple: return ContainerKind::tuple;
+      case NodeKind::dict: return ContainerKind::dict;
+      case NodeKind::record: return ContainerKind::record;
       default: in_.fail(fmt::format("a value of unknown kind {}", static_cast<int>(kind)));
     }
   }
@@ -261,19 +274,13 @@ class TreeUnpacker {
     return Tensor(TensorView(dtype, shape, data), hold_, true);
   }
 
-  Tree get_container(ContainerKind kind, int depth) {
+  Tree get_container(NodeKind kind, Container container, int depth) {
+    container.kind = container_kind(kind);
     if (depth == max_tree_depth) in_.fail(fmt::format("an item deeper than {} containers", max_tree_depth));
-    Container container{.kind = kind};
     const auto count = in_.count();
-    const bool has_keys = kind == ContainerKind::dict || kind == ContainerKind::record;
-    if (has_keys) {
+    if (kind == NodeKind::dict || kind == NodeKind::record) {
       container.keys.reserve(believed(count));
       for (std::size_t i = 0; i < count; ++i) container.keys.push_back(get_key());
-    }
-    if (kind == ContainerKind::record) {
-      container.type_name = as_text(in_.sized());
-      const auto state = in_.sized();
-      container.state.assign(state.begin(), state.end());
     }
     container.children.reserve(believed(count));
     for (std::size_t i = 0; i < count; ++i) container.children.push_back(get_tree(depth + 1));

@@ -31,6 +31,7 @@ enum class NodeKind : std::uint8_t {
   record = 12,
   integer_key = 13,
   text_key = 14,
+  of_class = 15,
 };
 
 /// Tensors up to this many bytes cross among the other bytes.

@@ -1,0 +1,152 @@
+// Stages on threads of their own.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "levada/pipeline/running_testing.h"
+
+namespace levada::pipeline::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+Graph upto(std::int64_t count) {
+  return Graph::source(range(0, count));
+}
+std::vector<std::int64_t> iota(std::int64_t count) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+TEST(Prefetch, KeepsTheOrder) {
+  for (const std::int64_t size : {0, 1, 2, 101}) {
+    for (const std::int64_t depth : {1, 2, 10, 1000}) {
+      EXPECT_EQ(numbers_of(upto(size).then(Prefetch{depth})), iota(size));
+      EXPECT_EQ(
+          numbers_of(upto(size).then(Prefetch{depth}).then(mapped([](auto i) { return i; })).then(Prefetch{depth})),
+          iota(size));
+    }
+  }
+}
+
+TEST(Prefetch, MakesItemsOnAnotherThreadAndNoMoreThanItsDepthAhead) {
+  std::atomic<std::int64_t> made = 0;
+  std::atomic<bool> elsewhere = true;
+  const auto here = std::this_thread::get_id();
+  const auto graph = upto(1000)
+                         .then(mapped([&](auto i) {
+                           elsewhere = elsewhere && std::this_thread::get_id() != here;
+                           ++made;
+                           return i;
+                         }))
+                         .then(Prefetch{5});
+  Opened opened(graph);
+  for (std::int64_t taken = 1; taken <= 100; ++taken) {
+    opened.stream().next();
+    EXPECT_LE(made, taken + 5);
+  }
+  EXPECT_TRUE(elsewhere);
+}
+
+TEST(Prefetch, FailsInPlace) {
+  const auto graph =
+      upto(9).then(mapped([](auto i) { return i == 5 ? throw std::runtime_error("bad") : i; })).then(Prefetch{3});
+  Opened opened(graph);
+  EXPECT_EQ(opened.items(5).size(), 5u);
+  const auto failure = failure_of([&] { opened.stream().next(); });
+  EXPECT_EQ(failure.item, 5);
+  EXPECT_FALSE(opened.stream().next());
+}
+
+TEST(Prefetch, EndsWhereverItStands) {
+  for (int i = 0; i < 200; ++i) {
+    Opened opened(upto(1000).then(Prefetch{3}).then(Batch{2}).then(Prefetch{2}).then(Prefetch{1}));
+    opened.items(static_cast<std::size_t>(i % 7));
+  }
+}
+
+TEST(Prefetch, EndsWhenTheItemUnderWayIsMade) {
+  std::promise<void> begun, release;
+  const auto graph = upto(9)
+                         .then(mapped([&](auto i) {
+                           if (i == 1) {
+                             begun.set_value();
+                             release.get_future().wait();
+                           }
+                           return i;
+                         }))
+                         .then(Prefetch{3});
+  auto opened = std::make_unique<Opened>(graph);
+  opened->stream().next();
+  begun.get_future().wait();
+  auto ended = std::async(std::launch::async, [&] { opened.reset(); });
+  release.set_value();
+  ended.get();
+}
+
+TEST(Prefetch, IsLeftOutWhereThatIsAsked) {
+  const auto here = std::this_thread::get_id();
+  bool same = true;
+  const auto graph = upto(9)
+                         .then(mapped([&](auto i) {
+                           same = same && std::this_thread::get_id() == here;
+                           return i;
+                         }))
+                         .then(Prefetch{3});
+  const TreeValues values;
+  Counts counts(3);
+  auto stream = open(graph, 2, {.values = values, .opening = {}, .process = "", .counts = counts, .prefetches = false});
+  while (stream->next()) continue;
+  EXPECT_TRUE(same);
+  EXPECT_EQ(counts[2].items, 9);
+}
+
+/// Both branches of a fork on threads of their own, before one zip.
+Graph forked(std::int64_t lead, std::int64_t buffer) {
+  const auto branches = upto(2000).then(Prefetch{3}).fork(2, buffer, "both");
+  return Graph::join(Zip{}, {branches[0].then(Skip{lead}).then(Prefetch{4}), branches[1].then(Prefetch{4})});
+}
+
+TEST(Prefetch, BranchesOnSeveralThreadsGiveEachItem) {
+  for (int round = 0; round < 20; ++round) {
+    std::int64_t next = 0;
+    for (const auto& item : items_of(forked(3, 10))) {
+      ASSERT_EQ(item, Tree::tuple({next + 3, next}));
+      ++next;
+    }
+    ASSERT_EQ(next, 1997);
+  }
+}
+
+TEST(Prefetch, SeesThatNobodyCanMoveThoughBranchesAreOnSeveralThreads) {
+  for (int round = 0; round < 100; ++round) {
+    const auto failure = failure_of([] { items_of(forked(200, 10)); });
+    EXPECT_EQ(failure.stage, "both");
+    EXPECT_THAT(failure.message, HasSubstr("a buffer of more than 10"));
+  }
+}
+
+TEST(Prefetch, ABranchStallsForOneOnAnotherThreadWithoutFailing) {
+  const auto branches = upto(2000).fork(2, 10);
+  // Each takes its items whenever the other has had as many: both threads stall, and go on.
+  const auto slow = branches[0].then(Batch{500}).then(Prefetch{1});
+  const auto fast = branches[1].then(Prefetch{2000});
+  EXPECT_EQ(items_of(Graph::join(Zip{}, {slow, fast})).size(), 4u);
+}
+
+TEST(Prefetch, OneBranchMayBeLeftAlone) {
+  for (int round = 0; round < 50; ++round) {
+    const auto branches = upto(300).then(Prefetch{2}).fork(2, 5);
+    const auto first = branches[0].then(Prefetch{2}).then(Take{3}).then(Repeat{1});
+    Opened opened(Graph::join(Zip{}, {branches[1].then(Prefetch{2}), first}));
+    EXPECT_EQ(opened.items().size(), 3u);
+  }
+}
+
+}  // namespace
+}  // namespace levada::pipeline::testing

@@ -1,0 +1,138 @@
+#include "levada/pipeline/tree_values.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <numeric>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+#include "levada/tree/random_tree_testing.h"
+
+namespace levada::pipeline {
+namespace {
+
+const TreeValues values;
+
+/// What another process has of a packing: copies, aligned.
+struct Received {
+  Bytes head;
+  std::vector<Tensor> memory;
+  std::vector<std::span<std::byte>> buffers;
+
+  explicit Received(const Values::Packed& packed) : head(packed.head) {
+    for (const auto& buffer : packed.buffers) {
+      const TensorView view(dtypes::uint8, {static_cast<std::int64_t>(buffer.size())}, buffer.data());
+      memory.push_back(Tensor::copy_of(view));
+      buffers.push_back(memory.back().mutable_bytes());
+    }
+  }
+};
+
+std::vector<Tree> carried(const std::vector<Tree>& trees) {
+  std::vector<Tree> back;
+  const auto received = std::make_shared<Received>(values.pack(std::vector<Item>(trees.begin(), trees.end())));
+  for (auto& item : values.unpack(received->head, received->buffers, received)) {
+    back.push_back(std::get<Tree>(std::move(item)));
+  }
+  return back;
+}
+
+TEST(TreeValues, CarryAllThatATreeCanBe) {
+  const std::vector<Tree> trees = {
+      Tree(),
+      true,
+      false,
+      std::numeric_limits<std::int64_t>::min(),
+      std::numeric_limits<double>::quiet_NaN(),
+      -0.0,
+      "",
+      std::string(1000, 'x'),
+      Bytes(300, std::byte{7}),
+      Tensor::of<std::int64_t>({2, 2}, {1, 2, 3, 4}),
+      Tensor::zeros(dtypes::float32, {1000}),
+      Tensor::zeros(dtypes::bfloat16, {3, 0, 2}),
+      Tensor::of<double>({}, {1.5}),
+      Tree::list({1, Tree::tuple({}), Tree::dict({{"a", 1}, {std::int64_t{-3}, Tree::list({2.5})}})}),
+      Tree(Container{ContainerKind::record, "module:Name", {Key("x")}, {Tree(1)}, Bytes(5)}),
+  };
+  EXPECT_TRUE(carried(trees) == trees);
+  EXPECT_TRUE(carried({}).empty());
+}
+
+TEST(TreeValues, CarryStridedTensorsContiguous) {
+  const auto tensor = Tensor::zeros(dtypes::int32, {100, 100});
+  const auto column = tensor.slice(1, 3, 5);
+  EXPECT_TRUE(carried({column}) == std::vector<Tree>{column});
+}
+
+TEST(TreeValues, CarryRandomTrees) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    RandomTrees random(seed);
+    std::vector<Tree> trees;
+    for (std::uint64_t i = 0; i < seed % 5; ++i) trees.push_back(random.next());
+    ASSERT_TRUE(carried(trees) == trees) << seed;
+  }
+}
+
+TEST(TreeValues, LendLargeTensorsWithoutACopy) {
+  const auto tensor = Tensor::zeros(dtypes::uint8, {100000});
+  const std::vector<Item> items = {Tree::list({Tree(tensor), Tree(1)})};
+  const auto before = copied_bytes();
+  const auto packed = values.pack(items);
+  ASSERT_EQ(packed.buffers.size(), 1u);
+  EXPECT_EQ(packed.buffers[0].data(), tensor.bytes().data());
+  const Received received(packed);
+  const auto hold = std::make_shared<int>(0);
+  const auto copied = copied_bytes();
+  const auto back = values.unpack(received.head, received.buffers, hold);
+  EXPECT_EQ(copied_bytes(), copied);
+  EXPECT_EQ(copied - before, 100000u);  // By the test alone.
+  const auto& there = std::get<Tree>(back[0]).tensor("[0]");
+  EXPECT_EQ(there.bytes().data(), received.buffers[0].data());
+  EXPECT_TRUE(there.is_writable());
+  EXPECT_EQ(there.owner(), hold);
+}
+
+TEST(TreeValues, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
+  const std::vector<Item> items = {
+      Tree::dict({{"a", Tensor::zeros(dtypes::float32, {200})}, {"b", Tree::list({1, "x"})}}),
+      Tree(Container{ContainerKind::record, "m:N", {Key("x")}, {Tree(1)}, Bytes(2)}),
+      Tree(Tensor::of<std::int64_t>({2}, {1, 2}))};
+  const Received received(values.pack(items));
+  for (std::size_t size = 0; size < received.head.size(); ++size) {
+    EXPECT_THROW(values.unpack(ByteView(received.head).first(size), received.buffers, nullptr), CorruptMessage);
+  }
+  EXPECT_THROW(values.unpack(received.head, {}, nullptr), CorruptMessage);
+  for (std::size_t at = 0; at < received.head.size(); ++at) {
+    for (int value = 0; value < 256; ++value) {
+      auto head = received.head;
+      head[at] = static_cast<std::byte>(value);
+      try {
+        values.unpack(head, received.buffers, nullptr);
+      } catch (const CorruptMessage& error) {
+        EXPECT_LE(error.offset(), head.size());
+      }
+    }
+  }
+}
+
+TEST(TreeValues, RefuseWhatCannotCross) {
+  static const Foreign::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
+  int object = 0;
+  const std::vector<Item> foreign = {Foreign(&object, language)};
+  EXPECT_THROW(values.pack(foreign), InvalidArgument);
+  EXPECT_THROW(values.list_of(foreign), InvalidArgument);
+  EXPECT_THROW(values.elements(foreign[0]), InvalidArgument);
+  EXPECT_THROW(values.elements(Tree(5)), InvalidArgument);
+  EXPECT_THROW(values.elements(Tree::dict({{"a", 1}})), InvalidArgument);
+  const std::vector<Item> elsewhere = {Tree(Tensor(TensorView(dtypes::int8, {4}, nullptr, Device{2, 0}), nullptr))};
+  EXPECT_THROW(values.pack(elsewhere), InvalidArgument);
+  Tree deep;
+  for (int i = 0; i < 70; ++i) deep = Tree::list({deep});
+  EXPECT_THROW(values.pack(std::vector<Item>{deep}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace levada::pipeline
