@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
+#include "levada/tree/codec.h"
 
 namespace levada::pipeline {
 namespace {
@@ -19,6 +20,16 @@ const T* leaf_as(const Tree& tree) {
 }
 
 }  // namespace
+
+Bytes pack_cursor(const Cursor& cursor) {
+  return encode_tree(cursor);
+}
+
+Cursor unpack_cursor(ByteView bytes) {
+  SchemaCache schemas;
+  const auto memory = std::make_shared<const Bytes>(bytes.begin(), bytes.end());
+  return unflatten(read_message(*memory, memory, schemas).content);
+}
 
 CursorFields::CursorFields(const Tree& fields, std::string_view stage) : fields_(fields), stage_(stage) {
   if (fields.is_leaf() || fields.container().kind != ContainerKind::dict) refuse("a dict of its own is not there");

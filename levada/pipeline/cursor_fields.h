@@ -10,6 +10,11 @@
 
 namespace levada::pipeline {
 
+/// A cursor as it travels.
+Bytes pack_cursor(const Cursor& cursor);
+/// Throws CorruptMessage.
+Cursor unpack_cursor(ByteView bytes);
+
 /// Reads the dict of one stage. Borrows it.
 class CursorFields {
  public:

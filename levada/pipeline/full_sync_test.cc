@@ -4,15 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <set>
 #include <thread>
 
 #include "levada/base/error.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
-#include "levada/pipeline/origins.h"
-#include "levada/pipeline/running.h"
-#include "levada/pipeline/seeds.h"
-#include "levada/pipeline/tree_values.h"
+#include "levada/pipeline/graph_testing.h"
+#include "levada/pipeline/roles_testing.h"
 
 namespace levada::pipeline {
 namespace {
@@ -192,6 +191,84 @@ TEST(FullSync, LetsGoOfAPrefetchThatIsNoLongerWanted) {
   const auto begin = Clock::now();
   other.reset();
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
+}
+
+/// Two ranks of a job, each with a dispatching process and two workers. `consume` is called with the rank.
+void run_job(const std::function<Graph(int rank)>& graph_of,
+             const std::function<void(Consumer& consumer, int rank)>& consume) {
+  const auto job = inproc::make_group(2);
+  const auto run_rank = [&](int rank) {
+    const Graph graph = graph_of(rank);
+    const ProcessOptions options{.workers = 2, .seed = 7, .rank = rank, .ranks = 2};
+    inproc::run_ranks(testing::processes_of(graph, options), [&](const std::shared_ptr<Engine>& engine) {
+      Process process = testing::process_of(engine, graph, options);
+      if (engine->info().rank > 0) return serve(process);
+      process.all_ranks = job[static_cast<std::size_t>(rank)];
+      Consumer consumer(process);
+      consume(consumer, rank);
+      EXPECT_TRUE(consumer.shutdown(std::chrono::seconds(20)));
+    });
+  };
+  std::thread other([&] { run_rank(1); });
+  run_rank(0);
+  other.join();
+}
+
+TEST(FullSync, StopsRanksWithWorkersTogetherEpochAfterEpoch) {
+  const auto graph_of = [](int) {
+    return numbers(23).then(Shuffle{.buffer = 5}).then(Shard{}).then(Dispatch{}).then(testing::same()).then(FullSync{});
+  };
+  std::vector<std::int64_t> seen[2];
+  run_job(graph_of, [&](Consumer& consumer, int rank) {
+    for (std::int64_t epoch = 0; epoch < 5; ++epoch) {
+      consumer.reset(epoch);
+      const auto items = testing::rest_of(consumer);
+      EXPECT_EQ(items.size(), 11) << "of 23";
+      for (const Tree& item : items) seen[rank].push_back(std::get<std::int64_t>(item.leaf()));
+    }
+  });
+  for (std::size_t epoch = 0; epoch < 5; ++epoch) {
+    std::set<std::int64_t> both;
+    for (const auto& of : seen) both.insert(of.begin() + 11 * epoch, of.begin() + 11 * (epoch + 1));
+    EXPECT_EQ(both.size(), 22) << "ranks have different items";
+  }
+}
+
+TEST(FullSync, GoesOnWithWorkersInTheMiddleOfAnEpoch) {
+  const auto graph_of = [](int) {
+    return numbers(23).then(Shard{}).then(Dispatch{}).then(testing::same()).then(FullSync{});
+  };
+  run_job(graph_of, [&](Consumer& consumer, int) {
+    consumer.reset(0);
+    const auto all = testing::rest_of(consumer);
+    for (const std::size_t given : {0U, 1U, 6U, 10U, 11U}) {
+      consumer.reset(0);
+      auto items = testing::take_from(consumer, given);
+      const Cursor cursor = consumer.save();
+      consumer.reset(0, cursor);
+      for (auto& item : testing::rest_of(consumer)) items.push_back(std::move(item));
+      EXPECT_EQ(items, all) << given;
+    }
+  });
+}
+
+TEST(FullSync, MakesAFailureInAWorkerOfOneRankThatOfAll) {
+  const auto graph_of = [](int rank) {
+    const Map broken{[rank](Item item) {
+      if (rank == 1 && std::get<Tree>(item) == Tree(std::int64_t{7})) throw SourceError("cannot decode");
+      return item;
+    }};
+    return numbers(23).then(Dispatch{}).then(broken).then(FullSync{});
+  };
+  run_job(graph_of, [&](Consumer& consumer, int rank) {
+    consumer.reset(0);
+    EXPECT_EQ(testing::take_from(consumer, 7).size(), 7);
+    const Failure failure = failure_of([&] { consumer.next(); });
+    EXPECT_EQ(failure.message, "cannot decode");
+    EXPECT_EQ(failure.process, rank == 1 ? "process 3" : "rank 1, process 3");
+    consumer.reset(1);
+    EXPECT_EQ(testing::take_from(consumer, 3).size(), 3) << "the next epoch begins";
+  });
 }
 
 }  // namespace

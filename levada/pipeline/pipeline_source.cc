@@ -7,20 +7,43 @@
 #include "levada/base/error.h"
 #include "levada/pipeline/collate.h"
 #include "levada/pipeline/cursor_fields.h"
-#include "levada/tree/codec.h"
 
 namespace levada::pipeline {
 namespace {
 
 constexpr std::string_view kind = "pipeline samples";
 
-Tree decode(ByteView cursor) {
-  SchemaCache schemas;
-  const auto owned = std::make_shared<Bytes>(cursor.begin(), cursor.end());
-  return unflatten(read_message(*owned, owned, schemas).content);
-}
+/// An epoch of a consumer, which begins it when its first item is asked for.
+class ConsumerEpoch final : public Stream {
+ public:
+  ConsumerEpoch(std::shared_ptr<Consumer> consumer, std::int64_t epoch)
+      : consumer_(std::move(consumer)), epoch_(epoch) {}
+
+  std::optional<Item> next() override {
+    begin({});
+    return consumer_->next();
+  }
+  Cursor save() const override {
+    begin({});
+    return consumer_->save();
+  }
+  void restore(const Cursor& cursor) override { begin(cursor); }
+
+ private:
+  void begin(const std::optional<Cursor>& cursor) const {
+    if (!std::exchange(begun_, true)) consumer_->reset(epoch_, cursor);
+  }
+
+  std::shared_ptr<Consumer> consumer_;
+  std::int64_t epoch_;
+  mutable bool begun_ = false;
+};
 
 }  // namespace
+
+std::function<StreamPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer) {
+  return [consumer](std::int64_t epoch) { return std::make_unique<ConsumerEpoch>(consumer, epoch); };
+}
 
 PipelineSource::PipelineSource(std::function<StreamPtr(std::int64_t epoch)> open_epoch, PipelineSourceOptions options)
     : open_epoch_(std::move(open_epoch)), options_(std::move(options)) {
@@ -28,7 +51,7 @@ PipelineSource::PipelineSource(std::function<StreamPtr(std::int64_t epoch)> open
 }
 
 std::int64_t PipelineSource::resume(ByteView cursor) {
-  const Tree tree = decode(cursor);
+  const Tree tree = unpack_cursor(cursor);
   const CursorFields fields(tree, kind);
   const auto sample = fields.count("sample"), skip = fields.count("skip"), epoch = fields.count("epoch");
   if (skip > sample) fields.refuse(fmt::format("it leaves out {} samples of {}", skip, sample));
@@ -113,7 +136,7 @@ Bytes PipelineSource::cursor(std::int64_t next) const {
   fields.keys.insert(fields.keys.end(), {"sample", "skip"});
   fields.children.emplace_back(next);
   fields.children.emplace_back(point.skip);
-  return encode_tree(Tree(std::move(fields)));
+  return pack_cursor(Tree(std::move(fields)));
 }
 
 std::string PipelineSource::activity() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/pipeline/roles.h"
 #include "levada/pipeline/stream.h"
 #include "levada/pipeline/trail.h"
 #include "levada/sources/source.h"
@@ -55,5 +56,8 @@ class PipelineSource final : public levada::Source {
   std::optional<Tree> last_;  ///< the sample before next_
   Trail trail_;
 };
+
+/// The epochs of a pipeline that has processes of its own.
+std::function<StreamPtr(std::int64_t epoch)> epochs_of(std::shared_ptr<Consumer> consumer);
 
 }  // namespace levada::pipeline

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/running_testing.h"
+#include "levada/pipeline/roles_testing.h"
 #include "levada/tree/codec.h"
 
 namespace levada::pipeline {
@@ -190,6 +190,32 @@ TEST(PipelineSource, RefusesSamplesThatAreNotAlikeAndObjectsOfAnotherLanguage) {
     FAIL();
   } catch (const Unsupported& error) {
     EXPECT_STREQ(error.what(), "sample 0 of objects is an object of another language; map it to tensors");
+  }
+}
+
+TEST(PipelineSource, ReadsAPipelineThatHasProcessesOfItsOwn) {
+  const Graph graph = Graph::source(range(0, 23)).then(Shuffle{.buffer = 4}).then(Dispatch{}).then(sample());
+  PipelineSource alone(Epochs(graph), {.epochs = 2});
+  const auto all = read_all(alone, 0, 3);
+  ASSERT_EQ(all.size(), 46);
+  for (const std::int64_t read : {0, 5, 22, 23, 24, 46}) {
+    Bytes cursor;
+    const auto with_workers = [&](const testing::Consume& consume) {
+      testing::run_pipeline(graph, {.workers = 2, .seed = 7}, consume);
+    };
+    with_workers([&](Consumer& consumer) {
+      PipelineSource source(epochs_of({std::shared_ptr<void>(), &consumer}), {.epochs = 2});
+      HeapMemory memory;
+      std::vector<std::int64_t> before;
+      if (read > 0) before = ids(source.read(0, read, memory));
+      EXPECT_EQ(before, std::vector(all.begin(), all.begin() + read));
+      cursor = source.cursor(read);
+    });
+    with_workers([&](Consumer& consumer) {
+      PipelineSource source(epochs_of({std::shared_ptr<void>(), &consumer}), {.epochs = 2});
+      source.resume(cursor);
+      EXPECT_EQ(read_all(source, read, 4), std::vector(all.begin() + read, all.end())) << read;
+    });
   }
 }
 

@@ -120,27 +120,6 @@ Tally::OfStage get_of_stage(ByteReader& reader) {
   return stage;
 }
 
-void put_failure(ByteWriter& writer, const Failure& failure) {
-  writer.put_sized(std::string_view(failure.stage));
-  writer.put_sized(std::string_view(failure.process));
-  writer.put(failure.item);
-  writer.put(failure.kind);
-  writer.put_sized(std::string_view(failure.message));
-  writer.put_sized(std::string_view(failure.traceback));
-  writer.put_sized(ByteView(failure.exception));
-}
-Failure get_failure(ByteReader& reader) {
-  Failure failure;
-  failure.stage = reader.get_string();
-  failure.process = reader.get_string();
-  failure.item = reader.get<std::int64_t>();
-  failure.kind = static_cast<ErrorKind>(get_code(reader, 1, static_cast<int>(ErrorKind::engine)));
-  failure.message = reader.get_string();
-  failure.traceback = reader.get_string();
-  failure.exception = get_bytes(reader);
-  return failure;
-}
-
 bool are_consecutive(const std::vector<std::int64_t>& marks) {
   return std::adjacent_find(marks.begin(), marks.end(), [](auto a, auto b) { return b != a + 1; }) == marks.end();
 }
@@ -225,7 +204,7 @@ Bytes encode(const Items& items) {
   writer.put(items.first);
   writer.put(items.count);
   writer.put(items.ending);
-  if (items.ending == Ending::failed) put_failure(writer, items.failure.value_or(Failure{}));
+  if (items.ending == Ending::failed) write_failure(writer, items.failure.value_or(Failure{}));
   put_marks(writer, items.marks);
   writer.put(items.reached);
   writer.put(std::uint8_t{items.start.has_value()});
@@ -242,7 +221,7 @@ Items decode_items(ByteView bytes) {
   items.count = reader.get<std::uint32_t>();
   if (items.count > most_items) reader.fail(fmt::format("{} items in a message", items.count));
   items.ending = static_cast<Ending>(get_code(reader, 1, static_cast<int>(Ending::left)));
-  if (items.ending == Ending::failed) items.failure = get_failure(reader);
+  if (items.ending == Ending::failed) items.failure = read_failure(reader);
   items.marks = get_marks(reader, items.count);
   items.reached = get_number(reader);
   if (get_code(reader, 0, 1) == 1) items.start = get_start(reader);

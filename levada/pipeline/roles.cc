@@ -50,7 +50,9 @@ class Consumer::Impl {
             {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),
         .process = process_.name,
         .counts = counts_,
-        .all_ranks = process_.all_ranks};
+        .all_ranks = process_.all_ranks,
+        .timeout = process_.options.timeout,
+        .poll = process_.poll};
     if (process_.begin_epoch) process_.begin_epoch(running.opening);
     std::map<int, StreamPtr> instead;
     Gathered* gathered = nullptr;
@@ -63,12 +65,14 @@ class Consumer::Impl {
     if (cursor) stream->restore(stages_of(*cursor));
     if (gathered != nullptr) gathered->begin();
     stream_ = std::move(stream);
+    begun_ = Clock::now();
   }
 
   std::optional<Item> next() {
     if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
     if (paused_ || (limit_ && *limit_ == 0)) return std::nullopt;
     auto item = stream_->next();
+    if (!item) count_time();
     if (item && limit_) --*limit_;
     return item;
   }
@@ -103,6 +107,8 @@ class Consumer::Impl {
 
   Stats stats() {
     Stats stats;
+    const Duration time = spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
+    stats.seconds = std::chrono::duration<double>(time).count();
     stats.stages.resize(counts_.size());
     for (std::size_t i = 0; i < counts_.size(); ++i) {
       add(stats.stages[i], {counts_[i].items, counts_[i].skipped, counts_[i].busy_ns, counts_[i].waited_ns});
@@ -165,6 +171,13 @@ class Consumer::Impl {
   void end_stream() {
     if (gatherer_) gatherer_->interrupt();
     stream_.reset();
+    count_time();
+  }
+
+  /// The epoch is over.
+  void count_time() {
+    if (begun_) spent_ += Clock::now() - *begun_;
+    begun_.reset();
   }
 
   Process process_;
@@ -172,6 +185,8 @@ class Consumer::Impl {
   Counts counts_;
   std::unique_ptr<Gatherer> gatherer_;
   StreamPtr stream_;
+  std::optional<Clock::time_point> begun_;  ///< of the epoch under way
+  Duration spent_{};                        ///< in those before
   std::int64_t epoch_ = 0;
   std::optional<std::int64_t> limit_;
   bool paused_ = false, over_ = false;

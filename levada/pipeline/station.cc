@@ -81,16 +81,6 @@ Failure failure_of(const std::exception_ptr& error, const std::string& process, 
   return failure;
 }
 
-Bytes pack_cursor(const Cursor& cursor) {
-  return encode_tree(cursor);
-}
-
-Cursor unpack_cursor(ByteView bytes) {
-  SchemaCache schemas;
-  const auto memory = std::make_shared<const Bytes>(bytes.begin(), bytes.end());
-  return unflatten(read_message(*memory, memory, schemas).content);
-}
-
 bool SaveRate::due(std::int64_t items, Clock::time_point now) {
   constexpr std::int64_t most_items = 128;
   constexpr auto longest = std::chrono::milliseconds(1);

@@ -12,6 +12,7 @@
 
 #include "levada/engine/engine.h"
 #include "levada/pipeline/carrier.h"
+#include "levada/pipeline/cursor_fields.h"
 #include "levada/pipeline/protocol.h"
 #include "levada/pipeline/roles.h"
 #include "levada/pipeline/seeds.h"
@@ -44,11 +45,6 @@ bool workers_have_state(const Graph& graph, const Placement& placement);
 
 /// Any exception as what the consumer throws; `item`: where nothing better is known.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
-
-/// A cursor as it travels.
-Bytes pack_cursor(const Cursor& cursor);
-/// Throws CorruptMessage.
-Cursor unpack_cursor(ByteView bytes);
 
 /// How often where a stream stands is told: often enough that little is made again, too seldom to cost anything.
 class SaveRate {

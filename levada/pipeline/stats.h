@@ -13,7 +13,7 @@ struct Stats {
     double busy_seconds = 0, waited_seconds = 0;
   };
   std::vector<OfStage> stages;
-  double seconds = 0;         ///< that have passed meanwhile
+  double seconds = 0;         ///< that its epochs have taken
   std::int64_t messages = 0;  ///< with items, to and from the workers
   std::int64_t wakeups = 0;   ///< of a process that waited for one
   std::uint64_t bytes = 0;    ///< of items, to and from the workers
