@@ -109,7 +109,7 @@ class Worker {
       failure = failed_here();
     }
     // What was made before it comes first, and may fail on its way.
-    if (auto earlier = put(failure ? Ending::none : ending(), mark())) failure = std::move(earlier);
+    if (auto earlier = put(failure ? Ending::none : ending(), std::max(mark(), reached_))) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     station_.send(outgoing_);
     drain();
