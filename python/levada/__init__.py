@@ -16,6 +16,7 @@ from levada._errors import (
     InvalidArgument,
     PeerLost,
     SourceError,
+    StageFailed,
     Timeout,
     Unsupported,
 )
@@ -24,6 +25,7 @@ from levada._layouts import make_layout as layout
 from levada._job import join, rank, world_size
 from levada._levada import Digests, Layout, Membership, Mesh, pack, unpack
 from levada._memory import collate, empty
+from levada._pipeline import Pipeline
 from levada._reduce import ReduceScatter
 
 __version__ = "0.1.0"
@@ -40,8 +42,10 @@ __all__ = [
     "Membership",
     "Mesh",
     "PeerLost",
+    "Pipeline",
     "ReduceScatter",
     "SourceError",
+    "StageFailed",
     "Timeout",
     "Unsupported",
     "collate",

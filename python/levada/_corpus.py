@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from levada import _levada
 from levada._levada import CorpusSource
@@ -39,17 +40,23 @@ class Corpus:
     def __post_init__(self) -> None:
         self._opened: dict[int, CorpusSource] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_opened": {}}
+
+    def options(self) -> dict[str, Any]:
+        """As the C++ core takes them."""
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del options["tensors"]
+        several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
+        options["paths"] = [os.fspath(path) for path in several]
+        options["cache_dir"] = os.fspath(self.cache_dir)
+        return options
+
     def open(self, epochs: int | None = None) -> CorpusSource:
         """The source itself, of so many epochs. Raises SourceError and InvalidArgument."""
         epochs = self.epochs if epochs is None else epochs
         if epochs not in self._opened:
-            options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-            del options["tensors"]
-            several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
-            options["paths"] = [os.fspath(path) for path in several]
-            options["cache_dir"] = os.fspath(self.cache_dir)
-            options["epochs"] = epochs
-            self._opened[epochs] = _levada.open_corpus(**options)
+            self._opened[epochs] = _levada.open_corpus(**{**self.options(), "epochs": epochs})
         return self._opened[epochs]
 
     def __len__(self) -> int:

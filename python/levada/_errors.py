@@ -33,3 +33,17 @@ class SourceError(Error):
 
 class EngineError(Error):
     """Carrying the data failed, or a rank aborted."""
+
+
+class StageFailed(SourceError):
+    """A stage of a pipeline raised. The cause of what is raised again, which is of the class that the stage raised; by
+    itself where that class cannot be made again. The text says all of it."""
+
+    stage: str = ""
+    """Its name; empty where it was none, as in starting."""
+    process: str = ""
+    """Such as "worker 1 (process 4242)"."""
+    item: int = 0
+    """How many items the stage had been given before."""
+    traceback: str = ""
+    """Of the process that it happened in."""

@@ -13,8 +13,10 @@ from levada._errors import InvalidArgument, Unsupported
 from levada._groups import size_of
 from levada._layouts import Fields, make_layout
 from levada._levada import Layout, Mesh, Pass
+from levada._pipeline import Pipeline
 from levada._passes import Beginning, FeedPass, begin_corpus, begin_iterable
 from levada._readers import READERS
+from levada._runs import Run
 
 
 def _parts_of(source: Any) -> Iterator[Any]:
@@ -30,12 +32,14 @@ class Feed:
 
     Made and iterated on every rank alike; each iter() is a pass over the source and is collective.
 
-    - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), or a Corpus.
+    - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), a Corpus, a Pipeline,
+      or what Pipeline.run(..., alone=True) gives.
     - `mesh`: the ranks' axes; by default all ranks are dp.
     - `group`: whose ranks they are: a process group of torch.distributed, or what join() gave; by default the whole job.
     - `layout`: a Layout, or a dict of field paths and patterns. By default each dp rank gets whole batches, and its cp, tp
       and pp peers the same; of a Corpus layout "gpt".
-    - `readers`: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp".
+    - `readers`: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp". By default one; of a
+      Pipeline one a host, whose processes then serve all ranks there.
     - `reader`: who iterates an iterable: a thread in the "background", ahead of the steps; "inline" the caller's own
       thread, inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its
       own.
@@ -62,11 +66,11 @@ class Feed:
 
     def __init__(
         self,
-        source: Iterable[Any] | Corpus | None,
+        source: Iterable[Any] | Corpus | Pipeline[Any] | None,
         mesh: Mesh | None = None,
         *,
         layout: Layout | Fields | None = None,
-        readers: str = "one",
+        readers: str | None = None,
         reader: str = "background",
         divide: str = "deal",
         batch: int | None = None,
@@ -95,7 +99,10 @@ class Feed:
             raise InvalidArgument(f"reader is {reader}; a Corpus is read by the C++ core, in the background")
         if skip < 0:
             raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
-        self.source = source
+        if readers is None:
+            readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
+        # One rank reads for others, and so reads all there is.
+        self.source = source.run(alone=True) if isinstance(source, Pipeline) else source
         self.group = group
         if mesh is None:
             mesh = Mesh.from_env() if group is None else Mesh(dp=size_of(group))

@@ -158,11 +158,18 @@ def meet(rank: int, size: int, meeting: str, timeout: float, *, memory_bytes: in
     Joins the ranks of this host that give the same name for their meeting, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
     """
 
-def link(rank: int, socket: int, timeout: float) -> Membership:
-    """A job of two processes that share a connected socket, which it closes."""
+def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Membership:
+    """
+    A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.
+    """
 
 def die_with(process: int) -> None:
     """From now on this process is killed when that one ends."""
+
+def unforkable() -> str | None:
+    """
+    Why a fork of this process could not go on with Levada; None where it could.
+    """
 
 def place() -> tuple[int, int] | None:
     """Rank and size as the environment tells them; None outside a job."""
@@ -234,7 +241,7 @@ class CorpusSource(Source):
 
     def resume(self, cursor: bytes) -> int: ...
 
-def open_corpus(paths: Sequence[str], *, sequence: int, shuffle_seed: int | None, epochs: int, packing: str, pad_to: int, text_field: str, skip_bad: bool, attention_mask: bool, cache: bool, cache_dir: str, io_threads: int) -> CorpusSource: ...
+def open_corpus(**options: Any) -> CorpusSource: ...
 
 def unopened(kind: str, message: str) -> Source: ...
 
@@ -751,3 +758,151 @@ def destinations_of(mesh: Mesh, ids: Sequence[Sequence[str]], ranks: Sequence[in
 def data_heads(mesh: Mesh, ranks: Sequence[int] | None) -> list[int]: ...
 
 def partition_by_tokens(tokens: Sequence[int], parts: int, equal: bool, in_order: bool) -> list[list[int]]: ...
+
+class Memory:
+    """Bytes that Levada holds."""
+
+class PickleSink:
+    def write(self, data: object) -> None: ...
+
+    def keep(self, buffer: object) -> bool: ...
+
+def memory_at(address: int, size: int, owner: object) -> Memory:
+    """`size` bytes that `owner` has at `address`."""
+
+class Values:
+    """How items cross between the processes of a pipeline."""
+
+    def __init__(self) -> None: ...
+
+    def copy(self, items: list[Any]) -> tuple[list[Any], int]:
+        """
+        What another process gets of some items, and how many bytes lie beside their pickle.
+        """
+
+class Opening:
+    """What the copy of a stage in one process is opened with."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def shared_seed(self) -> int:
+        """Of the epoch; the same in all processes of all ranks."""
+
+    @property
+    def own_seed(self) -> int:
+        """Of the epoch, the rank and the worker."""
+
+    @property
+    def among_ranks(self) -> tuple[int, int]: ...
+
+    @property
+    def among_all(self) -> tuple[int, int]: ...
+
+class StageIterator:
+    """The items of a stage."""
+
+    def __iter__(self) -> StageIterator: ...
+
+    def __next__(self) -> Any: ...
+
+class Graph:
+    """A pipeline's stages, the last of which is its end."""
+
+    @staticmethod
+    def source(open: object, what: str, divides: bool, *, name: str) -> Graph: ...
+
+    @staticmethod
+    def corpus(*, tensors: str, name: str, **options: Any) -> Graph:
+        """The samples of a levada.Corpus, whose fields `options` are."""
+
+    @staticmethod
+    def zip(inputs: Sequence[Graph], *, name: str) -> Graph: ...
+
+    @staticmethod
+    def transform(inputs: Sequence[Graph], *, open: object, what: str, name: str) -> Graph: ...
+
+    def map(self, *, function: object, on_error: str, name: str) -> Graph: ...
+
+    def filter(self, *, predicate: object, on_error: str, name: str) -> Graph: ...
+
+    def flat_map(self, *, function: object, on_error: str, name: str) -> Graph: ...
+
+    def batch(self, *, size: int, drop_last: bool, name: str) -> Graph: ...
+
+    def shuffle(self, *, buffer: int, seed: int | None, name: str) -> Graph: ...
+
+    def take(self, *, count: int, name: str) -> Graph: ...
+
+    def skip(self, *, count: int, name: str) -> Graph: ...
+
+    def repeat(self, *, times: int | None, name: str) -> Graph: ...
+
+    def fork(self, *, branches: int, buffer: int, name: str) -> list[Graph]: ...
+
+    def prefetch(self, *, depth: int, name: str) -> Graph: ...
+
+    def unbatch(self, *, name: str) -> Graph: ...
+
+    def shard(self, *, name: str) -> Graph: ...
+
+    def dispatch(self, *, name: str) -> Graph: ...
+
+    def fullsync(self, *, name: str) -> Graph: ...
+
+    def tie(self, first: str, last: str) -> Graph:
+        """One process runs both, and all between."""
+
+    def stages(self) -> list[tuple[str, str, list[int]]]:
+        """Name, operation and inputs of each."""
+
+    def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, bool]:
+        """
+        Who runs each stage; the last stage of the dispatching process; whose items workers give; whether every item dealt gives one.
+        """
+
+class Consumer:
+    """The end of a pipeline that gives its items."""
+
+    def reset(self, epoch: int, cursor: Any) -> None: ...
+
+    def go_on_behind(self, items: int, has_cursor: bool) -> None: ...
+
+    @property
+    def given(self) -> int: ...
+
+    def limit(self, items: int) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    @property
+    def paused(self) -> bool: ...
+
+    def save(self) -> Any: ...
+
+    def shutdown(self, grace: float) -> bool: ...
+
+    def stats(self, graph: Graph) -> dict[str, Any]: ...
+
+def show_graph(graph: Graph, format: str, workers: int, ordered: bool, at_work: Consumer | None) -> str:
+    """
+    The stages and their processes; of one at work also which stage holds the rest back.
+    """
+
+class Epoch:
+    """The items of one epoch."""
+
+    def __init__(self, run: object, consumer: Consumer) -> None: ...
+
+    def __iter__(self) -> Epoch: ...
+
+    def __next__(self) -> Any: ...
+
+def consume(job: Membership | None, graph: Graph, options: dict[str, Any], name: str, all_ranks: Membership | None) -> Consumer:
+    """The consumer of a pipeline, whose other processes are `job`."""
+
+def serve(job: Membership, graph: Graph, options: dict[str, Any], name: str, begin_epoch: object | None) -> None:
+    """What the dispatching process and the workers do."""

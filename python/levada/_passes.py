@@ -12,6 +12,7 @@ from levada._job import close_at_exit, join
 from levada._levada import Handoff, Membership, Pass, Source
 from levada._process import ProcessReader
 from levada._memory import make_batches_for
+from levada._runs import Run
 from levada._readers import BackgroundReader, InlineReader, Reader, open_maker
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Begin
 def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
     """At a state of an earlier run, or where iter() of `source` begins."""
     first, position, state = _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle) if cursor else (0, 0, None)
+    if isinstance(source, Run) and feed.readers != "one" and len(set(join(feed.group).host_of)) > 1:
+        source.agree_on_seed(join(feed.group))
     if not _reads(feed):
         return Beginning(None, first)
     samples = feed._samples_a_step if feed.divide == "split" else 1

@@ -56,7 +56,7 @@ class _Child:
             self._process.start()
             there.close()
             try:
-                self._job = _levada.link(1, here.detach(), _START)
+                self._job = _levada.link(1, 2, [here.detach()], _START)
                 self._pass = _start(self._job, None, None, allow_pickle)
             except PeerLost:
                 raise SourceError(self._epitaph()) from None
@@ -108,7 +108,7 @@ def _serve(link: socket.socket, parent: int, source: Any, state: Any, allow_pick
     """The process."""
     _levada.die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
-    job = _levada.link(0, link.detach(), _START)
+    job = _levada.link(0, 2, [link.detach()], _START)
     handoff = Handoff(1, 0, f"a batch of {type(source).__name__}", False)
     make = None
     try:

@@ -16,5 +16,8 @@ void bind_conformance(nanobind::module_& module);
 void bind_reduce(nanobind::module_& module);
 void bind_samples(nanobind::module_& module);
 void bind_exchange(nanobind::module_& module);
+void bind_pickling(nanobind::module_& module);
+void bind_stages(nanobind::module_& module);
+void bind_pipeline(nanobind::module_& module);
 
 }  // namespace levada::python

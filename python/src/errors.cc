@@ -2,6 +2,7 @@
 #include "python/src/errors.h"
 
 #include "python/src/bindings.h"
+#include "python/src/failures.h"
 
 namespace nb = nanobind;
 
@@ -33,6 +34,8 @@ void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
     try {
       std::rethrow_exception(thrown);
+    } catch (const pipeline::StageFailed& failed) {
+      set_raised(failed);
     } catch (const Error& error) {
       raise(error);
     }

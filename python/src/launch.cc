@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 #include <tuple>
 
@@ -31,6 +32,17 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
+/// What this process has that a fork would not: threads, and memory that is shared.
+struct Kept {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const void>> engines;
+};
+
+Kept& kept() {
+  static Kept of_this_process;
+  return of_this_process;
+}
+
 Duration seconds(double count) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(count));
 }
@@ -45,14 +57,16 @@ Membership meet(int rank, int size, const std::string& meeting, double timeout, 
   return Membership(interruptible([=] { return shm::meet(rank, size, meeting, options); }, [] { return false; }));
 }
 
-/// `socket` is given away.
-Membership link(int rank, int socket, double timeout) {
-  std::vector<UniqueFd> links(rank == 0 ? 2 : 1);
-  links.back() = UniqueFd(socket);
+/// `sockets` are given away.
+Membership link(int rank, int size, const std::vector<int>& sockets, double timeout) {
+  std::vector<UniqueFd> links;
+  if (rank == 0) links.emplace_back();
+  for (const int socket : sockets) links.emplace_back(socket);
   const shm::Options options{.timeout = seconds(timeout)};
-  return Membership(interruptible(
-      [rank, options, links = std::move(links)]() mutable { return shm::join(rank, 2, std::move(links), options); },
-      [] { return false; }));
+  return Membership(
+      interruptible([rank, size, options,
+                     links = std::move(links)]() mutable { return shm::join(rank, size, std::move(links), options); },
+                    [] { return false; }));
 }
 
 /// By a thread: PR_SET_PDEATHSIG knows only the parent, which may be a fork server, and takes its thread for it.
@@ -112,6 +126,19 @@ std::optional<std::tuple<int, int>> place() {
 
 }  // namespace
 
+std::string unforkable() {
+  const std::lock_guard lock(kept().mutex);
+  std::erase_if(kept().engines, [](const auto& engine) { return engine.expired(); });
+  if (kept().engines.empty()) return {};
+  return "this process has threads and shared memory of Levada's by now";
+}
+
+void keep_from_forking(const std::shared_ptr<const void>& what) {
+  const std::lock_guard lock(kept().mutex);
+  std::erase_if(kept().engines, [](const auto& engine) { return engine.expired(); });
+  kept().engines.push_back(what);
+}
+
 void bind_launch(nb::module_& module) {
   nb::class_<Membership>(module, "Membership", nb::is_weak_referenceable(), "This process's place in its job.")
       .def_prop_ro("rank", [](const Membership& job) { return job.engine().info().rank; })
@@ -143,9 +170,16 @@ void bind_launch(nb::module_& module) {
              nb::arg("memory_bytes") = 0,
              "Joins the ranks of this host that give the same name for their meeting, over shared memory: a rank's "
              "batches take at most `memory_bytes`, or as much as the machine allows.");
-  module.def("link", &link, nb::arg("rank"), nb::arg("socket"), nb::arg("timeout"),
-             "A job of two processes that share a connected socket, which it closes.");
+  module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
+             "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
   module.def("die_with", &die_with, nb::arg("process"), "From now on this process is killed when that one ends.");
+  module.def(
+      "unforkable",
+      [] {
+        const auto reason = unforkable();
+        return reason.empty() ? std::nullopt : std::optional(reason);
+      },
+      "Why a fork of this process could not go on with Levada; None where it could.");
   module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
   module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
              "What each rank says, in their order. Collective. `what` is being done, for who waits.");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
 
 #include "levada/base/error.h"
 #include "levada/engine/engine.h"
@@ -11,11 +12,18 @@
 
 namespace levada::python {
 
+/// Why this process must not be forked into one that goes on with Levada; empty where it may.
+std::string unforkable();
+/// Counts for that until `what` is gone.
+void keep_from_forking(const std::shared_ptr<const void>& what);
+
 /// An engine that can be left, whoever still holds this, and that a forked child cannot use.
 class Membership {
  public:
   explicit Membership(std::shared_ptr<Engine> engine)
-      : engine_(std::move(engine)), memory_(std::make_shared<BatchMemory>(engine_)) {}
+      : engine_(std::move(engine)), memory_(std::make_shared<BatchMemory>(engine_)) {
+    keep_from_forking(engine_);
+  }
 
   /// Throws Unsupported in a forked child and after leave().
   Engine& engine() const { return *shared(); }

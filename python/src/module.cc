@@ -15,4 +15,7 @@ NB_MODULE(_levada, module) {
   levada::python::bind_reduce(module);
   levada::python::bind_samples(module);
   levada::python::bind_exchange(module);
+  levada::python::bind_pickling(module);
+  levada::python::bind_stages(module);
+  levada::python::bind_pipeline(module);
 }

@@ -7,7 +7,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "levada/corpus/corpus.h"
 #include "levada/corpus/cursor.h"
@@ -15,6 +18,7 @@
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
 #include "python/src/handoff.h"
+#include "python/src/sources.h"
 #include "python/src/trees.h"
 
 namespace nb = nanobind;
@@ -70,24 +74,9 @@ void warn(const std::string& warning) {
   PySys_FormatStderr("levada: %s\n", warning.c_str());
 }
 
-std::shared_ptr<Corpus> open_corpus(const std::vector<std::string>& paths, std::int64_t sequence,
-                                    std::optional<std::uint64_t> shuffle_seed, std::int64_t epochs,
-                                    const std::string& packing, std::int64_t pad_to, const std::string& text_field,
-                                    bool skip_bad, bool attention_mask, bool cache, const std::string& cache_dir,
-                                    int io_threads) {
+std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
+  auto [paths, options] = corpus_of(given);
   const nb::gil_scoped_release released;
-  CorpusOptions options{.sequence = sequence,
-                        .shuffle_seed = shuffle_seed,
-                        .epochs = epochs,
-                        .packing = parse_packing(packing),
-                        .pad_to = pad_to,
-                        .text_field = text_field,
-                        .skip_bad = skip_bad,
-                        .attention_mask = attention_mask,
-                        .cache = cache,
-                        .cache_dir = cache_dir};
-  options.io.threads = io_threads;
-  options.io.warn = warn;
   return std::make_shared<Corpus>(Corpus::open(paths, std::move(options)));
 }
 
@@ -111,6 +100,22 @@ std::shared_ptr<Source> unopened(const std::string& kind, const std::string& mes
 }
 
 }  // namespace
+
+NamedCorpus corpus_of(const nb::kwargs& given) {
+  CorpusOptions options{.sequence = nb::cast<std::int64_t>(given["sequence"]),
+                        .shuffle_seed = nb::cast<std::optional<std::uint64_t>>(given["shuffle_seed"]),
+                        .epochs = nb::cast<std::int64_t>(given["epochs"]),
+                        .packing = parse_packing(nb::cast<std::string>(given["packing"])),
+                        .pad_to = nb::cast<std::int64_t>(given["pad_to"]),
+                        .text_field = nb::cast<std::string>(given["text_field"]),
+                        .skip_bad = nb::cast<bool>(given["skip_bad"]),
+                        .attention_mask = nb::cast<bool>(given["attention_mask"]),
+                        .cache = nb::cast<bool>(given["cache"]),
+                        .cache_dir = nb::cast<std::string>(given["cache_dir"])};
+  options.io.threads = nb::cast<int>(given["io_threads"]);
+  options.io.warn = warn;
+  return {nb::cast<std::vector<std::string>>(given["paths"]), std::move(options)};
+}
 
 void bind_sources(nb::module_& module) {
   nb::class_<Source>(module, "Source", "Where batches come from.");
@@ -137,10 +142,8 @@ void bind_sources(nb::module_& module) {
       .def(
           "resume", [](const Corpus& corpus, const nb::bytes& cursor) { return corpus.resume(view_of(cursor)); },
           nb::arg("cursor"));
-  module.def("open_corpus", &open_corpus, nb::arg("paths"), nb::kw_only(), nb::arg("sequence"),
-             nb::arg("shuffle_seed").none(), nb::arg("epochs"), nb::arg("packing"), nb::arg("pad_to"),
-             nb::arg("text_field"), nb::arg("skip_bad"), nb::arg("attention_mask"), nb::arg("cache"),
-             nb::arg("cache_dir"), nb::arg("io_threads"));
+  module.def("open_corpus", &open_corpus, nb::arg("options"),
+             nb::sig("def open_corpus(**options: typing.Any) -> CorpusSource"));
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
   module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));

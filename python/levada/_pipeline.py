@@ -1,0 +1,384 @@
+"""Pipelines: a graph of stages as a value, and where it is run."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from levada import _levada
+from levada._corpus import Corpus
+from levada._errors import InvalidArgument
+from levada._job import world_size
+from levada._levada import Graph, Opening
+from levada._sources import NativeSource, check_source, describe, divides_itself, length_of, open_source
+
+if TYPE_CHECKING:
+    from levada._runs import Run
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Step(NamedTuple):
+    """How a stage is made, in a form that can be pickled."""
+
+    operation: str
+    name: str
+    inputs: tuple[int, ...]
+    arguments: dict[str, Any]
+
+
+class Elsewhere:
+    """Stands for what another process runs, and so need not be sent."""
+
+    def __init__(self, divides: bool) -> None:
+        self.divides = divides
+
+    def __call__(self, *_: Any) -> Any:
+        raise AssertionError("a stage is run in a process that it was not placed in")
+
+
+class _Stage:
+    """A stage and those before it. Never changed."""
+
+    def __init__(self, operation: str, name: str | None, inputs: tuple[_Stage, ...], arguments: dict[str, Any]) -> None:
+        self.operation = operation
+        self.name = name
+        self.inputs = inputs
+        self.arguments = arguments
+
+
+def _in_order(end: _Stage) -> list[_Stage]:
+    """All stages, inputs first."""
+    found: dict[int, _Stage] = {}
+    waiting: list[tuple[_Stage, bool]] = [(end, False)]
+    while waiting:
+        stage, is_ready = waiting.pop()
+        if id(stage) in found:
+            continue
+        if is_ready:
+            found[id(stage)] = stage
+        else:
+            waiting.append((stage, True))
+            waiting.extend((before, False) for before in reversed(stage.inputs))
+    return list(found.values())
+
+
+def _steps(end: _Stage) -> list[Step]:
+    """The stages with names: "map", "map_2", ... where none was given."""
+    stages = _in_order(end)
+    names = {stage.name for stage in stages if stage.name is not None}
+    numbers = {id(stage): at for at, stage in enumerate(stages)}
+    steps = []
+    for stage in stages:
+        name = stage.name or _unused(stage.operation, names)
+        names.add(name)
+        steps.append(Step(stage.operation, name, tuple(numbers[id(before)] for before in stage.inputs), stage.arguments))
+    return steps
+
+
+def _unused(name: str, names: set[str]) -> str:
+    """That name, or it with a number."""
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
+
+
+def build(steps: Iterable[Step], on_error: str = "raise") -> Graph:
+    """The graph of these steps; `on_error` for stages that say nothing of it."""
+    made: list[Any] = []
+    for step in steps:
+        inputs = [made[at] for at in step.inputs]
+        arguments = dict(step.arguments)
+        if step.operation == "branch":
+            made.append(inputs[0][arguments["index"]])
+            continue
+        if "on_error" in arguments:
+            arguments["on_error"] = arguments["on_error"] or on_error
+        if step.operation == "source":
+            made.append(_source(step.name, **arguments))
+        elif step.operation in ("zip", "transform"):
+            made.append(getattr(Graph, step.operation)(inputs, name=step.name, **arguments))
+        else:
+            made.append(getattr(inputs[0], step.operation)(name=step.name, **arguments))
+    return cast(Graph, made[-1])
+
+
+def _source(name: str, source: Any) -> Graph:
+    if isinstance(source, Elsewhere):
+        return Graph.source(source, "elsewhere", source.divides, name=name)
+    if isinstance(source, Corpus):
+        return Graph.corpus(tensors=source.tensors, name=name, **source.options())
+    return Graph.source(functools.partial(open_source, source), describe(source), divides_itself(source), name=name)
+
+
+class _Transformer:
+    """What a transform is opened by: the user's function, which knows of its inputs alone."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, inputs: list[Iterator[Any]], _: Opening) -> Any:
+        return self.function(*inputs)
+
+
+class Pipeline(Generic[T]):
+    """Items one after the other, and what is done to them: a value. Each method gives a new pipeline; this one stays as
+    it is.
+
+        pipeline = (
+            levada.Pipeline(lines)          # any iterable, or a function that makes one; a levada.Corpus
+            .shuffle(10_000)
+            .dispatch()                     # what stands before this runs once, in a process of its own
+            .map(parse)                     # what stands after it, in each worker
+            .batch(32)
+        )
+        for batch in pipeline.run(workers=2):
+            ...
+
+    `for item in pipeline` runs all of it in this process.
+
+    A source is iterated anew in each epoch. Where it has state_dict() and load_state_dict() these say where it stands,
+    otherwise going on passes over what was given before. What has items by number (a list, a range, a map-style data set)
+    is divided by a shard() right behind it without being read, and goes on at once.
+
+    Every stage may be given a name, by which failures, show() and stats() call it. on_error="skip" leaves out an item
+    whose function raises, and counts it; "raise" raises; without either run() decides.
+    """
+
+    def __init__(self, source: Iterable[T] | Callable[[], Iterable[T]] | Corpus, *, name: str | None = None) -> None:
+        if not isinstance(source, Corpus):
+            check_source(source)
+        self._set(_Stage("source", name, (), {"source": source}))
+
+    def _set(self, stage: _Stage) -> None:
+        self._stage = stage
+        if stage.operation != "fork":
+            self._graph = build(_steps(stage))
+
+    @classmethod
+    def _of(cls, stage: _Stage) -> Pipeline[Any]:
+        made: Pipeline[Any] = cls.__new__(cls)
+        made._set(stage)
+        return made
+
+    @classmethod
+    def from_iterable(
+        cls, source: Iterable[T] | Callable[[], Iterable[T]], *, name: str | None = None
+    ) -> Pipeline[T]:
+        """The same as Pipeline(source)."""
+        return cls(source, name=name)
+
+    def _then(self, operation: str, name: str | None = None, **arguments: Any) -> Pipeline[Any]:
+        return Pipeline._of(_Stage(operation, name, (self._stage,), arguments))
+
+    def map(self, function: Callable[[T], U], *, name: str | None = None, on_error: str | None = None) -> Pipeline[U]:
+        """What `function` gives for each item."""
+        return self._then("map", name, function=function, on_error=on_error)
+
+    def filter(
+        self, predicate: Callable[[T], Any], *, name: str | None = None, on_error: str | None = None
+    ) -> Pipeline[T]:
+        """Items for which `predicate` gives something true."""
+        return self._then("filter", name, predicate=predicate, on_error=on_error)
+
+    def flat_map(
+        self, function: Callable[[T], Iterable[U]], *, name: str | None = None, on_error: str | None = None
+    ) -> Pipeline[U]:
+        """The items of what `function` gives for each item."""
+        return self._then("flat_map", name, function=function, on_error=on_error)
+
+    def batch(
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        collate: Callable[[list[T]], Any] | None = None,
+        name: str | None = None,
+    ) -> Pipeline[Any]:
+        """Lists of `size` items, the last one of what is left unless `drop_last`; with `collate`, what that makes of
+        each, such as torch's default_collate."""
+        batches = self._then("batch", name, size=size, drop_last=drop_last)
+        return batches if collate is None else batches.map(collate)
+
+    def unbatch(self, *, name: str | None = None) -> Pipeline[Any]:
+        """The elements of each item."""
+        return self._then("unbatch", name)
+
+    def shuffle(self, buffer: int = 1000, *, seed: int | None = None, name: str | None = None) -> Pipeline[T]:
+        """In an order drawn at random, another one each epoch, through a buffer of so many items."""
+        return self._then("shuffle", name, buffer=buffer, seed=seed)
+
+    def shard(self, *, name: str | None = None) -> Pipeline[T]:
+        """Of all items this copy's part: every n-th. Right behind a source that has items by number nothing else is
+        read."""
+        return self._then("shard", name)
+
+    def take(self, count: int, *, name: str | None = None) -> Pipeline[T]:
+        """The first `count` items."""
+        return self._then("take", name, count=count)
+
+    def skip(self, count: int, *, name: str | None = None) -> Pipeline[T]:
+        """All but the first `count` items."""
+        return self._then("skip", name, count=count)
+
+    def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:
+        """The same over again, shuffled anew each time; without `times` endlessly."""
+        return self._then("repeat", name, times=times)
+
+    def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
+        """Tuples of an item of each; ends with the shortest."""
+        return Pipeline._of(_Stage("zip", name, (self._stage, *(each._stage for each in others)), {}))
+
+    def fork(self, branches: int = 2, *, buffer: int = 1000, name: str | None = None) -> list[Pipeline[T]]:
+        """The same items so many times, to be brought together again. A branch may be ahead of another by `buffer`
+        items."""
+        forked = _Stage("fork", name, (self._stage,), {"branches": branches, "buffer": buffer})
+        return [Pipeline._of(_Stage("branch", None, (forked,), {"index": at})) for at in range(branches)]
+
+    def prefetch(self, depth: int = 10, *, name: str | None = None) -> Pipeline[T]:
+        """Made ahead, on a thread."""
+        return self._then("prefetch", name, depth=depth)
+
+    def dispatch(self, *, name: str | None = None) -> Pipeline[T]:
+        """What stands before this must not be copied: it runs in one process, which deals its items to the workers in
+        turn. Nothing where there are no workers."""
+        return self._then("dispatch", name)
+
+    def fullsync(self, *, name: str | None = None) -> Pipeline[T]:
+        """All ranks stop at the end of the shortest, and fail with the first that fails."""
+        return self._then("fullsync", name)
+
+    def transform(
+        self, function: Callable[..., Iterable[U]], *others: Pipeline[Any], name: str | None = None
+    ) -> Pipeline[U]:
+        """What `function` makes of an iterator over the items, and of one over those of each other pipeline: a
+        generator function for what no other stage does."""
+        inputs = (self._stage, *(each._stage for each in others))
+        arguments = {"open": _Transformer(function), "what": describe(function)}
+        return Pipeline._of(_Stage("transform", name, inputs, arguments))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.run())
+
+    def __len__(self) -> int:
+        """Of one process alone. Raises TypeError where that is not known before."""
+        return _length(self._stage)
+
+    def __reduce__(self) -> Any:
+        return _of_steps, (_steps(self._stage),)
+
+    def run(
+        self,
+        workers: int = 0,
+        *,
+        context: str = "spawn",
+        worker_prefetch: int = 10,
+        main_prefetch: int = 10,
+        prefetch_bytes: int = 64 << 20,
+        seed: int | None = None,
+        ordered: bool = False,
+        on_error: str = "raise",
+        worker_init: Callable[[int], Any] | None = None,
+        threads: int = 1,
+        timeout: float = 300.0,
+        start_timeout: float = 120.0,
+        group: Any = None,
+        alone: bool = False,
+    ) -> Run[T]:
+        """The pipeline at work; each `for` over what this gives is an epoch.
+
+        - `workers`: processes; 0: all stages run in this one.
+        - `context`: how they start, as multiprocessing's: "spawn", "forkserver", or "fork" while this process has no
+          threads of Levada's. What stages hold crosses by pickle, lambdas and local functions by cloudpickle.
+        - `worker_prefetch`, `main_prefetch`: how many items may wait for a worker, and of each worker for this process.
+          Small items that are quickly made count many as one.
+        - `prefetch_bytes`: bounds either in bytes.
+        - `seed`: of all that is drawn at random; drawn itself where none is given, and agreed by all ranks.
+        - `ordered`: the order of a single process, whatever the stages. What works on one item and gives one keeps it
+          anyway.
+        - `on_error`: what a stage that says nothing of it does when its function raises: "raise" or "skip".
+        - `worker_init`: called in each worker with its number when it has started.
+        - `threads`: of torch and OpenMP in each process; 0 leaves them alone.
+        - `timeout`, `start_timeout`: seconds for an item, and for the processes to start.
+        - `group`: the ranks among which shard() divides and which fullsync() holds together: a process group of
+          torch.distributed, or what join() gave; None: the whole job. `alone`: this rank reads all by itself.
+        """
+        from levada._runs import Options, Run
+
+        options = Options(
+            workers=workers,
+            context=context,
+            worker_prefetch=worker_prefetch,
+            main_prefetch=main_prefetch,
+            prefetch_bytes=prefetch_bytes,
+            seed=seed,
+            ordered=ordered,
+            on_error=on_error,
+            worker_init=worker_init,
+            threads=threads,
+            timeout=timeout,
+            start_timeout=start_timeout,
+            group=group,
+            alone=alone,
+        )
+        return Run(self, options)
+
+    def show(self, format: str = "text", *, workers: int = 2, ordered: bool = False) -> str:
+        """The stages, and which process each runs in, as "text", "json" or "mermaid"."""
+        return _levada.show_graph(self._graph, format, workers, ordered, None)
+
+    def __repr__(self) -> str:
+        return f"<levada.Pipeline {' > '.join(step.name for step in _steps(self._stage))}>"
+
+
+def steps_of(pipeline: Pipeline[Any]) -> list[Step]:
+    return _steps(pipeline._stage)
+
+
+def length_of_pipeline(pipeline: Pipeline[Any]) -> int:
+    return _length(pipeline._stage)
+
+
+_SAME_LENGTH = ("map", "shuffle", "prefetch", "dispatch", "fork", "branch")
+
+
+def _length(stage: _Stage) -> int:
+    """Items of an epoch in one process of one rank. Raises TypeError."""
+    given: dict[str, Any] = stage.arguments
+    if stage.operation == "source":
+        return length_of(given["source"])
+    lengths = [_length(before) for before in stage.inputs]
+    if stage.operation in _SAME_LENGTH or (stage.operation == "shard" and world_size() == 1):
+        return lengths[0]
+    if stage.operation == "batch":
+        size: int = given["size"]
+        return lengths[0] // size if given["drop_last"] else -(-lengths[0] // size)
+    if stage.operation in ("take", "skip"):
+        count: int = given["count"]
+        return min(lengths[0], count) if stage.operation == "take" else max(lengths[0] - count, 0)
+    if stage.operation == "zip":
+        return min(lengths)
+    if stage.operation == "repeat" and given["times"] is not None:
+        times: int = given["times"]
+        return lengths[0] * times
+    raise TypeError(f"how many items {stage.operation} gives is not known before")
+
+
+def native(dispatch: NativeSource | None, work: NativeSource) -> Pipeline[Any]:
+    """Of what makes streams by itself: `dispatch` in the dispatching process, if there is one, and `work` in each worker,
+    on the items that it is dealt."""
+    if dispatch is None:
+        source = _Stage("source", "workers", (), {"source": work})
+        return Pipeline._of(_Stage("shard", None, (source,), {}))
+    source = _Stage("source", "dispatching", (), {"source": dispatch})
+    dealt = _Stage("dispatch", None, (source,), {})
+    return Pipeline._of(_Stage("transform", "workers", (dealt,), {"open": work, "what": type(work).__name__}))
+
+
+def _of_steps(steps: list[Step]) -> Pipeline[Any]:
+    made: list[_Stage] = []
+    for step in steps:
+        made.append(_Stage(step.operation, step.name, tuple(made[at] for at in step.inputs), step.arguments))
+    return Pipeline._of(made[-1])

@@ -1,0 +1,304 @@
+"""A pipeline at work: its processes, its epochs, and where it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from levada import _levada
+from levada._errors import Error, InvalidArgument, PeerLost, Timeout
+from levada._job import close_at_exit, join, world_size
+from levada._levada import Consumer, Epoch, Membership
+from levada._pipeline import Elsewhere, Pipeline, Step, build, length_of_pipeline, steps_of
+from levada._sources import divides_itself
+from levada._workers import CONTEXTS, Crew, Task
+
+T = TypeVar("T")
+
+_GRACE = 5.0
+"""Seconds for processes to end in order."""
+_SCHEDULED = 0.2
+"""Seconds for a process that has said that it ends to do so."""
+_VERSION = 1
+_CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
+"""Of operations that hold what has to be sent, the argument that does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """As Pipeline.run() says."""
+
+    workers: int
+    context: str
+    worker_prefetch: int
+    main_prefetch: int
+    prefetch_bytes: int
+    seed: int | None
+    ordered: bool
+    on_error: str
+    worker_init: Callable[[int], Any] | None
+    threads: int
+    timeout: float
+    start_timeout: float
+    group: Any
+    alone: bool
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "worker_prefetch", "main_prefetch", "threads"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
+        if self.on_error not in ("raise", "skip"):
+            raise InvalidArgument(f'on_error is "{self.on_error}"; it must be raise or skip')
+        if self.context not in CONTEXTS:
+            raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
+        if self.seed is not None and not 0 <= self.seed < 2**64:
+            raise InvalidArgument(f"seed is {self.seed}; it has 64 bits")
+
+
+class Run(Generic[T]):
+    """What Pipeline.run() gives: `for item in run` is an epoch, the next one the next epoch. Its processes start with the
+    first, and stay until close(), the end of a `with` block, or until nobody has it any more."""
+
+    def __init__(self, pipeline: Pipeline[T], options: Options) -> None:
+        self.pipeline = pipeline
+        self.options = options
+        self._steps = steps_of(pipeline)
+        self._graph = build(self._steps, options.on_error)
+        self._roles, dealt, _, kept = self._graph.place(options.workers, options.ordered)
+        self._one_to_one = kept or options.ordered
+        self._dispatches = dealt is not None
+        self._warn_of_copies()
+        self._seed = options.seed
+        self._epoch = 0
+        self._position: dict[str, Any] | None = None
+        self._crew: Crew | None = None
+        self._consumer: Consumer | None = None
+        self._begun: int | None = None
+        self._is_over = False
+        self._owner = os.getpid()
+        close_at_exit(self)
+
+    def _warn_of_copies(self) -> None:
+        operations = {step.operation for step in self._steps}
+        if self.options.workers > 1 and not self._dispatches and "shard" not in operations:
+            warnings.warn(
+                f"nothing divides the items of {self.pipeline!r} among its {self.options.workers} workers, so that each "
+                "gives all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+                stacklevel=4,
+            )
+
+    def __iter__(self) -> Epoch:
+        """The next epoch, or what is left of the one that a loaded state is of. Ends the one under way."""
+        consumer = self._start()
+        self._go_on(consumer)
+        self._begun, self._is_over = self._epoch, False
+        self._epoch += 1
+        return Epoch(self, consumer)
+
+    def _go_on(self, consumer: Consumer) -> None:
+        """Begins the epoch, at the loaded state where there is one."""
+        position, self._position = self._position, None
+        if position is None:
+            consumer.reset(self._epoch, None)
+            return
+        # A cursor of one process says nothing of several: what gives the same items is begun again and passed over.
+        is_alike = (position["workers"] == 0) == (self.options.workers == 0)
+        if not is_alike and not position["one_to_one"]:
+            raise InvalidArgument(
+                f"this state is of a run with {position['workers']} workers, whose order no run with "
+                f"{self.options.workers} has, for not every item makes one"
+            )
+        consumer.reset(self._epoch, position["cursor"] if is_alike else None)
+        consumer.go_on_behind(position["items"], is_alike)
+
+    def __len__(self) -> int:
+        """Of an epoch. Raises TypeError where that is not known before."""
+        return length_of_pipeline(self.pipeline)
+
+    @property
+    def seed(self) -> int:
+        """What all that is drawn at random is drawn from; drawn itself where none was given, the same on all ranks."""
+        if self._seed is None:
+            self.agree_on_seed(self._job())
+        assert self._seed is not None
+        return self._seed
+
+    def agree_on_seed(self, job: Membership | None) -> None:
+        """Draws the seed, if none was given. Collective over the ranks of `job`, which then have the same."""
+        if self._seed is not None:
+            return
+        drawn = secrets.token_bytes(8)
+        if job is not None and job.size > 1:
+            drawn = _levada.agree(job, drawn, self.options.timeout, "agreeing on the seed of a pipeline")[0]
+        self._seed = int.from_bytes(drawn, "little") >> 1
+
+    @property
+    def epoch(self) -> int:
+        """Which one is under way, or the next where none is."""
+        return self._epoch if self._begun is None or self._is_over else self._begun
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the next pass goes on in the middle of an epoch."""
+        return self._position is not None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which one the next pass is."""
+        if epoch < 0:
+            raise InvalidArgument(f"epoch is {epoch}")
+        self._epoch, self._position = epoch, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, after the item given last: small, and good for another number of workers where every item
+        makes one."""
+        state = {"version": _VERSION, "seed": self.seed, "epoch": self._epoch, "position": self._position}
+        if self._consumer is None or self._begun is None or self._is_over or self._position is not None:
+            return state
+        position = {
+            "workers": self.options.workers,
+            "one_to_one": self._one_to_one,
+            "items": self._consumer.given,
+            "cursor": self._consumer.save(),
+        }
+        return {**state, "epoch": self._begun, "position": position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next pass go on where state_dict() was taken, of a pipeline of the same stages."""
+        if state.get("version") != _VERSION:
+            raise InvalidArgument("this is no state of a pipeline, or one of another version")
+        if self._seed is not None and self._consumer is not None and self._seed != state["seed"]:
+            self.close()
+        self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
+        self._begun = None
+
+    def limit(self, items: int) -> None:
+        """The loop ends after so many more items; resume() lets it go on."""
+        self._start().limit(items)
+
+    def pause(self) -> None:
+        """Nothing is made ahead any more, and a loop ends, until resume()."""
+        self._start().pause()
+
+    def resume(self) -> None:
+        """Ends a pause, and a limit that was reached: next() of the same iterator, or `for` over it, goes on."""
+        self._start().resume()
+
+    def stats(self) -> dict[str, Any]:
+        """By stage, of all processes: items given, items skipped, seconds in its own work and waiting for what is before
+        it; and messages, wakeups, bytes and bytes copied between the processes."""
+        if self._consumer is None:
+            return {}
+        return self._consumer.stats(self._graph)
+
+    def show(self, format: str = "text") -> str:
+        """The stages, which process each runs in, and once at work which one holds the rest back, as "text", "json" or
+        "mermaid"."""
+        return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
+
+    def close(self, grace: float = _GRACE) -> None:
+        """Ends the processes, and waits for that; those that have not ended after `grace` seconds are killed, and a warning
+        says where they were. The next pass starts others."""
+        if os.getpid() != self._owner:
+            return
+        consumer, self._consumer = self._consumer, None
+        crew, self._crew = self._crew, None
+        deadline = time.monotonic() + grace
+        is_whole = consumer is not None
+        if consumer is not None:
+            try:
+                consumer.shutdown(grace)
+            except Error:
+                is_whole = False  # one is lost already, which has been said
+        if crew is not None:
+            crew.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
+
+    def __enter__(self) -> Run[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_owner"):
+            self.close()
+
+    def _job(self) -> Membership | None:
+        """The ranks that this one belongs to; None where it is alone."""
+        if self.options.alone or (self.options.group is None and world_size() == 1):
+            return None
+        job = join(self.options.group)
+        return job if job.size > 1 else None
+
+    def _start(self) -> Consumer:
+        if self._consumer is None:
+            if self.options.workers > 0 and self._crew is None:
+                self._crew = Crew(self.options.context, self._tasks(), self.options.start_timeout)
+            job = self._job()
+            name = f"the consumer (process {os.getpid()})"
+            own = None if self._crew is None else self._crew.job
+            try:
+                self._consumer = _levada.consume(own, self._graph, self._process_options(), name, job)
+            except BaseException:
+                self.close()
+                raise
+        return self._consumer
+
+    def _process_options(self) -> dict[str, Any]:
+        job = self._job()
+        return {
+            "workers": self.options.workers,
+            "worker_prefetch": self.options.worker_prefetch,
+            "main_prefetch": self.options.main_prefetch,
+            "prefetch_bytes": self.options.prefetch_bytes,
+            "ordered": self.options.ordered,
+            "seed": self.seed,
+            "rank": 0 if job is None else job.rank,
+            "ranks": 1 if job is None else job.size,
+            "timeout": self.options.timeout,
+        }
+
+    def _tasks(self) -> list[Task]:
+        processes = [("dispatcher", 0)] if self._dispatches else []
+        processes += [("worker", number) for number in range(self.options.workers)]
+        return [
+            Task(
+                role,
+                number,
+                [self._sent(step, role) for step in self._steps],
+                self._process_options(),
+                self.options.on_error,
+                self.options.threads,
+                self.options.worker_init,
+            )
+            for role, number in processes
+        ]
+
+    def _sent(self, step: Step, role: str) -> Step:
+        """The step without what only other processes need."""
+        name = _CALLABLES.get(step.operation)
+        if name is None or self._roles[step.name] == role:
+            return step
+        divides = step.operation == "source" and divides_itself(step.arguments["source"])
+        return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
+
+    def _tell(self, kind: str, text: str, rank: int) -> None:
+        """Raises, with what is known of the processes here, what their engine said."""
+        crew = self._crew
+        if crew is None:
+            return
+        if kind == "Timeout":
+            raise Timeout(f"{text}\n\n{crew.describe()}")
+        at = rank - 1 if rank > 0 else crew.lost()
+        if at is None:
+            return
+        lost = PeerLost(crew.how_ended(at))
+        lost.rank = rank
+        raise lost
+
+    def _end_epoch(self) -> None:
+        self._is_over = True

@@ -1,0 +1,78 @@
+"""Where the items of a pipeline come from: any iterable, opened in the process that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from levada._corpus import Corpus
+from levada._errors import InvalidArgument
+from levada._levada import Opening
+
+Opened = tuple[Iterator[Any], Callable[[], Any] | None, int]
+"""An iterator, what says its state, and how many items it has passed over."""
+
+
+class NativeSource:
+    """Opens its part by itself, in each process."""
+
+    def __call__(self, inputs: list[Iterator[Any]], opening: Opening) -> Iterator[Any]:
+        raise NotImplementedError
+
+
+def is_factory(source: Any) -> bool:
+    """Whether it is to be called for an iterable, in each epoch."""
+    return callable(source) and not hasattr(source, "__iter__") and not is_sequence(source)
+
+
+def is_sequence(source: Any) -> bool:
+    """Whether items can be had by number, so that a part of them is read alone and going on costs nothing."""
+    if isinstance(source, Sequence):
+        return True
+    by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__")
+    return by_number and not hasattr(source, "keys") and not hasattr(source, "__iter__")
+
+
+def divides_itself(source: Any) -> bool:
+    """Whether a shard right behind it has it open its part alone."""
+    return isinstance(source, (Corpus, NativeSource)) or is_sequence(source)
+
+
+def check_source(source: Any) -> None:
+    if not (isinstance(source, Iterable) or is_sequence(source) or is_factory(source)):
+        raise InvalidArgument(f"a {type(source).__name__} is no source: give an iterable, or a function that makes one")
+
+
+def describe(source: Any) -> str:
+    """For people."""
+    return str(getattr(source, "__name__", None) or type(source).__name__)
+
+
+def length_of(source: Any) -> int:
+    """Raises TypeError where it has none."""
+    return len(source)
+
+
+def open_source(source: Any, opening: Opening, index: int, count: int, given: int, state: Any) -> Opened:
+    """Part `index` of `count` of the items, from number `given` of that part or from `state`, if that is not None. The
+    source is told the epoch if it has a set_epoch()."""
+    if isinstance(source, NativeSource):
+        return source([], opening), None, 0
+    tell = getattr(source, "set_epoch", None)
+    if tell is not None:
+        tell(opening.epoch)
+    if state is not None:
+        source.load_state_dict(state)
+    elif is_sequence(source):
+        return _by_number(source, index + given * count, count), getattr(source, "state_dict", None), given
+    iterator = iter(source() if is_factory(source) else source)
+    state_dict = getattr(source, "state_dict", None) if hasattr(source, "load_state_dict") else None
+    return iterator, state_dict, 0
+
+
+def _by_number(source: Any, first: int, step: int) -> Iterator[Any]:
+    if isinstance(source, range):
+        return iter(source[first::step])
+    if first == 0 and step == 1 and isinstance(source, (list, tuple)):
+        return iter(source)
+    return map(source.__getitem__, range(first, len(source), step))

@@ -1,0 +1,438 @@
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/origins.h"
+#include "levada/pipeline/placement.h"
+#include "levada/pipeline/roles.h"
+#include "levada/pipeline/show.h"
+#include "python/src/bindings.h"
+#include "python/src/failures.h"
+#include "python/src/launch.h"
+#include "python/src/pickling.h"
+#include "python/src/sources.h"
+#include "python/src/stages.h"
+#include "python/src/trees.h"
+#include "python/src/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using pipeline::Graph;
+using pipeline::Item;
+using pipeline::OnError;
+using pipeline::Opening;
+using pipeline::ProcessOptions;
+
+OnError on_error_of(const std::string& word) {
+  if (word == "raise") return OnError::raise;
+  if (word == "skip") return OnError::skip;
+  throw InvalidArgument(fmt::format("on_error is {:.40}; it must be raise or skip", word));
+}
+
+std::string_view name_of(pipeline::Role role) {
+  switch (role) {
+    case pipeline::Role::dispatcher: return "dispatcher";
+    case pipeline::Role::worker: return "worker";
+    case pipeline::Role::consumer: return "consumer";
+  }
+  return "unknown";
+}
+
+/// Which process runs each stage, by its name; the last in the dispatching process; whose items the workers give;
+/// whether order is kept.
+std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, bool> place(const Graph& graph,
+                                                                                         int workers, bool ordered) {
+  const auto placement = pipeline::place(graph, workers, ordered);
+  nb::dict roles;
+  for (std::size_t stage = 0; stage < placement.role_of.size(); ++stage) {
+    roles[graph.stages()[stage].name.c_str()] = std::string(name_of(placement.role_of[stage]));
+  }
+  const auto named = [&](std::optional<int> stage) {
+    return stage ? std::optional(graph.stages()[static_cast<std::size_t>(*stage)].name) : std::nullopt;
+  };
+  return {roles, named(placement.dealt), named(placement.gathered), placement.one_to_one};
+}
+
+std::string show(const Graph& graph, const std::string& format, int workers, bool ordered,
+                 const pipeline::Stats* stats) {
+  const auto placement = pipeline::place(graph, workers, ordered);
+  const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = stats};
+  if (format == "text") return pipeline::to_text(picture);
+  if (format == "json") return pipeline::to_json(picture);
+  if (format == "mermaid") return pipeline::to_mermaid(picture);
+  throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
+}
+
+nb::list stages_of(const Graph& graph) {
+  nb::list stages;
+  for (const auto& stage : graph.stages()) {
+    stages.append(nb::make_tuple(stage.name, std::string(operation_name(stage.operation)), nb::cast(stage.inputs)));
+  }
+  return stages;
+}
+
+ProcessOptions options_of(const nb::dict& given) {
+  const auto number = [&](const char* name) { return nb::cast<std::int64_t>(given[name]); };
+  const double timeout = nb::cast<double>(given["timeout"]);
+  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+  return {.workers = static_cast<int>(number("workers")),
+          .worker_prefetch = number("worker_prefetch"),
+          .main_prefetch = number("main_prefetch"),
+          .prefetch_bytes = nb::cast<std::size_t>(given["prefetch_bytes"]),
+          .ordered = nb::cast<bool>(given["ordered"]),
+          .seed = nb::cast<std::uint64_t>(given["seed"]),
+          .rank = static_cast<int>(number("rank")),
+          .ranks = static_cast<int>(number("ranks")),
+          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout))};
+}
+
+/// Calls it before each epoch; nothing where it is None.
+std::function<void(const Opening&)> begin_epoch_by(nb::object function) {
+  if (function.is_none()) return {};
+  return
+      [function = Shared(std::move(function))](const Opening& opening) { in_python([&] { function.get()(opening); }); };
+}
+
+void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,
+           nb::object begin_epoch) {
+  const PythonValues values;
+  const pipeline::Process process{.engine = job.shared(),
+                                  .graph = graph,
+                                  .values = values,
+                                  .options = options_of(options),
+                                  .name = name,
+                                  .all_ranks = nullptr,
+                                  .begin_epoch = begin_epoch_by(std::move(begin_epoch)),
+                                  .poll = check_signals};
+  const nb::gil_scoped_release released;
+  pipeline::serve(process);
+}
+
+/// The consumer, which a forked child leaves alone.
+class Consumer {
+ public:
+  Consumer(std::shared_ptr<Engine> engine, const Graph& graph, const nb::dict& options, std::string name,
+           std::shared_ptr<Engine> all_ranks) {
+    pipeline::Process process{.engine = std::move(engine),
+                              .graph = graph,
+                              .values = values_,
+                              .options = options_of(options),
+                              .name = std::move(name),
+                              .all_ranks = std::move(all_ranks),
+                              .begin_epoch = {},
+                              .poll = check_signals};
+    const nb::gil_scoped_release released;
+    consumer_ = std::make_unique<pipeline::Consumer>(std::move(process));
+  }
+  Consumer(const Consumer&) = delete;
+  Consumer& operator=(const Consumer&) = delete;
+  ~Consumer() {
+    if (::getpid() != process_) static_cast<void>(consumer_.release());
+    const nb::gil_scoped_release released;
+    consumer_.reset();
+  }
+
+  void reset(std::int64_t epoch, const std::optional<nb::object>& cursor) {
+    std::optional<pipeline::Cursor> from;
+    if (cursor) from = to_tree(*cursor, false);
+    const nb::gil_scoped_release released;
+    consumer().reset(epoch, from);
+    left_.reset();
+    ++pass_;
+    given_ = 0;
+  }
+  std::optional<Item> next() {
+    auto item = consumer().next();
+    if (item && left_) --*left_;
+    given_ += item.has_value();
+    return item;
+  }
+  /// As if so many items had been given; passes over them unless `has_cursor`, which goes on behind them.
+  void go_on_behind(std::int64_t items, bool has_cursor) {
+    while (!has_cursor && given_ < items && next()) {
+    }
+    given_ = items;
+  }
+  std::int64_t given() const { return given_; }
+  void limit(std::int64_t items) {
+    consumer().limit(items);
+    left_ = items;
+  }
+  void resume() {
+    consumer().resume();
+    left_.reset();
+  }
+  /// Where next() is empty: whether that is for good.
+  bool is_over() const { return !consumer().paused() && left_ != 0; }
+  nb::object save() {
+    pipeline::Cursor cursor;
+    {
+      const nb::gil_scoped_release released;
+      cursor = consumer().save();
+    }
+    return from_tree(cursor, false, Shown::as_is);
+  }
+  bool shutdown(double grace) {
+    return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));
+  }
+  pipeline::Stats stats() const {
+    const nb::gil_scoped_release released;
+    return consumer().stats();
+  }
+  nb::dict stats_by_stage(const Graph& graph) const {
+    const auto stats = this->stats();
+    nb::dict stages;
+    for (std::size_t at = 0; at < stats.stages.size(); ++at) {
+      const auto& of = stats.stages[at];
+      nb::dict told;
+      told["items"] = of.items;
+      told["skipped"] = of.skipped;
+      told["busy_seconds"] = of.busy_seconds;
+      told["waited_seconds"] = of.waited_seconds;
+      stages[graph.stages()[at].name.c_str()] = told;
+    }
+    nb::dict told;
+    told["stages"] = stages;
+    told["messages"] = stats.messages;
+    told["wakeups"] = stats.wakeups;
+    told["bytes"] = stats.bytes;
+    told["copied"] = stats.copied;
+    return told;
+  }
+
+  pipeline::Consumer& consumer() const {
+    if (::getpid() != process_) {
+      throw Unsupported(fmt::format(
+          "this pipeline belongs to process {}, from which this one was forked; a child has no part in it", process_));
+    }
+    return *consumer_;
+  }
+  std::int64_t pass() const { return pass_; }
+
+ private:
+  pid_t process_ = ::getpid();
+  PythonValues values_;
+  std::unique_ptr<pipeline::Consumer> consumer_;
+  std::int64_t pass_ = 0;
+  std::optional<std::int64_t> left_;  ///< until a limit
+  std::int64_t given_ = 0;            ///< in this epoch
+};
+
+std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, const nb::dict& options,
+                                        const std::string& name, const Membership* all_ranks) {
+  const auto engine_of = [](const Membership* of) { return of == nullptr ? nullptr : of->shared(); };
+  return std::make_shared<Consumer>(engine_of(job), graph, options, name, engine_of(all_ranks));
+}
+
+/// One epoch as an iterator: over when the next begins.
+class Epoch {
+ public:
+  /// `run`: what has the consumer; its _lost(error) tells how a process ended.
+  Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
+      : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
+
+  nb::object next() {
+    if (consumer_->pass() != pass_) {
+      throw InvalidArgument("another epoch of this pipeline has begun, which ended this one's iterator");
+    }
+    std::optional<Item> item;
+    try {
+      const nb::gil_scoped_release released;
+      item = consumer_->next();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
+      const auto* lost = dynamic_cast<const PeerLost*>(&error);
+      run_.attr("_tell")(std::string(error.name()), std::string(error.what()), lost == nullptr ? -1 : lost->rank());
+      throw;
+    }
+    if (!item) {
+      if (consumer_->is_over()) run_.attr("_end_epoch")();
+      throw nb::stop_iteration();
+    }
+    return object_of(*std::move(item));
+  }
+
+ private:
+  nb::object run_;
+  std::shared_ptr<Consumer> consumer_;
+  std::int64_t pass_;
+};
+
+Graph corpus_graph(const nb::kwargs& given) {
+  auto [paths, options] = corpus_of(given);
+  const auto tensors = nb::cast<std::string>(given["tensors"]);
+  if (tensors != "numpy" && tensors != "torch") {
+    throw InvalidArgument(fmt::format("tensors is {:.40}; it must be numpy or torch", tensors));
+  }
+  const auto kind = tensors == "torch" ? TensorKind::torch : TensorKind::array;
+  return Graph::source(shown_origin(pipeline::corpus(std::move(paths), std::move(options)), kind),
+                       nb::cast<std::string>(given["name"]));
+}
+
+void bind_graph(nb::module_& module) {
+  nb::class_<Graph>(module, "Graph", "A pipeline's stages, the last of which is its end.")
+      .def_static(
+          "source",
+          [](nb::object open, const std::string& what, bool divides, const std::string& name) {
+            return Graph::source(python_origin(std::move(open), what, divides), name);
+          },
+          nb::arg("open"), nb::arg("what"), nb::arg("divides"), nb::kw_only(), nb::arg("name"))
+      .def_static("corpus", &corpus_graph, nb::arg("options"),
+                  nb::sig("def corpus(*, tensors: str, name: str, **options: typing.Any) -> Graph"),
+                  "The samples of a levada.Corpus, whose fields `options` are.")
+      .def_static(
+          "zip",
+          [](const std::vector<Graph>& inputs, const std::string& name) {
+            return Graph::join(pipeline::Zip{}, inputs, name);
+          },
+          nb::arg("inputs"), nb::kw_only(), nb::arg("name"))
+      .def_static(
+          "transform",
+          [](const std::vector<Graph>& inputs, nb::object open, const std::string& what, const std::string& name) {
+            return Graph::join(transform_of(std::move(open), what), inputs, name);
+          },
+          nb::arg("inputs"), nb::kw_only(), nb::arg("open"), nb::arg("what"), nb::arg("name"))
+      .def(
+          "map",
+          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
+            return graph.then(map_of(std::move(function), on_error_of(on_error)), name);
+          },
+          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"))
+      .def(
+          "filter",
+          [](const Graph& graph, nb::object predicate, const std::string& on_error, const std::string& name) {
+            return graph.then(filter_of(std::move(predicate), on_error_of(on_error)), name);
+          },
+          nb::kw_only(), nb::arg("predicate"), nb::arg("on_error"), nb::arg("name"))
+      .def(
+          "flat_map",
+          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
+            return graph.then(flat_map_of(std::move(function), on_error_of(on_error)), name);
+          },
+          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"))
+      .def(
+          "batch",
+          [](const Graph& graph, std::int64_t size, bool drop_last, const std::string& name) {
+            return graph.then(pipeline::Batch{.size = size, .drop_last = drop_last}, name);
+          },
+          nb::kw_only(), nb::arg("size"), nb::arg("drop_last"), nb::arg("name"))
+      .def(
+          "shuffle",
+          [](const Graph& graph, std::int64_t buffer, std::optional<std::uint64_t> seed, const std::string& name) {
+            return graph.then(pipeline::Shuffle{.buffer = buffer, .seed = seed}, name);
+          },
+          nb::kw_only(), nb::arg("buffer"), nb::arg("seed").none(), nb::arg("name"))
+      .def(
+          "take",
+          [](const Graph& graph, std::int64_t count, const std::string& name) {
+            return graph.then(pipeline::Take{count}, name);
+          },
+          nb::kw_only(), nb::arg("count"), nb::arg("name"))
+      .def(
+          "skip",
+          [](const Graph& graph, std::int64_t count, const std::string& name) {
+            return graph.then(pipeline::Skip{count}, name);
+          },
+          nb::kw_only(), nb::arg("count"), nb::arg("name"))
+      .def(
+          "repeat",
+          [](const Graph& graph, std::optional<std::int64_t> times, const std::string& name) {
+            return graph.then(pipeline::Repeat{times}, name);
+          },
+          nb::kw_only(), nb::arg("times").none(), nb::arg("name"))
+      .def(
+          "fork",
+          [](const Graph& graph, std::int64_t branches, std::int64_t buffer, const std::string& name) {
+            return graph.fork(branches, buffer, name);
+          },
+          nb::kw_only(), nb::arg("branches"), nb::arg("buffer"), nb::arg("name"))
+      .def(
+          "prefetch",
+          [](const Graph& graph, std::int64_t depth, const std::string& name) {
+            return graph.then(pipeline::Prefetch{depth}, name);
+          },
+          nb::kw_only(), nb::arg("depth"), nb::arg("name"))
+      .def(
+          "unbatch", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Unbatch{}, name); },
+          nb::kw_only(), nb::arg("name"))
+      .def(
+          "shard", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Shard{}, name); },
+          nb::kw_only(), nb::arg("name"))
+      .def(
+          "dispatch",
+          [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Dispatch{}, name); },
+          nb::kw_only(), nb::arg("name"))
+      .def(
+          "fullsync",
+          [](const Graph& graph, const std::string& name) { return graph.then(pipeline::FullSync{}, name); },
+          nb::kw_only(), nb::arg("name"))
+      .def("tie", &Graph::tie, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
+      .def("stages", &stages_of, nb::sig("def stages(self) -> list[tuple[str, str, list[int]]]"),
+           "Name, operation and inputs of each.")
+      .def("place", &place, nb::arg("workers"), nb::arg("ordered"),
+           nb::sig("def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, "
+                   "bool]"),
+           "Who runs each stage; the last stage of the dispatching process; whose items workers give; whether every "
+           "item dealt gives one.");
+}
+
+}  // namespace
+
+void bind_pipeline(nb::module_& module) {
+  bind_graph(module);
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
+      .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("cursor").none(),
+           nb::sig("def reset(self, epoch: int, cursor: typing.Any) -> None"))
+      .def("go_on_behind", &Consumer::go_on_behind, nb::arg("items"), nb::arg("has_cursor"), unlocked)
+      .def_prop_ro("given", &Consumer::given)
+      .def("limit", &Consumer::limit, nb::arg("items"), unlocked)
+      .def(
+          "pause", [](Consumer& self) { self.consumer().pause(); }, unlocked)
+      .def("resume", &Consumer::resume, unlocked)
+      .def_prop_ro("paused", [](Consumer& self) { return self.consumer().paused(); })
+      .def("save", &Consumer::save, nb::sig("def save(self) -> typing.Any"))
+      .def("shutdown", &Consumer::shutdown, nb::arg("grace"), unlocked)
+      .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
+           nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"));
+  module.def(
+      "show_graph",
+      [](const Graph& graph, const std::string& format, int workers, bool ordered, const Consumer* at_work) {
+        const auto stats = at_work == nullptr ? std::nullopt : std::optional(at_work->stats());
+        return show(graph, format, workers, ordered, stats ? &*stats : nullptr);
+      },
+      nb::arg("graph"), nb::arg("format"), nb::arg("workers"), nb::arg("ordered"), nb::arg("at_work").none(),
+      "The stages and their processes; of one at work also which stage holds the rest back.");
+  nb::class_<Epoch>(module, "Epoch", "The items of one epoch.")
+      .def(nb::init<nb::object, std::shared_ptr<Consumer>>(), nb::arg("run"), nb::arg("consumer"))
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Epoch"))
+      .def("__next__", &Epoch::next, nb::sig("def __next__(self) -> typing.Any"));
+  module.def("consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("name"),
+             nb::arg("all_ranks").none(),
+             nb::sig("def consume(job: Membership | None, graph: Graph, options: dict[str, typing.Any], name: str, "
+                     "all_ranks: Membership | None) -> Consumer"),
+             "The consumer of a pipeline, whose other processes are `job`.");
+  module.def("serve", &serve, nb::arg("job"), nb::arg("graph"), nb::arg("options"), nb::arg("name"),
+             nb::arg("begin_epoch").none(),
+             nb::sig("def serve(job: Membership, graph: Graph, options: dict[str, typing.Any], name: str, begin_epoch: "
+                     "object | None) -> None"),
+             "What the dispatching process and the workers do.");
+}
+
+}  // namespace levada::python

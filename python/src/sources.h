@@ -1,0 +1,21 @@
+// A corpus as Python names it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "levada/corpus/corpus.h"
+
+namespace levada::python {
+
+struct NamedCorpus {
+  std::vector<std::string> paths;
+  CorpusOptions options;
+};
+
+/// By the fields of levada.Corpus, all of them. With the GIL. Throws InvalidArgument.
+NamedCorpus corpus_of(const nanobind::kwargs& given);
+
+}  // namespace levada::python

@@ -1,0 +1,29 @@
+// Python's callables and iterables as stages of a pipeline.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <string>
+
+#include "levada/pipeline/graph.h"
+#include "python/src/foreign.h"
+#include "python/src/tensors.h"
+
+namespace levada::python {
+
+/// An iterable. `open` is levada._sources.open_source() of it.
+std::shared_ptr<const pipeline::Origin> python_origin(nanobind::object open, std::string description, bool divides);
+
+/// Of an origin that gives Trees, these as Python's objects.
+std::shared_ptr<const pipeline::Origin> shown_origin(std::shared_ptr<const pipeline::Origin> trees, TensorKind kind);
+
+pipeline::Map map_of(nanobind::object function, pipeline::OnError on_error);
+pipeline::Filter filter_of(nanobind::object predicate, pipeline::OnError on_error);
+/// `function` makes an iterable of an item.
+pipeline::FlatMap flat_map_of(nanobind::object function, pipeline::OnError on_error);
+/// `open(inputs, opening)` makes an iterable of a list of iterators; one that has state_dict() and load_state_dict()
+/// goes on by these, any other from the beginning of the epoch.
+pipeline::Transform transform_of(nanobind::object open, std::string what);
+
+}  // namespace levada::python

@@ -1,0 +1,260 @@
+"""What goes wrong in a pipeline reaches the loop, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import levada
+import pytest
+from levada import Pipeline
+
+multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
+OPTIONS: dict[str, Any] = {"context": "forkserver", "timeout": 60, "seed": 1}
+
+
+class Odd(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def fail_at(number: int) -> Any:
+    def check(item: int) -> int:
+        if item == number:
+            raise KeyError(f"no item {item}")
+        return item
+
+    return check
+
+
+def own(_: Any = None) -> int:
+    return os.getpid()
+
+
+def is_gone(process: int) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(process, 0)
+            if pathlib.Path(f"/proc/{process}/stat").read_text().split(") ")[1][0] == "Z":
+                return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_is_raised_again_where_its_item_would_have_come(workers: int) -> None:
+    for pipeline, stage, process in (
+        (Pipeline(range(20)).dispatch().map(fail_at(7), name="check"), "check", "worker 1"),
+        (Pipeline(range(20)).map(fail_at(7), name="before").dispatch().map(str), "before", "the dispatching process"),
+    ):
+        given = []
+        with pipeline.run(workers, **OPTIONS) as run:
+            with pytest.raises(KeyError, match="no item 7") as caught:
+                for item in run:
+                    given.append(item)
+        assert [int(item) for item in given] == list(range(7))
+        told = caught.value.__cause__
+        assert isinstance(told, levada.StageFailed)
+        assert told.stage == stage and (process if workers else "the consumer") in told.process
+        assert "check" in told.traceback and 'raise KeyError(f"no item' in told.traceback
+        assert f'stage "{stage}"' in str(told) or f"stage {stage}" in str(told)
+        if not workers:
+            assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "check"  # the very exception
+
+
+def test_any_stage_can_fail_and_the_next_epoch_is_whole() -> None:
+    def broken_source() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("the disk is gone")
+
+    def broken_transform(items: Iterator[int]) -> Iterator[int]:
+        for item in items:
+            yield item // (3 - item)
+
+    numbers = Pipeline(range(6))
+    cases: list[tuple[Pipeline[Any], type[BaseException], str]] = [
+        (Pipeline(broken_source).dispatch().map(str), OSError, "disk"),
+        (numbers.dispatch().filter(fail_at(2)), KeyError, "no item 2"),
+        (numbers.dispatch().flat_map(lambda n: [n] if n < 2 else 5), TypeError, "iter"),  # type: ignore[arg-type, return-value]
+        (numbers.dispatch().transform(broken_transform), ZeroDivisionError, "zero"),
+        (numbers.dispatch().map(lambda n: n if n < 3 else (lambda: n)), Exception, "pickle"),
+        (numbers.dispatch().unbatch(), TypeError, "item"),
+        (numbers.dispatch().map(lambda n: next(iter(()))), levada.StageFailed, "StopIteration"),
+    ]
+    for pipeline, kind, text in cases:
+        with pipeline.run(1, **OPTIONS) as run:
+            for _ in range(2):  # an epoch that failed does not stay in the way of the next
+                with pytest.raises(kind, match=text):
+                    list(run)
+
+
+def test_an_exception_that_cannot_be_made_again_is_told() -> None:
+    def fail(item: int) -> int:
+        raise Odd(item, 2)
+
+    with Pipeline(range(3)).dispatch().map(fail).run(1, **OPTIONS) as run:
+        with pytest.raises(levada.StageFailed, match="0 and 2") as caught:
+            list(run)
+    assert "raise Odd" in caught.value.traceback
+
+
+def test_items_that_fail_can_be_left_out_and_are_counted() -> None:
+    pipeline = Pipeline(range(10)).dispatch().map(fail_at(3), name="check").map(fail_at(5), on_error="raise")
+    with pipeline.take(5).run(2, on_error="skip", **OPTIONS) as run:
+        items = iter(run)
+        assert [next(items) for _ in range(4)] == [0, 1, 2, 4]
+        with pytest.raises(KeyError):
+            list(items)
+    with Pipeline(range(10)).dispatch().map(fail_at(3), name="check").run(2, on_error="skip", **OPTIONS) as run:
+        assert list(run) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+        assert run.stats()["stages"]["check"]["skipped"] == 1
+
+
+def test_failures_while_starting_are_told() -> None:
+    class Unloadable:
+        def __reduce__(self) -> Any:
+            return fail_at(1), (1,), {}
+
+    def init(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("worker 1 has no device")
+
+    def leave(_: int) -> None:
+        os._exit(3)
+
+    pipeline = Pipeline(range(3)).dispatch().map(str)
+    with pytest.raises(RuntimeError, match="no device") as caught:
+        list(pipeline.run(2, worker_init=init, **OPTIONS))
+    assert "worker 1" in str(caught.value.__cause__) and "while it started" in str(caught.value.__cause__)
+    with pytest.raises(levada.SourceError, match=r"worker 0 \(process \d+\) ended with exit status 3 while it started"):
+        list(pipeline.run(1, worker_init=leave, **OPTIONS))
+    with pytest.raises(levada.SourceError, match="generator"):
+        list(Pipeline(n for n in range(3)).dispatch().run(1, **OPTIONS))
+
+
+@pytest.mark.parametrize("victim", ["worker", "dispatcher"])
+def test_a_process_that_is_killed_is_told_within_a_second(victim: str) -> None:
+    def slow(item: int) -> int:
+        time.sleep(0.01)
+        return item
+
+    pipeline = Pipeline(range(100_000)).map(lambda n: (n, own())).dispatch().map(lambda both: (slow(both[0]), both[1], own()))
+    with pipeline.run(2, **OPTIONS) as run:
+        items = iter(run)
+        _, dispatcher, worker = next(items)
+        process = worker if victim == "worker" else dispatcher
+        os.kill(process, signal.SIGKILL)
+        begin = time.monotonic()
+        with pytest.raises(levada.PeerLost, match=rf"process {process}\) was killed by SIGKILL"):
+            for _ in items:
+                pass
+        assert time.monotonic() - begin < 10  # a second, on a machine with nothing else to do
+
+
+def test_no_process_outlives_its_loop() -> None:
+    def numbers() -> Pipeline[Any]:
+        return Pipeline(range(10**6)).dispatch().map(own)
+
+    for item in numbers().run(1, **OPTIONS):  # nobody has the run any more after the break
+        break
+    gc.collect()
+    assert is_gone(item)
+
+    iterator = iter(numbers().run(1, **OPTIONS))
+    item = next(iterator)
+    del iterator
+    gc.collect()
+    assert is_gone(item)
+
+    with numbers().run(1, **OPTIONS) as run:
+        item = next(iter(run))
+        assert not run.close() and is_gone(item)  # type: ignore[func-returns-value]
+        assert next(iter(run)) != item  # and starts again
+
+
+PROGRAM = """
+import os, signal, sys, time
+import levada
+def own(item):
+    return os.getpid()
+if __name__ == "__main__":
+    run = levada.Pipeline(range(10**6)).dispatch().map(own).run(1, context={context!r})
+    items = iter(run)
+    print(next(items), os.getpid(), flush=True)
+    {then}
+"""
+
+
+def program(tmp_path: pathlib.Path, then: str, context: str = "spawn") -> subprocess.Popen[str]:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.format(then=then, context=context))
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [("pass", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("os.kill(os.getpid(), 9)", -9), ("os._exit(4)", 4)],
+)
+def test_the_end_of_a_program_leaves_nothing_behind(tmp_path: pathlib.Path, then: str, status: int) -> None:
+    ran = program(tmp_path, then)
+    out, err = ran.communicate(timeout=60)
+    assert ran.returncode == status, err
+    assert is_gone(int(out.split()[0])) and ("mine" in err) == ("mine" in then) and "leak" not in err
+
+
+def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
+    ran = program(tmp_path, "[None for _ in items]; time.sleep(60)")
+    assert ran.stdout is not None
+    worker = int(ran.stdout.readline().split()[0])
+    os.kill(ran.pid, signal.SIGINT)
+    _, err = ran.communicate(timeout=60)
+    assert ran.returncode in (1, -signal.SIGINT) and err.rstrip().endswith("KeyboardInterrupt"), err
+    assert err.count("Traceback") == 1 and is_gone(worker)
+
+
+def test_fork_works_before_there_is_anything_that_a_fork_would_not_have(tmp_path: pathlib.Path) -> None:
+    then = """
+    offset = len(sys.argv)
+    again = levada.Pipeline(n for n in range(4)).dispatch().map(lambda n: n + offset)
+    try:
+        list(again.run(1, context="fork"))
+    except levada.Unsupported as error:
+        print(error, flush=True)
+    run.close(); del run, items
+    print(list(again.run(1, context="fork")), flush=True)
+"""
+    ran = program(tmp_path, then.strip("\n").lstrip(), context="fork")
+    out, err = ran.communicate(timeout=60)
+    first, refused, fine = out.splitlines()
+    assert "threads" in refused and "forkserver" in refused and fine == "[1, 2, 3, 4]", (out, err)
+
+
+def test_a_process_that_hangs_is_named_with_its_place() -> None:
+    def hang(item: int) -> int:
+        if item == 2:
+            time.sleep(300)
+        return item
+
+    run = Pipeline(range(5)).dispatch().map(hang).run(1, **{**OPTIONS, "timeout": 1.0})
+    with pytest.raises(levada.Timeout, match=r"worker 0 \(process \d+\)") as caught:
+        list(run)
+    assert "in hang" in str(caught.value)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run.close(grace=0.5)
+    assert any("in hang" in str(each.message) for each in told)
