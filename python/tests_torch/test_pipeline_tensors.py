@@ -1,0 +1,73 @@
+"""Torch's tensors on their way through a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from levada import _levada
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8,
+    torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128,
+]  # fmt: skip
+
+
+def crossed(*items: Any) -> tuple[list[Any], int]:
+    return _levada.Values().copy(list(items))
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return dense.flatten().view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_all_dtypes_and_shapes_come_back_bit_for_bit(dtype: torch.dtype) -> None:
+    for shape in ((), (0,), (4, 0), (5,), (600, 3)):
+        count = int(torch.tensor(shape).prod()) if shape else 1
+        tensor = torch.arange(count).reshape(shape).to(dtype)
+        (received,), beside = crossed(tensor)
+        assert received.dtype == dtype and received.shape == tensor.shape and bits(received) == bits(tensor)
+        assert beside in (0, tensor.nbytes)
+
+
+def test_large_tensors_lie_beside_the_pickle_in_memory_of_their_own() -> None:
+    tensor = torch.arange(10_000)
+    (received, again), beside = crossed(tensor, [tensor])
+    assert beside == tensor.nbytes and again[0] is received
+    received[0] = 5
+    assert tensor[0] == 0 and received.data_ptr() % 64 == 0
+
+
+def test_a_view_brings_its_own_elements_alone() -> None:
+    base = torch.arange(1_000_000).reshape(1000, 1000)
+    for view in (base[3], base[:, 3], base[::7, ::5], base[10:20]):
+        (received,), beside = crossed(view)
+        assert torch.equal(received, view) and beside == view.nbytes
+
+
+def test_dense_tensors_keep_their_strides() -> None:
+    for tensor in (torch.rand(40, 50).t(), torch.rand(2, 3, 20, 20).to(memory_format=torch.channels_last)):
+        (received,), _ = crossed(tensor)
+        assert torch.equal(received, tensor) and received.stride() == tensor.stride()
+
+
+def test_what_makes_a_tensor_special_comes_along() -> None:
+    (wants, not_wants), _ = crossed(torch.ones(3, requires_grad=True), torch.ones(3))
+    assert wants.requires_grad and not not_wants.requires_grad
+    parameter = torch.nn.Parameter(torch.ones(2000))
+    conjugate = torch.full((2000,), 1j).conj()
+    sparse = torch.eye(5).to_sparse()
+    named = torch.ones(4)
+    named.label = "a"  # type: ignore[attr-defined]
+    received, _ = crossed(parameter, conjugate, sparse, named, torch.Size([2, 3]), torch.float16)
+    assert type(received[0]) is torch.nn.Parameter and received[0].requires_grad
+    assert torch.equal(received[1], conjugate) and torch.equal(received[2].to_dense(), torch.eye(5))
+    assert received[3].label == "a" and received[4:] == [torch.Size([2, 3]), torch.float16]
+
+
+def test_a_result_of_a_computation_comes_without_its_graph() -> None:
+    (received,), _ = crossed(torch.ones(3000, requires_grad=True) * 2)
+    assert received.requires_grad and received.is_leaf and received.sum() == 6000

@@ -1,0 +1,341 @@
+"""levada.dropin.torchdata: torch's own datapipes, carried by Levada."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pathlib
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import levada
+import pytest
+import ranks
+import torch
+from levada.dropin import _torchdata_graph as graph
+from levada.dropin import torchdata
+from levada.dropin.torchdata import (
+    SHARDING_PRIORITIES,
+    DataLoader2,
+    InProcessReadingService,
+    MultiProcessingReadingService,
+    PrototypeMultiProcessingReadingService,
+    SeedGenerator,
+    SequentialReadingService,
+    WorkerInfo,
+)
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+multiprocessing.set_forkserver_preload(["levada.dropin.torchdata", "cloudpickle"])
+MULTIPROCESSING = SHARDING_PRIORITIES.MULTIPROCESSING
+
+
+def service(workers: int = 2, **options: Any) -> MultiProcessingReadingService:
+    return MultiProcessingReadingService(workers, "forkserver", **options)
+
+
+def add_one(item: int) -> int:
+    return item + 1
+
+
+def dispatching(count: int = 20) -> Any:
+    pipe = IterableWrapper(range(count)).shuffle().prefetch(5)
+    return pipe.sharding_round_robin_dispatch(MULTIPROCESSING).map(add_one)
+
+
+def sharded(count: int = 20) -> Any:
+    return IterableWrapper(range(count)).shuffle().sharding_filter().map(add_one)
+
+
+class Holding(IterDataPipe):
+    """Not to be copied into workers."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def is_replicable(self) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.source
+
+
+class Circular(IterDataPipe):
+    """Makes a datapipe that holds on to it."""
+
+    def __init__(self, source: Any) -> None:
+        self.offset = 1
+        self.part = Part(source, [self])
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.part
+
+
+class Part(IterDataPipe):
+    def __init__(self, source: Any, whole: list[Any]) -> None:
+        self.source = source
+        self.whole = whole
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.source:
+            yield item + self.whole[0].offset
+
+
+def test_datapipes_are_cut_where_levada_places_them() -> None:
+    source = IterableWrapper(range(8))
+    mark = source.shuffle().sharding_round_robin_dispatch(MULTIPROCESSING)
+    mapped = mark.map(add_one)
+    end = mapped.batch(2)
+    assert graph.cut(end, 2) == (mark, end)
+
+    left, right = IterableWrapper(range(8)).fork(2)
+    marked = left.sharding_round_robin_dispatch(MULTIPROCESSING)
+    joined = marked.zip(right.map(add_one))
+    end = joined.map(str)
+    assert graph.cut(end, 2) == (joined, end)  # siblings of a forked datapipe go with it
+
+    both = source.sharding_round_robin_dispatch(MULTIPROCESSING).zip(mark)
+    assert graph.cut(both, 2) == (both, both)
+
+    beside = IterableWrapper(range(5)).sharding_filter()
+    end = mark.zip(beside)
+    assert graph.cut(end, 2) == (mark, end)
+    with pytest.raises(levada.InvalidArgument, match="IterableWrapper"):
+        graph.cut(mark.zip(IterableWrapper(range(5))), 2)
+
+    held = Holding(mapped)
+    assert graph.cut(held.map(str), 2) == (mark, mapped)
+    circular = Circular(mark)
+    end = circular.map(add_one)
+    assert graph.cut(end, 2) == (mark, end)
+    inside = Circular(source)
+    inside.part.source = source.sharding_round_robin_dispatch(MULTIPROCESSING)
+    marked_inside = Circular(IterableWrapper(range(3)))
+    marked_inside.part = Part(inside.part.source, [marked_inside]).sharding_round_robin_dispatch(MULTIPROCESSING)
+    assert graph.cut(marked_inside.map(str), 2)[0] is marked_inside  # the whole circle, for a mark in it
+
+
+def test_a_datapipe_is_replaced_wherever_it_is_held() -> None:
+    source, other = IterableWrapper(range(3)), IterableWrapper(range(5))
+    left, right = source.fork(2)
+    end = left.zip(right, source.map(add_one))
+    assert graph.replace(end, source, other) is end
+    assert all(pipe is not source for pipe in graph.all_of(end)) and any(pipe is other for pipe in graph.all_of(end))
+    assert graph.replace(source, source, other) is other
+
+
+@pytest.mark.parametrize("make", [dispatching, sharded])
+@pytest.mark.parametrize("prefetch", [0, 10])
+def test_workers_give_what_one_process_gives(make: Callable[[], Any], prefetch: int) -> None:
+    with DataLoader2(make(), reading_service=InProcessReadingService()) as loader:
+        loader.seed(5)
+        alone = [list(loader), list(loader)]
+    assert alone[0] != alone[1] and sorted(alone[0]) == sorted(alone[1]) == list(range(1, 21))
+    options = {"worker_prefetch_cnt": prefetch, "main_prefetch_cnt": prefetch}
+    with DataLoader2(make(), reading_service=service(**options)) as loader:
+        loader.seed(5)
+        first, second = list(loader), list(loader)
+        assert sorted(first) == sorted(second) == list(range(1, 21)) and first != second
+        loader.seed(5)
+        assert list(loader) == first
+    with DataLoader2(make(), reading_service=service(3, **options)) as loader:
+        loader.seed(5)
+        assert list(loader) == first  # one-to-one: the number of workers changes nothing
+
+
+def test_branches_and_what_stays_in_this_process() -> None:
+    pipe = IterableWrapper(range(10)).sharding_round_robin_dispatch(MULTIPROCESSING).map(add_one)
+    with DataLoader2(Holding(pipe).batch(4), reading_service=service()) as loader:
+        assert list(loader) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]] == list(loader)
+    left, right = IterableWrapper(range(6)).fork(2)
+    pipe = left.sharding_round_robin_dispatch(MULTIPROCESSING).zip(right.map(add_one)).map(lambda pair: sum(pair))
+    with DataLoader2(pipe, reading_service=service()) as loader:
+        assert list(loader) == [1, 3, 5, 7, 9, 11]
+    mark = IterableWrapper(range(6)).sharding_round_robin_dispatch(MULTIPROCESSING)
+    with DataLoader2(mark.zip(IterableWrapper("abcdef").sharding_filter()), reading_service=service()) as loader:
+        assert list(loader) == list(zip(range(6), "abcdef"))
+
+
+def test_tensors_cross_and_are_ones_own() -> None:
+    pipe = IterableWrapper(range(30)).sharding_round_robin_dispatch(MULTIPROCESSING)
+    with DataLoader2(pipe.map(lambda n: torch.full((5000,), n)), reading_service=service()) as loader:
+        kept = list(loader)
+    for number, tensor in enumerate(kept):
+        assert tensor.eq(number).all()
+        tensor.zero_()
+
+
+def test_functions_of_workers_are_called_with_their_places() -> None:
+    def init(pipe: Any, info: WorkerInfo) -> Any:
+        return pipe.map(lambda item: (item, info.num_workers, info.worker_id))
+
+    def reset(pipe: Any, info: WorkerInfo, seeds: SeedGenerator) -> Any:
+        assert 0 <= info.worker_id < info.num_workers and seeds.generate_seed() != seeds.generate_shared_seed()
+        return pipe
+
+    options: dict[str, Any] = {"worker_init_fn": init, "worker_reset_fn": reset}
+    with DataLoader2(dispatching(6), reading_service=service(**options)) as loader:
+        assert sorted((workers, worker) for _, workers, worker in loader) == [(2, 0)] * 3 + [(2, 1)] * 3
+    with DataLoader2(sharded(3), reading_service=MultiProcessingReadingService(0, **options)) as loader:
+        assert sorted(loader) == [(1, 1, 0), (2, 1, 0), (3, 1, 0)]
+
+
+@pytest.mark.parametrize("make", [dispatching, sharded])
+@pytest.mark.parametrize("reading", [InProcessReadingService, service])
+def test_limit_resume_and_pause(make: Callable[[], Any], reading: Callable[[], Any]) -> None:
+    with DataLoader2(make(), reading_service=reading()) as loader:
+        items: Any = iter(loader)
+        items.limit(3)
+        got = list(items)
+        assert len(got) == 3 and next(items, None) is None
+        items.resume()
+        got += list(items)
+        assert len(got) == 6  # a limit stays
+        items.limit(None)
+        items.resume()
+        got += list(items)
+        assert sorted(got) == list(range(1, 21))
+        again = iter(loader)
+        next(again)
+        loader._pause()
+        assert list(again) == []
+        loader._resume()
+        assert len(list(again)) == 19
+
+
+@pytest.mark.parametrize("make", [dispatching, sharded])
+@pytest.mark.parametrize("reading", [InProcessReadingService, service])
+def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Callable[[], Any]) -> None:
+    with DataLoader2(make(), reading_service=reading()) as loader:
+        loader.seed(7)
+        before = loader.state_dict()
+        items = iter(loader)
+        got = [next(items) for _ in range(7)]
+        state = pickle.loads(pickle.dumps(loader.state_dict()))
+        rest = list(items)
+        following = list(loader)
+    with DataLoader2.from_state(before, reading()) as loader:
+        assert list(loader) == got + rest
+    with DataLoader2.from_state(state, reading()) as loader:
+        assert list(loader) == rest
+        assert list(loader) == following
+    with DataLoader2.from_state(state, reading()) as loader:
+        loader._restore_checkpoint_beginning_of_epoch()
+        assert list(loader) == got + rest
+    with DataLoader2(None, reading_service=reading()) as loader:
+        with pytest.raises(RuntimeError, match="no datapipe"):
+            iter(loader)
+        loader.load_state_dict(state)
+        assert list(loader) == rest
+
+
+def test_a_second_iterator_ends_the_first_and_a_loader_that_is_shut_down_is_over() -> None:
+    loader: DataLoader2[int] = DataLoader2(dispatching(), reading_service=service())
+    first = iter(loader)
+    next(first)
+    assert len(list(loader)) == 20
+    with pytest.raises(RuntimeError, match="ended by another"):
+        next(first)
+    loader.shutdown()
+    loader.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        iter(loader)
+
+
+def test_what_a_datapipe_raises_is_raised_here() -> None:
+    def fail(item: int) -> int:
+        raise KeyError(f"no {item}")
+
+    pipe = IterableWrapper(range(5)).sharding_round_robin_dispatch(MULTIPROCESSING).map(fail)
+    loader: DataLoader2[int] = DataLoader2(pipe, reading_service=PrototypeMultiProcessingReadingService(1, "forkserver"))
+    with pytest.raises(KeyError, match="no 0") as caught:
+        list(loader)
+    assert "worker 0" in str(caught.value.__cause__)
+
+
+def test_adapters_and_map_datapipes() -> None:
+    from torch.utils.data.datapipes.map import SequenceWrapper
+
+    loader: DataLoader2[int] = DataLoader2(SequenceWrapper([3, 4, 5]), lambda pipe: pipe.map(add_one))
+    assert list(loader) == [4, 5, 6]
+    both: DataLoader2[int] = DataLoader2(
+        IterableWrapper(range(3)), [lambda pipe: pipe.map(add_one), lambda pipe: pipe.batch(2)], InProcessReadingService(3)
+    )
+    assert list(both) == [[1, 2], [3]] == list(both)
+
+
+def test_the_datapipes_that_torch_lacks() -> None:
+    numbers = IterableWrapper(range(7))
+    assert list(numbers.prefetch(3)) == list(range(7)) and len(numbers.prefetch(3)) == 7
+    parts = IterableWrapper(range(7)).round_robin_demux(3)
+    assert [list(part) for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert IterableWrapper(range(7)).round_robin_demux(1) != []
+    for name, refused in (("round_robin_demux", 0), ("prefetch", 0)):
+        with pytest.raises(ValueError, match="0"):
+            getattr(numbers, name)(refused)
+    with pytest.raises(NotImplementedError, match="MULTIPROCESSING"):
+        numbers.sharding_round_robin_dispatch(SHARDING_PRIORITIES.DISTRIBUTED)
+    with pytest.raises(RuntimeError, match="CUDA"):
+        numbers.pin_memory()
+    with pytest.raises(RuntimeError, match="torch.distributed"):
+        list(numbers.fullsync())
+
+
+def test_seeds_are_repeatable_and_of_ones_own() -> None:
+    one, other = SeedGenerator(3), SeedGenerator(3)
+    assert [one.generate_seed() for _ in range(3)] == [other.generate_seed() for _ in range(3)]
+    children = [SeedGenerator(3).spawn(number) for number in range(4)]
+    assert len({child.generate_seed() for child in children}) == 4
+    assert len({child.generate_shared_seed() for child in children}) == 1
+    again: SeedGenerator = pickle.loads(pickle.dumps(one))
+    assert again.generate_shared_seed() == one.generate_shared_seed()
+    with pytest.raises(ValueError, match="64 bits"):
+        SeedGenerator(2**64)
+
+
+def test_ranks_divide_the_items_and_end_together(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        def main():
+            import os
+            os.environ |= {{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}}
+            import torch.distributed as dist
+            from levada.dropin.torchdata import DataLoader2, DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
+            from torch.utils.data.datapipes.iter import IterableWrapper
+            dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
+            pipe = IterableWrapper(range(11)).shuffle().sharding_filter()
+            for service in (
+                DistributedReadingService(),
+                SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(2, "spawn")),
+            ):
+                with DataLoader2(pipe, reading_service=service) as loader:
+                    loader.seed(3)
+                    tell(first=list(loader), second=list(loader))
+            def fail(item):
+                if rank == 1 and item > 5:
+                    raise KeyError("of rank 1")
+                return item
+            try:
+                tell(got=list(IterableWrapper(range(10)).map(fail).fullsync()))
+            except Exception as error:
+                tell(error=repr(error))
+            dist.destroy_process_group()
+        if __name__ == "__main__":
+            main()
+        """,
+    )
+    for at in (0, 1):
+        for epoch in ("first", "second"):
+            both = told[0][at][epoch] + told[1][at][epoch]
+            assert len(told[0][at][epoch]) == len(told[1][at][epoch]) == 5 and len(set(both)) == 10
+        assert told[0][at]["first"] != told[0][at]["second"]
+    assert "of rank 1" in told[0][2]["error"] and "KeyError" in told[1][2]["error"]
+
+
+def test_all_names_are_there() -> None:
+    for name in torchdata.__all__:
+        assert getattr(torchdata, name) is not None
+    assert SequentialReadingService(InProcessReadingService()).reading_services
