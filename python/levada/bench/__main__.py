@@ -14,6 +14,7 @@ from typing import Any
 from levada import _levada
 
 OPERATIONS = ("scatter", "broadcast")
+DISPATCH = "dispatch"
 ENGINES = ("shm", "c10d")
 SOURCES = ("host", "arena")
 SIZES = ("256x4KiB", "64x256KiB", "mixed")
@@ -27,8 +28,11 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         epilog="Example: python -m levada.bench peers --op scatter --ranks 4 --bytes 13107200",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    peers = commands.add_parser("peers", help="scatter and broadcast of four tensors and metadata")
-    peers.add_argument("--op", choices=OPERATIONS, help="both if none is named")
+    peers = commands.add_parser("peers", help="scatter and broadcast of four tensors and metadata; items of a pipeline")
+    peers.add_argument("--op", choices=(*OPERATIONS, DISPATCH), help="scatter and broadcast if none is named")
+    peers.add_argument("--item-bytes", type=int, help="of an item of dispatch; 8: an int (8, 65536 and 1048576)")
+    peers.add_argument("--workers", type=int, default=2, help="of dispatch (2)")
+    peers.add_argument("--seconds", type=float, default=3.0, help="that each contestant of dispatch is measured (3)")
     peers.add_argument("--bytes", type=int, default=13_107_200, help="that each rank receives (13107200)")
     peers.add_argument(
         "--access", choices=("default", "private", "read_only", "copy"), default="default", help="of a levada feed"
@@ -54,6 +58,13 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
         parser.error(f"--ranks is {parsed.ranks}; it must be from 2 to 64")
     if parsed.rounds < 1:
         parser.error(f"--rounds is {parsed.rounds}; it must be at least 1")
+    if parsed.command == "peers":
+        if parsed.item_bytes is not None and not 1 <= parsed.item_bytes <= 2**30:
+            parser.error(f"--item-bytes is {parsed.item_bytes}; it must be from 1 to 1073741824")
+        if not 1 <= parsed.workers <= 64:
+            parser.error(f"--workers is {parsed.workers}; it must be from 1 to 64")
+        if not 0 < parsed.seconds <= 600:
+            parser.error(f"--seconds is {parsed.seconds}; it must be more than 0, and at most 600")
     if parsed.command == "bridge" and min(parsed.tokens) < 1:
         parser.error(f"--tokens is {min(parsed.tokens)}; it must be at least 1")
     if parsed.command == "exchange" and (parsed.ranks % 2 or not parsed.ranks <= parsed.samples <= 1_000_000):
@@ -107,8 +118,19 @@ def _table(rows: list[dict[str, Any]]) -> str:
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in aligned)
 
 
+def _dispatch(parsed: argparse.Namespace) -> int:
+    from levada.bench import _dispatch as dispatch
+
+    sizes = dispatch.SIZES if parsed.item_bytes is None else (parsed.item_bytes,)
+    rows = [dispatch.row(size, parsed.workers, parsed.seconds) for size in sizes]
+    print(json.dumps(rows, indent=1) if parsed.json else dispatch.table(rows))
+    return 0
+
+
 def main(arguments: list[str]) -> int:
     parsed = _arguments(arguments)
+    if parsed.command == "peers" and parsed.op == DISPATCH:
+        return _dispatch(parsed)
     with tempfile.TemporaryDirectory(prefix="levada-bench-") as name:
         folder = pathlib.Path(name)
         ask = json.dumps({"asks": _asks(parsed)})
