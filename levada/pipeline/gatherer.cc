@@ -52,10 +52,15 @@ std::string Gatherer::name(int rank) const {
 
 /// What `call` gives; a process that is lost is named.
 template <typename Call>
-auto Gatherer::named(const Call& call) const {
+auto Gatherer::named(const Call& call) {
   try {
     return call();
   } catch (const PeerLost& lost) {
+    try {
+      take_answers();
+    } catch (const Error&) {
+      // All that was said before has been taken.
+    }
     throw PeerLost(lost.rank(),
                    fmt::format("{} of the pipeline ended unexpectedly: {}", name(lost.rank()), lost.what()));
   }
@@ -64,14 +69,20 @@ auto Gatherer::named(const Call& call) const {
 // ---- orders
 
 void Gatherer::take_answers() {
-  for (std::size_t i = 0; i < answers_.size(); ++i) {
-    while (const auto lease = process_.engine->try_take(*answers_[i])) {
-      protocol::Answer answer = protocol::decode_answer(lease->bytes);
-      const std::lock_guard lock(control_);
-      names_[i + 1] = answer.process;
-      if (answer.number > 0) orders_.apply(static_cast<int>(i), answer);
-      tallies_[i] = std::move(answer.tally);
-    }
+  for (int process = 0; process < crew_.others(); ++process) take_answers_of(process);
+  const std::lock_guard lock(control_);
+  all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
+}
+
+void Gatherer::take_answers_of(int process) {
+  const auto index = static_cast<std::size_t>(process);
+  const std::lock_guard taking(taking_answers_);
+  while (const auto lease = process_.engine->try_take(*answers_[index])) {
+    protocol::Answer answer = protocol::decode_answer(lease->bytes);
+    const std::lock_guard lock(control_);
+    names_[index + 1] = answer.process;
+    if (answer.number > 0) orders_.apply(process, answer);
+    tallies_[index] = std::move(answer.tally);
   }
 }
 
@@ -91,7 +102,7 @@ void Gatherer::await_answers(Deadline deadline) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
       take_answers();
       if (process_.engine->ended(*answers_[static_cast<std::size_t>(rank - 1)]) && !orders_.answered(rank - 1)) {
-        throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
+        throw_left(rank);
       }
     }
     if (process_.poll) process_.poll();
@@ -100,6 +111,11 @@ void Gatherer::await_answers(Deadline deadline) {
                                 explain_wait(*process_.engine, "pipeline", rank, Clock::now() - begun)));
     }
   }
+}
+
+void Gatherer::throw_left(int rank) {
+  static_cast<void>(process_.engine->status(rank));  // throws where it left because another one is lost
+  throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
 }
 
 void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
@@ -117,16 +133,20 @@ void Gatherer::give_order(decltype(protocol::Order::what) what, Deadline deadlin
 }
 
 void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
-  Beginning from = cursor ? beginning(*cursor) : Beginning{};
-  protocol::Reset reset{.epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers};
+  Beginning from;
+  if (cursor) from = beginning(*cursor);
+  protocol::Reset reset{
+      .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
   give_order(std::move(reset), patience());
   pass_ = orders_.given();
   merge_ = Merge(workers(), from.position);
   given_before_ = from.given;
   places_ = {from.dispatcher};
   for (std::size_t w = 0; w < lanes_.size(); ++w) {
-    lanes_[w] = {.incoming = std::move(lanes_[w].incoming),
-                 .start = w < from.workers.size() ? from.workers[w] : Start{}};
+    Lane lane;
+    lane.incoming = std::move(lanes_[w].incoming);
+    if (w < from.workers.size()) lane.start = from.workers[w];
+    lanes_[w] = std::move(lane);
   }
   halted_ = false;
   paused_ = false;
@@ -169,7 +189,6 @@ bool Gatherer::shutdown(Deadline deadline) {
   }
 }
 
-/// Lets nobody make items that nobody will take.
 void Gatherer::halt() {
   if (std::exchange(halted_, true)) return;
   take_answers();
@@ -246,6 +265,7 @@ void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
 }
 
 void Gatherer::wait_for(int worker, Deadline deadline) {
+  if (!all_named_) take_answers();  // should one be lost, it is told by its name
   Lane& lane = lanes_[static_cast<std::size_t>(worker)];
   const auto channels = lane.incoming->channels();
   const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
@@ -254,9 +274,7 @@ void Gatherer::wait_for(int worker, Deadline deadline) {
   if (woken == Woken::stopped && !interrupted_) wakes_ = false;
   if (process_.poll) process_.poll();
   const int rank = lane.incoming->from();
-  if (woken == Woken::ready && lane.incoming->ended()) {
-    throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
-  }
+  if (woken == Woken::ready && lane.incoming->ended()) throw_left(rank);
   if (!deadline.expired()) return;
   take_answers();
   throw Timeout(fmt::format("no item came from {}: {}", name(rank),

@@ -27,6 +27,8 @@ class Gatherer {
   void limit(std::int64_t items, bool is_end);
   void pause();
   void resume();
+  /// Lets nobody make items that nobody will take, until the next reset.
+  void halt();
   /// Whether all have answered in time.
   bool shutdown(Deadline deadline);
   /// Of all other processes; asked for anew where they answer at once.
@@ -64,7 +66,7 @@ class Gatherer {
   void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
   void await_answers(Deadline deadline);
   void take_answers();
-  void halt();
+  void take_answers_of(int process);
 
   void fetch(int worker);
   void use(Lane& lane, int worker, Incoming::Arrival arrival);
@@ -73,9 +75,10 @@ class Gatherer {
   std::int64_t needed() const;
   void wait_for(int worker, Deadline deadline);
   void wait_while_paused();
+  [[noreturn]] void throw_left(int rank);
 
   template <typename Call>
-  auto named(const Call& call) const;
+  auto named(const Call& call);
   std::string name(int rank) const;
   Deadline patience() const { return Deadline::after(process_.options.timeout); }
   int workers() const { return crew_.workers; }
@@ -86,12 +89,14 @@ class Gatherer {
   bool has_state_;
   Traffic traffic_;
 
-  mutable std::mutex control_;  ///< of orders
+  std::mutex taking_answers_;
+  mutable std::mutex control_;  ///< guards who has answered, and what
   std::shared_ptr<Channel> orders_channel_;
   std::vector<std::shared_ptr<Channel>> answers_;
   protocol::Orders orders_;
   std::vector<std::string> names_;  ///< by rank
   std::vector<protocol::Tally> tallies_;
+  std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
   // Of the pass under way.

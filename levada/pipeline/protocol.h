@@ -41,6 +41,7 @@ struct Reset {
   std::int64_t epoch = 0;
   Place dispatcher;
   std::vector<Start> workers;  ///< empty: all at their first item
+  std::int64_t mark = 0;       ///< the consumer has had what has a smaller one: nobody is told of it
   bool operator==(const Reset&) const = default;
 };
 inline constexpr std::int64_t no_bound = std::numeric_limits<std::int64_t>::max();

@@ -76,6 +76,7 @@ struct OrderWriter {
     writer.put(reset.epoch);
     put_place(writer, reset.dispatcher);
     put_all(writer, reset.workers, put_start);
+    writer.put(reset.mark);
   }
   void operator()(const Limit& limit) const {
     writer.put(Tag::limit);
@@ -95,6 +96,7 @@ decltype(Order::what) get_order(ByteReader& reader) {
       reset.epoch = reader.get<std::int64_t>();
       reset.dispatcher = get_place(reader);
       reset.workers = get_all(reader, 28, get_start);
+      reset.mark = get_number(reader);
       return reset;
     }
     case Tag::limit: {

@@ -7,20 +7,16 @@
 namespace levada::pipeline {
 
 void serve(const Process& process) {
+  Station station(process);
+  const Crew& crew = station.crew();
+  const EngineInfo& info = process.engine->info();
   try {
-    Station station(process);
-    const Crew& crew = station.crew();
-    const EngineInfo& info = process.engine->info();
-    if (info.size != crew.size() || info.rank == 0) {
-      throw InvalidArgument(fmt::format("rank {} of {} serves a pipeline that takes {} processes beside the consumer",
-                                        info.rank, info.size, crew.others()));
-    }
     if (crew.has_dispatcher && info.rank == Crew::dispatcher) dispatch(station);
     else work(station, info.rank - crew.rank_of(0));
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {
-    // Nobody would hear of it otherwise.
+    // Before the station is gone, which to others looks like leaving.
     process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
     throw;
   }
@@ -55,15 +51,16 @@ class Consumer::Impl {
         .poll = process_.poll};
     if (process_.begin_epoch) process_.begin_epoch(running.opening);
     std::map<int, StreamPtr> instead;
-    Gathered* gathered = nullptr;
+    std::shared_ptr<Pass> pass;
     if (gatherer_) {
-      auto stream = std::make_unique<Gathered>(*gatherer_, epoch);
-      gathered = stream.get();
-      instead.emplace(*placement_.gathered, std::move(stream));
+      pass = std::make_shared<Pass>(*gatherer_, epoch);
+      instead.emplace(*placement_.gathered, std::make_unique<Gathered>(pass));
     }
     StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
     if (cursor) stream->restore(stages_of(*cursor));
-    if (gathered != nullptr) gathered->begin();
+    if (pass) pass->begin();
+    // Stages that go on from their end let go of what is before them.
+    if (pass.use_count() == 1) gatherer_->halt();
     stream_ = std::move(stream);
     begun_ = Clock::now();
   }
@@ -129,28 +126,33 @@ class Consumer::Impl {
   }
 
  private:
-  /// What the workers give, as the consumer's stages see it.
-  class Gathered final : public Stream {
+  /// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
+  class Pass {
    public:
-    Gathered(Gatherer& gatherer, std::int64_t epoch) : gatherer_(gatherer), epoch_(epoch) {}
-
-    /// Tells the others, once; where a stage that is restored draws items for that, it has happened.
-    void begin() {
-      if (std::exchange(begun_, true)) return;
-      gatherer_.reset(epoch_, cursor_);
+    Pass(Gatherer& gatherer, std::int64_t epoch) : gatherer_(gatherer), epoch_(epoch) {}
+    void restore(const Cursor& cursor) { cursor_ = cursor; }
+    Gatherer& begin() {
+      if (!std::exchange(begun_, true)) gatherer_.reset(epoch_, cursor_);
+      return gatherer_;
     }
-    std::optional<Item> next() override {
-      if (!begun_) begin();
-      return gatherer_.next();
-    }
-    Cursor save() const override { return gatherer_.save(); }
-    void restore(const Cursor& cursor) override { cursor_ = cursor; }
 
    private:
     Gatherer& gatherer_;
     std::int64_t epoch_;
     std::optional<Cursor> cursor_;
     bool begun_ = false;
+  };
+
+  /// What the workers give, as the consumer's stages see it.
+  class Gathered final : public Stream {
+   public:
+    explicit Gathered(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
+    std::optional<Item> next() override { return pass_->begin().next(); }
+    Cursor save() const override { return pass_->begin().save(); }
+    void restore(const Cursor& cursor) override { pass_->restore(cursor); }
+
+   private:
+    std::shared_ptr<Pass> pass_;
   };
 
   const Tree& stages_of(const Cursor& cursor) const {

@@ -10,6 +10,15 @@
 namespace levada::pipeline {
 namespace {
 
+/// Throws InvalidArgument unless this process has a part in it.
+Crew crew_of(const Process& process, const Placement& placement) {
+  const Crew crew = Crew::of(placement, process.options);
+  const EngineInfo& info = process.engine->info();
+  if (info.size == crew.size() && info.rank > 0) return crew;
+  throw InvalidArgument(fmt::format("rank {} of {} serves a pipeline that takes {} processes beside the consumer",
+                                    info.rank, info.size, crew.others()));
+}
+
 /// Between looks at whether the process's own world, such as a signal's handler, wants it to end.
 constexpr auto poll_interval = std::chrono::milliseconds(250);
 constexpr auto watch_interval = std::chrono::milliseconds(500);
@@ -138,7 +147,7 @@ void Watch::look() {
 Station::Station(const Process& process)
     : process_(process),
       placement_(place(process.graph, process.options.workers, process.options.ordered)),
-      crew_(Crew::of(placement_, process.options)),
+      crew_(crew_of(process, placement_)),
       counts_(process.graph.stages().size()),
       orders_(crew_.open_orders(*process.engine)),
       answers_(crew_.open_answers(*process.engine, process.engine->info().rank)),

@@ -95,7 +95,7 @@ class Worker {
     given_ = start().given;
     sent_ = 0;
     saved_at_ = given_;
-    reached_ = 0;
+    reached_ = station_.loop().reset().mark;
     items_.clear();
     marks_.clear();
     places_.clear();
@@ -109,7 +109,7 @@ class Worker {
       failure = failed_here();
     }
     // What was made before it comes first, and may fail on its way.
-    if (auto earlier = put(failure ? Ending::none : ending(), std::max(mark(), reached_))) failure = std::move(earlier);
+    if (auto earlier = failure ? put(Ending::none, failure->mark) : put(ending(), mark())) failure = std::move(earlier);
     if (failure) put_failure(*failure);
     station_.send(outgoing_);
     drain();
@@ -200,7 +200,7 @@ class Worker {
         protocol::Items header{.pass = station_.loop().pass(),
                                .first = sent + static_cast<std::int64_t>(begin),
                                .count = static_cast<std::uint32_t>(end - begin),
-                               .reached = end == items.size() ? reached : marks[end]};
+                               .reached = std::max(end == items.size() ? reached : marks[end], reached_)};
         header.marks.assign(marks.begin() + static_cast<std::ptrdiff_t>(begin),
                             marks.begin() + static_cast<std::ptrdiff_t>(end));
         if (end == items.size()) header.ending = ending;

@@ -1,0 +1,248 @@
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <thread>
+
+#include "levada/pipeline/roles_testing.h"
+
+namespace levada::pipeline {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::mapped;
+using testing::Over;
+using testing::process_of;
+using testing::processes_of;
+using testing::rest_of;
+using testing::run_pipeline;
+using testing::take_from;
+
+Map failing_at(std::int64_t item) {
+  return mapped([item](std::int64_t i) {
+    if (i == item) throw std::runtime_error("no more");
+    return i;
+  });
+}
+/// An item that Trees cannot be made of, and so cannot be packed.
+Map unpackable_at(std::int64_t item) {
+  static const Foreign::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
+  return {[item](Item given) -> Item {
+    if (testing::number_in(given) == item) return Foreign(nullptr, language);
+    return given;
+  }};
+}
+Graph pipeline(Map before, Map after, std::int64_t count = 10) {
+  return Graph::source(range(0, count))
+      .then(std::move(before), "before")
+      .then(Dispatch{})
+      .then(std::move(after), "after");
+}
+
+ProcessOptions with_workers(int workers) {
+  return {.workers = workers, .worker_prefetch = 2, .main_prefetch = 2, .timeout = std::chrono::seconds(60)};
+}
+
+/// Items come up to `item`, then the failure, then nothing; and another epoch goes the same way.
+Failure failure_at(Consumer& consumer, std::int64_t item) {
+  Failure failure;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    consumer.reset(epoch);
+    EXPECT_EQ(take_from(consumer, static_cast<std::size_t>(item)).size(), static_cast<std::size_t>(item));
+    failure = testing::failure_of([&] { consumer.next(); });
+  }
+  return failure;
+}
+
+TEST(PipelineFaults, AFailureComesInThePlaceOfItsItemFromEveryProcess) {
+  for (const int workers : {1, 2, 3}) {
+    for (std::int64_t item = 0; item < 10; ++item) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
+      run_pipeline(pipeline(failing_at(item), failing_at(-1)), with_workers(workers), [&](Consumer& consumer) {
+        const Failure failure = failure_at(consumer, item);
+        EXPECT_EQ(failure.stage, "before");
+        EXPECT_EQ(failure.item, item);
+        EXPECT_EQ(failure.process, "process 1");
+        EXPECT_EQ(failure.message, "no more");
+      });
+      run_pipeline(pipeline(failing_at(-1), failing_at(item)), with_workers(workers), [&](Consumer& consumer) {
+        const Failure failure = failure_at(consumer, item);
+        EXPECT_EQ(failure.stage, "after");
+        EXPECT_EQ(failure.item, item / workers);
+        EXPECT_EQ(failure.process, "process " + std::to_string(2 + item % workers));
+      });
+    }
+  }
+}
+
+TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
+  for (const int workers : {1, 2, 3}) {
+    for (std::int64_t item = 0; item < 10; ++item) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
+      run_pipeline(pipeline(unpackable_at(item), failing_at(-1)), with_workers(workers),
+                   [&](Consumer& consumer) { EXPECT_EQ(failure_at(consumer, item).process, "process 1"); });
+      run_pipeline(pipeline(failing_at(-1), unpackable_at(item)), with_workers(workers), [&](Consumer& consumer) {
+        EXPECT_EQ(failure_at(consumer, item).process, "process " + std::to_string(2 + item % workers));
+      });
+    }
+  }
+}
+
+TEST(PipelineFaults, AFailureWhileAnEpochIsBegunComesFirst) {
+  for (const int rank : {0, 1, 3}) {
+    const Graph graph = pipeline(failing_at(-1), failing_at(-1));
+    const auto options = with_workers(2);
+    inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
+      Process process = process_of(engine, graph, options);
+      if (engine->info().rank == rank) {
+        process.begin_epoch = [](const Opening& opening) {
+          if (opening.epoch == 0) throw std::runtime_error("no seed");
+        };
+      }
+      if (engine->info().rank != 0) return serve(process);
+      Consumer consumer(process);
+      try {
+        consumer.reset(0);
+        rest_of(consumer);
+        ADD_FAILURE() << "nothing failed";
+      } catch (const std::exception& error) {
+        EXPECT_THAT(error.what(), HasSubstr("no seed"));
+        if (rank != 0) {
+          EXPECT_THAT(error.what(), HasSubstr("process " + std::to_string(rank)));
+        }
+      }
+      consumer.reset(1);
+      EXPECT_EQ(rest_of(consumer).size(), 10u);
+    });
+  }
+}
+
+TEST(PipelineFaults, SkippedItemsAreLeftOutAndCounted) {
+  Map after = failing_at(4);
+  after.on_error = OnError::skip;
+  run_pipeline(pipeline(failing_at(-1), after), with_workers(2), [](Consumer& consumer) {
+    consumer.reset(0);
+    EXPECT_EQ(rest_of(consumer).size(), 9u);
+    const auto stats = consumer.stats();
+    EXPECT_EQ(stats.stages[3].skipped, 1);
+    EXPECT_EQ(stats.stages[0].items, 10);
+    EXPECT_EQ(stats.stages[3].items, 9);
+    EXPECT_GT(stats.messages, 0);
+    EXPECT_GT(stats.bytes, 0u);
+  });
+}
+
+TEST(PipelineFaults, AProcessThatIsKilledIsNamedWithinASecond) {
+  for (const int killed : {1, 2, 3}) {
+    const auto dies = [killed](int rank) {
+      return mapped([killed, rank](std::int64_t i) {
+        if (rank == killed && i >= 20) ::raise(SIGKILL);
+        return i;
+      });
+    };
+    const std::string failures = shm::test::run_forked(4, [&](std::shared_ptr<Engine> engine) {
+      const int rank = engine->info().rank;
+      const Graph graph = pipeline(dies(rank == 1 ? 1 : 0), dies(rank == 1 ? 0 : rank), 1000000);
+      const Process process = process_of(engine, graph, with_workers(2));
+      if (rank != 0) return serve(process);
+      Consumer consumer(process);
+      consumer.reset(0);
+      const auto begun = Clock::now();
+      try {
+        rest_of(consumer);
+      } catch (const PeerLost& lost) {
+        const std::string told = lost.what();
+        if (lost.rank() == killed && told.find("process " + std::to_string(killed)) != std::string::npos &&
+            Clock::now() - begun < std::chrono::seconds(1)) {
+          return;
+        }
+        throw;
+      }
+      throw EngineError("nobody was lost");
+    });
+    EXPECT_THAT(failures, HasSubstr("signal 9"));
+    EXPECT_THAT(failures, ::testing::Not(HasSubstr("rank 0")));
+  }
+}
+
+TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsToldOf) {
+  const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
+  const auto options = with_workers(2);
+  std::string told;
+  try {
+    inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
+      Process process = process_of(engine, graph, options);
+      if (engine->info().rank == 2) process.poll = [] { throw InvalidArgument("no memory left"); };
+      if (engine->info().rank != 0) return serve(process);
+      Consumer consumer(process);
+      try {
+        consumer.reset(0);
+        rest_of(consumer);
+      } catch (const Error& error) {
+        told = error.what();
+      }
+    });
+  } catch (const InvalidArgument&) {
+  }
+  EXPECT_THAT(told, HasSubstr("process 2: no memory left"));
+}
+
+TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
+  std::atomic<bool> told{false};
+  const Graph graph = pipeline(failing_at(-1), mapped([&](std::int64_t i) {
+                                 while (i == 5 && !told) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                 return i;
+                               }));
+  ProcessOptions options = with_workers(2);
+  options.timeout = std::chrono::milliseconds(1200);
+  run_pipeline(graph, options, [&](Consumer& consumer) {
+    consumer.reset(0);
+    try {
+      rest_of(consumer);
+      ADD_FAILURE() << "it did not wait";
+    } catch (const Timeout& error) {
+      EXPECT_THAT(error.what(), HasSubstr("no item came from process 3"));
+      EXPECT_THAT(error.what(), HasSubstr("after"));
+    }
+    told = true;
+  });
+}
+
+TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {
+  const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
+  const auto options = with_workers(2);
+  inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
+    if (engine->info().rank != 0) serve(process_of(std::move(engine), graph, options));
+  });
+}
+
+TEST(PipelineMemory, StaysTheSameOverManyEpochs) {
+  const Graph graph = Graph::source(range(0, 40))
+                          .then(Map{[](const Item&) -> Item { return Tree(Tensor::zeros(dtypes::int64, {16384})); }})
+                          .then(Dispatch{})
+                          .then(Map{[](Item item) { return item; }});
+  ProcessOptions options = with_workers(2);
+  options.prefetch_bytes = 1 << 20;
+  auto engines = inproc::make_group(processes_of(graph, options));
+  std::vector<std::thread> others;
+  for (std::size_t rank = 1; rank < engines.size(); ++rank) {
+    others.emplace_back([&, rank] { serve(process_of(engines[rank], graph, options)); });
+  }
+  std::uint64_t most = 0;
+  {
+    Consumer consumer(process_of(engines[0], graph, options));
+    for (int epoch = 0; epoch < 200; ++epoch) {
+      consumer.reset(epoch);
+      take_from(consumer, epoch % 41);
+      std::uint64_t in_use = 0;
+      for (const auto& engine : engines) in_use += engine->memory_in_use();
+      most = std::max(most, in_use);
+    }
+    EXPECT_TRUE(consumer.shutdown(std::chrono::seconds(20)));
+  }
+  for (auto& thread : others) thread.join();
+  // Four edges, each with its bound, a message that is sent and one that is looked at.
+  EXPECT_LT(most, 4 * (options.prefetch_bytes + (std::size_t{4} << 20)));
+}
+
+}  // namespace
+}  // namespace levada::pipeline
