@@ -58,6 +58,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
   add_bench_fan_out(*bench, chosen);
   add_bench_reduce(*bench, chosen);
   add_bench_exchange(*bench, chosen);
+  add_bench_dispatch(*bench, chosen);
 }
 
 }  // namespace levada::cli

@@ -27,5 +27,6 @@ int run_ranks(const BenchRanks& ranks, const Chosen& chosen,
 void add_bench_fan_out(CLI::App& bench, Chosen& chosen);
 void add_bench_reduce(CLI::App& bench, Chosen& chosen);
 void add_bench_exchange(CLI::App& bench, Chosen& chosen);
+void add_bench_dispatch(CLI::App& bench, Chosen& chosen);
 
 }  // namespace levada::cli

@@ -1,0 +1,105 @@
+#include "bench/dispatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/origins.h"
+#include "levada/pipeline/roles.h"
+#include "levada/pipeline/tree_values.h"
+
+namespace levada::bench {
+namespace {
+
+constexpr int most_workers = 62;
+constexpr std::uint64_t int_bytes = 8;
+
+std::int64_t number_of(const pipeline::Item& item) {
+  const auto& leaf = std::get<Tree>(item).leaf();
+  if (const auto* number = std::get_if<std::int64_t>(&leaf)) return *number;
+  return std::get<Tensor>(leaf).as<std::int64_t>().front();
+}
+
+/// Tensors whose content but for the number is unset: what costs is the way, not the source.
+pipeline::Map tensor_of(std::uint64_t bytes) {
+  const auto words = static_cast<std::int64_t>(bytes / 8);
+  return {[words](const pipeline::Item& item) -> pipeline::Item {
+    Tensor tensor = Tensor::empty(dtypes::int64, {words});
+    tensor.mutable_as<std::int64_t>().front() = number_of(item);
+    return Tree(std::move(tensor));
+  }};
+}
+
+pipeline::Graph graph_of(const DispatchOptions& options) {
+  auto graph = pipeline::Graph::source(pipeline::range(0, std::numeric_limits<std::int64_t>::max()));
+  if (options.item_bytes > int_bytes) graph = graph.then(tensor_of(options.item_bytes), "tensor");
+  return graph.then(pipeline::Dispatch{}).then(pipeline::Map{[](pipeline::Item item) { return item; }});
+}
+
+/// Takes items for so long, each of which has to be the next.
+std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double seconds) {
+  const auto end = Clock::now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  std::int64_t next = first;
+  do {
+    for (int i = 0; i < 64; ++i, ++next) {
+      const auto item = consumer.next();
+      if (!item || number_of(*item) != next) throw EngineError(fmt::format("item {} did not come in its turn", next));
+    }
+  } while (Clock::now() < end);
+  return next - first;
+}
+
+}  // namespace
+
+void check(const DispatchOptions& options) {
+  if (options.workers < 1 || options.workers > most_workers) {
+    throw InvalidArgument(fmt::format("--workers is {}; give 1 to {}", options.workers, most_workers));
+  }
+  if (options.item_bytes == 0 || (options.item_bytes > int_bytes && options.item_bytes % int_bytes != 0)) {
+    throw InvalidArgument(
+        fmt::format("--item-bytes is {}; give up to {}, or a multiple of it", options.item_bytes, int_bytes));
+  }
+  if (!(options.seconds > 0)) throw InvalidArgument("--seconds has to be more than 0");
+}
+
+int ranks_of(const DispatchOptions& options) {
+  return 2 + options.workers;
+}
+
+DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOptions& options) {
+  check(options);
+  const pipeline::TreeValues values;
+  const int rank = engine->info().rank;
+  const pipeline::Process process{
+      .engine = engine,
+      .graph = graph_of(options),
+      .values = values,
+      .options = {.workers = options.workers, .worker_prefetch = options.prefetch, .main_prefetch = options.prefetch},
+      .name = fmt::format("rank {}", rank),
+      .all_ranks = nullptr};
+  if (rank != 0) {
+    pipeline::serve(process);
+    return {};
+  }
+  pipeline::Consumer consumer(process);
+  consumer.reset(0);
+  const std::int64_t warm_up = take(consumer, 0, std::min(0.3, options.seconds));
+  const auto before = consumer.stats();
+  const auto begun = Clock::now();
+  DispatchResult result;
+  result.items = take(consumer, warm_up, options.seconds);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
+  const auto after = consumer.stats();
+  consumer.shutdown(std::chrono::seconds(10));
+  const auto items = static_cast<double>(result.items);
+  const auto of = [&](auto pipeline::Stats::*what) { return static_cast<double>(after.*what - before.*what); };
+  result.items_per_s = items / seconds;
+  result.wakeups_per_item = of(&pipeline::Stats::wakeups) / items;
+  // Each byte is sent twice: to a worker, and to the consumer.
+  result.copies_per_byte = 2 * of(&pipeline::Stats::copied) / of(&pipeline::Stats::bytes);
+  return result;
+}
+
+}  // namespace levada::bench

@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/dispatch.h"
+#include "levada/base/error.h"
+#include "levada/cli/bench.h"
+#include "levada/report/table.h"
+
+namespace levada::cli {
+namespace {
+
+struct DispatchArguments {
+  BenchRanks ranks;
+  bench::DispatchOptions options;
+};
+
+std::string to_json(const EngineInfo& info, const bench::DispatchOptions& options,
+                    const bench::DispatchResult& result) {
+  nlohmann::ordered_json json = {
+      {"op", "dispatch"},
+      {"engine", info.name},
+      {"workers", options.workers},
+      {"item_bytes", options.item_bytes},
+      {"items", result.items},
+      {"items_per_s", result.items_per_s},
+      {"wakeups_per_item", result.wakeups_per_item},
+      {"copies_per_byte", result.copies_per_byte},
+  };
+  return json.dump() + "\n";
+}
+
+std::string to_text(const EngineInfo& info, const bench::DispatchOptions& options,
+                    const bench::DispatchResult& result) {
+  using Align = report::Table::Align;
+  report::Table table({{"of items"}, {"", Align::right}});
+  table.add_row({"a second", fmt::format("{:.0f}", result.items_per_s)});
+  table.add_row({"wakeups an item", fmt::format("{:.4f}", result.wakeups_per_item)});
+  table.add_row({"copies a byte", fmt::format("{:.2f}", result.copies_per_byte)});
+  return fmt::format("dispatch of items of {} to {} workers and back over {}, {} items\n\n{}",
+                     format_bytes(options.item_bytes), options.workers, info.name, result.items,
+                     table.to_string(output_style()));
+}
+
+int run_dispatch(DispatchArguments arguments, const Chosen& chosen) {
+  bench::check(arguments.options);
+  arguments.ranks.ranks = bench::ranks_of(arguments.options);
+  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+    const auto result = bench::measure(engine, arguments.options);
+    const EngineInfo& info = engine->info();
+    if (info.rank != 0) return;
+    print(arguments.ranks.json ? to_json(info, arguments.options, result) : to_text(info, arguments.options, result));
+  });
+}
+
+}  // namespace
+
+void add_bench_dispatch(CLI::App& bench, Chosen& chosen) {
+  auto arguments = std::make_shared<DispatchArguments>();
+  auto* command = bench.add_subcommand(
+      "dispatch", "One process makes items and deals them to workers, who give them back in order");
+  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
+    command->add_option(name, value, description)->type_name(type)->capture_default_str();
+  };
+  option("--workers", arguments->options.workers, "N", "Processes that items are dealt to");
+  option("--item-bytes", arguments->options.item_bytes, "N", "Of an item: a tensor, or an int up to 8");
+  option("--seconds", arguments->options.seconds, "X", "That count");
+  option("--prefetch", arguments->options.prefetch, "N", "Messages that wait for a worker, and for the consumer");
+  option("--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
+  command->add_flag("--json", arguments->ranks.json, "Print one JSON object");
+  command->footer("Example\n  levada bench dispatch --workers 2 --item-bytes 65536 --json");
+  command->callback(
+      [arguments, &chosen] { chosen.action = [arguments, &chosen] { return run_dispatch(*arguments, chosen); }; });
+}
+
+}  // namespace levada::cli
