@@ -59,3 +59,10 @@ def test_the_example_runs() -> None:
     command = [sys.executable, "-m", "levada", "run", "-n", "4", str(example)]
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert "rank 0 (dp0 tp0): 8192 tokens in 8 steps" in ran.stdout
+
+
+def test_the_example_of_a_pipeline_runs() -> None:
+    example = pathlib.Path(__file__).parents[2] / "examples" / "pipeline.py"
+    ran = subprocess.run([sys.executable, str(example)], check=True, capture_output=True, text=True, timeout=60)
+    assert "20 batches, then 106: 2000 lines" in ran.stdout
+    assert "gone on with 106 batches, the same" in ran.stdout

@@ -17,7 +17,7 @@ multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
 
 
 def got(pipeline: Pipeline[Any], workers: int = 0, **options: Any) -> list[Any]:
-    options = {"context": "forkserver", "seed": 1, "timeout": 60, **options}
+    options = {"context": "forkserver", "seed": 1, **options}
     with pipeline.run(workers, **options) as run:
         return list(run)
 
@@ -178,7 +178,7 @@ def test_order_is_that_of_one_process(workers: int, prefetch: int) -> None:
         Pipeline[int](Lengths()).dispatch().map(double).dispatch(),
     ]
     for shape in shapes:
-        options = {"context": "forkserver", "worker_prefetch": prefetch, "main_prefetch": prefetch, "timeout": 60}
+        options = {"context": "forkserver", "worker_prefetch": prefetch, "main_prefetch": prefetch}
         with shape.run(workers, **options) as run:
             for count in counts:
                 assert list(run) == list(range(0, 2 * count, 2))

@@ -20,7 +20,7 @@ import pytest
 from levada import Pipeline
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
-OPTIONS: dict[str, Any] = {"context": "forkserver", "timeout": 60, "seed": 1}
+OPTIONS: dict[str, Any] = {"context": "forkserver", "seed": 1}
 
 
 class Odd(Exception):

@@ -78,6 +78,16 @@ def test_reduce_scatters_are_measured_beside_torch_alone() -> None:
         check(row, {"one_by_one"} | set(row["peers"]))
 
 
+def test_a_pipeline_is_measured_beside_what_it_stands_for() -> None:
+    found = rows("peers", "--op", "dispatch", "--item-bytes", "4096", "--seconds", "0.2", "--workers", "1")
+    (row,) = found
+    assert [row[key] for key in ("op", "workers", "item_bytes")] == ["dispatch", 1, 4096]
+    assert row["items_per_s"] > 0 and row["wakeups_per_item"] > 0 and 0.5 < row["copies_per_byte"] < 3
+    assert {"dataloader", "mp_queue"} <= set(row["peers"]) == set(row["ratio"])
+    for name, rate in row["peers"].items():
+        assert row["ratio"][name] == pytest.approx(row["items_per_s"] / rate, rel=0.02)
+
+
 def test_without_json_it_is_a_table() -> None:
     ran = bench("peers", "--op", "broadcast", "--ranks", "2", "--bytes", "4096", "--rounds", "1", "--source", "host")
     head, rule, *lines = ran.stdout.splitlines()
@@ -96,6 +106,7 @@ def test_without_json_it_is_a_table() -> None:
         (["exchange", "--samples", "3"], "--samples"),
         (["peers", "--op", "gather"], "gather"),
         (["reduce", "--sizes", "4KiB"], "--sizes is 4KiB"),
+        (["peers", "--op", "dispatch", "--item-bytes", "0"], "--item-bytes is 0"),
         ([], "command"),
     ],
 )

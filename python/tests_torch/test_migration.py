@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import re
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import ranks
@@ -152,3 +155,24 @@ for block in blocks:
     )
     for mine in told:
         assert mine == [{"keys": ["packed_input_ids", "rewards"], "same": True}] * 2
+
+
+def test_from_torchdata(tmp_path: pathlib.Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (PAGES / "torchdata.md").read_text(), re.DOTALL)
+    body = "\n".join(f"for _ in range(1):\n{textwrap.indent(block, '    ')}\n    tell()" for block in blocks)
+    script = tmp_path / "page.py"
+    script.write_text(
+        "import levada\n"
+        "seen, told = [], []\n"
+        "train = seen.append\n"
+        "def prepare(item):\n    return 2 * item\n"
+        "def tell():\n    told.append(seen[:])\n    seen.clear()\n"
+        "if __name__ == '__main__':\n" + textwrap.indent(body, "    ") + "\n    print(told)\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    for batches in eval(ran.stdout):
+        half = len(batches) // 2
+        epochs = [sorted(sum(epoch, [])) for epoch in (batches[:half], batches[half:])]
+        assert epochs == [list(range(0, 200, 2))] * 2 and batches[:half] != batches[half:]
+        assert all(len(batch) == 5 for batch in batches)

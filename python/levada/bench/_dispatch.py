@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import multiprocessing
+import os
 import queue
 import time
 import warnings
@@ -79,7 +80,20 @@ def measure_levada(item_bytes: int, workers: int, seconds: float) -> Measured:
 
 
 def measure_torchdata(item_bytes: int, workers: int, seconds: float) -> Measured:
+    """In a process of its own: its iterators wait for their threads in vain once an endless pipe is left."""
+    spawn = multiprocessing.get_context("spawn")
+    told, telling = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_measure_torchdata, args=(telling, item_bytes, workers, seconds))
+    process.start()
+    telling.close()
+    rate: float = told.recv()
+    process.join()
+    return Measured(rate)
+
+
+def _measure_torchdata(telling: Any, item_bytes: int, workers: int, seconds: float) -> None:
     # The 0.9.0 that script/bench-peers installs: the last that has DataLoader2.
+    warnings.simplefilter("ignore")
     from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES  # type: ignore[import-not-found, unused-ignore]
     from torchdata.dataloader2 import (  # type: ignore[import-not-found, unused-ignore]
         DataLoader2,
@@ -87,13 +101,14 @@ def measure_torchdata(item_bytes: int, workers: int, seconds: float) -> Measured
     )
     from torchdata.datapipes.iter import IterableWrapper  # type: ignore[import-not-found, unused-ignore]
 
+    torch.set_num_threads(1)
     pipe = IterableWrapper(Items(item_bytes), deepcopy=False)
     pipe = pipe.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(same)
     loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(workers, "spawn"))
-    try:
-        return Measured(_rate(iter(loader), seconds))
-    finally:
-        loader.shutdown()
+    telling.send(_rate(iter(loader), seconds))
+    for started in multiprocessing.active_children():
+        started.kill()
+    os._exit(0)
 
 
 class _OfWorkers(IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
