@@ -69,8 +69,8 @@ class Run(Generic[T]):
         self.options = options
         self._steps = steps_of(pipeline)
         self._graph = build(self._steps, options.on_error)
-        self._roles, dealt, _, kept = self._graph.place(options.workers, options.ordered)
-        self._one_to_one = kept or options.ordered
+        self._roles, dealt, _, one_to_one = self._graph.place(options.workers, options.ordered)
+        self._keeps_order = options.workers == 0 or options.ordered or one_to_one
         self._dispatches = dealt is not None
         self._warn_of_copies()
         self._seed = options.seed
@@ -108,10 +108,10 @@ class Run(Generic[T]):
             return
         # A cursor of one process says nothing of several: what gives the same items is begun again and passed over.
         is_alike = (position["workers"] == 0) == (self.options.workers == 0)
-        if not is_alike and not position["one_to_one"]:
+        if not is_alike and not (position["keeps_order"] and self._keeps_order):
             raise InvalidArgument(
-                f"this state is of a run with {position['workers']} workers, whose order no run with "
-                f"{self.options.workers} has, for not every item makes one"
+                f"this state is of a run with {position['workers']} workers, whose order one with {self.options.workers} "
+                "does not have, for not every item makes one; ordered=True has that of one process"
             )
         consumer.reset(self._epoch, position["cursor"] if is_alike else None)
         consumer.go_on_behind(position["items"], is_alike)
@@ -161,7 +161,7 @@ class Run(Generic[T]):
             return state
         position = {
             "workers": self.options.workers,
-            "one_to_one": self._one_to_one,
+            "keeps_order": self._keeps_order,
             "items": self._consumer.given,
             "cursor": self._consumer.save(),
         }
