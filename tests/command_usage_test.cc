@@ -212,6 +212,28 @@ TEST(CommandUsage, MeasuresReductionsBesideOneLargeOne) {
       << outcome.err;
 }
 
+TEST(CommandBenchDispatch, MeasuresItemsThatComeInOrder) {
+  for (const char* engine : {"shm", "inproc"}) {
+    for (const char* bytes : {"8", "65536"}) {
+      const auto outcome = run({"bench", "dispatch", "--workers", "2", "--item-bytes", bytes, "--seconds", "0.05",
+                                "--engine", engine, "--json"});
+      ASSERT_EQ(outcome.status, 0) << outcome.err;
+      const auto json = nlohmann::json::parse(outcome.out);
+      EXPECT_EQ(json["op"], "dispatch");
+      EXPECT_EQ(json["workers"], 2);
+      EXPECT_GT(json["items_per_s"], 0);
+      EXPECT_GT(json["wakeups_per_item"], 0);
+      EXPECT_GE(json["copies_per_byte"], 1.9);
+    }
+  }
+}
+
+TEST(CommandBenchDispatch, RefusesWhatCannotBeMeasured) {
+  EXPECT_EQ(run({"bench", "dispatch", "--workers", "0"}).status, 2);
+  EXPECT_EQ(run({"bench", "dispatch", "--item-bytes", "9"}).status, 2);
+  EXPECT_EQ(run({"bench", "dispatch", "--seconds", "0"}).status, 2);
+}
+
 TEST(CommandUsage, RefusesReductionsThatCannotBe) {
   const auto expect = [](const std::vector<std::string>& options, const std::string& words) {
     std::vector<std::string> arguments = {"bench", "reduce-scatter"};
