@@ -74,6 +74,18 @@ TEST(PipelineProtocol, TellsAFailureInThePlaceOfItsItem) {
   }
 }
 
+TEST(PipelineProtocol, GoesOnWhereWorkersHaveComeUnevenlyFar) {
+  for (const Stages stages : all_stages) {
+    for (int group = 1; group <= 3; ++group) {
+      for (std::int64_t mark = 1; mark <= 5; ++mark) {
+        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .drawn = {0, mark - 1}});
+        explore({.items = 12, .group = group, .stages = stages, .mark = mark, .drawn = {mark - 1, 0}});
+        explore({.workers = 3, .items = 12, .stages = stages, .mark = mark, .drawn = {0, mark - 1, mark / 2}});
+      }
+    }
+  }
+}
+
 TEST(PipelineProtocol, AWorkerThatEndsByItselfKeepsNobodyWaiting) {
   for (const Stages stages : all_stages) {
     if (stages == Stages::some_dropped) continue;  // worker 0 would give nothing and never leave

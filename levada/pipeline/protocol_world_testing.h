@@ -29,6 +29,16 @@ struct Setup {
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
   std::int64_t leaves_after = -1;                         ///< a worker ends by itself after so many items
   std::int64_t limit = 1;
+  /// Begun at a cursor: the consumer has had what has a smaller mark, and workers have drawn so many; they make the
+  /// rest again and drop it.
+  std::int64_t mark = 0;
+  std::vector<std::int64_t> drawn{};
+
+  Reset reset() const {
+    Reset reset{.epoch = 0, .dispatcher = {}, .workers = {}, .mark = mark};
+    for (const std::int64_t number : drawn) reset.workers.push_back({.drawn = number, .cursor = {}});
+    return reset;
+  }
 
   int copies_of(std::int64_t item) const {
     if (stages == Stages::one_to_one) return 1;
@@ -114,8 +124,6 @@ class Explorer {
   bool reached_end() const { return reached_end_; }
 
  private:
-  // ---- the world's moves
-
   /// What a process does commutes with what others do. So where it can do one thing only, and is not going to be told
   /// anything that could come before, that alone stands for all orders in which processes might move.
   template <typename To>
@@ -148,12 +156,10 @@ class Explorer {
            std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.loop.over(); });
   }
 
-  // ---- the consumer
-
   void give(World& world, Command command) {
     decltype(Order::what) what;
     switch (command) {
-      case Command::reset: what = Reset{}; break;
+      case Command::reset: what = setup_.reset(); break;
       case Command::pause: what = Pause{}; break;
       case Command::resume: what = Resume{}; break;
       case Command::shutdown: what = Shutdown{}; break;
@@ -168,7 +174,7 @@ class Explorer {
     for (auto& queue : world.order_queues) queue.push_back(order);
     if (command == Command::reset) {
       world.pass = order.number;
-      world.merge = Merge(setup_.workers, {});
+      world.merge = Merge(setup_.workers, {setup_.mark, 0});
       for (auto& lane : world.lanes) lane = {};
       world.given.clear();
       world.finished = false;
@@ -241,6 +247,7 @@ class Explorer {
     std::vector<std::int64_t> given(static_cast<std::size_t>(setup_.workers), 0);
     for (std::int64_t item = 0; item < setup_.items; ++item) {
       if (item == setup_.dispatcher_fails || item == setup_.worker_fails) break;
+      if (item / setup_.workers + 1 < setup_.mark) continue;
       auto& of_worker = given[static_cast<std::size_t>(item % setup_.workers)];
       for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
         if (setup_.leaves_after >= 0 && of_worker == setup_.leaves_after) break;
@@ -260,8 +267,6 @@ class Explorer {
     ASSERT_LE(world.given.size(), all.size()) << describe(world);
     EXPECT_TRUE(std::equal(world.given.begin(), world.given.end(), all.begin())) << describe(world);
   }
-
-  // ---- the others
 
   bool hear(World& world, int process) {
     auto& queue = world.order_queues[static_cast<std::size_t>(process)];
@@ -285,7 +290,10 @@ class Explorer {
       if (resets) {
         const auto early = std::move(worker.early);
         const Loop loop = worker.loop;
-        worker = {.loop = loop, .drawer = Drawer(process - 1, setup_.workers, 0), .early = early};
+        const auto index = static_cast<std::size_t>(process - 1);
+        const std::int64_t drawn = index < setup_.drawn.size() ? setup_.drawn[index] : 0;
+        worker = {.loop = loop, .drawer = Drawer(process - 1, setup_.workers, drawn), .early = early};
+        worker.reached = loop.reset().mark;
       }
     }
     world.answer_queues[static_cast<std::size_t>(process)].push_back({.number = order.number});
@@ -293,7 +301,6 @@ class Explorer {
   }
 
   static bool runs(const Loop& loop) { return loop.pass() != 0 && !loop.paused() && !loop.over(); }
-
   bool deal(World& world) {
     auto& dispatcher = world.dispatcher;
     auto& dealer = dispatcher.dealer;
@@ -303,11 +310,15 @@ class Explorer {
     for (int i = 0; i < setup_.group && dealer.number() < setup_.items; ++i) {
       if (dealer.number() >= dispatcher.loop.dealt_bound()) return moved;
       if (dealer.number() == setup_.dispatcher_fails) break;
+      moved = true;
+      if (!dealer.wanted()) {
+        dealer.dealt();
+        continue;
+      }
       auto& message = dispatcher.pending[static_cast<std::size_t>(dealer.worker())];
       if (!message) message = Message{{.pass = dispatcher.loop.pass(), .first = dealer.number()}, {}};
       ++message->items.count;
       dealer.dealt();
-      moved = true;
     }
     if (moved && dealer.number() < setup_.items) return true;
     const bool fails = dealer.number() == setup_.dispatcher_fails;
@@ -380,6 +391,7 @@ class Explorer {
       put(worker, {}, Ending::failed);
       return true;
     }
+    if (worker.drawer.mark() < setup_.mark) return true;
     std::vector<std::int64_t> values;
     for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
       if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
