@@ -29,7 +29,7 @@ _PREPARED = 16
 
 
 class Items:
-    """Endless: ints, or tensors that were made before."""
+    """Endless: ints, or tensors of bytes."""
 
     def __init__(self, item_bytes: int) -> None:
         self.item_bytes = item_bytes
@@ -37,7 +37,9 @@ class Items:
     def __iter__(self) -> Iterator[Any]:
         if self.item_bytes == INT_BYTES:
             return itertools.count()
-        return itertools.cycle([torch.full((self.item_bytes,), at, dtype=torch.uint8) for at in range(_PREPARED)])
+        prepared = [torch.full((self.item_bytes,), at, dtype=torch.uint8) for at in range(_PREPARED)]
+        # Each a new one: who sends a tensor again need not carry it again, by pickle's memo or torch's shared files.
+        return (tensor.clone() for tensor in itertools.cycle(prepared))
 
 
 class Measured(NamedTuple):
