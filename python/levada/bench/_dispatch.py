@@ -78,7 +78,8 @@ def measure_levada(item_bytes: int, workers: int, seconds: float) -> Measured:
         rate = _rate(items, seconds)
         stats = run.stats()
     given = max(stats["stages"]["map"]["items"], 1)
-    return Measured(rate, stats["wakeups"] / given, stats["copied"] / max(stats["bytes"], 1))
+    # What reaches this process is half of what goes to and from the workers.
+    return Measured(rate, stats["wakeups"] / given, 2 * stats["copied"] / max(stats["bytes"], 1))
 
 
 def measure_torchdata(item_bytes: int, workers: int, seconds: float) -> Measured:
