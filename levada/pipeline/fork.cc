@@ -17,7 +17,6 @@ class Forked {
       : setting_(setting), stage_(stage), source_(setting, stage, std::move(input)), behind_(std::move(behind)) {}
 
   int add(int stage, SeatPtr seat) {
-    if (branches_.empty()) behind_->lane = seat->lane.load();
     if (!branches_.empty() && seat != branches_.front().seat) several_lanes_ = true;
     branches_.emplace_back(stage, std::move(seat));
     return static_cast<int>(branches_.size()) - 1;
@@ -26,6 +25,7 @@ class Forked {
   /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
   void settle() {
     settled_ = true;
+    behind_->take(branches_.front().seat->lane());
     auto& from = slowest();
     base_ = from.position;
     for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
@@ -47,7 +47,7 @@ class Forked {
       if (ended_) return std::nullopt;
       if (is_too_far(branch)) {
         unlocked(lock, [&] { wait_for_slowest(branch); });
-      } else if (puller_ != nullptr) {
+      } else if (several_lanes_ && puller_.lane() != nullptr) {
         unlocked(lock, [&] { wait_for_puller(branch); });
       } else {
         pull(branch, lock);
@@ -137,20 +137,28 @@ class Forked {
   }
 
   void pull(Reader& branch, std::unique_lock<std::mutex>& lock) {
-    source_.begin();
-    puller_ = branch.seat->lane.load();
-    behind_->lane = puller_.load();
     std::optional<Item> item;
     std::exception_ptr thrown;
-    unlocked(lock, [&] {
-      const Lane::Unstoppable until_made(*branch.seat->lane);
+    const auto make = [&] {
       try {
         item = source_.next();
       } catch (...) {
         thrown = std::current_exception();
       }
-    });
-    puller_ = nullptr;
+    };
+    source_.begin();
+    if (several_lanes_) {
+      const auto lane = branch.seat->lane();
+      puller_.take(lane);
+      behind_->take(lane);
+      unlocked(lock, [&] {
+        const Lane::Unstoppable until_made(*lane);
+        make();
+      });
+      puller_.take(nullptr);
+    } else {
+      make();
+    }
     thrown_ = thrown;
     ended_ = !item;
     if (item) {
@@ -163,18 +171,18 @@ class Forked {
   void wake_others(const Reader& branch) {
     if (!several_lanes_) return;
     for (auto& other : branches_) {
-      if (other.seat != branch.seat) setting_->lanes.wake(*other.seat->lane);
+      if (other.seat != branch.seat) setting_->lanes.wake(other.seat->lane());
     }
   }
 
   void wait_for_puller(Reader& branch) {
     setting_->lanes.wait(
-        *branch.seat->lane, [this] { return puller_.load(); }, false);
+        *branch.seat->lane(), [this] { return puller_.lane(); }, false);
   }
 
   void wait_for_slowest(Reader& branch) {
-    const auto blocker = [&]() -> Lane* { return is_too_far(branch) ? slowest().seat->lane.load() : nullptr; };
-    if (setting_->lanes.wait(*branch.seat->lane, blocker, true)) return;
+    const auto blocker = [&]() -> LanePtr { return is_too_far(branch) ? slowest().seat->lane() : nullptr; };
+    if (setting_->lanes.wait(*branch.seat->lane(), blocker, true)) return;
     const auto& ahead = setting_->stage(branch.stage).name;
     const auto& behind = setting_->stage(slowest().stage).name;
     throw StageFailed({.stage = setting_->stage(stage_).name,
@@ -201,7 +209,7 @@ class Forked {
   std::int64_t furthest_restored_ = 0;
   bool settled_ = false, ended_ = false;
   std::exception_ptr thrown_;
-  std::atomic<Lane*> puller_{nullptr};
+  Seat puller_;  ///< whoever has what comes before make an item
 };
 
 namespace {

@@ -36,7 +36,7 @@ class FullSyncStream final : public StageStream {
  private:
   static EndAgreementOptions options(const Setting& setting, int stage, const SeatPtr& seat) {
     const auto poll = [seat, poll = setting.poll] {
-      if (seat->lane.load()->must_stop()) throw Stopped{};
+      if (seat->lane()->must_stop()) throw Stopped{};
       if (poll) poll();
     };
     return {.stage = setting.stage(stage).name, .timeout = setting.timeout, .poll = poll};

@@ -5,7 +5,7 @@
 
 namespace levada::pipeline {
 
-bool Lanes::wait(Lane& lane, const std::function<Lane*()>& blocker, bool may_fail) {
+bool Lanes::wait(Lane& lane, const Blocker& blocker, bool may_fail) {
   std::unique_lock lock(mutex_);
   lane.blocker_ = &blocker;
   lane.may_fail_ = may_fail;
@@ -24,11 +24,11 @@ bool Lanes::wait(Lane& lane, const std::function<Lane*()>& blocker, bool may_fai
   return ready;
 }
 
-void Lanes::wake(Lane& lane) {
-  if (!lane.waiting_) return;
+void Lanes::wake(const LanePtr& lane) {
+  if (lane == nullptr || !lane->waiting_) return;
   // Behind the lock: it does not look and then miss this. After it: it does not wake only to wait for the lock.
   static_cast<void>(std::lock_guard(mutex_));
-  lane.wakeup_.notify_one();
+  lane->wakeup_.notify_one();
 }
 
 void Lanes::stop(Lane& lane) {
@@ -39,23 +39,23 @@ void Lanes::stop(Lane& lane) {
 
 // Who could end a circle is told of it, and so is who could go on already.
 bool Lanes::in_circle(Lane& lane) {
-  std::vector<Lane*> way = {&lane};
-  for (;;) {
-    auto* last = way.back();
-    auto* next = last->waiting_ ? (*last->blocker_)() : nullptr;
+  std::vector<LanePtr> way;  // behind `lane`
+  for (auto* last = &lane;; last = way.back().get()) {
+    auto next = last->waiting_ ? (*last->blocker_)() : nullptr;
     if (next == nullptr) {
       if (last->waiting_) last->wakeup_.notify_one();
       return false;
     }
-    const auto seen = std::find(way.begin(), way.end(), next);
-    if (seen == way.end()) {
-      way.push_back(next);
+    const bool closed = next.get() == &lane;
+    auto each = std::find(way.begin(), way.end(), next);
+    if (!closed && each == way.end()) {
+      way.push_back(std::move(next));
       continue;
     }
-    for (auto each = seen; each != way.end(); ++each) {
-      if (*each != &lane && (*each)->may_fail_) (*each)->wakeup_.notify_one();
+    for (each = closed ? way.begin() : each; each != way.end(); ++each) {
+      if ((*each)->may_fail_) (*each)->wakeup_.notify_one();
     }
-    return seen == way.begin();
+    return closed;
   }
 }
 

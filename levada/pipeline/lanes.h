@@ -6,11 +6,17 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace levada::pipeline {
 
 /// Thrown out of a wait whose lane has been told to stop. No std::exception: no stage's function has failed.
 struct Stopped {};
+
+class Lane;
+using LanePtr = std::shared_ptr<Lane>;
+/// Whom a lane waits for; null: it need not wait any more.
+using Blocker = std::function<LanePtr()>;
 
 /// A thread at work on a graph: the caller's, and one a Prefetch.
 class Lane {
@@ -36,31 +42,40 @@ class Lane {
   friend class Lanes;
   std::condition_variable wakeup_;
   std::atomic<bool> waiting_{false}, stopped_{false};
-  const std::function<Lane*()>* blocker_ = nullptr;
+  const Blocker* blocker_ = nullptr;
   bool may_fail_ = false;
   int needed_ = 0;  ///< of its own thread
 };
 
-/// A place in a graph that one lane at a time pulls from: behind a fork that of any of its branches.
-struct Seat {
-  std::shared_ptr<Lane> own;  ///< null behind a fork
-  std::atomic<Lane*> lane{own.get()};
+/// A place in a graph that one lane at a time pulls from: behind a fork that of any of its branches. Any thread may
+/// ask.
+class Seat {
+ public:
+  explicit Seat(LanePtr lane = nullptr) : lane_(std::move(lane)) {}
+  LanePtr lane() const {
+    const std::lock_guard lock(mutex_);
+    return lane_;
+  }
+  void take(LanePtr lane) {
+    const std::lock_guard lock(mutex_);
+    lane_ = std::move(lane);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  LanePtr lane_;
 };
 using SeatPtr = std::shared_ptr<Seat>;
-
-inline SeatPtr new_lane() {
-  return SeatPtr(new Seat{.own = std::make_shared<Lane>()});
-}
 
 /// All lanes of one graph. Any thread may call.
 class Lanes {
  public:
-  /// Blocks the thread of `lane` until `blocker` gives null; before, it gives the lane that is waited for. It is asked
-  /// again after each wake(lane), and must read nothing but atomics. False: all in a circle of lanes wait for the next,
-  /// so that nobody could move; only where `may_fail`. Throws Stopped.
-  bool wait(Lane& lane, const std::function<Lane*()>& blocker, bool may_fail);
-  /// To be called after what `lane` may be waiting for has changed.
-  void wake(Lane& lane);
+  /// Blocks the thread of `lane` until `blocker` gives null. It is asked again after each wake(lane), and must depend
+  /// on nothing but atomics and seats. False: all in a circle of lanes wait for the next, so that nobody could move;
+  /// only where `may_fail`. Throws Stopped.
+  bool wait(Lane& lane, const Blocker& blocker, bool may_fail);
+  /// To be called after what `lane` may be waiting for has changed. Null: nobody has taken the seat yet.
+  void wake(const LanePtr& lane);
   /// Ends the waits of `lane`, that under way and those to come.
   void stop(Lane& lane);
 

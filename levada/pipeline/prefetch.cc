@@ -11,7 +11,7 @@ namespace {
 /// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
 class PrefetchStream final : public StageStream {
  public:
-  PrefetchStream(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat)
+  PrefetchStream(SettingPtr setting, int stage, StagePtr input, LanePtr ahead, SeatPtr seat)
       : StageStream(setting, stage, nullptr),
         source_(setting, stage, std::move(input)),
         ahead_(std::move(ahead)),
@@ -35,14 +35,14 @@ class PrefetchStream final : public StageStream {
   };
 
   std::optional<Item> make() override {
-    const auto blocker = [this]() -> Lane* { return taken_ == put_ ? ahead_->own.get() : nullptr; };
-    if (blocker() != nullptr) waited([&] { return setting_->lanes.wait(*seat_->lane, blocker, false); });
+    const auto blocker = [this] { return taken_ == put_ ? ahead_ : nullptr; };
+    if (blocker() != nullptr) waited([&] { return setting_->lanes.wait(*seat_->lane(), blocker, false); });
     auto& slot = slot_of(taken_);
     auto item = std::move(slot.item);
     slot.item.reset();
     const auto thrown = std::move(slot.thrown);
     ++taken_;
-    if (2 * (put_ - taken_) <= depth_) setting_->lanes.wake(*ahead_->own);
+    if (2 * (put_ - taken_) <= depth_) setting_->lanes.wake(ahead_);
     if (thrown) std::rethrow_exception(thrown);
     given_ += item.has_value();
     source_.keep_from(given_);
@@ -50,14 +50,14 @@ class PrefetchStream final : public StageStream {
   }
 
   void run() {
-    const auto blocker = [this]() -> Lane* { return put_ - taken_ == depth_ ? seat_->lane.load() : nullptr; };
+    const auto blocker = [this] { return put_ - taken_ == depth_ ? seat_->lane() : nullptr; };
     try {
       bool more = true;
-      while (more && !ahead_->own->stopped()) {
-        if (blocker() != nullptr) setting_->lanes.wait(*ahead_->own, blocker, false);
+      while (more && !ahead_->stopped()) {
+        if (blocker() != nullptr) setting_->lanes.wait(*ahead_, blocker, false);
         more = fill(slot_of(put_));
         ++put_;
-        setting_->lanes.wake(*seat_->lane);
+        setting_->lanes.wake(seat_->lane());
       }
     } catch (const Stopped&) {
     }
@@ -76,7 +76,7 @@ class PrefetchStream final : public StageStream {
 
   void stop() {
     if (!thread_.joinable()) return;
-    setting_->lanes.stop(*ahead_->own);
+    setting_->lanes.stop(*ahead_);
     thread_.join();
   }
 
@@ -90,13 +90,15 @@ class PrefetchStream final : public StageStream {
     source_.restore(before, given_, own.count("skip"));
   }
   void release() override {
+    self_.reset();
     stop();
     source_.release();
   }
 
   std::shared_ptr<PrefetchStream*> self_ = std::make_shared<PrefetchStream*>(this);
   TrackedInput source_;
-  SeatPtr ahead_, seat_;
+  LanePtr ahead_;
+  SeatPtr seat_;
   std::int64_t depth_;
   std::vector<Slot> ring_;
   std::atomic<std::int64_t> put_{0}, taken_{0};
@@ -105,7 +107,7 @@ class PrefetchStream final : public StageStream {
 
 }  // namespace
 
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat) {
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, LanePtr ahead, SeatPtr seat) {
   auto stream =
       std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead), std::move(seat));
   const auto start = [weak = stream->self()] {

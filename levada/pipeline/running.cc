@@ -107,8 +107,8 @@ class Opener {
 
   StagePtr make(int number, const Prefetch&, const SeatPtr& seat) {
     if (!prefetches_) return make_identity(setting_, number, input(number, seat));
-    const auto ahead = new_lane();
-    auto [stream, start] = make_prefetch(setting_, number, input(number, ahead), ahead, seat);
+    const auto ahead = std::make_shared<Lane>();
+    auto [stream, start] = make_prefetch(setting_, number, input(number, std::make_shared<Seat>(ahead)), ahead, seat);
     starts_.push_back(std::move(start));
     return std::move(stream);
   }
@@ -179,7 +179,7 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .at = running.at,
                                        .lanes = {}});
   Opener opener(setting, running.opening, running.prefetches, std::move(instead));
-  return opener.open_end(end, new_lane());
+  return opener.open_end(end, std::make_shared<Seat>(std::make_shared<Lane>()));
 }
 
 }  // namespace levada::pipeline

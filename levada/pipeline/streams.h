@@ -33,13 +33,13 @@ StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream);
 /// The stream of a Transform. What inputs throw comes out as they threw it.
 StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening);
 
-/// Items ahead, by a thread of its own that sits at `ahead`, for the one at `seat`.
+/// Items ahead, by a thread that is the lane `ahead`, for the one at `seat`.
 /// `start` begins it, where the stream is still there.
 struct Prefetched {
   StagePtr stream;
   std::function<void()> start;
 };
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, SeatPtr ahead, SeatPtr seat);
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, LanePtr ahead, SeatPtr seat);
 
 /// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
 StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input, SeatPtr seat);
