@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pathlib
 import pickle
 import random
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import levada
 import numpy as np
 import pytest
+import ranks
 from levada import Pipeline
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
@@ -386,3 +388,31 @@ def test_random_graphs_give_what_one_process_gives(seed: int) -> None:
         pipeline = random_pipeline(draw)
         alone = got(pipeline, 0)
         assert got(pipeline, 2, ordered=True, worker_prefetch=draw.choice([0, 3]), main_prefetch=3) == alone, pipeline
+
+
+def test_a_feed_of_a_pipeline_has_one_reader_for_all_ranks_of_a_host(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import os
+        def made(n):
+            return {"n": np.full(3, n), "by": os.getpid()}
+        if __name__ == "__main__":
+            pipeline = levada.Pipeline(range(10)).shuffle(4).dispatch().map(made)
+            for source in (pipeline, pipeline.run(2, context="forkserver", alone=True)):
+                batches = list(levada.Feed(source))
+                tell(n=[int(batch["n"][0]) for batch in batches], by=sorted({batch["by"] for batch in batches}))
+            with pipeline.fullsync().run() as run:
+                tell(seed=run.seed, epoch=len(list(run)))
+        """,
+    )
+    for at in (0, 1):
+        assert sorted(told[0][at]["n"] + told[1][at]["n"]) == list(range(10))
+        assert len({*told[0][at]["by"], *told[1][at]["by"]}) == (1 if at == 0 else 2)
+    assert told[0][2] == told[1][2] and told[0][2]["epoch"] == 10
+
+
+def test_thousands_of_empty_epochs_end() -> None:
+    with Pipeline[int]([]).dispatch().map(double).run(2, context="forkserver") as run:
+        assert sum(len(list(run)) for _ in range(2000)) == 0 and run.epoch == 2000

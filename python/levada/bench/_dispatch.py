@@ -167,13 +167,20 @@ PEERS: dict[str, Callable[[int, int, float], Measured]] = {
 }
 
 
+def _has_dataloader2() -> bool:
+    try:
+        return importlib.util.find_spec("torchdata.dataloader2") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def row(item_bytes: int, workers: int, seconds: float) -> dict[str, Any]:
     """One size, with the keys of `levada bench dispatch`; `ratio`: how many times as fast as each peer."""
     torch.set_num_threads(1)
     own = measure_levada(item_bytes, workers, seconds)
     peers = {}
     for name, measure in PEERS.items():
-        if name == "torchdata" and importlib.util.find_spec("torchdata.dataloader2") is None:
+        if name == "torchdata" and not _has_dataloader2():
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
