@@ -41,7 +41,8 @@ nb::object object_of_const(const pipeline::Item& item) {
   if (const auto* foreign = std::get_if<pipeline::Foreign>(&item)) {
     return nb::borrow(static_cast<PyObject*>(foreign->object()));
   }
-  return from_tree(std::get<Tree>(item), false, Shown::as_is);
+  BatchClasses classes;
+  return from_tree(std::get<Tree>(item), false, classes, Shown::as_is);
 }
 
 Shared::Shared(nb::object object) : held_(object.release().ptr(), [](PyObject* last) { release(last); }) {}

@@ -185,7 +185,8 @@ class Consumer {
       const nb::gil_scoped_release released;
       cursor = consumer().save();
     }
-    return from_tree(cursor, false, Shown::as_is);
+    BatchClasses classes;
+    return from_tree(cursor, false, classes, Shown::as_is);
   }
   bool shutdown(double grace) {
     return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));

@@ -271,12 +271,21 @@ class TransformStream final : public PythonStream {
 class ShownStream final : public pipeline::Stream {
  public:
   ShownStream(StreamPtr stream, TensorKind kind) : stream_(std::move(stream)), kind_(kind) {}
+  ~ShownStream() override {
+    if (Py_IsInitialized() == 0) {
+      classes_.release();  // its objects went with the interpreter
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    classes_.reset();
+  }
   std::optional<Item> next() override {
     auto item = stream_->next();
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
-      return item_of(from_tree(std::get<Tree>(taken), false, Shown::as_is, kind_));
+      if (!classes_) classes_ = std::make_unique<BatchClasses>();
+      return item_of(from_tree(std::get<Tree>(taken), false, *classes_, Shown::as_is, kind_));
     });
   }
   Cursor save() const override { return stream_->save(); }
@@ -285,6 +294,7 @@ class ShownStream final : public pipeline::Stream {
  private:
   StreamPtr stream_;
   TensorKind kind_;
+  std::unique_ptr<BatchClasses> classes_;
 };
 
 class ShownOrigin final : public pipeline::Origin {
