@@ -82,7 +82,7 @@ def test_a_pipeline_is_measured_beside_what_it_stands_for() -> None:
     found = rows("peers", "--op", "dispatch", "--item-bytes", "4096", "--seconds", "0.2", "--workers", "1")
     (row,) = found
     assert [row[key] for key in ("op", "workers", "item_bytes")] == ["dispatch", 1, 4096]
-    assert row["items_per_s"] > 0 and row["wakeups_per_item"] > 0 and 0.5 < row["copies_per_byte"] < 3
+    assert row["items_per_s"] > 0 and row["wakeups_per_item"] > 0 and 0.5 < row["copies_per_byte"] < 5
     assert {"dataloader", "mp_queue"} <= set(row["peers"]) == set(row["ratio"])
     for name, rate in row["peers"].items():
         assert row["ratio"][name] == pytest.approx(row["items_per_s"] / rate, rel=0.02)
