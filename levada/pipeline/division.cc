@@ -1,6 +1,7 @@
 #include "levada/pipeline/division.h"
 
 #include "levada/pipeline/feeding.h"
+#include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
 
@@ -19,8 +20,9 @@ bool divides_at_source(const Graph& graph, int shard) {
   return source != nullptr && source->origin->divides();
 }
 
-bool precedes_division(const Graph& graph, int stage) {
+bool draws_alike(const Graph& graph, int stage) {
   const Feeding feeding(graph);
+  if (const auto last = last_dispatched(graph); last && feeding.is_or_feeds(stage, *last)) return true;
   const bool before = feeding.precedes<Shard>(stage) || feeding.precedes<Dispatch>(stage);
   return before && !feeding.follows<Shard>(stage) && !feeding.follows<Dispatch>(stage);
 }

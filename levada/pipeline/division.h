@@ -12,8 +12,8 @@ Division division_of(const Graph& graph, int shard, const Opening& opening);
 /// Whether it stands right after a Source that divides, and so leaves all dividing to it.
 bool divides_at_source(const Graph& graph, int shard);
 
-/// Whether all copies of `stage` are given the same items, of which a shard or a dispatch after it makes parts. What
-/// draws at random there has to draw the same everywhere: by the shared seed.
-bool precedes_division(const Graph& graph, int stage);
+/// Whether all copies of `stage` draw at random alike, by the shared seed: what the dispatching process runs, with
+/// workers or without, and what is given the same items everywhere, of which a shard after it makes parts.
+bool draws_alike(const Graph& graph, int stage);
 
 }  // namespace levada::pipeline

@@ -44,13 +44,15 @@ TEST(Division, IsTheSourcesRightBehindOneThatDivides) {
   EXPECT_FALSE(divides_at_source(numbers(10, {}, true).then(same()).then(Shard{}), 2));
 }
 
-TEST(Division, IsPrecededByWhatAllCopiesSeeAlike) {
+TEST(Division, LetsAllCopiesDrawAlikeWhereTheySeeTheSame) {
   const Graph graph = numbers().then(Shuffle{}).then(Shard{}).then(Shuffle{});
-  EXPECT_TRUE(precedes_division(graph, graph.find("shuffle")));
-  EXPECT_FALSE(precedes_division(graph, graph.find("shuffle_2")));
-  EXPECT_FALSE(precedes_division(numbers().then(Shuffle{}), 1)) << "nothing divides";
-  EXPECT_TRUE(precedes_division(numbers().then(Shuffle{}).then(Dispatch{}), 1));
-  EXPECT_FALSE(precedes_division(numbers().then(Dispatch{}).then(Shuffle{}).then(Dispatch{}), 2));
+  EXPECT_TRUE(draws_alike(graph, graph.find("shuffle")));
+  EXPECT_FALSE(draws_alike(graph, graph.find("shuffle_2")));
+  EXPECT_FALSE(draws_alike(numbers().then(Shuffle{}), 1)) << "nothing divides";
+  EXPECT_TRUE(draws_alike(numbers().then(Shuffle{}).then(Dispatch{}), 1));
+  EXPECT_TRUE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}).then(Dispatch{}), 2)) << "between two marks";
+  EXPECT_TRUE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}).then(Repeat{2}), 2)) << "begun over again";
+  EXPECT_FALSE(draws_alike(numbers().then(Dispatch{}).then(Shuffle{}), 2)) << "the workers' own";
 }
 
 }  // namespace

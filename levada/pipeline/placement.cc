@@ -23,6 +23,21 @@ int lowest_cut(const Feeding& feeding, const std::vector<int>& stages) {
   return feeding.size() - 1;
 }
 
+/// A repeat begins what is before it over again, so it cannot be apart from it.
+std::vector<int> with_repeats(const Feeding& feeding, const std::vector<int>& marks) {
+  auto all = marks;
+  for (const int repeat : feeding.all<Repeat>()) {
+    if (std::ranges::any_of(marks, [&](int mark) { return feeding.feeds(mark, repeat); })) all.push_back(repeat);
+  }
+  return all;
+}
+
+std::optional<int> find_last_dispatched(const Feeding& feeding) {
+  const auto marks = feeding.all<Dispatch>();
+  if (marks.empty()) return std::nullopt;
+  return lowest_cut(feeding, with_repeats(feeding, marks));
+}
+
 /// Places the stages of one graph.
 class Placing {
  public:
@@ -47,26 +62,16 @@ class Placing {
   bool needs_all_ranks(int stage) const { return feeding_.is<FullSync>(stage) || feeding_.follows<FullSync>(stage); }
 
   std::optional<int> find_dealt() const {
-    if (const auto marks = feeding_.all<Dispatch>(); !marks.empty()) {
-      const int lowest = lowest_cut(feeding_, with_repeats(marks));
-      check_no_full_sync(lowest);
+    if (const auto lowest = find_last_dispatched(feeding_)) {
+      check_no_full_sync(*lowest);
       return lowest;
     }
     if (!ordered_) return std::nullopt;
     auto shards = feeding_.all<Shard>();
     std::erase_if(shards, [&](int shard) { return needs_all_ranks(shard); });
     if (shards.empty()) return largest_part();
-    const int lowest = lowest_cut(feeding_, with_repeats(shards));
+    const int lowest = lowest_cut(feeding_, with_repeats(feeding_, shards));
     return needs_all_ranks(lowest) ? largest_part() : lowest;
-  }
-
-  /// A repeat begins what is before it over again, so it cannot be apart from it.
-  std::vector<int> with_repeats(const std::vector<int>& marks) const {
-    auto all = marks;
-    for (const int repeat : feeding_.all<Repeat>()) {
-      if (std::ranges::any_of(marks, [&](int mark) { return feeding_.feeds(mark, repeat); })) all.push_back(repeat);
-    }
-    return all;
   }
 
   void check_repeats() const {
@@ -187,6 +192,10 @@ Placement place(const Graph& graph, int workers, bool ordered) {
   if (workers < 0) throw InvalidArgument(fmt::format("a pipeline cannot have {} workers", workers));
   if (workers == 0) return {.role_of = std::vector<Role>(graph.stages().size(), Role::consumer)};
   return Placing(graph, ordered).run();
+}
+
+std::optional<int> last_dispatched(const Graph& graph) {
+  return find_last_dispatched(Feeding(graph));
 }
 
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages) {

@@ -40,6 +40,8 @@ struct Placement {
 /// ranks before a mark or a repeat.
 Placement place(const Graph& graph, int workers, bool ordered = false);
 
+/// The last stage of the dispatching process, wherever there are workers; empty without dispatch marks.
+std::optional<int> last_dispatched(const Graph& graph);
 /// The lowest stage that all of `stages` feed or are, and all that feeds it feeds nothing else, so that the graph can
 /// be cut behind it: siblings of a forked stage come with it, and stages tied to one. The end is always such a stage.
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages);

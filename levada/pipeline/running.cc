@@ -69,7 +69,7 @@ class Opener {
   }
 
   StagePtr make(int number, const Shuffle& shuffle, const SeatPtr& seat) {
-    const bool shared = precedes_division(setting_->graph, number);
+    const bool shared = draws_alike(setting_->graph, number);
     auto seed = stage_seed(shared ? opening_.shared_seed : opening_.own_seed, setting_->stage(number).name);
     if (shuffle.seed) seed = stage_seed(*shuffle.seed, std::to_string(opening_.epoch));
     return make_shuffle(setting_, number, input(number, seat), seed);

@@ -362,7 +362,7 @@ def random_pipeline(draw: random.Random) -> Pipeline[Any]:
             pipeline = pipeline.map(str)
         elif kind == 1:
             pipeline = pipeline.map(lambda item: [item, item])
-        elif kind == 2 and not marked:  # behind a mark each process has seeds of its own
+        elif kind == 2:
             pipeline = pipeline.shuffle(draw.randrange(1, 8))
         elif kind == 3:
             pipeline = pipeline.batch(draw.randrange(1, 4), drop_last=draw.random() < 0.3)
