@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import torch  # type: ignore[import-not-found, unused-ignore]
-from torch.utils.data import (  # type: ignore[import-not-found, unused-ignore]
+import torch  # type: ignore[import-not-found, import-untyped, unused-ignore]
+from torch.utils.data import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
     DataLoader,
     IterableDataset,
     get_worker_info,
@@ -98,11 +98,13 @@ def _measure_torchdata(telling: Any, item_bytes: int, workers: int, seconds: flo
     # The 0.9.0 that script/bench-peers installs: the last that has DataLoader2.
     warnings.simplefilter("ignore")
     from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES  # type: ignore[import-not-found, unused-ignore]
-    from torchdata.dataloader2 import (  # type: ignore[import-not-found, unused-ignore]
+    from torchdata.dataloader2 import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
         DataLoader2,
         MultiProcessingReadingService,
     )
-    from torchdata.datapipes.iter import IterableWrapper  # type: ignore[import-not-found, unused-ignore]
+    from torchdata.datapipes.iter import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        IterableWrapper,
+    )
 
     torch.set_num_threads(1)
     pipe = IterableWrapper(Items(item_bytes), deepcopy=False)
