@@ -15,6 +15,7 @@ using protocol::Place;
 using protocol::Start;
 
 constexpr auto poll_interval = std::chrono::milliseconds(250);
+constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
 /// More places of the dispatching process than this are thinned out.
 constexpr std::size_t most_places = 64;
 
@@ -114,7 +115,8 @@ void Gatherer::await_answers(Deadline deadline) {
 }
 
 void Gatherer::throw_left(int rank) {
-  static_cast<void>(process_.engine->status(rank));  // throws where it left because another one is lost
+  // Its channels end before it says why, or before others see that it is lost: then this throws.
+  process_.engine->wait({}, Deadline::after(until_a_cause_is_told));
   throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
 }
 
