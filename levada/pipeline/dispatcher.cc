@@ -21,14 +21,10 @@ class Dispatcher {
   }
 
   void run() {
-    while (station_.begin_pass()) {
-      try {
-        run_pass();
-      } catch (...) {
-        if (!station_.interrupted()) throw;
-      }
-      for (const auto& outgoing : outgoing_) outgoing->drop();
-    }
+    station_.run_passes([this] { run_pass(); },
+                        [this] {
+                          for (const auto& outgoing : outgoing_) outgoing->drop();
+                        });
   }
 
  private:

@@ -23,8 +23,7 @@ bool divides_at_source(const Graph& graph, int shard) {
 bool draws_alike(const Graph& graph, int stage) {
   const Feeding feeding(graph);
   if (const auto last = last_dispatched(graph); last && feeding.is_or_feeds(stage, *last)) return true;
-  const bool before = feeding.precedes<Shard>(stage) || feeding.precedes<Dispatch>(stage);
-  return before && !feeding.follows<Shard>(stage) && !feeding.follows<Dispatch>(stage);
+  return feeding.precedes<Shard>(stage) && !feeding.follows<Shard>(stage) && !feeding.follows<Dispatch>(stage);
 }
 
 }  // namespace levada::pipeline

@@ -12,24 +12,16 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/pipeline/ranks_testing.h"
 
 namespace levada::pipeline {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::on_threads_and_processes;
+using testing::require;
 using ::testing::StartsWith;
 using Kind = Foresight::Kind;
-
-/// Runs `body` on each rank, as threads and as processes; gives the first rank's error of each.
-using Body = std::function<void(const std::shared_ptr<Engine>&)>;
-void on_threads_and_processes(int ranks, const Body& body) {
-  inproc::run_ranks(ranks, body);
-  EXPECT_EQ(shm::test::run_forked(ranks, body, {.memory_bytes = std::size_t{64} << 20}), "");
-}
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::logic_error(what);  // in a forked rank nobody reads what EXPECT says
-}
 
 /// Goes through `items` items of this rank's, after which it ends or, where `fails`, throws; gives how it ended.
 Foresight go_through(EndAgreement& agreement, std::int64_t items, bool fails) {
@@ -158,7 +150,7 @@ TEST(EndAgreement, FindsALostRank) {
 }
 
 TEST(EndAgreement, FindsAKilledProcessWithinASecond) {
-  const Body body = [](const std::shared_ptr<Engine>& engine) {
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
     EndAgreement agreement(engine, {});
     agreement.say({.item = 0});
     agreement.await();

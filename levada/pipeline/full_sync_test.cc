@@ -11,13 +11,18 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/pipeline/graph_testing.h"
+#include "levada/pipeline/ranks_testing.h"
 #include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/running_testing.h"
 
 namespace levada::pipeline {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::failure_of;
 using ::testing::HasSubstr;
+using testing::on_threads_and_processes;
+using testing::require;
 
 Graph numbers(std::int64_t count) {
   return Graph::source(range(0, count));
@@ -52,27 +57,6 @@ class OnRank {
   Counts counts_;
   StreamPtr stream_;
 };
-
-using Body = std::function<void(const std::shared_ptr<Engine>&)>;
-void on_threads_and_processes(int ranks, const Body& body) {
-  inproc::run_ranks(ranks, body);
-  EXPECT_EQ(shm::test::run_forked(ranks, body, {.memory_bytes = std::size_t{64} << 20}), "");
-}
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::logic_error(what);  // in a forked rank nobody reads what EXPECT says
-}
-
-/// What `action` fails with.
-template <typename Action>
-Failure failure_of(const Action& action) {
-  try {
-    action();
-  } catch (const StageFailed& error) {
-    return error.failure();
-  }
-  throw std::logic_error("nothing failed");
-}
 
 /// Throws at item `at` of rank `rank`.
 Map failing(int rank, std::int64_t at, const std::shared_ptr<Engine>& engine) {

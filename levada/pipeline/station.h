@@ -91,8 +91,18 @@ class Station {
  public:
   explicit Station(const Process& process);
 
-  /// Waits for an order to reset that has not been begun yet, and begins it. False: all is over.
-  bool begin_pass();
+  /// Runs `pass` for each order to reset, until all is over, and `end` after each, also where orders have ended it.
+  template <typename Pass, typename End>
+  void run_passes(const Pass& pass, const End& end) {
+    while (begin_pass()) {
+      try {
+        pass();
+      } catch (...) {
+        if (!interrupted()) throw;
+      }
+      end();
+    }
+  }
   /// Orders have come that end the pass under way.
   bool interrupted() const { return left_ || loop_.over() || loop_.pass() != begun_; }
   /// Hears and answers the orders that have come; while paused, waits. Throws Interrupted.
@@ -116,6 +126,8 @@ class Station {
   struct Interrupted {};
 
  private:
+  /// Waits for an order to reset that has not been begun yet, and begins it. False: all is over.
+  bool begin_pass();
   void hear();
   void wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
   void answer(std::uint64_t order);

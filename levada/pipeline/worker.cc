@@ -46,15 +46,11 @@ class Worker {
   }
 
   void run() {
-    while (station_.begin_pass()) {
-      try {
-        run_pass();
-      } catch (...) {
-        if (!station_.interrupted()) throw;
-      }
-      outgoing_.front()->drop();
-      at_hand_ = {};
-    }
+    station_.run_passes([this] { run_pass(); },
+                        [this] {
+                          outgoing_.front()->drop();
+                          at_hand_ = {};
+                        });
   }
 
  private:
