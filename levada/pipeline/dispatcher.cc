@@ -125,7 +125,9 @@ class Dispatcher {
         put_share(worker, ending, std::move(place));
       } catch (const Outgoing::CannotPack& item) {
         const std::int64_t number = share.first + static_cast<std::int64_t>(item.item) * workers();
-        if (!failure || number < failure->number) failure = failed(item.cause, number);
+        if (!failure || number < failure->number) {
+          failure = {number, station_.cannot_pack(*station_.placement().dealt, number, item.cause)};
+        }
       }
       share.items.clear();
     }

@@ -78,10 +78,17 @@ TEST(PipelineFaults, SoDoesAnItemThatCannotBeSent) {
   for (const int workers : {1, 2, 3}) {
     for (std::int64_t item = 0; item < 10; ++item) {
       SCOPED_TRACE(::testing::Message() << workers << " workers, item " << item);
-      run_pipeline(pipeline(unpackable_at(item), failing_at(-1)), with_workers(workers),
-                   [&](Consumer& consumer) { EXPECT_EQ(failure_at(consumer, item).process, "process 1"); });
+      run_pipeline(pipeline(unpackable_at(item), failing_at(-1)), with_workers(workers), [&](Consumer& consumer) {
+        const Failure failure = failure_at(consumer, item);
+        EXPECT_EQ(failure.stage, "dispatch");
+        EXPECT_EQ(failure.item, item);
+        EXPECT_EQ(failure.process, "process 1");
+      });
       run_pipeline(pipeline(failing_at(-1), unpackable_at(item)), with_workers(workers), [&](Consumer& consumer) {
-        EXPECT_EQ(failure_at(consumer, item).process, "process " + std::to_string(2 + item % workers));
+        const Failure failure = failure_at(consumer, item);
+        EXPECT_EQ(failure.stage, "after");
+        EXPECT_EQ(failure.item, item / workers);
+        EXPECT_EQ(failure.process, "process " + std::to_string(2 + item % workers));
       });
     }
   }

@@ -210,6 +210,12 @@ void Station::wait_once(const std::vector<Channel*>& take, const std::vector<Cha
   watch_.works();
 }
 
+Failure Station::cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const {
+  Failure failure = failure_of(cause, process_.name, item);
+  failure.stage = process_.graph.stages()[static_cast<std::size_t>(stage)].name;
+  return failure;
+}
+
 void Station::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
   for (;;) {
     std::vector<Channel*> room;

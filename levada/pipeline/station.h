@@ -112,6 +112,8 @@ class Station {
   void wait_for_orders() { wait({}, {}, 0, 0); }
   /// Sends all that is in `outgoing`.
   void send(std::span<const std::unique_ptr<Outgoing>> outgoing);
+  /// That what this stage, the last one here, has given cannot cross to the next process.
+  Failure cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const;
 
   const protocol::Loop& loop() const { return loop_; }
   const Crew& crew() const { return crew_; }

@@ -208,7 +208,7 @@ class Worker {
       });
     } catch (const Outgoing::CannotPack& item) {
       const auto number = given_ - static_cast<std::int64_t>(items.size() - item.item);
-      return Failed{marks[item.item], failure_of(item.cause, station_.process().name, number)};
+      return Failed{marks[item.item], station_.cannot_pack(*station_.placement().gathered, number, item.cause)};
     }
     return std::nullopt;
   }
