@@ -280,7 +280,7 @@ def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *,
 
 class Link:
     """
-    What a wire hands over to: one thread receives, others may tell of losses.
+    What a wire hands over to: one thread receives, one sends late, others may tell of losses.
     """
 
     def room_for_body(self, sender: int, head: Any) -> Any:
@@ -291,6 +291,11 @@ class Link:
 
     def lost(self, peer: int, why: str) -> None:
         """A peer has ended without its last frame."""
+
+    def send_late(self) -> None:
+        """
+        Sends what waits for company; ends when all peers are out. For a thread of its own.
+        """
 
     def is_out(self, peer: int) -> bool:
         """Whether a peer's last frame has come, or it is lost."""

@@ -51,6 +51,10 @@ class Link {
     const nb::gil_scoped_release released;
     receiver_->lost(peer, why);
   }
+  void send_late() {
+    const nb::gil_scoped_release released;
+    receiver_->send_late();
+  }
   bool is_out(int peer) { return receiver_->is_out(peer); }
   bool all_are_out() { return receiver_->all_are_out(); }
 
@@ -166,7 +170,8 @@ Membership join_over(nb::object wire, std::string name, int rank, std::vector<in
 }  // namespace
 
 void bind_wire(nb::module_& module) {
-  nb::class_<Link>(module, "Link", "What a wire hands over to: one thread receives, others may tell of losses.")
+  nb::class_<Link>(module, "Link",
+                   "What a wire hands over to: one thread receives, one sends late, others may tell of losses.")
       .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("head"),
            nb::sig("def room_for_body(self, sender: int, head: typing.Any) -> typing.Any"),
            "An array for the body that follows the head; None where none does.")
@@ -174,6 +179,8 @@ void bind_wire(nb::module_& module) {
            nb::sig("def deliver(self, sender: int, head: typing.Any) -> None"),
            "A frame has come; its body lies where room_for_body() said.")
       .def("lost", &Link::lost, nb::arg("peer"), nb::arg("why"), "A peer has ended without its last frame.")
+      .def("send_late", &Link::send_late,
+           "Sends what waits for company; ends when all peers are out. For a thread of its own.")
       .def("is_out", &Link::is_out, nb::arg("peer"), "Whether a peer's last frame has come, or it is lost.")
       .def("all_are_out", &Link::all_are_out, "Whether nothing is left to receive.");
   module.attr("MOST_HEAD") = p2p::most_head;

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "levada/base/bytes.h"
 #include "levada/engine/engine.h"
@@ -16,6 +18,7 @@ struct Head {
   enum class Kind : std::uint8_t {
     message = 1,    ///< `count` bytes for the channel `key`: the tail, or the body where the tail is empty
     taken,          ///< of the channel `key` its sender has taken `count` messages so far
+    waiting,        ///< its sender waits for room on the channel `key`: from now on it is to be told of it at once
     sender_closed,  ///< no more messages follow on the channel `key`
     taker_closed,   ///< its sender takes no more from the channel `key`
     entered,        ///< its sender has entered the group `key`
@@ -44,8 +47,10 @@ inline bool has_body(const Head& head) {
 
 /// In memory of its own.
 Lease encode(const Head& head);
-/// Whatever the bytes are: throws CorruptMessage for those that encode() does not make, in a group of `size` ranks. The
-/// tail is a view of them.
-Head decode(ByteView bytes, int size);
+/// Encoded heads end to end, as one frame's. Only the last may be one of a message that has a body.
+Lease join(std::span<const Lease> heads);
+/// The heads of a frame. Whatever the bytes are: throws CorruptMessage for those that encode() and join() do not make,
+/// in a group of `size` ranks. Tails are views of them; what follows the last head is not looked at.
+std::vector<Head> decode(ByteView bytes, int size);
 
 }  // namespace levada::p2p

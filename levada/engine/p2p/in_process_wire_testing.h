@@ -22,8 +22,8 @@
 
 namespace levada::p2p::test {
 
-/// The mailboxes of all ranks, each emptied by a thread of its own until all of that rank's peers are out, for which
-/// its destructor waits: engines end before it.
+/// The mailboxes of all ranks, each emptied by a thread of its own, beside which another sends late, until all of that
+/// rank's peers are out, for which its destructor waits: engines end before it.
 class Post {
  public:
   struct Letter {
@@ -31,7 +31,8 @@ class Post {
     std::optional<Frame> frame = {};  ///< none: `from` has been lost
   };
 
-  explicit Post(int ranks) : boxes_(static_cast<std::size_t>(ranks)) {}
+  /// `late`: whether what waits for company goes without any, after a while.
+  explicit Post(int ranks, bool late = true) : boxes_(static_cast<std::size_t>(ranks)), late_(late) {}
   ~Post() {
     for (std::thread& thread : threads_) thread.join();
   }
@@ -41,11 +42,13 @@ class Post {
   int size() const { return static_cast<int>(boxes_.size()); }
   void put(int to, Letter letter) {
     const std::lock_guard lock(mutex_);
+    ++box(to).came;
     box(to).letters.push_back(std::move(letter));
     changed_.notify_all();
   }
   void deliver_to(int rank, std::shared_ptr<Receiver> receiver) {
     const std::lock_guard lock(mutex_);
+    if (late_) threads_.emplace_back([receiver] { receiver->send_late(); });
     threads_.emplace_back([this, rank, receiver = std::move(receiver)] {
       while (!receiver->all_are_out()) deliver(*receiver, get(rank));
     });
@@ -61,11 +64,17 @@ class Post {
     tables_.lose();
   }
   Tables& tables() { return tables_; }
+  /// How many letters there have been for it.
+  int came(int rank) {
+    const std::lock_guard lock(mutex_);
+    return box(rank).came;
+  }
   bool is_lost(int rank) { return box(rank).lost; }
 
  private:
   struct Box {
     std::deque<Letter> letters;
+    int came = 0;
     std::atomic<bool> lost = false;
   };
   Box& box(int rank) { return boxes_[static_cast<std::size_t>(rank)]; }
@@ -89,6 +98,7 @@ class Post {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Box> boxes_;
+  bool late_;
   Tables tables_;
   std::vector<std::thread> threads_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "levada/base/error.h"
 
@@ -14,6 +15,9 @@ namespace {
 Duration board_age(int ranks) {
   return std::chrono::milliseconds(100 + 10 * ranks);
 }
+
+/// How long what is not urgent waits for company.
+constexpr auto patience = std::chrono::milliseconds(2);
 
 }  // namespace
 
@@ -55,40 +59,104 @@ void Member::check(Group& group) {
 
 // ---- sending
 
-void Member::tell_locked(int to, const Head& head) {
-  enqueue_locked(to, {.head = encode(head), .body = {}});
+void Member::tell_locked(int to, const Head& head, When when) {
+  enqueue_locked(to, {.frame = {.head = encode(head), .body = {}}, .credit = {}}, when);
 }
 
-void Member::enqueue_locked(int to, Frame frame) {
+void Member::tell_taken_locked(Stream& stream) {
+  const int to = stream.terms.from;
+  const auto when = stream.sender_waits ? When::now : When::late;
+  const Head head{.kind = Head::Kind::taken, .key = stream.key, .count = stream.taken};
+  if (auto& box = peer(to).outbox; !box.empty() && box.back().credit == stream.key) box.pop_back();  // as it says less
+  enqueue_locked(to, {.frame = {.head = encode(head), .body = {}}, .credit = stream.key}, when);
+}
+
+void Member::enqueue_locked(int to, Outgoing outgoing, When when) {
   if (to == rank_ || peer(to).told || peer(to).is_out()) return;
-  outbox_.push_back({to, std::move(frame)});
+  peer(to).outbox.push_back(std::move(outgoing));
+  if (when == When::now) return make_due_locked(to);
+  if (std::exchange(has_late_, true)) return;
+  late_bell_.ring();
+}
+
+void Member::make_due_locked(int to) {
+  if (!std::exchange(peer(to).due, true)) due_.push_back(to);
 }
 
 void Member::say_goodbye_locked(int to) {
   if (to == rank_ || peer(to).told || peer(to).dead) return;
   peer(to).told = true;
-  outbox_.push_back({to, {.head = encode({.kind = Head::Kind::goodbye}), .body = {}, .last = true}});
+  Frame frame{.head = encode({.kind = Head::Kind::goodbye}), .body = {}, .last = true};
+  peer(to).outbox.push_back({.frame = std::move(frame), .credit = {}});
+  make_due_locked(to);
+}
+
+Frame Member::next_frame_locked(Peer& peer) {
+  std::vector<Lease> heads;
+  std::size_t bytes = 0;
+  Frame frame;
+  while (!peer.outbox.empty() && frame.body.bytes.empty()) {
+    Frame& next = peer.outbox.front().frame;
+    bytes += next.head.bytes.size();
+    if (bytes > most_head) break;
+    heads.push_back(std::move(next.head));
+    frame.body = std::move(next.body);
+    frame.last = next.last;
+    peer.outbox.pop_front();
+  }
+  frame.head = join(heads);
+  return frame;
 }
 
 void Member::flush() noexcept {
   std::unique_lock lock(mutex_);
   if (flushing_) return;
   flushing_ = true;
-  while (!outbox_.empty()) {
-    Outgoing next = std::move(outbox_.front());
-    outbox_.pop_front();
-    if (peer(next.to).dead) continue;
+  while (!due_.empty()) {
+    const int to = due_.front();
+    due_.pop_front();
+    peer(to).due = false;
+    std::deque<Outgoing> unsent;
+    if (peer(to).dead) unsent.swap(peer(to).outbox);
+    Frame next;
+    if (!peer(to).outbox.empty()) next = next_frame_locked(peer(to));
+    if (!peer(to).outbox.empty()) make_due_locked(to);
     lock.unlock();
     try {
-      wire_->send(next.to, std::move(next.frame));
+      if (!next.head.bytes.empty()) wire_->send(to, std::move(next));
     } catch (const std::exception& error) {
       const std::lock_guard again(mutex_);
-      lose_locked(next.to, error.what());
+      lose_locked(to, error.what());
     }
-    next.frame = {};  // whose blocks may ring the bell, and are not to be held meanwhile
+    next = {};  // whose blocks, as those of what is not sent, may ring the bell, and are not to be held meanwhile
+    unsent.clear();
     lock.lock();
   }
   flushing_ = false;
+}
+
+void Member::send_late() {
+  for (;;) {
+    const std::uint64_t seen = late_bell_.count();
+    if (all_are_out()) return;
+    bool has_late = false;
+    {
+      const std::lock_guard lock(mutex_);
+      has_late = std::exchange(has_late_, false);
+    }
+    if (!has_late) {
+      late_bell_.wait(seen, Deadline::never());
+      continue;
+    }
+    std::this_thread::sleep_for(patience);
+    {
+      const std::lock_guard lock(mutex_);
+      for (int to = 0; to < size_; ++to) {
+        if (!peer(to).outbox.empty()) make_due_locked(to);
+      }
+    }
+    flush();
+  }
 }
 
 // ---- entering, leaving, ending
@@ -100,7 +168,7 @@ void Member::enter(Group& group) {
     group.seats.resize(group.ranks.size());
     const bool whole_wire = group.keys.size() == 1;
     for (const int rank : group.ranks) {
-      if (!whole_wire) tell_locked(rank, {.kind = Head::Kind::entered, .key = group.key()});
+      if (!whole_wire) tell_locked(rank, {.kind = Head::Kind::entered, .key = group.key()}, When::late);
     }
   }
   flush();
@@ -112,7 +180,8 @@ void Member::leave(Group& group) noexcept {
   {
     const std::lock_guard lock(mutex_);
     end_streams_locked(&group, placed);
-    for (const int rank : group.ranks) tell_locked(rank, {.kind = Head::Kind::left, .key = group.key()});
+    const Head left{.kind = Head::Kind::left, .key = group.key()};
+    for (const int rank : group.ranks) tell_locked(rank, left, When::late);
     groups_.erase(group.key());
     attendance_.forget_after(group.key(), group.ranks.size() - 1);
   }
@@ -165,6 +234,7 @@ void Member::lost(int peer, std::string_view why) {
     const std::lock_guard lock(mutex_);
     lose_locked(peer, why);
   }
+  late_bell_.ring();
   flush();
 }
 
@@ -183,7 +253,7 @@ bool Member::all_are_out() {
 
 Block Member::room_for_body(int from, ByteView bytes) {
   try {
-    const Head head = decode(bytes, size_);
+    const Head head = decode(bytes, size_).back();
     if (!has_body(head)) return {};
     if (auto block = arrivals_->try_allocate(head.count)) return *std::move(block);
     throw EngineError("no memory is left for what comes");
@@ -199,13 +269,16 @@ void Member::deliver(int from, ByteView bytes, Block body) {
   {
     const std::lock_guard lock(mutex_);
     try {
-      if (!peer(from).is_out()) accept_locked(from, decode(bytes, size_), std::move(body));
+      for (const Head& head : decode(bytes, size_)) {
+        if (!peer(from).is_out()) accept_locked(from, head, has_body(head) ? std::move(body) : Block());
+      }
     } catch (const Error& error) {
       peer(from).dead = true;
       end_locked({.kind = ErrorKind::corrupt_message, .rank = from, .text = error.what()});
     }
   }
   bell_->ring();
+  if (all_are_out()) late_bell_.ring();
   flush();
 }
 
@@ -235,6 +308,7 @@ Woken Member::wait(Group& group, const Wanted& wanted, Deadline deadline) {
       ask_board(group);
       return Woken::timeout;
     }
+    ask_for_room(wanted.publish);
     const Deadline slice = Deadline::after(std::min(deadline.remaining(), board_age(size_)));
     if (!bell_->wait(seen, slice)) ask_board(group);
   }

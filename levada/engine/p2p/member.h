@@ -74,14 +74,23 @@ class Member final : public Receiver {
   void lost(int peer, std::string_view why) override;
   bool is_out(int peer) override;
   bool all_are_out() override;
+  void send_late() override;
 
  private:
+  struct Outgoing {
+    Frame frame;                          ///< with one head
+    std::optional<std::uint64_t> credit;  ///< of this channel, and nothing else
+  };
+  /// Whether somebody may wait for what is said, or it can go with the next frame to the same peer, or a little later.
+  enum class When : std::uint8_t { now, late };
   struct Peer {
     bool left = false;   ///< its last frame has come
     bool dead = false;   ///< lost, or what it sends cannot be understood
     bool told = false;   ///< the last frame to it has been sent
     bool asked = false;  ///< for its status, and has not answered
     Status status{};
+    std::deque<Outgoing> outbox;
+    bool due = false;  ///< what is in there is on its way to the wire
     bool is_out() const { return left || dead; }
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
@@ -98,8 +107,12 @@ class Member final : public Receiver {
   void ask_locked(Group& group, int rank);
   void answer_locked(int from, std::uint64_t key);
   void hear_status_locked(int from, const Head& head);
-  void tell_locked(int to, const Head& head);
-  void enqueue_locked(int to, Frame frame);
+  void tell_locked(int to, const Head& head, When when = When::now);
+  void tell_taken_locked(Stream& stream);
+  void enqueue_locked(int to, Outgoing outgoing, When when);
+  void make_due_locked(int to);
+  Frame next_frame_locked(Peer& peer);
+  void ask_for_room(const std::vector<Stream*>& streams);
   void say_goodbye_locked(int to);
   /// Hands the outbox over to the wire, unless another thread is at it, which then sends this thread's frames, too.
   void flush() noexcept;
@@ -109,6 +122,7 @@ class Member final : public Receiver {
   void accept_message_locked(int from, const Head& head, Block body);
   void accept_taker_closed_locked(int from, std::uint64_t key);
   void accept_taken_locked(int from, const Head& head);
+  void accept_waiting_locked(int from, std::uint64_t key);
   Block copy_of_locked(ByteView bytes);
   /// The stream on which `from` speaks as its sender.
   Stream& stream_from_locked(int from, std::uint64_t key);
@@ -130,6 +144,7 @@ class Member final : public Receiver {
   const int size_;
   const pid_t process_;
   const std::shared_ptr<Bell> bell_;
+  Bell late_bell_;                             ///< rings where something has been left for send_late()
   const std::shared_ptr<BlockPool> memory_;    ///< of what this rank sends
   const std::shared_ptr<BlockPool> arrivals_;  ///< of what comes, which windows bound
 
@@ -140,12 +155,9 @@ class Member final : public Receiver {
   std::vector<Peer> peers_;                           // by rank
   std::unordered_map<std::uint64_t, Group*> groups_;  // those that this rank is in
   Clock::time_point board_asked_{};
-  struct Outgoing {
-    int to;
-    Frame frame;
-  };
-  std::deque<Outgoing> outbox_;
+  std::deque<int> due_;  ///< peers whose outboxes are to be sent
   bool flushing_ = false;
+  bool has_late_ = false;  ///< what is in other peers' outboxes
   bool left_ = false;
 };
 

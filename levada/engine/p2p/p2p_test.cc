@@ -90,6 +90,36 @@ TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
   }
 }
 
+TEST(P2pMessages, BringCreditsAndEndsThatWaitedForCompany) {
+  test::Post post(2, false);
+  auto engines = test::make_engines(post);
+  const auto sending = engines[0]->open(0, {1}, 3);
+  auto taking = engines[1]->open(0, {1}, 3);
+  const auto back_sending = engines[1]->open(1, {0}, 1), back_taking = engines[0]->open(1, {0}, 1);
+  for (int i = 0; i < 3; ++i) send(*engines[0], *sending, 10, std::byte{7});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(take(*engines[1], *taking, limit(), "test"));
+  taking.reset();
+  EXPECT_EQ(post.came(0), 0);
+  EXPECT_EQ(engines[0]->holders(*sending).at(0).not_taken, 3);
+  send(*engines[1], *back_sending, 100'000, std::byte{1});
+  EXPECT_TRUE(take(*engines[0], *back_taking, limit(), "test"));
+  EXPECT_EQ(post.came(0), 1);
+  EXPECT_TRUE(engines[0]->holders(*sending).empty());
+}
+
+TEST(P2pMessages, AreToldOfAsTakenAtOnceWhereTheirSenderWaits) {
+  test::Post post(2, false);
+  const auto engines = test::make_engines(post);
+  const auto sending = engines[0]->open(0, {1}, 1), taking = engines[1]->open(0, {1}, 1);
+  auto sent = std::async(std::launch::async, [&] {
+    for (int i = 0; i < 50; ++i) send(*engines[0], *sending, 10, static_cast<std::byte>(i));
+  });
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(take(*engines[1], *taking, limit(), "test").value().bytes[0], static_cast<std::byte>(i));
+  }
+  sent.get();
+}
+
 Bytes bytes_of(const Head& head) {
   const Lease encoded = encode(head);
   return {encoded.bytes.begin(), encoded.bytes.end()};
@@ -97,7 +127,7 @@ Bytes bytes_of(const Head& head) {
 
 TEST(P2pFrame, ComesBackAsItWas) {
   const Bytes bytes = bytes_of({.kind = Head::Kind::aborted, .key = 7, .count = 9, .rank = 3, .tail = as_bytes("why")});
-  const Head head = decode(bytes, 4);
+  const Head head = decode(bytes, 4).front();
   EXPECT_EQ(head.kind, Head::Kind::aborted);
   EXPECT_EQ(head.key, 7U);
   EXPECT_EQ(head.count, 9U);
@@ -105,7 +135,32 @@ TEST(P2pFrame, ComesBackAsItWas) {
   EXPECT_EQ(as_text(head.tail), "why");
 }
 
+Bytes joined(std::initializer_list<Head> heads) {
+  std::vector<Lease> encoded;
+  for (const Head& head : heads) encoded.push_back(encode(head));
+  const Lease all = join(encoded);
+  return {all.bytes.begin(), all.bytes.end()};
+}
+
+TEST(P2pFrame, MayHaveManyHeads) {
+  Bytes bytes = joined({{.kind = Head::Kind::taken, .key = 1, .count = 5},
+                        {.key = 2, .count = 3, .tail = as_bytes("abc")},
+                        {.key = 3, .count = 100'000}});
+  bytes.resize(bytes.size() + 100, std::byte{9});  // a slot is longer
+  const auto heads = decode(bytes, 2);
+  ASSERT_EQ(heads.size(), 3U);
+  EXPECT_EQ(heads[0].count, 5U);
+  EXPECT_EQ(as_text(heads[1].tail), "abc");
+  EXPECT_TRUE(has_body(heads[2]));
+}
+
 TEST(P2pFrame, IsRefusedWhereItIsNone) {
+  const Head taken{.kind = Head::Kind::taken, .key = 1};
+  EXPECT_THROW(decode(joined({{.key = 3, .count = 100'000}, taken}), 2), CorruptMessage);
+  const Bytes two = joined({taken, taken});
+  EXPECT_THROW(decode(ByteView(two).first(two.size() - 1), 2), CorruptMessage);
+  EXPECT_THROW(decode(ByteView(two).first(two.size() / 2), 2), CorruptMessage);
+
   EXPECT_THROW(decode({}, 2), CorruptMessage);
   const Bytes message = bytes_of({.count = 3, .tail = as_bytes("abc")});
   EXPECT_THROW(decode(ByteView(message).first(message.size() - 1), 2), CorruptMessage);

@@ -42,6 +42,7 @@ struct Stream {
   int heard_from = -1;  ///< who sent what came before it was opened
   std::deque<Arrived> arrived;
   std::uint64_t taken = 0;
+  bool sender_waits = false;  ///< has been seen to wait for room
   bool sender_closed = false;
   std::optional<Block> placed;
 
@@ -55,6 +56,7 @@ struct Stream {
   bool sends = false;
   bool sending = false;
   std::uint64_t sent = 0;
+  bool said_to_wait = false;  ///< the takers know
   std::vector<Taker> takers;
   std::vector<int> closed_early;  ///< takers that had closed before this rank opened it
   std::shared_ptr<std::atomic<int>> leased_here = std::make_shared<std::atomic<int>>(0);

@@ -45,6 +45,7 @@ void Member::accept_locked(int from, const Head& head, Block body) {
   switch (head.kind) {
     case Kind::message: return accept_message_locked(from, head, std::move(body));
     case Kind::taken: return accept_taken_locked(from, head);
+    case Kind::waiting: return accept_waiting_locked(from, head.key);
     case Kind::sender_closed: stream_from_locked(from, head.key).sender_closed = true; return forget_over_locked();
     case Kind::taker_closed: accept_taker_closed_locked(from, head.key); return forget_over_locked();
     case Kind::entered: return attendance_.enter(head.key, from);
@@ -92,6 +93,12 @@ void Member::accept_taken_locked(int from, const Head& head) {
   Stream::Taker* const taker = stream.taker(from);
   if (taker == nullptr || head.count > stream.sent || head.count < taker->taken) refuse("a count of messages taken");
   taker->taken = head.count;
+}
+
+void Member::accept_waiting_locked(int from, std::uint64_t key) {
+  Stream& stream = stream_from_locked(from, key);
+  stream.sender_waits = true;
+  if (stream.taking && stream.taken > 0) tell_taken_locked(stream);
 }
 
 void Member::accept_taker_closed_locked(int from, std::uint64_t key) {
@@ -153,8 +160,21 @@ void Member::send_locked(Stream& stream, Arrived message) {
       frame.head = encode({.key = stream.key, .count = bytes, .tail = fits ? message.bytes : ByteView()});
       if (!fits) frame.body = {message.bytes, std::make_shared<Counted>(message.hold, stream.under_way, bell_)};
     }
-    enqueue_locked(taker.rank, frame);
+    enqueue_locked(taker.rank, {.frame = frame, .credit = {}}, When::now);
   }
+}
+
+void Member::ask_for_room(const std::vector<Stream*>& streams) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Stream* const stream : streams) {
+      if (std::exchange(stream->said_to_wait, true)) continue;
+      for (const Stream::Taker& taker : stream->takers) {
+        if (!taker_over(*stream, taker)) tell_locked(taker.rank, {.kind = Head::Kind::waiting, .key = stream->key});
+      }
+    }
+  }
+  flush();
 }
 
 // ---- taking
@@ -185,7 +205,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
       message.hold = std::make_shared<Counted>(std::move(message.hold), stream.leased_here, bell_);
       bell_->ring();
     }
-    tell_locked(stream.terms.from, {.kind = Head::Kind::taken, .key = stream.key, .count = stream.taken});
+    tell_taken_locked(stream);
   }
   flush();
   if (!placed) return Lease{message.bytes, std::move(message.hold)};
@@ -263,9 +283,10 @@ void Member::close_sender(Stream& stream) noexcept {
 void Member::close_sender_locked(Stream& stream) {
   if (!stream.sending) return;
   stream.sending = false;
+  const Head closed{.kind = Head::Kind::sender_closed, .key = stream.key};
   for (const Stream::Taker& taker : stream.takers) {
     if (taker.rank == rank_) stream.sender_closed = true;
-    else if (!taker.closed) tell_locked(taker.rank, {.kind = Head::Kind::sender_closed, .key = stream.key});
+    else if (!taker.closed) tell_locked(taker.rank, closed, When::late);
   }
   bell_->ring();
 }
@@ -286,8 +307,9 @@ void Member::close_taker_locked(Stream& stream) {
   stream.arrived.clear();
   if (!stream.taking) return;
   stream.taking = false;
+  const Head closed{.kind = Head::Kind::taker_closed, .key = stream.key};
   if (Stream::Taker* const mine = stream.taker(rank_)) mine->closed = true;
-  else tell_locked(stream.terms.from, {.kind = Head::Kind::taker_closed, .key = stream.key});
+  else tell_locked(stream.terms.from, closed, stream.sender_waits ? When::now : When::late);
   bell_->ring();
 }
 

@@ -22,7 +22,8 @@ struct Frame {
   bool last = false;  ///< nothing follows it to this peer
 };
 
-/// The engine's side. Calls come one at a time, from a thread that holds no lock and is not inside Wire::send().
+/// The engine's side. But for lost() and send_late(), calls come one at a time, from a thread that holds no lock and is
+/// not inside Wire::send().
 class Receiver {
  public:
   virtual ~Receiver() = default;
@@ -37,6 +38,9 @@ class Receiver {
   /// Whether a peer's last frame has come, or it is lost; of all of them: then there is nothing left to receive.
   virtual bool is_out(int peer) = 0;
   virtual bool all_are_out() = 0;
+  /// Sends what was left to go in company once it has found none for a while. Returns when all peers are out: the wire
+  /// has a thread of its own for it.
+  virtual void send_late() = 0;
 };
 
 /// One rank's end of the transport.

@@ -1,18 +1,21 @@
 """A process group of torch.distributed as the wire of an engine. docs/design/p2p.md tells how and why.
 
-Heads of frames come from any sender into one slot; a body, whose length its head tells, comes straight into the memory
-that the engine gives. Threads: one receives, one lets go of what has been sent, one watches the next rank.
+Heads of frames come from any sender into a few slots; a body, whose length its head tells, comes straight into the memory
+that the engine gives. Threads: one receives, one lets go of what has been sent, one watches the next rank, one sends what
+waits for company.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import importlib
 import os
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from levada import _levada
@@ -20,6 +23,8 @@ from levada._errors import EngineError, Timeout, Unsupported
 from levada._levada import Link, Membership
 
 _HEADS, _BODIES, _ENDS = 1, 2, 3  # tags
+_SLOTS = 4
+"""Heads that may be on their way to this rank while one is looked at."""
 _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out closes the connection."""
 _RETRIES, _PAUSE = 100, 0.05
@@ -50,7 +55,7 @@ class ProcessGroupWire:
         """Called by the engine, once: delivers what comes to `link`."""
         if self._group is None:
             return self._over.set()
-        for work in (self._receive, self._settle, self._watch):
+        for work in (self._receive, self._settle, self._watch, self._send_late):
             thread = threading.Thread(target=work, args=(link,), name=f"levada c10d {work.__name__}", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -82,12 +87,16 @@ class ProcessGroupWire:
                 thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
 
     def _receive(self, link: Link) -> None:
-        slot = self._torch.empty(_levada.MOST_HEAD, dtype=self._torch.uint8)
-        head = slot.numpy()
+        free = [self._torch.empty(_levada.MOST_HEAD, dtype=self._torch.uint8) for _ in range(_SLOTS)]
+        posted: collections.deque[tuple[Any, Any]] = collections.deque()
         failures = 0
         while not self._ends(link):
             try:
-                work = self._group.recv_anysource([slot], _HEADS)
+                while free:
+                    posted.append((free[-1], self._group.recv_anysource([free[-1]], _HEADS)))
+                    free.pop()
+                slot, work = posted.popleft()
+                free.append(slot)
                 work.wait(_FOREVER)
             except RuntimeError as error:
                 # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
@@ -97,7 +106,7 @@ class ProcessGroupWire:
                 time.sleep(_PAUSE)
                 continue
             failures = 0
-            self._take(link, work._source_rank(), head)
+            self._take(link, work._source_rank(), slot.numpy())
 
     def _take(self, link: Link, sender: int, head: Any) -> None:
         try:
@@ -128,6 +137,9 @@ class ProcessGroupWire:
                 self._group.recv([self._torch.empty_like(self._byte)], peer, _ENDS).wait(_FOREVER)
             except RuntimeError as error:
                 self._lose(link, [peer], error)
+
+    def _send_late(self, link: Link) -> None:
+        link.send_late()
 
     def _ends(self, link: Link) -> bool:
         if link.all_are_out():
@@ -180,11 +192,27 @@ def _store_of(group: Any, name: str) -> Any:
     return distributed.PrefixStore(name, group.get_group_store())
 
 
+@contextlib.contextmanager
+def _starting_polite_threads() -> Iterator[None]:
+    """Threads that begin meanwhile do not push aside whoever wakes them. gloo's would: a rank that sends is then held up
+    with a lock that its own gloo spins for, until the system takes the core away from that, milliseconds later."""
+    before = os.sched_getscheduler(0)
+    if before == os.SCHED_OTHER:  # else somebody knows better
+        with contextlib.suppress(OSError):  # where it is forbidden it is slower, that is all
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of the calling thread; others inherit it
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != before:
+            os.sched_setscheduler(0, before, os.sched_param(0))
+
+
 def _own_group(store: Any, rank: int, size: int, timeout: float) -> Any:
     distributed = importlib.import_module("torch.distributed")
     began = time.monotonic()
     try:
-        return distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
+        with _starting_polite_threads():
+            return distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
         raise kind(f"rank {rank} could not reach all ranks of its group: {error}") from error
