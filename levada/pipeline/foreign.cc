@@ -91,8 +91,18 @@ class TransformStream final : public ForeignStream {
   };
 
   std::optional<Item> make() override {
+    auto item = make_one();
+    if (!setting_->overruns.is_held(number_)) return item;
+    while (item) item = make_one();
+    setting_->overruns.fail();
+  }
+  std::optional<Item> make_one() {
     try {
       return ForeignStream::make();
+    } catch (const StageFailed& failed) {
+      // What has come through another language as an input's failure may be so once only.
+      if (link_->thrown && failed.failure().stage == stage().name) std::rethrow_exception(link_->thrown);
+      throw;
     } catch (...) {
       if (link_->thrown) std::rethrow_exception(link_->thrown);
       throw;

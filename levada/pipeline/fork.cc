@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/feeding.h"
 #include "levada/pipeline/streams.h"
 #include "levada/pipeline/tracked_input.h"
 
@@ -42,15 +43,20 @@ class Forked {
     auto& branch = of(number);
     auto lock = locked();
     for (;;) {
+      if (overrun_) end_overrun(branch);
       if (branch.position < end()) return take(branch);
       if (thrown_) std::rethrow_exception(thrown_);
       if (ended_) return std::nullopt;
-      if (is_too_far(branch)) {
-        unlocked(lock, [&] { wait_for_slowest(branch); });
+      if (is_too_far(branch) && !is_let_on(branch)) {
+        bool others_can_move = true;
+        unlocked(lock, [&] { others_can_move = wait_for_slowest(branch); });
+        if (!others_can_move) let_on(branch);
       } else if (several_lanes_ && puller_.lane() != nullptr) {
         unlocked(lock, [&] { wait_for_puller(branch); });
-      } else {
-        pull(branch, lock);
+      } else if (overrun_ || is_too_far(branch)) {
+        if (auto item = make_for_nobody_else(branch, lock)) return item;
+      } else if (auto item = make(branch, lock)) {
+        items_.push_back(*std::move(item));
       }
     }
   }
@@ -58,6 +64,7 @@ class Forked {
   /// The branch asks for nothing any more.
   void leave(int number) {
     const auto lock = locked();
+    if (overrun_ && &of(number) != ahead_ && of(number).position <= slowest().position) overran_ = true;
     of(number).gone = true;
     drop_front();
     wake_others(of(number));
@@ -113,6 +120,50 @@ class Forked {
     return branch.position - std::max(slowest().position.load(), furthest_restored_) >= buffer();
   }
 
+  bool is_let_on(const Reader& branch) const { return &branch == ahead_ && branch.position < let_on_until_; }
+  /// One item further than the buffer reaches, as nobody can move otherwise.
+  void let_on(const Reader& branch) {
+    if (overrun_ && overrun_->is_enough()) overrun_->fail(false);
+    if (!overrun_) ahead_ = &branch;
+    let_on_until_ = branch.position + 1;
+  }
+  void begin_overrun(const Reader& branch) {
+    const auto& behind = slowest();
+    const Failure where{.stage = setting_->stage(stage_).name, .process = setting_->process, .item = branch.position};
+    auto overrun = std::make_shared<Overrun>(where, setting_->stage(branch.stage).name,
+                                             setting_->stage(behind.stage).name, buffer());
+    if (!setting_->overruns.begin(joining(branch.stage, behind.stage), overrun)) overrun->fail(false);
+    overrun_ = std::move(overrun);
+  }
+  /// The first stage that items of both reach.
+  int joining(int ahead, int behind) const {
+    const Feeding feeding(setting_->graph);
+    int stage = 0;
+    while (stage < feeding.size() && !(feeding.feeds(ahead, stage) && feeding.feeds(behind, stage))) ++stage;
+    return stage;
+  }
+  /// Throws where another branch than that which is ahead moves, or has ended.
+  void end_overrun(Reader& branch) {
+    const bool is_ahead = &branch == ahead_;
+    const bool moves = !is_ahead && branch.position <= slowest().position;
+    if (!moves && !overran_ && (is_ahead || branch.position < end())) return;
+    const bool exact = moves || overran_;
+    overran_ = true;
+    wake_others(branch);
+    overrun_->fail(exact);
+  }
+  std::optional<Item> make_for_nobody_else(Reader& branch, std::unique_lock<std::mutex>& lock) {
+    auto item = make(branch, lock);
+    if (!item) {
+      overran_ = overrun_ && !thrown_;
+      return item;
+    }
+    if (!overrun_) begin_overrun(branch);
+    branch.position = branch.position + 1;
+    overrun_->count();
+    return item;
+  }
+
   Item take(Reader& branch) {
     const bool wanted = std::ranges::any_of(branches_, [&](const Reader& other) {
       return &other != &branch && !other.gone && other.position <= branch.position;
@@ -136,10 +187,11 @@ class Forked {
     front_ = 0;
   }
 
-  void pull(Reader& branch, std::unique_lock<std::mutex>& lock) {
+  /// The next item, if there is one; otherwise that is known from now on.
+  std::optional<Item> make(Reader& branch, std::unique_lock<std::mutex>& lock) {
     std::optional<Item> item;
     std::exception_ptr thrown;
-    const auto make = [&] {
+    const auto pull = [&] {
       try {
         item = source_.next();
       } catch (...) {
@@ -153,19 +205,17 @@ class Forked {
       behind_->take(lane);
       unlocked(lock, [&] {
         const Lane::Unstoppable until_made(*lane);
-        make();
+        pull();
       });
       puller_.take(nullptr);
     } else {
-      make();
+      pull();
     }
     thrown_ = thrown;
     ended_ = !item;
-    if (item) {
-      items_.push_back(std::move(*item));
-      count(setting_->counts[static_cast<std::size_t>(stage_)].items);
-    }
+    if (item) count(setting_->counts[static_cast<std::size_t>(stage_)].items);
     wake_others(branch);
+    return item;
   }
 
   void wake_others(const Reader& branch) {
@@ -180,19 +230,12 @@ class Forked {
         *branch.seat->lane(), [this] { return puller_.lane(); }, false);
   }
 
-  void wait_for_slowest(Reader& branch) {
-    const auto blocker = [&]() -> LanePtr { return is_too_far(branch) ? slowest().seat->lane() : nullptr; };
-    if (setting_->lanes.wait(*branch.seat->lane(), blocker, true)) return;
-    const auto& ahead = setting_->stage(branch.stage).name;
-    const auto& behind = setting_->stage(slowest().stage).name;
-    throw StageFailed({.stage = setting_->stage(stage_).name,
-                       .process = setting_->process,
-                       .item = branch.position,
-                       .kind = ErrorKind::invalid_argument,
-                       .message = fmt::format(
-                           "what takes from both its branches waits for \"{}\", which is {} items ahead of \"{}\", "
-                           "and so for \"{}\" too; it takes a buffer of more than {}",
-                           ahead, buffer(), behind, behind, buffer())});
+  /// False: nobody can move.
+  bool wait_for_slowest(Reader& branch) {
+    const auto blocker = [&]() -> LanePtr {
+      return is_too_far(branch) && !overran_ ? slowest().seat->lane() : nullptr;
+    };
+    return setting_->lanes.wait(*branch.seat->lane(), blocker, true);
   }
 
   SettingPtr setting_;
@@ -210,6 +253,11 @@ class Forked {
   bool settled_ = false, ended_ = false;
   std::exception_ptr thrown_;
   Seat puller_;  ///< whoever has what comes before make an item
+
+  std::shared_ptr<Overrun> overrun_;
+  const Reader* ahead_ = nullptr;  ///< the branch that is let on, if one is
+  std::int64_t let_on_until_ = 0;  ///< its position then
+  std::atomic<bool> overran_{false};
 };
 
 namespace {

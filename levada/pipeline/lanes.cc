@@ -4,24 +4,71 @@
 #include <vector>
 
 namespace levada::pipeline {
+namespace {
+
+constexpr auto poll_interval = std::chrono::milliseconds(50);
+
+thread_local const Lane* lane_of_this_thread = nullptr;
+
+/// Also where what is done meanwhile throws.
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+
+}  // namespace
+
+const Lane* Lane::of_this_thread() {
+  return lane_of_this_thread;
+}
+Lane::OnThisThread::OnThisThread(const Lane& lane) {
+  lane_of_this_thread = &lane;
+}
+Lane::OnThisThread::~OnThisThread() {
+  lane_of_this_thread = nullptr;
+}
+
+/// With the lock.
+class Lane::Waiting {
+ public:
+  Waiting(Lane& lane, const Blocker& blocker, bool may_fail) : lane_(lane) {
+    lane.blocker_ = &blocker;
+    lane.may_fail_ = may_fail;
+    lane.waiting_ = true;
+  }
+  ~Waiting() {
+    lane_.waiting_ = false;
+    lane_.blocker_ = nullptr;
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Lane& lane_;
+};
 
 bool Lanes::wait(Lane& lane, const Blocker& blocker, bool may_fail) {
   std::unique_lock lock(mutex_);
-  lane.blocker_ = &blocker;
-  lane.may_fail_ = may_fail;
-  lane.waiting_ = true;
-  bool ready = false, stuck = false;
+  const Lane::Waiting waiting(lane, blocker, may_fail);
   while (!lane.stopped_ || lane.needed_ > 0) {
-    ready = blocker() == nullptr;
-    if (ready) break;
-    stuck = in_circle(lane) && may_fail;
-    if (stuck) break;
-    lane.wakeup_.wait(lock);
+    if (blocker() == nullptr) return true;
+    if (in_circle(lane) && may_fail) return false;
+    sleep(lane, lock);
   }
-  lane.waiting_ = false;
-  lane.blocker_ = nullptr;
-  if (!ready && !stuck) throw Stopped{};
-  return ready;
+  throw Stopped{};
+}
+
+void Lanes::sleep(Lane& lane, std::unique_lock<std::mutex>& lock) {
+  if (!poll_ || Lane::of_this_thread() != nullptr) return lane.wakeup_.wait(lock);
+  if (lane.wakeup_.wait_for(lock, poll_interval) == std::cv_status::no_timeout) return;
+  const Unlocked meanwhile(lock);
+  poll_();
 }
 
 void Lanes::wake(const LanePtr& lane) {

@@ -21,6 +21,17 @@ using Blocker = std::function<LanePtr()>;
 /// A thread at work on a graph: the caller's, and one a Prefetch.
 class Lane {
  public:
+  /// Of a thread that a Prefetch has begun; null on the caller's.
+  static const Lane* of_this_thread();
+  /// While it lives this thread is that lane's.
+  class OnThisThread {
+   public:
+    explicit OnThisThread(const Lane& lane);
+    ~OnThisThread();
+    OnThisThread(const OnThisThread&) = delete;
+    OnThisThread& operator=(const OnThisThread&) = delete;
+  };
+
   bool waiting() const { return waiting_; }
   bool stopped() const { return stopped_; }
   /// Asked by its own thread: stopped, and none keeps it from that.
@@ -40,6 +51,7 @@ class Lane {
 
  private:
   friend class Lanes;
+  class Waiting;
   std::condition_variable wakeup_;
   std::atomic<bool> waiting_{false}, stopped_{false};
   const Blocker* blocker_ = nullptr;
@@ -70,6 +82,9 @@ using SeatPtr = std::shared_ptr<Seat>;
 /// All lanes of one graph. Any thread may call.
 class Lanes {
  public:
+  /// `poll`: called now and then while the caller's thread waits; what it throws ends the wait. May be empty.
+  explicit Lanes(std::function<void()> poll = {}) : poll_(std::move(poll)) {}
+
   /// Blocks the thread of `lane` until `blocker` gives null. It is asked again after each wake(lane), and must depend
   /// on nothing but atomics and seats. False: all in a circle of lanes wait for the next, so that nobody could move;
   /// only where `may_fail`. Throws Stopped.
@@ -81,7 +96,9 @@ class Lanes {
 
  private:
   bool in_circle(Lane& lane);
+  void sleep(Lane& lane, std::unique_lock<std::mutex>& lock);
 
+  std::function<void()> poll_;
   std::mutex mutex_;
 };
 

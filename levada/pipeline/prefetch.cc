@@ -50,6 +50,7 @@ class PrefetchStream final : public StageStream {
   }
 
   void run() {
+    const Lane::OnThisThread mine(*ahead_);
     const auto blocker = [this] { return put_ - taken_ == depth_ ? seat_->lane() : nullptr; };
     try {
       bool more = true;

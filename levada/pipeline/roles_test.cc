@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
+#include "levada/pipeline/graph_testing.h"
 #include "levada/pipeline/roles_testing.h"
 
 namespace levada::pipeline {
@@ -199,6 +202,43 @@ TEST(PipelineRoles, StopAtALimitAndGoOn) {
         EXPECT_EQ(items, single(graph));
       });
     }
+  }
+}
+
+/// Makes items for ever, of which none is kept: nobody ever comes to an item.
+std::vector<Graph> fruitless() {
+  const Graph endless = numbers(std::numeric_limits<std::int64_t>::max());
+  const auto none = kept([](auto) { return false; });
+  const auto twice = endless.then(Shard{}).then(none).fork(2);
+  return {endless.then(none).then(Dispatch{}).then(testing::same()),
+          endless.then(none).then(Prefetch{2}).then(Dispatch{}).then(testing::same()), endless.then(Shard{}).then(none),
+          endless.then(Shard{}).then(several(1)).then(Prefetch{3}),
+          Graph::join(Zip{}, {twice[0].then(Prefetch{1}), twice[1].then(Prefetch{1})})};
+}
+
+TEST(PipelineRoles, HearOrdersWhileNothingComesOfWhatTheyMake) {
+  for (const Graph& graph : fruitless()) {
+    run_pipeline(graph, options_of({2, 10}), [](Consumer& consumer) {
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        consumer.reset(epoch);
+        consumer.pause();
+        consumer.resume();
+        consumer.limit(3);
+        consumer.pause();
+      }
+      consumer.reset(2);
+    });
+  }
+}
+
+TEST(PipelineRoles, AConsumerThatNothingComesToIsPolled) {
+  struct Enough {};
+  for (const Graph& graph : fruitless()) {
+    Process process = testing::process_of(nullptr, graph, {});
+    process.poll = [] { throw Enough{}; };
+    Consumer consumer(process);
+    consumer.reset(0);
+    EXPECT_THROW(consumer.next(), Enough);
   }
 }
 

@@ -162,6 +162,26 @@ class Opener {
   StageStream::Starts starts_;
 };
 
+/// The end of a graph, as its caller has it.
+class Whole final : public Stream {
+ public:
+  Whole(SettingPtr setting, StagePtr end) : setting_(std::move(setting)), end_(std::move(end)) {}
+  ~Whole() override {
+    setting_->over = true;  // before its threads are waited for
+    end_.reset();
+  }
+  Whole(const Whole&) = delete;
+  Whole& operator=(const Whole&) = delete;
+
+  std::optional<Item> next() override { return end_->next(); }
+  Cursor save() const override { return end_->save(); }
+  void restore(const Cursor& cursor) override { end_->restore(cursor); }
+
+ private:
+  SettingPtr setting_;
+  StagePtr end_;
+};
+
 }  // namespace
 
 StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead) {
@@ -177,9 +197,9 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .timeout = running.timeout,
                                        .poll = running.poll,
                                        .at = running.at,
-                                       .lanes = {}});
+                                       .lanes = Lanes(running.poll)});
   Opener opener(setting, running.opening, running.prefetches, std::move(instead));
-  return opener.open_end(end, std::make_shared<Seat>(std::make_shared<Lane>()));
+  return std::make_unique<Whole>(setting, opener.open_end(end, std::make_shared<Seat>(std::make_shared<Lane>())));
 }
 
 }  // namespace levada::pipeline

@@ -34,7 +34,9 @@ struct Running {
   /// False: Prefetch is the identity, so that after each item it is known how many had been drawn from `instead`.
   bool prefetches = true;
   Duration timeout = std::chrono::seconds(300);  ///< for FullSync, of what another rank says
-  std::function<void()> poll = {};  ///< called now and then while FullSync waits; what it throws ends the wait
+  /// Called now and then by the thread that asks for items, while it makes them or waits for them; what it throws ends
+  /// the stream.
+  std::function<void()> poll = {};
   /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
   std::atomic<int>* at = nullptr;
 };

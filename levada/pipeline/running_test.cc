@@ -13,6 +13,7 @@ namespace levada::pipeline::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Ints = std::vector<std::int64_t>;
@@ -154,33 +155,58 @@ TEST(Running, ABranchMayBeAheadByTheBufferAndNoMore) {
     return Graph::join(Zip{}, {branches[0].then(Skip{lead}), branches[1]});
   };
   EXPECT_EQ(items_of(ahead(9, 10)).size(), 92u);
-  const auto failure = failure_of([&] { items_of(ahead(10, 10)); });
+  const auto failure = failure_of([&] { items_of(ahead(30, 10)); });
   EXPECT_EQ(failure.stage, "both");
   EXPECT_EQ(failure.kind, ErrorKind::invalid_argument);
   EXPECT_THAT(failure.message, HasSubstr("\"branch\""));
   EXPECT_THAT(failure.message, HasSubstr("\"branch_2\""));
-  EXPECT_THAT(failure.message, HasSubstr("a buffer of more than 10"));
+  EXPECT_THAT(failure.message, EndsWith("it takes a buffer of 31"));
+  EXPECT_EQ(items_of(ahead(30, 31)).size(), 71u);
+  EXPECT_THAT(failure_of([&] { items_of(ahead(30, 30)); }).message, EndsWith("it takes a buffer of 31"));
+  EXPECT_THAT(failure_of([&] { items_of(ahead(200, 10)); }).message, EndsWith("it takes a buffer of 101"))
+      << "all there is";
+}
+
+/// All of its first input, then all of its second.
+Transform chained() {
+  class Chain final : public Stream {
+   public:
+    explicit Chain(std::vector<StreamPtr> inputs) : inputs_(std::move(inputs)) {}
+    std::optional<Item> next() override {
+      auto item = inputs_[0]->next();
+      return item ? std::move(item) : inputs_[1]->next();
+    }
+    Cursor save() const override { return {}; }
+    void restore(const Cursor&) override {}
+
+   private:
+    std::vector<StreamPtr> inputs_;
+  };
+  return {"one after the other",
+          [](std::vector<StreamPtr> inputs, const Opening&) { return StreamPtr(new Chain(std::move(inputs))); }};
+}
+
+TEST(Running, WhatIsMadeToFindOutABuffersSizeIsNotGiven) {
+  const auto both = [](std::int64_t buffer) {
+    const auto branches = upto(101).fork(2, buffer);
+    return Graph::join(chained(), branches).then(mapped([](auto i) { return i + 1; }));
+  };
+  Opened opened(both(10));
+  EXPECT_EQ(opened.items(10).size(), 10u);
+  EXPECT_THAT(failure_of([&] { opened.stream().next(); }).message, EndsWith("it takes a buffer of 101"));
+  EXPECT_EQ(items_of(both(101)).size(), 202u);
+}
+
+TEST(Running, ABuffersSizeIsNotLookedForWithoutEnd) {
+  const auto branches = upto(std::numeric_limits<std::int64_t>::max()).fork(2, 10);
+  const auto never = branches[0].then(kept([](auto) { return false; }));
+  const auto failure = failure_of([&] { items_of(Graph::join(Zip{}, {never, branches[1]})); });
+  EXPECT_THAT(failure.message, HasSubstr("a buffer of more than "));
 }
 
 TEST(Running, ABranchThatHasEndedHoldsNobodyUp) {
   const auto branches = upto(101).fork(2, 3);
-  const auto both = Transform{"one after the other", [](std::vector<StreamPtr> inputs, const Opening&) {
-                                class Chain final : public Stream {
-                                 public:
-                                  explicit Chain(std::vector<StreamPtr> inputs) : inputs_(std::move(inputs)) {}
-                                  std::optional<Item> next() override {
-                                    auto item = inputs_[0]->next();
-                                    return item ? std::move(item) : inputs_[1]->next();
-                                  }
-                                  Cursor save() const override { return {}; }
-                                  void restore(const Cursor&) override {}
-
-                                 private:
-                                  std::vector<StreamPtr> inputs_;
-                                };
-                                return StreamPtr(new Chain(std::move(inputs)));
-                              }};
-  EXPECT_EQ(items_of(Graph::join(both, {branches[0].then(Take{2}), branches[1]})).size(), 103u);
+  EXPECT_EQ(items_of(Graph::join(chained(), {branches[0].then(Take{2}), branches[1]})).size(), 103u);
 }
 
 TEST(Running, PassesDispatchByAndCountsWhatStagesDo) {

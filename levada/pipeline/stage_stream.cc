@@ -6,6 +6,16 @@
 
 namespace levada::pipeline {
 
+void Setting::attend(Clock::time_point now) {
+  constexpr auto interval = std::chrono::milliseconds(50);
+  if (const Lane* lane = Lane::of_this_thread()) {
+    if (over || lane->must_stop()) throw Stopped{};
+    return;
+  }
+  attend_at.store((now + interval).time_since_epoch().count(), std::memory_order_relaxed);
+  if (poll) poll();
+}
+
 void throw_as_failed(const Setting& setting, int stage, std::int64_t item) {
   Failure failure{.stage = setting.stage(stage).name, .process = setting.process, .item = item};
   try {
@@ -70,7 +80,11 @@ std::optional<Item> StageStream::timed() {
   timing_ = true;
   waited_ = {};
   waits_ = 0;
-  const auto begin = Clock::now();
+  auto begin = Clock::now();
+  if (setting_->must_attend(begin)) {
+    setting_->attend(begin);
+    begin = Clock::now();
+  }
   auto item = counted();
   const auto spent = Clock::now() - begin;
   timing_ = false;

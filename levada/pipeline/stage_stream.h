@@ -12,6 +12,7 @@
 #include "levada/base/deadline.h"
 #include "levada/pipeline/cursor_fields.h"
 #include "levada/pipeline/lanes.h"
+#include "levada/pipeline/overrun.h"
 #include "levada/pipeline/running.h"
 
 namespace levada::pipeline {
@@ -27,6 +28,16 @@ struct Setting {
   std::function<void()> poll;
   std::atomic<int>* at = nullptr;
   Lanes lanes;
+  Overruns overruns{};
+  std::atomic<bool> over{false};                     ///< nobody wants any of its items any more
+  std::atomic<Clock::time_point::rep> attend_at{0};  ///< when to attend() next
+
+  bool must_attend(Clock::time_point now) const {
+    return now.time_since_epoch().count() >= attend_at.load(std::memory_order_relaxed);
+  }
+  /// Polls, on the caller's thread. Throws Stopped on that of a lane that nobody needs any more. Whoever makes items
+  /// does this now and then, or nobody could end what never comes to its next item.
+  void attend(Clock::time_point now);
 
   const Stage& stage(int number) const { return graph.stages()[static_cast<std::size_t>(number)]; }
 };

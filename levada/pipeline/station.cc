@@ -161,6 +161,7 @@ Running Station::running(const Copy& copy) {
           .process = process_.name,
           .counts = counts_,
           .all_ranks = nullptr,
+          .poll = [this] { attend(); },
           .at = watch_.at()};
 }
 

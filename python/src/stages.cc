@@ -212,11 +212,7 @@ class StageIterator {
 
   nb::object next() {
     if (!stream_) throw InvalidArgument("the epoch of this iterator is over");
-    std::optional<Item> item;
-    {
-      const nb::gil_scoped_release released;
-      item = stream_->next();
-    }
+    auto item = next_item();
     if (!item) throw nb::stop_iteration();
     return object_of(*std::move(item));
   }
@@ -225,6 +221,15 @@ class StageIterator {
   void close() { stream_.reset(); }
 
  private:
+  std::optional<Item> next_item() {
+    try {
+      const nb::gil_scoped_release released;
+      return stream_->next();
+    } catch (const nb::python_error& raised) {
+      throw nb::python_error(raised);  // to be raised in Python uses one up, and the stage behind throws it too
+    }
+  }
+
   StreamPtr stream_;
 };
 

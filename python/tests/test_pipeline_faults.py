@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -61,6 +62,7 @@ def test_an_exception_is_raised_again_where_its_item_would_have_come(workers: in
     for pipeline, stage, process in (
         (Pipeline(range(20)).dispatch().map(fail_at(7), name="check"), "check", "worker 1"),
         (Pipeline(range(20)).map(fail_at(7), name="before").dispatch().map(str), "before", "the dispatching process"),
+        (Pipeline(range(20)).dispatch().map(fail_at(7), name="check").transform(iter), "check", "worker 1"),
     ):
         given = []
         with pipeline.run(workers, **OPTIONS) as run:
@@ -225,6 +227,54 @@ def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
     _, err = ran.communicate(timeout=60)
     assert ran.returncode in (1, -signal.SIGINT) and err.rstrip().endswith("KeyboardInterrupt"), err
     assert err.count("Traceback") == 1 and is_gone(worker)
+
+
+@pytest.mark.parametrize(
+    ("stage", "workers"),
+    [("filter(no)", 0), ("filter(no).prefetch(2)", 0), ("filter(no).transform(iter)", 0), ("flat_map(none)", 1)],
+)
+def test_ctrl_c_ends_what_never_comes_to_an_item(tmp_path: pathlib.Path, stage: str, workers: int) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(FRUITLESS.format(stage=stage, workers=workers))
+    ran = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ran.stdout is not None and ran.stdout.readline() == "begun\n"
+    os.kill(ran.pid, signal.SIGINT)
+    out, err = ran.communicate(timeout=60)
+    assert out == "interrupted\nclosed\n" and ran.returncode == 0, err
+
+
+FRUITLESS = """
+import itertools, os, signal
+import levada
+def no(item):
+    return False
+def none(item):
+    return ()
+if __name__ == "__main__":
+    run = levada.Pipeline(lambda: itertools.count()).shard().{stage}.run({workers}, context="forkserver")
+    items = iter(run)
+    try:
+        print("begun", flush=True)
+        next(items)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    run.close(grace=30)
+    print("closed", flush=True)
+"""
+
+
+def test_orders_reach_processes_that_never_come_to_an_item() -> None:
+    for pipeline in (
+        Pipeline(lambda: itertools.count()).shard().filter(lambda _: False),
+        Pipeline(lambda: itertools.count()).filter(lambda _: False).dispatch().map(own),
+    ):
+        with pipeline.run(2, **OPTIONS) as run:
+            for _ in range(3):
+                iter(run)
+                run.pause()
+                run.resume()
+                run.limit(1)
+        assert not multiprocessing.active_children()
 
 
 def test_fork_works_before_there_is_anything_that_a_fork_would_not_have(tmp_path: pathlib.Path) -> None:
