@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
@@ -55,7 +56,7 @@ struct Bucketer::Batch {
   int key = -1;
   DType dtype;
   std::shared_ptr<const Outcome> outcome;  ///< null while the bucket is open
-  std::deque<Entry> entries;
+  std::vector<Entry> entries;
   std::size_t called = 0;  ///< of how many the callbacks have run
 
   Tensor result(std::size_t position) const {

@@ -29,13 +29,12 @@ template <typename Form>
 struct Export {
   Form managed;
   Tensor tensor;
-  Shape shape;
-  Shape strides;
 };
 
 template <typename Form>
 std::unique_ptr<Form, Delete> make_export(const Tensor& tensor) {
-  auto made = std::make_unique<Export<Form>>(Export<Form>{{}, tensor, tensor.shape(), tensor.view().strides()});
+  auto made = std::make_unique<Export<Form>>(Export<Form>{{}, tensor});
+  const auto extents_of = [](const Shape& shape) { return const_cast<std::int64_t*>(shape.begin()); };
   auto& fields = made->managed.tensor;
   // DLPack wants null where there are no elements.
   if (tensor.view().byte_count() > 0) fields.data = const_cast<std::byte*>(tensor.view().data());
@@ -43,8 +42,8 @@ std::unique_ptr<Form, Delete> make_export(const Tensor& tensor) {
   fields.ndim = static_cast<std::int32_t>(tensor.shape().rank());
   fields.dtype = tensor.dtype();
   if (fields.ndim > 0) {
-    fields.shape = &made->shape[0];
-    fields.strides = &made->strides[0];
+    fields.shape = extents_of(made->tensor.shape());
+    fields.strides = extents_of(made->tensor.view().strides());
   }
   made->managed.context = made.get();
   made->managed.deleter = [](Form* self) { delete static_cast<Export<Form>*>(self->context); };

@@ -367,6 +367,9 @@ class Bucketer:
 
     def teardown(self) -> None: ...
 
+    def close(self) -> None:
+        """Nothing else can be called afterwards."""
+
     @property
     def stats(self) -> dict[str, Any]: ...
 

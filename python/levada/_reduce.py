@@ -56,7 +56,7 @@ class ReduceScatter:
         self._joined: Membership | None = None  # in `group`
         self._devices: DeviceReduce | None = None
         self._limits = (capacity_mb, in_flight, timeout)
-        self._core: _levada.Bucketer | None = _levada.Bucketer(
+        self._core = _levada.Bucketer(
             capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout, any_order=order == "any"
         )
         close_at_exit(self)  # what it holds keeps its group from being left
@@ -79,17 +79,18 @@ class ReduceScatter:
         """
         if not _on_cpu(inputs):
             return self._on_devices().reduce_scatter(self._process_group(group), inputs, op, callback)
-        return self._bucketer().reduce_scatter(self._job(group), inputs, op, callback)
+        job = group if isinstance(group, Membership) else self._job(group)
+        return self._core.reduce_scatter(job, inputs, op, callback)
 
     def all_reduce(
         self, input: Any, callback: Callback | None = None, *, op: str = "sum", group: Any = None
     ) -> ReduceHandle:
         """The sum, or average, of all ranks' inputs, of the same shape, on every rank; not in a bucket."""
-        return self._bucketer().all_reduce(self._job(group), input, op, callback)
+        return self._core.all_reduce(self._job(group), input, op, callback)
 
     def all_gather(self, input: Any, callback: Callback | None = None, *, group: Any = None) -> ReduceHandle:
         """All ranks' inputs, of the same shape, side by side along a new first dimension; not in a bucket."""
-        return self._bucketer().all_gather(self._job(group), input, callback)
+        return self._core.all_gather(self._job(group), input, callback)
 
     def empty(self, *shape: int, dtype: Any = "float32", group: Any = None) -> Any:
         """A tensor to be filled and given to this object, which does not copy it. It belongs to the reduction from then
@@ -99,30 +100,31 @@ class ReduceScatter:
         torch = sys.modules.get("torch")
         is_torch = torch is not None and isinstance(dtype, torch.dtype)
         name = str(dtype).removeprefix("torch.") if is_torch else getattr(dtype, "__name__", None) or str(dtype)
-        return self._bucketer().empty(self._job(group), shape, name, is_torch)
+        return self._core.empty(self._job(group), shape, name, is_torch)
 
     def flush(self) -> None:
         """Launches what is open, also by callbacks that it runs, and waits for everything. Raises the first exception of
         a reduction or a callback since the last flush()."""
         if self._devices is not None:
             self._devices.flush()
-        self._bucketer().flush()
+        self._core.flush()
 
     def teardown(self) -> None:
         """Gives memory back to the system; the next call takes some anew. Raises InvalidArgument while work is pending."""
         if self._devices is not None and self._devices.pending():
             raise InvalidArgument(f"{self._devices.pending()} inputs are not reduced yet: flush() before teardown()")
-        self._bucketer().teardown()
+        self._core.teardown()
 
     @property
     def stats(self) -> dict[str, Any]:
         """inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes, bytes_copied,
         waited_seconds."""
-        return self._bucketer().stats
+        return self._core.stats
 
     def close(self) -> None:
         """Gives up what has not been reduced, and leaves its groups. Callbacks do not run any more."""
-        self._core = self._devices = None
+        self._core.close()
+        self._devices = None
 
     def __enter__(self) -> ReduceScatter:
         return self
@@ -130,11 +132,6 @@ class ReduceScatter:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.flush()
-
-    def _bucketer(self) -> _levada.Bucketer:
-        if self._core is None:
-            raise InvalidArgument("this ReduceScatter has been closed")
-        return self._core
 
     def _on_devices(self) -> DeviceReduce:
         if self._devices is None:
@@ -153,7 +150,7 @@ class ReduceScatter:
 
     def _job(self, group: Any) -> Membership:
         if group is not None:
-            return group if isinstance(group, Membership) else join(group)
+            return join(group)
         if self._joined is None:
             self._joined = join(self.group)
         return self._joined

@@ -1,8 +1,6 @@
 // Where Python makes the tensors of its batches, so that a feed can send them as they lie.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -14,6 +12,7 @@
 
 #include "levada/engine/engine.h"
 #include "levada/tensor/tensor.h"
+#include "python/src/process.h"
 
 namespace levada::python {
 
@@ -50,9 +49,9 @@ class BatchMemory {
   std::optional<std::size_t> to_begin_with(std::size_t bytes);
   void start(std::size_t bytes);
   std::optional<Block> allocate(std::size_t bytes) const;
-  bool is_usable() const { return ::getpid() == process_; }
+  bool is_usable() const { return current_process() == process_; }
 
-  const pid_t process_ = ::getpid();
+  const pid_t process_ = current_process();
   std::weak_ptr<Engine> engine_;
   std::mutex mutex_;  // guards what follows
   std::unordered_map<std::thread::id, std::shared_ptr<Batch>> making_;

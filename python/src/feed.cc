@@ -13,6 +13,7 @@
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
+#include "python/src/process.h"
 #include "python/src/trees.h"
 #include "python/src/waiting.h"
 
@@ -85,7 +86,7 @@ class Pass {
 
   void close() {
     if (!feed_) return;
-    if (::getpid() != process_) {
+    if (current_process() != process_) {
       static_cast<void>(feed_.release());  // its threads are the parent's
       return;
     }
@@ -180,7 +181,7 @@ class Pass {
   }
 
   Feed& open() {
-    if (::getpid() != process_) {
+    if (current_process() != process_) {
       throw Unsupported(
           fmt::format("this feed belongs to process {}, from which this one was forked; a child has no "
                       "part in its parent's feeds",
@@ -190,7 +191,7 @@ class Pass {
     return *feed_;
   }
 
-  pid_t process_ = ::getpid();
+  pid_t process_ = current_process();
   std::shared_ptr<Handoff> handoff_;
   nb::object make_, where_;
   BatchClasses classes_;

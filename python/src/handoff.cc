@@ -69,7 +69,7 @@ void Handoff::fail(ErrorKind kind, std::string message) {
 }
 
 void Handoff::stop(Duration grace) {
-  if (::getpid() != process_) return;
+  if (current_process() != process_) return;
   {
     const std::lock_guard lock(mutex_);
     const auto deadline = Deadline::after(grace);

@@ -1,8 +1,6 @@
 // Batches that a Python thread makes and a feed's reading thread asks for.
 #pragma once
 
-#include <unistd.h>
-
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -15,6 +13,7 @@
 #include "levada/base/error.h"
 #include "levada/sources/source.h"
 #include "python/src/batch_memory.h"
+#include "python/src/process.h"
 
 namespace levada::python {
 
@@ -85,7 +84,7 @@ class Handoff : public Source {
   void expect_last(std::int64_t rows);
   void answer(Answer answer);
 
-  const pid_t process_ = ::getpid();
+  const pid_t process_ = current_process();
   const std::int64_t samples_;
   const bool counts_rows_;
   std::int64_t position_;     ///< items asked for

@@ -1,14 +1,13 @@
 // This process's engine, as Python holds it.
 #pragma once
 
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 
 #include "levada/base/error.h"
 #include "levada/engine/engine.h"
 #include "python/src/batch_memory.h"
+#include "python/src/process.h"
 
 namespace levada::python {
 
@@ -28,7 +27,7 @@ class Membership {
   /// Throws Unsupported in a forked child and after leave().
   Engine& engine() const { return *shared(); }
   const std::shared_ptr<Engine>& shared() const {
-    if (::getpid() != process_) {
+    if (current_process() != process_) {
       throw Unsupported(
           "this process was forked from a rank and is none itself; start feeds before forking only in "
           "the rank, and use them there");
@@ -39,13 +38,13 @@ class Membership {
   /// Where this process makes batches for feeds of this job. In any process, also after leave().
   const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {
-    if (::getpid() == process_) engine_.reset();
+    if (current_process() == process_) engine_.reset();
   }
 
  private:
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<BatchMemory> memory_;
-  pid_t process_ = ::getpid();
+  pid_t process_ = current_process();
 };
 
 }  // namespace levada::python

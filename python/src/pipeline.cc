@@ -5,7 +5,6 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -22,6 +21,7 @@
 #include "python/src/failures.h"
 #include "python/src/launch.h"
 #include "python/src/pickling.h"
+#include "python/src/process.h"
 #include "python/src/sources.h"
 #include "python/src/stages.h"
 #include "python/src/trees.h"
@@ -142,7 +142,7 @@ class Consumer {
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
   ~Consumer() {
-    if (::getpid() != process_) static_cast<void>(consumer_.release());
+    if (current_process() != process_) static_cast<void>(consumer_.release());
     const nb::gil_scoped_release released;
     consumer_.reset();
   }
@@ -217,7 +217,7 @@ class Consumer {
   }
 
   pipeline::Consumer& consumer() const {
-    if (::getpid() != process_) {
+    if (current_process() != process_) {
       throw Unsupported(fmt::format(
           "this pipeline belongs to process {}, from which this one was forked; a child has no part in it", process_));
     }
@@ -226,7 +226,7 @@ class Consumer {
   std::int64_t pass() const { return pass_; }
 
  private:
-  pid_t process_ = ::getpid();
+  pid_t process_ = current_process();
   PythonValues values_;
   std::unique_ptr<pipeline::Consumer> consumer_;
   std::int64_t pass_ = 0;

@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "levada/reduce/bucketing.h"
 #include "python/src/bindings.h"
 #include "python/src/launch.h"
+#include "python/src/process.h"
 #include "python/src/tensors.h"
 
 namespace nb = nanobind;
@@ -41,6 +41,57 @@ class Kept {
 
  private:
   std::shared_ptr<nb::object> object_;
+};
+
+/// A tensor, or some, as a caller gave them, and what keeps their elements where they are. Made and let go of with the
+/// GIL.
+class GivenTensors {
+ public:
+  /// Throws Python's TypeError for what is no tensor.
+  static GivenTensors one(const TensorLibraries& libraries, nb::handle input) {
+    GivenTensors given;
+    given.is_single_ = given.add(libraries, input, "input");
+    if (!given.is_single_) throw nb::type_error("input is no tensor");
+    return given;
+  }
+  /// Takes an iterable of them as well; the error names the position.
+  static GivenTensors some(const TensorLibraries& libraries, nb::handle inputs) {
+    GivenTensors given;
+    const bool is_listed = PyList_CheckExact(inputs.ptr()) || PyTuple_CheckExact(inputs.ptr());
+    given.is_single_ = !is_listed && given.add(libraries, inputs, "input");
+    if (given.is_single_) return given;
+    for (const nb::handle each : nb::iter(inputs)) {
+      if (given.add(libraries, each, {})) continue;
+      throw nb::type_error(fmt::format("inputs[{}] is no tensor", given.views_.size()).c_str());
+    }
+    return given;
+  }
+
+  bool is_single() const { return is_single_; }
+  /// Of one that is single.
+  const TensorView& view() const { return views_.front(); }
+  std::span<const TensorView> views() const { return views_; }
+  TensorKind kind() const { return kind_; }
+
+ private:
+  bool add(const TensorLibraries& libraries, nb::handle value, std::string path) {
+    if (const auto plain = libraries.plain_view(value)) {
+      kind_ = TensorKind::torch;
+      views_.push_back(*plain);
+      objects_.push_back(nb::borrow(value));
+      return true;
+    }
+    if (!libraries.is_tensor(value, kind_)) return false;
+    if (path.empty()) path = fmt::format("inputs[{}]", views_.size());
+    views_.push_back(tensors_.emplace_back(libraries.from_python(value, kind_, path)));
+    return true;
+  }
+
+  std::vector<TensorView> views_;
+  std::vector<nb::object> objects_;  ///< whose elements are viewed as they lie
+  std::vector<Tensor> tensors_;      ///< of other objects
+  TensorKind kind_{};
+  bool is_single_ = false;
 };
 
 /// A result to come, and as which kind of tensor.
@@ -77,79 +128,75 @@ class PythonBucketer {
       throw InvalidArgument(fmt::format("capacity_mb is {}; it must be {} at most", capacity_mb, most_capacity_mb));
     }
     if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
-    bucketer_ = std::make_unique<Bucketer>(
-        BucketerOptions{.capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
-                        .in_flight = in_flight,
-                        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-                        .any_order = any_order});
+    const BucketerOptions options{
+        .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
+        .in_flight = in_flight,
+        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+        .any_order = any_order};
+    bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
+                   const nb::gil_scoped_release released;  // which its threads may wait for
+                   delete last;
+                 }};
   }
   PythonBucketer(const PythonBucketer&) = delete;
   PythonBucketer& operator=(const PythonBucketer&) = delete;
   ~PythonBucketer() {
-    if (::getpid() != process_) {
-      static_cast<void>(bucketer_.release());  // its threads are the parent's
-      return;
-    }
-    const nb::gil_scoped_release released;
-    bucketer_.reset();
+    // The threads of a forked child's are the parent's.
+    if (current_process() != process_) static_cast<void>(new std::shared_ptr<Bucketer>(std::move(bucketer_)));
   }
 
   ReduceHandle reduce_scatter(const Membership& job, nb::handle inputs, const std::string& op, nb::object callback) {
     const auto group = job.shared();
-    auto& bucketer = open();
+    const auto bucketer = open();
     const ReduceOp how = op_of(op);
-    const TensorLibraries& libraries = known_libraries();
-    TensorKind kind{};
-    if (libraries.is_tensor(inputs, kind)) {
-      const Tensor input = libraries.from_python(inputs, kind, "input");
-      auto call = called(std::move(callback), kind);
-      const nb::gil_scoped_release released;
-      return {bucketer.reduce_scatter(group, input, how, std::move(call)), kind};
-    }
-    const auto tensors = list_of(libraries, inputs, kind);
-    const std::vector<TensorView> views(tensors.begin(), tensors.end());
-    auto call = called(std::move(callback), kind);
+    const auto given = GivenTensors::some(known_libraries(), inputs);
+    auto call = called(std::move(callback), given.kind());
     const nb::gil_scoped_release released;
-    return {bucketer.reduce_scatter(group, views, how, std::move(call)), kind};
+    auto handle = given.is_single() ? bucketer->reduce_scatter(group, Tensor(given.view(), {}), how, std::move(call))
+                                    : bucketer->reduce_scatter(group, given.views(), how, std::move(call));
+    return {std::move(handle), given.kind()};
   }
 
   ReduceHandle all_reduce(const Membership& job, nb::handle input, const std::string& op, nb::object callback) {
     const auto group = job.shared();
-    auto& bucketer = open();
-    const auto [tensor, kind] = one(input);
+    const auto bucketer = open();
+    const auto given = GivenTensors::one(known_libraries(), input);
     const ReduceOp how = op_of(op);
-    auto call = called(std::move(callback), kind);
+    auto call = called(std::move(callback), given.kind());
     const nb::gil_scoped_release released;
-    return {bucketer.all_reduce(group, tensor, how, std::move(call)), kind};
+    return {bucketer->all_reduce(group, given.view(), how, std::move(call)), given.kind()};
   }
 
   ReduceHandle all_gather(const Membership& job, nb::handle input, nb::object callback) {
     const auto group = job.shared();
-    auto& bucketer = open();
-    const auto [tensor, kind] = one(input);
-    auto call = called(std::move(callback), kind);
+    const auto bucketer = open();
+    const auto given = GivenTensors::one(known_libraries(), input);
+    auto call = called(std::move(callback), given.kind());
     const nb::gil_scoped_release released;
-    return {bucketer.all_gather(group, tensor, std::move(call)), kind};
+    return {bucketer->all_gather(group, given.view(), std::move(call)), given.kind()};
   }
 
   nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
                    bool torch) {
-    const Tensor tensor = open().empty(job.shared(), DType::parse(dtype), Shape(shape));
+    const Tensor tensor = open()->empty(job.shared(), DType::parse(dtype), Shape(shape));
     return TensorLibraries().to_python(tensor, torch ? TensorKind::torch : TensorKind::array);
   }
 
   void flush() {
-    auto& bucketer = open();
+    const auto bucketer = open();
     const nb::gil_scoped_release released;
-    bucketer.flush();
+    bucketer->flush();
   }
   void teardown() {
-    auto& bucketer = open();
+    const auto bucketer = open();
     const nb::gil_scoped_release released;
-    bucketer.teardown();
+    bucketer->teardown();
+  }
+  void close() {
+    if (current_process() == process_) bucketer_.reset();
   }
   nb::dict stats() const {
-    const auto stats = open().stats();
+    const auto stats = open()->stats();
     nb::dict told;
     told["inputs"] = stats.inputs;
     told["buckets"] = stats.buckets;
@@ -162,31 +209,18 @@ class PythonBucketer {
   }
 
  private:
-  Bucketer& open() const {
-    if (::getpid() == process_) return *bucketer_;
-    throw Unsupported("this process was forked from one that reduces, and has no part in that");
+  /// Stays there until the call that asks for it has ended.
+  std::shared_ptr<Bucketer> open() const {
+    if (current_process() != process_) {
+      throw Unsupported("this process was forked from one that reduces, and has no part in that");
+    }
+    if (!bucketer_) throw InvalidArgument("this ReduceScatter has been closed");
+    return bucketer_;
   }
 
   const TensorLibraries& known_libraries() {
     libraries_.look_again();
     return libraries_;
-  }
-
-  std::pair<Tensor, TensorKind> one(nb::handle input) {
-    const TensorLibraries& libraries = known_libraries();
-    TensorKind kind{};
-    if (!libraries.is_tensor(input, kind)) throw nb::type_error("input is no tensor");
-    return {libraries.from_python(input, kind, "input"), kind};
-  }
-
-  static std::vector<Tensor> list_of(const TensorLibraries& libraries, nb::handle inputs, TensorKind& kind) {
-    std::vector<Tensor> tensors;
-    for (const nb::handle each : nb::iter(inputs)) {
-      const auto name = fmt::format("inputs[{}]", tensors.size());
-      if (!libraries.is_tensor(each, kind)) throw nb::type_error(fmt::format("{} is no tensor", name).c_str());
-      tensors.push_back(libraries.from_python(each, kind, name));
-    }
-    return tensors;
   }
 
   /// It runs inside calls of this object alone.
@@ -198,9 +232,9 @@ class PythonBucketer {
     };
   }
 
-  pid_t process_ = ::getpid();
+  pid_t process_ = current_process();
   TensorLibraries libraries_;
-  std::unique_ptr<Bucketer> bucketer_;
+  std::shared_ptr<Bucketer> bucketer_;
 };
 
 }  // namespace
@@ -241,6 +275,7 @@ void bind_reduce(nb::module_& module) {
                    "typing.Any"))
       .def("flush", &PythonBucketer::flush)
       .def("teardown", &PythonBucketer::teardown)
+      .def("close", &PythonBucketer::close, "Nothing else can be called afterwards.")
       .def_prop_ro("stats", &PythonBucketer::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 

@@ -111,28 +111,8 @@ const dlpack::ExchangeApi* exchange_of(const nb::object& type) {
   return exchange;
 }
 
-/// A tensor of torch's own class whose elements are as they lie, without asking Python for each of its attributes;
-/// empty for any other.
-std::optional<Tensor> view_of_plain(nb::handle value, const dlpack::ExchangeApi& exchange) {
-  if (exchange.to_fields == nullptr) return std::nullopt;
-  dlpack::TensorFields fields;
-  if (exchange.to_fields(value.ptr(), &fields) != 0) {
-    PyErr_Clear();
-    return std::nullopt;
-  }
-  const auto says = [&](const char* name) { return nb::cast<bool>(value.attr(name)()); };
-  const bool may_be_negated = fields.dtype.code == dtypes::float32.code || fields.dtype.code == dtypes::complex64.code;
-  if (may_be_negated && (says("is_neg") || says("is_conj"))) return std::nullopt;
-  const bool is_known =
-      fields.device.is_cpu() && fields.dtype.is_known() && static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
-  if (!is_known) return std::nullopt;
-  return Tensor(dlpack::view_of(fields), owner_of(nb::borrow(value)));
-}
-
-Tensor from_torch(nb::handle value, nb::handle type, const dlpack::ExchangeApi* exchange, const std::string& path) {
-  if (exchange != nullptr && nb::handle(Py_TYPE(value.ptr())).is(type)) {
-    if (auto plain = view_of_plain(value, *exchange)) return *std::move(plain);
-  }
+/// A tensor of torch's, or of a class derived from that.
+Tensor from_torch(nb::handle value, const std::string& path) {
   nb::object tensor = value.attr("detach")();
   const auto device = text_of(tensor.attr("device").attr("type"));
   if (device != "cpu") refuse(path, fmt::format("it lies on {}; batches are made on the CPU", device));
@@ -194,7 +174,27 @@ void TensorLibraries::look_again() {
   if (torch_.is_none()) {
     torch_ = class_in("torch", "Tensor");
     torch_exchange_ = exchange_of(torch_);
+    is_neg_ = nb::getattr(torch_, "is_neg", nb::none());
+    is_conj_ = nb::getattr(torch_, "is_conj", nb::none());
   }
+}
+
+std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
+  const bool is_plain = nb::handle(Py_TYPE(value.ptr())).is(torch_);
+  if (!is_plain || torch_exchange_ == nullptr || torch_exchange_->to_fields == nullptr) return std::nullopt;
+  dlpack::TensorFields fields;
+  if (torch_exchange_->to_fields(value.ptr(), &fields) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const bool is_known =
+      fields.device.is_cpu() && fields.dtype.is_known() && static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
+  if (!is_known) return std::nullopt;
+  // Numbers that are to be read as their negatives are complex, or a part of such.
+  const bool is_complex = fields.dtype.code == dtypes::complex64.code;
+  if (is_complex && nb::cast<bool>(is_conj_(value))) return std::nullopt;
+  if ((is_complex || fields.dtype.code == dtypes::float32.code) && nb::cast<bool>(is_neg_(value))) return std::nullopt;
+  return dlpack::view_of(fields);
 }
 
 bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
@@ -207,7 +207,10 @@ bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
 }
 
 Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
-  if (kind == TensorKind::torch) return from_torch(value, torch_, torch_exchange_, path);
+  if (kind == TensorKind::torch) {
+    const auto plain = plain_view(value);
+    return plain ? Tensor(*plain, owner_of(nb::borrow(value))) : from_torch(value, path);
+  }
   if (kind == TensorKind::scalar) return from_array(imported("numpy").attr("asarray")(value), path);
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
   const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));

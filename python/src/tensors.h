@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <string>
 
 #include "levada/tensor/dlpack.h"
@@ -26,6 +27,9 @@ class TensorLibraries {
 
   /// Whether `value` is a tensor of a library or a DLPack producer, and of which kind.
   bool is_tensor(nanobind::handle value, TensorKind& kind) const;
+  /// The elements of a tensor of torch's own class as they lie in this machine's memory, good as long as somebody holds
+  /// `value`; empty for any other, which from_python() takes or refuses.
+  std::optional<TensorView> plain_view(nanobind::handle value) const;
   /// The tensor, viewing the memory of `value` and keeping it alive; its owner may go on any thread. Throws
   /// Python's TypeError, naming `path`, for what cannot cross.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;
@@ -35,6 +39,7 @@ class TensorLibraries {
 
  private:
   nanobind::object array_ = nanobind::none(), generic_ = nanobind::none(), torch_ = nanobind::none();
+  nanobind::object is_neg_ = nanobind::none(), is_conj_ = nanobind::none();  ///< methods of torch's tensors
   const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null where torch is not imported, or too old
 };
 

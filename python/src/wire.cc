@@ -3,12 +3,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include "levada/base/error.h"
 #include "levada/engine/p2p/p2p.h"
 #include "python/src/bindings.h"
 #include "python/src/launch.h"
+#include "python/src/process.h"
 
 namespace nb = nanobind;
 
@@ -117,7 +117,7 @@ class PythonWire final : public p2p::Wire {
       : wire_(std::move(wire)), name_(std::move(name)), rank_(rank), host_of_(std::move(host_of)) {}
   ~PythonWire() override {
     // In a forked child its threads are not there, for which it would wait.
-    if (::getpid() != process_ || !nb::is_alive()) {
+    if (current_process() != process_ || !nb::is_alive()) {
       static_cast<void>(wire_.release());
       return;
     }
@@ -158,7 +158,7 @@ class PythonWire final : public p2p::Wire {
   std::string name_;
   int rank_;
   std::vector<int> host_of_;
-  pid_t process_ = ::getpid();
+  pid_t process_ = current_process();
 };
 
 Membership join_over(nb::object wire, std::string name, int rank, std::vector<int> host_of) {

@@ -39,6 +39,7 @@ class ReduceScatterBucketer:
         self.bucket_cap_mb = bucket_cap_mb
         self._engine = engine
         self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, order=order)
+        self._enqueue = self._reduce._core.reduce_scatter  # of tensors on the CPU
         self._joined: dict[tuple[int, ...], Membership] = {}
         self._known: dict[Any, Membership] = {}  # by group
 
@@ -49,8 +50,7 @@ class ReduceScatterBucketer:
         ranks' input_list[rank], by flush() at the latest, on this thread. Nothing is recorded of tensors that require
         grad. Raises levada.InvalidArgument, naming position and values, for a list of another length and tensors that
         differ, and where this rank is not in the group."""
-        job = self._known.get(group)
-        self._reduce(input_list, callback_fn, group=self._membership(group) if job is None else job)
+        self._enqueue(self._known.get(group) or self._membership(group), input_list, "sum", callback_fn)
 
     def flush(self) -> None:
         """Reduces what is in buckets; all callbacks have run when it returns. Raises the first exception of one."""
