@@ -10,6 +10,9 @@ import sys
 import process_groups
 import pytest
 import ranks
+import torch
+
+import levada
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -174,3 +177,15 @@ def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> N
                                           "cannot be cut", "no sum of bool", "no backend that reduces tensors on meta"],
                               strict=True):  # fmt: skip
             assert part in text
+
+
+def test_tensors_that_torch_only_marks_as_negative_or_conjugate_are_reduced_as_they_read() -> None:
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    given = [numbers.conj(), numbers.conj().imag, numbers.imag, numbers]
+    reduce = levada.ReduceScatter()
+    handles = [reduce([each]) for each in given]
+    for handle, each in zip(handles, given, strict=True):
+        assert torch.equal(handle.wait(), each)
+    reduce.close()
+    with pytest.raises(levada.InvalidArgument, match="has been closed"):
+        reduce.flush()
