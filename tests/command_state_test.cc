@@ -3,12 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "command_run.h"
 
@@ -98,10 +96,10 @@ TEST(CommandState, EveryTailGivesWhatItSays) {
 TEST(CommandState, IsSavedBeforeATerminatedJobLeaves) {
   for (const char* engine : {"shm", "inproc"}) {
     const auto file = state(engine);
-    Command command({"feed", corpus(), "--seq", "64", "--mesh", "dp=2,tp=2", "--batch", "1", "--epochs", "0", "--steps",
-                     "100000000", "--compute-ms", "1", "--save-state", file, "--engine", engine, "--json"});
-    if (std::string(engine) == "shm") command.wait_for_ranks(4);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    Command command({"feed",     corpus(), "--seq",    "64",        "--mesh",       "dp=2,tp=2", "--batch",      "1",
+                     "--epochs", "0",      "--steps",  "100000000", "--compute-ms", "1",         "--save-state", file,
+                     "--every",  "50",     "--engine", engine,      "--json"});
+    ASSERT_TRUE(wait_for_file(file));
     command.signal(SIGTERM);
     const auto outcome = command.wait();
     EXPECT_EQ(outcome.status, std::string(engine) == "shm" ? 128 + SIGTERM : 0) << outcome.err;

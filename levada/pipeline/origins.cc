@@ -70,7 +70,12 @@ class Range final : public Origin {
   std::string describe() const override { return fmt::format("range of {}", size_); }
   bool divides() const override { return true; }
   StreamPtr open(const Opening&, Division division) const override {
-    return numbered(size_, division, [begin = begin_, step = step_](std::int64_t i) { return Tree(begin + i * step); });
+    // Unsigned, for between the ends of a range there may be more than a signed number holds.
+    return numbered(
+        size_, division,
+        [begin = static_cast<std::uint64_t>(begin_), step = static_cast<std::uint64_t>(step_)](std::int64_t i) {
+          return Tree(static_cast<std::int64_t>(begin + static_cast<std::uint64_t>(i) * step));
+        });
   }
 
  private:

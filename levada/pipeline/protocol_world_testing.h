@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -50,7 +49,15 @@ struct Message {
   Items items;
   std::vector<std::int64_t> values;
 };
-using Queue = std::deque<Message>;
+
+/// First in, first out, of a few: quick to copy.
+template <typename T>
+class Fifo : public std::vector<T> {
+ public:
+  using std::vector<T>::vector;
+  void pop_front() { this->erase(this->begin()); }
+};
+using Queue = Fifo<Message>;
 
 struct DispatcherModel {
   Loop loop;
@@ -68,7 +75,7 @@ struct WorkerModel {
 };
 
 struct LaneModel {
-  std::deque<std::int64_t> values;
+  Fifo<std::int64_t> values;
   std::int64_t applied = 0;
 };
 
@@ -84,8 +91,8 @@ struct World {
 
   DispatcherModel dispatcher;
   std::vector<WorkerModel> workers;
-  std::vector<std::deque<Order>> order_queues;  ///< the dispatching process's first
-  std::vector<std::deque<Answer>> answer_queues;
+  std::vector<Fifo<Order>> order_queues;  ///< the dispatching process's first
+  std::vector<Fifo<Answer>> answer_queues;
   std::vector<Queue> dealt, gathered;
 };
 
@@ -105,15 +112,15 @@ class Explorer {
     world.order_queues.resize(count + 1);
     world.answer_queues.resize(count + 1);
     give(world, Command::reset);
+    seen_.insert(key(world));
     std::vector<World> waiting{std::move(world)};
     while (!waiting.empty() && !::testing::Test::HasFailure()) {
       World next = std::move(waiting.back());
       waiting.pop_back();
-      if (!seen_.insert(key(next)).second) continue;
       bool moved = false;
       each_move(next, [&](World moved_to) {
         moved = true;
-        waiting.push_back(std::move(moved_to));
+        if (seen_.insert(key(moved_to)).second) waiting.push_back(std::move(moved_to));
       });
       EXPECT_TRUE(moved || is_over(next)) << "nobody can move, " << describe(next);
     }
@@ -435,7 +442,7 @@ class Explorer {
     for (int w = 0; w < 3; ++w) writer.put(loop.given_bound(w));
   }
   template <typename T>
-  static void add_queue(ByteWriter& writer, const std::deque<T>& queue) {
+  static void add_queue(ByteWriter& writer, const Fifo<T>& queue) {
     writer.put(static_cast<std::uint32_t>(queue.size()));
     for (const T& each : queue) {
       if constexpr (std::is_same_v<T, Message>) add(writer, each);
