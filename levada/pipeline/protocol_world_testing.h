@@ -50,14 +50,13 @@ struct Message {
   std::vector<std::int64_t> values;
 };
 
-/// First in, first out, of a few: quick to copy.
+/// Of queues, which are vectors because they are copied more often than taken from.
 template <typename T>
-class Fifo : public std::vector<T> {
- public:
-  using std::vector<T>::vector;
-  void pop_front() { this->erase(this->begin()); }
-};
-using Queue = Fifo<Message>;
+T take_first(std::vector<T>& queue) {
+  T first = std::move(queue.front());
+  queue.erase(queue.begin());
+  return first;
+}
 
 struct DispatcherModel {
   Loop loop;
@@ -75,7 +74,7 @@ struct WorkerModel {
 };
 
 struct LaneModel {
-  Fifo<std::int64_t> values;
+  std::vector<std::int64_t> values;
   std::int64_t applied = 0;
 };
 
@@ -91,9 +90,9 @@ struct World {
 
   DispatcherModel dispatcher;
   std::vector<WorkerModel> workers;
-  std::vector<Fifo<Order>> order_queues;  ///< the dispatching process's first
-  std::vector<Fifo<Answer>> answer_queues;
-  std::vector<Queue> dealt, gathered;
+  std::vector<std::vector<Order>> order_queues;  ///< the dispatching process's first
+  std::vector<std::vector<Answer>> answer_queues;
+  std::vector<std::vector<Message>> dealt, gathered;
 };
 
 class Explorer {
@@ -206,8 +205,7 @@ class Explorer {
   bool take_answer(World& world, int process) {
     auto& queue = world.answer_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
-    world.orders.apply(process, queue.front());
-    queue.pop_front();
+    world.orders.apply(process, take_first(queue));
     return true;
   }
 
@@ -219,8 +217,7 @@ class Explorer {
     switch (step) {
       case Merge::Step::give:
         world.merge.gave();
-        world.given.push_back(lane.values.front());
-        lane.values.pop_front();
+        world.given.push_back(take_first(lane.values));
         if (world.left != no_bound) --world.left;
         expect_in_order(world);
         return true;
@@ -230,8 +227,7 @@ class Explorer {
     }
     auto& queue = world.gathered[static_cast<std::size_t>(worker)];
     if (queue.empty()) return false;
-    const Message message = std::move(queue.front());
-    queue.pop_front();
+    const Message message = take_first(queue);
     EXPECT_LE(message.items.pass, world.pass);
     if (message.items.pass != world.pass) return true;
     world.merge.apply(worker, message.items);
@@ -278,8 +274,7 @@ class Explorer {
   bool hear(World& world, int process) {
     auto& queue = world.order_queues[static_cast<std::size_t>(process)];
     if (queue.empty()) return false;
-    const Order order = queue.front();
-    queue.pop_front();
+    const Order order = take_first(queue);
     const bool resets = std::holds_alternative<Reset>(order.what);
     if (process == 0) {
       auto& dispatcher = world.dispatcher;
@@ -380,8 +375,7 @@ class Explorer {
     std::optional<Message> message = std::exchange(worker.early, std::nullopt);
     if (!message) {
       if (queue.empty()) return std::nullopt;
-      message = std::move(queue.front());
-      queue.pop_front();
+      message = take_first(queue);
     }
     const Verdict verdict = worker.loop.verdict(message->items.pass);
     if (verdict == Verdict::use) return message;
@@ -442,7 +436,7 @@ class Explorer {
     for (int w = 0; w < 3; ++w) writer.put(loop.given_bound(w));
   }
   template <typename T>
-  static void add_queue(ByteWriter& writer, const Fifo<T>& queue) {
+  static void add_queue(ByteWriter& writer, const std::vector<T>& queue) {
     writer.put(static_cast<std::uint32_t>(queue.size()));
     for (const T& each : queue) {
       if constexpr (std::is_same_v<T, Message>) add(writer, each);
