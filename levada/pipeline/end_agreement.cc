@@ -10,8 +10,9 @@
 namespace levada::pipeline {
 namespace {
 
-/// A rank says of an item only once all have said of the one before, so of two at most is anything under way.
-constexpr int window = 2;
+/// What a rank says takes in what it said before, so nothing is lost where there is no room for it.
+constexpr int window = 4;
+constexpr Duration moment = std::chrono::milliseconds(50);
 
 /// Puts back what stood on the status board when the wait is over.
 class Waiting {
@@ -39,7 +40,7 @@ class Waiting {
 
 Bytes encode(const Foresight& foresight) {
   ByteWriter writer;
-  writer.put(foresight.item);
+  writer.put(foresight.until);
   writer.put(foresight.kind);
   if (foresight.kind == Foresight::Kind::failed) write_failure(writer, foresight.failure.value_or(Failure{}));
   return std::move(writer).take();
@@ -47,9 +48,9 @@ Bytes encode(const Foresight& foresight) {
 
 Foresight decode_foresight(ByteView bytes) {
   ByteReader reader(bytes);
-  Foresight foresight{.item = reader.get<std::int64_t>()};
+  Foresight foresight{.until = reader.get<std::int64_t>()};
   const auto kind = reader.get<std::uint8_t>();
-  if (foresight.item < 0) reader.fail(fmt::format("item {} of an epoch", foresight.item));
+  if (foresight.until < 0) reader.fail(fmt::format("item {} of an epoch", foresight.until));
   if (kind < 1 || kind > 3) reader.fail(fmt::format("an item of kind {}", kind));
   foresight.kind = static_cast<Foresight::Kind>(kind);
   if (foresight.kind == Foresight::Kind::failed) foresight.failure = read_failure(reader);
@@ -57,8 +58,42 @@ Foresight decode_foresight(ByteView bytes) {
   return foresight;
 }
 
+// ---- CommonEnd
+
+void CommonEnd::apply(int rank, Foresight said) {
+  auto& before = said_[static_cast<std::size_t>(rank)];
+  if (said.until < before.until || before.kind != Foresight::Kind::there) {
+    throw CorruptMessage(0, fmt::format("rank {} takes back what it said of item {} of its epoch", rank, before.until));
+  }
+  before = std::move(said);
+  const auto until = [](const Foresight& each) { return each.until; };
+  there_until_ = std::ranges::min(said_, {}, until).until;
+}
+
+bool CommonEnd::knows(int rank, std::int64_t item) const {
+  const auto& said = said_[static_cast<std::size_t>(rank)];
+  return said.until > item || said.kind != Foresight::Kind::there;
+}
+
+std::optional<CommonEnd::Outcome> CommonEnd::outcome(std::int64_t item) const {
+  Outcome outcome;
+  if (item < there_until_) return outcome;
+  for (int rank = 0; rank < static_cast<int>(said_.size()); ++rank) {
+    if (!knows(rank, item)) return std::nullopt;
+    const auto& said = said_[static_cast<std::size_t>(rank)];
+    if (said.until > item || outcome.kind == Foresight::Kind::failed) continue;
+    outcome.kind = said.kind;
+    if (said.kind != Foresight::Kind::failed) continue;
+    outcome.failed_rank = rank;
+    outcome.failure = &*said.failure;
+  }
+  return outcome;
+}
+
+// ---- EndAgreement
+
 EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOptions options)
-    : engine_(std::move(all_ranks)), options_(std::move(options)) {
+    : engine_(std::move(all_ranks)), options_(std::move(options)), common_(engine_->info().size) {
   const int size = engine_->info().size;
   for (int from = 0; from < size && size > 1; ++from) {
     std::vector<int> to;
@@ -75,61 +110,73 @@ EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOption
 }
 
 void EndAgreement::say(const Foresight& mine) {
-  said_ = outcome_ = mine;
-  failed_rank_ = mine.kind == Foresight::Kind::failed ? rank() : -1;
+  common_.apply(rank(), mine);
   if (!own_) return;
-  const Bytes message = encode(mine);
+  untold_ = mine;
+  tell();
+}
+
+/// Whether all have been sent what this rank has said.
+bool EndAgreement::tell() {
+  if (!untold_) return true;
+  const Bytes message = encode(*untold_);
   const auto deadline = Deadline::after(options_.timeout);
   Block block = allocate(*engine_, message.size(), deadline, options_.stage);
   std::ranges::copy(message, block.memory().begin());  // not payload: what ranks say to each other
-  publish(*engine_, *own_, std::move(block), message.size(), deadline, options_.stage);
+  if (!engine_->try_publish(*own_, block, message.size())) return false;
+  told_.apply(0, *std::exchange(untold_, std::nullopt));
+  return true;
 }
 
-Foresight EndAgreement::await() {
-  std::vector<const Other*> silent;
-  for (const Other& other : others_) silent.push_back(&other);
+CommonEnd::Outcome EndAgreement::await(std::int64_t item) {
   const auto deadline = Deadline::after(options_.timeout);
-  while (!hear_all(silent)) wait_for(silent, deadline);
-  return outcome_;
-}
-
-bool EndAgreement::hear_all(std::vector<const Other*>& silent) {
-  std::erase_if(silent, [&](const Other* other) {
-    const auto lease = engine_->try_take(*other->channel);
-    if (lease) {
-      hear(*other, decode_foresight(lease->bytes));
-      return true;
-    }
-    if (!engine_->ended(*other->channel)) return false;
-    throw EngineError(fmt::format("rank {} left {} before item {}: ranks begin and leave an epoch together",
-                                  other->rank, options_.stage, said_.item));
-  });
-  return silent.empty();
-}
-
-void EndAgreement::hear(const Other& other, const Foresight& said) {
-  if (said.item != said_.item) {
-    throw InvalidArgument(
-        fmt::format("{}: rank {} is at item {} of its epoch, rank {} at {}; ranks go on together from "
-                    "states that were saved together",
-                    options_.stage, other.rank, said.item, rank(), said_.item));
+  for (;;) {
+    tell();
+    const auto known = common_.outcome(item);
+    // Whoever comes to the end says nothing more, and so has to have told what others need to see it.
+    if (known && (known->kind == Foresight::Kind::there || !own_ || told_.knows(0, item))) return *known;
+    if (!hear()) wait_for(silent(item), item, deadline);
   }
-  const bool fails = said.kind == Foresight::Kind::failed;
-  const bool first = fails && (failed_rank_ < 0 || other.rank < failed_rank_);
-  if (first) failed_rank_ = other.rank;
-  if (first || (said.kind == Foresight::Kind::ended && outcome_.kind == Foresight::Kind::there)) outcome_ = said;
 }
 
-void EndAgreement::wait_for(const std::vector<const Other*>& silent, Deadline deadline) {
-  constexpr Duration moment = std::chrono::milliseconds(50);
-  std::vector<Channel*> channels;
-  for (const Other* other : silent) channels.push_back(other->channel.get());
-  const Waiting waiting(*engine_, options_.stage, said_.item, silent.front()->rank);
-  const auto until = [&] { return options_.poll ? Deadline::after(std::min(moment, deadline.remaining())) : deadline; };
-  while (engine_->wait({.take = channels}, until()) == Woken::timeout) {
-    if (deadline.expired()) {
-      throw Timeout(explain_wait(*engine_, options_.stage, silent.front()->rank, options_.timeout));
+/// A word of each. Whether there was any.
+bool EndAgreement::hear() {
+  bool heard = false;
+  for (const Other& other : others_) {
+    if (const auto lease = engine_->try_take(*other.channel)) {
+      common_.apply(other.rank, decode_foresight(lease->bytes));
+      heard = true;
     }
+  }
+  return heard;
+}
+
+/// Those whose word on the item is missing.
+std::vector<const EndAgreement::Other*> EndAgreement::silent(std::int64_t item) {
+  std::vector<const Other*> silent;
+  for (const Other& other : others_) {
+    if (common_.knows(other.rank, item)) continue;
+    if (engine_->ended(*other.channel)) {
+      throw EngineError(fmt::format("rank {} left {} before item {}: ranks begin and leave an epoch together",
+                                    other.rank, options_.stage, item));
+    }
+    silent.push_back(&other);
+  }
+  return silent;
+}
+
+void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline) {
+  // Of all, also those whose word is known: one that has no room to tell others waits for this rank to take.
+  std::vector<Channel*> take, room;
+  for (const Other& other : others_) {
+    if (!engine_->ended(*other.channel)) take.push_back(other.channel.get());
+  }
+  if (untold_) room.push_back(own_.get());
+  const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;
+  const Waiting waiting(*engine_, options_.stage, item, rank);
+  const auto until = [&] { return options_.poll ? Deadline::after(std::min(moment, deadline.remaining())) : deadline; };
+  while (engine_->wait({.take = take, .publish = room}, until()) == Woken::timeout) {
+    if (deadline.expired()) throw Timeout(explain_wait(*engine_, options_.stage, rank, options_.timeout));
     if (options_.poll) options_.poll();
   }
 }

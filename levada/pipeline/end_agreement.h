@@ -13,10 +13,11 @@
 
 namespace levada::pipeline {
 
-/// What a rank knows of its item number `item` of the epoch.
+/// What a rank knows of its items of the epoch: those before `until` are there, and then it ends, or fails, or more may
+/// come.
 struct Foresight {
   enum class Kind : std::uint8_t { there = 1, ended = 2, failed = 3 };
-  std::int64_t item = 0;
+  std::int64_t until = 0;
   Kind kind = Kind::there;
   std::optional<Failure> failure;  ///< where failed
   bool operator==(const Foresight&) const = default;
@@ -25,46 +26,68 @@ Bytes encode(const Foresight& foresight);
 /// Reads bytes that may lie. Throws CorruptMessage.
 Foresight decode_foresight(ByteView bytes);
 
+/// What all ranks have said: a value.
+class CommonEnd {
+ public:
+  explicit CommonEnd(int ranks) : said_(static_cast<std::size_t>(ranks)) {}
+
+  /// Throws CorruptMessage for what takes back what `rank` said before.
+  void apply(int rank, Foresight said);
+  /// What becomes of an item, the same on all ranks: it is there on all; or all end; or, where it failed on any, all
+  /// fail as the lowest rank that did. Empty until all have said.
+  struct Outcome {
+    Foresight::Kind kind = Foresight::Kind::there;
+    int failed_rank = -1;
+    const Failure* failure = nullptr;  ///< where failed; as long as nothing is applied
+  };
+  std::optional<Outcome> outcome(std::int64_t item) const;
+  /// Whether `rank` has said what becomes of its item.
+  bool knows(int rank, std::int64_t item) const;
+
+ private:
+  std::vector<Foresight> said_;
+  std::int64_t there_until_ = 0;  ///< on all
+};
+
 struct EndAgreementOptions {
   std::string stage = "full_sync";               ///< for people
   Duration timeout = std::chrono::seconds(300);  ///< for what another rank says
   std::function<void()> poll = {};               ///< called now and then while waiting; what it throws ends the wait
 };
 
-/// One rank's end of it. A rank says of each of its items what it knows as soon as it knows, and then does its work; by
-/// the time when it wants the item, the others have said the same of theirs. One thread at a time.
+/// One rank's end of it. A rank says of many of its items at once what it knows as soon as it knows, and then does its
+/// work; by the time when it wants them, the others have said the same of theirs. Ranks may begin at different items,
+/// those before which are there on all. One thread at a time.
 class EndAgreement {
  public:
   /// Collective, but waits for nobody: all ranks make theirs in the same order.
   EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOptions options);
 
-  /// Of one item after the other. Throws Timeout.
+  /// Waits for nobody: what finds no room is told with what is said next, or in await(). Throws Timeout.
   void say(const Foresight& mine);
-  /// What becomes of the item that was said of last, the same on all ranks, once all have said: it is there on all; or
-  /// all end; or, where it failed on any, all fail as the lowest rank that did. Throws Timeout, which tells who waits
-  /// for whom; EngineError for a rank that left without a word; InvalidArgument for one that is at another item;
-  /// PeerLost; CorruptMessage.
-  Foresight await();
+  /// What becomes of item `item`, once all have said. Throws Timeout, which tells who waits for whom; EngineError for a
+  /// rank that left without a word; PeerLost; CorruptMessage.
+  CommonEnd::Outcome await(std::int64_t item);
 
   int rank() const { return engine_->info().rank; }
-  /// Of the failure that await() gave last.
-  int failed_rank() const { return failed_rank_; }
 
  private:
   struct Other {
     int rank;
     std::shared_ptr<Channel> channel;
   };
-  void hear(const Other& other, const Foresight& said);
-  bool hear_all(std::vector<const Other*>& silent);
-  void wait_for(const std::vector<const Other*>& silent, Deadline deadline);
+  bool tell();
+  bool hear();
+  std::vector<const Other*> silent(std::int64_t item);
+  void wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline);
 
   std::shared_ptr<Engine> engine_;
   EndAgreementOptions options_;
   std::shared_ptr<Channel> own_;
   std::vector<Other> others_;
-  Foresight said_, outcome_;
-  int failed_rank_ = -1;
+  CommonEnd common_;
+  CommonEnd told_{1};  ///< what all others have been sent of this rank's
+  std::optional<Foresight> untold_;
 };
 
 }  // namespace levada::pipeline

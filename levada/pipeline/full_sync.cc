@@ -1,9 +1,12 @@
-// The stage at which all ranks stop together. It looks one item ahead: while its caller works on an item, the ranks
-// tell each other whether there is a next one.
+// The stage at which all ranks stop together. It looks a bunch of items ahead: while its caller works on one, the ranks
+// tell each other how many there are of the next.
 #include <fmt/format.h>
+
+#include <deque>
 
 #include "levada/base/error.h"
 #include "levada/pipeline/end_agreement.h"
+#include "levada/pipeline/pace.h"
 #include "levada/pipeline/streams.h"
 #include "levada/pipeline/tracked_input.h"
 
@@ -44,44 +47,63 @@ class FullSyncStream final : public StageStream {
 
   std::optional<Item> make() override {
     if (!looked_) look();
-    const Foresight all = await();
+    const auto all = await();
     if (all.kind == Foresight::Kind::ended) return std::nullopt;
     if (all.kind == Foresight::Kind::failed) {
-      if (thrown_ && agreement_.failed_rank() == agreement_.rank()) std::rethrow_exception(thrown_);
+      if (all.failed_rank == agreement_.rank()) std::rethrow_exception(thrown_);
       throw StageFailed(*all.failure);
     }
-    auto item = std::exchange(ahead_, std::nullopt);
+    if (given_ == bunch_ && !is_over_) look();
+    std::optional<Item> item(std::move(ahead_.front()));
+    ahead_.pop_front();
     ++given_;
-    source_->keep_from(given_);
-    look();
+    if (source_) source_->keep_from(given_);
     return item;
   }
 
-  /// Makes the next item, and tells the others of it.
+  /// Makes the next bunch of items, and tells the others of it.
   void look() {
     looked_ = true;
+    bunch_ = made();
+    Foresight mine;
     try {
-      if (!thrown_) ahead_ = waited([&] { return source_->next(); });
+      if (!thrown_) is_over_ = waited([&] { return !make_bunch(); });
     } catch (const std::exception&) {
       thrown_ = std::current_exception();
     }
-    Foresight mine{.item = given_};
+    mine.until = made();
     if (thrown_) {
+      is_over_ = true;
       mine.kind = Foresight::Kind::failed;
       mine.failure = failure_of(thrown_);
       mine.failure->process = fmt::format("rank {}, {}", agreement_.rank(),
                                           mine.failure->process.empty() ? setting_->process : mine.failure->process);
-    } else if (!ahead_) {
+    } else if (is_over_) {
       mine.kind = Foresight::Kind::ended;
     }
     agreement_.say(mine);
   }
 
-  Foresight await() {
+  /// As many as take so little time that they delay nobody. False: there are no more.
+  bool make_bunch() {
+    const auto begin = Clock::now();
+    pace_.begin(begin);
+    for (bool full = false; !full;) {
+      auto item = source_->next();
+      if (!item) return false;
+      ahead_.push_back(*std::move(item));
+      full = pace_.add(Clock::now) || Clock::now() - begin >= Pace::message_time;
+    }
+    pace_.sent(Clock::now(), 0);
+    return true;
+  }
+  std::int64_t made() const { return given_ + static_cast<std::int64_t>(ahead_.size()); }
+
+  CommonEnd::Outcome await() {
     try {
-      return waited([&] { return agreement_.await(); });
+      return waited([&] { return agreement_.await(given_); });
     } catch (const std::exception&) {
-      if (thrown_) std::rethrow_exception(thrown_);  // what happened here says more
+      if (thrown_ && ahead_.empty()) std::rethrow_exception(thrown_);  // what happened here says more
       throw;
     }
   }
@@ -98,11 +120,17 @@ class FullSyncStream final : public StageStream {
     if (source_) source_->release();
   }
 
+  /// Items of a bunch: two of them are kept, and a message costs what some hundred small items do.
+  static constexpr std::int64_t most_items = 128;
+
   EndAgreement agreement_;
   std::optional<TrackedInput> source_;  ///< empty where it could not be opened
+  Pace pace_{most_items};
   bool looked_ = false;
-  std::optional<Item> ahead_;
-  std::exception_ptr thrown_;  ///< in place of the item ahead
+  std::deque<Item> ahead_;
+  std::int64_t bunch_ = 0;     ///< where the last one begins
+  bool is_over_ = false;       ///< nothing comes behind what is ahead
+  std::exception_ptr thrown_;  ///< behind what is ahead
 };
 
 }  // namespace
