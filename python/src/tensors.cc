@@ -197,6 +197,11 @@ std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
   return dlpack::view_of(fields);
 }
 
+std::optional<Tensor> TensorLibraries::plain_tensor(nb::handle value) const {
+  const auto view = plain_view(value);
+  return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
+}
+
 bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
   if (is_instance(value, torch_)) kind = TensorKind::torch;
   else if (is_instance(value, array_)) kind = TensorKind::array;
@@ -208,8 +213,8 @@ bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
 
 Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
   if (kind == TensorKind::torch) {
-    const auto plain = plain_view(value);
-    return plain ? Tensor(*plain, owner_of(nb::borrow(value))) : from_torch(value, path);
+    auto plain = plain_tensor(value);
+    return plain ? *std::move(plain) : from_torch(value, path);
   }
   if (kind == TensorKind::scalar) return from_array(imported("numpy").attr("asarray")(value), path);
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);

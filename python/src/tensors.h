@@ -30,6 +30,8 @@ class TensorLibraries {
   /// The elements of a tensor of torch's own class as they lie in this machine's memory, good as long as somebody holds
   /// `value`; empty for any other, which from_python() takes or refuses.
   std::optional<TensorView> plain_view(nanobind::handle value) const;
+  /// The same, keeping `value` alive; its owner may go on any thread.
+  std::optional<Tensor> plain_tensor(nanobind::handle value) const;
   /// The tensor, viewing the memory of `value` and keeping it alive; its owner may go on any thread. Throws
   /// Python's TypeError, naming `path`, for what cannot cross.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;

@@ -30,10 +30,12 @@ constexpr std::string_view bare = "levada:bare";
 constexpr char pickled = 'p';
 constexpr char unmarked = static_cast<char>(TensorKind::array);
 
-/// What a container's `state` holds: which of its leaves are not what they look like, by their step in the path, in
-/// order; and what else its class needs, as a tree.
+/// That a leaf is not what it looks like: its step in the path, and what it is.
+using Mark = std::pair<std::string, char>;
+
+/// What a container's `state` holds: the marks of its leaves, in order; and what else its class needs, as a tree.
 struct State {
-  std::vector<std::pair<std::string, char>> marks;
+  std::vector<Mark> marks;
   Bytes extra;
 
   Bytes encode() const {
@@ -69,17 +71,46 @@ std::string step_of(const Container& container, std::size_t child) {
   return step;
 }
 
-std::string python_path(const std::string& path, const Container& container, std::size_t child) {
-  if (container.keys.empty()) return fmt::format("{}[{}]", path, child);
-  const auto& key = container.keys[child];
-  if (const auto* number = std::get_if<std::int64_t>(&key)) return fmt::format("{}[{}]", path, *number);
-  const auto& name = std::get<std::string>(key);
-  return container.kind == ContainerKind::record ? fmt::format("{}.{}", path, name)
-                                                 : fmt::format("{}['{}']", path, name);
-}
+/// What a container's state says of its children, which are asked for in order.
+class Marks {
+ public:
+  explicit Marks(const Container& container) : container_(container), state_(State::decode(container.state)) {}
+  /// Empty for one that is what it looks like.
+  std::optional<char> of(std::size_t child) {
+    if (next_ == state_.marks.size()) return std::nullopt;
+    const auto from = state_.marks.begin() + static_cast<std::ptrdiff_t>(next_);
+    const auto found = std::ranges::find(from, state_.marks.end(), step_of(container_, child), &Mark::first);
+    if (found == state_.marks.end()) return std::nullopt;
+    next_ = static_cast<std::size_t>(found - state_.marks.begin()) + 1;
+    return found->second;
+  }
+  const Bytes& extra() const { return state_.extra; }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path, why).c_str());
+ private:
+  const Container& container_;
+  State state_;
+  std::size_t next_ = 0;
+};
+
+/// The way to a part of a batch; made text where something has to be said of it. The parts above must outlive it.
+struct Path {
+  const Path* above = nullptr;  ///< null for the batch itself
+  const Container* container = nullptr;
+  std::size_t child = 0;
+
+  std::string text() const {
+    if (above == nullptr) return "batch";
+    if (container->keys.empty()) return fmt::format("{}[{}]", above->text(), child);
+    const auto& key = container->keys[child];
+    if (const auto* number = std::get_if<std::int64_t>(&key)) return fmt::format("{}[{}]", above->text(), *number);
+    const auto& name = std::get<std::string>(key);
+    return container->kind == ContainerKind::record ? fmt::format("{}.{}", above->text(), name)
+                                                    : fmt::format("{}['{}']", above->text(), name);
+  }
+};
+
+[[noreturn]] void refuse(const Path& path, const std::string& why) {
+  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path.text(), why).c_str());
 }
 
 class ToTree {
@@ -90,7 +121,7 @@ class ToTree {
 
   Tree root(nb::handle batch) {
     char mark = unmarked;
-    Tree tree = node(batch, "batch", mark);
+    Tree tree = node(batch, {}, mark);
     if (!tree.is_leaf()) return tree;
     Container container{.kind = ContainerKind::list, .type_name = std::string(bare), .keys = {}, .children = {}};
     container.children.push_back(std::move(tree));
@@ -101,7 +132,7 @@ class ToTree {
   std::optional<BatchMemory::Place> place() && { return std::move(place_); }
 
  private:
-  Tree node(nb::handle value, const std::string& path, char& mark) {
+  Tree node(nb::handle value, const Path& path, char& mark) {
     if (value.is_none()) return None{};
     if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
     if (PyLong_CheckExact(value.ptr())) return integer(value, path);
@@ -111,10 +142,14 @@ class ToTree {
     if (PyDict_CheckExact(value.ptr())) return dict(value, path);
     if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
     if (PyTuple_CheckExact(value.ptr())) return sequence(ContainerKind::tuple, value, path);
+    if (const auto plain = classes_.libraries.plain_tensor(value)) {
+      mark = static_cast<char>(TensorKind::torch);
+      return lent(*plain);
+    }
     TensorKind kind{};
     if (classes_.libraries.is_tensor(value, kind)) {
       mark = static_cast<char>(kind);
-      return lent(classes_.libraries.from_python(value, kind, path));
+      return lent(classes_.libraries.from_python(value, kind, path.text()));
     }
     return object(value, path, mark);
   }
@@ -131,7 +166,7 @@ class ToTree {
     return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
   }
 
-  static Tree integer(nb::handle value, const std::string& path) {
+  static Tree integer(nb::handle value, const Path& path) {
     int overflow = 0;
     const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
     if (overflow != 0) refuse(path, "an integer has at most 64 bits");
@@ -144,7 +179,7 @@ class ToTree {
     return {view.begin(), view.end()};
   }
 
-  Tree dict(nb::handle value, const std::string& path) {
+  Tree dict(nb::handle value, const Path& path) {
     Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {}, .children = {}};
     nb::list values;
     for (const auto& [key, child] : nb::borrow<nb::dict>(value)) {
@@ -154,13 +189,13 @@ class ToTree {
     return children(std::move(container), values, {}, path);
   }
 
-  Tree sequence(ContainerKind kind, nb::handle values, const std::string& path) {
+  Tree sequence(ContainerKind kind, nb::handle values, const Path& path) {
     return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
   }
 
   /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows, or a pickle.
-  Tree object(nb::handle value, const std::string& path, char& mark) {
-    const nb::object parts = classes_.take_apart(value, path);
+  Tree object(nb::handle value, const Path& path, char& mark) {
+    const nb::object parts = classes_.take_apart(value, path.text());
     if (!parts.is_none()) {
       const auto kind = nb::cast<std::string>(parts[0]) == "dict" ? ContainerKind::dict : ContainerKind::record;
       Container container{.kind = kind, .type_name = nb::cast<std::string>(parts[1]), .keys = {}, .children = {}};
@@ -179,13 +214,13 @@ class ToTree {
     return bytes_of(bytes);
   }
 
-  Tree children(Container container, nb::handle values, Bytes extra, const std::string& path) {
+  Tree children(Container container, nb::handle values, Bytes extra, const Path& path) {
     if (++depth_ > max_tree_depth) refuse(path, fmt::format("it is nested more than {} deep", max_tree_depth));
     State state{{}, std::move(extra)};
     for (nb::handle value : values) {
       char mark = unmarked;
       const auto at = container.children.size();
-      container.children.push_back(node(value, python_path(path, container, at), mark));
+      container.children.push_back(node(value, {&path, &container, at}, mark));
       if (mark != unmarked) state.marks.emplace_back(step_of(container, at), mark);
     }
     --depth_;
@@ -193,7 +228,7 @@ class ToTree {
     return Tree(std::move(container));
   }
 
-  static Key key_of(nb::handle key, const std::string& path) {
+  static Key key_of(nb::handle key, const Path& path) {
     if (PyUnicode_CheckExact(key.ptr())) return nb::cast<std::string>(key);
     if (PyLong_CheckExact(key.ptr())) return nb::cast<std::int64_t>(key);
     refuse(path, fmt::format("its key {} is neither a string nor an integer", nb::cast<std::string>(nb::repr(key))));
@@ -214,47 +249,41 @@ class FromTree {
 
   nb::object root(const Tree& tree) {
     if (tree.is_leaf()) return leaf(tree.leaf(), unmarked_);
-    const auto children = nodes(tree.container());
-    if (tree.container().type_name != bare) return whole(tree.container(), children);
-    return children.size() == 0 ? nb::object(nb::none()) : nb::object(children[0]);
+    const Container& container = tree.container();
+    if (container.type_name != bare) return whole(container);
+    if (container.children.empty()) return nb::none();
+    return node(container.children[0], Marks(container).of(0).value_or(unmarked_));
   }
 
  private:
   nb::object node(const Tree& tree, char mark) {
-    if (tree.is_leaf()) return leaf(tree.leaf(), mark);
-    return whole(tree.container(), nodes(tree.container()));
+    return tree.is_leaf() ? leaf(tree.leaf(), mark) : whole(tree.container());
   }
 
-  nb::list nodes(const Container& container) {
-    const auto state = State::decode(container.state);
-    auto mark = state.marks.begin();
+  nb::object whole(const Container& container) {
+    Marks marks(container);
+    const auto child = [&](std::size_t i) { return node(container.children[i], marks.of(i).value_or(unmarked_)); };
+    const std::size_t count = container.children.size();
+    const bool is_plain = container.type_name.empty();
+    if (is_plain && !container.keys.empty()) {
+      nb::dict dict;
+      for (std::size_t i = 0; i < count; ++i) dict[key(container.keys[i])] = child(i);
+      return dict;
+    }
     nb::list children;
-    for (std::size_t i = 0; i < container.children.size(); ++i) {
-      const auto found = mark == state.marks.end()
-                             ? mark
-                             : std::find_if(mark, state.marks.end(),
-                                            [step = step_of(container, i)](const auto& m) { return m.first == step; });
-      const bool marked = found != state.marks.end();
-      if (marked) mark = found + 1;
-      children.append(node(container.children[i], marked ? found->second : unmarked_));
-    }
-    return children;
-  }
-
-  nb::object whole(const Container& container, const nb::list& children) {
-    nb::list keys;
-    for (const auto& key : container.keys) {
-      std::visit([&keys](const auto& name) { keys.append(nb::cast(name)); }, key);
-    }
-    if (!container.type_name.empty()) {
-      const auto extra = State::decode(container.state).extra;
-      return classes_.put_together(container.type_name, keys, children, extra_of(extra));
+    for (std::size_t i = 0; i < count; ++i) children.append(child(i));
+    if (!is_plain) {
+      nb::list keys;
+      for (const Key& each : container.keys) keys.append(key(each));
+      return classes_.put_together(container.type_name, keys, children, extra_of(marks.extra()));
     }
     if (container.kind == ContainerKind::list) return children;
     if (container.kind == ContainerKind::tuple) return nb::tuple(children);
-    nb::dict dict;
-    for (std::size_t i = 0; i < children.size(); ++i) dict[keys[i]] = children[i];
-    return dict;
+    return nb::dict();
+  }
+
+  static nb::object key(const Key& from) {
+    return std::visit([](const auto& name) { return nb::cast(name); }, from);
   }
 
   nb::object extra_of(const Bytes& bytes) {
