@@ -303,7 +303,7 @@ class Link:
     def all_are_out(self) -> bool:
         """Whether nothing is left to receive."""
 
-MOST_HEAD: int = 65536
+MOST_HEAD: int = 262144
 
 def join_over(wire: Any, name: str, rank: int, host_of: Sequence[int]) -> Membership:
     """

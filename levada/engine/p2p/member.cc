@@ -17,7 +17,7 @@ Duration board_age(int ranks) {
 }
 
 /// How long what is not urgent waits for company.
-constexpr auto patience = std::chrono::milliseconds(2);
+constexpr auto patience = std::chrono::milliseconds(20);
 
 }  // namespace
 

@@ -50,7 +50,7 @@ TEST(P2pLoss, LetsMessagesBeTakenThatHadCome) {
   const auto engines = test::make_engines(post);
   const auto sending = engines[1]->open(1, {0}, 2), taking = engines[0]->open(1, {0}, 2);
   send(*engines[1], *sending, 8, std::byte{1});
-  send(*engines[1], *sending, 100'000, std::byte{2});
+  send(*engines[1], *sending, 1'000'000, std::byte{2});
   post.lose(1);
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
   Channel* const channels[] = {taking.get()};
@@ -58,7 +58,7 @@ TEST(P2pLoss, LetsMessagesBeTakenThatHadCome) {
   EXPECT_EQ(engines[0]->try_take(*taking).value().bytes[7], std::byte{1});
   const Lease second = engines[0]->try_take(*taking).value();
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_take(*taking); }), 1);
-  EXPECT_EQ(second.bytes[99'999], std::byte{2});
+  EXPECT_EQ(second.bytes[999'999], std::byte{2});
 }
 
 TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
@@ -101,7 +101,7 @@ TEST(P2pMessages, BringCreditsAndEndsThatWaitedForCompany) {
   taking.reset();
   EXPECT_EQ(post.came(0), 0);
   EXPECT_EQ(engines[0]->holders(*sending).at(0).not_taken, 3);
-  send(*engines[1], *back_sending, 100'000, std::byte{1});
+  send(*engines[1], *back_sending, 1'000'000, std::byte{1});
   EXPECT_TRUE(take(*engines[0], *back_taking, limit(), "test"));
   EXPECT_EQ(post.came(0), 1);
   EXPECT_TRUE(engines[0]->holders(*sending).empty());
@@ -145,7 +145,7 @@ Bytes joined(std::initializer_list<Head> heads) {
 TEST(P2pFrame, MayHaveManyHeads) {
   Bytes bytes = joined({{.kind = Head::Kind::taken, .key = 1, .count = 5},
                         {.key = 2, .count = 3, .tail = as_bytes("abc")},
-                        {.key = 3, .count = 100'000}});
+                        {.key = 3, .count = 1'000'000}});
   bytes.resize(bytes.size() + 100, std::byte{9});  // a slot is longer
   const auto heads = decode(bytes, 2);
   ASSERT_EQ(heads.size(), 3U);
@@ -156,7 +156,7 @@ TEST(P2pFrame, MayHaveManyHeads) {
 
 TEST(P2pFrame, IsRefusedWhereItIsNone) {
   const Head taken{.kind = Head::Kind::taken, .key = 1};
-  EXPECT_THROW(decode(joined({{.key = 3, .count = 100'000}, taken}), 2), CorruptMessage);
+  EXPECT_THROW(decode(joined({{.key = 3, .count = 1'000'000}, taken}), 2), CorruptMessage);
   const Bytes two = joined({taken, taken});
   EXPECT_THROW(decode(ByteView(two).first(two.size() - 1), 2), CorruptMessage);
   EXPECT_THROW(decode(ByteView(two).first(two.size() / 2), 2), CorruptMessage);

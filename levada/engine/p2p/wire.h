@@ -13,7 +13,7 @@
 namespace levada::p2p {
 
 /// No head is longer, so that a transport whose receivers must know sizes can receive all of them in one size.
-inline constexpr std::size_t most_head = std::size_t{64} << 10;
+inline constexpr std::size_t most_head = std::size_t{256} << 10;
 
 /// What one rank sends another at a time. The bytes stay as they are until the last copy of their hold is gone.
 struct Frame {
