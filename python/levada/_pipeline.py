@@ -11,6 +11,7 @@ from levada import _levada
 from levada._corpus import Corpus
 from levada._errors import InvalidArgument
 from levada._job import world_size
+from levada._lines import ByteRanges, Lines, Paths
 from levada._levada import Graph, Opening
 from levada._sources import NativeSource, check_source, describe, divides_itself, length_of, open_source
 
@@ -170,6 +171,13 @@ class Pipeline(Generic[T]):
         """The same as Pipeline(source)."""
         return cls(source, name=name)
 
+    @classmethod
+    def from_lines(cls, paths: Paths, *, range_bytes: int = 4 << 20, name: str | None = None) -> Pipeline[str]:
+        """The lines of text files, such as a .jsonl, as they stand there. The files are read by ranges of so many bytes:
+        a shard() right behind divides those, and nobody reads another's."""
+        ranges: Pipeline[Any] = cls(ByteRanges(paths, range_bytes))  # type: ignore[arg-type]
+        return ranges._then("flat_map", name, function=Lines, on_error="raise")
+
     def _then(self, operation: str, name: str | None = None, **arguments: Any) -> Pipeline[Any]:
         return Pipeline._of(_Stage(operation, name, (self._stage,), arguments))
 
@@ -212,7 +220,11 @@ class Pipeline(Generic[T]):
 
     def shard(self, *, name: str | None = None) -> Pipeline[T]:
         """Of all items this copy's part: every n-th. Right behind a source that has items by number nothing else is
-        read."""
+        read; right behind from_lines() it divides what is read, and what lies in it is this copy's."""
+        stage = self._stage
+        if stage.operation == "flat_map" and stage.arguments["function"] is Lines:
+            shard = _Stage("shard", name, stage.inputs, {})
+            return Pipeline._of(_Stage(stage.operation, stage.name, (shard,), stage.arguments))
         return self._then("shard", name)
 
     def take(self, count: int, *, name: str | None = None) -> Pipeline[T]:

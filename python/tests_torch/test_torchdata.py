@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import pathlib
 import pickle
@@ -20,6 +21,7 @@ from levada.dropin.torchdata import (
     InProcessReadingService,
     MultiProcessingReadingService,
     PrototypeMultiProcessingReadingService,
+    ReadingServiceInterface,
     SeedGenerator,
     SequentialReadingService,
     WorkerInfo,
@@ -228,6 +230,47 @@ def test_a_state_goes_on_with_the_next_item(make: Callable[[], Any], reading: Ca
             iter(loader)
         loader.load_state_dict(state)
         assert list(loader) == rest
+
+
+class Offset(IterDataPipe):
+    """Adds what it is told to."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.offset = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for item in self.source:
+            yield item + self.offset
+
+
+def offset_by(amount: int, datapipe: Any) -> Any:
+    for pipe in graph.all_of(datapipe):
+        if isinstance(pipe, Offset):
+            pipe.offset = amount
+    return datapipe
+
+
+class Before(ReadingServiceInterface):
+    """Wants something done in each epoch, which only those after it can do."""
+
+    def __init__(self, amounts: list[int]) -> None:
+        self.amounts = amounts
+
+    def initialize(self, datapipe: Any) -> Any:
+        return datapipe
+
+    def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: Any = None) -> Any:
+        return functools.partial(offset_by, self.amounts.pop(0))
+
+
+@pytest.mark.parametrize("last", [service, InProcessReadingService])
+def test_what_a_service_before_wants_done_is_done_in_all_processes(last: Callable[[], Any]) -> None:
+    dealt = Offset(IterableWrapper(range(6))).sharding_round_robin_dispatch(MULTIPROCESSING)
+    both = SequentialReadingService(Before([5, 5, 7]), last())
+    with DataLoader2(Offset(dealt), reading_service=both) as loader:
+        for amount in (5, 5, 7):
+            assert list(loader) == [item + 2 * amount for item in range(6)]
 
 
 def test_a_second_iterator_ends_the_first_and_a_loader_that_is_shut_down_is_over() -> None:

@@ -203,6 +203,7 @@ class Part(NativeSource):
         self._reset_fn = reset_fn
         self._dispatches = dispatches
         self._is_ready = False
+        self.iter_reset_fn: Callable[[DataPipe], DataPipe] | None = None
 
     def __call__(self, inputs: list[Iterator[Any]], opening: Opening) -> Iterator[Any]:
         number = 0 if self._dispatches else opening.among_all[0]
@@ -218,6 +219,8 @@ class Part(NativeSource):
             seeds.spawn(self._rank, inplace=True)
             seeds.spawn(number, inplace=True)
             set_seeds(self._datapipe, seeds)
+        if self.iter_reset_fn is not None:
+            self._datapipe = self.iter_reset_fn(self._datapipe)
         if self._reset_fn is not None:
             self._datapipe = self._reset_fn(self._datapipe, info, seeds)
         return iter(self._datapipe)

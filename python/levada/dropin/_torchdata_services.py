@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore
 from torch.utils.data import IterDataPipe  # type: ignore[import-not-found, unused-ignore]
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
-from levada._errors import Unsupported
 from levada._job import rank
 from levada._pipeline import native
 from levada._runs import Run
@@ -52,11 +52,16 @@ class ReadingServiceInterface(ABC):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Called before each epoch."""
+        """Called before each epoch. `iter_reset_fn`: what the service before this one wants done to its datapipes; what is
+        returned is for the service after this one, or behind the last for the loader."""
         return None
 
     def finalize_iteration(self) -> None:
         """Called when an epoch has ended."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # of what has gone before this
+            self.finalize()
 
 
 class CheckpointableReadingServiceInterface(ReadingServiceInterface):
@@ -169,6 +174,8 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         self.worker_reset_fn = worker_reset_fn
         self._in_process: InProcessReadingService | None = None
         self._run: Run[Any] | None = None
+        self._parts: list[Part] = []
+        self._iter_reset_fn: bytes | None = None
         self._end: DataPipe = None
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
@@ -193,6 +200,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         dispatch = None
         if dealt is not None:
             dispatch = Part(dealt, None, self.num_workers, own, None, self.worker_reset_fn, dispatches=True)
+        self._parts = [work] if dispatch is None else [dispatch, work]
         return native(dispatch, work).run(
             self.num_workers,
             context=self._context,
@@ -207,17 +215,24 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
     ) -> ResetFn | None:
         if self._in_process is not None:
             return self._in_process.initialize_iteration(seed_generator, iter_reset_fn)
-        if iter_reset_fn is not None:
-            raise Unsupported(
-                "a reading service before this one wants to change the datapipes of an epoch, which are in other "
-                "processes by then; use worker_reset_fn"
-            )
         assert self._run is not None
+        self._reset_parts_by(iter_reset_fn)
         epoch = seed_generator.generate_shared_seed() >> 1  # all seeds of an epoch are drawn from its number
         if not self._run.is_restored:
             self._run.set_epoch(epoch)
         set_seeds(self._end, seed_generator)
         return None
+
+    def _reset_parts_by(self, iter_reset_fn: ResetFn | None) -> None:
+        """Has the other processes call it before each epoch. Those that call another one make room for new ones."""
+        packed = None if iter_reset_fn is None else dumps(iter_reset_fn)
+        if packed == self._iter_reset_fn:
+            return
+        assert self._run is not None
+        self._run.close()
+        self._iter_reset_fn = packed
+        for part in self._parts:
+            part.iter_reset_fn = iter_reset_fn
 
     def finalize(self) -> None:
         if self._run is not None:

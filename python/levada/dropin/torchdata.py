@@ -14,6 +14,9 @@ lambdas and local functions need dill             cross by cloudpickle
 a fork that is too far apart raises in the        as before where both branches are in one process
 middle of an epoch
 pause with a dispatching process is unsafe        is answered by each process once
+what a service before wants done before an epoch  is done by both; the workers' processes start anew where it is another
+is left out by the in-process service and by the  function than before
+distributed one
 an unsharded branch beside a dispatch gives its   is refused, by name
 items to each worker
 """
@@ -122,6 +125,13 @@ class DataLoader2Iterator(Iterator[T]):
                 self.limit_counter = 0
                 loader._pause()
         return item
+
+    def __getattr__(self, name: str) -> Any:
+        """Of what is iterated."""
+        loader = self.__dict__.get("dataloader")
+        if loader is None or loader._datapipe_iter is None:
+            raise AttributeError(name)
+        return getattr(loader._datapipe_iter, name)
 
     def resume(self) -> None:
         """Goes on after a limit was reached."""

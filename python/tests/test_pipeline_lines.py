@@ -1,0 +1,94 @@
+"""levada.Pipeline.from_lines: text files, line by line."""
+
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import pickle
+from typing import Any
+
+import levada
+import pytest
+from levada import Pipeline, _lines
+
+LINES = [json.dumps({"number": number, "text": "ü" * (number * 37 % 101)}, ensure_ascii=False) for number in range(500)]
+
+
+@pytest.fixture
+def paths(tmp_path: pathlib.Path) -> list[pathlib.Path]:
+    """One that ends within a line, one that is empty, one with lines that are, and the ends of other systems."""
+    made = [tmp_path / f"{name}.jsonl" for name in "abcd"]
+    made[0].write_text("\n".join(LINES[:300]), encoding="utf-8")
+    made[1].write_text("")
+    made[2].write_text("".join(line + "\n" for line in LINES[300:]), encoding="utf-8")
+    made[3].write_bytes(b"one\r\n\r\n\n\ntwo\n")
+    return made
+
+
+EXPECTED = [*LINES, "one", "", "", "", "two"]
+
+
+@pytest.mark.parametrize("range_bytes", [1, 7, 64, 1000, 4 << 20])
+def test_every_line_is_given_once_however_the_files_are_cut(paths: list[pathlib.Path], range_bytes: int) -> None:
+    assert list(Pipeline.from_lines(paths, range_bytes=range_bytes)) == EXPECTED
+    assert list(Pipeline.from_lines(paths[3], range_bytes=range_bytes)) == EXPECTED[-5:]
+
+
+def test_workers_read_no_bytes_that_they_discard(paths: list[pathlib.Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+
+    class Counting(io.FileIO):
+        def readinto(self, buffer: Any) -> int | None:
+            nonlocal read
+            count = super().readinto(buffer)
+            read += count or 0
+            return count
+
+    monkeypatch.setattr(_lines, "open_file", lambda path: io.BufferedReader(Counting(path), 128))
+    size = sum(path.stat().st_size for path in paths)
+    ranges = _lines.ByteRanges(paths, 4000)
+    seen: list[str] = []
+    for worker in range(3):
+        before = read
+        for at in range(worker, len(ranges), 3):
+            seen += _lines.Lines(ranges[at])
+        assert read - before < size / 3 * 1.5  # a range begins and ends within a line
+    assert sorted(seen) == sorted(EXPECTED)
+
+
+def test_a_shard_divides_the_ranges_and_ordered_keeps_the_order(paths: list[pathlib.Path]) -> None:
+    sharded = Pipeline.from_lines(paths, range_bytes=3000).shard().map(lambda line: (line, len(line)))
+    assert repr(sharded) == "<levada.Pipeline source > shard > flat_map > map>"
+    expected = [(line, len(line)) for line in EXPECTED]
+    assert list(sharded) == expected
+    for ordered in (False, True):
+        with sharded.run(2, context="forkserver", ordered=ordered) as run:
+            given = list(run)
+        assert sorted(given) == sorted(expected) and (given == expected or not ordered)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_goes_on_with_the_very_next_line(paths: list[pathlib.Path], workers: int) -> None:
+    with Pipeline.from_lines(paths, range_bytes=900).shard().run(workers, context="forkserver") as run:
+        whole = list(run)
+        items = iter(run)
+        before = [next(items) for _ in range(123)]
+        state = pickle.loads(pickle.dumps(run.state_dict()))
+        run.load_state_dict(state)
+        assert before + list(run) == whole
+
+
+def test_what_cannot_be_read_is_told_with_its_path(paths: list[pathlib.Path]) -> None:
+    with pytest.raises(levada.SourceError, match="absent.jsonl cannot be read: No such file"):
+        Pipeline.from_lines([paths[0], "absent.jsonl"])
+    with pytest.raises(levada.SourceError, match="Is a directory"):
+        Pipeline.from_lines(paths[0].parent)
+    with pytest.raises(levada.InvalidArgument, match="no files"):
+        Pipeline.from_lines([])
+    with pytest.raises(levada.InvalidArgument, match="range_bytes is 0"):
+        Pipeline.from_lines(paths, range_bytes=0)
+    paths[1].write_bytes(b"fine\n\xff\n")
+    with pytest.raises(UnicodeDecodeError) as caught:
+        list(Pipeline.from_lines(paths[1]))
+    assert isinstance(caught.value.__cause__, levada.StageFailed) and caught.value.__cause__.stage == "flat_map"
