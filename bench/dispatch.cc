@@ -76,7 +76,8 @@ DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOpti
       .engine = engine,
       .graph = graph_of(options),
       .values = values,
-      .options = {.workers = options.workers, .worker_prefetch = options.prefetch, .main_prefetch = options.prefetch},
+      .options = {.workers = options.workers, .worker_prefetch = options.prefetch, .main_prefetch = options.prefetch,
+                  .record = options.record},
       .name = fmt::format("rank {}", rank),
       .all_ranks = nullptr};
   if (rank != 0) {

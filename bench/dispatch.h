@@ -14,6 +14,7 @@ struct DispatchOptions {
   std::uint64_t item_bytes = 8;  ///< up to 8: an int; else a tensor of so many bytes
   double seconds = 2;            ///< that count
   std::int64_t prefetch = 10;    ///< messages that wait at an edge
+  bool record = false;           ///< what each process does when
 };
 
 struct DispatchResult {

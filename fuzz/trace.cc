@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (levada::decode_trace(levada::encode(trace)) != trace) std::abort();
     const auto traces = levada::report::explain_waits({trace, trace});
     static_cast<void>(levada::report::trace_json({}, traces));
-    static_cast<void>(levada::report::feed_page({}, {.paths = {}, .traces = traces, .edges = {}, .error = {}}));
+    static_cast<void>(
+        levada::report::feed_page({}, {.paths = {}, .traces = traces, .edges = {}, .pipelines = {}, .error = {}}));
   } catch (const levada::CorruptMessage&) {
   }
   return 0;

@@ -67,6 +67,7 @@ void add_bench_dispatch(CLI::App& bench, Chosen& chosen) {
   option("--seconds", arguments->options.seconds, "X", "That count");
   option("--prefetch", arguments->options.prefetch, "N", "Messages that wait for a worker, and for the consumer");
   option("--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
+  command->add_flag("--record", arguments->options.record, "Keep what each process does when, as for a trace");
   command->add_flag("--json", arguments->ranks.json, "Print one JSON object");
   command->footer("Example\n  levada bench dispatch --workers 2 --item-bytes 65536 --json");
   command->callback(

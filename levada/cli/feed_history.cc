@@ -9,6 +9,7 @@
 #include "levada/cli/command.h"
 #include "levada/engine/collect.h"
 #include "levada/report/history.h"
+#include "levada/report/pipeline_html.h"
 #include "levada/report/trace_json.h"
 
 namespace levada::cli {
@@ -16,12 +17,12 @@ namespace {
 
 constexpr std::string_view gathering = "gathering what ranks did";
 
-void write_file(std::string_view what, const std::string& path, std::string_view text) {
+void write_file(std::string_view what, const std::string& path, std::string_view text, bool tell) {
   AtomicFile file(path);
   file.write(as_bytes(text));
   file.sync();
   file.publish();
-  complain(fmt::format("the {} is in {}", what, path));
+  if (tell) complain(fmt::format("the {} is in {}", what, path));
 }
 
 }  // namespace
@@ -39,29 +40,42 @@ TraceLog make_trace_log(int ranks) {
   return TraceLog(std::min(of_a_rank, of_all / static_cast<std::size_t>(ranks)));
 }
 
-std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline) {
+std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline) {
   const auto& info = engine.info();
   if (info.rank != 0) {
     const auto channel = engine.open(info.rank, {0}, 1);
-    const Bytes bytes = encode(mine);
-    Block block = allocate(engine, bytes.size(), deadline, gathering);
-    std::copy(bytes.begin(), bytes.end(), block.memory().begin());
-    publish(engine, *channel, std::move(block), bytes.size(), deadline, gathering);
+    Block block = allocate(engine, mine.size(), deadline, gathering);
+    std::copy(mine.begin(), mine.end(), block.memory().begin());
+    publish(engine, *channel, std::move(block), mine.size(), deadline, gathering);
     return {};
   }
-  std::vector<Trace> traces = {mine};
+  std::vector<Bytes> all = {Bytes(mine.begin(), mine.end())};
   for (int rank = 1; rank < info.size; ++rank) {
     const auto channel = engine.open(rank, {0}, 1);
     const auto lease = take(engine, *channel, deadline, gathering);
-    traces.push_back(lease ? decode_trace(lease->bytes) : Trace{});
+    all.push_back(lease ? Bytes(lease->bytes.begin(), lease->bytes.end()) : Bytes());
+  }
+  return all;
+}
+
+std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline) {
+  std::vector<Trace> traces;
+  for (const Bytes& bytes : gather(engine, encode(mine), deadline)) {
+    traces.push_back(bytes.empty() ? Trace{} : decode_trace(bytes));
   }
   return traces;
 }
 
 void write_history(const HistoryFiles& files, const report::FeedReport& report, report::FeedHistory history) {
   history.traces = report::explain_waits(std::move(history.traces));
-  if (!files.report.empty()) write_file("report", files.report, report::feed_page(report, history));
-  if (!files.trace.empty()) write_file("trace", files.trace, report::trace_json(report, history.traces));
+  if (!files.report.empty()) write_file("report", files.report, report::feed_page(report, history), files.tell);
+  if (!files.trace.empty())
+    write_file("trace", files.trace, report::trace_json(report, history.traces, history.pipelines), files.tell);
+}
+
+void write_history(const HistoryFiles& files, const report::PipelineReport& pipeline) {
+  if (!files.report.empty()) write_file("report", files.report, report::pipeline_page(pipeline), files.tell);
+  if (!files.trace.empty()) write_file("trace", files.trace, report::trace_json({}, {}, {pipeline}), files.tell);
 }
 
 }  // namespace levada::cli

@@ -14,6 +14,7 @@ namespace levada::cli {
 struct HistoryFiles {
   std::string report;  ///< a page; empty: none
   std::string trace;   ///< for Perfetto; empty: none
+  bool tell = true;    ///< on standard error, where they are
 
   bool wanted() const { return !report.empty() || !trace.empty(); }
 };
@@ -24,11 +25,17 @@ void check(const HistoryFiles& files);
 /// Bounded so that rank 0 can hold those of all ranks.
 TraceLog make_trace_log(int ranks);
 
+/// Everybody's bytes, by rank, on rank 0; none on others. Collective. May be large; an empty message comes of a rank
+/// that has left.
+std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline);
+
 /// All ranks' traces, by rank, on rank 0; none on others. Collective.
 std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline);
 
-/// Writes the files that are wanted, each whole or not at all, and says so on standard error. `history` has traces as
+/// Writes the files that are wanted, each whole or not at all. `history` has traces as
 /// they were recorded. Throws SourceError.
 void write_history(const HistoryFiles& files, const report::FeedReport& report, report::FeedHistory history);
+/// The same of a pipeline that no feed reads.
+void write_history(const HistoryFiles& files, const report::PipelineReport& pipeline);
 
 }  // namespace levada::cli

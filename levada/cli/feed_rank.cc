@@ -308,7 +308,7 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) 
 /// `error`: why the feed failed, if it did.
 void write_files(const Run& run, Gathered gathered, const std::string& error) {
   report::FeedHistory history{
-      .paths = run.arguments.paths, .traces = std::move(gathered.traces), .edges = {}, .error = error};
+      .paths = run.arguments.paths, .traces = std::move(gathered.traces), .edges = {}, .pipelines = {}, .error = error};
   const auto readers = run.job.readers.of(run.job.mesh, run.engine.info().host_of);
   for (const auto& rank : gathered.report.ranks) {
     history.edges.push_back({readers[static_cast<std::size_t>(rank.rank)], rank.rank, rank.bytes});

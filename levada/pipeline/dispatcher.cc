@@ -108,6 +108,7 @@ class Dispatcher {
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
     pace_.sent(made, bytes);
+    station_.gave(dealer_.number());
     if (!failure) station_.send(outgoing_);
     return failure;
   }
@@ -117,6 +118,7 @@ class Dispatcher {
     const auto first = std::min_element(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
       return !a.items.empty() && (b.items.empty() || a.first < b.first);
     });
+    const StageScope scope(station_.log(), StageWork::pack);
     std::optional<Failed> failure;
     for (Share& share : shares_) {
       const auto worker = static_cast<std::size_t>(&share - shares_.data());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "levada/base/trace.h"
 #include "levada/engine/collect.h"
 
 namespace levada::pipeline {
@@ -26,15 +27,17 @@ std::int64_t share_of(std::int64_t given, int worker, int workers) {
 
 }  // namespace
 
-Gatherer::Gatherer(const Process& process, const Placement& placement)
+Gatherer::Gatherer(const Process& process, const Placement& placement, StageLog* log)
     : process_(process),
       placement_(placement),
       crew_(Crew::of(placement, process.options)),
       has_state_(workers_have_state(process.graph, placement)),
+      log_(log),
       orders_channel_(crew_.open_orders(*process.engine)),
       orders_(crew_.others()),
       names_(static_cast<std::size_t>(crew_.size())),
-      tallies_(static_cast<std::size_t>(crew_.others())) {
+      told_(static_cast<std::size_t>(crew_.others())) {
+  for (int rank = 1; rank < crew_.size(); ++rank) told_[static_cast<std::size_t>(rank - 1)].process = crew_.name(rank);
   for (int rank = 1; rank < crew_.size(); ++rank) answers_.push_back(crew_.open_answers(*process.engine, rank));
   for (int w = 0; w < workers(); ++w) {
     lanes_.push_back({.incoming = std::make_unique<Incoming>(process.engine, crew_.rank_of(w),
@@ -83,7 +86,8 @@ void Gatherer::take_answers_of(int process) {
     const std::lock_guard lock(control_);
     names_[index + 1] = answer.process;
     if (answer.number > 0) orders_.apply(process, answer);
-    tallies_[index] = std::move(answer.tally);
+    if (answer.trace.empty()) answer.trace = std::move(told_[index].trace);
+    told_[index] = std::move(answer);
   }
 }
 
@@ -183,6 +187,7 @@ void Gatherer::resume() {
 bool Gatherer::shutdown(Deadline deadline) {
   try {
     take_answers();
+    over_ = true;
     publish_order(protocol::Shutdown{}, deadline);
     await_answers(deadline);
     return true;
@@ -197,16 +202,16 @@ void Gatherer::halt() {
   if (orders_.all_answered()) publish_order(protocol::Pause{}, patience());
 }
 
-std::vector<protocol::Tally> Gatherer::tallies() {
+std::vector<protocol::Answer> Gatherer::reports(bool with_trace, Duration patience) {
   try {
     take_answers();
-    if (orders_.all_answered()) publish_order(protocol::Report{}, patience());
-    await_answers(Deadline::after(std::chrono::milliseconds(20)));
+    if (orders_.all_answered() && !over_) publish_order(protocol::Report{with_trace}, this->patience());
+    if (!over_) await_answers(Deadline::after(patience));
   } catch (const Error&) {
     // What they said last is what there is.
   }
   const std::lock_guard lock(control_);
-  return tallies_;
+  return told_;
 }
 
 void Gatherer::interrupt() {
@@ -259,7 +264,9 @@ void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
   merge_.apply(worker, items);
   lane.next = 0;
   lane.items.clear();
+  if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), given_before_ + merge_.given()});
   try {
+    const StageScope scope(log_, StageWork::unpack);
     lane.items = lane.incoming->unpack(std::move(arrival), process_.values);
   } catch (const std::exception&) {
     throw StageFailed(failure_of(std::current_exception(), process_.name, given_before_ + merge_.given()));
@@ -269,6 +276,7 @@ void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
 void Gatherer::wait_for(int worker, Deadline deadline) {
   if (!all_named_) take_answers();  // should one be lost, it is told by its name
   Lane& lane = lanes_[static_cast<std::size_t>(worker)];
+  const StageScope scope(log_, StageWork::input, lane.incoming->from());
   const auto channels = lane.incoming->channels();
   const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
   const auto woken = process_.engine->wait({.take = channels, .stop = &wakes_}, Deadline::after(slice));

@@ -16,8 +16,8 @@ namespace levada::pipeline {
 /// gives orders.
 class Gatherer {
  public:
-  /// `process` outlives it.
-  Gatherer(const Process& process, const Placement& placement);
+  /// `process` and `log`, which may be null, outlive it.
+  Gatherer(const Process& process, const Placement& placement, StageLog* log = nullptr);
 
   // ---- orders. Throw Timeout, PeerLost, naming the process.
 
@@ -31,8 +31,8 @@ class Gatherer {
   void halt();
   /// Whether all have answered in time.
   bool shutdown(Deadline deadline);
-  /// Of all other processes; asked for anew where they answer at once.
-  std::vector<protocol::Tally> tallies();
+  /// What each other process said last; asked anew where all answer within `patience`.
+  std::vector<protocol::Answer> reports(bool with_trace, Duration patience);
   const Traffic& traffic() const { return traffic_; }
 
   /// Ends the wait of whoever is taking items: it is thrown Station::Interrupted, until the next reset.
@@ -87,6 +87,7 @@ class Gatherer {
   const Placement placement_;
   Crew crew_;
   bool has_state_;
+  StageLog* log_;
   Traffic traffic_;
 
   std::mutex taking_answers_;
@@ -94,8 +95,8 @@ class Gatherer {
   std::shared_ptr<Channel> orders_channel_;
   std::vector<std::shared_ptr<Channel>> answers_;
   protocol::Orders orders_;
-  std::vector<std::string> names_;  ///< by rank
-  std::vector<protocol::Tally> tallies_;
+  std::vector<std::string> names_;      ///< by rank
+  std::vector<protocol::Answer> told_;  ///< by rank from 1 on
   std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 
@@ -106,6 +107,8 @@ class Gatherer {
   std::vector<protocol::Place> places_;  ///< ascending
   std::int64_t given_before_ = 0;
   bool halted_ = false;
+
+  bool over_ = false;  ///< all have been told to end
 };
 
 }  // namespace levada::pipeline

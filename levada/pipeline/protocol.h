@@ -60,6 +60,7 @@ struct Resume {
 };
 /// Nothing but an answer.
 struct Report {
+  bool with_trace = false;
   bool operator==(const Report&) const = default;
 };
 struct Shutdown {
@@ -91,6 +92,7 @@ struct Answer {
   std::uint64_t number = 0;
   std::string process;
   Tally tally;
+  Bytes trace;  ///< one StageTrace, where the order asks for it; empty: none
   bool operator==(const Answer&) const = default;
 };
 Bytes encode(const Answer& answer);

@@ -85,7 +85,10 @@ struct OrderWriter {
   }
   void operator()(const Pause&) const { writer.put(Tag::pause); }
   void operator()(const Resume&) const { writer.put(Tag::resume); }
-  void operator()(const Report&) const { writer.put(Tag::report); }
+  void operator()(const Report& report) const {
+    writer.put(Tag::report);
+    writer.put(std::uint8_t{report.with_trace});
+  }
   void operator()(const Shutdown&) const { writer.put(Tag::shutdown); }
 };
 
@@ -107,7 +110,7 @@ decltype(Order::what) get_order(ByteReader& reader) {
     }
     case Tag::pause: return Pause{};
     case Tag::resume: return Resume{};
-    case Tag::report: return Report{};
+    case Tag::report: return Report{.with_trace = get_code(reader, 0, 1) == 1};
     case Tag::shutdown: break;
   }
   return Shutdown{};
@@ -183,6 +186,7 @@ Bytes encode(const Answer& answer) {
   writer.put(tally.wakeups);
   writer.put(tally.bytes);
   writer.put(tally.copied);
+  writer.put_sized(answer.trace);
   return std::move(writer).take();
 }
 
@@ -196,6 +200,7 @@ Answer decode_answer(ByteView bytes) {
   answer.tally.wakeups = get_number(reader);
   answer.tally.bytes = reader.get<std::uint64_t>();
   answer.tally.copied = reader.get<std::uint64_t>();
+  answer.trace = get_bytes(reader);
   reader.expect_end();
   return answer;
 }

@@ -8,7 +8,7 @@ namespace {
 std::vector<Order> some_orders() {
   Reset reset{.epoch = 3, .dispatcher = {7, Bytes(5)}, .workers = {{4, 3, 1, Bytes(2)}, {}}, .mark = 5};
   Limit limit{.dealt = 9, .given = {2, 3}};
-  return {{1, reset}, {2, limit}, {3, Pause{}}, {4, Resume{}}, {5, Report{}}, {6, Shutdown{}}};
+  return {{1, reset}, {2, limit}, {3, Pause{}}, {4, Resume{}}, {5, Report{true}}, {6, Shutdown{}}};
 }
 
 std::vector<Items> some_items() {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "levada/base/trace.h"
 #include "levada/pipeline/gatherer.h"
 
 namespace levada::pipeline {
@@ -27,9 +28,10 @@ class Consumer::Impl {
   explicit Impl(Process process)
       : process_(std::move(process)),
         placement_(place(process_.graph, process_.options.workers, process_.options.ordered)),
-        counts_(process_.graph.stages().size()) {
+        counts_(process_.graph.stages().size()),
+        log_(make_stage_log(process_.graph, process_.options)) {
     if (process_.engine && Crew::of(placement_, process_.options).size() > 1) {
-      gatherer_ = std::make_unique<Gatherer>(process_, placement_);
+      gatherer_ = std::make_unique<Gatherer>(process_, placement_, log_.get());
     }
   }
   ~Impl() { end_stream(); }
@@ -39,6 +41,7 @@ class Consumer::Impl {
     limit_.reset();
     paused_ = false;
     epoch_ = epoch;
+    given_ = 0;
     const Running running{
         .values = process_.values,
         .opening = make_opening(
@@ -48,7 +51,8 @@ class Consumer::Impl {
         .counts = counts_,
         .all_ranks = process_.all_ranks,
         .timeout = process_.options.timeout,
-        .poll = process_.poll};
+        .poll = process_.poll,
+        .log = log_.get()};
     if (process_.begin_epoch) process_.begin_epoch(running.opening);
     std::map<int, StreamPtr> instead;
     std::shared_ptr<Pass> pass;
@@ -71,6 +75,7 @@ class Consumer::Impl {
     auto item = stream_->next();
     if (!item) count_time();
     if (item && limit_) --*limit_;
+    if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
     return item;
   }
 
@@ -107,14 +112,17 @@ class Consumer::Impl {
     const Duration time = spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
     stats.seconds = std::chrono::duration<double>(time).count();
     stats.stages.resize(counts_.size());
-    for (std::size_t i = 0; i < counts_.size(); ++i) {
-      add(stats.stages[i], {counts_[i].items, counts_[i].skipped, counts_[i].busy_ns, counts_[i].waited_ns});
+    protocol::Tally own;
+    for (const StageCounts& stage : counts_) {
+      own.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
     }
+    add(stats, process_.name, Role::consumer, own);
     if (!gatherer_) return stats;
-    for (const protocol::Tally& tally : gatherer_->tallies()) {
-      for (std::size_t i = 0; i < tally.stages.size() && i < stats.stages.size(); ++i) {
-        add(stats.stages[i], tally.stages[i]);
-      }
+    const Crew crew = Crew::of(placement_, process_.options);
+    for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(20))) {
+      const bool dispatches = crew.has_dispatcher && stats.processes.size() == Crew::dispatcher;
+      const protocol::Tally& tally = told.tally;
+      add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, tally);
       stats.messages += tally.messages;
       stats.wakeups += tally.wakeups;
       stats.bytes += tally.bytes;
@@ -123,6 +131,19 @@ class Consumer::Impl {
     stats.wakeups += gatherer_->traffic().wakeups;
     stats.copied += gatherer_->traffic().copied;
     return stats;
+  }
+
+  std::vector<StageTrace> traces() {
+    constexpr auto patience = std::chrono::seconds(2);
+    if (!log_) return std::vector<StageTrace>(static_cast<std::size_t>(Crew::of(placement_, process_.options).size()));
+    std::vector<StageTrace> traces = {log_->trace()};
+    if (!gatherer_) return traces;
+    for (const protocol::Answer& told : gatherer_->reports(true, patience)) {
+      auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
+      if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
+      traces.push_back(std::move(of.front()));
+    }
+    return traces;
   }
 
  private:
@@ -163,6 +184,15 @@ class Consumer::Impl {
     return cursor.at("stages");
   }
 
+  static void add(Stats& stats, const std::string& name, Role role, const protocol::Tally& tally) {
+    Stats::OfProcess process{.name = name, .role = role, .stages = {}};
+    process.stages.resize(stats.stages.size());
+    for (std::size_t i = 0; i < tally.stages.size() && i < stats.stages.size(); ++i) {
+      add(process.stages[i], tally.stages[i]);
+      add(stats.stages[i], tally.stages[i]);
+    }
+    stats.processes.push_back(std::move(process));
+  }
   static void add(Stats::OfStage& stage, const protocol::Tally::OfStage& more) {
     stage.items += more.items;
     stage.skipped += more.skipped;
@@ -185,11 +215,13 @@ class Consumer::Impl {
   Process process_;
   Placement placement_;
   Counts counts_;
+  std::unique_ptr<StageLog> log_;
   std::unique_ptr<Gatherer> gatherer_;
   StreamPtr stream_;
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way
   Duration spent_{};                        ///< in those before
   std::int64_t epoch_ = 0;
+  std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
   std::optional<std::int64_t> limit_;
   bool paused_ = false, over_ = false;
 };
@@ -230,6 +262,9 @@ bool Consumer::shutdown(Duration grace) {
 }
 Consumer::Stats Consumer::stats() const {
   return impl_->stats();
+}
+std::vector<StageTrace> Consumer::traces() const {
+  return impl_->traces();
 }
 
 }  // namespace levada::pipeline

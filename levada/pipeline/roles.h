@@ -28,6 +28,7 @@ struct ProcessOptions {
   std::uint64_t seed = 0;
   int rank = 0, ranks = 1;                       ///< of the job that the consumer is part of
   Duration timeout = std::chrono::seconds(300);  ///< for an item, or an answer
+  bool record = false;                           ///< what each process does when, for traces()
 };
 
 /// A pipeline that one process runs, and how it came to it. `engine` is null without workers.
@@ -77,6 +78,9 @@ class Consumer {
 
   using Stats = pipeline::Stats;
   Stats stats() const;
+  /// Of each process, as in stats().processes: what it did when; empty ones without ProcessOptions::record, and of who
+  /// does not tell. `other` in them is a number among the processes. So is stats() good after shutdown().
+  std::vector<StageTrace> traces() const;
 
  private:
   class Impl;

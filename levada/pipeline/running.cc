@@ -197,6 +197,7 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .timeout = running.timeout,
                                        .poll = running.poll,
                                        .at = running.at,
+                                       .log = running.log,
                                        .lanes = Lanes(running.poll)});
   Opener opener(setting, running.opening, running.prefetches, std::move(instead));
   return std::make_unique<Whole>(setting, opener.open_end(end, std::make_shared<Seat>(std::make_shared<Lane>())));

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "levada/base/stage_trace.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/failure.h"
 #include "levada/pipeline/graph.h"
@@ -39,6 +40,7 @@ struct Running {
   std::function<void()> poll = {};
   /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
   std::atomic<int>* at = nullptr;
+  StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, outlives the streams
 };
 
 /// The stream of stage `end` and of what is before it, where each stage in `instead` is the stream given. What a

@@ -161,6 +161,21 @@ std::string ways(const Picture& picture) {
                      placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
 }
 
+/// A process, and what its stages did there.
+Json process_json(const Picture& picture, const Stats::OfProcess& process) {
+  Json stages = Json::array();
+  for (int i = 0; i <= picture.graph.end() && static_cast<std::size_t>(i) < process.stages.size(); ++i) {
+    if (role_of(picture, i) != process.role) continue;
+    const auto& of = process.stages[static_cast<std::size_t>(i)];
+    stages.push_back({{"name", stage_name(picture, i)},
+                      {"items", of.items},
+                      {"skipped", of.skipped},
+                      {"busy_s", of.busy_seconds},
+                      {"waited_s", of.waited_seconds}});
+  }
+  return {{"name", process.name}, {"role", name_of(process.role)}, {"stages", std::move(stages)}};
+}
+
 /// For a label in double quotes.
 std::string escape_mermaid(std::string_view text) {
   std::string escaped;
@@ -267,6 +282,7 @@ std::string to_json(const Picture& picture) {
     const Stage& stage = picture.graph.stages()[static_cast<std::size_t>(i)];
     Json shown = {{"name", stage.name},
                   {"operation", operation_name(stage.operation)},
+                  {"what", describe(stage.operation)},
                   {"parameters", parameters(stage.operation)},
                   {"process", name_of(role_of(picture, i))},
                   {"inputs", input_names(picture, stage)}};
@@ -281,8 +297,12 @@ std::string to_json(const Picture& picture) {
   }
   if (picture.stats != nullptr) {
     const auto found = bottleneck(picture);
+    const auto of = loads(picture);
     json["seconds"] = picture.stats->seconds;
     json["holds_back"] = found ? Json(stage_name(picture, found->stage)) : Json(nullptr);
+    json["load"] = found ? found->load : *std::ranges::max_element(of);
+    json["processes"] = Json::array();
+    for (const auto& process : picture.stats->processes) json["processes"].push_back(process_json(picture, process));
   }
   return dump(json);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
+#include "levada/base/trace.h"
 
 namespace levada::pipeline {
 
@@ -88,6 +89,7 @@ std::optional<Item> StageStream::timed() {
   auto item = counted();
   const auto spent = Clock::now() - begin;
   timing_ = false;
+  if (setting_->log != nullptr) record(begin, spent, item.has_value());
   const auto to_ns = [&](Duration duration) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count() * gap_;
   };
@@ -95,6 +97,26 @@ std::optional<Item> StageStream::timed() {
   count(counts_->waited_ns, to_ns(waited_));
   until_timed_ = gap_ = next_gap(spent);
   return item;
+}
+
+void StageStream::add_wait(Clock::time_point begin, Clock::time_point end) {
+  waited_ += end - begin;
+  ++waits_;
+  if (setting_->log == nullptr) return;
+  setting_->log->add({.work = StageWork::input,
+                      .stage = number_,
+                      .begin_ns = trace_time(begin),
+                      .duration_ns = trace_time(end) - trace_time(begin)});
+}
+
+// Where not every item is timed they are too small to be seen one by one.
+void StageStream::record(Clock::time_point begin, Duration spent, bool gave) const {
+  setting_->log->add({.work = StageWork::item,
+                      .stage = number_,
+                      .items = gave ? 1u : 0u,
+                      .begin_ns = trace_time(begin),
+                      .duration_ns = trace_time(begin + spent) - trace_time(begin),
+                      .waited_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited_).count()});
 }
 
 // Random, lest a stage that does its work at every so manieth item be always or never seen at it.

@@ -27,6 +27,7 @@ struct Setting {
   Duration timeout;
   std::function<void()> poll;
   std::atomic<int>* at = nullptr;
+  StageLog* log = nullptr;
   Lanes lanes;
   Overruns overruns{};
   std::atomic<bool> over{false};                     ///< nobody wants any of its items any more
@@ -113,8 +114,7 @@ class StageStream : public Stream {
       return wait();
     const auto begin = Clock::now();
     auto result = wait();
-    waited_ += Clock::now() - begin;
-    ++waits_;
+    add_wait(begin, Clock::now());
     return result;
   }
 
@@ -155,6 +155,8 @@ class StageStream : public Stream {
   void begin();
   std::optional<Item> counted();
   std::optional<Item> timed();
+  void add_wait(Clock::time_point begin, Clock::time_point end);
+  void record(Clock::time_point begin, Duration spent, bool gave) const;
   std::int64_t next_gap(Duration spent);
 
   Starts starts_;

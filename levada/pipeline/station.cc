@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/base/trace.h"
 #include "levada/engine/collect.h"
 #include "levada/tree/codec.h"
 
@@ -51,6 +52,13 @@ std::shared_ptr<Channel> Crew::open_orders(Engine& engine) const {
 
 std::shared_ptr<Channel> Crew::open_answers(Engine& engine, int from) const {
   return engine.open(from, {0}, 8);
+}
+
+std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options) {
+  constexpr std::size_t of_one = 50'000, of_all = 400'000;
+  if (!options.record) return nullptr;
+  const auto processes = static_cast<std::size_t>(options.workers) + 2;
+  return std::make_unique<StageLog>(graph.stages().size(), std::min(of_one, of_all / processes));
 }
 
 EdgeOptions worker_edge(const ProcessOptions& options) {
@@ -149,10 +157,11 @@ Station::Station(const Process& process)
       placement_(place(process.graph, process.options.workers, process.options.ordered)),
       crew_(crew_of(process, placement_)),
       counts_(process.graph.stages().size()),
+      log_(make_stage_log(process.graph, process.options)),
       orders_(crew_.open_orders(*process.engine)),
       answers_(crew_.open_answers(*process.engine, process.engine->info().rank)),
       watch_(process.engine, process.graph, process.name, counts_) {
-  answer(0);
+  answer(0, false);
 }
 
 Running Station::running(const Copy& copy) {
@@ -162,7 +171,8 @@ Running Station::running(const Copy& copy) {
           .counts = counts_,
           .all_ranks = nullptr,
           .poll = [this] { attend(); },
-          .at = watch_.at()};
+          .at = watch_.at(),
+          .log = log_.get()};
 }
 
 bool Station::begin_pass() {
@@ -184,8 +194,10 @@ void Station::attend() {
 
 void Station::hear() {
   while (const auto lease = engine().try_take(*orders_)) {
-    loop_.apply(protocol::decode_order(lease->bytes));
-    answer(loop_.heard());
+    const auto order = protocol::decode_order(lease->bytes);
+    loop_.apply(order);
+    const auto* report = std::get_if<protocol::Report>(&order.what);
+    answer(loop_.heard(), loop_.over() || (report != nullptr && report->with_trace));
   }
 }
 
@@ -197,6 +209,11 @@ void Station::wait(const std::vector<Channel*>& take, const std::vector<Channel*
 
 void Station::wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
                         int rank) {
+  const auto work = !publish.empty() ? StageWork::room
+                    : memory > 0     ? StageWork::memory
+                    : !take.empty()  ? StageWork::input
+                                     : StageWork::idle;
+  const StageScope scope(log(), work, work == StageWork::input || work == StageWork::room ? rank : -1);
   std::vector<Channel*> channels = take;
   channels.push_back(orders_.get());
   watch_.waits_for(rank);
@@ -222,12 +239,15 @@ void Station::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
     std::vector<Channel*> room;
     std::size_t memory = 0;
     int rank = 0;
-    for (const auto& each : outgoing) {
-      if (each->try_send()) continue;
-      const Outgoing::Needs needs = each->needs();
-      if (needs.room != nullptr) room.push_back(needs.room);
-      else memory = needs.memory;
-      rank = each->to();
+    {
+      const StageScope scope(log(), StageWork::pack);
+      for (const auto& each : outgoing) {
+        if (each->try_send()) continue;
+        const Outgoing::Needs needs = each->needs();
+        if (needs.room != nullptr) room.push_back(needs.room);
+        else memory = needs.memory;
+        rank = each->to();
+      }
     }
     if (room.empty() && memory == 0) return;
     wait({}, room, memory, rank);
@@ -246,8 +266,17 @@ protocol::Tally Station::tally() const {
   return tally;
 }
 
-void Station::answer(std::uint64_t order) {
-  const Bytes bytes = encode(protocol::Answer{order, process_.name, tally()});
+void Station::gave(std::int64_t items) {
+  if (log_) log_->add(StageSample{trace_time(Clock::now()), items});
+}
+
+void Station::answer(std::uint64_t order, bool with_trace) {
+  protocol::Answer told{.number = order, .process = process_.name, .tally = tally(), .trace = {}};
+  if (log_ && with_trace) {
+    const auto trace = log_->trace();
+    told.trace = levada::encode(std::span(&trace, 1));
+  }
+  const Bytes bytes = encode(told);
   const auto deadline = Deadline::after(process_.options.timeout);
   Block block = allocate(engine(), bytes.size(), deadline, "pipeline");
   std::ranges::copy(bytes, block.memory().begin());

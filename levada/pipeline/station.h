@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "levada/base/stage_trace.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/carrier.h"
 #include "levada/pipeline/cursor_fields.h"
@@ -37,6 +38,8 @@ struct Crew {
   std::shared_ptr<Channel> open_orders(Engine& engine) const;
   std::shared_ptr<Channel> open_answers(Engine& engine, int from) const;
 };
+/// Null unless processes are to record; small enough for the consumer to hold those of all.
+std::unique_ptr<StageLog> make_stage_log(const Graph& graph, const ProcessOptions& options);
 EdgeOptions worker_edge(const ProcessOptions& options);
 EdgeOptions main_edge(const ProcessOptions& options);
 
@@ -121,6 +124,10 @@ class Station {
   const Process& process() const { return process_; }
   Engine& engine() const { return *process_.engine; }
   Traffic& traffic() { return traffic_; }
+  /// Null where nothing is recorded.
+  StageLog* log() { return log_.get(); }
+  /// So many items of this pass have been given on.
+  void gave(std::int64_t items);
   /// What streams of this process are opened with.
   Running running(const Copy& copy);
 
@@ -132,7 +139,7 @@ class Station {
   bool begin_pass();
   void hear();
   void wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
-  void answer(std::uint64_t order);
+  void answer(std::uint64_t order, bool with_trace);
   protocol::Tally tally() const;
 
   const Process& process_;
@@ -140,6 +147,7 @@ class Station {
   Crew crew_;
   Counts counts_;
   Traffic traffic_;
+  std::unique_ptr<StageLog> log_;
   std::shared_ptr<Channel> orders_, answers_;
   protocol::Loop loop_;
   std::uint64_t begun_ = 0;

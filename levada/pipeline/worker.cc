@@ -180,6 +180,7 @@ class Worker {
     const auto made = Clock::now();
     auto failure = put(Ending::none, reached);
     pace_.sent(made, outgoing_.front()->take_bytes());
+    station_.gave(sent_);
     if (!failure) station_.send(outgoing_);
     pace_.begin(Clock::now());
     return failure;
@@ -191,6 +192,7 @@ class Worker {
     const auto marks = std::exchange(marks_, {});
     if (items.empty() && ending == Ending::none && reached <= reached_) return std::nullopt;
     const std::int64_t sent = sent_;
+    const StageScope scope(station_.log(), StageWork::pack);
     try {
       outgoing_.front()->put(items, station_.process().values, [&](std::size_t begin, std::size_t end) {
         protocol::Items header{.pass = station_.loop().pass(),
@@ -265,7 +267,10 @@ class Worker {
     std::ranges::move(arrival->items.places, std::back_inserter(places_));
     at_hand_.failure = std::move(arrival->items.failure);
     at_hand_.next = 0;
-    at_hand_.items = incoming_->unpack(*std::move(arrival), station_.process().values);
+    {
+      const StageScope scope(station_.log(), StageWork::unpack);
+      at_hand_.items = incoming_->unpack(*std::move(arrival), station_.process().values);
+    }
     // A stage that leaves out all that comes says so now and then.
     if (items_.empty() && !one_a_mark_) {
       put(Ending::none, drawer_.drawn() + 1);

@@ -11,6 +11,7 @@
 #include "levada/report/feed_plots.h"
 #include "levada/report/history.h"
 #include "levada/report/numbers.h"
+#include "levada/report/pipeline_html.h"
 
 namespace levada::report {
 namespace {
@@ -67,32 +68,49 @@ std::string end_in_words(const FeedReport& report) {
   return "then it failed";
 }
 
+/// Batches of a program's own are not counted in tokens.
+bool has_tokens(const FeedReport& report) {
+  return report.sequence > 0;
+}
+
 std::string figures(const FeedReport& report) {
   std::string html = "<dl class=\"figures\">\n";
-  html += figure("Speed", in_thousands(report.tokens_per_second()), "tokens/s",
-                 format_bytes(static_cast<std::uint64_t>(
-                     report.seconds() > 0 ? static_cast<double>(report.bytes_delivered()) / report.seconds() : 0)) +
-                     "/s delivered");
+  const double seconds = report.seconds();
+  const auto bytes_a_second = format_bytes(static_cast<std::uint64_t>(
+                                  seconds > 0 ? static_cast<double>(report.bytes_delivered()) / seconds : 0)) +
+                              "/s delivered";
+  html += has_tokens(report)
+              ? figure("Speed", in_thousands(report.tokens_per_second()), "tokens/s", bytes_a_second)
+              : figure("Speed", in_thousands(seconds > 0 ? static_cast<double>(report.steps) / seconds : 0), "steps/s",
+                       bytes_a_second);
   html += figure("Time", format_seconds(report.seconds()), "of the slowest rank");
   html += figure("Steps", with_commas(report.steps), end_in_words(report));
-  html += figure("Data", in_thousands(static_cast<double>(report.tokens())), "tokens",
-                 fmt::format("in {}", counted(report.samples, "sample")));
+  if (has_tokens(report)) {
+    html += figure("Data", in_thousands(static_cast<double>(report.tokens())), "tokens",
+                   fmt::format("in {}", counted(report.samples, "sample")));
+  }
   html +=
       figure("Delivered", format_bytes(report.bytes_delivered()), "to " + counted(std::ssize(report.ranks), "rank"));
-  html += figure("Read", format_bytes(report.bytes_read()),
-                 fmt::format("{:.2f} times the data", report.read_amplification()));
+  if (report.bytes_consumed > 0) {
+    html += figure("Read", format_bytes(report.bytes_read()),
+                   fmt::format("{:.2f} times the data", report.read_amplification()));
+  }
   html += figure("Waited", format_share(share_waited(report)),
                  "of the ranks' time, " + format_seconds(seconds_waited(report)) + " in all");
   return html + "</dl>\n";
 }
 
 std::string header(const FeedReport& report, const FeedHistory& history) {
+  const auto step = !has_tokens(report)
+                        ? std::string()
+                        : fmt::format(" &middot; {} &times; {} tokens a step to each data-parallel rank",
+                                      with_commas(report.batch), with_commas(report.sequence));
   auto html = fmt::format(
-      "<p class=\"eyebrow\">levada feed</p>\n<h1>{}</h1>\n<p class=\"facts\">{} &middot; {} &times; {} tokens a step "
-      "to "
-      "each data-parallel rank &middot; readers: {} &middot; engine: {}</p>\n",
-      escape_html(report.mesh.empty() ? "one rank" : report.mesh), counted(std::ssize(report.ranks), "rank"),
-      with_commas(report.batch), with_commas(report.sequence), escape_html(report.readers), escape_html(report.engine));
+      "<p class=\"eyebrow\">levada feed</p>\n<h1>{}</h1>\n<p class=\"facts\">{}{} &middot; readers: {} &middot; "
+      "engine: "
+      "{}</p>\n",
+      escape_html(report.mesh.empty() ? "one rank" : report.mesh), counted(std::ssize(report.ranks), "rank"), step,
+      escape_html(report.readers), escape_html(report.engine));
   if (!history.paths.empty()) {
     html += "<p class=\"facts\">";
     for (std::size_t i = 0; i < std::min(history.paths.size(), shown_paths); ++i) {
@@ -226,6 +244,22 @@ int most_waited_for(const std::vector<Trace>& traces, TraceKind kind) {
   return one == waits.end() ? -1 : one->first;
 }
 
+/// What the rank read from; null where that is no pipeline. With rank -1, where nobody stands out, the only one.
+const PipelineReport* pipeline_of(const std::vector<PipelineReport>& pipelines, int rank) {
+  if (rank < 0 && pipelines.size() == 1) return &pipelines.front();
+  const auto found =
+      std::find_if(pipelines.begin(), pipelines.end(), [rank](const auto& pipeline) { return pipeline.rank == rank; });
+  return found == pipelines.end() ? nullptr : &*found;
+}
+
+/// Of time spent reading: what in the pipeline it went to.
+std::string advice(const PipelineReport& pipeline) {
+  const auto reader = fmt::format("rank {} was waiting for its pipeline", pipeline.rank);
+  if (pipeline.holds_back) return fmt::format("{}, in which {}", reader, find_bottleneck(pipeline));
+  return fmt::format("{}, whose busiest process works only {} of the time: items wait to be carried or collated",
+                     reader, format_share(pipeline.load));
+}
+
 /// While what, and what may help.
 std::string advice(TraceKind kind, int other) {
   const auto reader = other < 0 ? std::string("a reader") : fmt::format("rank {}", other);
@@ -262,7 +296,8 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
-std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& traces) {
+std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& traces,
+                            const std::vector<PipelineReport>& pipelines) {
   constexpr double hardly = 0.02;
   const auto seconds = seconds_by_kind(make_timeline(traces, 1), TraceThread::step);
   double waits = 0;
@@ -279,15 +314,19 @@ std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& 
     return fmt::format("Batches were there when they were asked for: ranks waited only {} of the time.",
                        format_share(share));
   }
-  return fmt::format("Ranks waited {} of the time, {} of that while {}.", format_share(share),
-                     format_share(seconds[static_cast<std::size_t>(worst)] / waits),
-                     advice(worst, most_waited_for(traces, worst)));
+  const int other = most_waited_for(traces, worst);
+  const auto* pipeline = worst == TraceKind::read ? pipeline_of(pipelines, other) : nullptr;
+  auto sentence = fmt::format("Ranks waited {} of the time, {} of that while {}", format_share(share),
+                              format_share(seconds[static_cast<std::size_t>(worst)] / waits),
+                              pipeline != nullptr ? advice(*pipeline) : advice(worst, other));
+  if (!sentence.ends_with('.')) sentence += '.';
+  return sentence;
 }
 
 std::string feed_page(const FeedReport& report, const FeedHistory& history) {
   const auto timeline = make_timeline(history.traces, parts_for(history.traces));
   const auto memory = memory_in_parts(history.traces, timeline);
-  const auto finding = find_bottleneck(report, history.traces);
+  const auto finding = find_bottleneck(report, history.traces, history.pipelines);
   auto html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -300,6 +339,7 @@ std::string feed_page(const FeedReport& report, const FeedHistory& history) {
   }
   html += lanes_section(report, timeline, TraceThread::step);
   html += lanes_section(report, timeline, TraceThread::reader);
+  for (const auto& pipeline : history.pipelines) html += pipeline_section(pipeline);
   html +=
       section("memory", "Memory in use",
               "What each reader holds in batches: those being made, those under way and those that ranks still keep.",

@@ -8,6 +8,7 @@
 
 #include "levada/base/trace.h"
 #include "levada/report/feed_report.h"
+#include "levada/report/pipeline_report.h"
 
 namespace levada::report {
 
@@ -23,15 +24,17 @@ struct FeedHistory {
   std::vector<std::string> paths;  ///< what was read
   std::vector<Trace> traces;       ///< those that explain_waits() gave, by rank; empty ones where nothing is known
   std::vector<FeedEdge> edges;
-  std::string error;  ///< why the feed failed; empty if it did not
+  std::vector<PipelineReport> pipelines;  ///< that ranks read from
+  std::string error;                      ///< why the feed failed; empty if it did not
 };
 
 /// Text that a browser shows as it is, in elements and in quoted attributes.
 std::string escape_html(std::string_view text);
 
 /// "Ranks waited 34% of the time, 91% of that while rank 0 was reading storage: ...": what stands out, and what may
-/// help. Empty where nothing was recorded.
-std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& traces);
+/// help; where ranks waited for a pipeline, which of its stages holds the rest back. Empty where nothing was recorded.
+std::string find_bottleneck(const FeedReport& report, const std::vector<Trace>& traces,
+                            const std::vector<PipelineReport>& pipelines = {});
 
 /// The whole page. Readable without scripts; when its script has run, the root element has the attribute data-ready.
 std::string feed_page(const FeedReport& report, const FeedHistory& history);

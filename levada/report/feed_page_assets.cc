@@ -128,6 +128,28 @@ footer { margin-top: 22px; font-size: 13px; }
   .curves { grid-template-columns: 60px 1fr; }
 }
 @media print { body { background: none; } .card { break-inside: avoid; } }
+)css"
+                                         // of a pipeline
+                                         R"css(
+.verdict { border-left: 4px solid var(--accent); padding-left: 12px; margin: 4px 0 16px; font-size: 16px; max-width: 90ch; }
+.graph { display: block; margin: 0 auto 14px; font-size: 12px; }
+.graph text { fill: var(--soft); } .graph .middle { text-anchor: middle; }
+.graph .role { font-size: 13px; font-weight: 600; fill: var(--accent); }
+.graph .name { font-size: 13.5px; font-weight: 600; fill: var(--ink); }
+.graph .process > rect { fill: var(--page); stroke: var(--line); }
+.graph .node rect { fill: var(--card); stroke: var(--line); }
+.graph .slowest rect { stroke: var(--room); stroke-width: 2; }
+.graph .meter { stroke: var(--step); stroke-width: 4; } .graph .full { stroke: var(--pack); }
+.graph .slowest .full { stroke: var(--room); }
+.graph .way { fill: none; stroke: var(--soft); stroke-width: 1.5; } .graph .crosses { stroke-width: 2.5; stroke: var(--accent); }
+.graph marker path { fill: var(--soft); }
+.graph .caller { fill: none; stroke: var(--line); }
+.stages tbody th { vertical-align: top; } .stages tbody th, .stages tbody td { white-space: normal; }
+.stages .n { white-space: nowrap; }
+.tag.slowest { color: var(--room); white-space: nowrap; }
+.k-work { background: var(--pack); } .k-input { background: var(--read); } .k-rest { background: var(--step); }
+@media print { .scroll { max-height: none; overflow: visible; } .graph { max-width: 100%; height: auto; }
+  .bar, .swatch { print-color-adjust: exact; -webkit-print-color-adjust: exact; } .card.pipeline { break-inside: auto; } }
 )css";
 
 const std::string_view feed_page_script = R"js(

@@ -214,13 +214,6 @@ std::size_t parts_for(const std::vector<Trace>& traces) {
   return steps <= few_steps ? finest : std::clamp(steps / steps_a_part, coarsest, finest);
 }
 
-std::string format_share(double share) {
-  const double percent = 100 * share;
-  if (percent <= 0) return "0%";
-  if (percent < 0.1) return "<0.1%";
-  return percent < 9.95 ? fmt::format("{:.1f}%", percent) : fmt::format("{:.0f}%", percent);
-}
-
 std::string lanes_plot(const FeedReport& report, const Timeline& timeline, TraceThread thread) {
   const auto shown = shown_lanes(timeline, thread);
   if (shown.empty()) return "";

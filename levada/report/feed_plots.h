@@ -21,9 +21,6 @@ std::string_view kind_class(TraceKind kind);
 inline constexpr std::array stacked_kinds = {TraceKind::read,  TraceKind::pack,     TraceKind::memory, TraceKind::room,
                                              TraceKind::grant, TraceKind::handover, TraceKind::step};
 
-/// "34%", "0.4%".
-std::string format_share(double share);
-
 /// A line of time a rank, coloured by what its thread did; where there are many, those that waited most. `label` says
 /// what the sum at the end of a line is. Empty without lanes of this thread.
 std::string lanes_plot(const FeedReport& report, const Timeline& timeline, TraceThread thread);

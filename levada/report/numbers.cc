@@ -30,6 +30,13 @@ std::string counted(std::int64_t count, const std::string& noun) {
   return fmt::format("{} {}{}", with_commas(count), noun, count == 1 ? "" : "s");
 }
 
+std::string format_share(double share) {
+  const double percent = 100 * share;
+  if (percent <= 0) return "0%";
+  if (percent < 0.1) return "<0.1%";
+  return percent < 9.95 ? fmt::format("{:.1f}%", percent) : fmt::format("{:.0f}%", percent);
+}
+
 std::string format_seconds(double seconds) {
   if (seconds < 100) {
     return format_duration(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));

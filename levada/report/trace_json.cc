@@ -35,6 +35,35 @@ std::string name_of(const TraceSpan& span) {
   return std::string(describe(span.kind));
 }
 
+/// A process of a pipeline: its tracks are numbered from its own number on, that of the process itself first.
+struct PipelineTracks {
+  const PipelineReport& pipeline;
+  std::size_t process = 0;
+  int number = 0;
+  std::size_t order = 0;  ///< among all processes
+
+  const PipelineProcessReport& report() const { return pipeline.processes[process]; }
+  int track_of(std::int32_t stage) const { return number + 1 + stage; }
+  std::string name_of_process(std::int32_t other) const {
+    const auto at = static_cast<std::size_t>(other);
+    return other >= 0 && at < pipeline.processes.size() ? pipeline.processes[at].name : "another process";
+  }
+};
+
+std::string name_of(const PipelineTracks& tracks, const StageSpan& span) {
+  switch (span.work) {
+    case StageWork::item: return tracks.pipeline.stages[static_cast<std::size_t>(span.stage)].name;
+    case StageWork::input:
+      return span.stage >= 0 ? "waiting for input" : "waiting for items of " + tracks.name_of_process(span.other);
+    case StageWork::room: return "waiting: no room for items in " + tracks.name_of_process(span.other);
+    case StageWork::memory: return "waiting: memory is full";
+    case StageWork::pack: return "packing";
+    case StageWork::unpack: return "unpacking";
+    case StageWork::idle: break;
+  }
+  return "nothing to do";
+}
+
 /// Writes the events one by one: there may be a million.
 class Events {
  public:
@@ -65,9 +94,42 @@ class Events {
     add(R"({{"ph":"f","bp":"e","name":"batch","cat":"batch","id":{},"pid":{},"tid":{},"ts":{}}})", arrows_,
         process_of(to), thread_of(to, TraceThread::step), time(to_ns));
   }
+  void name_tracks(const PipelineTracks& tracks) {
+    const auto& process = tracks.report();
+    const auto name = tracks.pipeline.rank < 0
+                          ? process.name
+                          : fmt::format("rank {} pipeline: {}", tracks.pipeline.rank, process.name);
+    add(R"({{"ph":"M","name":"process_name","pid":{0},"tid":{0},"args":{{"name":{1}}}}})", tracks.number, quoted(name));
+    add(R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":{0},"args":{{"sort_index":{1}}}}})", tracks.number,
+        tracks.order);
+    name_track(tracks, -1, "waits and messages");
+    for (std::size_t stage = 0; stage < tracks.pipeline.stages.size(); ++stage) {
+      const auto& of = tracks.pipeline.stages[stage];
+      if (of.role == process.role) name_track(tracks, static_cast<std::int32_t>(stage), of.name);
+    }
+  }
+  void add_span(const PipelineTracks& tracks, const StageSpan& span) {
+    const auto args = span.work != StageWork::item
+                          ? std::string()
+                          : fmt::format(R"("items":{},"waiting_us":{})", span.items, microseconds(span.waited_ns));
+    add(R"({{"ph":"X","name":{},"cat":"pipeline","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
+        quoted(name_of(tracks, span)), tracks.number, tracks.track_of(span.stage), time(span.begin_ns),
+        microseconds(span.duration_ns), args);
+  }
+  void add_rate(const PipelineTracks& tracks, std::int64_t time_ns, double items_a_second) {
+    add(R"({{"ph":"C","name":"items a second","pid":{0},"tid":{0},"ts":{1},"args":{{"items":{2:.1f}}}}})",
+        tracks.number, time(time_ns), items_a_second);
+  }
   std::string take() && { return std::move(text_); }
 
  private:
+  void name_track(const PipelineTracks& tracks, std::int32_t stage, const std::string& name) {
+    const int track = tracks.track_of(stage);
+    add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}})", tracks.number, track,
+        quoted(name));
+    add(R"({{"ph":"M","name":"thread_sort_index","pid":{},"tid":{},"args":{{"sort_index":{}}}}})", tracks.number, track,
+        stage + 1);
+  }
   void name_thread(std::size_t rank, TraceThread thread, std::string_view name) {
     add(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", process_of(rank),
         thread_of(rank, thread), name);
@@ -89,8 +151,14 @@ bool is_empty(const Trace& trace) {
   return trace.spans.empty() && trace.memory.empty();
 }
 
-std::int64_t first_moment(const std::vector<Trace>& traces) {
+std::int64_t first_moment(const std::vector<Trace>& traces, const std::vector<PipelineReport>& pipelines) {
   auto first = std::numeric_limits<std::int64_t>::max();
+  for (const PipelineReport& pipeline : pipelines) {
+    for (const auto& process : pipeline.processes) {
+      for (const StageSpan& span : process.trace.spans) first = std::min(first, span.begin_ns);
+      for (const StageSample& sample : process.trace.samples) first = std::min(first, sample.time_ns);
+    }
+  }
   for (const Trace& trace : traces) {
     for (const TraceSpan& span : trace.spans) first = std::min(first, span.begin_ns);
     for (const TraceSample& sample : trace.memory) first = std::min(first, sample.time_ns);
@@ -123,10 +191,47 @@ void add_arrows(Events& events, const std::vector<Trace>& traces) {
   }
 }
 
+/// Between samples that follow on each other in an epoch.
+void add_rates(Events& events, const PipelineTracks& tracks) {
+  const StageTrace& trace = tracks.report().trace;
+  for (std::size_t i = 1; i < trace.samples.size(); ++i) {
+    const StageSample &before = trace.samples[i - 1], &sample = trace.samples[i];
+    const auto passed = sample.time_ns - before.time_ns;
+    if (passed <= 0 || sample.items < before.items) continue;
+    events.add_rate(tracks, before.time_ns, 1e9 * static_cast<double>(sample.items - before.items) / static_cast<double>(passed));
+  }
+}
+
+/// Gives how many events were left out.
+std::uint64_t add_pipelines(Events& events, const std::vector<PipelineReport>& pipelines, std::size_t ranks) {
+  int number = process_of(ranks);
+  std::uint64_t dropped = 0;
+  for (const PipelineReport& pipeline : pipelines) {
+    const auto stages = static_cast<std::int32_t>(pipeline.stages.size());
+    for (const auto role : {PipelineRole::dispatcher, PipelineRole::worker, PipelineRole::consumer}) {
+      for (std::size_t i = 0; i < pipeline.processes.size(); ++i) {
+        if (pipeline.processes[i].role != role) continue;
+        const PipelineTracks tracks{pipeline, i, number, static_cast<std::size_t>(number)};
+        number += stages + 2;
+        const StageTrace& trace = tracks.report().trace;
+        dropped += trace.dropped;
+        events.name_tracks(tracks);
+        for (const StageSpan& span : trace.spans) {
+          const bool has_stage = span.work != StageWork::item || span.stage >= 0;
+          if (has_stage && span.stage < stages) events.add_span(tracks, span);
+        }
+        add_rates(events, tracks);
+      }
+    }
+  }
+  return dropped;
+}
+
 }  // namespace
 
-std::string trace_json(const FeedReport& report, const std::vector<Trace>& traces) {
-  Events events(first_moment(traces));
+std::string trace_json(const FeedReport& report, const std::vector<Trace>& traces,
+                       const std::vector<PipelineReport>& pipelines) {
+  Events events(first_moment(traces, pipelines));
   std::uint64_t dropped = 0;
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
     const Trace& trace = traces[rank];
@@ -139,6 +244,7 @@ std::string trace_json(const FeedReport& report, const std::vector<Trace>& trace
     dropped += trace.dropped;
   }
   add_arrows(events, traces);
+  dropped += add_pipelines(events, pipelines, traces.size());
   const Json about = {{"mesh", report.mesh},
                       {"readers", report.readers},
                       {"engine", report.engine},

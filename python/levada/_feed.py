@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +12,7 @@ from levada._corpus import Corpus
 from levada._devices import mover
 from levada._errors import InvalidArgument, Unsupported
 from levada._groups import size_of
+from levada._history import write_feed_history
 from levada._layouts import Fields, make_layout
 from levada._levada import Layout, Mesh, Pass
 from levada._pipeline import Pipeline
@@ -56,6 +58,7 @@ class Feed:
       which has no such tensors; None: "private" for torch, "read_only" for numpy.
     - `device`: where torch tensors go, through pinned memory where there is a device to pin it for; None: they stay.
     - `allow_pickle`: whether objects of any class may cross, as pickles.
+    - `record`: keep what each rank does when, and the processes of a Pipeline, for write_report() and write_trace().
 
     DataLoader(feed, batch_size=None) takes it for the torch IterableDataset that it stands in for, if torch is imported
     when the feed is made.
@@ -83,6 +86,7 @@ class Feed:
         device: Any = None,
         allow_pickle: bool = False,
         group: Any = None,
+        record: bool = False,
     ) -> None:
         self._is_corpus = isinstance(source, Corpus)
         self._counts_rows = not self._is_corpus and batch is not None
@@ -102,7 +106,10 @@ class Feed:
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
         # One rank reads for others, and so reads all there is.
-        self.source = source.run(alone=True) if isinstance(source, Pipeline) else source
+        self.source = source.run(alone=True, record=record) if isinstance(source, Pipeline) else source
+        if record and isinstance(source, Run):
+            source._record()
+        self.record = record
         self.group = group
         if mesh is None:
             mesh = Mesh.from_env() if group is None else Mesh(dp=size_of(group))
@@ -217,8 +224,21 @@ class Feed:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Of the pass: batches, samples, bytes, waited_seconds, copied_batches, bytes_read."""
+        """Of the pass: batches, samples, bytes, waited_seconds, copied_batches, bytes_read, seconds."""
         return {} if self._last is None else self._last.stats
+
+    def write_report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page for a browser, on rank 0: where each rank's time went in the last pass and what it waited for, and
+        which stage of a pipeline holds the rest back. Collective; takes record=True."""
+        write_feed_history(self, page=path, trace=None)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes what each rank, and each process of a pipeline, did when in the last pass, for Perfetto
+        (ui.perfetto.dev), on rank 0. Collective; takes record=True."""
+        write_feed_history(self, page=None, trace=path)
+
+    def _pipeline_story(self) -> tuple[str, bytes] | None:
+        return self.source._story() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch taken, for load_state_dict() of another run: of a Corpus on any mesh, of an

@@ -8,15 +8,16 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from levada import _levada
 from levada._errors import Error, InvalidArgument, SourceError
 from levada._feed import Feed
+from levada._history import rank_report, write_feed_history
 from levada._job import join
 from levada._levada import Digests, Membership, Mesh
+from levada._pipeline import Pipeline
 from levada._readers import READERS
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -36,7 +37,10 @@ def feed(arguments: list[str]) -> int:
     """Runs it, as a rank of a job or with ranks of its own. Gives the exit status."""
     options = _parse(arguments)
     try:
-        if _levada.place() is not None:
+        place = _levada.place()
+        if place is None or place[0] == 0:
+            _levada.check_history_files(options.report, options.trace)
+        if place is not None:
             return _feed_as_rank(options)
         if (size := Mesh.parse(options.mesh).size) > _MOST_RANKS:
             raise InvalidArgument(f"the mesh has {size} ranks; one machine starts at most {_MOST_RANKS}")
@@ -68,6 +72,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--depth", type=int, default=0, metavar="N", help="batches a rank may be behind its reader")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="of one wait")
     parser.add_argument("--allow-pickle", action="store_true", help="let objects of any class cross as pickles")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="of a levada.Pipeline: processes beside a reader")
+    parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time went")
+    parser.add_argument("--trace", default="", metavar="FILE.json", help="write what happened when, for Perfetto")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(arguments)
 
@@ -89,17 +96,34 @@ def _feed_as_rank(options: argparse.Namespace) -> int:
         steps=options.steps,
         timeout=options.timeout,
         allow_pickle=options.allow_pickle,
+        record=bool(options.report or options.trace),
     )
     digests = Digests()
-    begin = time.monotonic()
-    for batch in passing:
-        digests.add(batch)
-    mine = _rank_report(job, mesh, options, passing, digests, time.monotonic() - begin)
+    try:
+        for batch in passing:
+            digests.add(batch)
+    except Error as error:
+        # Where all ranks know of it they can still tell what they did.
+        if (passing.end or {}).get("cause") == "failed":
+            _write_history(passing, options, str(error))
+        raise
+    mine = {**rank_report(job, mesh, options.readers, passing.stats), "fields": digests.describe()}
     told = _levada.agree(job, json.dumps(mine).encode(), options.timeout, "gathering the report")
     if job.rank == 0:
         report = _report(job, mesh, options, passing, [json.loads(each) for each in told])
         print(json.dumps(report) if options.json else _text(options, report), flush=True)
+    _write_history(passing, options)
     return 0
+
+
+def _write_history(passing: Feed, options: argparse.Namespace, error: str = "") -> None:
+    if not passing.record:
+        return
+    page, trace = options.report or None, options.trace or None
+    write_feed_history(passing, page=page, trace=trace, source=options.source, error=error)
+    for what, path in (("report", page), ("trace", trace)):
+        if path is not None and join().rank == 0:
+            print(f"levada: the {what} is in {path}", file=sys.stderr)
 
 
 def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -> Iterable[Any] | None:
@@ -109,6 +133,8 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
         function = _find(options.source)
         if mesh.size == job.size and _levada.reads(options.readers, mesh, job.host_of, job.rank):
             source = _call(options.source, function)
+            if isinstance(source, Pipeline):
+                source = source.run(options.workers, alone=True)
     except Error as error:
         problem = (type(error).__name__, str(error))
     told = _levada.agree(job, json.dumps(problem).encode(), _PATIENCE, f"opening {options.source}")
@@ -150,24 +176,6 @@ def _call(name: str, function: Any) -> Iterable[Any]:
 def _sentence(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _rank_report(
-    job: Membership, mesh: Mesh, options: argparse.Namespace, passing: Feed, digests: Digests, seconds: float
-) -> dict[str, Any]:
-    stats = passing.stats
-    return {
-        "rank": job.rank,
-        "coords": {name: mesh.coordinate(job.rank, name) for name, _ in mesh.axes},
-        "batches": stats["batches"],
-        "samples": stats["samples"],
-        "bytes": stats["bytes"],
-        "wait_s": stats["waited_seconds"],
-        "seconds": seconds,
-        "copied_batches": stats["copied_batches"],
-        "reader": _levada.reads(options.readers, mesh, job.host_of, job.rank),
-        "fields": digests.describe(),
-    }
 
 
 def _report(

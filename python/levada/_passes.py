@@ -117,6 +117,7 @@ class FeedPass:
             where=self._begin.where,
             tensors=feed.source.tensors if isinstance(feed.source, Corpus) else "numpy",
             allow_pickle=feed.allow_pickle,
+            record=feed.record,
         )
 
     def __iter__(self) -> FeedPass:

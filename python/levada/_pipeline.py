@@ -298,6 +298,7 @@ class Pipeline(Generic[T]):
         start_timeout: float = 120.0,
         group: Any = None,
         alone: bool = False,
+        record: bool = False,
     ) -> Run[T]:
         """The pipeline at work; each `for` over what this gives is an epoch.
 
@@ -316,6 +317,7 @@ class Pipeline(Generic[T]):
         - `timeout`, `start_timeout`: seconds for an item, and for the processes to start.
         - `group`: the ranks among which shard() divides and which fullsync() holds together: a process group of
           torch.distributed, or what join() gave; None: the whole job. `alone`: this rank reads all by itself.
+        - `record`: keep what each process does when, for write_trace().
         """
         from levada._runs import Options, Run
 
@@ -334,6 +336,7 @@ class Pipeline(Generic[T]):
             start_timeout=start_timeout,
             group=group,
             alone=alone,
+            record=record,
         )
         return Run(self, options)
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from levada import _levada
 from levada._errors import Error, InvalidArgument, PeerLost, Timeout
 from levada._job import close_at_exit, join, world_size
+from levada._history import write_pipeline_history
 from levada._levada import Consumer, Epoch, Membership
 from levada._pipeline import Elsewhere, Pipeline, Step, build, length_of_pipeline, steps_of
 from levada._sources import divides_itself
@@ -47,6 +48,7 @@ class Options:
     start_timeout: float
     group: Any
     alone: bool
+    record: bool
 
     def __post_init__(self) -> None:
         for name in ("workers", "worker_prefetch", "main_prefetch", "threads"):
@@ -78,6 +80,7 @@ class Run(Generic[T]):
         self._position: dict[str, Any] | None = None
         self._crew: Crew | None = None
         self._consumer: Consumer | None = None
+        self._told: tuple[str, bytes] | None = None
         self._begun: int | None = None
         self._is_over = False
         self._owner = os.getpid()
@@ -200,6 +203,27 @@ class Run(Generic[T]):
         "mermaid"."""
         return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
 
+    def write_report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page for a browser: the graph with its processes, what each stage did in each of them and waited for,
+        and which one holds the rest back. While it is at work, or afterwards."""
+        write_pipeline_history(self, page=path, trace=None)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes what each process did when, for Perfetto (ui.perfetto.dev): a track a stage. Takes run(record=True)."""
+        if not self.options.record:
+            raise InvalidArgument("nothing was recorded of this pipeline; run(record=True) does")
+        write_pipeline_history(self, page=None, trace=path)
+
+    def _story(self) -> tuple[str, bytes] | None:
+        """What each process has done, and when where that is recorded; None before the first epoch."""
+        if self._consumer is not None:
+            self._told = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
+        return self._told
+
+    def _record(self) -> None:
+        """As run(record=True), where no process has been started yet."""
+        self.options = dataclasses.replace(self.options, record=True)
+
     def close(self, grace: float = _GRACE) -> None:
         """Ends the processes, and waits for that; those that have not ended after `grace` seconds are killed, and a warning
         says where they were. The next pass starts others."""
@@ -214,6 +238,7 @@ class Run(Generic[T]):
                 consumer.shutdown(grace)
             except Error:
                 is_whole = False  # one is lost already, which has been said
+            self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
         if crew is not None:
             crew.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
 
@@ -260,6 +285,7 @@ class Run(Generic[T]):
             "rank": 0 if job is None else job.rank,
             "ranks": 1 if job is None else job.size,
             "timeout": self.options.timeout,
+            "record": self.options.record,
         }
 
     def _tasks(self) -> list[Task]:

@@ -18,6 +18,7 @@ void bind_samples(nanobind::module_& module);
 void bind_exchange(nanobind::module_& module);
 void bind_pickling(nanobind::module_& module);
 void bind_stages(nanobind::module_& module);
+void bind_history(nanobind::module_& module);
 void bind_pipeline(nanobind::module_& module);
 
 }  // namespace levada::python

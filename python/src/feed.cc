@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/trace.h"
+#include "levada/cli/feed_history.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
@@ -41,7 +43,8 @@ class Pass {
   /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
   /// does. `where`: says what that is stuck in; None where nobody knows.
   Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
-       FeedOptions options, nb::object make, nb::object where, Shown shown, TensorKind others, bool allow_pickle)
+       FeedOptions options, nb::object make, nb::object where, Shown shown, TensorKind others, bool allow_pickle,
+       bool record)
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
@@ -50,6 +53,10 @@ class Pass {
         allow_pickle_(allow_pickle) {
     const auto engine = job.shared();
     options.poll = check_signals;
+    if (record) {
+      log_.reset(new TraceLog(cli::make_trace_log(engine->info().size)));
+      options.trace = log_.get();
+    }
     if (handoff_ && !where_.is_none()) {
       handoff_->on_stalled([this, board = engine.get()] { tell_where(*board); });
     }
@@ -101,6 +108,7 @@ class Pass {
     }
     end_ = feed->end();
     stats_ = feed->stats();
+    ended();
     feed.reset();
     if (handoff_) handoff_->stop({});
     if (error) std::rethrow_exception(error);
@@ -110,6 +118,11 @@ class Pass {
 
   std::int64_t step() const { return step_; }
   nb::bytes cursor() const { return nb::bytes(cursor_.data(), cursor_.size()); }
+  /// What was recorded, encoded; empty where nothing is.
+  nb::bytes trace() const {
+    const Bytes trace = log_ ? encode(log_->trace()) : Bytes();
+    return nb::bytes(trace.data(), trace.size());
+  }
   nb::object end() const {
     const auto& end = feed_ ? feed_->end() : end_;
     if (!end) return nb::none();
@@ -129,6 +142,7 @@ class Pass {
     told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
     told["copied_batches"] = stats.copied_batches;
     told["bytes_read"] = stats.read.bytes_read;
+    told["seconds"] = std::chrono::duration<double>(ended_.value_or(Clock::now()) - begun_).count();
     return told;
   }
 
@@ -174,10 +188,15 @@ class Pass {
       }
     }
     if (interrupt_) std::rethrow_exception(std::exchange(interrupt_, nullptr));
+    if (!batch) ended();
     if (!batch) return batch;
     step_ = batch->step + 1;
     cursor_ = batch->cursor;
     return batch;
+  }
+
+  void ended() {
+    if (!ended_) ended_ = Clock::now();
   }
 
   Feed& open() {
@@ -199,7 +218,10 @@ class Pass {
   Shown shown_;
   TensorKind others_;
   bool allow_pickle_;
+  std::unique_ptr<TraceLog> log_;
   std::unique_ptr<Feed> feed_;
+  Clock::time_point begun_ = Clock::now();
+  std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0;
   Bytes cursor_;
   std::optional<FeedEnd> end_;
@@ -240,7 +262,8 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
-                            nb::object make, nb::object where, const std::string& tensors, bool allow_pickle) {
+                            nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
+                            bool record) {
   const auto others =
       choose<TensorKind>("tensors", tensors, {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}});
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
@@ -250,7 +273,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                      : access.empty()      ? Shown::read_only_arrays
                                            : Shown::as_is;
   return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),
-                                std::move(where), shown, others, allow_pickle);
+                                std::move(where), shown, others, allow_pickle, record);
 }
 
 }  // namespace
@@ -266,13 +289,14 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("cursor", &Pass::cursor)
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
+      .def_prop_ro("trace", &Pass::trace, "What was recorded, encoded.")
       .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
   module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
              nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
              nb::arg("depth") = 0, nb::arg("timeout") = 30.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
-             "Starts a pass. Collective.");
+             nb::arg("record") = false, "Starts a pass. Collective.");
 }
 
 }  // namespace levada::python

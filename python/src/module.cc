@@ -18,4 +18,5 @@ NB_MODULE(_levada, module) {
   levada::python::bind_pickling(module);
   levada::python::bind_stages(module);
   levada::python::bind_pipeline(module);
+  levada::python::bind_history(module);
 }

@@ -98,7 +98,8 @@ ProcessOptions options_of(const nb::dict& given) {
           .seed = nb::cast<std::uint64_t>(given["seed"]),
           .rank = static_cast<int>(number("rank")),
           .ranks = static_cast<int>(number("ranks")),
-          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout))};
+          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+          .record = nb::cast<bool>(given["record"])};
 }
 
 /// Calls it before each epoch; nothing where it is None.
@@ -214,6 +215,19 @@ class Consumer {
     told["bytes"] = stats.bytes;
     told["copied"] = stats.copied;
     return told;
+  }
+
+  /// What report::pipeline_from_json() reads.
+  std::tuple<std::string, nb::bytes> story(const Graph& graph, int workers, bool ordered) const {
+    std::string json;
+    Bytes traces;
+    {
+      const nb::gil_scoped_release released;
+      const auto stats = consumer().stats();
+      json = show(graph, "json", workers, ordered, &stats);
+      traces = encode(std::span<const StageTrace>(consumer().traces()));
+    }
+    return {json, nb::bytes(traces.data(), traces.size())};
   }
 
   pipeline::Consumer& consumer() const {
@@ -410,7 +424,9 @@ void bind_pipeline(nb::module_& module) {
       .def("save", &Consumer::save, nb::sig("def save(self) -> typing.Any"))
       .def("shutdown", &Consumer::shutdown, nb::arg("grace"), unlocked)
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
-           nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"));
+           nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
+      .def("story", &Consumer::story, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
+           "What each process has done, as JSON, and when, encoded.");
   module.def(
       "show_graph",
       [](const Graph& graph, const std::string& format, int workers, bool ordered, const Consumer* at_work) {

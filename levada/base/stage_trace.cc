@@ -1,0 +1,168 @@
+#include "levada/base/stage_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "levada/base/trace.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t span_bytes = 1 + 3 * 4 + 3 * 8, sample_bytes = 2 * 8;
+constexpr std::int64_t greatest_stride = std::int64_t{1} << 40;
+constexpr std::int64_t between_samples_ns = 10'000'000;
+
+std::int64_t window_of(std::int64_t time_ns) {
+  return time_ns / StageTrace::window_ns;
+}
+
+/// A number that was written as it is here, and is no less than `least`.
+template <typename Number>
+Number get_number(ByteReader& reader, const char* what, Number least = 0) {
+  const auto value = reader.get<Number>();
+  if (value < least) reader.fail(fmt::format("{} {} is below {}", what, value, least));
+  return value;
+}
+
+void put_span(ByteWriter& writer, const StageSpan& span) {
+  writer.put(span.work);
+  writer.put(span.stage);
+  writer.put(span.other);
+  writer.put(span.items);
+  writer.put(span.begin_ns);
+  writer.put(span.duration_ns);
+  writer.put(span.waited_ns);
+}
+
+StageSpan get_span(ByteReader& reader) {
+  StageSpan span;
+  const auto work = reader.get<std::uint8_t>();
+  if (work == 0 || work >= stage_works) reader.fail(fmt::format("there is no such work as {}", work));
+  span.work = static_cast<StageWork>(work);
+  span.stage = get_number<std::int32_t>(reader, "stage", -1);
+  span.other = get_number<std::int32_t>(reader, "process", -1);
+  span.items = reader.get<std::uint32_t>();
+  span.begin_ns = get_number<std::int64_t>(reader, "time");
+  span.duration_ns = get_number<std::int64_t>(reader, "duration");
+  span.waited_ns = get_number<std::int64_t>(reader, "wait");
+  if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns) reader.fail("a span has no end");
+  return span;
+}
+
+StageTrace get_trace(ByteReader& reader) {
+  StageTrace trace;
+  trace.stride = get_number<std::int64_t>(reader, "stride", 1);
+  if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
+  trace.dropped = reader.get<std::uint64_t>();
+  trace.spans.resize(reader.get_count(span_bytes));
+  for (StageSpan& span : trace.spans) span = get_span(reader);
+  trace.samples.resize(reader.get_count(sample_bytes));
+  for (StageSample& sample : trace.samples) {
+    sample.time_ns = get_number<std::int64_t>(reader, "time");
+    sample.items = get_number<std::int64_t>(reader, "count");
+  }
+  return trace;
+}
+
+/// Whether `next` goes on with `last`: hardly any of the two is between them.
+bool goes_on(const StageSpan& last, const StageSpan& next) {
+  const auto gap = next.begin_ns - last.end_ns();
+  const bool same = last.duration_ns > 0 && last.work == next.work && last.other == next.other;
+  return same && gap >= 0 && gap <= std::max<std::int64_t>(2000, (last.duration_ns + next.duration_ns) / 32) &&
+         window_of(last.begin_ns) == window_of(next.begin_ns);
+}
+
+}  // namespace
+
+void StageTrace::thin(std::int64_t to_stride) {
+  if (to_stride <= stride) return;
+  stride = to_stride;
+  dropped += std::erase_if(spans, [&](const StageSpan& span) { return window_of(span.begin_ns) % stride != 0; });
+  dropped += std::erase_if(samples, [&](const StageSample& sample) { return window_of(sample.time_ns) % stride != 0; });
+}
+
+Bytes encode(std::span<const StageTrace> traces) {
+  ByteWriter writer;
+  writer.put(static_cast<std::uint32_t>(traces.size()));
+  for (const StageTrace& trace : traces) {
+    writer.put(trace.stride);
+    writer.put(trace.dropped);
+    writer.put(static_cast<std::uint32_t>(trace.spans.size()));
+    for (const StageSpan& span : trace.spans) put_span(writer, span);
+    writer.put(static_cast<std::uint32_t>(trace.samples.size()));
+    for (const StageSample& sample : trace.samples) {
+      writer.put(sample.time_ns);
+      writer.put(sample.items);
+    }
+  }
+  return std::move(writer).take();
+}
+
+std::vector<StageTrace> decode_stage_traces(ByteView bytes) {
+  constexpr std::size_t empty_trace_bytes = 2 * 8 + 2 * 4;
+  ByteReader reader(bytes);
+  std::vector<StageTrace> traces(reader.get_count(empty_trace_bytes));
+  for (StageTrace& trace : traces) trace = get_trace(reader);
+  reader.expect_end();
+  return traces;
+}
+
+StageLog::StageLog(std::size_t stages, std::size_t most_events) : most_events_(most_events), last_(stages + 1) {}
+
+void StageLog::add(const StageSpan& span) {
+  const std::lock_guard lock(mutex_);
+  const bool is_wait_of_stage = span.stage >= 0 && span.work != StageWork::item;
+  if (is_wait_of_stage) return keep(span);  // a stage's waits are not joined across its items
+  StageSpan& last = last_.at(static_cast<std::size_t>(span.stage + 1));
+  if (goes_on(last, span)) {
+    last.duration_ns = span.end_ns() - last.begin_ns;
+    last.waited_ns += span.waited_ns;
+    last.items += span.items;
+    return;
+  }
+  keep(last);
+  last = span;
+}
+
+void StageLog::add(const StageSample& sample) {
+  const std::lock_guard lock(mutex_);
+  if (sample.time_ns - sampled_ns_ < between_samples_ns) return;
+  sampled_ns_ = sample.time_ns;
+  if (has_place(sample.time_ns)) trace_.samples.push_back(sample);
+}
+
+StageTrace StageLog::trace() const {
+  const std::lock_guard lock(mutex_);
+  StageTrace trace = trace_;
+  for (const StageSpan& last : last_) {
+    const bool shows = last.duration_ns >= least_ns && window_of(last.begin_ns) % trace.stride == 0;
+    if (shows) trace.spans.push_back(last);
+  }
+  return trace;
+}
+
+void StageLog::keep(const StageSpan& span) {
+  if (span.duration_ns >= least_ns && has_place(span.begin_ns)) trace_.spans.push_back(span);
+}
+
+bool StageLog::has_place(std::int64_t time_ns) {
+  const auto events = [this] { return trace_.spans.size() + trace_.samples.size(); };
+  while (events() >= most_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
+  if (window_of(time_ns) % trace_.stride == 0 && events() < most_events_) return true;
+  ++trace_.dropped;
+  return false;
+}
+
+StageScope::StageScope(StageLog* log, StageWork work, int other) : log_(log) {
+  if (log_ != nullptr) span_ = {.work = work, .other = other, .begin_ns = trace_time(Clock::now())};
+}
+
+StageScope::~StageScope() {
+  if (log_ == nullptr) return;
+  span_.duration_ns = trace_time(Clock::now()) - span_.begin_ns;
+  log_->add(span_);
+}
+
+}  // namespace levada

@@ -1,0 +1,139 @@
+"""Pages and traces of pipelines and of feeds that read them."""
+
+from __future__ import annotations
+
+import html
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from typing import Any
+
+import levada
+import pytest
+from levada import Pipeline
+
+LOADER = """
+import time
+import levada
+import numpy as np
+
+def slow(i):
+    time.sleep(0.02)  # in all, many times what it takes two workers to begin
+    return {"x": np.full(4, i)}
+
+def batches():
+    return levada.Pipeline(range(120), name="numbers").dispatch().map(slow, name="parse")
+
+def broken():
+    return batches().map(lambda batch: 1 // (5 - int(batch["x"][0])) and batch, name="divide")
+"""
+
+
+def feed(folder: pathlib.Path, callable: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "loaders.py").write_text(LOADER)
+    command = [sys.executable, "-m", "levada", "feed", f"loaders:{callable}", "--mesh", "dp=1,tp=2", "--workers", "2"]
+    command += ["--report", "page.html", "--trace", "trace.json", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+
+
+def section(page: str, name: str) -> str:
+    found = re.search(rf'<section [^>]*id="{name}">.*?</section>', page, re.DOTALL)
+    assert found is not None, name
+    return html.unescape(found.group(0))
+
+
+def tracks(trace: dict[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The slices of each track of each process, by their names; processes without their numbers."""
+    events = trace["traceEvents"]
+    processes = {e["pid"]: re.sub(r" \(process \d+\)", "", e["args"]["name"]) for e in events if e["name"] == "process_name"}
+    named = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in processes.values()}
+    for (pid, _), track in named.items():
+        found[processes[pid]][track] = []
+    for event in events:
+        if event["ph"] == "X":
+            found[processes[event["pid"]]][named[event["pid"], event["tid"]]].append(event)
+    return found
+
+
+def seconds(slices: list[dict[str, Any]], name: str) -> float:
+    return sum(each["dur"] for each in slices if each["name"].startswith(name)) / 1e6
+
+
+def test_a_feed_of_a_pipeline_tells_which_stage_holds_it_back(tmp_path: pathlib.Path) -> None:
+    ran = feed(tmp_path, "batches", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["steps"] == 120
+    page = (tmp_path / "page.html").read_text()
+    shown = section(page, "pipeline-0")
+    assert "parse holds the rest back: it takes" in shown and "Make it quicker, or let more workers share it." in shown
+    assert len(re.findall(r'<tr data-process="worker \d [^"]*" data-stage="parse">', shown)) == 2
+    assert len(re.findall(r'<tr data-process="dispatcher [^"]*" data-stage="numbers">', shown)) == 1
+    assert "rank 0 was waiting for its pipeline, in which parse holds the rest back" in html.unescape(page)
+    assert "http" not in page, "nothing is fetched from anywhere"
+
+    found = tracks(json.loads((tmp_path / "trace.json").read_text()))
+    assert set(found) == {
+        "rank 0 dp0 tp0",
+        "rank 1 dp0 tp1",
+        *(f"rank 0 pipeline: {name}" for name in ("dispatcher", "worker 0", "worker 1", "the consumer")),
+    }
+    workers = [found[f"rank 0 pipeline: worker {number}"] for number in (0, 1)]
+    assert sum(seconds(worker["parse"], "parse") for worker in workers) >= 120 * 0.02
+    assert seconds(found["rank 0 pipeline: the consumer"]["waits and messages"], "waiting for items of worker") > 0
+    reads = [each for each in found["rank 0 dp0 tp0"]["reader"] if each["name"] == "reading storage"]
+    begin, end = min(each["ts"] for each in reads), max(each["ts"] + each["dur"] for each in reads)
+    parses = [each for worker in workers for each in worker["parse"]]
+    assert all(begin - 5e6 < each["ts"] < end for each in parses), "one clock"
+
+
+def test_a_feed_that_fails_is_shown_too(tmp_path: pathlib.Path) -> None:
+    ran = feed(tmp_path, "broken")
+    assert ran.returncode == 1 and "ZeroDivisionError" in ran.stderr
+    page = (tmp_path / "page.html").read_text()
+    assert "The feed failed." in page and 'id="pipeline-0"' in page
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_files_that_cannot_be_written_are_told_before_anything_starts(tmp_path: pathlib.Path) -> None:
+    ran = feed(tmp_path, "batches", "--report", "nowhere/page.html")
+    assert ran.returncode == 2 and "nowhere" in ran.stderr and not (tmp_path / "trace.json").exists()
+
+
+def heavy(i: int) -> int:
+    time.sleep(0.01)
+    return i
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_writes_a_page_and_a_trace(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], workers: int
+) -> None:
+    pipeline = Pipeline(range(100), name="numbers").dispatch().map(heavy, name="heavy")
+    with pipeline.run(workers, context="forkserver", record=True) as run:
+        assert len(list(run)) == 100
+        run.write_report(tmp_path / "at work.html")
+        assert capfd.readouterr().err == ""
+    run.write_report(tmp_path / "after.html")
+    run.write_trace(tmp_path / "trace.json")
+    for name in ("at work.html", "after.html"):
+        shown = section((tmp_path / name).read_text(), "pipeline")
+        assert "heavy holds the rest back" in shown and ">100</td>" in shown
+    found = tracks(json.loads((tmp_path / "trace.json").read_text()))
+    where = "worker 0" if workers else "the consumer"
+    assert sum(each["args"]["items"] for each in found[where]["heavy"]) > 50
+    assert set(found) == ({"dispatcher", "worker 0", "the consumer"} if workers else {"the consumer"})
+
+
+def test_what_was_not_recorded_is_said(tmp_path: pathlib.Path) -> None:
+    run = Pipeline(range(3)).run()
+    with pytest.raises(levada.InvalidArgument, match="has given no items yet"):
+        run.write_report(tmp_path / "page.html")
+    list(run)
+    with pytest.raises(levada.InvalidArgument, match=r"run\(record=True\)"):
+        run.write_trace(tmp_path / "trace.json")
+    with pytest.raises(levada.InvalidArgument, match="record=True"):
+        levada.Feed([1, 2]).write_report(tmp_path / "page.html")
