@@ -72,14 +72,15 @@ DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOpti
   check(options);
   const pipeline::TreeValues values;
   const int rank = engine->info().rank;
-  const pipeline::Process process{
-      .engine = engine,
-      .graph = graph_of(options),
-      .values = values,
-      .options = {.workers = options.workers, .worker_prefetch = options.prefetch, .main_prefetch = options.prefetch,
-                  .record = options.record},
-      .name = fmt::format("rank {}", rank),
-      .all_ranks = nullptr};
+  const pipeline::Process process{.engine = engine,
+                                  .graph = graph_of(options),
+                                  .values = values,
+                                  .options = {.workers = options.workers,
+                                              .worker_prefetch = options.prefetch,
+                                              .main_prefetch = options.prefetch,
+                                              .record = options.record},
+                                  .name = fmt::format("rank {}", rank),
+                                  .all_ranks = nullptr};
   if (rank != 0) {
     pipeline::serve(process);
     return {};

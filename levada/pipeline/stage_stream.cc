@@ -111,6 +111,8 @@ void StageStream::add_wait(Clock::time_point begin, Clock::time_point end) {
 
 // Where not every item is timed they are too small to be seen one by one.
 void StageStream::record(Clock::time_point begin, Duration spent, bool gave) const {
+  const bool is_here = counts_ == &setting_->counts[static_cast<std::size_t>(number_)];
+  if (!is_here) return;  // what another process gives is waited for by who pulls it
   setting_->log->add({.work = StageWork::item,
                       .stage = number_,
                       .items = gave ? 1u : 0u,

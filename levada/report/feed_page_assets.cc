@@ -132,6 +132,7 @@ footer { margin-top: 22px; font-size: 13px; }
                                          // of a pipeline
                                          R"css(
 .verdict { border-left: 4px solid var(--accent); padding-left: 12px; margin: 4px 0 16px; font-size: 16px; max-width: 90ch; }
+.wide { overflow-x: auto; }
 .graph { display: block; margin: 0 auto 14px; font-size: 12px; }
 .graph text { fill: var(--soft); } .graph .middle { text-anchor: middle; }
 .graph .role { font-size: 13px; font-weight: 600; fill: var(--accent); }

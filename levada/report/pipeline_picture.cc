@@ -128,7 +128,7 @@ std::string node_svg(const PipelineReport& pipeline, const Node& node) {
                          escape_html(stage.name), escape_html(stage.name), escape_html(stage.what));
   svg += fmt::format(R"(<rect x="{}" y="{}" width="{}" height="{}" rx="8"/>)", node.x, node.y, node_width, node_height);
   svg += label(node.x + 12, node.y + 20, "name", shortened(stage.name, 22));
-  svg += label(node.x + 12, node.y + 36, "what", shortened(stage.what, 27));
+  svg += label(node.x + 12, node.y + 36, "what", shortened(stage.what, 24));
   svg += label(node.x + 12, node.y + 51, "what",
                fmt::format("{}/s, works {}", in_thousands(rate_of(pipeline, node.stage)), format_share(share)));
   const int room = node_width - 16;
@@ -157,8 +157,8 @@ struct Point {
 std::string arrow(const Node& from, Point to, bool within) {
   if (within) {
     const Point begin{from.x + node_width / 2, from.y + node_height};
-    return fmt::format(R"(<path class="way" d="M{} {}C{} {} {} {} {} {}"/>)", begin.x, begin.y, begin.x, begin.y + down,
-                       to.x, to.y - down, to.x, to.y - 2);
+    return fmt::format(R"(<path class="way" d="M{0} {1}V{2}C{0} {4} {3} {2} {3} {4}"/>)", begin.x, begin.y, to.y - down,
+                       to.x, to.y - 2);
   }
   const Point begin{from.x + node_width, from.y + node_height / 2};
   return fmt::format(R"(<path class="way crosses" d="M{} {}C{} {} {} {} {} {}"/>)", begin.x, begin.y, begin.x + between,
@@ -212,9 +212,9 @@ std::string pipeline_picture(const PipelineReport& pipeline) {
   int height = 0;
   for (const Box& box : boxes) height = std::max(height, box.height() + 4 * shadow);
   std::string svg = fmt::format(
-      R"(<div class="scroll"><svg class="graph" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" )"
+      R"(<div class="wide"><svg class="graph" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" )"
       R"(aria-label="the stages of the pipeline and their processes"><defs><marker id="tip-{2}" viewBox="0 0 8 8" )"
-      R"(refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>)",
+      R"(refX="7" refY="4" markerUnits="userSpaceOnUse" markerWidth="9" markerHeight="9" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>)",
       width, height, pipeline.rank);
   for (const Box& box : boxes) svg += box_svg(pipeline, box);
   svg += fmt::format(R"svg(<g marker-end="url(#tip-{})">{}</g>)svg", pipeline.rank, ways.svg(caller));

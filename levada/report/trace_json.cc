@@ -191,6 +191,14 @@ void add_arrows(Events& events, const std::vector<Trace>& traces) {
   }
 }
 
+/// Of the process itself, or of a stage that it runs.
+bool has_track(const PipelineTracks& tracks, const StageSpan& span) {
+  if (span.stage < 0) return span.work != StageWork::item;
+  const auto stage = static_cast<std::size_t>(span.stage);
+  const auto& stages = tracks.pipeline.stages;
+  return stage < stages.size() && stages[stage].role == tracks.report().role;
+}
+
 /// Between samples that follow on each other in an epoch.
 void add_rates(Events& events, const PipelineTracks& tracks) {
   const StageTrace& trace = tracks.report().trace;
@@ -198,7 +206,8 @@ void add_rates(Events& events, const PipelineTracks& tracks) {
     const StageSample &before = trace.samples[i - 1], &sample = trace.samples[i];
     const auto passed = sample.time_ns - before.time_ns;
     if (passed <= 0 || sample.items < before.items) continue;
-    events.add_rate(tracks, before.time_ns, 1e9 * static_cast<double>(sample.items - before.items) / static_cast<double>(passed));
+    events.add_rate(tracks, before.time_ns,
+                    1e9 * static_cast<double>(sample.items - before.items) / static_cast<double>(passed));
   }
 }
 
@@ -217,8 +226,7 @@ std::uint64_t add_pipelines(Events& events, const std::vector<PipelineReport>& p
         dropped += trace.dropped;
         events.name_tracks(tracks);
         for (const StageSpan& span : trace.spans) {
-          const bool has_stage = span.work != StageWork::item || span.stage >= 0;
-          if (has_stage && span.stage < stages) events.add_span(tracks, span);
+          if (has_track(tracks, span)) events.add_span(tracks, span);
         }
         add_rates(events, tracks);
       }

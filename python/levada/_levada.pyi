@@ -273,9 +273,13 @@ class Pass:
     def end(self) -> dict[str, Any] | None: ...
 
     @property
+    def trace(self) -> bytes:
+        """What was recorded, encoded."""
+
+    @property
     def stats(self) -> dict[str, Any]: ...
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 30.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False) -> Pass:
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 30.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False) -> Pass:
     """Starts a pass. Collective."""
 
 class Link:
@@ -895,6 +899,9 @@ class Consumer:
 
     def stats(self, graph: Graph) -> dict[str, Any]: ...
 
+    def story(self, graph: Graph, workers: int, ordered: bool) -> tuple[str, bytes]:
+        """What each process has done, as JSON, and when, encoded."""
+
 def show_graph(graph: Graph, format: str, workers: int, ordered: bool, at_work: Consumer | None) -> str:
     """
     The stages and their processes; of one at work also which stage holds the rest back.
@@ -914,3 +921,14 @@ def consume(job: Membership | None, graph: Graph, options: dict[str, Any], name:
 
 def serve(job: Membership, graph: Graph, options: dict[str, Any], name: str, begin_epoch: object | None) -> None:
     """What the dispatching process and the workers do."""
+
+def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, Any], rank: str, trace: bytes, pipeline: tuple[str, bytes] | None, *, page: str, trace_file: str, timeout: float) -> None:
+    """
+    Writes a page and a trace, where they are named, of what all ranks tell. Collective.
+    """
+
+def write_pipeline_history(pipeline: tuple[str, bytes], *, page: str, trace_file: str) -> None:
+    """Writes a page and a trace, where they are named, of a pipeline alone."""
+
+def check_history_files(page: str, trace_file: str) -> None:
+    """Raises InvalidArgument where a file cannot be written."""

@@ -138,7 +138,9 @@ void bind_history(nb::module_& module) {
              nb::arg("trace_file"), "Writes a page and a trace, where they are named, of a pipeline alone.");
   module.def(
       "check_history_files",
-      [](const std::string& page, const std::string& trace_file) { cli::check({.report = page, .trace = trace_file, .tell = false}); },
+      [](const std::string& page, const std::string& trace_file) {
+        cli::check({.report = page, .trace = trace_file, .tell = false});
+      },
       nb::arg("page"), nb::arg("trace_file"), "Raises InvalidArgument where a file cannot be written.");
 }
 
