@@ -87,7 +87,8 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
     std::vector<Outgoing> outgoing;
     for (std::size_t i = 0; i < units_.size(); ++i) draft(units_[i], round, batches[i], allocate, outgoing);
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
-    std::ranges::stable_partition(outgoing, [&](const Outgoing& message) { return message.channel != own; });
+    std::stable_partition(outgoing.begin(), outgoing.end(),
+                          [&](const Outgoing& message) { return message.channel != own; });
     return outgoing;
   } catch (const PeerLost&) {
     throw;
