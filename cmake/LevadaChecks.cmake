@@ -16,6 +16,15 @@ function(levada_check_headers_alone target)
   target_link_libraries(levada_headers_alone PRIVATE ${target})
 endfunction()
 
+# Only clang can make programs of the fuzz targets; that they compile is seen with any compiler.
+function(levada_check_fuzz_targets target)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*.cc)
+  add_library(levada_fuzz_targets OBJECT ${sources})
+  levada_configure(levada_fuzz_targets)
+  target_compile_options(levada_fuzz_targets PRIVATE -O0)
+  target_link_libraries(levada_fuzz_targets PRIVATE ${target} fmt::fmt)
+endfunction()
+
 function(levada_check_source)
   foreach(check includes source)
     add_test(NAME check_${check} COMMAND ${PROJECT_SOURCE_DIR}/script/check-${check})

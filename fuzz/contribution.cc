@@ -21,7 +21,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (piece < message.data() || piece + agenda.piece_bytes(input) > message.data() + message.size()) std::abort();
       }
     }
-    if (levada::Agenda::decode(agenda.encode()) != agenda) std::abort();
+    const levada::Bytes encoded = agenda.encode();
+    levada::ByteReader again(encoded);
+    if (levada::Agenda::decode(again) != agenda) std::abort();
   } catch (const levada::CorruptMessage&) {
   }
   return 0;
