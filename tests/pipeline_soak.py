@@ -122,14 +122,16 @@ def growth(row):
 
 
 def report(samples):
-    worst = 0
+    worst, judged = 0, 0
     for process, seen in sorted(samples.items()):
         if len(seen[0]) < LOOKS // 4:
             continue
+        judged += 1
         private, shared, files = map(growth, seen)
         worst = max(worst, private, shared, files * (ALLOWED_KB + 1))
         print(f"process {process}: private {seen[0][-1]} KiB ({private:+} since the second tenth), shared {seen[1][-1]} KiB "
               f"({shared:+}), {seen[2][-1]} files open ({files:+})")
+    check(judged >= 4, f"{judged} processes were looked at often enough to judge by, where there should be four")
     return worst
 
 

@@ -149,8 +149,19 @@ void StageLog::keep(const StageSpan& span) {
 
 bool StageLog::has_place(std::int64_t time_ns) {
   const auto events = [this] { return trace_.spans.size() + trace_.samples.size(); };
+  if (window_ != window_of(time_ns)) {
+    window_ = window_of(time_ns);
+    in_window_ = 0;
+  }
+  if (in_window_ >= most_events_ / 2) {  // else a window that fills all would leave no other any place
+    ++trace_.dropped;
+    return false;
+  }
   while (events() >= most_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
-  if (window_of(time_ns) % trace_.stride == 0 && events() < most_events_) return true;
+  if (window_of(time_ns) % trace_.stride == 0 && events() < most_events_) {
+    ++in_window_;
+    return true;
+  }
   ++trace_.dropped;
   return false;
 }

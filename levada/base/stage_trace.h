@@ -89,6 +89,8 @@ class StageLog {
   StageTrace trace_;
   std::vector<StageSpan> last_;  ///< that may still be prolonged, by stage: its items; the process's is the first
   std::int64_t sampled_ns_ = 0;
+  std::int64_t window_ = 0;    ///< in which something was last kept
+  std::size_t in_window_ = 0;  ///< how much of it
 };
 
 /// Records what the process itself does, from its making to its end; where there is no log, nothing.

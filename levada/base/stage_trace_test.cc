@@ -55,6 +55,15 @@ TEST(StageLog, KeepsWholeWindowsWhenItIsFull) {
   EXPECT_GT(last, 0) << "not only the beginning";
 }
 
+TEST(StageLog, KeepsOtherWindowsThanOneThatIsCrowded) {
+  StageLog log(1, 100);
+  for (std::int64_t i = 0; i < 1000; ++i) log.add(item(3 * StageTrace::window_ns + i * 50 * us, 40 * us));
+  for (std::int64_t i = 4; i < 8; ++i) log.add(item(i * StageTrace::window_ns, ms));
+  const auto trace = log.trace();
+  EXPECT_GE(trace.spans.size(), 50u);
+  EXPECT_EQ(trace.spans.back().begin_ns, 7 * StageTrace::window_ns);
+}
+
 TEST(StageLog, SamplesNoMoreOftenThanIsSeen) {
   StageLog log(1);
   for (std::int64_t i = 1; i <= 1000; ++i) log.add(StageSample{i * ms, i});

@@ -133,8 +133,8 @@ CommonEnd::Outcome EndAgreement::await(std::int64_t item) {
   for (;;) {
     tell();
     const auto known = common_.outcome(item);
-    // Whoever comes to the end says nothing more, and so has to have told what others need to see it.
-    if (known && (known->kind == Foresight::Kind::there || !own_ || told_.knows(0, item))) return *known;
+    // Told before it is given: others may wait for that word while this rank's caller waits for them.
+    if (known && (!own_ || told_.knows(0, item))) return *known;
     if (!hear()) wait_for(silent(item), item, deadline);
   }
 }

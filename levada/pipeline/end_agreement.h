@@ -65,8 +65,8 @@ class EndAgreement {
 
   /// Waits for nobody: what finds no room is told with what is said next, or in await(). Throws Timeout.
   void say(const Foresight& mine);
-  /// What becomes of item `item`, once all have said. Throws Timeout, which tells who waits for whom; EngineError for a
-  /// rank that left without a word; PeerLost; CorruptMessage.
+  /// What becomes of item `item`, once all have said, and have been told what this rank says of it. Throws Timeout,
+  /// which tells who waits for whom; EngineError for a rank that left without a word; PeerLost; CorruptMessage.
   CommonEnd::Outcome await(std::int64_t item);
 
   int rank() const { return engine_->info().rank; }

@@ -184,6 +184,25 @@ TEST(EndAgreement, SaysWhomItWaitedForInVain) {
   }
 }
 
+TEST(EndAgreement, GivesNoItemThatOthersHaveNotBeenToldOf) {
+  const auto engines = inproc::make_group(2);
+  EndAgreement ahead(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
+  EndAgreement behind(engines[1], {.stage = "meet"});
+  behind.say({.until = 100});
+  std::int64_t item = 0;
+  try {
+    for (; item < 100; ++item) {
+      ahead.say({.until = item + 1});
+      ahead.await(item);
+    }
+    FAIL() << "there is no end of room for words that nobody takes";
+  } catch (const Timeout&) {
+  }
+  behind.say({.until = 101});
+  EXPECT_EQ(behind.await(item - 1).kind, Kind::there);
+  EXPECT_EQ(ahead.await(item).kind, Kind::there);
+}
+
 TEST(EndAgreement, LetsItsCallerEndAWait) {
   const auto engines = inproc::make_group(2);
   struct Interrupted {};

@@ -93,7 +93,10 @@ class TransformStream final : public ForeignStream {
   std::optional<Item> make() override {
     auto item = make_one();
     if (!setting_->overruns.is_held(number_)) return item;
-    while (item) item = make_one();
+    while (item) {
+      setting_->overruns.check();
+      item = make_one();
+    }
     setting_->overruns.fail();
   }
   std::optional<Item> make_one() {

@@ -66,10 +66,14 @@ class FullSyncStream final : public StageStream {
     looked_ = true;
     bunch_ = made();
     Foresight mine;
+    bool at_once = false;
     try {
       if (!thrown_) is_over_ = waited([&] { return !make_bunch(); });
-    } catch (const std::exception&) {
+    } catch (const Error&) {
       thrown_ = std::current_exception();
+    } catch (const std::exception&) {  // of the caller's poll, such as Ctrl-C: not for behind what is ahead
+      thrown_ = std::current_exception();
+      at_once = true;
     }
     mine.until = made();
     if (thrown_) {
@@ -82,6 +86,7 @@ class FullSyncStream final : public StageStream {
       mine.kind = Foresight::Kind::ended;
     }
     agreement_.say(mine);
+    if (at_once) std::rethrow_exception(thrown_);
   }
 
   /// As many as take so little time that they delay nobody. False: there are no more.
@@ -120,8 +125,8 @@ class FullSyncStream final : public StageStream {
     if (source_) source_->release();
   }
 
-  /// Items of a bunch: two of them are kept, and a message costs what some hundred small items do.
-  static constexpr std::int64_t most_items = 128;
+  /// Items of a bunch: two of them are kept, whatever their size, and a message costs what some ten items do.
+  static constexpr std::int64_t most_items = 16;
 
   EndAgreement agreement_;
   std::optional<TrackedInput> source_;  ///< empty where it could not be opened

@@ -125,10 +125,19 @@ void Gatherer::throw_left(int rank) {
 }
 
 void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
-  const Bytes bytes = encode(orders_.give(std::move(what)));
+  const std::lock_guard one_after_the_other(ordering_);
+  const Bytes bytes = [&] {
+    const std::lock_guard lock(control_);
+    return encode(orders_.give(std::move(what)));
+  }();
   Block block = allocate(*process_.engine, bytes.size(), deadline, "pipeline");
   std::ranges::copy(bytes, block.memory().begin());
   publish(*process_.engine, *orders_channel_, std::move(block), bytes.size(), deadline, "pipeline");
+}
+
+bool Gatherer::all_answered() const {
+  const std::lock_guard lock(control_);
+  return orders_.all_answered();
 }
 
 void Gatherer::give_order(decltype(protocol::Order::what) what, Deadline deadline) {
@@ -199,14 +208,16 @@ bool Gatherer::shutdown(Deadline deadline) {
 void Gatherer::halt() {
   if (std::exchange(halted_, true)) return;
   take_answers();
-  if (orders_.all_answered()) publish_order(protocol::Pause{}, patience());
+  if (all_answered()) publish_order(protocol::Pause{}, patience());
 }
 
 std::vector<protocol::Answer> Gatherer::reports(bool with_trace, Duration patience) {
   try {
     take_answers();
-    if (orders_.all_answered() && !over_) publish_order(protocol::Report{with_trace}, this->patience());
-    if (!over_) await_answers(Deadline::after(patience));
+    const auto deadline = Deadline::after(patience);
+    if (with_trace && !over_) await_answers(deadline);  // of an order before, which brings none
+    if (all_answered() && !over_) publish_order(protocol::Report{with_trace}, this->patience());
+    if (!over_) await_answers(deadline);
   } catch (const Error&) {
     // What they said last is what there is.
   }

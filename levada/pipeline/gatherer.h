@@ -65,6 +65,7 @@ class Gatherer {
   void give_order(decltype(protocol::Order::what) what, Deadline deadline);
   void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
   void await_answers(Deadline deadline);
+  bool all_answered() const;
   void take_answers();
   void take_answers_of(int process);
 
@@ -90,6 +91,7 @@ class Gatherer {
   StageLog* log_;
   Traffic traffic_;
 
+  std::mutex ordering_;  ///< orders go out in the order of their numbers
   std::mutex taking_answers_;
   mutable std::mutex control_;  ///< guards who has answered, and what
   std::shared_ptr<Channel> orders_channel_;

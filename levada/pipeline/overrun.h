@@ -59,6 +59,10 @@ class Overruns {
   }
   /// Whether what `stage` makes is made to be counted alone.
   bool is_held(int stage) const { return joining_.load(std::memory_order_acquire) == stage; }
+  /// While a stage is held: throws once enough has been counted.
+  void check() const {
+    if (overrun_->is_enough()) overrun_->fail(false);
+  }
   /// `stage`, which is held, has come to its end.
   [[noreturn]] void fail() const { overrun_->fail(true); }
 

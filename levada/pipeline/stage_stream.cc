@@ -75,6 +75,15 @@ void StageStream::begin() {
   }
 }
 
+void StageStream::attend(Clock::time_point now) {
+  try {
+    setting_->attend(now);
+  } catch (...) {
+    failed_ = true;
+    throw;
+  }
+}
+
 // Some items' time stands for that of all.
 std::optional<Item> StageStream::timed() {
   if (!starts_.empty()) begin();
@@ -83,7 +92,7 @@ std::optional<Item> StageStream::timed() {
   waits_ = 0;
   auto begin = Clock::now();
   if (setting_->must_attend(begin)) {
-    setting_->attend(begin);
+    attend(begin);
     begin = Clock::now();
   }
   auto item = counted();

@@ -155,6 +155,7 @@ class StageStream : public Stream {
   void begin();
   std::optional<Item> counted();
   std::optional<Item> timed();
+  void attend(Clock::time_point now);
   void add_wait(Clock::time_point begin, Clock::time_point end);
   void record(Clock::time_point begin, Duration spent, bool gave) const;
   std::int64_t next_gap(Duration spent);

@@ -37,6 +37,11 @@ double seconds_of(const Json& json) {
   return seconds;
 }
 
+std::int64_t count_of(const Json& json) {
+  if (!json.is_number_integer() || json.get<std::int64_t>() < 0) refuse("a count that is no number of things");
+  return json.get<std::int64_t>();
+}
+
 std::size_t number_of(const Numbers& numbers, const Json& json) {
   const auto found = numbers.find(json.get<std::string>());
   if (found == numbers.end()) refuse("a stage that it does not have");
@@ -59,8 +64,8 @@ PipelineProcessReport process_of(const Json& json, const Numbers& numbers) {
   PipelineProcessReport process{.name = json.at("name"), .role = role_of(json.at("role")), .stages = {}, .trace = {}};
   process.stages.resize(numbers.size());
   for (const Json& stage : json.at("stages")) {
-    process.stages[number_of(numbers, stage.at("name"))] = {.items = stage.at("items"),
-                                                            .skipped = stage.at("skipped"),
+    process.stages[number_of(numbers, stage.at("name"))] = {.items = count_of(stage.at("items")),
+                                                            .skipped = count_of(stage.at("skipped")),
                                                             .busy_seconds = seconds_of(stage.at("busy_s")),
                                                             .waited_seconds = seconds_of(stage.at("waited_s"))};
   }
@@ -72,8 +77,9 @@ PipelineReport pipeline_of(const Json& json) {
   Numbers numbers;
   for (const Json& stage : json.at("stages")) pipeline.stages.push_back(stage_of(stage, numbers));
   if (pipeline.stages.empty() || numbers.size() != pipeline.stages.size()) refuse("stages without names of their own");
-  pipeline.workers = json.at("workers");
-  if (pipeline.workers < 0 || pipeline.workers > most_workers) refuse(fmt::format("{} workers", pipeline.workers));
+  const std::int64_t workers = count_of(json.at("workers"));
+  if (workers > most_workers) refuse(fmt::format("{} workers", workers));
+  pipeline.workers = static_cast<int>(workers);
   pipeline.seconds = seconds_of(json.at("seconds"));
   pipeline.dealt = number_or_none(numbers, json.at("dealt"));
   pipeline.gathered = number_or_none(numbers, json.at("gathered"));

@@ -105,7 +105,11 @@ def _feed_as_rank(options: argparse.Namespace) -> int:
     except Error as error:
         # Where all ranks know of it they can still tell what they did.
         if (passing.end or {}).get("cause") == "failed":
-            _write_history(passing, options, str(error))
+            try:
+                _write_history(passing, options, str(error))
+            except Error as second:
+                if job.rank == 0:
+                    print(f"levada: {second}", file=sys.stderr)
         raise
     mine = {**rank_report(job, mesh, options.readers, passing.stats), "fields": digests.describe()}
     told = _levada.agree(job, json.dumps(mine).encode(), options.timeout, "gathering the report")

@@ -222,6 +222,8 @@ class Run(Generic[T]):
 
     def _record(self) -> None:
         """As run(record=True), where no process has been started yet."""
+        if self._consumer is not None and not self.options.record:
+            raise InvalidArgument("this run is at work already and does not record: run(record=True) does")
         self.options = dataclasses.replace(self.options, record=True)
 
     def close(self, grace: float = _GRACE) -> None:
@@ -233,14 +235,16 @@ class Run(Generic[T]):
         crew, self._crew = self._crew, None
         deadline = time.monotonic() + grace
         is_whole = consumer is not None
-        if consumer is not None:
-            try:
-                consumer.shutdown(grace)
-            except Error:
-                is_whole = False  # one is lost already, which has been said
-            self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
-        if crew is not None:
-            crew.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
+        try:
+            if consumer is not None:
+                try:
+                    consumer.shutdown(grace)
+                except Error:
+                    is_whole = False  # one is lost already, which has been said
+                self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
+        finally:
+            if crew is not None:
+                crew.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
 
     def __enter__(self) -> Run[T]:
         return self

@@ -93,7 +93,16 @@ void add(Files& files, std::size_t rank, int reader, Told told) {
   files.report.ranks.push_back(std::move(told.rank));
 }
 
-/// Collective: rank 0 writes what all tell, and none goes on before the files are there.
+void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<Bytes>& all) {
+  const auto readers = Readers::parse(files.report.readers).of(mesh, info.host_of);
+  for (std::size_t i = 0; i < all.size(); ++i) add(files, i, readers.at(i), unpack(all[i]));
+  for (const int first : mesh.group(0, {"dp"})) {
+    files.report.samples += files.report.ranks.at(static_cast<std::size_t>(first)).samples;
+  }
+  cli::write_history(files.names, files.report, std::move(files.history));
+}
+
+/// Collective: rank 0 writes what all tell, and none goes on before the files are there, or it is known why not.
 void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict& feed, const std::string& rank,
                         const nb::bytes& trace, const std::optional<PipelineStory>& pipeline, const std::string& page,
                         const std::string& trace_file, double timeout) {
@@ -105,15 +114,20 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
   interruptible_on(job, "writing a report", [&](const std::shared_ptr<Engine>& engine) {
     const auto& info = engine->info();
     const auto all = cli::gather(*engine, mine, Deadline::after(patience));
-    const auto readers = Readers::parse(files.report.readers).of(mesh, info.host_of);
-    for (std::size_t i = 0; i < all.size(); ++i) add(files, i, readers.at(i), unpack(all[i]));
+    std::exception_ptr failure;
+    std::string said;
     if (info.rank == 0) {
-      for (const int first : mesh.group(0, {"dp"})) {
-        files.report.samples += files.report.ranks.at(static_cast<std::size_t>(first)).samples;
+      try {
+        write(std::move(files), mesh, info, all);
+      } catch (const std::exception& error) {
+        failure = std::current_exception();
+        said = error.what();
       }
-      cli::write_history(files.names, files.report, std::move(files.history));
     }
-    return agree(*engine, {}, Deadline::after(patience), "writing a report");
+    auto told = agree(*engine, as_bytes(said), Deadline::after(patience), "writing a report");
+    if (failure) std::rethrow_exception(failure);
+    if (!told[0].empty()) throw SourceError(fmt::format("rank 0 could not write the report: {}", as_text(told[0])));
+    return told;
   });
 }
 

@@ -219,21 +219,26 @@ class PythonBucketer {
   }
 
   const TensorLibraries& known_libraries() {
-    libraries_.look_again();
-    return libraries_;
+    libraries_->look_again();
+    return *libraries_;
   }
 
-  /// It runs inside calls of this object alone.
+  /// What it gives may be called, by flush() of a handle's wait, when this object is no more.
   Bucketer::Callback called(nb::object callback, TensorKind kind) {
     if (callback.is_none()) return {};
-    return [this, kept = Kept(std::move(callback)), kind](const Tensor& result) {
+    return [libraries = libraries_, kept = Kept(std::move(callback)), kind](const Tensor& result) {
       const nb::gil_scoped_acquire held;
-      (*kept)(known_libraries().to_python(result, kind));
+      libraries->look_again();
+      (*kept)(libraries->to_python(result, kind));
     };
   }
 
   pid_t process_ = current_process();
-  TensorLibraries libraries_;
+  std::shared_ptr<TensorLibraries> libraries_{new TensorLibraries, [](const TensorLibraries* libraries) {
+                                                if (Py_IsInitialized() == 0) return;
+                                                const nb::gil_scoped_acquire held;
+                                                delete libraries;
+                                              }};
   std::shared_ptr<Bucketer> bucketer_;
 };
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import levada
 import pytest
+import ranks
 from levada import Pipeline
 
 LOADER = """
@@ -126,6 +127,38 @@ def test_a_run_writes_a_page_and_a_trace(
     where = "worker 0" if workers else "the consumer"
     assert sum(each["args"].get("items", 0) for each in found[where]["heavy"]) > 50
     assert set(found) == ({"the dispatching process", "worker 0", "the consumer"} if workers else {"the consumer"})
+
+
+def test_a_trace_at_work_has_what_slow_workers_did(tmp_path: pathlib.Path) -> None:
+    def slow(i: int) -> int:
+        time.sleep(0.05)
+        return i
+
+    pipeline = Pipeline(range(1000)).dispatch().map(slow, name="slow")
+    with pipeline.run(2, context="forkserver", record=True) as run:
+        items = iter(run)
+        for _ in range(6):
+            next(items)
+        run.write_trace(tmp_path / "trace.json")
+    found = tracks(json.loads((tmp_path / "trace.json").read_text()))
+    assert found["worker 0"]["slow"] and found["worker 1"]["slow"]
+
+
+def test_all_ranks_are_told_that_a_report_cannot_be_written(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        feed = levada.Feed([{"x": np.zeros(2)}], mesh=levada.Mesh(dp=1, tp=2), record=True)
+        assert len(list(feed)) == 1
+        try:
+            feed.write_report("nowhere/page.html")
+        except levada.SourceError as error:
+            tell(error=str(error))
+        feed.write_report(os.path.join(os.path.dirname(__file__), "page.html"))  # ranks are still in step
+        """,
+    )
+    assert all("nowhere/page.html" in rank[0]["error"] for rank in told)
 
 
 def test_what_was_not_recorded_is_said(tmp_path: pathlib.Path) -> None:

@@ -67,6 +67,20 @@ def test_a_callback_may_enqueue_and_may_raise(tmp_path: pathlib.Path) -> None:
         assert only["called"] == [2.0, "other", 20.0, 20.0]
 
 
+def test_callbacks_are_called_though_the_bucketer_has_been_let_go() -> None:
+    held = [levada.ReduceScatter()]
+    called: list[float] = []
+
+    def let_go(result: np.ndarray) -> None:  # type: ignore[type-arg]
+        called.append(float(result[0]))
+        held.clear()
+
+    handle = held[0](np.full(3, 1.0), let_go)
+    held[0](np.full(3, 2.0), lambda result: called.append(float(result[0])))
+    handle.wait()
+    assert called == [1.0, 2.0]
+
+
 def test_what_ranks_disagree_about_is_named(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -127,6 +127,7 @@ void Member::flush() noexcept {
     } catch (const std::exception& error) {
       const std::lock_guard again(mutex_);
       lose_locked(to, error.what());
+      late_bell_.ring();
     }
     next = {};  // whose blocks, as those of what is not sent, may ring the bell, and are not to be held meanwhile
     unsent.clear();

@@ -99,6 +99,7 @@ void Member::accept_waiting_locked(int from, std::uint64_t key) {
   Stream& stream = stream_from_locked(from, key);
   stream.sender_waits = true;
   if (stream.taking && stream.taken > 0) tell_taken_locked(stream);
+  else if (!peer(from).outbox.empty()) make_due_locked(from);  // perhaps that this end has closed
 }
 
 void Member::accept_taker_closed_locked(int from, std::uint64_t key) {

@@ -22,8 +22,8 @@ struct Frame {
   bool last = false;  ///< nothing follows it to this peer
 };
 
-/// The engine's side. But for lost() and send_late(), calls come one at a time, from a thread that holds no lock and is
-/// not inside Wire::send().
+/// The engine's side. But for lost(), is_out(), all_are_out() and send_late(), calls come one at a time, from a thread
+/// that holds no lock and is not inside Wire::send().
 class Receiver {
  public:
   virtual ~Receiver() = default;

@@ -62,6 +62,13 @@ void Member::expect_usable() const {
 
 void Member::look() {
   if (has_unsent_) flush_notices();
+  // An abort comes before what its rank did next, such as ending a stream: where an alarm was raised while the rings
+  // were read, that is looked at as well.
+  do look_once();
+  while (control_.alarm().load(std::memory_order_seq_cst) != seen_alarm_);
+}
+
+void Member::look_once() {
   const std::uint32_t alarm = control_.alarm().load(std::memory_order_seq_cst);
   if (alarm != seen_alarm_) {
     seen_alarm_ = alarm;

@@ -97,6 +97,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   // member.cc
   void expect_usable() const;
   void look();
+  void look_once();
   void look(Group& group);
   static void check_aborted(const Group& group);
   static void check_cause(const Group& group);

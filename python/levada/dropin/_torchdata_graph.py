@@ -212,6 +212,8 @@ class Part(NativeSource):
             self._prepare(info)
         if self._entrance is not None:
             self._entrance.open = functools.partial(iter, inputs[0])
+        if self.iter_reset_fn is not None:
+            self._datapipe = self.iter_reset_fn(self._datapipe)
         seeds = SeedGenerator(opening.shared_seed)
         if self._dispatches:
             set_shared_seeds(self._datapipe, seeds)
@@ -219,8 +221,6 @@ class Part(NativeSource):
             seeds.spawn(self._rank, inplace=True)
             seeds.spawn(number, inplace=True)
             set_seeds(self._datapipe, seeds)
-        if self.iter_reset_fn is not None:
-            self._datapipe = self.iter_reset_fn(self._datapipe)
         if self._reset_fn is not None:
             self._datapipe = self._reset_fn(self._datapipe, info, seeds)
         return iter(self._datapipe)

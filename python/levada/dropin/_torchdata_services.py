@@ -175,7 +175,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         self._in_process: InProcessReadingService | None = None
         self._run: Run[Any] | None = None
         self._parts: list[Part] = []
-        self._iter_reset_fn: bytes | None = None
+        self._packed_reset_fn: bytes | None = None
         self._end: DataPipe = None
 
     def initialize(self, datapipe: DataPipe) -> DataPipe:
@@ -226,11 +226,11 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
     def _reset_parts_by(self, iter_reset_fn: ResetFn | None) -> None:
         """Has the other processes call it before each epoch. Those that call another one make room for new ones."""
         packed = None if iter_reset_fn is None else dumps(iter_reset_fn)
-        if packed == self._iter_reset_fn:
+        if packed == self._packed_reset_fn:
             return
         assert self._run is not None
         self._run.close()
-        self._iter_reset_fn = packed
+        self._packed_reset_fn = packed
         for part in self._parts:
             part.iter_reset_fn = iter_reset_fn
 

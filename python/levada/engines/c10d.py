@@ -24,13 +24,13 @@ from levada._levada import Link, Membership
 
 _HEADS, _BODIES, _ENDS = 1, 2, 3  # tags
 _SLOTS = 4
-"""Heads that may be on their way to this rank while one is looked at."""
+"""For heads: one is looked at, the others may be filled meanwhile."""
 _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out closes the connection."""
 _RETRIES, _PAUSE = 100, 0.05
 """How often, and seconds apart, a receive from anybody is tried that fails."""
-_UNSETTLED = 32
-"""Sent frames without a body that may lie about; their memory is small."""
+_UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
+"""Sent frames without a body that may lie about, and their bytes."""
 
 
 class ProcessGroupWire:
@@ -43,6 +43,7 @@ class ProcessGroupWire:
         self._store, self._timeout = _store_of(group, name), timeout
         self._group: Any = _own_group(self._store, self.rank, self.size, timeout) if self.size > 1 else None
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
+        self._unsettled_bytes = 0
         self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
         self._farewells: list[Any] = []
         self._byte = self._torch.zeros(1, dtype=self._torch.uint8)
@@ -63,12 +64,15 @@ class ProcessGroupWire:
     def send(self, peer: int, head: Any, body: Any, last: bool) -> None:
         """Called by the engine, one call at a time. The arrays own what they show, and live until it has been sent."""
         self._unsettled.append((peer, self._group.send([self._torch.from_numpy(head)], peer, _HEADS)))
+        self._unsettled_bytes += head.nbytes
         if body is not None:
             self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
         if last:
             self._farewells.append(self._group.send([self._byte], peer, _ENDS))
-        if body is not None or last or len(self._unsettled) > _UNSETTLED:
+        many = len(self._unsettled) > _UNSETTLED or self._unsettled_bytes > _UNSETTLED_BYTES
+        if body is not None or last or many:
             batch, self._unsettled = list(self._unsettled), collections.deque()
+            self._unsettled_bytes = 0
             self._sent.put(batch)
 
     def open_reducer(self, ranks: list[int], name: str) -> GlooSums:
@@ -197,10 +201,10 @@ def _starting_polite_threads() -> Iterator[None]:
     """Threads that begin meanwhile do not push aside whoever wakes them. gloo's would: a rank that sends is then held up
     with a lock that its own gloo spins for, until the system takes the core away from that, milliseconds later."""
     before = os.sched_getscheduler(0)
-    if before == os.SCHED_OTHER:  # else somebody knows better
-        with contextlib.suppress(OSError):  # where it is forbidden it is slower, that is all
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of the calling thread; others inherit it
     try:
+        if before == os.SCHED_OTHER:  # else somebody knows better
+            with contextlib.suppress(OSError):  # where it is forbidden it is slower, that is all
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of the calling thread; others inherit it
         yield
     finally:
         if os.sched_getscheduler(0) != before:
