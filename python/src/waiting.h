@@ -52,12 +52,15 @@ template <typename Work>
 auto interruptible_on(const Membership& job, const std::string& what, Work work) {
   const auto engine = job.shared();
   const nanobind::gil_scoped_release released;
-  try {
-    return work(polled(engine, check_signals));
-  } catch (const nanobind::python_error&) {
-    engine->abort("a rank was interrupted in " + what);
-    throw;
-  }
+  // Here, not behind the wait that it ends: what is unwound closes channels, and others would not see why.
+  return work(polled(engine, [engine, what] {
+    try {
+      check_signals();
+    } catch (const nanobind::python_error&) {
+      engine->abort("a rank was interrupted in " + what);
+      throw;
+    }
+  }));
 }
 
 }  // namespace levada::python

@@ -324,7 +324,7 @@ except levada.EngineError as error:
 """,
     )
     assert [mine["kind"] for (mine,) in told] == ["KeyboardInterrupt", "EngineError", "EngineError"]
-    assert all("a rank was interrupted in an exchange" in mine["text"] for (mine,) in told[1:])
+    assert all("a rank was interrupted in an exchange" in mine["text"] for (mine,) in told[1:]), told
 
 
 def test_bfloat16_needs_no_torch() -> None:
