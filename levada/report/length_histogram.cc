@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "levada/report/numbers.h"
 #include "levada/report/table.h"
@@ -46,6 +47,12 @@ std::vector<std::int64_t> row_begins(std::int64_t parts, int doublings) {
   return begins;
 }
 
+/// Of lengths, or the most that can be said.
+std::int64_t sum(std::int64_t one, std::int64_t other) {
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  return one > most - other ? most : one + other;
+}
+
 }  // namespace
 
 LengthHistogram::LengthHistogram() : counts_(buckets), totals_(buckets) {}
@@ -53,11 +60,11 @@ LengthHistogram::LengthHistogram() : counts_(buckets), totals_(buckets) {}
 void LengthHistogram::add(std::int64_t length) {
   const auto bucket = bucket_of(length);
   ++counts_[bucket];
-  totals_[bucket] += length;
+  totals_[bucket] = sum(totals_[bucket], length);
   shortest_ = count_ == 0 ? length : std::min(shortest_, length);
   longest_ = std::max(longest_, length);
   ++count_;
-  total_ += length;
+  total_ = sum(total_, length);
 }
 
 std::int64_t LengthHistogram::quantile(double share) const {
@@ -88,7 +95,7 @@ std::vector<LengthHistogram::Row> LengthHistogram::rows(std::size_t most) const 
     if (counts_[bucket] == 0) continue;
     while (row + 1 < rows.size() && begin_of(bucket) >= rows[row + 1].from) ++row;
     rows[row].count += counts_[bucket];
-    rows[row].total += totals_[bucket];
+    rows[row].total = sum(rows[row].total, totals_[bucket]);
   }
   return rows;
 }
