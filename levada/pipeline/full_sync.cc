@@ -69,11 +69,10 @@ class FullSyncStream final : public StageStream {
     bool at_once = false;
     try {
       if (!thrown_) is_over_ = waited([&] { return !make_bunch(); });
-    } catch (const Error&) {
+    } catch (const std::exception& error) {
       thrown_ = std::current_exception();
-    } catch (const std::exception&) {  // of the caller's poll, such as Ctrl-C: not for behind what is ahead
-      thrown_ = std::current_exception();
-      at_once = true;
+      // Else of the caller's poll, such as Ctrl-C: not for behind what is ahead.
+      at_once = dynamic_cast<const Error*>(&error) == nullptr;
     }
     mine.until = made();
     if (thrown_) {

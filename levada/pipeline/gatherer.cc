@@ -60,8 +60,8 @@ auto Gatherer::named(const Call& call) {
   try {
     return call();
   } catch (const PeerLost& lost) {
-    try {
-      take_answers();
+    try {  // Of that one alone: of another, from which nothing has come, this throws before.
+      if (lost.rank() > 0) take_answers_of(lost.rank() - 1);
     } catch (const Error&) {
       // All that was said before has been taken.
     }

@@ -13,6 +13,7 @@ import levada
 import numpy as np
 import pytest
 import ranks
+import varying
 from levada import Pipeline
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
@@ -162,22 +163,11 @@ def iter_numbers() -> Iterator[int]:
 def test_order_is_that_of_one_process(workers: int, prefetch: int) -> None:
     """Sources of all lengths in one tree of processes: an epoch each."""
     counts = [0, 1, 2, 7, 101, 0, 5]
-
-    class Lengths:
-        def __init__(self) -> None:
-            self.epoch = 0
-
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-
-        def __iter__(self) -> Iterator[int]:
-            yield from range(counts[self.epoch])
-
     shapes = [
-        Pipeline[int](Lengths()).dispatch().map(double),
-        Pipeline[int](Lengths()).map(double).dispatch(),
-        Pipeline[int](Lengths()).shard().map(double),
-        Pipeline[int](Lengths()).dispatch().map(double).dispatch(),
+        Pipeline[int](varying.Lengths(counts)).dispatch().map(double),
+        Pipeline[int](varying.Lengths(counts)).map(double).dispatch(),
+        Pipeline[int](varying.Lengths(counts)).shard().map(double),
+        Pipeline[int](varying.Lengths(counts)).dispatch().map(double).dispatch(),
     ]
     for shape in shapes:
         options = {"context": "forkserver", "worker_prefetch": prefetch, "main_prefetch": prefetch}

@@ -6,10 +6,10 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import varying
 from levada import Pipeline
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
@@ -26,24 +26,11 @@ IS_WHOLE = os.environ.get("LEVADA_GRID") == "whole"
 GRID = list(itertools.product(WORKERS, PREFETCH, CONTEXTS)) if IS_WHOLE else SOME
 
 
-class Lengths:
-    """Another number of items each epoch."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        yield from range(COUNTS[self.epoch % len(COUNTS)])
-
-
 def doubled(factor: int = 2) -> list[Pipeline[Any]]:
     """A mark behind what is divided, before it, none, two of them, and one on each branch."""
 
     def numbers() -> Pipeline[int]:
-        return Pipeline(Lengths())
+        return Pipeline(varying.Lengths(COUNTS))
 
     left, right = numbers().fork()
     branches = left.dispatch().zip(right.map(lambda n: n * factor).dispatch()).map(lambda pair: pair[1])
