@@ -36,31 +36,31 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
 }
 #endif
 
-}  // namespace
-
-void copy_payload_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+void copy_run(std::byte* to, const std::byte* from, std::size_t bytes, [[maybe_unused]] CopyWay way) {
 #ifdef __SSE2__
-  if (bytes >= 64 * line) {
+  if (way == CopyWay::past_caches && bytes >= 64 * line) {
     const std::size_t head =
         align_up(reinterpret_cast<std::uintptr_t>(to), line) - reinterpret_cast<std::uintptr_t>(to);
     const std::size_t body = (bytes - head) / line * line;
-    copy_payload(to, from, head);
+    std::memcpy(to, from, head);
     stream_lines(to + head, from + head, body / line);
-    copied.fetch_add(body, std::memory_order_relaxed);
-    return copy_payload(to + head + body, from + head + body, bytes - head - body);
+    std::memcpy(to + head + body, from + head + body, bytes - head - body);
+    return;
   }
 #endif
-  copy_payload(to, from, bytes);
+  std::memcpy(to, from, bytes);
 }
 
-void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes) {
+}  // namespace
+
+void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes, CopyWay way) {
   if (bytes == 0) return;
-  std::memcpy(to, from, bytes);
+  copy_run(to, from, bytes, way);
   copied.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void copy_payload_strided(std::byte* to, const std::byte* from, std::size_t run_bytes, std::size_t runs,
-                          std::ptrdiff_t stride) {
+                          std::ptrdiff_t stride, CopyWay way) {
   if (run_bytes == 0) return;
   switch (run_bytes) {
     case 1: gather<1>(to, from, runs, stride); break;
@@ -70,7 +70,7 @@ void copy_payload_strided(std::byte* to, const std::byte* from, std::size_t run_
     case 16: gather<16>(to, from, runs, stride); break;
     default:
       for (std::size_t i = 0; i < runs; ++i) {
-        std::memcpy(to + i * run_bytes, from + static_cast<std::ptrdiff_t>(i) * stride, run_bytes);
+        copy_run(to + i * run_bytes, from + static_cast<std::ptrdiff_t>(i) * stride, run_bytes, way);
       }
   }
   copied.fetch_add(run_bytes * runs, std::memory_order_relaxed);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/tree/codec.h"
 
@@ -61,8 +60,8 @@ void OutgoingStream::read(std::byte* to) {
   }
 }
 
-IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, bool past_caches)
-    : plan_(plan), multicast_(multicast), store_(store), past_caches_(past_caches), left_(plan[multicast].bytes) {
+IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyWay way)
+    : plan_(plan), multicast_(multicast), store_(store), way_(way), left_(plan[multicast].bytes) {
   const auto items = plan[multicast].items;
   rooms_.reserve(items.size());
   for (std::size_t first = 0; first < items.size();) {  // the keys of a sample lie together
@@ -89,11 +88,10 @@ void IncomingStream::write(ByteView message) {
                                      plan_[multicast_].from, message.size(), std::min(plan_.chunk_bytes(), left_)));
   }
   left_ -= message.size();
-  const auto copy = past_caches_ ? copy_payload_past_caches : copy_payload;
   while (!message.empty()) {
     Room& room = rooms_[room_];
     const std::size_t now = std::min<std::uint64_t>(message.size(), room.bytes - at_);
-    if (now > 0) copy(room.data + at_, message.data(), now);
+    copy_payload(room.data + at_, message.data(), now, way_);
     message = message.subspan(now);
     at_ += now;
     if (at_ < room.bytes) continue;

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "levada/base/copy.h"
 #include "levada/engine/engine.h"
 #include "levada/exchange/exchange_plan.h"
 #include "levada/exchange/store.h"
@@ -38,8 +39,8 @@ class OutgoingStream {
 /// What a receiver writes to: the memory in which its samples will stay.
 class IncomingStream {
  public:
-  /// `past_caches`: what comes is more than caches would keep.
-  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, bool past_caches);
+  /// `way`: of what comes into the store.
+  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyWay way);
 
   std::size_t multicast() const { return multicast_; }
   bool done() const { return left_ == 0; }
@@ -53,7 +54,7 @@ class IncomingStream {
   const ExchangePlan& plan_;
   std::size_t multicast_;
   SampleStore& store_;
-  bool past_caches_;
+  CopyWay way_;
   std::uint64_t left_;
   struct Room {
     std::byte* data = nullptr;

@@ -14,8 +14,6 @@ namespace levada {
 namespace {
 
 constexpr std::string_view operation = "exchange";
-/// Of what comes to a rank: beyond this little of it would still be in a cache of the core.
-constexpr std::uint64_t caches_keep = std::uint64_t{2} << 20;
 
 /// The same whatever the order of destinations, ranks and ids.
 std::uint64_t fingerprint_of(const ExchangeRequest& request) {
@@ -161,7 +159,7 @@ class Mover {
   void run() {
     send_some();  // others may wait for it, while there is memory to be found for what comes
     for (const std::size_t multicast : coming_) {
-      incoming_.emplace_back(plan_, multicast, store_, coming_bytes_ > caches_keep);
+      incoming_.emplace_back(plan_, multicast, store_, way_to_copy(coming_bytes_));
       incoming_.back().take_over_complete();
     }
     while (next_ < sends_.size() || !active_.empty() || !takes_.empty()) {

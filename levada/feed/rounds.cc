@@ -33,6 +33,14 @@ std::vector<std::int64_t> plan_key(const FlatTree& batch, const Segments* segmen
   return key;
 }
 
+std::size_t tensor_bytes(const FlatTree& batch) {
+  std::size_t bytes = 0;
+  for (const Leaf& leaf : batch.leaves) {
+    if (const auto* tensor = std::get_if<Tensor>(&leaf)) bytes += tensor->view().byte_count();
+  }
+  return bytes;
+}
+
 /// `samples`: those of all batches of the step.
 Bytes make_envelope(std::int64_t step, std::int64_t samples, const Bytes& cursor) {
   ByteWriter writer;
@@ -74,15 +82,16 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
     if (is_over(round)) return {};
     std::vector<std::shared_ptr<UnitBatch>> batches;
     for (Unit& unit : units_) {
-      batches.push_back(std::make_shared<UnitBatch>(UnitBatch{BlockMemory(allocate), {}, {}}));
+      batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
       UnitBatch& batch = *batches.back();
       auto tree = read_unit(unit, round, batch.memory);
       if (is_over(round)) return {};  // a source of unknown size has come to its end
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
+      batch.way = way_to_copy(units_.size() * tensor_bytes(batch.content));
       // What the source has lent is its own again when it is asked for more.
-      if (&unit != &units_.back()) batch.content = batch.memory.take_in(std::move(batch.content));
+      if (&unit != &units_.back()) batch.content = batch.memory.take_in(std::move(batch.content), batch.way);
     }
     std::vector<Outgoing> outgoing;
     for (std::size_t i = 0; i < units_.size(); ++i) draft(units_[i], round, batches[i], allocate, outgoing);
@@ -165,7 +174,7 @@ void FeedRounds::draft(Unit& unit, std::int64_t round, const std::shared_ptr<Uni
 
 void FeedRounds::Outgoing::complete() {
   if (!batch) return;
-  packed = Outbox::complete(std::move(draft), batch->content, *portion, batch->envelope);
+  packed = Outbox::complete(std::move(draft), batch->content, *portion, batch->envelope, batch->way);
   batch.reset();
 }
 

@@ -27,6 +27,7 @@ class FeedRounds {
     BlockMemory memory;
     FlatTree content;
     Bytes envelope;
+    CopyWay way = CopyWay::through_caches;
   };
   /// A message for one of the reader's audiences.
   struct Outgoing {

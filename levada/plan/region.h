@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/copy.h"
 #include "levada/tensor/tensor.h"
 
 namespace levada {
@@ -78,7 +79,7 @@ class Region {
 
 /// Copies the region's elements of `from` to `to` in C order of the part; counted as payload copied. Throws
 /// InvalidArgument where the region does not lie in the tensor, or cuts one whose elements do not begin on bytes.
-void copy_region(const TensorView& from, const Region& region, std::byte* to);
+void copy_region(const TensorView& from, const Region& region, std::byte* to, CopyWay way = CopyWay::through_caches);
 
 /// The region as a view of the same memory where one view can show it (one range a dimension); empty elsewhere.
 /// Throws InvalidArgument where the region does not lie in the tensor.

@@ -122,6 +122,23 @@ TEST(CopyRegion, CopiesLongRuns) {
   EXPECT_EQ(copied_bytes() - before, region.element_count() * 4);
 }
 
+TEST(CopyRegion, CopiesThePartAlikePastTheCaches) {
+  std::vector<std::int32_t> data(6 * 8000);
+  std::iota(data.begin(), data.end(), 0);
+  const TensorView tensor(dtypes::int32, Shape{6, 8000}, reinterpret_cast<const std::byte*>(data.data()));
+  Region region(tensor.shape());
+  region.keep_part(0, 1, 2);
+  region.keep_zigzag(1, 1, 2);
+  const auto expected = picked(tensor, region);
+  std::vector<std::int32_t> result(expected.size());
+  copy_region(tensor, region, reinterpret_cast<std::byte*>(result.data()), CopyWay::past_caches);
+  EXPECT_EQ(result, expected);
+
+  std::vector<std::int32_t> all(data.size());
+  copy_region(tensor, Region(tensor.shape()), reinterpret_cast<std::byte*>(all.data()), CopyWay::past_caches);
+  EXPECT_EQ(all, data);
+}
+
 TEST(CopyRegion, CopiesWhateverTheStrides) {
   std::mt19937 random(7);
   const auto number = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };

@@ -15,6 +15,7 @@
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
 #include "levada/reduce/reducer.h"
+#include "levada/tensor/elements.h"
 
 namespace levada {
 namespace {
@@ -35,15 +36,6 @@ struct Placed {
   std::optional<Contribution> contribution;
   std::size_t bytes = 0;
 };
-
-/// Whether inputs are copied past the caches: what a large bucket holds is not looked at before it is complete, when
-/// caches have it no more.
-using PastCaches = bool;
-
-void copy_input(const TensorView& input, std::byte* to, PastCaches past_caches) {
-  if (past_caches && input.is_contiguous()) copy_payload_past_caches(to, input.data(), input.byte_count());
-  else copy_elements(input, to);
-}
 
 }  // namespace
 
@@ -81,9 +73,9 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const Input input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
     return enqueue(
         group, input,
-        [&](Contribution& contribution, std::size_t position, PastCaches past_caches) {
+        [&](Contribution& contribution, std::size_t position, CopyWay way) {
           std::byte* to = contribution.data(contribution.add(piece, position));
-          for (std::size_t r = 0; r < inputs.size(); ++r) copy_input(inputs[r], to + r * bytes, past_caches);
+          for (std::size_t r = 0; r < inputs.size(); ++r) copy_elements(inputs[r], to + r * bytes, way);
         },
         std::move(callback));
   }
@@ -96,8 +88,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (auto placed = placed_at(input)) return enqueue_placed(group, whole, *placed, std::move(callback));
     return enqueue(
         group, whole,
-        [&](Contribution& to, std::size_t position, PastCaches past_caches) {
-          add_padded(to.data(to.add(piece, position)), input, whole.bytes, past_caches);
+        [&](Contribution& to, std::size_t position, CopyWay way) {
+          add_padded(to.data(to.add(piece, position)), input, whole.bytes, way);
         },
         std::move(callback));
   }
@@ -116,8 +108,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
                       .bytes = bytes_of(input.dtype(), piece, ranks)};
     return launch_alone(
         group, whole, input.shape(), false,
-        [&](Contribution& to, std::size_t position, PastCaches past_caches) {
-          add_padded(to.data(to.add(piece, position)), input, whole.bytes, past_caches);
+        [&](Contribution& to, std::size_t position, CopyWay way) {
+          add_padded(to.data(to.add(piece, position)), input, whole.bytes, way);
         },
         std::move(callback));
   }
@@ -134,7 +126,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
                       .bytes = input.byte_count()};
     return launch_alone(
         group, whole, all, false,
-        [&](Contribution& contribution, std::size_t position, PastCaches) {
+        [&](Contribution& contribution, std::size_t position, CopyWay) {
           copy_elements(input, contribution.data(contribution.add(input.shape(), position)));
         },
         std::move(callback));
@@ -239,8 +231,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   /// `input`, as it lies in memory, and zeros up to `bytes`.
-  static void add_padded(std::byte* to, const TensorView& input, std::size_t bytes, PastCaches past_caches) {
-    copy_input(input, to, past_caches);
+  static void add_padded(std::byte* to, const TensorView& input, std::size_t bytes, CopyWay way) {
+    copy_elements(input, to, way);
     std::memset(to + input.byte_count(), 0, bytes - input.byte_count());
   }
 
@@ -266,7 +258,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (placement.alone) return finish_alone(launch_alone(group, input, input.piece, true, fill, std::move(callback)));
     auto& bucket = buckets_[static_cast<std::size_t>(key)];
     Contribution& contribution = room_for(group, bucket, input);
-    fill(contribution, bucket.inputs(), bucket.contributions.size() > 1);
+    // Nobody looks at a bucket before it is complete, and it has all but the last of these messages already.
+    fill(contribution, bucket.inputs(), way_to_copy(bucket.contributions.size() * message_bytes));
     return entered(key, input, std::move(callback));
   }
 
@@ -347,7 +340,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
                       Callback callback) {
     std::vector<Contribution> contributions;
     contributions.push_back(reducer_of(group).contribution(input.agenda(), input.bytes, 1));
-    fill(contributions.back(), 0, input.bytes > 2 * message_bytes);
+    fill(contributions.back(), 0, way_to_copy(input.bytes));
     return launched(group, std::move(contributions), input, shape, awaited, std::move(callback));
   }
 

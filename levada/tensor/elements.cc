@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "levada/base/copy.h"
 #include "levada/base/error.h"
 
 namespace levada {
@@ -86,9 +85,13 @@ void for_each_runs(const TensorView& view, const std::function<void(const Runs&)
 }
 
 void copy_elements(const TensorView& from, std::byte* to) {
-  for_each_runs(from, [&to](const Runs& runs) {
-    if (runs.count == 1) copy_payload(to, runs.data, runs.run_bytes);
-    else copy_payload_strided(to, runs.data, runs.run_bytes, runs.count, runs.stride);
+  copy_elements(from, to, CopyWay::through_caches);
+}
+
+void copy_elements(const TensorView& from, std::byte* to, CopyWay way) {
+  for_each_runs(from, [&to, way](const Runs& runs) {
+    if (runs.count == 1) copy_payload(to, runs.data, runs.run_bytes, way);
+    else copy_payload_strided(to, runs.data, runs.run_bytes, runs.count, runs.stride, way);
     to += runs.run_bytes * runs.count;
   });
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 
+#include "levada/base/copy.h"
 #include "levada/tensor/tensor.h"
 
 namespace levada {
@@ -19,6 +20,9 @@ struct Runs {
 /// Calls `visit` for parts of `view` that together are its elements in C order; once for a contiguous tensor, not at
 /// all for an empty one. Runs are as long as the strides allow. Throws InvalidArgument unless in this machine's memory.
 void for_each_runs(const TensorView& view, const std::function<void(const Runs&)>& visit);
+
+/// copy_elements() of which the caller knows how much is copied along with it.
+void copy_elements(const TensorView& from, std::byte* to, CopyWay way);
 
 /// Whether dtype, shape and the elements' bits are the same, however they are strided. CPU only, as above.
 bool same_elements(const TensorView& a, const TensorView& b);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "levada/tensor/elements.h"
+
 namespace levada {
 namespace {
 
@@ -67,7 +69,7 @@ void BlockMemory::adopt(std::shared_ptr<Block> block, std::size_t used) {
   used_ = used;
 }
 
-FlatTree BlockMemory::take_in(FlatTree batch) {
+FlatTree BlockMemory::take_in(FlatTree batch, CopyWay way) {
   if (block_ && !held_by_batch_alone(batch, block_)) block_.reset();
   const auto specs = batch.schema.leaves();
   std::vector<std::size_t> outside;
@@ -86,7 +88,7 @@ FlatTree BlockMemory::take_in(FlatTree batch) {
       continue;
     }
     Tensor copy = empty(tensor.dtype(), tensor.shape());
-    copy_elements(tensor, copy.mutable_bytes().data());
+    copy_elements(tensor, copy.mutable_bytes().data(), way);
     tensor = std::move(copy);
   }
   return batch;
@@ -121,14 +123,14 @@ Draft Outbox::draft(const FlatTree& batch, const Portion& portion, std::size_t e
   return draft;
 }
 
-Packed Outbox::complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope) {
+Packed Outbox::complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope, CopyWay way) {
   const auto memory = draft.block.memory();
   for (const std::size_t i : draft.to_copy) {
     const Portion::Part& part = portion.parts[i];
     const Tensor& tensor = *tensor_of(batch, part);
     std::byte* to = memory.data() + draft.placed[i].offset;
-    if (part.whole) copy_elements(tensor, to);
-    else copy_region(tensor, part.region, to);
+    if (part.whole) copy_elements(tensor, to, way);
+    else copy_region(tensor, part.region, to, way);
   }
   const std::size_t bytes =
       write_message(memory, draft.body, envelope, portion.schema, draft.with_schema, draft.leaves, draft.placed);

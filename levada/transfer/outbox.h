@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "levada/base/copy.h"
 #include "levada/engine/engine.h"
 #include "levada/transfer/portion.h"
 #include "levada/tree/codec.h"
@@ -29,7 +30,7 @@ class BlockMemory final : public Memory {
   void adopt(std::shared_ptr<Block> block, std::size_t used);
   /// The batch with all its tensors in this memory: copies those that lie elsewhere, and all where others than the
   /// batch hold the Block too.
-  FlatTree take_in(FlatTree batch);
+  FlatTree take_in(FlatTree batch, CopyWay way = CopyWay::through_caches);
 
   /// The Block so far, kept alive by the tensors in it; null if none was asked for.
   const std::shared_ptr<Block>& block() const { return block_; }
@@ -70,11 +71,12 @@ class Outbox {
   Draft draft(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
               const AllocateBlock& allocate);
   /// The message of a draft, for what that was made for.
-  static Packed complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope);
-  /// Both, where nothing else can fail between them.
+  static Packed complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope, CopyWay way);
+  /// Both, where nothing else can fail between them and the message is all that is copied.
   Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
               const AllocateBlock& allocate) {
-    return complete(draft(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope);
+    return complete(draft(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope,
+                    way_to_copy(portion.tensor_bytes));
   }
 
   Channel& channel() { return *channel_; }
