@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"
+#include "levada/tensor/elements.h"
 #include "levada/transfer/inbox.h"
 #include "levada/transfer/outbox.h"
 
@@ -225,6 +228,24 @@ TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
     EXPECT_EQ(copied_bytes(), before);
     EXPECT_EQ(tree.tensor("a").as<std::int64_t>()[0], 1);
     EXPECT_EQ(tree.tensor("a").view().data(), tree.tensor("b").view().data()) << "aliases stay one tensor";
+  });
+}
+
+TEST(Transfer, MoreThanCachesKeepArrivesAsItWas) {
+  with_loop([](Loop& loop) {
+    const std::int64_t words = static_cast<std::int64_t>(caches_keep) / 8 + 5;
+    Tensor x = Tensor::empty(dtypes::int64, {2, words});
+    std::iota(x.mutable_as<std::int64_t>().begin(), x.mutable_as<std::int64_t>().end(), 0);
+    const FlatTree batch = flatten(Tree::dict({{"rows", x}, {"part", x.slice(1, 3, words - 2)}}));
+    const auto before = copied_bytes();
+    const auto packed = loop.send(batch, whole(batch));
+    EXPECT_EQ(copied_bytes() - before, static_cast<std::uint64_t>(2 * words + 2 * (words - 5)) * 8);
+    BlockMemory memory = loop.memory();
+    const FlatTree taken_in = memory.take_in(batch, CopyWay::past_caches);
+    for (const Tree& tree : {packed.tree, unflatten(taken_in)}) {
+      EXPECT_TRUE(same_elements(tree.tensor("rows"), x));
+      EXPECT_TRUE(same_elements(tree.tensor("part"), x.slice(1, 3, words - 2)));
+    }
   });
 }
 
