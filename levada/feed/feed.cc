@@ -127,9 +127,12 @@ class Feed::Impl {
     own_step_.reset();
     if (follower_.end()) return stop_reader();
     const auto deadline = Deadline::after(timeout_);
-    Channel* const to_lead[] = {&reporter_.channel()};
-    bool sent = reporter_.send(feed_protocol::Left{wiring_.rank()});
-    while (!sent && wiring_.engine->wait({.publish = to_lead}, deadline) == Woken::ready) sent = reporter_.send({});
+    auto lacking = reporter_.send(feed_protocol::Left{wiring_.rank()});
+    while (lacking && !deadline.expired()) {
+      const std::span<Channel* const> room(&lacking.room, lacking.room == nullptr ? 0 : 1);
+      wiring_.engine->wait({.publish = room, .allocate = lacking.memory}, deadline);
+      lacking = reporter_.send(std::nullopt);
+    }
     while (!follower_.end()) {
       hear_verdicts();
       while (inbox_.try_take()) {

@@ -20,6 +20,8 @@ class FeedLead {
   bool done() const { return end_sent_; }
   /// Whether something has been decided that is still to be told.
   bool has_news() const;
+  /// What kept the news from being told when it was last tried.
+  const Lacking& lacking() const { return lacking_; }
 
  private:
   bool hear();
@@ -29,6 +31,7 @@ class FeedLead {
   feed_protocol::Lead decisions_;
   std::int64_t granted_sent_ = 0;
   bool end_sent_ = false;
+  Lacking lacking_;
 };
 
 }  // namespace levada

@@ -40,7 +40,7 @@ void FeedReader::read_now(std::int64_t round) {
     throw;
   }
   post("in its own step", -1, {});
-  const bool has_news = lead_ ? lead_->has_news() : !reporter_.send(std::nullopt);
+  const bool has_news = lead_ ? lead_->has_news() : bool(reporter_.send(std::nullopt));
   if (!has_news && !reported_end_ && prepared_.empty()) return;
   heed_.store(true);
   wiring_.engine->wake();
@@ -81,7 +81,7 @@ void FeedReader::run() noexcept {
 }
 
 bool FeedReader::finished() const {
-  return lead_ ? lead_->done() : reported_end_ && reporter_.send(std::nullopt);
+  return lead_ ? lead_->done() : reported_end_ && !reporter_.send(std::nullopt);
 }
 
 bool FeedReader::advance() {
@@ -119,7 +119,9 @@ bool FeedReader::send_round() {
     const TraceScope scope(is_complete ? nullptr : trace_, TraceThread::reader, TraceKind::pack, round_);
     for (auto& outgoing : prepared_) {
       outgoing.complete();
-      if (has_room) wiring_.engine->try_publish(*outgoing.channel, outgoing.packed.block, outgoing.packed.bytes);
+      // Waits only where another channel's messages have meanwhile taken the room that there was.
+      if (has_room) publish(*wiring_.engine, *outgoing.channel, std::move(outgoing.packed.block),
+                            outgoing.packed.bytes, Deadline::after(timeout_), "the feed");
     }
   }
   if (!has_room) return false;
@@ -148,9 +150,9 @@ FeedReader::Awaited FeedReader::awaited() {
   Awaited awaited;
   if (lead_) {
     for (const auto& channel : wiring_.reports) awaited.hear.push_back(channel.get());
-    if (lead_->has_news()) awaited.room.push_back(wiring_.verdicts.get());
-  } else if (!reporter_.send(std::nullopt)) {
-    awaited.room.push_back(&reporter_.channel());
+    if (lead_->has_news()) awaited.add(lead_->lacking());
+  } else {
+    awaited.add(reporter_.send(std::nullopt));
   }
   if (prepared_.empty()) {
     if (!ahead_ && !reported_end_) post("in its own step", -1, {});
@@ -169,7 +171,9 @@ FeedReader::Awaited FeedReader::awaited() {
 void FeedReader::wait(const Awaited& awaited) {
   const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
                          awaited.held.value_or(0), awaited.slow);
-  wiring_.engine->wait({.take = awaited.hear, .publish = awaited.room, .stop = &heed_}, Deadline::never());
+  const WaitFor conditions{
+      .take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &heed_};
+  wiring_.engine->wait(conditions, Deadline::never());
 }
 
 int FeedReader::post_full(Channel& channel) const {

@@ -33,8 +33,14 @@ class FeedReader {
   struct Awaited {
     std::vector<Channel*> hear;
     std::vector<Channel*> room;
+    std::size_t memory = 0;
     std::optional<std::int64_t> held;  ///< the round that waits for room
     int slow = -1;                     ///< the rank that makes none
+
+    void add(const Lacking& lacking) {
+      if (lacking.room != nullptr) room.push_back(lacking.room);
+      memory = lacking.memory;
+    }
   };
 
   /// Whether anything was done.

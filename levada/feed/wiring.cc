@@ -56,12 +56,13 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   return wiring;
 }
 
-bool try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
+Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
   const Bytes bytes = feed_protocol::encode(event);
   auto block = engine.try_allocate(bytes.size());
-  if (!block) return false;
+  if (!block) return {.memory = bytes.size()};
   std::copy(bytes.begin(), bytes.end(), block->memory().begin());
-  return engine.try_publish(channel, *block, bytes.size());
+  if (!engine.try_publish(channel, *block, bytes.size())) return {.room = &channel};
+  return {};
 }
 
 std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel) {
@@ -70,7 +71,7 @@ std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel
   return feed_protocol::decode(lease->bytes);
 }
 
-bool Reporter::send(std::optional<feed_protocol::Event> event) {
+Lacking Reporter::send(std::optional<feed_protocol::Event> event) {
   const std::lock_guard lock(mutex_);
   if (event) {
     const bool newer = std::holds_alternative<feed_protocol::Ready>(*event) && !waiting_.empty() &&
@@ -78,8 +79,10 @@ bool Reporter::send(std::optional<feed_protocol::Event> event) {
     if (newer) waiting_.back() = *event;
     else waiting_.push_back(std::move(*event));
   }
-  while (!waiting_.empty() && try_send(*wiring_.engine, channel(), waiting_.front())) waiting_.erase(waiting_.begin());
-  return waiting_.empty();
+  for (; !waiting_.empty(); waiting_.erase(waiting_.begin())) {
+    if (const Lacking lacking = try_send(*wiring_.engine, channel(), waiting_.front())) return lacking;
+  }
+  return {};
 }
 
 }  // namespace levada

@@ -35,8 +35,16 @@ struct FeedWiring {
 /// Opens the channels. Collective. At most `depth` batches lie in a data channel.
 FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
 
+/// What keeps an event from being sent: a channel's room, or memory; neither once it has been sent.
+struct Lacking {
+  Channel* room = nullptr;
+  std::size_t memory = 0;
+
+  explicit operator bool() const { return room != nullptr || memory > 0; }
+};
+
 /// Sends an event if there is room and memory at the moment.
-bool try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
+Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
 /// The next event, if one is there. Throws CorruptMessage.
 std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel);
 
@@ -44,8 +52,8 @@ std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel
 class Reporter {
  public:
   explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
-  /// Sends, in order, whatever there is room for; true when nothing is left. A Ready replaces one that waits.
-  bool send(std::optional<feed_protocol::Event> event);
+  /// Sends, in order, whatever can be sent now; what the first of the rest lacks. A Ready replaces one that waits.
+  Lacking send(std::optional<feed_protocol::Event> event);
   Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
 
  private:

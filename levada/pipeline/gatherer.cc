@@ -94,28 +94,39 @@ void Gatherer::take_answers_of(int process) {
 void Gatherer::await_answers(Deadline deadline) {
   const auto begun = Clock::now();
   for (;;) {
+    const bool last_look = deadline.expired();
     take_answers();
-    std::vector<Channel*> missing;
-    for (std::size_t i = 0; i < answers_.size(); ++i) {
-      if (!orders_.answered(static_cast<int>(i))) missing.push_back(answers_[i].get());
-    }
+    const auto missing = unanswered();
     if (missing.empty()) return;
     const int rank = missing.front()->from();
-    const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
-    const auto woken = process_.engine->wait({.take = missing}, Deadline::after(slice));
-    if (woken == Woken::ready) {
-      traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
-      take_answers();
-      if (process_.engine->ended(*answers_[static_cast<std::size_t>(rank - 1)]) && !orders_.answered(rank - 1)) {
-        throw_left(rank);
-      }
-    }
-    if (process_.poll) process_.poll();
-    if (deadline.expired()) {
+    if (last_look) {
       throw Timeout(fmt::format("{} did not answer: {}", name(rank),
                                 explain_wait(*process_.engine, "pipeline", rank, Clock::now() - begun)));
     }
+    // In slices, since the thread that takes items may take the answer.
+    const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(poll_interval)));
+    if (process_.engine->wait({.take = missing}, slice) == Woken::ready) {
+      traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
+      take_answers_of(rank - 1);
+      if (has_left(rank)) throw_left(rank);
+    }
+    if (process_.poll) process_.poll();
   }
+}
+
+std::vector<Channel*> Gatherer::unanswered() const {
+  std::vector<Channel*> missing;
+  const std::lock_guard lock(control_);
+  for (std::size_t i = 0; i < answers_.size(); ++i) {
+    if (!orders_.answered(static_cast<int>(i))) missing.push_back(answers_[i].get());
+  }
+  return missing;
+}
+
+bool Gatherer::has_left(int rank) const {
+  const bool ended = process_.engine->ended(*answers_[static_cast<std::size_t>(rank - 1)]);
+  const std::lock_guard lock(control_);
+  return ended && !orders_.answered(rank - 1);
 }
 
 void Gatherer::throw_left(int rank) {
@@ -126,11 +137,13 @@ void Gatherer::throw_left(int rank) {
 
 void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
   const std::lock_guard one_after_the_other(ordering_);
+  // What finds no memory takes no number, or the next order would look like one after the next.
+  const std::size_t size = encode(protocol::Order{orders_.given() + 1, what}).size();
+  Block block = allocate(*process_.engine, size, deadline, "pipeline");
   const Bytes bytes = [&] {
     const std::lock_guard lock(control_);
     return encode(orders_.give(std::move(what)));
   }();
-  Block block = allocate(*process_.engine, bytes.size(), deadline, "pipeline");
   std::ranges::copy(bytes, block.memory().begin());
   publish(*process_.engine, *orders_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
@@ -250,13 +263,17 @@ std::optional<Item> Gatherer::next() {
 
 void Gatherer::fetch(int worker) {
   Lane& lane = lanes_[static_cast<std::size_t>(worker)];
-  const Deadline deadline = patience();
+  Deadline deadline = patience();
   for (;;) {
     if (interrupted_) throw Station::Interrupted();
-    if (paused_) wait_while_paused();
+    if (paused_) {
+      wait_while_paused();
+      deadline = patience();
+    }
     auto arrival = named([&] { return lane.incoming->try_take(); });
     if (!arrival) {
-      named([&] { wait_for(worker, deadline); });
+      const auto woken = named([&] { return wait_for(worker, deadline); });
+      if (woken == Woken::stopped) deadline = patience();  // the others go on after a pause
       continue;
     }
     if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its orders");
@@ -284,7 +301,7 @@ void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
   }
 }
 
-void Gatherer::wait_for(int worker, Deadline deadline) {
+Woken Gatherer::wait_for(int worker, Deadline deadline) {
   if (!all_named_) take_answers();  // should one be lost, it is told by its name
   Lane& lane = lanes_[static_cast<std::size_t>(worker)];
   const StageScope scope(log_, StageWork::input, lane.incoming->from());
@@ -296,7 +313,7 @@ void Gatherer::wait_for(int worker, Deadline deadline) {
   if (process_.poll) process_.poll();
   const int rank = lane.incoming->from();
   if (woken == Woken::ready && lane.incoming->ended()) throw_left(rank);
-  if (!deadline.expired()) return;
+  if (woken != Woken::timeout || paused_ || !deadline.expired()) return woken;
   take_answers();
   throw Timeout(fmt::format("no item came from {}: {}", name(rank),
                             explain_wait(*process_.engine, "pipeline", rank, process_.options.timeout)));
@@ -306,6 +323,7 @@ void Gatherer::wait_while_paused() {
   while (paused_ && !interrupted_) {
     process_.engine->wait({.stop = &wakes_}, Deadline::after(poll_interval));
     if (!interrupted_) wakes_ = false;
+    if (process_.poll) process_.poll();
   }
   if (interrupted_) throw Station::Interrupted();
 }

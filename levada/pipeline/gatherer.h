@@ -66,6 +66,8 @@ class Gatherer {
   void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
   void await_answers(Deadline deadline);
   bool all_answered() const;
+  std::vector<Channel*> unanswered() const;
+  bool has_left(int rank) const;
   void take_answers();
   void take_answers_of(int process);
 
@@ -74,7 +76,7 @@ class Gatherer {
   void add_place(protocol::Place place);
   const protocol::Place& place_before(std::int64_t number) const;
   std::int64_t needed() const;
-  void wait_for(int worker, Deadline deadline);
+  Woken wait_for(int worker, Deadline deadline);
   void wait_while_paused();
   [[noreturn]] void throw_left(int rank);
 

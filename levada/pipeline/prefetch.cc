@@ -7,6 +7,9 @@
 namespace levada::pipeline {
 namespace {
 
+/// Between looks at whether a pause is over.
+constexpr auto pause_interval = std::chrono::milliseconds(10);
+
 /// A ring between the thread that makes items ahead and the one that takes them. Each sleeps where it has nothing to
 /// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
 class PrefetchStream final : public StageStream {
@@ -56,6 +59,10 @@ class PrefetchStream final : public StageStream {
       bool more = true;
       while (more && !ahead_->stopped()) {
         if (blocker() != nullptr) setting_->lanes.wait(*ahead_, blocker, false);
+        if (is_paused()) {
+          std::this_thread::sleep_for(pause_interval);
+          continue;
+        }
         more = fill(slot_of(put_));
         ++put_;
         setting_->lanes.wake(seat_->lane());
@@ -63,6 +70,8 @@ class PrefetchStream final : public StageStream {
     } catch (const Stopped&) {
     }
   }
+
+  bool is_paused() const { return setting_->paused != nullptr && *setting_->paused; }
 
   bool fill(Slot& slot) {
     try {

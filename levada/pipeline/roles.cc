@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "levada/base/trace.h"
 #include "levada/pipeline/gatherer.h"
 
@@ -52,6 +54,7 @@ class Consumer::Impl {
         .all_ranks = process_.all_ranks,
         .timeout = process_.options.timeout,
         .poll = process_.poll,
+        .paused = &paused_,
         .log = log_.get()};
     if (process_.begin_epoch) process_.begin_epoch(running.opening);
     std::map<int, StreamPtr> instead;
@@ -85,8 +88,8 @@ class Consumer::Impl {
     limit_ = items;
   }
   void pause() {
-    if (gatherer_ && !paused_) gatherer_->pause();
-    paused_ = true;
+    // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
+    if (!paused_.exchange(true) && gatherer_) gatherer_->pause();
   }
   void resume() {
     if (gatherer_ && (paused_ || limit_)) gatherer_->resume();
@@ -223,7 +226,8 @@ class Consumer::Impl {
   std::int64_t epoch_ = 0;
   std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
   std::optional<std::int64_t> limit_;
-  bool paused_ = false, over_ = false;
+  std::atomic<bool> paused_{false};
+  bool over_ = false;
 };
 
 Consumer::Consumer(Process process) : impl_(std::make_unique<Impl>(std::move(process))) {}

@@ -67,7 +67,8 @@ class Consumer {
   std::optional<Item> next();
   /// At most `items` more; then next() is empty until resume().
   void limit(std::int64_t items);
-  /// No process makes items ahead any more once this has returned; resume() lets them.
+  /// No process makes items ahead any more once this has returned, but for what a Prefetch has at hand; resume() lets
+  /// them. Paused also where it throws, as where a process does not answer.
   void pause();
   void resume();
   bool paused() const;

@@ -182,6 +182,80 @@ TEST(PipelineRoles, GiveNothingWhilePausedAndMakeNothing) {
   });
 }
 
+TEST(PipelineRoles, LetAPrefetchMakeNothingWhilePaused) {
+  std::atomic<std::int64_t> made{0};
+  const auto counted = mapped([&](std::int64_t i) {
+    ++made;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return i;
+  });
+  const std::vector<std::pair<Graph, int>> shapes = {
+      {numbers(100000).then(counted).then(Prefetch{200}), 0},
+      {numbers(100000).then(counted).then(Prefetch{200}).then(Dispatch{}), 1},
+      {numbers(100000).then(Dispatch{}).then(counted).then(Prefetch{200}), 1},
+  };
+  for (const auto& [graph, workers] : shapes) {
+    run_pipeline(graph, options_of({workers, 1}), [&](Consumer& consumer) {
+      consumer.reset(0);
+      EXPECT_EQ(take_from(consumer, 3).size(), 3u);
+      consumer.pause();
+      const std::int64_t before = made;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_LE(made, before + 1) << "but for the one at hand";
+      consumer.resume();
+      EXPECT_EQ(take_from(consumer, 300).size(), 300u);
+    });
+  }
+}
+
+TEST(PipelineRoles, GoOnAfterAPauseThatWasInterrupted) {
+  struct Enough {};
+  const Graph graph = numbers(1000).then(Dispatch{}).then(mapped([](std::int64_t i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    return i;
+  }));
+  const ProcessOptions options{.workers = 1, .worker_prefetch = 0, .main_prefetch = 0};
+  inproc::run_ranks(testing::processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
+    Process process = testing::process_of(engine, graph, options);
+    if (engine->info().rank > 0) return serve(process);
+    std::atomic<bool> interrupted{false};
+    process.poll = [&] {
+      if (interrupted.exchange(false)) throw Enough{};
+    };
+    Consumer consumer(process);
+    consumer.reset(0);
+    EXPECT_EQ(take_from(consumer, 1).size(), 1u);
+    interrupted = true;
+    EXPECT_THROW(consumer.pause(), Enough);
+    EXPECT_TRUE(consumer.paused());
+    EXPECT_FALSE(consumer.next());
+    consumer.resume();
+    EXPECT_EQ(testing::number_in(*consumer.next()), 1);
+    EXPECT_TRUE(consumer.shutdown(std::chrono::seconds(20)));
+  });
+}
+
+TEST(PipelineRoles, DoNotCountAPauseAsWaiting) {
+  const Graph graph = numbers(1000)
+                          .then(Dispatch{})
+                          .then(mapped([](std::int64_t i) {
+                            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                            return i;
+                          }))
+                          .then(FullSync{})
+                          .then(Prefetch{4});
+  const ProcessOptions options{
+      .workers = 1, .worker_prefetch = 0, .main_prefetch = 0, .timeout = std::chrono::milliseconds(500)};
+  run_pipeline(graph, options, [](Consumer& consumer) {
+    consumer.reset(0);
+    EXPECT_EQ(take_from(consumer, 2).size(), 2u);
+    consumer.pause();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    consumer.resume();
+    EXPECT_EQ(take_from(consumer, 8).size(), 8u);
+  });
+}
+
 TEST(PipelineRoles, StopAtALimitAndGoOn) {
   for (const int workers : {0, 1, 2, 3}) {
     for (const bool batched : {false, true}) {

@@ -196,6 +196,7 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .all_ranks = running.all_ranks,
                                        .timeout = running.timeout,
                                        .poll = running.poll,
+                                       .paused = running.paused,
                                        .at = running.at,
                                        .log = running.log,
                                        .lanes = Lanes(running.poll)});

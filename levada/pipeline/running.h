@@ -38,6 +38,8 @@ struct Running {
   /// Called now and then by the thread that asks for items, while it makes them or waits for them; what it throws ends
   /// the stream.
   std::function<void()> poll = {};
+  /// While it is set, Prefetch makes nothing ahead beyond the item at hand; may be null, outlives the streams.
+  const std::atomic<bool>* paused = nullptr;
   /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, outlives the streams

@@ -26,6 +26,7 @@ struct Setting {
   std::shared_ptr<Engine> all_ranks;
   Duration timeout;
   std::function<void()> poll;
+  const std::atomic<bool>* paused = nullptr;
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;
   Lanes lanes;

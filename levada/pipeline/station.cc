@@ -171,6 +171,7 @@ Running Station::running(const Copy& copy) {
           .counts = counts_,
           .all_ranks = nullptr,
           .poll = [this] { attend(); },
+          .paused = &paused_,
           .at = watch_.at(),
           .log = log_.get()};
 }
@@ -196,6 +197,7 @@ void Station::hear() {
   while (const auto lease = engine().try_take(*orders_)) {
     const auto order = protocol::decode_order(lease->bytes);
     loop_.apply(order);
+    paused_ = loop_.paused();
     const auto* report = std::get_if<protocol::Report>(&order.what);
     answer(loop_.heard(), loop_.over() || (report != nullptr && report->with_trace));
   }

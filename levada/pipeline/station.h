@@ -2,6 +2,7 @@
 // they do.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -151,7 +152,8 @@ class Station {
   std::shared_ptr<Channel> orders_, answers_;
   protocol::Loop loop_;
   std::uint64_t begun_ = 0;
-  bool left_ = false;  ///< the consumer
+  bool left_ = false;                ///< the consumer
+  std::atomic<bool> paused_{false};  ///< as loop_ says, for the threads that make items ahead
   Watch watch_;
 };
 

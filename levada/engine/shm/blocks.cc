@@ -12,6 +12,12 @@
 #endif
 
 namespace levada::shm {
+namespace {
+
+/// Between tries to get pages that the system would not give, so that whoever waits for them sleeps meanwhile.
+constexpr auto refill_interval = std::chrono::milliseconds(100);
+
+}  // namespace
 
 std::optional<Block> Member::try_allocate(Group& group, std::size_t bytes) {
   expect_usable();
@@ -35,6 +41,7 @@ std::optional<Block> Member::try_allocate(Group& group, std::size_t bytes) {
   }
   if (!fill(taken.fresh)) {
     const std::lock_guard lock(mutex_);
+    not_filled_until_ = Clock::now() + refill_interval;
     arena_.not_filled(taken.fresh);
     arena_.give_back(taken.slot);
     return std::nullopt;
@@ -46,7 +53,7 @@ bool Member::can_allocate(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
   sweep();
   auto fresh = arena_.fresh_bytes(bytes);
-  if (!fresh) return false;
+  if (!fresh || (*fresh > 0 && Clock::now() < not_filled_until_)) return false;
   if (*fresh == 0 || budget_.allows(*fresh)) return true;
   discard(arena_.trim());
   fresh = arena_.fresh_bytes(bytes);

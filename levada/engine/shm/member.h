@@ -151,6 +151,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   mutable std::mutex mutex_;  // guards what follows
   Arena arena_;
   Budget budget_;
+  Clock::time_point not_filled_until_{};  ///< the system gave no pages lately
   /// What a slot's block is out for.
   struct Use {
     std::uint32_t generation = 0;

@@ -1,10 +1,13 @@
 // How much memory messages take, and what happens when there is none.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +56,29 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
     expect(engine->trim() <= mib / 16, "what was given back is not given back again");
   };
   EXPECT_EQ(test::run_forked(2, body), "");
+}
+
+/// The mappings of this process that are named so and may be written.
+std::vector<std::span<std::byte>> writable_mappings(const std::string& name) {
+  std::vector<std::span<std::byte>> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(name) == std::string::npos || line.find(" rw-s ") == std::string::npos) continue;
+    const std::uintptr_t begin = std::stoull(line, nullptr, 16);
+    const std::uintptr_t end = std::stoull(line.substr(line.find('-') + 1), nullptr, 16);
+    found.emplace_back(reinterpret_cast<std::byte*>(begin), end - begin);
+  }
+  return found;
+}
+
+TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
+  const auto engine = alone(64 * mib, [] { return MemoryLimits{.total = 1024 * mib, .available = 1024 * mib}; });
+  const auto mappings = writable_mappings("levada-data");
+  ASSERT_FALSE(mappings.empty());
+  for (const auto range : mappings) ASSERT_EQ(::mprotect(range.data(), range.size(), PROT_READ), 0);
+  EXPECT_THROW(allocate(*engine, mib, Deadline::after(std::chrono::milliseconds(300)), "test"), Timeout);
+  for (const auto range : mappings) ASSERT_EQ(::mprotect(range.data(), range.size(), PROT_READ | PROT_WRITE), 0);
+  EXPECT_EQ(allocate(*engine, mib, soon(), "test").memory().size(), mib);
 }
 
 TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
