@@ -4,9 +4,9 @@ include(CMakePackageConfigHelpers)
 
 set(levada_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/levada)
 
-# The headers of levada/cli are the command's own, parse_json.h the library's.
+# The headers of levada/cli are the command's own, base/json.h the library's.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/levada DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h" PATTERN "*_testing.h" EXCLUDE PATTERN parse_json.h EXCLUDE
+        FILES_MATCHING PATTERN "*.h" PATTERN "*_testing.h" EXCLUDE PATTERN json.h EXCLUDE
         PATTERN cli EXCLUDE)
 set_target_properties(levada PROPERTIES VERSION ${PROJECT_VERSION}
                                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})

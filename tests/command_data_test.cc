@@ -180,6 +180,12 @@ TEST(CommandConvert, LeavesNothingWhereItMayNotWriteAsMuch) {
   EXPECT_THAT(names_in(place), IsEmpty());
 }
 
+TEST(CommandInspect, TellsOfAFileWhoseNameIsNoUtf8) {
+  const std::string path = write_file("a\xff.jsonl", "{\"text\": \"one\"}\n");
+  EXPECT_THAT(json_of({"inspect", path})["paths"][0].get<std::string>(), HasSubstr("a\uFFFD.jsonl"));
+  EXPECT_EQ(json_of({"feed", path, "--batch", "1", "--seq", "2"})["end"], "exhausted");
+}
+
 TEST(CommandInspect, CountsWhatIsInText) {
   const auto corpus =
       write_file("counted.jsonl", "{\"text\":\"caf\\u00e9\"}\nbad\n{\"text\":\"\\u001b[31mred\\nline\"}\n");

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "bench/dispatch.h"
 #include "levada/base/error.h"
+#include "levada/base/json.h"
 #include "levada/cli/bench.h"
 #include "levada/report/table.h"
 
@@ -27,7 +26,7 @@ std::string to_json(const EngineInfo& info, const bench::DispatchOptions& option
       {"wakeups_per_item", result.wakeups_per_item},
       {"copies_per_byte", result.copies_per_byte},
   };
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string to_text(const EngineInfo& info, const bench::DispatchOptions& options,

@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "bench/exchange.h"
 #include "levada/base/error.h"
+#include "levada/base/json.h"
 #include "levada/cli/bench.h"
 #include "levada/report/table.h"
 
@@ -38,7 +37,7 @@ std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments,
       {"move_us", result.move_us},
       {"memcpy_us", result.memcpy_us},
   };
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
@@ -79,7 +78,7 @@ int plan_only(const ExchangeArguments& arguments) {
         {"p99_ms", result.p99_ms},
         {"peak_bytes", result.peak_bytes},
     };
-    print(json.dump() + "\n");
+    print(json_text(json) + "\n");
   } else {
     print(fmt::format(
         "plan of an exchange of {} samples, {}, from {} to {} on {} ranks: {:.2f} ms ({:.2f} ms at the 99th "

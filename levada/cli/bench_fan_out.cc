@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "levada/base/error.h"
+#include "levada/base/json.h"
 #include "levada/cli/bench.h"
 #include "levada/report/table.h"
 
@@ -53,7 +52,7 @@ std::string to_json(const bench::FanOut& operation, const EngineInfo& info, cons
       {"memcpy_gb_s", result.memcpy_gb_s},
       {"copies_per_byte", result.copies_per_byte},
   };
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string to_text(const bench::FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,

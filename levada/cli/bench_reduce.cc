@@ -1,9 +1,8 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "bench/reduce_scatter.h"
 #include "levada/base/error.h"
+#include "levada/base/json.h"
 #include "levada/cli/bench.h"
 #include "levada/report/table.h"
 
@@ -45,7 +44,7 @@ std::string to_json(const EngineInfo& info, const ReduceArguments& arguments, co
       {"sum_gb_s", result.sum_gb_s},
       {"flushes", result.flushes},
   };
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, const bench::ReduceResult& result) {

@@ -3,11 +3,11 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <nlohmann/json.hpp>
 
 #include "levada/base/bytes.h"
 #include "levada/base/deadline.h"
 #include "levada/base/error.h"
+#include "levada/base/json.h"
 #include "levada/cli/command.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
@@ -75,7 +75,7 @@ std::string as_json(const Conversion& done, double seconds) {
                                        {"bytes_written", done.bytes_written},
                                        {"seconds", seconds},
                                        {"mb_per_s", speed(done, seconds)}};
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string as_text(const Conversion& done, double seconds) {

@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "levada/base/bytes.h"
+#include "levada/base/json.h"
 #include "levada/cli/command.h"
 #include "levada/cli/machine.h"
 #include "levada/launch/launch.h"
@@ -68,7 +67,7 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
       {"copy_gb_s", machine.copy_gb_s},
       {"wake_us", machine.wake_us},
       {"advice", advice}};
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace

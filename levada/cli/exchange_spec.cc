@@ -5,7 +5,7 @@
 #include <set>
 
 #include "levada/base/error.h"
-#include "levada/base/parse_json.h"
+#include "levada/base/json.h"
 
 namespace levada::cli {
 namespace {
@@ -90,7 +90,7 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
 
 void add_holders(const Json& value, const std::string& where, Ownership& ownership) {
   allow_only(value, {"ranks", "samples"}, where);
-  const std::string text = need(value, "samples", where).dump();
+  const std::string text = json_text(need(value, "samples", where));
   const auto samples = saying(where, [&] { return SampleBatch::from_json(text); });
   for (const int rank : get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"))
     ownership.add(rank, samples);

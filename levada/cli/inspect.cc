@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "levada/base/bytes.h"
+#include "levada/base/json.h"
 #include "levada/cli/command.h"
 #include "levada/cli/data_summary.h"
 #include "levada/report/numbers.h"
@@ -152,7 +152,7 @@ std::string as_json(const DataSummary& summary) {
                                  {"bytes", summary.bytes},         {"skipped_lines", summary.bad_lines},
                                  {"modes", summary.has_modes},     {"lengths", lengths_json(summary.lengths)}};
   json["sample"] = summary.documents == 0 ? nlohmann::ordered_json() : sample_json(summary.sample);
-  return json.dump() + "\n";
+  return json_text(json) + "\n";
 }
 
 int run_inspect(InspectArguments arguments) {

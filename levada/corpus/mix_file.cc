@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "levada/base/error.h"
-#include "levada/base/parse_json.h"
+#include "levada/base/json.h"
 #include "levada/sources/file.h"
 
 namespace levada {

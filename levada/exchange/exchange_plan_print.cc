@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "levada/base/json.h"
 #include "levada/exchange/exchange_plan.h"
 #include "levada/plan/text.h"
 
@@ -93,7 +93,7 @@ std::string ExchangePlan::to_json(bool with_ids) const {
   json["edges"] = Json::array();
   for (const Edge& edge : edges())
     json["edges"].push_back({{"from", edge.from}, {"to", edge.to}, {"bytes", edge.bytes}});
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace levada

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "levada/base/error.h"
-#include "levada/base/parse_json.h"
+#include "levada/base/json.h"
 #include "levada/exchange/sample_batch.h"
 
 namespace levada {

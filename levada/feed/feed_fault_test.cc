@@ -91,25 +91,25 @@ TEST(FeedFaults, ARankThatLeavesEarlyEndsTheOthersInOrder) {
 }
 
 TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeout) {
-  const auto errors = errors_of(
-      2,
-      [](const std::shared_ptr<Engine>& engine) {
-        const bool leads = engine->info().rank == 0;
-        Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000}),
-                  {.batch = 1, .timeout = std::chrono::seconds(leads ? 60 : 2)});
-        EXPECT_TRUE(feed.next());
-        if (leads) {
-          while (feed.next()) {
-          }
-          return;
-        }
-        std::vector<Block> held;
-        while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));
-        EXPECT_THROW(feed.close(), Timeout);
-        held.clear();
-        feed.close();
-      },
-      {.memory_bytes = std::size_t{1} << 20});
+  const auto errors =
+      errors_of(2,
+                [](const std::shared_ptr<Engine>& engine) {
+                  const bool leads = engine->info().rank == 0;
+                  Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000}),
+                            {.batch = 1, .timeout = std::chrono::seconds(leads ? 60 : 2)});
+                  EXPECT_TRUE(feed.next());
+                  if (leads) {
+                    while (feed.next()) {
+                    }
+                    return;
+                  }
+                  std::vector<Block> held;
+                  while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));
+                  EXPECT_THROW(feed.close(), Timeout);
+                  held.clear();
+                  feed.close();
+                },
+                {.memory_bytes = std::size_t{1} << 20});
   EXPECT_THAT(errors[1], "none");
 }
 

@@ -120,8 +120,9 @@ bool FeedReader::send_round() {
     for (auto& outgoing : prepared_) {
       outgoing.complete();
       // Waits only where another channel's messages have meanwhile taken the room that there was.
-      if (has_room) publish(*wiring_.engine, *outgoing.channel, std::move(outgoing.packed.block),
-                            outgoing.packed.bytes, Deadline::after(timeout_), "the feed");
+      if (has_room)
+        publish(*wiring_.engine, *outgoing.channel, std::move(outgoing.packed.block), outgoing.packed.bytes,
+                Deadline::after(timeout_), "the feed");
     }
   }
   if (!has_room) return false;
@@ -171,8 +172,7 @@ FeedReader::Awaited FeedReader::awaited() {
 void FeedReader::wait(const Awaited& awaited) {
   const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
                          awaited.held.value_or(0), awaited.slow);
-  const WaitFor conditions{
-      .take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &heed_};
+  const WaitFor conditions{.take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &heed_};
   wiring_.engine->wait(conditions, Deadline::never());
 }
 

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 
+#include "levada/base/json.h"
 #include "levada/base/overloaded.h"
 #include "levada/plan/text.h"
 
@@ -76,7 +76,7 @@ Json parameters(const Operation& operation) {
 
 /// Whatever bytes a name is made of.
 std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 /// "shuffle buffer=1000 seed=7"

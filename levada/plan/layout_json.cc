@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "levada/base/error.h"
-#include "levada/base/parse_json.h"
+#include "levada/base/json.h"
 #include "levada/plan/layout.h"
 
 namespace levada {

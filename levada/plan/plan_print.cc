@@ -2,9 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "levada/base/bytes.h"
+#include "levada/base/json.h"
 #include "levada/plan/plan.h"
 #include "levada/plan/text.h"
 
@@ -117,7 +117,7 @@ std::string Plan::to_json() const {
   json["bytes_if_whole"] = bytes_if_whole(*this);
   json["edges"] = edges_as_json(*this);
   json["peak_bytes"] = peak_bytes();
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace levada

@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "levada/base/error.h"
+#include "levada/base/json.h"
 #include "levada/report/feed_report.h"
 
 namespace levada::report {
@@ -59,7 +58,7 @@ RankReport rank_of(const Json& json) {
 }  // namespace
 
 std::string to_json(const RankReport& rank) {
-  return rank_json(rank).dump();
+  return json_text(rank_json(rank));
 }
 
 RankReport rank_from_json(std::string_view text) {
@@ -97,7 +96,7 @@ std::string FeedReport::to_json() const {
         {{"name", source.name}, {"samples", source.samples}, {"tokens", source.tokens}, {"share", source.share}});
   }
   for (const auto& rank : ranks) json["ranks"].push_back(rank_json(rank));
-  return json.dump();
+  return json_text(json);
 }
 
 }  // namespace levada::report

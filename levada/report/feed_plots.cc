@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
 #include "levada/base/bytes.h"
+#include "levada/base/json.h"
 #include "levada/report/numbers.h"
 
 namespace levada::report {
@@ -249,7 +249,7 @@ std::string plot_data(const FeedReport& report, const Timeline& timeline,
   for (const auto& curve : curves_of(memory)) {
     data["memory"].push_back({{"rank", curve.rank}, {"style", curve.style}, {"used", memory[curve.rank]}});
   }
-  auto text = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  auto text = json_text(data);
   // Inside a script element only "<" can end it.
   for (auto at = text.find('<'); at != std::string::npos; at = text.find('<', at)) text.replace(at, 1, "\\u003c");
   return text;

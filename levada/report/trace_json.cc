@@ -5,8 +5,8 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "levada/base/json.h"
 #include "levada/report/history.h"
 
 namespace levada::report {
@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::string quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(Json(text));
 }
 
 // A viewer takes the thread whose number is its process's for the main one, and thinks little of number 0; so numbers
@@ -258,8 +258,8 @@ std::string trace_json(const FeedReport& report, const std::vector<Trace>& trace
                       {"engine", report.engine},
                       {"steps_between_recorded_ones", traces.empty() ? 1 : traces.front().stride},
                       {"events_left_out", dropped}};
-  return fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n{}\n]}}\n",
-                     about.dump(-1, ' ', false, Json::error_handler_t::replace), std::move(events).take());
+  return fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[\n{}\n]}}\n", json_text(about),
+                     std::move(events).take());
 }
 
 }  // namespace levada::report

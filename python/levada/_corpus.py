@@ -48,8 +48,8 @@ class Corpus:
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del options["tensors"]
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
-        options["paths"] = [os.fspath(path) for path in several]
-        options["cache_dir"] = os.fspath(self.cache_dir)
+        options["paths"] = [os.fsencode(path) for path in several]
+        options["cache_dir"] = os.fsencode(self.cache_dir)
         return options
 
     def open(self, epochs: int | None = None) -> CorpusSource:

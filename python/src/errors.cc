@@ -15,7 +15,10 @@ nb::object class_of(std::string_view name) {
 
 void raise(const Error& error) {
   const auto type = class_of(error.name());
-  nb::object exception = type(error.what());
+  // Of a name that is no UTF-8, say: told as it can be rather than not at all.
+  const std::string_view what = error.what();
+  nb::object exception =
+      type(nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "backslashreplace")));
   if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) exception.attr("rank") = lost->rank();
   PyErr_SetObject(type.ptr(), exception.ptr());
 }

@@ -111,10 +111,12 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
                         .skip_bad = nb::cast<bool>(given["skip_bad"]),
                         .attention_mask = nb::cast<bool>(given["attention_mask"]),
                         .cache = nb::cast<bool>(given["cache"]),
-                        .cache_dir = nb::cast<std::string>(given["cache_dir"])};
+                        .cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str()};
   options.io.threads = nb::cast<int>(given["io_threads"]);
   options.io.warn = warn;
-  return {nb::cast<std::vector<std::string>>(given["paths"]), std::move(options)};
+  std::vector<std::string> paths;  // names of files are bytes, not always UTF-8
+  for (const nb::handle path : given["paths"]) paths.emplace_back(nb::cast<nb::bytes>(path).c_str());
+  return {std::move(paths), std::move(options)};
 }
 
 void bind_sources(nb::module_& module) {

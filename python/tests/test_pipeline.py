@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pathlib
 import pickle
 import random
@@ -318,6 +319,15 @@ def test_a_corpus_is_a_source(tmp_path: Any) -> None:
     pipeline = Pipeline[Any](corpus).shard().map(lambda item: item["tokens"].tolist())
     assert got(pipeline, 2) == alone
     assert got(Pipeline[Any](corpus).dispatch().map(lambda item: item["tokens"].tolist()), 2) == alone
+
+
+def test_a_corpus_may_have_a_name_that_is_no_utf8(tmp_path: Any) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.txt")
+    with pytest.raises(levada.SourceError, match=r"a\\xff\.txt"):
+        len(levada.Corpus(path, sequence=16, cache=False))
+    with open(path, "w") as file:
+        file.write("some text that is long enough" * 4)
+    assert len(levada.Corpus(path, sequence=16, cache=False)) > 4
 
 
 def test_a_feed_takes_a_pipeline() -> None:

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -58,26 +57,18 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
   EXPECT_EQ(test::run_forked(2, body), "");
 }
 
-/// The mappings of this process that are named so and may be written.
-std::vector<std::span<std::byte>> writable_mappings(const std::string& name) {
-  std::vector<std::span<std::byte>> found;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(name) == std::string::npos || line.find(" rw-s ") == std::string::npos) continue;
-    const std::uintptr_t begin = std::stoull(line, nullptr, 16);
-    const std::uintptr_t end = std::stoull(line.substr(line.find('-') + 1), nullptr, 16);
-    found.emplace_back(reinterpret_cast<std::byte*>(begin), end - begin);
-  }
-  return found;
-}
-
 TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
-  const auto engine = alone(64 * mib, [] { return MemoryLimits{.total = 1024 * mib, .available = 1024 * mib}; });
-  const auto mappings = writable_mappings("levada-data");
-  ASSERT_FALSE(mappings.empty());
-  for (const auto range : mappings) ASSERT_EQ(::mprotect(range.data(), range.size(), PROT_READ), 0);
+  auto memory = test::share_in_process(1, 64 * mib);
+  const auto range = memory[0].data[0]->memory();
+  // A file without pages in place of the memory: to fill it fails as where the system has none.
+  const UniqueFd file(::memfd_create("empty", MFD_CLOEXEC));
+  ASSERT_EQ(::mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0),
+            range.data());
+  auto member = std::make_shared<Member>(std::move(memory[0]), [] { return MemoryLimits{1024 * mib, 1024 * mib}; });
+  member->watch();
+  const auto engine = make_engine(std::move(member));
   EXPECT_THROW(allocate(*engine, mib, Deadline::after(std::chrono::milliseconds(300)), "test"), Timeout);
-  for (const auto range : mappings) ASSERT_EQ(::mprotect(range.data(), range.size(), PROT_READ | PROT_WRITE), 0);
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(range.size())), 0);
   EXPECT_EQ(allocate(*engine, mib, soon(), "test").memory().size(), mib);
 }
 

@@ -1,8 +1,9 @@
-// JSON from outside. For the library's own sources: it is not installed, since who uses the library need not have the
-// parser.
+// JSON, read and written. For the library's own sources: it is not installed, since who uses the library need not have
+// the parser.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace levada {
@@ -11,5 +12,11 @@ namespace levada {
 /// stand twice in one object and what is no JSON are refused with InvalidArgument, which begins with `what` and a
 /// colon, unless it is empty, and says where it is wrong.
 nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::string_view what);
+
+/// One line. What is no UTF-8 in it, such as a file's name may be, comes out as U+FFFD.
+template <typename Json>
+std::string json_text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-#include "levada/base/parse_json.h"
+#include "levada/base/json.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "levada/base/parse_json.h"
+#include "levada/base/json.h"
 
 #include <gmock/gmock.h>
 
@@ -36,6 +36,11 @@ TEST(ParseJson, RefusesDepthBeforeItCosts) {
 TEST(ParseJson, RefusesAKeyThatStandsTwiceInOneObject) {
   EXPECT_EQ(fault_of(R"({"a": {"a": 1}, "b": {"a": 2}})"), "nothing was refused");
   EXPECT_EQ(fault_of(R"({"a": 1, "b": {}, "a": 1})"), "it: key \"a\" stands twice in one object");
+}
+
+TEST(JsonText, IsValidWhateverTheBytes) {
+  EXPECT_EQ(json_text(nlohmann::ordered_json{{"path", "a\xff.jsonl"}, {"n", 1}}),
+            "{\"path\":\"a\uFFFD.jsonl\",\"n\":1}");
 }
 
 }  // namespace
