@@ -3,20 +3,13 @@
 
 #include "levada/base/error.h"
 #include "levada/exchange/exchange_plan.h"
+#include "levada/exchange/ownership_codec.h"
 
 namespace levada {
 namespace {
 
 constexpr std::uint32_t magic = 0x5058564c;  // "LVXP"
 constexpr std::uint32_t version = 1;
-
-SequencePart get_part(ByteReader& reader) {
-  SequencePart part{reader.get<std::uint16_t>(), reader.get<std::uint16_t>()};
-  const auto zigzag = reader.get<std::uint8_t>();
-  part.zigzag = zigzag == 1;
-  if (zigzag > 1 || part.index >= part.count || (part.is_whole() && part.zigzag)) reader.fail("a part that cannot be");
-  return part;
-}
 
 std::vector<int> get_receivers(ByteReader& reader) {
   std::vector<int> ranks(reader.get_count(4));
@@ -58,9 +51,7 @@ Bytes ExchangePlan::encode() const {
   writer.put_sized(content_.samples.select(chosen).encode());
   writer.put(static_cast<std::uint32_t>(content_.parts.size()));
   for (const SequencePart& part : content_.parts) {
-    writer.put(part.index);
-    writer.put(part.count);
-    writer.put(static_cast<std::uint8_t>(part.zigzag));
+    put_part(writer, part);
   }
   writer.put(static_cast<std::uint32_t>(content_.receivers.size()));
   for (const auto& list : content_.receivers) {

@@ -9,34 +9,82 @@
 
 namespace levada {
 
-OutgoingStream::OutgoingStream(const ExchangePlan& plan, std::size_t multicast, const SampleStore& store)
-    : multicast_(multicast), chunk_bytes_(plan.chunk_bytes()), left_(plan[multicast].bytes) {
+namespace {
+
+/// Samples that lie together in one memory have at most so much: what one of them that stays keeps of those that go.
+constexpr std::uint64_t most_together = std::uint64_t{64} << 10;
+
+/// Finds what a plan's items are in a store. Neighbours are mostly keys of one sample.
+class Finder {
+ public:
+  Finder(const ExchangePlan& plan, const SampleStore::Reading& here)
+      : samples_(plan.samples()), here_(here), columns_(samples_.keys().size()) {
+    for (std::size_t key = 0; key < columns_.size(); ++key) {
+      for (const SampleStore::Column& column : here.columns()) {
+        if (column.key.name == samples_.keys()[key].name) columns_[key].push_back(&column);
+      }
+    }
+  }
+
+  struct Found {
+    const SampleKey& key;
+    const SampleStore::Entry& entry;
+  };
+  std::optional<Found> find(const ExchangeItem& item) {
+    if (item.sample != sample_) {
+      sample_ = item.sample;
+      number_ = here_.find(samples_.id(item.sample), samples_.id_hash(item.sample));
+    }
+    if (!number_) return std::nullopt;
+    for (const SampleStore::Column* column : columns_[item.key]) {
+      const SampleStore::Entry& entry = column->entries[*number_];
+      if (entry.is_here) return Found{column->key, entry};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const Ownership& samples_;
+  const SampleStore::Reading& here_;
+  std::vector<std::vector<const SampleStore::Column*>> columns_;  ///< of a key's name
+  std::optional<std::uint32_t> sample_;
+  std::optional<std::size_t> number_;
+};
+
+}  // namespace
+
+OutgoingStream::OutgoingStream(const ExchangePlan& plan, std::size_t number, const SampleStore::Reading& here)
+    : multicast_(number), chunk_bytes_(plan.chunk_bytes()), left_(plan[number].bytes) {
   const Ownership& samples = plan.samples();
-  for (const ExchangeItem& item : plan[multicast].items) {
+  const Multicast multicast = plan[number];
+  Finder finder(plan, here);
+  runs_.reserve(multicast.items.size());
+  owners_.reserve(multicast.items.size());
+  for (const ExchangeItem& item : multicast.items) {
     const SampleKey& key = samples.keys()[item.key];
-    const auto piece = store.find(samples.id(item.sample), key.name);
-    if (!piece || !piece->part.is_whole()) {
-      throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but does not hold it",
-                                        plan[multicast].from, samples.id(item.sample), key.name));
+    const auto found = finder.find(item);
+    if (!found || !found->entry.part.is_whole()) {
+      throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but does not hold it", multicast.from,
+                                        samples.id(item.sample), key.name));
     }
-    if (piece->key != key || !std::ranges::equal(piece->lengths, samples.lengths(item.sample, item.key))) {
+    if (found->key != key || !std::ranges::equal(found->entry.lengths.all(), samples.lengths(item.sample, item.key))) {
       throw InvalidArgument(fmt::format("rank {} holds sample {}, key {} in another form than the plan says",
-                                        plan[multicast].from, samples.id(item.sample), key.name));
+                                        multicast.from, samples.id(item.sample), key.name));
     }
-    append(plan, item, *piece);
-    owners_.push_back(piece->bytes.owner);
+    append(plan, item, found->entry);
   }
 }
 
-void OutgoingStream::append(const ExchangePlan& plan, const ExchangeItem& item, const SampleStore::Piece& piece) {
+void OutgoingStream::append(const ExchangePlan& plan, const ExchangeItem& item, const SampleStore::Entry& entry) {
+  if (owners_.empty() || owners_.back() != entry.bytes.owner) owners_.push_back(entry.bytes.owner);
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
-    if (begin < end) runs_.push_back({piece.bytes.data + begin, end - begin});
+    if (begin < end) runs_.push_back({entry.bytes.data + begin, end - begin});
   };
   const SequencePart& part = plan.parts()[item.part];
-  if (part.is_whole()) return add(0, plan.bytes(item));
-  const std::uint64_t token = piece.key.bytes(1).value_or(0);
+  if (part.is_whole()) return add(0, entry.size);
+  const std::uint64_t token = plan.samples().keys()[item.key].bytes(1).value_or(0);
   std::uint64_t start = 0;
-  for (const std::int64_t length : piece.lengths) {
+  for (const std::int64_t length : entry.lengths.all()) {
     const TokenRuns runs = tokens_in(part, length);
     add((start + runs.begin) * token, (start + runs.end) * token);
     add((start + runs.second_begin) * token, (start + runs.second_end) * token);
@@ -64,20 +112,30 @@ IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, 
     : plan_(plan), multicast_(multicast), store_(store), way_(way), left_(plan[multicast].bytes) {
   const auto items = plan[multicast].items;
   rooms_.reserve(items.size());
-  for (std::size_t first = 0; first < items.size();) {  // the keys of a sample lie together
+  std::uint64_t together = 0;
+  for (std::size_t first = 0, end = 0; first < items.size(); first = end) {
     std::uint64_t size = 0;
-    std::size_t end = first;
     for (; end < items.size() && items[end].sample == items[first].sample; ++end) {
       rooms_.push_back({nullptr, {}, plan.bytes(items[end])});
       size += align_up(rooms_.back().bytes, leaf_alignment);
     }
-    const auto memory = store.allocate(size);
-    std::byte* data = memory.data;
-    for (; first < end; ++first) {
-      rooms_[first].data = data;
-      rooms_[first].owner = memory.owner;
-      data += align_up(rooms_[first].bytes, leaf_alignment);
+    if (together + size > most_together) {
+      make_rooms(together, first);
+      together = 0;
     }
+    together += size;
+  }
+  make_rooms(together, rooms_.size());
+}
+
+void IncomingStream::make_rooms(std::uint64_t size, std::size_t end) {
+  if (rooms_made_ == end) return;
+  const auto memory = store_.allocate(size);
+  std::byte* data = memory.data;
+  for (; rooms_made_ < end; ++rooms_made_) {
+    rooms_[rooms_made_].data = data;
+    rooms_[rooms_made_].owner = memory.owner;
+    data += align_up(rooms_[rooms_made_].bytes, leaf_alignment);
   }
 }
 
@@ -115,7 +173,8 @@ void IncomingStream::take_over_complete() {
                         samples.keys()[item.key],
                         samples.lengths(item.sample, item.key),
                         plan_.parts()[item.part],
-                        {room.data, std::move(room.owner)}});
+                        {room.data, std::move(room.owner)},
+                        room.bytes});
   }
   if (!arrivals.empty()) store_.take_over(arrivals);
 }

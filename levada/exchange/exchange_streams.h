@@ -17,7 +17,7 @@ namespace levada {
 class OutgoingStream {
  public:
   /// Throws InvalidArgument where the store lacks an item or has it in another form.
-  OutgoingStream(const ExchangePlan& plan, std::size_t multicast, const SampleStore& store);
+  OutgoingStream(const ExchangePlan& plan, std::size_t multicast, const SampleStore::Reading& here);
 
   std::size_t multicast() const { return multicast_; }
   /// Of the next message; 0 at the end.
@@ -26,7 +26,7 @@ class OutgoingStream {
   void read(std::byte* to);
 
  private:
-  void append(const ExchangePlan& plan, const ExchangeItem& item, const SampleStore::Piece& piece);
+  void append(const ExchangePlan& plan, const ExchangeItem& item, const SampleStore::Entry& entry);
 
   std::size_t multicast_;
   std::uint64_t chunk_bytes_;
@@ -61,7 +61,10 @@ class IncomingStream {
     std::shared_ptr<const void> owner;
     std::uint64_t bytes = 0;
   };
+  /// One memory for the rooms that have none yet, up to `end`.
+  void make_rooms(std::uint64_t size, std::size_t end);
   std::vector<Room> rooms_;  ///< one an item
+  std::size_t rooms_made_ = 0;
   std::size_t room_ = 0;     ///< the one that is being filled
   std::uint64_t at_ = 0;     ///< bytes in it
   std::size_t taken_ = 0;    ///< items that the store has

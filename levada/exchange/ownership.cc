@@ -40,12 +40,6 @@ Holder holder_of(int rank, const SequencePart& part) {
   return {rank, part.is_whole() ? SequencePart{} : part};
 }
 
-/// Both; where they differ, the newer ones.
-PlainValues united(PlainValues newer, const PlainValues& older) {
-  newer.insert(older.begin(), older.end());
-  return newer;
-}
-
 }  // namespace
 
 Ownership::State& Ownership::own() {
@@ -98,7 +92,7 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
   }
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (!held[i] || samples.values(i).empty()) continue;
-    state.put_values(rows[i], united(samples.values(i), state.values(rows[i])));
+    state.add_values(rows[i], samples.values(i));
   }
   state.tidy();
 }
@@ -106,7 +100,7 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
 void Ownership::add(int rank, const SampleFact& fact) {
   const Holder holder = holder_of(rank, fact.part);
   const std::uint64_t hash = hash64(as_bytes(fact.id));
-  const auto known = state_->find(fact.id, hash);
+  const auto known = state_->ids().find(fact.id, hash);
   state_->check_key(fact.key, fact.id, rank, known ? std::span(&*known, 1) : std::span<const std::size_t>());
   if (known) {
     state_->check_values(*known, fact.values, rank);
@@ -116,7 +110,7 @@ void Ownership::add(int rank, const SampleFact& fact) {
   const std::size_t sample = known ? *known : state.take_in(fact.id, hash);
   const std::size_t key = state.take_in_key(fact.key);
   state.put(sample, key, state.with(state.cell(sample, key).set, holder), fact.lengths);
-  if (!fact.values.empty()) state.put_values(sample, united(fact.values, state.values(sample)));
+  if (!fact.values.empty()) state.add_values(sample, fact.values);
   state.tidy();
 }
 
@@ -152,7 +146,7 @@ void Ownership::merge(const Ownership& other) {
   state.reserve(state.size() + from->size());
   std::vector<std::size_t> rows(from->size());
   for (std::size_t sample = 0; sample < rows.size(); ++sample) {
-    rows[sample] = state.take_in(from->id(sample), from->entry(sample).hash);
+    rows[sample] = state.take_in(from->id(sample), from->ids().hash(sample));
   }
   for (std::size_t k = 0; k < from->keys().size(); ++k) merge_key(state, *from, k, rows);
   for (std::size_t sample = 0; sample < rows.size(); ++sample) {
@@ -161,7 +155,7 @@ void Ownership::merge(const Ownership& other) {
       const Holders& holders = from->holders(from->cell(sample, key).set);
       if (!holders.empty()) state.check_values(rows[sample], from->values(sample), holders.front().rank);
     }
-    state.put_values(rows[sample], united(from->values(sample), state.values(rows[sample])));
+    state.add_values(rows[sample], from->values(sample));
   }
   state.tidy();
 }
@@ -193,13 +187,13 @@ std::size_t Ownership::size() const {
   return state_->size();
 }
 std::optional<std::size_t> Ownership::find(std::string_view id) const {
-  return state_->find(id, hash64(as_bytes(id)));
+  return state_->ids().find(id, hash64(as_bytes(id)));
 }
 std::string_view Ownership::id(std::size_t sample) const {
   return state_->id(sample);
 }
 std::uint64_t Ownership::id_hash(std::size_t sample) const {
-  return state_->entry(sample).hash;
+  return state_->ids().hash(sample);
 }
 const PlainValues& Ownership::values(std::size_t sample) const {
   return state_->values(sample);

@@ -106,6 +106,7 @@ class Ownership {
   static Ownership decode(ByteView bytes);
 
  private:
+  friend class Claims;
   class State;
   State& own();
   /// One key's column of `from`, whose samples are `rows` here.

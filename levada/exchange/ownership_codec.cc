@@ -1,5 +1,7 @@
 // An ownership as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
 // are little-endian.
+#include "levada/exchange/ownership_codec.h"
+
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
@@ -12,27 +14,6 @@ constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
 constexpr std::uint32_t version = 1;
 
 enum class ValueTag : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4 };
-
-void put_key(ByteWriter& writer, const SampleKey& key) {
-  writer.put_sized(key.name);
-  writer.put(key.dtype.code);
-  writer.put(key.dtype.bits);
-  writer.put(key.dtype.lanes);
-  writer.put(static_cast<std::uint8_t>(key.trailing.rank()));
-  for (const std::int64_t extent : key.trailing) writer.put(extent);
-}
-
-SampleKey get_key(ByteReader& reader) {
-  SampleKey key{.name = reader.get_string()};
-  key.dtype = {reader.get<std::uint8_t>(), reader.get<std::uint8_t>(), reader.get<std::uint16_t>()};
-  const auto rank = reader.get<std::uint8_t>();
-  if (key.name.empty()) reader.fail("a key without a name");
-  if (!key.dtype.is_known() || !key.dtype.is_byte_sized()) reader.fail("no such dtype of a key");
-  if (rank >= Shape::max_rank) reader.fail(fmt::format("a trailing shape of {} extents", rank));
-  for (int i = 0; i < rank; ++i) key.trailing.push_back(reader.get<std::int64_t>());
-  if (!key.bytes(1)) reader.fail("a trailing shape that does not fit in memory");
-  return key;
-}
 
 void put_value(ByteWriter& writer, const PlainValue& value) {
   writer.put(static_cast<std::uint8_t>(value.index()));
@@ -58,6 +39,56 @@ PlainValue get_value(ByteReader& reader) {
   reader.fail(fmt::format("no such kind of value as {}", tag));
 }
 
+}  // namespace
+
+void put_key(ByteWriter& writer, const SampleKey& key) {
+  writer.put_sized(key.name);
+  writer.put(key.dtype.code);
+  writer.put(key.dtype.bits);
+  writer.put(key.dtype.lanes);
+  writer.put(static_cast<std::uint8_t>(key.trailing.rank()));
+  for (const std::int64_t extent : key.trailing) writer.put(extent);
+}
+
+SampleKey get_key(ByteReader& reader) {
+  SampleKey key{.name = reader.get_string()};
+  key.dtype = {reader.get<std::uint8_t>(), reader.get<std::uint8_t>(), reader.get<std::uint16_t>()};
+  const auto rank = reader.get<std::uint8_t>();
+  if (key.name.empty()) reader.fail("a key without a name");
+  if (!key.dtype.is_known() || !key.dtype.is_byte_sized()) reader.fail("no such dtype of a key");
+  if (rank >= Shape::max_rank) reader.fail(fmt::format("a trailing shape of {} extents", rank));
+  for (int i = 0; i < rank; ++i) key.trailing.push_back(reader.get<std::int64_t>());
+  if (!key.bytes(1)) reader.fail("a trailing shape that does not fit in memory");
+  return key;
+}
+
+std::int64_t most_tokens(const SampleKey& key) {
+  const std::uint64_t token = key.bytes(1).value_or(0);
+  return token == 0 ? INT64_MAX : static_cast<std::int64_t>(INT64_MAX / 8 / token);  // as SampleKey::bytes() has it
+}
+
+void put_part(ByteWriter& writer, const SequencePart& part) {
+  writer.put(part.index);
+  writer.put(part.count);
+  writer.put(static_cast<std::uint8_t>(part.zigzag));
+}
+
+SequencePart get_part(ByteReader& reader) {
+  SequencePart part{reader.get<std::uint16_t>(), reader.get<std::uint16_t>()};
+  const auto zigzag = reader.get<std::uint8_t>();
+  part.zigzag = zigzag == 1;
+  if (zigzag > 1 || part.index >= part.count || (part.is_whole() && part.zigzag)) reader.fail("a part that cannot be");
+  return part;
+}
+
+void put_values(ByteWriter& writer, const PlainValues& values) {
+  writer.put(static_cast<std::uint32_t>(values.size()));
+  for (const auto& [name, value] : values) {
+    writer.put_sized(std::string_view(name));
+    put_value(writer, value);
+  }
+}
+
 PlainValues get_values(ByteReader& reader) {
   PlainValues values;
   for (auto count = reader.get_count(5); count > 0; --count) {
@@ -67,27 +98,18 @@ PlainValues get_values(ByteReader& reader) {
   return values;
 }
 
+namespace {
+
 Holders get_holders(ByteReader& reader) {
   Holders holders(reader.get_count(9));
   for (std::size_t i = 0; i < holders.size(); ++i) {
     Holder& holder = holders[i];
     holder.rank = reader.get<std::int32_t>();
-    holder.part.index = reader.get<std::uint16_t>();
-    holder.part.count = reader.get<std::uint16_t>();
-    const auto zigzag = reader.get<std::uint8_t>();
-    holder.part.zigzag = zigzag == 1;
+    holder.part = get_part(reader);
     const bool in_order = holder.rank >= 0 && holder.rank < most_ranks && (i == 0 || holders[i - 1].rank < holder.rank);
-    if (!in_order || zigzag > 1 || holder.part.index >= holder.part.count || (holder.part.is_whole() && zigzag == 1)) {
-      reader.fail("a list of holders that cannot be");
-    }
+    if (!in_order) reader.fail("a list of holders that cannot be");
   }
   return holders;
-}
-
-/// Tokens of a key that fit in memory.
-std::int64_t most_tokens(const SampleKey& key) {
-  const std::uint64_t token = key.bytes(1).value_or(0);
-  return token == 0 ? INT64_MAX : static_cast<std::int64_t>(INT64_MAX / 8 / token);  // as SampleKey::bytes() has it
 }
 
 void get_lengths(ByteReader& reader, std::int64_t most, std::vector<std::int64_t>& lengths) {
@@ -126,9 +148,7 @@ Bytes Ownership::encode() const {
     writer.put(static_cast<std::uint32_t>(holders.size()));
     for (const Holder& holder : holders) {
       writer.put(std::int32_t{holder.rank});
-      writer.put(holder.part.index);
-      writer.put(holder.part.count);
-      writer.put(static_cast<std::uint8_t>(holder.part.zigzag));
+      put_part(writer, holder.part);
     }
   }
   writer.put(static_cast<std::uint32_t>(size()));
@@ -149,11 +169,7 @@ Bytes Ownership::encode() const {
   for (std::size_t sample = 0; sample < size(); ++sample) {
     if (values(sample).empty()) continue;
     writer.put(static_cast<std::uint32_t>(sample));
-    writer.put(static_cast<std::uint32_t>(values(sample).size()));
-    for (const auto& [name, value] : values(sample)) {
-      writer.put_sized(name);
-      put_value(writer, value);
-    }
+    put_values(writer, values(sample));
   }
   return std::move(writer).take();
 }

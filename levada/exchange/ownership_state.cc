@@ -11,9 +11,6 @@
 namespace levada {
 namespace {
 
-constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
-constexpr std::size_t most_text = (std::size_t{1} << 40) - 1;
-constexpr std::size_t most_samples = UINT32_MAX - 1;
 /// What is forgotten is kept while it is less than this.
 constexpr std::uint64_t much = std::uint64_t{64} << 10;
 
@@ -27,16 +24,6 @@ std::string ranks_text(const Holders& holders, int except) {
 
 }  // namespace
 
-std::optional<std::size_t> Ownership::State::find(std::string_view id, std::uint64_t hash) const {
-  if (slots_.empty()) return std::nullopt;
-  const std::size_t mask = slots_.size() - 1;
-  for (std::size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
-    const std::size_t sample = slots_[slot] - 1;
-    if (entries_[sample].hash == hash && this->id(sample) == id) return sample;
-  }
-  return std::nullopt;
-}
-
 std::optional<std::size_t> Ownership::State::find_key(std::string_view name) const {
   const auto found = std::ranges::find(keys_, name, &SampleKey::name);
   if (found == keys_.end()) return std::nullopt;
@@ -48,23 +35,10 @@ bool Ownership::State::is_held(std::size_t sample) const {
 }
 
 void Ownership::State::reserve(std::size_t samples) {
-  if (samples > entries_.capacity()) {  // never by little, since many small updates come one after the other
-    const std::size_t room = std::max(samples, 2 * entries_.capacity());
-    entries_.reserve(room);
-    for (auto& column : columns_) column.reserve(room);
-  }
-  if (samples > slots_.size() / 2) grow_slots(samples);
-}
-
-void Ownership::State::grow_slots(std::size_t samples) {
-  std::size_t size = 16;
-  while (size < 2 * samples) size *= 2;
-  slots_.assign(size, 0);
-  for (std::size_t sample = 0; sample < entries_.size(); ++sample) {
-    std::size_t slot = entries_[sample].hash & (size - 1);
-    while (slots_[slot] != 0) slot = (slot + 1) & (size - 1);
-    slots_[slot] = static_cast<std::uint32_t>(sample + 1);
-  }
+  if (samples <= ids_.capacity()) return;
+  const std::size_t room = std::max(samples, 2 * ids_.capacity());  // since many small updates come one after the other
+  ids_.reserve(room);
+  for (auto& column : columns_) column.reserve(room);
 }
 
 std::size_t Ownership::State::take_in(std::string_view id) {
@@ -72,24 +46,15 @@ std::size_t Ownership::State::take_in(std::string_view id) {
 }
 
 std::size_t Ownership::State::take_in(std::string_view id, std::uint64_t hash) {
-  if (const auto found = find(id, hash)) return *found;
-  if (id.empty() || id.size() > longest_id) throw InvalidArgument("a sample's id must have 1 byte to 16 MiB");
-  if (entries_.size() >= most_samples || text_.size() > most_text - id.size()) {
-    throw InvalidArgument("an ownership has room for 2^32 samples and 1 TiB of ids");
-  }
-  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * (entries_.size() + 1));
-  std::size_t slot = hash & (slots_.size() - 1);
-  while (slots_[slot] != 0) slot = (slot + 1) & (slots_.size() - 1);
-  Entry entry;
-  entry.hash = hash;
-  entry.begin = text_.size() & most_text;
-  entry.length = id.size() & longest_id;
-  text_ += id;
-  entries_.push_back(entry);
-  slots_[slot] = static_cast<std::uint32_t>(entries_.size());
+  const auto found = ids_.find(id, hash);
+  return found ? *found : add(id, hash);
+}
+
+std::size_t Ownership::State::add(std::string_view id, std::uint64_t hash) {
+  const std::size_t sample = ids_.insert(id, hash);
   for (auto& column : columns_) column.emplace_back();
   if (!value_of_.empty()) value_of_.push_back(0);
-  return entries_.size() - 1;
+  return sample;
 }
 
 std::size_t Ownership::State::take_in_key(const SampleKey& key) {
@@ -98,8 +63,8 @@ std::size_t Ownership::State::take_in_key(const SampleKey& key) {
     return *found;
   }
   keys_.push_back(key);
-  columns_.emplace_back().reserve(entries_.capacity());
-  columns_.back().resize(entries_.size());
+  columns_.emplace_back().reserve(ids_.capacity());
+  columns_.back().resize(size());
   return keys_.size() - 1;
 }
 
@@ -143,7 +108,7 @@ void Ownership::State::put(std::size_t sample, std::size_t key, std::uint32_t se
 
 void Ownership::State::put_values(std::size_t sample, PlainValues values) {
   if (values.empty() && (value_of_.empty() || value_of_[sample] == 0)) return;
-  if (value_of_.empty()) value_of_.assign(entries_.size(), 0);
+  if (value_of_.empty()) value_of_.assign(size(), 0);
   std::uint32_t& at = value_of_[sample];
   if (values.empty()) {
     free_values_.push_back(at);
@@ -161,53 +126,28 @@ void Ownership::State::put_values(std::size_t sample, PlainValues values) {
   values_[at] = std::move(values);
 }
 
-std::size_t Ownership::State::slot_of(std::size_t sample) const {
-  std::size_t slot = entries_[sample].hash & (slots_.size() - 1);
-  while (slots_[slot] != sample + 1) slot = (slot + 1) & (slots_.size() - 1);
-  return slot;
-}
-
-/// Closes the gap, so that probing never meets one within a run.
-void Ownership::State::erase_slot(std::size_t slot) {
-  const std::size_t mask = slots_.size() - 1;
-  for (std::size_t next = (slot + 1) & mask; slots_[next] != 0; next = (next + 1) & mask) {
-    const std::size_t home = entries_[slots_[next] - 1].hash & mask;
-    if (((next - home) & mask) < ((next - slot) & mask)) continue;
-    slots_[slot] = slots_[next];
-    slot = next;
-  }
-  slots_[slot] = 0;
+void Ownership::State::add_values(std::size_t sample, PlainValues values) {
+  const PlainValues& older = this->values(sample);
+  values.insert(older.begin(), older.end());
+  put_values(sample, std::move(values));
 }
 
 void Ownership::State::forget(std::size_t sample) {
-  const std::size_t last = entries_.size() - 1;
+  const std::size_t last = size() - 1;
   put_values(sample, {});
-  stale_text_ += entries_[sample].length;
   for (auto& column : columns_) {
     if (column[sample].count != 1) stale_lengths_ += column[sample].count;
     column[sample] = column[last];
     column.pop_back();
   }
-  erase_slot(slot_of(sample));
-  if (sample != last) slots_[slot_of(last)] = static_cast<std::uint32_t>(sample + 1);
-  entries_[sample] = entries_[last];
-  entries_.pop_back();
+  ids_.erase(sample);
   if (value_of_.empty()) return;
   value_of_[sample] = value_of_[last];
   value_of_.pop_back();
 }
 
 void Ownership::State::tidy() {
-  if (stale_text_ > much && stale_text_ > text_.size() / 2) {
-    std::string text;
-    for (std::size_t sample = 0; sample < entries_.size(); ++sample) {
-      const std::string_view kept = id(sample);
-      entries_[sample].begin = text.size() & most_text;
-      text += kept;
-    }
-    text_ = std::move(text);
-    stale_text_ = 0;
-  }
+  ids_.tidy();
   if (stale_lengths_ > much && stale_lengths_ > lengths_.size() / 2) {
     std::vector<std::int64_t> lengths;
     for (auto& column : columns_) {

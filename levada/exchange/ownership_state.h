@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "levada/exchange/id_table.h"
 #include "levada/exchange/ownership.h"
 
 namespace levada {
@@ -17,18 +18,10 @@ class Ownership::State {
     std::uint32_t count = 0;
     std::int64_t value = 0;
   };
-  struct Entry {
-    std::uint64_t hash = 0;
-    std::uint64_t begin : 40 = 0;  ///< of the id in the text
-    std::uint64_t length : 24 = 0;
-  };
 
-  std::size_t size() const { return entries_.size(); }
-  const Entry& entry(std::size_t sample) const { return entries_[sample]; }
-  std::string_view id(std::size_t sample) const {
-    return std::string_view(text_).substr(entries_[sample].begin, entries_[sample].length);
-  }
-  std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
+  std::size_t size() const { return ids_.size(); }
+  const IdTable& ids() const { return ids_; }
+  std::string_view id(std::size_t sample) const { return ids_[sample]; }
   const std::vector<SampleKey>& keys() const { return keys_; }
   std::optional<std::size_t> find_key(std::string_view name) const;
   const Cell& cell(std::size_t sample, std::size_t key) const { return columns_[key][sample]; }
@@ -45,6 +38,8 @@ class Ownership::State {
   /// The sample of that id, made if there is none. `hash`: hash64() of it.
   std::size_t take_in(std::string_view id, std::uint64_t hash);
   std::size_t take_in(std::string_view id);
+  /// Of an id that is not here.
+  std::size_t add(std::string_view id, std::uint64_t hash);
   std::size_t take_in_key(const SampleKey& key);
   std::uint32_t intern(const Holders& holders);
   std::uint32_t with(std::uint32_t set, const Holder& holder);
@@ -52,6 +47,8 @@ class Ownership::State {
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
   void set_holders(std::size_t sample, std::size_t key, std::uint32_t set) { columns_[key][sample].set = set; }
   void put_values(std::size_t sample, PlainValues values);
+  /// Beside those known; where they differ, these.
+  void add_values(std::size_t sample, PlainValues values);
   /// The last sample takes its number.
   void forget(std::size_t sample);
   /// Gives the memory of what has been forgotten back, where that is much.
@@ -64,18 +61,13 @@ class Ownership::State {
   void check_values(std::size_t sample, const PlainValues& values, int rank) const;
 
  private:
-  std::size_t slot_of(std::size_t sample) const;
-  void erase_slot(std::size_t slot);
-  void grow_slots(std::size_t samples);
   bool held_by_another(std::uint32_t set, int rank) const;
 
-  std::string text_;
-  std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  ///< a sample's number plus one, or 0; probed from the hash on
+  IdTable ids_;
   std::vector<SampleKey> keys_;
   std::vector<std::vector<Cell>> columns_;  ///< by key
   std::vector<std::int64_t> lengths_;
-  std::uint64_t stale_text_ = 0, stale_lengths_ = 0;
+  std::uint64_t stale_lengths_ = 0;
   std::vector<std::uint32_t> value_of_;  ///< empty while no sample has values
   std::deque<PlainValues> values_{{}};
   std::vector<std::uint32_t> free_values_;

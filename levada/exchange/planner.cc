@@ -14,6 +14,7 @@
 
 #include "levada/base/error.h"
 #include "levada/exchange/assignment.h"
+#include "levada/exchange/id_table.h"
 #include "levada/plan/text.h"
 
 namespace levada {
@@ -91,8 +92,10 @@ class FirstError {
 
 class Planner {
  public:
-  Planner(const Ownership& ownership, const ExchangeRequest& request, const ExchangePlanOptions& options)
-      : ownership_(ownership), request_(request), options_(options) {
+  /// `asked`: the samples' numbers, if they are known.
+  Planner(const Ownership& ownership, const ExchangeRequest& request,
+          std::optional<std::span<const std::uint32_t>> asked, const ExchangePlanOptions& options)
+      : ownership_(ownership), request_(request), asked_for_(asked), options_(options) {
     if (options.chunk_bytes == 0) throw InvalidArgument("messages of no bytes cannot carry anything");
     content_.samples = ownership;
     content_.chunk_bytes = options.chunk_bytes;
@@ -181,6 +184,16 @@ class Planner {
     return united_[pair_of(a, b)] = wants_.of(all);
   }
 
+  /// Of the id that is asked for next.
+  std::optional<std::size_t> find(const std::string& id) {
+    if (!asked_for_) return ownership_.find(id);
+    const std::size_t sample = (*asked_for_)[next_asked_++];
+    for (std::size_t key = 0; key < ownership_.keys().size(); ++key) {
+      if (ownership_.holder_set(sample, key) != 0) return sample;
+    }
+    return std::nullopt;
+  }
+
   void find_wants() {
     wants_.of({});
     want_of_.assign(ownership_.size(), 0);
@@ -188,7 +201,7 @@ class Planner {
       const std::uint32_t want = want_of(destination);
       if (want == 0) continue;
       for (const std::string& id : destination.ids) {
-        const auto sample = ownership_.find(id);
+        const auto sample = find(id);
         if (!sample) {
           errors_.note(id, [&] {
             return fmt::format("sample {} is wanted on {}, but no rank owns it", id, ranks_text(wants_[want]));
@@ -384,27 +397,6 @@ class Planner {
     for (std::size_t i = 0; i < chosen.size(); ++i) senders_[chosen[i]] = senders[i];
   }
 
-  /// Eight bytes of the id behind what all have in common, so that most comparisons need no more.
-  std::uint64_t id_prefix(std::uint32_t sample) const {
-    const std::string_view id = ownership_.id(sample).substr(common_);
-    std::uint64_t prefix = 0;
-    for (std::size_t i = 0; i < 8; ++i) {
-      prefix = prefix << 8 | (i < id.size() ? static_cast<unsigned char>(id[i]) : 0);
-    }
-    return prefix;
-  }
-
-  void find_common_prefix() {
-    if (units_.empty()) return;
-    const std::string_view first = ownership_.id(units_.front().sample);
-    common_ = first.size();
-    for (const Unit& unit : units_) {
-      const std::string_view id = ownership_.id(unit.sample);
-      common_ = std::min(common_, id.size());
-      while (id.substr(0, common_) != first.substr(0, common_)) --common_;
-    }
-  }
-
   struct Place {
     std::uint64_t group = 0;  ///< sender, then receivers in their order
     std::uint64_t prefix = 0;
@@ -412,11 +404,12 @@ class Planner {
   };
 
   std::vector<Place> ordered() {
-    find_common_prefix();
+    IdPrefix prefix;
+    for (const Unit& unit : units_) prefix.see(ownership_.id(unit.sample));
     std::vector<Place> places(units_.size());
     for (std::uint32_t i = 0; i < units_.size(); ++i) {
       places[i] = {pair_of(static_cast<std::uint32_t>(senders_[i]), list_places_[units_[i].to]),
-                   id_prefix(units_[i].sample), i};
+                   prefix.of(ownership_.id(units_[i].sample)), i};
     }
     std::sort(places.begin(), places.end(), [this](const Place& a, const Place& b) {
       if (a.group != b.group) return a.group < b.group;
@@ -462,6 +455,8 @@ class Planner {
 
   const Ownership& ownership_;
   const ExchangeRequest& request_;
+  std::optional<std::span<const std::uint32_t>> asked_for_;
+  std::size_t next_asked_ = 0;
   const ExchangePlanOptions& options_;
   ExchangePlan::Content content_;
   FirstError errors_;
@@ -480,14 +475,18 @@ class Planner {
   std::span<const Leg> answer_;
   std::vector<Unit> units_;
   std::vector<int> senders_;  ///< by unit
-  std::size_t common_ = 0;
 };
 
 }  // namespace
 
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
                            const ExchangePlanOptions& options) {
-  return Planner(ownership, request, options).run();
+  return Planner(ownership, request, std::nullopt, options).run();
+}
+
+ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
+                           std::span<const std::uint32_t> asked, const ExchangePlanOptions& options) {
+  return Planner(ownership, request, asked, options).run();
 }
 
 }  // namespace levada

@@ -1,6 +1,8 @@
 // Ownership x destinations -> ExchangePlan. Pure: no I/O, nothing running; the same everywhere without talking.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "levada/exchange/destinations.h"
@@ -28,5 +30,10 @@ struct ExchangePlanOptions {
 /// sample; no such rank.
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
                            const ExchangePlanOptions& options = {});
+
+/// The same of an ownership that has the samples asked for under known numbers: `asked` has those of the ids of all
+/// destinations that have ranks, one after the other. A sample that nobody holds may be among them.
+ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
+                           std::span<const std::uint32_t> asked, const ExchangePlanOptions& options);
 
 }  // namespace levada

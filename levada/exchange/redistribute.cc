@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "levada/base/error.h"
-#include "levada/base/hash.h"
 #include "levada/engine/collect.h"
+#include "levada/exchange/claims.h"
 #include "levada/exchange/exchange_streams.h"
 
 namespace levada {
@@ -15,31 +15,13 @@ namespace {
 
 constexpr std::string_view operation = "exchange";
 
-/// The same whatever the order of destinations, ranks and ids.
-std::uint64_t fingerprint_of(const ExchangeRequest& request) {
-  const auto sum = [](const auto& list, auto&& hash) {
-    std::uint64_t total = list.size();
-    for (const auto& each : list) total += hash(each);
-    return total;
-  };
-  const auto of_text = [](const std::string& text) { return hash64(as_bytes(text)); };
-  const auto of_number = [](std::uint64_t number) { return hash64(std::as_bytes(std::span(&number, 1))); };
-  const auto of_all = [&](std::initializer_list<std::uint64_t> numbers) {
-    return hash64(std::as_bytes(std::span(numbers.begin(), numbers.size())));
-  };
-  const auto destinations = sum(request.destinations, [&](const Destination& d) {
-    return of_all({sum(d.ranks, of_number), sum(d.ids, of_text), d.part.index, d.part.count, d.part.zigzag});
-  });
-  return of_all({destinations, sum(request.keys, of_text), sum(request.cut_keys, of_text), request.allow_absent});
-}
-
-/// What a rank says before anything moves.
+/// What a rank says before anything moves. Borrows its claims.
 struct Terms {
   ErrorKind error = ErrorKind::invalid_argument;
   std::string message;            ///< empty: it is ready
   std::uint64_t fingerprint = 0;  ///< of what it is asked for
   std::uint64_t bytes = 0, max_bytes = 0;
-  Bytes ownership;  ///< none when a plan is carried out
+  ByteView claims;  ///< none when a plan is carried out
 
   Bytes encode() const {
     ByteWriter writer;
@@ -48,7 +30,7 @@ struct Terms {
     writer.put(fingerprint);
     writer.put(bytes);
     writer.put(max_bytes);
-    writer.put_sized(ownership);
+    writer.put_sized(claims);
     return std::move(writer).take();
   }
   static Terms decode(ByteView all) {
@@ -61,17 +43,17 @@ struct Terms {
     terms.fingerprint = reader.get<std::uint64_t>();
     terms.bytes = reader.get<std::uint64_t>();
     terms.max_bytes = reader.get<std::uint64_t>();
-    const ByteView ownership = reader.get_sized();
-    terms.ownership.assign(ownership.begin(), ownership.end());
+    terms.claims = reader.get_sized();
     reader.expect_end();
     return terms;
   }
 };
 
-/// Everybody's terms; throws alike on all ranks where one is not ready, or asks for something else.
-std::vector<Terms> agree_on(Engine& engine, const Bytes& mine, Deadline deadline) {
+/// Everybody's terms, out of what everybody has said; throws alike on all ranks where one is not ready, or asks for
+/// something else.
+std::vector<Terms> terms_in(const std::vector<Bytes>& said) {
   std::vector<Terms> all;
-  for (const Bytes& each : agree(engine, mine, deadline, operation)) all.push_back(Terms::decode(each));
+  for (const Bytes& each : said) all.push_back(Terms::decode(each));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].message.empty()) throw_error(all[rank].error, fmt::format("rank {}: {}", rank, all[rank].message));
   }
@@ -119,8 +101,9 @@ void check_ranks(const ExchangePlan& plan, int size) {
 
 std::vector<OutgoingStream> outgoing_of(const ExchangePlan& plan, int rank, const SampleStore& store) {
   std::vector<OutgoingStream> streams;
+  const SampleStore::Reading here(store);
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    if (plan[i].from == rank && plan[i].messages > 0) streams.emplace_back(plan, i, store);
+    if (plan[i].from == rank && plan[i].messages > 0) streams.emplace_back(plan, i, here);
   }
   return streams;
 }
@@ -304,26 +287,23 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
   const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(engine->info()));
   ExchangeResult result;
   const auto begin = Clock::now();
+  const RequestedSamples requested(request);
+  Bytes claims;
   const Bytes mine = terms_of(store, [&](Terms& terms) {
-    terms.fingerprint = fingerprint_of(request) + chunk_bytes;
-    std::vector<std::string> ids;
-    for (const Destination& destination : request.destinations) {
-      if (!destination.ranks.empty()) ids.insert(ids.end(), destination.ids.begin(), destination.ids.end());
-    }
-    if (!request.keys.empty()) terms.ownership = store.ownership(rank, ids, request.keys).encode();
+    terms.fingerprint = requested.fingerprint() + chunk_bytes;
+    claims = encode_claims(store, requested, request.keys);
+    terms.claims = claims;
   });
   result.agreed_bytes = mine.size();
-  const auto terms = agree_on(*engine, mine, options.deadline);
+  const auto said = agree(*engine, mine, options.deadline, operation);
+  const auto terms = terms_in(said);
   const auto agreed = Clock::now();
   result.agree_time = agreed - begin;
-  Ownership ownership;
-  for (const Terms& each : terms) {
-    if (each.ownership.empty()) continue;
-    Ownership more = Ownership::decode(each.ownership);
-    if (ownership.size() == 0) ownership = std::move(more);
-    else ownership.merge(more);
-  }
-  result.plan = plan_exchange(ownership, request, {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
+  Claims all(requested);
+  for (std::size_t i = 0; i < terms.size(); ++i) all.add(static_cast<int>(i), terms[i].claims);
+  const Ownership ownership = std::move(all).take();
+  result.plan = plan_exchange(ownership, request, requested.asked(),
+                              {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
   check_bounds(result.plan, terms);
   result.plan_time = Clock::now() - agreed;
   std::vector<OutgoingStream> outgoing;
@@ -348,7 +328,8 @@ ExchangeResult carry_out(const std::shared_ptr<Engine>& engine, SampleStore& sto
     outgoing = outgoing_of(plan, engine->info().rank, store);
   });
   result.agreed_bytes = mine.size();
-  check_bounds(plan, agree_on(*engine, mine, options.deadline));
+  const auto said = agree(*engine, mine, options.deadline, operation);
+  check_bounds(plan, terms_in(said));
   result.agree_time = Clock::now() - begin;
   move(engine, store, std::move(outgoing), options, result);
   return result;

@@ -3,21 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
-#include <unordered_set>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 
 namespace levada {
 namespace {
-
-std::uint64_t bytes_of(const SampleKey& key, std::span<const std::int64_t> lengths, const SequencePart& part) {
-  std::int64_t tokens = 0;
-  for (const std::int64_t length : lengths) tokens += tokens_in(part, length).tokens();
-  return key.bytes(tokens).value_or(0);
-}
 
 void check_data(const SampleBatch& samples) {
   for (const std::string& key : samples.keys()) {
@@ -28,21 +21,61 @@ void check_data(const SampleBatch& samples) {
 
 }  // namespace
 
-const SampleStore::Entry* SampleStore::Sample::find(std::string_view key) const {
-  const auto found =
-      std::ranges::find(entries, key, [](const Entry& entry) { return std::string_view(entry.key->name); });
-  return found == entries.end() ? nullptr : &*found;
+SampleStore::Lengths::Lengths(std::span<const std::int64_t> lengths) : count_(lengths.size()) {
+  if (count_ == 1) {
+    one_ = lengths[0];
+  } else if (count_ > 1) {
+    many_ = std::make_unique<std::int64_t[]>(count_);
+    std::ranges::copy(lengths, many_.get());
+  }
 }
 
-const SampleStore::Sample& SampleStore::sample_of(std::string_view id) const {
-  const auto found = samples_.find(id);
-  if (found == samples_.end()) throw InvalidArgument(fmt::format("sample {} is not in the store", id));
-  return found->second;
+std::optional<std::size_t> SampleStore::find(std::string_view id) const {
+  return ids_.find(id, hash64(as_bytes(id)));
 }
 
-const SampleKey* SampleStore::known_key(const SampleKey& key) {
-  const auto found = std::ranges::find(keys_, key);
-  return found == keys_.end() ? &keys_.emplace_back(key) : &*found;
+std::size_t SampleStore::number_of(std::string_view id) const {
+  const auto found = find(id);
+  if (!found) throw InvalidArgument(fmt::format("sample {} is not in the store", id));
+  return *found;
+}
+
+std::size_t SampleStore::take_in(std::string_view id) {
+  const std::uint64_t hash = hash64(as_bytes(id));
+  if (const auto found = ids_.find(id, hash)) return *found;
+  values_.emplace_back();
+  for (Column& column : columns_) column.entries.emplace_back();
+  return ids_.insert(id, hash);
+}
+
+const SampleStore::Column* SampleStore::column_with(std::size_t sample, std::string_view key) const {
+  const auto found = std::ranges::find_if(
+      columns_, [&](const Column& column) { return column.entries[sample].is_here && column.key.name == key; });
+  return found == columns_.end() ? nullptr : &*found;
+}
+
+const SampleStore::Entry* SampleStore::known(std::size_t sample, std::size_t column) const {
+  const Entry& entry = columns_[column].entries[sample];
+  if (entry.is_here) return &entry;
+  for (const std::size_t namesake : columns_[column].namesakes) {
+    if (columns_[namesake].entries[sample].is_here) return &columns_[namesake].entries[sample];
+  }
+  return nullptr;
+}
+
+std::size_t SampleStore::column_of(const SampleKey& key) {
+  const auto found = std::ranges::find(columns_, key, &Column::key);
+  const auto number = static_cast<std::size_t>(found - columns_.begin());
+  if (number < columns_.size()) return number;
+  Column column{.key = key};
+  column.entries.resize(ids_.size());
+  for (std::size_t other = 0; other < number; ++other) {
+    if (columns_[other].key.name != key.name) continue;
+    columns_[other].namesakes.push_back(number);
+    column.namesakes.push_back(other);
+  }
+  columns_.push_back(std::move(column));
+  return number;
 }
 
 std::uint64_t SampleStore::bytes_with(const SampleBatch& samples) const {
@@ -52,9 +85,9 @@ std::uint64_t SampleStore::bytes_with(const SampleBatch& samples) const {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
       bytes += samples.key(key).bytes(seqlens.total(i)).value_or(0);
-      const auto known = samples_.find(samples.ids()[i]);
-      if (known == samples_.end()) continue;
-      if (const Entry* entry = known->second.find(key)) bytes -= entry->size;
+      const auto known = find(samples.ids()[i]);
+      if (!known) continue;
+      if (const Column* column = column_with(*known, key)) bytes -= column->entries[*known].size;
     }
   }
   return bytes;
@@ -66,34 +99,41 @@ void SampleStore::check_bound(std::uint64_t bytes) const {
                                     format_bytes(bytes), format_bytes(options_.max_bytes)));
 }
 
-void SampleStore::put_entry(Sample& sample, Entry entry) {
+void SampleStore::put_values(std::size_t sample, const PlainValues& values) {
+  if (values.empty()) return;
+  PlainValues all = values;
+  all.merge(values_[sample]);
+  values_[sample] = std::move(all);
+}
+
+void SampleStore::put_entry(std::size_t sample, std::size_t column, Entry entry) {
   bytes_ += entry.size;
-  for (Entry& known : sample.entries) {
-    if (known.key->name != entry.key->name) continue;
+  const auto replace = [&](std::size_t at, Entry by) {
+    Entry& known = columns_[at].entries[sample];
     bytes_ -= known.size;
-    known = std::move(entry);
-    return;
-  }
-  sample.entries.push_back(std::move(entry));
+    known = std::move(by);
+  };
+  for (const std::size_t namesake : columns_[column].namesakes) replace(namesake, {});
+  replace(column, std::move(entry));
 }
 
 void SampleStore::put(const SampleBatch& samples) {
+  std::vector<std::size_t> numbers(samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    Sample& sample = samples_[samples.ids()[i]];
-    PlainValues values = samples.values(i);
-    values.merge(sample.values);
-    sample.values = std::move(values);
+    numbers[i] = take_in(samples.ids()[i]);
+    put_values(numbers[i], samples.values(i));
   }
   for (const std::string& name : samples.keys()) {
     const Seqlens& seqlens = samples.seqlens(name);
-    const SampleKey* key = known_key(samples.key(name));
+    const SampleKey& key = samples.key(name);
+    const std::size_t column = column_of(key);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
-      const std::uint64_t size = key->bytes(seqlens.total(i)).value_or(0);
+      const std::uint64_t size = key.bytes(seqlens.total(i)).value_or(0);
       auto memory = memory_.allocate(size);
       if (size > 0) copy_payload(memory.data, samples.bytes_at(name, i).data, size);
-      put_entry(samples_.find(samples.ids()[i])->second,
-                {key, {seqlens[i].begin(), seqlens[i].end()}, {}, {memory.data, std::move(memory.owner)}, size});
+      put_entry(numbers[i], column,
+                {{memory.data, std::move(memory.owner)}, size, Lengths(seqlens[i]), {}, true});
     }
   }
 }
@@ -102,7 +142,7 @@ void SampleStore::store(const SampleBatch& samples) {
   check_data(samples);
   const std::lock_guard lock(mutex_);
   for (const std::string& id : samples.ids()) {
-    if (samples_.contains(id)) throw InvalidArgument(fmt::format("sample {} is in the store already", id));
+    if (find(id)) throw InvalidArgument(fmt::format("sample {} is in the store already", id));
   }
   check_bound(bytes_with(samples));
   put(samples);
@@ -111,7 +151,7 @@ void SampleStore::store(const SampleBatch& samples) {
 void SampleStore::update(const SampleBatch& samples) {
   check_data(samples);
   const std::lock_guard lock(mutex_);
-  for (const std::string& id : samples.ids()) static_cast<void>(sample_of(id));
+  for (const std::string& id : samples.ids()) static_cast<void>(number_of(id));
   check_bound(bytes_with(samples));
   put(samples);
 }
@@ -119,47 +159,54 @@ void SampleStore::update(const SampleBatch& samples) {
 SampleBatch SampleStore::get(std::span<const std::string> ids, std::span<const std::string> keys) const {
   const std::lock_guard lock(mutex_);
   SampleBatch batch({ids.begin(), ids.end()});
-  std::set<std::string> names(keys.begin(), keys.end());
-  std::vector<const Sample*> samples;
+  std::vector<std::size_t> samples(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    samples.push_back(&sample_of(ids[i]));
-    batch.set_values(i, samples.back()->values);
-    for (const Entry& entry : samples.back()->entries) {
-      if (keys.empty()) names.insert(entry.key->name);
-    }
+    samples[i] = number_of(ids[i]);
+    if (!values_[samples[i]].empty()) batch.set_values(i, values_[samples[i]]);
   }
-  for (const std::string& name : names) {
-    const SampleKey* key = nullptr;
-    Seqlens seqlens;
-    std::vector<SampleBytes> bytes(ids.size());
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const Entry* entry = samples[i]->find(name);
-      if (entry == nullptr) {
-        seqlens.push_absent();
-        continue;
-      }
-      if (key != nullptr && *key != *entry->key) {
-        throw InvalidArgument(fmt::format("sample {}, key {} is {} {}, that of others {} {}", ids[i], name,
-                                          entry->key->dtype.name(), entry->key->trailing.to_string(), key->dtype.name(),
-                                          key->trailing.to_string()));
-      }
-      key = entry->key;
-      std::vector<std::int64_t> lengths = entry->lengths;
-      for (std::int64_t& length : lengths) length = tokens_in(entry->part, length).tokens();
-      seqlens.push_back(lengths);
-      bytes[i] = entry->bytes;
-    }
-    if (key == nullptr && !ids.empty()) {
-      throw InvalidArgument(fmt::format("none of these samples, such as {}, has key {}", ids[0], name));
-    }
-    if (key != nullptr) batch.set_bytes(*key, std::move(bytes), std::move(seqlens));
+  std::set<std::string> names(keys.begin(), keys.end());
+  for (const Column& column : columns_) {
+    const auto is_here = [&](std::size_t sample) { return column.entries[sample].is_here; };
+    if (keys.empty() && std::ranges::any_of(samples, is_here)) names.insert(column.key.name);
   }
+  for (const std::string& name : names) add_key(batch, samples, name);
   return batch;
+}
+
+void SampleStore::add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name) const {
+  const SampleKey* key = nullptr;
+  Seqlens seqlens;
+  seqlens.reserve(samples.size());
+  std::vector<SampleBytes> bytes(samples.size());
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const Column* column = column_with(samples[i], name);
+    if (column == nullptr) {
+      seqlens.push_absent();
+      continue;
+    }
+    if (key != nullptr && *key != column->key) {
+      throw InvalidArgument(fmt::format("sample {}, key {} is {} {}, that of others {} {}", batch.ids()[i], name,
+                                        column->key.dtype.name(), column->key.trailing.to_string(), key->dtype.name(),
+                                        key->trailing.to_string()));
+    }
+    key = &column->key;
+    const Entry& entry = column->entries[samples[i]];
+    std::vector<std::int64_t> parts;
+    if (!entry.part.is_whole()) {
+      for (const std::int64_t length : entry.lengths.all()) parts.push_back(tokens_in(entry.part, length).tokens());
+    }
+    seqlens.push_back(entry.part.is_whole() ? entry.lengths.all() : parts);
+    bytes[i] = entry.bytes;
+  }
+  if (key == nullptr && !samples.empty()) {
+    throw InvalidArgument(fmt::format("none of these samples, such as {}, has key {}", batch.ids()[0], name));
+  }
+  if (key != nullptr) batch.set_bytes(*key, std::move(bytes), std::move(seqlens));
 }
 
 bool SampleStore::has(std::string_view id) const {
   const std::lock_guard lock(mutex_);
-  return samples_.contains(id);
+  return find(id).has_value();
 }
 
 bool SampleStore::has(std::string_view id, std::string_view key) const {
@@ -168,40 +215,40 @@ bool SampleStore::has(std::string_view id, std::string_view key) const {
 
 std::optional<SequencePart> SampleStore::part(std::string_view id, std::string_view key) const {
   const std::lock_guard lock(mutex_);
-  const auto sample = samples_.find(id);
-  const Entry* entry = sample == samples_.end() ? nullptr : sample->second.find(key);
-  return entry == nullptr ? std::nullopt : std::optional(entry->part);
-}
-
-std::optional<SampleStore::Piece> SampleStore::find(std::string_view id, std::string_view key) const {
-  const std::lock_guard lock(mutex_);
-  const auto sample = samples_.find(id);
-  const Entry* entry = sample == samples_.end() ? nullptr : sample->second.find(key);
-  if (entry == nullptr) return std::nullopt;
-  return Piece{*entry->key, entry->lengths, entry->part, entry->bytes};
+  const auto sample = find(id);
+  const Column* column = sample ? column_with(*sample, key) : nullptr;
+  return column == nullptr ? std::nullopt : std::optional(column->entries[*sample].part);
 }
 
 void SampleStore::remove(std::span<const std::string> ids) {
   const std::lock_guard lock(mutex_);
   for (const std::string& id : ids) {
-    const auto found = samples_.find(id);
-    if (found == samples_.end()) continue;
-    for (const Entry& entry : found->second.entries) bytes_ -= entry.size;
-    samples_.erase(found);
+    const auto found = find(id);
+    if (!found) continue;
+    for (Column& column : columns_) {
+      bytes_ -= column.entries[*found].size;
+      column.entries[*found] = std::move(column.entries.back());
+      column.entries.pop_back();
+    }
+    values_[*found] = std::move(values_.back());
+    values_.pop_back();
+    ids_.erase(*found);
   }
+  ids_.tidy();
 }
 
 void SampleStore::clear() {
   const std::lock_guard lock(mutex_);
-  samples_.clear();
-  keys_.clear();
+  ids_ = {};
+  values_.clear();
+  columns_.clear();
   bytes_ = 0;
   memory_.trim();
 }
 
 std::size_t SampleStore::size() const {
   const std::lock_guard lock(mutex_);
-  return samples_.size();
+  return ids_.size();
 }
 
 std::uint64_t SampleStore::bytes() const {
@@ -212,7 +259,7 @@ std::uint64_t SampleStore::bytes() const {
 std::vector<std::string> SampleStore::ids() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> ids;
-  for (const auto& [id, sample] : samples_) ids.push_back(id);
+  for (std::size_t sample = 0; sample < ids_.size(); ++sample) ids.emplace_back(ids_[sample]);
   std::ranges::sort(ids);
   return ids;
 }
@@ -224,17 +271,16 @@ Ownership SampleStore::ownership(int rank) const {
 
 Ownership SampleStore::ownership(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const {
   const std::lock_guard lock(mutex_);
-  std::vector<const SampleKey*> wanted;
-  for (const SampleKey& key : keys_) {
-    if (keys.empty() || std::ranges::find(keys, key.name) != keys.end()) wanted.push_back(&key);
-  }
   Ownership ownership;
   for (const std::string& id : ids) {
-    const auto found = samples_.find(id);
-    if (found == samples_.end() || ownership.contains(id)) continue;
-    for (const Entry& entry : found->second.entries) {
-      if (std::ranges::find(wanted, entry.key) == wanted.end()) continue;
-      ownership.add(rank, {id, found->second.values, *entry.key, entry.lengths, entry.part});
+    const auto sample = find(id);
+    if (!sample || ownership.contains(id)) continue;
+    for (const Column& column : columns_) {
+      const Entry& entry = column.entries[*sample];
+      const bool is_wanted = keys.empty() || std::ranges::find(keys, column.key.name) != keys.end();
+      if (entry.is_here && is_wanted) {
+        ownership.add(rank, {id, values_[*sample], column.key, entry.lengths.all(), entry.part});
+      }
     }
   }
   return ownership;
@@ -243,33 +289,24 @@ Ownership SampleStore::ownership(int rank, std::span<const std::string> ids, std
 void SampleStore::take_over(std::span<Arrival> arrivals) {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = bytes_;
-  std::vector<std::uint64_t> sizes;
-  sizes.reserve(arrivals.size());
-  for (const Arrival& arrival : arrivals) {
-    sizes.push_back(bytes_of(arrival.key, arrival.lengths, arrival.part));
-    bytes += sizes.back();
-  }
+  for (const Arrival& arrival : arrivals) bytes += arrival.size;
   check_bound(bytes);
-  Sample* sample = nullptr;
-  const SampleKey *asked = nullptr, *key = nullptr;
+  std::vector<std::pair<const SampleKey*, std::size_t>> columns;  // those met
+  const auto column_met = [&](const SampleKey& key) {
+    const auto found = std::ranges::find(columns, &key, [](const auto& each) { return each.first; });
+    return found != columns.end() ? found->second : columns.emplace_back(&key, column_of(key)).second;
+  };
+  std::size_t sample = 0;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];
     if (i == 0 || arrival.id != arrivals[i - 1].id) {
-      const auto found = samples_.find(arrival.id);
-      sample = found != samples_.end() ? &found->second : &samples_[std::string(arrival.id)];
-      sample->entries.reserve(sample->entries.size() + 4);
+      sample = take_in(arrival.id);
+      put_values(sample, arrival.values);
     }
-    if (!arrival.values.empty()) {
-      PlainValues values = arrival.values;
-      values.merge(sample->values);
-      sample->values = std::move(values);
-    }
-    const Entry* known = sample->find(arrival.key.name);
-    if (known != nullptr && (known->part.is_whole() || known->part == arrival.part)) continue;
-    if (asked != &arrival.key) key = known_key(*(asked = &arrival.key));
-    put_entry(
-        *sample,
-        {key, {arrival.lengths.begin(), arrival.lengths.end()}, arrival.part, std::move(arrival.bytes), sizes[i]});
+    const std::size_t column = column_met(arrival.key);
+    const Entry* entry = known(sample, column);
+    if (entry != nullptr && (entry->part.is_whole() || entry->part == arrival.part)) continue;
+    put_entry(sample, column, {std::move(arrival.bytes), arrival.size, Lengths(arrival.lengths), arrival.part, true});
   }
 }
 

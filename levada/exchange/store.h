@@ -2,15 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "levada/exchange/id_table.h"
 #include "levada/exchange/ownership.h"
 #include "levada/exchange/sample_batch.h"
 #include "levada/exchange/sample_memory.h"
@@ -57,15 +57,6 @@ class SampleStore {
   Ownership ownership(int rank) const;
   Ownership ownership(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const;
 
-  /// One key of one sample.
-  struct Piece {
-    SampleKey key;
-    std::vector<std::int64_t> lengths = {};  ///< of the whole sequences
-    SequencePart part = {};                  ///< what of them is here
-    SampleBytes bytes = {};
-  };
-  std::optional<Piece> find(std::string_view id, std::string_view key) const;
-
   /// What has arrived of one sample's key. Borrows all but its bytes.
   struct Arrival {
     std::string_view id;
@@ -74,6 +65,7 @@ class SampleStore {
     std::span<const std::int64_t> lengths;  ///< of the whole sequences
     SequencePart part;
     SampleBytes bytes;
+    std::uint64_t size = 0;  ///< of the bytes, as key, lengths and part have it
   };
   /// Takes over what has arrived, complete and in memory of allocate(), without a copy. Whoever has the whole, or that
   /// part, keeps it. Beyond the bound it throws, and takes nothing. Quickest where keys of one sample are neighbours.
@@ -81,37 +73,72 @@ class SampleStore {
   /// Memory for what is to be taken over; used again when samples go.
   SampleMemory::Piece allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
 
- private:
+  /// Lengths of an item's sequences; one, as most have, needs no memory of its own.
+  class Lengths {
+   public:
+    Lengths() = default;
+    explicit Lengths(std::span<const std::int64_t> lengths);
+    std::span<const std::int64_t> all() const { return {many_ ? many_.get() : &one_, count_}; }
+
+   private:
+    std::size_t count_ = 0;
+    std::int64_t one_ = 0;
+    std::unique_ptr<std::int64_t[]> many_;
+  };
+  /// One key of one sample.
   struct Entry {
-    const SampleKey* key = nullptr;  ///< in keys_
-    std::vector<std::int64_t> lengths;
-    SequencePart part;
     SampleBytes bytes;
     std::uint64_t size = 0;
+    Lengths lengths;    ///< of the whole sequences
+    SequencePart part;  ///< what of them is here
+    bool is_here = false;
   };
-  struct Sample {
-    std::vector<Entry> entries;
-    PlainValues values;
-    const Entry* find(std::string_view key) const;
+  /// What samples have of one key. A name has as many columns as samples have it with different dtypes or shapes.
+  struct Column {
+    SampleKey key;
+    std::vector<Entry> entries;  ///< by sample
+    std::vector<std::size_t> namesakes;
   };
-  struct IdHash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view id) const { return std::hash<std::string_view>()(id); }
+  /// Looks at what is here, which does not change meanwhile: others wait. What it gives lives as long.
+  class Reading {
+   public:
+    explicit Reading(const SampleStore& store) : store_(store), lock_(store.mutex_) {}
+
+    std::size_t size() const { return store_.ids_.size(); }
+    /// The number of a sample; ids come with their hash64().
+    std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const { return store_.ids_.find(id, hash); }
+    const PlainValues& values(std::size_t sample) const { return store_.values_[sample]; }
+    std::span<const Column> columns() const { return store_.columns_; }
+
+   private:
+    const SampleStore& store_;
+    std::lock_guard<std::mutex> lock_;
   };
 
-  const Sample& sample_of(std::string_view id) const;
-  const SampleKey* known_key(const SampleKey& key);
+ private:
+  std::optional<std::size_t> find(std::string_view id) const;
+  std::size_t number_of(std::string_view id) const;
+  std::size_t take_in(std::string_view id);
+  /// The column in which a sample has a key of that name; null where it has none.
+  const Column* column_with(std::size_t sample, std::string_view key) const;
+  std::size_t column_of(const SampleKey& key);
+  /// The entry of a sample in that column or a namesake; null where there is none.
+  const Entry* known(std::size_t sample, std::size_t column) const;
   /// How the bytes here would change.
   std::uint64_t bytes_with(const SampleBatch& samples) const;
   void check_bound(std::uint64_t bytes) const;
   void put(const SampleBatch& samples);
-  void put_entry(Sample& sample, Entry entry);
+  /// What get() gives of a key.
+  void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name) const;
+  void put_values(std::size_t sample, const PlainValues& values);
+  void put_entry(std::size_t sample, std::size_t column, Entry entry);
 
   SampleStoreOptions options_;
   SampleMemory memory_;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, Sample, IdHash, std::equal_to<>> samples_;
-  std::deque<SampleKey> keys_;  ///< each one once; entries point to them
+  IdTable ids_;
+  std::vector<PlainValues> values_;  ///< by sample
+  std::vector<Column> columns_;
   std::uint64_t bytes_ = 0;
 };
 

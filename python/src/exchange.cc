@@ -55,7 +55,8 @@ void lend(SampleStore& store, const SampleBatch& samples) {
     for (const std::string& key : samples.keys()) {
       const Seqlens& seqlens = samples.seqlens(key);
       if (!seqlens.has(i)) continue;
-      arrivals.push_back({id, samples.values(i), samples.key(key), seqlens[i], {}, samples.bytes_at(key, i)});
+      const auto size = samples.key(key).bytes(seqlens.total(i)).value_or(0);
+      arrivals.push_back({id, samples.values(i), samples.key(key), seqlens[i], {}, samples.bytes_at(key, i), size});
     }
   }
   store.take_over(arrivals);

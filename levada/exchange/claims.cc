@@ -1,0 +1,234 @@
+// Claims as bytes, little-endian: columns, each of them a key, its form, the samples' numbers unless they are those of
+// the column before, parts unless all are whole, counts of lengths unless each has one, and lengths; then plain values.
+#include "levada/exchange/claims.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/exchange/ownership_codec.h"
+#include "levada/exchange/ownership_state.h"
+
+namespace levada {
+namespace {
+
+std::uint64_t hash_of(std::initializer_list<std::uint64_t> numbers) {
+  return hash64(std::as_bytes(std::span(numbers.begin(), numbers.size())));
+}
+
+std::uint64_t sum_of_hashes(const std::vector<std::string>& texts) {
+  std::uint64_t sum = texts.size();
+  for (const std::string& text : texts) sum += hash64(as_bytes(text));
+  return sum;
+}
+
+}  // namespace
+
+RequestedSamples::RequestedSamples(const ExchangeRequest& request) {
+  std::size_t count = 0;
+  for (const Destination& destination : request.destinations) count += destination.ids.size();
+  if (count >= UINT32_MAX) throw InvalidArgument("an exchange has room for 2^32 samples");
+  samples_.reserve(count);
+  std::uint64_t destinations = request.destinations.size();
+  for (const Destination& destination : request.destinations) {
+    std::uint64_t ids = destination.ids.size(), ranks = destination.ranks.size();
+    for (const std::string& id : destination.ids) {
+      const std::uint64_t hash = hash64(as_bytes(id));
+      ids += hash;
+      if (!destination.ranks.empty()) samples_.push_back({id, hash, 0, static_cast<std::uint32_t>(samples_.size())});
+    }
+    for (const int rank : destination.ranks) ranks += hash_of({static_cast<std::uint64_t>(rank)});
+    const SequencePart& part = destination.part;
+    destinations += hash_of({ranks, ids, part.index, part.count, part.zigzag});
+  }
+  fingerprint_ = hash_of(
+      {destinations, sum_of_hashes(request.keys), sum_of_hashes(request.cut_keys), std::uint64_t{request.allow_absent}});
+  number_samples();
+}
+
+void RequestedSamples::number_samples() {
+  IdPrefix prefix;
+  for (const Sample& sample : samples_) prefix.see(sample.id);
+  for (Sample& sample : samples_) sample.prefix = prefix.of(sample.id);
+  std::sort(samples_.begin(), samples_.end(), [](const Sample& a, const Sample& b) {
+    return a.prefix != b.prefix ? a.prefix < b.prefix : a.id < b.id;
+  });
+  asked_.resize(samples_.size());
+  std::size_t count = 0;
+  for (const Sample& sample : samples_) {
+    if (count == 0 || samples_[count - 1].hash != sample.hash || samples_[count - 1].id != sample.id) {
+      samples_[count++] = sample;
+    }
+    asked_[sample.place] = static_cast<std::uint32_t>(count - 1);
+  }
+  samples_.resize(count);
+}
+
+namespace {
+
+constexpr std::uint8_t no_column = 0, column_follows = 1;
+enum Form : std::uint8_t { same_samples = 1, parts = 2, counted = 4 };
+
+/// What a store has of the samples asked for in one of its columns.
+struct Held {
+  std::vector<std::uint32_t> samples;  ///< among those requested, ascending
+  std::vector<const SampleStore::Entry*> entries;
+};
+
+template <typename T>
+void put_all(ByteWriter& writer, const std::vector<T>& values) {
+  writer.put_sized(std::as_bytes(std::span(values)));
+}
+
+template <typename T>
+void get_all(ByteReader& reader, std::vector<T>& values) {
+  const ByteView bytes = reader.get_sized();
+  if (bytes.size() % sizeof(T) != 0) reader.fail("numbers that are cut off");
+  values.resize(bytes.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());  // not payload: what a rank claims
+}
+
+void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
+  const bool whole = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->part.is_whole(); });
+  const bool single = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->lengths.all().size() == 1; });
+  put_key(writer, key);
+  writer.put(static_cast<std::uint8_t>((same ? same_samples : 0) | (whole ? 0 : parts) | (single ? 0 : counted)));
+  if (!same) put_all(writer, held.samples);
+  for (const auto* entry : held.entries) {
+    if (!whole) put_part(writer, entry->part);
+  }
+  std::vector<std::uint32_t> counts;
+  std::vector<std::int64_t> lengths;
+  lengths.reserve(held.entries.size());
+  for (const auto* entry : held.entries) {
+    const auto all = entry->lengths.all();
+    if (!single) counts.push_back(static_cast<std::uint32_t>(all.size()));
+    lengths.insert(lengths.end(), all.begin(), all.end());
+  }
+  if (!single) put_all(writer, counts);
+  put_all(writer, lengths);
+}
+
+}  // namespace
+
+Bytes encode_claims(const SampleStore& store, const RequestedSamples& requested, std::span<const std::string> keys) {
+  const SampleStore::Reading here(store);
+  std::vector<std::pair<std::uint32_t, std::size_t>> known;  // numbers among those requested, and in the store
+  for (std::uint32_t i = 0; i < requested.size(); ++i) {
+    if (const auto sample = here.find(requested.id(i), requested.hash(i))) known.emplace_back(i, *sample);
+  }
+  ByteWriter writer;
+  std::vector<bool> claimed(requested.size());
+  Held before;
+  for (const SampleStore::Column& column : here.columns()) {
+    if (std::ranges::find(keys, column.key.name) == keys.end()) continue;
+    Held held;
+    held.samples.reserve(known.size());
+    held.entries.reserve(known.size());
+    for (const auto& [number, sample] : known) {
+      const SampleStore::Entry& entry = column.entries[sample];
+      if (!entry.is_here) continue;
+      held.samples.push_back(number);
+      held.entries.push_back(&entry);
+      claimed[number] = true;
+    }
+    if (held.samples.empty()) continue;
+    writer.put(column_follows);
+    put_column(writer, column.key, held, held.samples == before.samples);
+    before = std::move(held);
+  }
+  writer.put(no_column);
+  const auto tells = [&](const auto& each) { return claimed[each.first] && !here.values(each.second).empty(); };
+  writer.put(static_cast<std::uint32_t>(std::ranges::count_if(known, tells)));
+  for (const auto& each : known) {
+    if (!tells(each)) continue;
+    writer.put(each.first);
+    put_values(writer, here.values(each.second));
+  }
+  return std::move(writer).take();
+}
+
+/// One column as it comes: entry by entry.
+struct Claims::Column {
+  SampleKey key;
+  std::vector<std::uint32_t> samples;
+  std::vector<SequencePart> parts;    ///< none where all are whole
+  std::vector<std::uint32_t> counts;  ///< of lengths; none where each entry has one
+  std::vector<std::int64_t> lengths;
+
+  /// `samples` are still those of the column before.
+  void read(ByteReader& reader, std::size_t requested) {
+    key = get_key(reader);
+    const auto form = reader.get<std::uint8_t>();
+    if ((form & same_samples) == 0) get_all(reader, samples);
+    const bool ascend = std::ranges::adjacent_find(samples, std::ranges::greater_equal()) == samples.end();
+    if (samples.empty() || !ascend || samples.back() >= requested) reader.fail("samples that were not asked for");
+    parts.clear();
+    for (std::size_t i = 0; (form & Form::parts) != 0 && i < samples.size(); ++i) parts.push_back(get_part(reader));
+    counts.clear();
+    if ((form & counted) != 0) get_all(reader, counts);
+    get_all(reader, lengths);
+    check_lengths(reader, (form & counted) != 0);
+  }
+
+ private:
+  void check_lengths(ByteReader& reader, bool are_counted) const {
+    std::uint64_t sum = are_counted ? 0 : samples.size();
+    for (const std::uint32_t count : counts) sum += count;
+    if (sum != lengths.size() || (are_counted && counts.size() != samples.size())) reader.fail("too many or few lengths");
+    const std::int64_t most = most_tokens(key);
+    auto length = lengths.begin();
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      std::int64_t left = most;
+      for (std::uint32_t count = are_counted ? counts[i] : 1; count > 0; --count, ++length) {
+        if (*length < 0 || *length > left) reader.fail("lengths that cannot be, or do not fit in memory");
+        left -= *length;
+      }
+    }
+  }
+};
+
+Claims::Claims(const RequestedSamples& requested) : requested_(requested) {
+  Ownership::State& state = *ownership_.state_;
+  state.reserve(requested.size());
+  for (std::size_t i = 0; i < requested.size(); ++i) state.add(requested.id(i), requested.hash(i));
+}
+
+void Claims::add(int rank, ByteView bytes) {
+  if (bytes.empty()) return;
+  Ownership::State& state = *ownership_.state_;
+  ByteReader reader(bytes);
+  Column column;
+  while (reader.get<std::uint8_t>() != no_column) {
+    column.read(reader, requested_.size());
+    add_column(rank, column);
+  }
+  for (auto count = reader.get_count(8); count > 0; --count) {
+    const auto sample = reader.get<std::uint32_t>();
+    if (sample >= requested_.size() || !state.is_held(sample)) reader.fail("values of a sample that is not claimed");
+    PlainValues values = get_values(reader);
+    state.check_values(sample, values, rank);
+    state.add_values(sample, std::move(values));
+  }
+  reader.expect_end();
+}
+
+void Claims::add_column(int rank, const Column& column) {
+  Ownership::State& state = *ownership_.state_;
+  state.check_key(column.key, requested_.id(column.samples.front()), rank, {});
+  const std::size_t key = state.take_in_key(column.key);
+  auto lengths = std::span(column.lengths);
+  for (std::size_t i = 0; i < column.samples.size(); ++i) {
+    const std::size_t sample = column.samples[i];
+    const auto own = lengths.first(column.counts.empty() ? 1 : column.counts[i]);
+    lengths = lengths.subspan(own.size());
+    const std::uint32_t known = state.cell(sample, key).set;
+    if (known != 0) state.check_lengths(sample, key, own, rank);
+    const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
+    state.put(sample, key, state.with(known, holder), own);
+  }
+}
+
+}  // namespace levada

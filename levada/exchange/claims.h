@@ -1,0 +1,66 @@
+// What ranks tell each other before an exchange: which of the samples asked for each of them holds. For this module's
+// sources alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/exchange/destinations.h"
+#include "levada/exchange/store.h"
+
+namespace levada {
+
+/// The ids that somebody is to have, each once, ascending: numbered alike by all ranks that ask for the same, whatever
+/// the order in which they ask, so that ids need not travel. Borrows the request.
+class RequestedSamples {
+ public:
+  explicit RequestedSamples(const ExchangeRequest& request);
+
+  std::size_t size() const { return samples_.size(); }
+  std::string_view id(std::size_t sample) const { return samples_[sample].id; }
+  std::uint64_t hash(std::size_t sample) const { return samples_[sample].hash; }
+  /// The numbers of all ids of those destinations that have ranks, one after the other.
+  std::span<const std::uint32_t> asked() const { return asked_; }
+  /// Of the request: the same whatever the order of destinations, ranks and ids.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  struct Sample {
+    std::string_view id;
+    std::uint64_t hash = 0;
+    std::uint64_t prefix = 0;
+    std::uint32_t place = 0;  ///< in asked_
+  };
+  void number_samples();
+
+  std::vector<Sample> samples_;
+  std::vector<std::uint32_t> asked_;
+  std::uint64_t fingerprint_ = 0;
+};
+
+/// What a store holds of them, as bytes that travel.
+Bytes encode_claims(const SampleStore& store, const RequestedSamples& requested, std::span<const std::string> keys);
+
+/// What ranks claim, put together. Samples have their numbers among those requested; one that nobody claims is there
+/// without holders.
+class Claims {
+ public:
+  explicit Claims(const RequestedSamples& requested);
+
+  /// Bytes that may lie: throws CorruptMessage, and InvalidArgument as Ownership::merge() does; of no use then. No bytes
+  /// are no claims.
+  void add(int rank, ByteView bytes);
+  Ownership take() && { return std::move(ownership_); }
+
+ private:
+  struct Column;
+  void add_column(int rank, const Column& column);
+
+  const RequestedSamples& requested_;
+  Ownership ownership_;
+};
+
+}  // namespace levada

@@ -1,0 +1,127 @@
+#include "levada/exchange/id_table.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
+constexpr std::size_t most_text = (std::size_t{1} << 40) - 1;
+constexpr std::size_t most_ids = UINT32_MAX - 1;
+/// What is erased is kept while it is less than this.
+constexpr std::uint64_t much = std::uint64_t{64} << 10;
+
+}  // namespace
+
+std::optional<std::size_t> IdTable::find(std::string_view id, std::uint64_t hash) const {
+  if (slots_.empty()) return std::nullopt;
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t slot = hash & mask; slots_[slot] != 0; slot = (slot + 1) & mask) {
+    const std::size_t number = slots_[slot] - 1;
+    if (entries_[number].hash == hash && (*this)[number] == id) return number;
+  }
+  return std::nullopt;
+}
+
+std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
+  if (id.empty() || id.size() > longest_id) throw InvalidArgument("a sample's id must have 1 byte to 16 MiB");
+  if (entries_.size() >= most_ids || text_.size() > most_text - id.size()) {
+    throw InvalidArgument("there is room for 2^32 samples and 1 TiB of ids");
+  }
+  if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * (entries_.size() + 1));
+  const std::size_t slot = free_slot(hash);
+  Entry entry;
+  entry.hash = hash;
+  entry.begin = text_.size() & most_text;
+  entry.length = id.size() & longest_id;
+  text_ += id;
+  entries_.push_back(entry);
+  slots_[slot] = static_cast<std::uint32_t>(entries_.size());
+  return entries_.size() - 1;
+}
+
+void IdTable::erase(std::size_t number) {
+  const std::size_t last = entries_.size() - 1;
+  stale_text_ += entries_[number].length;
+  erase_slot(slot_of(number));
+  if (number != last) slots_[slot_of(last)] = static_cast<std::uint32_t>(number + 1);
+  entries_[number] = entries_[last];
+  entries_.pop_back();
+}
+
+void IdTable::reserve(std::size_t ids) {
+  entries_.reserve(ids);
+  if (ids > slots_.size() / 2) grow_slots(ids);
+}
+
+void IdTable::tidy() {
+  if (stale_text_ <= much || stale_text_ <= text_.size() / 2) return;
+  std::string text;
+  for (std::size_t number = 0; number < entries_.size(); ++number) {
+    const std::string_view kept = (*this)[number];
+    entries_[number].begin = text.size() & most_text;
+    text += kept;
+  }
+  text_ = std::move(text);
+  stale_text_ = 0;
+}
+
+std::size_t IdTable::free_slot(std::uint64_t hash) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = hash & mask;
+  while (slots_[slot] != 0) slot = (slot + 1) & mask;
+  return slot;
+}
+
+std::size_t IdTable::slot_of(std::size_t number) const {
+  std::size_t slot = entries_[number].hash & (slots_.size() - 1);
+  while (slots_[slot] != number + 1) slot = (slot + 1) & (slots_.size() - 1);
+  return slot;
+}
+
+/// Closes the gap, so that probing never meets one within a run.
+void IdTable::erase_slot(std::size_t slot) {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t next = (slot + 1) & mask; slots_[next] != 0; next = (next + 1) & mask) {
+    const std::size_t home = entries_[slots_[next] - 1].hash & mask;
+    if (((next - home) & mask) < ((next - slot) & mask)) continue;
+    slots_[slot] = slots_[next];
+    slot = next;
+  }
+  slots_[slot] = 0;
+}
+
+void IdTable::grow_slots(std::size_t ids) {
+  slots_.assign(std::bit_ceil(std::max<std::size_t>(16, 2 * ids)), 0);
+  for (std::size_t number = 0; number < entries_.size(); ++number) {
+    slots_[free_slot(entries_[number].hash)] = static_cast<std::uint32_t>(number + 1);
+  }
+}
+
+void IdPrefix::see(std::string_view id) {
+  if (common_ == SIZE_MAX) {
+    first_ = id;
+    common_ = id.size();
+  }
+  common_ = std::min(common_, id.size());
+  while (std::memcmp(id.data(), first_.data(), common_) != 0) --common_;
+}
+
+std::uint64_t IdPrefix::of(std::string_view id) const {
+  id.remove_prefix(std::min(common_, id.size()));
+  std::uint64_t prefix = 0;
+  if (id.size() >= sizeof(prefix) && std::endian::native == std::endian::little) {
+    std::memcpy(&prefix, id.data(), sizeof(prefix));
+    return __builtin_bswap64(prefix);
+  }
+  for (std::size_t i = 0; i < sizeof(prefix); ++i) {
+    prefix = prefix << 8 | (i < id.size() ? static_cast<unsigned char>(id[i]) : 0);
+  }
+  return prefix;
+}
+
+}  // namespace levada

@@ -1,0 +1,63 @@
+// Ids by number and numbers by id.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levada {
+
+/// Ids, numbered from 0 to size()-1 in the order they came in: one text, 16 bytes an id and an open-addressed index
+/// beside it. Whoever asks gives the id's hash64(). A value.
+class IdTable {
+ public:
+  std::size_t size() const { return entries_.size(); }
+  std::string_view operator[](std::size_t number) const {
+    return std::string_view(text_).substr(entries_[number].begin, entries_[number].length);
+  }
+  std::uint64_t hash(std::size_t number) const { return entries_[number].hash; }
+  std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
+
+  /// One that is not here; gets the next number. Throws InvalidArgument for an id of no bytes or of more than 16 MiB, and
+  /// beyond 2^32 ids or 1 TiB of them.
+  std::size_t insert(std::string_view id, std::uint64_t hash);
+  /// The last one takes its number.
+  void erase(std::size_t number);
+  void reserve(std::size_t ids);
+  /// Of ids, without more memory.
+  std::size_t capacity() const { return entries_.capacity(); }
+  /// Gives the memory of what has been erased back, where that is much.
+  void tidy();
+
+ private:
+  struct Entry {
+    std::uint64_t hash = 0;
+    std::uint64_t begin : 40 = 0;  ///< in the text
+    std::uint64_t length : 24 = 0;
+  };
+  std::size_t free_slot(std::uint64_t hash) const;
+  std::size_t slot_of(std::size_t number) const;
+  void erase_slot(std::size_t slot);
+  void grow_slots(std::size_t ids);
+
+  std::string text_;
+  std::vector<Entry> entries_;
+  std::vector<std::uint32_t> slots_;  ///< a number plus one, or 0; probed from the hash on
+  std::uint64_t stale_text_ = 0;
+};
+
+/// Eight bytes of an id behind what all ids seen have in common: ascending as the ids are, and mostly different where
+/// they are, so that a comparison seldom needs more.
+class IdPrefix {
+ public:
+  void see(std::string_view id);
+  std::uint64_t of(std::string_view id) const;
+
+ private:
+  std::string_view first_;
+  std::size_t common_ = SIZE_MAX;
+};
+
+}  // namespace levada
