@@ -1,10 +1,11 @@
 // Any bytes as an ownership, as an exchange plan and as the JSON of samples: refused, or read, and written again the
-// same.
+// same. As what two ranks claim to hold: refused, or planned with.
 #include <cstdint>
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/exchange/exchange_plan.h"
+#include "levada/exchange/claims.h"
+#include "levada/exchange/planner.h"
 
 namespace {
 
@@ -22,12 +23,30 @@ void read(levada::ByteView bytes, Decode&& decode) {
   }
 }
 
+void claim(levada::ByteView bytes) {
+  const levada::ExchangeRequest request{
+      {{{0, 2}, {"d", "a", "b"}}, {{1}, {"c", "a"}, {1, 2, true}}}, {"k"}, {"k"}, true};
+  const levada::RequestedSamples requested(request);
+  try {
+    levada::Claims claims(requested);
+    for (const int rank : {0, 1}) claims.add(rank, bytes);
+    const levada::Ownership held = std::move(claims).take();
+    require(held.size() == requested.size());
+    const auto plan = levada::plan_exchange(held, request, requested.asked(), {});
+    require(plan.moved_bytes() == plan.lower_bound_bytes());
+  } catch (const levada::CorruptMessage& error) {
+    require(error.offset() <= bytes.size());
+  } catch (const levada::InvalidArgument&) {
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   read(bytes, [](levada::ByteView each) { return levada::Ownership::decode(each); });
   read(bytes, [](levada::ByteView each) { return levada::ExchangePlan::decode(each); });
+  claim(bytes);
   try {
     const auto samples = levada::SampleBatch::from_json(levada::as_text(bytes));
     require(levada::SampleBatch::from_json(samples.to_json()) == samples);

@@ -18,6 +18,31 @@ std::uint64_t hash_of(std::initializer_list<std::uint64_t> numbers) {
   return hash64(std::as_bytes(std::span(numbers.begin(), numbers.size())));
 }
 
+/// Sorts what mostly is a few ascending runs, as the ids of each destination are: neighbours are merged until one run
+/// is left.
+template <typename T, typename Less>
+void sort_runs(std::vector<T>& values, Less less) {
+  std::vector<std::size_t> ends;
+  for (auto at = values.begin(); at != values.end();) {
+    at = std::is_sorted_until(at, values.end(), less);
+    ends.push_back(static_cast<std::size_t>(at - values.begin()));
+  }
+  std::vector<T> merged(values.size());
+  while (ends.size() > 1) {
+    std::vector<std::size_t> fewer;
+    const auto place = [](auto& in, std::size_t at) { return in.begin() + static_cast<std::ptrdiff_t>(at); };
+    std::size_t begin = 0;
+    for (std::size_t run = 0; run < ends.size(); run += 2) {
+      const std::size_t middle = ends[run], end = ends[std::min(run + 1, ends.size() - 1)];
+      std::merge(place(values, begin), place(values, middle), place(values, middle), place(values, end),
+                 place(merged, begin), less);
+      fewer.push_back(begin = end);
+    }
+    values.swap(merged);
+    ends = std::move(fewer);
+  }
+}
+
 std::uint64_t sum_of_hashes(const std::vector<std::string>& texts) {
   std::uint64_t sum = texts.size();
   for (const std::string& text : texts) sum += hash64(as_bytes(text));
@@ -43,8 +68,8 @@ RequestedSamples::RequestedSamples(const ExchangeRequest& request) {
     const SequencePart& part = destination.part;
     destinations += hash_of({ranks, ids, part.index, part.count, part.zigzag});
   }
-  fingerprint_ = hash_of(
-      {destinations, sum_of_hashes(request.keys), sum_of_hashes(request.cut_keys), std::uint64_t{request.allow_absent}});
+  fingerprint_ = hash_of({destinations, sum_of_hashes(request.keys), sum_of_hashes(request.cut_keys),
+                          std::uint64_t{request.allow_absent}});
   number_samples();
 }
 
@@ -52,9 +77,8 @@ void RequestedSamples::number_samples() {
   IdPrefix prefix;
   for (const Sample& sample : samples_) prefix.see(sample.id);
   for (Sample& sample : samples_) sample.prefix = prefix.of(sample.id);
-  std::sort(samples_.begin(), samples_.end(), [](const Sample& a, const Sample& b) {
-    return a.prefix != b.prefix ? a.prefix < b.prefix : a.id < b.id;
-  });
+  sort_runs(samples_,
+            [](const Sample& a, const Sample& b) { return a.prefix != b.prefix ? a.prefix < b.prefix : a.id < b.id; });
   asked_.resize(samples_.size());
   std::size_t count = 0;
   for (const Sample& sample : samples_) {
@@ -92,7 +116,8 @@ void get_all(ByteReader& reader, std::vector<T>& values) {
 
 void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
   const bool whole = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->part.is_whole(); });
-  const bool single = std::ranges::all_of(held.entries, [](const auto* entry) { return entry->lengths.all().size() == 1; });
+  const bool single =
+      std::ranges::all_of(held.entries, [](const auto* entry) { return entry->lengths.all().size() == 1; });
   put_key(writer, key);
   writer.put(static_cast<std::uint8_t>((same ? same_samples : 0) | (whole ? 0 : parts) | (single ? 0 : counted)));
   if (!same) put_all(writer, held.samples);
@@ -177,7 +202,8 @@ struct Claims::Column {
   void check_lengths(ByteReader& reader, bool are_counted) const {
     std::uint64_t sum = are_counted ? 0 : samples.size();
     for (const std::uint32_t count : counts) sum += count;
-    if (sum != lengths.size() || (are_counted && counts.size() != samples.size())) reader.fail("too many or few lengths");
+    if (sum != lengths.size() || (are_counted && counts.size() != samples.size()))
+      reader.fail("too many or few lengths");
     const std::int64_t most = most_tokens(key);
     auto length = lengths.begin();
     for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -219,12 +245,17 @@ void Claims::add_column(int rank, const Column& column) {
   Ownership::State& state = *ownership_.state_;
   state.check_key(column.key, requested_.id(column.samples.front()), rank, {});
   const std::size_t key = state.take_in_key(column.key);
+  const std::uint32_t whole = state.with(0, {rank});
   auto lengths = std::span(column.lengths);
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
     const std::size_t sample = column.samples[i];
     const auto own = lengths.first(column.counts.empty() ? 1 : column.counts[i]);
     lengths = lengths.subspan(own.size());
     const std::uint32_t known = state.cell(sample, key).set;
+    if (known == 0 && column.parts.empty()) {
+      state.put_first(sample, key, whole, own);
+      continue;
+    }
     if (known != 0) state.check_lengths(sample, key, own, rank);
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
     state.put(sample, key, state.with(known, holder), own);

@@ -50,8 +50,8 @@ class Claims {
  public:
   explicit Claims(const RequestedSamples& requested);
 
-  /// Bytes that may lie: throws CorruptMessage, and InvalidArgument as Ownership::merge() does; of no use then. No bytes
-  /// are no claims.
+  /// Bytes that may lie: throws CorruptMessage, and InvalidArgument as Ownership::merge() does; of no use then. No
+  /// bytes are no claims.
   void add(int rank, ByteView bytes);
   Ownership take() && { return std::move(ownership_); }
 

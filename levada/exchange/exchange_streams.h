@@ -65,9 +65,9 @@ class IncomingStream {
   void make_rooms(std::uint64_t size, std::size_t end);
   std::vector<Room> rooms_;  ///< one an item
   std::size_t rooms_made_ = 0;
-  std::size_t room_ = 0;     ///< the one that is being filled
-  std::uint64_t at_ = 0;     ///< bytes in it
-  std::size_t taken_ = 0;    ///< items that the store has
+  std::size_t room_ = 0;   ///< the one that is being filled
+  std::uint64_t at_ = 0;   ///< bytes in it
+  std::size_t taken_ = 0;  ///< items that the store has
 };
 
 }  // namespace levada

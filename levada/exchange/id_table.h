@@ -20,8 +20,8 @@ class IdTable {
   std::uint64_t hash(std::size_t number) const { return entries_[number].hash; }
   std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
 
-  /// One that is not here; gets the next number. Throws InvalidArgument for an id of no bytes or of more than 16 MiB, and
-  /// beyond 2^32 ids or 1 TiB of them.
+  /// One that is not here; gets the next number. Throws InvalidArgument for an id of no bytes or of more than 16 MiB,
+  /// and beyond 2^32 ids or 1 TiB of them.
   std::size_t insert(std::string_view id, std::uint64_t hash);
   /// The last one takes its number.
   void erase(std::size_t number);

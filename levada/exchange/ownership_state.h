@@ -45,6 +45,11 @@ class Ownership::State {
   std::uint32_t with(std::uint32_t set, const Holder& holder);
   std::uint32_t without(std::uint32_t set, int rank);
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
+  /// put() into a cell that has had nothing.
+  void put_first(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths) {
+    if (lengths.size() == 1) columns_[key][sample] = {set, 1, lengths[0]};
+    else put(sample, key, set, lengths);
+  }
   void set_holders(std::size_t sample, std::size_t key, std::uint32_t set) { columns_[key][sample].set = set; }
   void put_values(std::size_t sample, PlainValues values);
   /// Beside those known; where they differ, these.

@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -14,7 +14,7 @@
 
 #include "levada/base/error.h"
 #include "levada/exchange/assignment.h"
-#include "levada/exchange/id_table.h"
+#include "levada/exchange/grouping.h"
 #include "levada/plan/text.h"
 
 namespace levada {
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t most_keys = 64;
 
-/// Equal values get equal numbers, from 0 on in the order they come.
+/// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
 template <typename Value>
 class Numbered {
  public:
@@ -33,13 +33,10 @@ class Numbered {
   }
   const Value& operator[](std::uint32_t number) const { return values_[number]; }
   std::size_t size() const { return values_.size(); }
-  std::vector<Value> take() {
-    return {std::make_move_iterator(values_.begin()), std::make_move_iterator(values_.end())};
-  }
 
  private:
   std::map<Value, std::uint32_t> numbers_;
-  std::deque<Value> values_;
+  std::vector<Value> values_;
 };
 
 std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
@@ -271,23 +268,24 @@ class Planner {
     return legs;
   }
 
-  /// legs() of a want and a set of holders, mostly without asking it: neighbours often ask alike, and where one rank
-  /// alone holds a sample that others want there is nothing to find out.
+  /// legs() of a want and a set of holders, mostly without asking it: samples mostly are wanted and held as one of the
+  /// last was, and where one rank alone holds a sample that others want there is nothing to find out.
   std::span<const Leg> legs_of(std::uint32_t want, std::uint32_t held, bool cut) {
     cut = cut && has_parts_[want];
     const auto asked = std::pair(pair_of(want, held), cut);
-    if (asked == asked_) return answer_;
-    asked_ = asked;
+    Answer& answer = answers_[(want * 7 + held) % answers_.size()];
+    if (asked == answer.asked) return answer.legs;
+    answer.asked = asked;
     const Holders& holders = ownership_.holder_set_at(held);
     if (!cut && holders.size() == 1 && holders[0].part.is_whole() && !names(wants_[want], holders[0].rank)) {
-      only_ = {ranks_of_want_[want], alone(held, holders[0].rank), 0};
-      answer_ = std::span(&only_, 1);
+      answer.only = {ranks_of_want_[want], alone(held, holders[0].rank), 0};
+      answer.legs = std::span(&answer.only, 1);
     } else {
       const auto [known, is_new] = known_legs_[cut ? 1 : 0].try_emplace(asked.first);
       if (is_new) known->second = legs(wants_[want], holders, cut);
-      answer_ = known->second;
+      answer.legs = known->second;
     }
-    return answer_;
+    return answer.legs;
   }
 
   /// The list of a rank that alone is in a set of holders.
@@ -313,34 +311,48 @@ class Planner {
   void find_units_of(std::uint32_t sample) {
     const std::uint32_t want = want_of_[sample];
     const std::size_t first = units_.size();
-    for (std::size_t k = 0; k < keys_.size(); ++k) {
+    for (std::size_t k = 0; k < keys_.size();) {
       const Key& key = keys_[k];
       const std::uint32_t held = ownership_.holder_set(sample, key.column);
       if (held == 0) {
         if (!request_.allow_absent) refuse(sample, key, "no rank has that key of it");
+        ++k;
         continue;
       }
+      // Mostly all keys of a sample are held alike.
+      std::size_t end = k + 1;
+      while (end < keys_.size() && keys_[end].cut == key.cut &&
+             ownership_.holder_set(sample, keys_[end].column) == held)
+        ++end;
       for (const Leg& leg : legs_of(want, held, key.cut)) {
-        if (leg.sources == 0) refuse(sample, key, "only parts of it are held");
-        else add(first, sample, leg, k);
+        if (leg.sources != 0) add(first, sample, leg, k, end);
+        for (std::size_t i = k; leg.sources == 0 && i < end; ++i) refuse(sample, keys_[i], "only parts of it are held");
       }
+      k = end;
     }
   }
 
-  void add(std::size_t first, std::uint32_t sample, const Leg& leg, std::size_t k) {
-    const Key& key = keys_[k];
-    const std::uint64_t bytes =
-        leg.part == 0 ? static_cast<std::uint64_t>(ownership_.tokens(sample, key.column)) * key.token_bytes
-                      : content_.bytes({sample, static_cast<std::uint16_t>(key.column), leg.part});
+  std::uint64_t bytes_of(std::uint32_t sample, const Key& key, std::uint16_t part) const {
+    if (part == 0) return static_cast<std::uint64_t>(ownership_.tokens(sample, key.column)) * key.token_bytes;
+    return content_.bytes({sample, static_cast<std::uint16_t>(key.column), part});
+  }
+
+  /// Keys [k, end) of a sample.
+  void add(std::size_t first, std::uint32_t sample, const Leg& leg, std::size_t k, std::size_t end) {
+    std::uint64_t keys = 0, bytes = 0;
+    for (; k < end; ++k) {
+      keys |= std::uint64_t{1} << k;
+      bytes += bytes_of(sample, keys_[k], leg.part);
+    }
     content_.lower_bound_bytes += bytes;
     for (std::size_t i = first; i < units_.size(); ++i) {
       Unit& unit = units_[i];
       if (unit.to != leg.to || unit.sources != leg.sources || unit.part != leg.part) continue;
-      unit.keys |= std::uint64_t{1} << k;
+      unit.keys |= keys;
       unit.bytes += bytes;
       return;
     }
-    units_.push_back({sample, leg.to, leg.sources, leg.part, std::uint64_t{1} << k, bytes});
+    units_.push_back({sample, leg.to, leg.sources, leg.part, keys, bytes});
   }
 
   void refuse(std::uint32_t sample, const Key& key, std::string_view why) {
@@ -397,27 +409,14 @@ class Planner {
     for (std::size_t i = 0; i < chosen.size(); ++i) senders_[chosen[i]] = senders[i];
   }
 
-  struct Place {
-    std::uint64_t group = 0;  ///< sender, then receivers in their order
-    std::uint64_t prefix = 0;
-    std::uint32_t unit = 0;
-  };
-
-  std::vector<Place> ordered() {
-    IdPrefix prefix;
-    for (const Unit& unit : units_) prefix.see(ownership_.id(unit.sample));
-    std::vector<Place> places(units_.size());
+  /// Units by sender, then by receivers in their order, then by id.
+  std::vector<Grouped> ordered() const {
+    std::vector<Grouped> units(units_.size());
     for (std::uint32_t i = 0; i < units_.size(); ++i) {
-      places[i] = {pair_of(static_cast<std::uint32_t>(senders_[i]), list_places_[units_[i].to]),
-                   prefix.of(ownership_.id(units_[i].sample)), i};
+      const auto group = pair_of(static_cast<std::uint32_t>(senders_[i]), list_places_[units_[i].to]);
+      units[i] = {.group = group, .sample = units_[i].sample, .unit = i};
     }
-    std::sort(places.begin(), places.end(), [this](const Place& a, const Place& b) {
-      if (a.group != b.group) return a.group < b.group;
-      if (a.prefix != b.prefix) return a.prefix < b.prefix;
-      const std::uint32_t x = units_[a.unit].sample, y = units_[b.unit].sample;
-      return x != y && ownership_.id(x) < ownership_.id(y);
-    });
-    return places;
+    return by_group_and_id(std::move(units), ownership_);
   }
 
   void write() {
@@ -426,8 +425,8 @@ class Planner {
     std::vector<std::uint32_t> receivers(lists_.size(), UINT32_MAX);  // those in use, by list
     std::vector<std::pair<int, std::uint16_t>> parts;  // of one sample in one multicast, by number of key
     for (std::size_t i = 0; i < places.size();) {
-      const Place& place = places[i];
-      const std::uint32_t sample = units_[place.unit].sample;
+      const Grouped& place = places[i];
+      const std::uint32_t sample = place.sample;
       if (i == 0 || place.group != places[i - 1].group) {
         const std::uint32_t list = units_[place.unit].to;
         if (receivers[list] == UINT32_MAX) {
@@ -437,14 +436,14 @@ class Planner {
         content_.rows.push_back({.from = senders_[place.unit], .to = receivers[list]});
       }
       parts.clear();
-      for (; i < places.size() && places[i].group == place.group && units_[places[i].unit].sample == sample; ++i) {
+      for (; i < places.size() && places[i].group == place.group && places[i].sample == sample; ++i) {
         const Unit& unit = units_[places[i].unit];
         for (std::uint64_t keys = unit.keys; keys != 0; keys &= keys - 1) {
           parts.emplace_back(std::countr_zero(keys), unit.part);
         }
         content_.rows.back().bytes += unit.bytes;
       }
-      std::ranges::sort(parts);
+      if (!std::ranges::is_sorted(parts)) std::ranges::sort(parts);
       for (const auto& [k, part] : parts) {
         const std::size_t column = keys_[static_cast<std::size_t>(k)].column;
         content_.items.push_back({sample, static_cast<std::uint16_t>(column), part});
@@ -470,9 +469,12 @@ class Planner {
   std::vector<std::uint32_t> list_places_;                             ///< in the order of their content
   std::vector<std::uint32_t> alone_;                                   ///< by set of holders
   std::unordered_map<std::uint64_t, std::vector<Leg>> known_legs_[2];  // looked up, never walked over
-  std::pair<std::uint64_t, bool> asked_{UINT64_MAX, false};
-  Leg only_;
-  std::span<const Leg> answer_;
+  struct Answer {
+    std::pair<std::uint64_t, bool> asked{UINT64_MAX, false};
+    Leg only;
+    std::span<const Leg> legs;
+  };
+  std::array<Answer, 64> answers_;  ///< what legs_of() has given, the last of each place
   std::vector<Unit> units_;
   std::vector<int> senders_;  ///< by unit
 };

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -145,6 +146,33 @@ TEST(Redistribute, WhatIsThereDoesNotMoveAgain) {
     if (rank == 1) store.remove(std::vector<std::string>{"sample-3"});
     redistribute(engine, store, request);
     EXPECT_EQ(store.get(numbered_ids(5), request.keys), made_samples(numbered_ids(5), {"tokens", "mask"}));
+  });
+}
+
+TEST(Redistribute, WhatStaysKeepsLittleMemoryOfWhatGoes) {
+  std::vector<std::int64_t> lengths;
+  for (int i = 0; i < 60; ++i) lengths.push_back(i % 7 == 6 ? 30'000 : 200 * i);
+  SampleBatch made(numbered_ids(60));
+  std::int64_t total = 0;
+  for (const std::int64_t length : lengths) total += length;
+  made.set("a", Tensor::zeros(dtypes::int64, {total}), Seqlens::one_each(lengths));
+  made.set("b", Tensor::zeros(dtypes::uint8, {total}), Seqlens::one_each(lengths));
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    SampleStore store;
+    if (engine->info().rank == 0) store.store(made);
+    redistribute(engine, store, {{{{1}, made.ids()}}, {"a", "b"}});
+    if (engine->info().rank == 0) return;
+    const SampleBatch got = store.get(made.ids());
+    std::map<std::shared_ptr<const void>, std::pair<std::uint64_t, std::set<std::size_t>>> memories;
+    for (const std::string key : {"a", "b"}) {
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        auto& [bytes, samples] = memories[got.bytes_at(key, i).owner];
+        bytes += *got.key(key).bytes(lengths[i]);
+        samples.insert(i);
+      }
+    }
+    EXPECT_LT(memories.size(), got.size());
+    for (const auto& [owner, held] : memories) EXPECT_TRUE(held.first <= 64 << 10 || held.second.size() == 1);
   });
 }
 

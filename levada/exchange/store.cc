@@ -132,8 +132,7 @@ void SampleStore::put(const SampleBatch& samples) {
       const std::uint64_t size = key.bytes(seqlens.total(i)).value_or(0);
       auto memory = memory_.allocate(size);
       if (size > 0) copy_payload(memory.data, samples.bytes_at(name, i).data, size);
-      put_entry(numbers[i], column,
-                {{memory.data, std::move(memory.owner)}, size, Lengths(seqlens[i]), {}, true});
+      put_entry(numbers[i], column, {{memory.data, std::move(memory.owner)}, size, Lengths(seqlens[i]), {}, true});
     }
   }
 }
@@ -299,7 +298,8 @@ void SampleStore::take_over(std::span<Arrival> arrivals) {
   std::size_t sample = 0;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];
-    if (i == 0 || arrival.id != arrivals[i - 1].id) {
+    const bool is_next = i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id);
+    if (is_next) {
       sample = take_in(arrival.id);
       put_values(sample, arrival.values);
     }

@@ -106,7 +106,9 @@ class SampleStore {
 
     std::size_t size() const { return store_.ids_.size(); }
     /// The number of a sample; ids come with their hash64().
-    std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const { return store_.ids_.find(id, hash); }
+    std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const {
+      return store_.ids_.find(id, hash);
+    }
     const PlainValues& values(std::size_t sample) const { return store_.values_[sample]; }
     std::span<const Column> columns() const { return store_.columns_; }
 

@@ -77,6 +77,33 @@ TEST(SampleStore, RefusesAndStaysAsItIs) {
   EXPECT_THAT(store.ids(), ElementsAre("a"));
 }
 
+TEST(SampleStore, HasAKeyOnceWhateverItsDtype) {
+  SampleStore store;
+  store.store(made_samples(list({"a", "b"}), {"tokens"}));
+  SampleBatch other(list({"a"}));
+  other.set("tokens", Tensor::of<float>({2}, {1, 2}), Seqlens::one_each({2}));
+  store.update(other);
+  EXPECT_EQ(store.bytes(), made_samples(list({"b"}), {"tokens"}).byte_count() + 8);
+  EXPECT_EQ(store.get(list({"a"}), list({"tokens"})).key("tokens").dtype, dtypes::float32);
+  EXPECT_THAT(refusal([&] { store.get(list({"a", "b"})); }), HasSubstr("sample b, key tokens is int64"));
+  store.update(made_samples(list({"a"}), {"tokens"}));
+  EXPECT_EQ(store.get(list({"b", "a"})), made_samples(list({"b", "a"}), {"tokens"}));
+}
+
+TEST(SampleStore, KeepsTheOthersWhenSomeGo) {
+  SampleStore store;
+  const auto ids = numbered_ids(40);
+  store.store(made_samples(ids));
+  std::vector<std::string> kept, gone;
+  for (std::size_t i = 0; i < ids.size(); ++i) (i % 3 == 1 ? kept : gone).push_back(ids[i]);
+  store.remove(gone);
+  EXPECT_EQ(store.get(kept), made_samples(kept));
+  EXPECT_EQ(store.bytes(), made_samples(kept).byte_count());
+  for (const std::string& id : gone) EXPECT_FALSE(store.has(id));
+  store.store(made_samples(gone));
+  EXPECT_EQ(store.get(ids), made_samples(ids));
+}
+
 TEST(SampleStore, SaysWhatItHolds) {
   SampleStore store;
   store.store(made_samples(list({"a", "b"}), {"tokens", "mask"}));

@@ -1,0 +1,130 @@
+#include "levada/exchange/claims.h"
+
+#include <gmock/gmock.h>
+
+#include "levada/base/error.h"
+#include "levada/exchange/exchange_testing.h"
+#include "levada/exchange/refusal_testing.h"
+
+namespace levada {
+namespace {
+
+using testing::ElementsAre;
+
+std::vector<std::string> ids_of(const RequestedSamples& requested) {
+  std::vector<std::string> ids;
+  for (std::size_t sample = 0; sample < requested.size(); ++sample) ids.emplace_back(requested.id(sample));
+  return ids;
+}
+
+TEST(RequestedSamples, NumbersIdsAlikeInWhateverOrderTheyAreAskedFor) {
+  const ExchangeRequest one{{{{0, 1}, {"s-12", "s-3", "s"}}, {{}, {"unheard"}}, {{2}, {"s-3", "t", "s-12"}}},
+                            {"k", "l"}};
+  const ExchangeRequest other{{{{2}, {"t", "s-12", "s-3"}}, {{}, {"unheard"}}, {{1, 0}, {"s", "s-3", "s-12"}}},
+                              {"l", "k"}};
+  const RequestedSamples requested(one), again(other);
+  EXPECT_THAT(ids_of(requested), ElementsAre("s", "s-12", "s-3", "t"));
+  EXPECT_EQ(ids_of(again), ids_of(requested));
+  EXPECT_THAT(requested.asked(), ElementsAre(1, 2, 0, 2, 3, 1));
+  EXPECT_EQ(again.fingerprint(), requested.fingerprint());
+  ExchangeRequest less = one;
+  less.destinations[0].ids.pop_back();
+  EXPECT_NE(RequestedSamples(less).fingerprint(), requested.fingerprint());
+}
+
+TEST(RequestedSamples, AscendWhateverRunsTheyComeIn) {
+  auto ids = numbered_ids(200);
+  for (std::size_t i = 0; i + 1 < ids.size(); i += 1 + i % 5) std::swap(ids[i], ids[ids.size() - 1 - i / 2]);
+  const ExchangeRequest request{{{{0}, ids}}, {"k"}};
+  const RequestedSamples requested(request);
+  std::ranges::sort(ids);
+  EXPECT_EQ(ids_of(requested), ids);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(requested.id(requested.asked()[i]), request.destinations[0].ids[i]);
+  }
+}
+
+/// Two stores with samples of many kinds, one of which has a part of one besides.
+struct World {
+  SampleStore stores[2];
+  ExchangeRequest request{{{{0, 1}, numbered_ids(7)}}, {"tokens", "hidden", "bytes"}};
+
+  World() {
+    stores[0].store(made_samples(numbered_ids(5), {"tokens", "hidden", "mask"}));
+    stores[1].store(made_samples({"sample-4", "sample-1", "elsewhere"}, {"hidden", "bytes"}));
+    const std::int64_t length = 4;
+    const SampleKey key{"tokens", dtypes::int64, {}};
+    auto memory = stores[1].allocate(16);
+    SampleStore::Arrival part[] = {
+        {"sample-6", {}, key, std::span(&length, 1), {1, 2, true}, {memory.data, memory.owner}, 16}};
+    stores[1].take_over(part);
+  }
+};
+
+TEST(Claims, SayWhatStoresHold) {
+  const World world;
+  const RequestedSamples requested(world.request);
+  Claims claims(requested);
+  Ownership expected;
+  for (int rank = 0; rank < 2; ++rank) {
+    claims.add(rank, encode_claims(world.stores[rank], requested, world.request.keys));
+    expected.merge(world.stores[rank].ownership(rank, world.request.destinations[0].ids, world.request.keys));
+  }
+  const Ownership held = std::move(claims).take();
+  ASSERT_EQ(held.size(), requested.size());
+  EXPECT_EQ(held.keys().size(), expected.keys().size());
+  for (std::size_t sample = 0; sample < held.size(); ++sample) {
+    const auto known = expected.find(held.id(sample));
+    EXPECT_EQ(known.has_value(), held.id(sample) != "sample-5");
+    for (const std::string& name : world.request.keys) {
+      const auto key = held.find_key(name).value(), known_key = expected.find_key(name).value();
+      const Holders none;
+      EXPECT_EQ(held.holders(sample, key), known ? expected.holders(*known, known_key) : none);
+      if (held.holder_set(sample, key) == 0) continue;
+      EXPECT_TRUE(std::ranges::equal(held.lengths(sample, key), expected.lengths(*known, known_key)));
+    }
+    EXPECT_TRUE(!known || same_values(held.values(sample), expected.values(*known)));
+  }
+}
+
+TEST(Claims, RefuseBytesThatLie) {
+  const World world;
+  const RequestedSamples requested(world.request);
+  const Bytes good = encode_claims(world.stores[0], requested, world.request.keys);
+  for (std::size_t size = 1; size < good.size(); ++size) {
+    Claims claims(requested);
+    EXPECT_THROW(claims.add(0, ByteView(good).first(size)), CorruptMessage);
+  }
+  Bytes longer = good;
+  longer.push_back({});
+  EXPECT_THROW(Claims(requested).add(0, longer), CorruptMessage);
+  const ExchangeRequest fewer{{{{0}, {"sample-0"}}}, {"tokens"}};
+  const RequestedSamples few(fewer);
+  EXPECT_THROW(Claims(few).add(0, good), CorruptMessage);
+}
+
+TEST(Claims, RefuseWhatContradictsOtherRanks) {
+  const ExchangeRequest request{{{{0}, {"b", "a"}}}, {"k"}};
+  const RequestedSamples requested(request);
+  const auto claim = [&](std::int64_t length, DType dtype, PlainValues values) {
+    SampleBatch batch({"b"});
+    batch.set("k", Tensor::zeros(dtype, {length}), Seqlens::one_each({length}));
+    batch.set_values(0, std::move(values));
+    SampleStore store;
+    store.store(batch);
+    return encode_claims(store, requested, request.keys);
+  };
+  Claims claims(requested);
+  claims.add(1, claim(3, dtypes::int64, {{"reward", 1.5}}));
+  EXPECT_EQ(refusal([&] { claims.add(4, claim(5, dtypes::int64, {})); }),
+            "sample b, key k has sequences of [5] tokens on rank 4, but of [3] on rank 1");
+  EXPECT_EQ(refusal([&] { claims.add(5, claim(3, dtypes::int32, {})); }),
+            "key k is int32 [] for sample b on rank 5, but int64 [] for sample b on rank 1");
+  EXPECT_EQ(refusal([&] {
+              claims.add(6, claim(3, dtypes::int64, {{"reward", 2.5}}));
+            }),
+            "sample b has another value of reward on rank 6 than on rank 1");
+}
+
+}  // namespace
+}  // namespace levada

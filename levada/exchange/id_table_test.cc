@@ -1,0 +1,46 @@
+#include "levada/exchange/id_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "levada/base/hash.h"
+
+namespace levada {
+namespace {
+
+TEST(IdTable, FindsWhatIsThereAndNothingElse) {
+  std::mt19937_64 random(7);
+  IdTable table;
+  std::map<std::string, bool> is_here;
+  for (int step = 0; step < 20'000; ++step) {
+    const std::string id = "id-" + std::to_string(random() % 500) + std::string(random() % 2 * 300, 'x');
+    const std::uint64_t hash = hash64(as_bytes(id)) % 64;  // many meet in one place
+    const auto found = table.find(id, hash);
+    EXPECT_EQ(found.has_value(), is_here[id]);
+    if (found) {
+      EXPECT_EQ(table[*found], id);
+      table.erase(*found);
+    } else {
+      const std::size_t next = table.size();
+      EXPECT_EQ(table.insert(id, hash), next);
+    }
+    is_here[id] = !found;
+    if (step % 1000 == 0) table.tidy();
+  }
+  EXPECT_EQ(table.size(), static_cast<std::size_t>(std::ranges::count_if(is_here, [](auto& e) { return e.second; })));
+}
+
+TEST(IdPrefix, AscendsAsTheIdsDo) {
+  std::vector<std::string> ids{"run-7-a", "run-7-", "run-7-abcdefghij", "run-7-abcdefghik", "run-7-b", "run-7-\xff"};
+  std::ranges::sort(ids);
+  IdPrefix prefix;
+  for (const std::string& id : ids) prefix.see(id);
+  for (std::size_t i = 1; i < ids.size(); ++i) EXPECT_LE(prefix.of(ids[i - 1]), prefix.of(ids[i]));
+  EXPECT_LT(prefix.of("run-7-a"), prefix.of("run-7-b"));
+}
+
+}  // namespace
+}  // namespace levada
