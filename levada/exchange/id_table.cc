@@ -115,7 +115,7 @@ std::uint64_t IdPrefix::of(std::string_view id) const {
   id.remove_prefix(std::min(common_, id.size()));
   std::uint64_t prefix = 0;
   if (id.size() >= sizeof(prefix) && std::endian::native == std::endian::little) {
-    std::memcpy(&prefix, id.data(), sizeof(prefix));
+    std::memcpy(&prefix, id.data(), sizeof(prefix));  // not payload: of an id
     return __builtin_bswap64(prefix);
   }
   for (std::size_t i = 0; i < sizeof(prefix); ++i) {

@@ -26,7 +26,7 @@ SampleStore::Lengths::Lengths(std::span<const std::int64_t> lengths) : count_(le
     one_ = lengths[0];
   } else if (count_ > 1) {
     many_ = std::make_unique<std::int64_t[]>(count_);
-    std::ranges::copy(lengths, many_.get());
+    std::ranges::copy(lengths, many_.get());  // not payload: lengths
   }
 }
 
