@@ -12,17 +12,17 @@ namespace pipeline = levada::pipeline;
 namespace protocol = levada::pipeline::protocol;
 
 /// Items in a message of their own, and what reads them applies it or refuses.
-void read_parcel(levada::ByteView message) {
-  const auto parcel = pipeline::Parcel::read(message);
-  for (const levada::ByteView buffer : parcel.buffers) {
+void read_item_message(levada::ByteView message) {
+  const auto parts = pipeline::ItemMessage::read(message);
+  for (const levada::ByteView buffer : parts.buffers) {
     if (buffer.data() < message.data() || buffer.data() + buffer.size() > message.data() + message.size()) std::abort();
   }
-  if (protocol::decode_items(encode(parcel.items)) != parcel.items) std::abort();
+  if (protocol::decode_items(encode(parts.items)) != parts.items) std::abort();
   protocol::Merge merge(2, {});
-  merge.apply(1, parcel.items);
+  merge.apply(1, parts.items);
   static_cast<void>(merge.next());
   protocol::Drawer drawer(0, 1, 0);
-  drawer.apply(parcel.items);
+  drawer.apply(parts.items);
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const levada::ByteView message = std::as_bytes(std::span(data + 1, size - 1));
   try {
     switch (data[0] % 4) {
-      case 0: read_parcel(message); break;
+      case 0: read_item_message(message); break;
       case 1: {
         const auto order = protocol::decode_order(message);
         if (protocol::decode_order(encode(order)) != order) std::abort();

@@ -36,14 +36,14 @@ void put(std::span<std::byte> memory, std::size_t& at, ByteView bytes) {
 
 }  // namespace
 
-// ---- Parcel
+// ---- ItemMessage
 
-std::size_t Parcel::bytes(std::size_t protocol_bytes, const Values::Packed& packed) {
+std::size_t ItemMessage::bytes(std::size_t protocol_bytes, const Values::Packed& packed) {
   const std::size_t before = prefix_bytes + protocol_bytes + 8 * packed.buffers.size() + packed.head.size();
   return laid_out(before, packed.buffers);
 }
 
-void Parcel::write(std::span<std::byte> memory, ByteView protocol, const Values::Packed& packed) {
+void ItemMessage::write(std::span<std::byte> memory, ByteView protocol, const Values::Packed& packed) {
   ByteWriter prefix;
   prefix.put(magic);
   prefix.put(static_cast<std::uint32_t>(protocol.size()));
@@ -65,18 +65,18 @@ void Parcel::write(std::span<std::byte> memory, ByteView protocol, const Values:
   }
 }
 
-void Parcel::number(std::span<std::byte> memory, std::uint64_t number) {
+void ItemMessage::number(std::span<std::byte> memory, std::uint64_t number) {
   std::memcpy(memory.data() + number_offset, &number, sizeof(number));
 }
 
-std::uint64_t Parcel::number_of(ByteView message) {
+std::uint64_t ItemMessage::number_of(ByteView message) {
   ByteReader reader(message.first(std::min(message.size(), prefix_bytes)));
   if (reader.get<std::uint32_t>() != magic) reader.fail("this is no message of a pipeline");
   static_cast<void>(reader.get<std::uint32_t>());
   return reader.get<std::uint64_t>();
 }
 
-Parcel Parcel::read(ByteView message) {
+ItemMessage ItemMessage::read(ByteView message) {
   ByteReader reader(message);
   if (reader.get<std::uint32_t>() != magic) reader.fail("this is no message of a pipeline");
   const auto protocol_bytes = reader.get<std::uint32_t>();
@@ -89,34 +89,34 @@ Parcel Parcel::read(ByteView message) {
   const std::size_t head_at = sizes_at + 8 * buffer_count;
   if (head_bytes > message.size() - head_at) reader.fail("it is cut short");
 
-  Parcel parcel;
-  parcel.items = protocol::decode_items(message.subspan(prefix_bytes, protocol_bytes));
-  parcel.head = message.subspan(head_at, head_bytes);
+  ItemMessage parts;
+  parts.items = protocol::decode_items(message.subspan(prefix_bytes, protocol_bytes));
+  parts.head = message.subspan(head_at, head_bytes);
   ByteReader sizes(message.subspan(sizes_at, 8 * buffer_count), sizes_at);
   std::size_t at = head_at + head_bytes;
   for (std::uint64_t i = 0; i < buffer_count; ++i) {
     const auto size = sizes.get<std::uint64_t>();
     at = align_up(at, alignment);
     if (at > message.size() || size > message.size() - at) sizes.fail(fmt::format("a buffer of {} bytes", size));
-    parcel.buffers.push_back(message.subspan(at, size));
+    parts.buffers.push_back(message.subspan(at, size));
     at += size;
   }
-  return parcel;
+  return parts;
 }
 
-// ---- EdgeLanes
+// ---- EdgeChannels
 
-EdgeLanes::EdgeLanes(Engine& engine, int from, int to, const EdgeOptions& options) {
+EdgeChannels::EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& options) {
   const auto window = static_cast<int>(std::clamp<std::int64_t>(options.messages, 1, 1024));
   share_ = options.bytes / static_cast<std::size_t>(window);
-  lanes_ = {engine.open(from, {to}, window), engine.open(from, {to}, 1)};
+  channels_ = {engine.open(from, {to}, window), engine.open(from, {to}, 1)};
 }
 
 // ---- Outgoing
 
 Outgoing::Outgoing(std::shared_ptr<Engine> engine, int to, const EdgeOptions& options, Traffic& traffic)
     : engine_(std::move(engine)),
-      lanes_(*engine_, engine_->info().rank, to, options),
+      channels_(*engine_, engine_->info().rank, to, options),
       most_bytes_(options.bytes),
       traffic_(traffic) {}
 
@@ -143,7 +143,7 @@ void Outgoing::put_part(std::span<const Item> items, const Values& values, const
   for (const ByteView buffer : pending.packed.buffers) pending.payload += buffer.size();
   if (divisible && pending.payload > most_bytes_) return put_halves();
   pending.protocol = encode(header(begin, end));
-  pending.bytes = Parcel::bytes(pending.protocol.size(), pending.packed);
+  pending.bytes = ItemMessage::bytes(pending.protocol.size(), pending.packed);
   bytes_ += pending.payload;
   pending_.push_back(std::move(pending));
 }
@@ -151,7 +151,7 @@ void Outgoing::put_part(std::span<const Item> items, const Values& values, const
 bool Outgoing::fill(Pending& pending) {
   auto block = engine_->try_allocate(pending.bytes);
   if (!block) return false;
-  Parcel::write(block->memory(), pending.protocol, pending.packed);
+  ItemMessage::write(block->memory(), pending.protocol, pending.packed);
   pending.block = *std::move(block);
   pending.packed = {};
   traffic_.copied.fetch_add(pending.payload, std::memory_order_relaxed);
@@ -163,8 +163,8 @@ bool Outgoing::try_send() {
   for (; !pending_.empty(); pending_.pop_front()) {
     Pending& pending = pending_.front();
     if (!pending.block && !fill(pending)) return false;
-    Parcel::number(pending.block.memory(), sent_);
-    if (!engine_->try_publish(lanes_.lane_for(pending.bytes), pending.block, pending.bytes)) return false;
+    ItemMessage::number(pending.block.memory(), sent_);
+    if (!engine_->try_publish(channels_.channel_for(pending.bytes), pending.block, pending.bytes)) return false;
     ++sent_;
     traffic_.messages.fetch_add(1, std::memory_order_relaxed);
   }
@@ -175,24 +175,24 @@ Outgoing::Needs Outgoing::needs() const {
   if (pending_.empty()) return {};
   const Pending& pending = pending_.front();
   if (!pending.block) return {.memory = pending.bytes};
-  return {.room = &lanes_.lane_for(pending.bytes)};
+  return {.room = &channels_.channel_for(pending.bytes)};
 }
 
 // ---- Incoming
 
 Incoming::Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic)
     : engine_(std::move(engine)),
-      lanes_(*engine_, from, engine_->info().rank, options),
+      channels_(*engine_, from, engine_->info().rank, options),
       most_held_(options.bytes),
       traffic_(traffic) {}
 
 std::optional<Incoming::Arrival> Incoming::try_take() {
   for (std::size_t i = 0; i < early_.size(); ++i) {
-    if (!early_[i]) early_[i] = engine_->try_take(lanes_.lane(i));
-    if (!early_[i] || Parcel::number_of(early_[i]->bytes) != taken_) continue;
+    if (!early_[i]) early_[i] = engine_->try_take(channels_.channel(i));
+    if (!early_[i] || ItemMessage::number_of(early_[i]->bytes) != taken_) continue;
     ++taken_;
     Lease lease = *std::exchange(early_[i], std::nullopt);
-    Arrival arrival{.items = Parcel::read(lease.bytes).items, .channel = &lanes_.lane(i)};
+    Arrival arrival{.items = ItemMessage::read(lease.bytes).items, .channel = &channels_.channel(i)};
     arrival.lease = std::move(lease);
     return arrival;
   }
@@ -201,13 +201,13 @@ std::optional<Incoming::Arrival> Incoming::try_take() {
 
 bool Incoming::ended() {
   const auto channels = this->channels();
-  return std::any_of(channels.begin(), channels.end(), [this](Channel* lane) { return engine_->ended(*lane); });
+  return std::any_of(channels.begin(), channels.end(), [this](Channel* channel) { return engine_->ended(*channel); });
 }
 
 std::vector<Channel*> Incoming::channels() const {
   std::vector<Channel*> channels;
   for (std::size_t i = 0; i < early_.size(); ++i) {
-    if (!early_[i]) channels.push_back(&lanes_.lane(i));
+    if (!early_[i]) channels.push_back(&channels_.channel(i));
   }
   return channels;
 }
@@ -231,27 +231,27 @@ std::vector<Item> Incoming::unpack(Arrival arrival, const Values& values) {
 
 std::vector<Item> Incoming::unpack_some(Arrival arrival, const Values& values) {
   Lease& lease = arrival.lease;
-  const Parcel parcel = Parcel::read(lease.bytes);
-  if (parcel.buffers.empty()) return values.unpack(parcel.head, {}, nullptr);
+  const ItemMessage parts = ItemMessage::read(lease.bytes);
+  if (parts.buffers.empty()) return values.unpack(parts.head, {}, nullptr);
 
   const std::byte* const received = lease.bytes.data();
   const std::size_t size = lease.bytes.size();
   std::vector<std::span<std::byte>> buffers;
   const auto lay = [&](std::byte* to, const std::byte* from) {
-    for (const ByteView buffer : parcel.buffers) buffers.emplace_back(to + (buffer.data() - from), buffer.size());
+    for (const ByteView buffer : parts.buffers) buffers.emplace_back(to + (buffer.data() - from), buffer.size());
   };
   const bool held_too_long = held_->load(std::memory_order_relaxed) >= most_held_;
   const auto view = held_too_long ? std::span<std::byte>() : engine_->make_private(*arrival.channel, lease);
   if (!view.empty()) {
     lay(view.data(), received);
-    return values.unpack(parcel.head, buffers, counted(std::move(lease.hold), size));
+    return values.unpack(parts.head, buffers, counted(std::move(lease.hold), size));
   }
-  const auto first = static_cast<std::size_t>(parcel.buffers.front().data() - received);
+  const auto first = static_cast<std::size_t>(parts.buffers.front().data() - received);
   const std::shared_ptr<std::byte> memory = aligned_memory(size - first);
   copy_payload(memory.get(), received + first, size - first);
   traffic_.copied.fetch_add(size - first, std::memory_order_relaxed);
   lay(memory.get(), received + first);
-  return values.unpack(parcel.head, buffers, memory);
+  return values.unpack(parts.head, buffers, memory);
 }
 
 }  // namespace levada::pipeline

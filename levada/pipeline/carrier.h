@@ -31,13 +31,13 @@ struct Traffic {
 ///   0   magic (4), bytes of the protocol's part (4), number of the message (8), bytes of the items' head (8), number
 ///       of buffers (8); all little-endian
 ///   32  the protocol's part, each buffer's size (8), the items' head; the buffers, each at a multiple of 64
-struct Parcel {
+struct ItemMessage {
   protocol::Items items;
   ByteView head;
   std::vector<ByteView> buffers;
 
   /// Of bytes that may lie, which it views. Throws CorruptMessage.
-  static Parcel read(ByteView message);
+  static ItemMessage read(ByteView message);
   static std::size_t bytes(std::size_t protocol_bytes, const Values::Packed& packed);
   /// Writes as many bytes as bytes() says to `memory`.
   static void write(std::span<std::byte> memory, ByteView protocol, const Values::Packed& packed);
@@ -52,18 +52,18 @@ struct EdgeOptions {
   std::size_t bytes = std::size_t{64} << 20;  ///< beyond one message
 };
 
-/// The two lanes of an edge. A message that is more than its share of the bytes goes on a lane of its own, on which one
-/// waits; so both bounds are kept by the engine's windows alone. Messages are numbered across both.
-class EdgeLanes {
+/// The two channels of an edge. A message that is more than its share of the bytes goes on a channel of its own, on
+/// which one waits; so both bounds are kept by the engine's windows alone. Messages are numbered across both.
+class EdgeChannels {
  public:
   /// On both ends in the same order.
-  EdgeLanes(Engine& engine, int from, int to, const EdgeOptions& options);
+  EdgeChannels(Engine& engine, int from, int to, const EdgeOptions& options);
 
-  Channel& lane_for(std::size_t message_bytes) const { return *lanes_[message_bytes > share_ ? 1 : 0]; }
-  Channel& lane(std::size_t number) const { return *lanes_[number]; }
+  Channel& channel_for(std::size_t message_bytes) const { return *channels_[message_bytes > share_ ? 1 : 0]; }
+  Channel& channel(std::size_t number) const { return *channels_[number]; }
 
  private:
-  std::array<std::shared_ptr<Channel>, 2> lanes_;
+  std::array<std::shared_ptr<Channel>, 2> channels_;
   std::size_t share_;
 };
 
@@ -94,7 +94,7 @@ class Outgoing {
     Channel* room = nullptr;
   };
   Needs needs() const;
-  int to() const { return lanes_.lane(0).to().front(); }
+  int to() const { return channels_.channel(0).to().front(); }
 
  private:
   struct Pending {
@@ -109,7 +109,7 @@ class Outgoing {
   bool fill(Pending& pending);
 
   std::shared_ptr<Engine> engine_;
-  EdgeLanes lanes_;
+  EdgeChannels channels_;
   std::size_t most_bytes_;
   Traffic& traffic_;
   std::deque<Pending> pending_;
@@ -138,18 +138,18 @@ class Incoming {
 
   /// What to wait for when there is none.
   std::vector<Channel*> channels() const;
-  int from() const { return lanes_.lane(0).from(); }
+  int from() const { return channels_.channel(0).from(); }
 
  private:
   std::vector<Item> unpack_some(Arrival arrival, const Values& values);
   std::shared_ptr<const void> counted(std::shared_ptr<const void> hold, std::size_t bytes);
 
   std::shared_ptr<Engine> engine_;
-  EdgeLanes lanes_;
+  EdgeChannels channels_;
   std::size_t most_held_;
   Traffic& traffic_;
   std::uint64_t taken_ = 0;
-  std::array<std::optional<Lease>, 2> early_;  ///< by lane: a message that is not the next
+  std::array<std::optional<Lease>, 2> early_;  ///< by channel: a message that is not the next
   std::shared_ptr<std::atomic<std::size_t>> held_ = std::make_shared<std::atomic<std::size_t>>(0);
 };
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "levada/pipeline/pace.h"
-#include "levada/pipeline/station.h"
+#include "levada/pipeline/message_sizer.h"
+#include "levada/pipeline/process_loop.h"
 
 namespace levada::pipeline {
 namespace {
@@ -12,19 +12,19 @@ using protocol::Ending;
 
 class Dispatcher {
  public:
-  explicit Dispatcher(Station& station) : station_(station), shares_(static_cast<std::size_t>(station.crew().workers)) {
-    const Process& process = station.process();
-    for (int w = 0; w < station.crew().workers; ++w) {
-      outgoing_.push_back(std::make_unique<Outgoing>(process.engine, station.crew().rank_of(w),
-                                                     worker_edge(process.options), station.traffic()));
+  explicit Dispatcher(ProcessLoop& loop) : loop_(loop), shares_(static_cast<std::size_t>(loop.ranks().workers)) {
+    const Process& process = loop.process();
+    for (int w = 0; w < loop.ranks().workers; ++w) {
+      outgoing_.push_back(std::make_unique<Outgoing>(process.engine, loop.ranks().rank_of(w),
+                                                     worker_edge(process.options), loop.traffic()));
     }
   }
 
   void run() {
-    station_.run_passes([this] { run_pass(); },
-                        [this] {
-                          for (const auto& outgoing : outgoing_) outgoing->drop();
-                        });
+    loop_.run_passes([this] { run_pass(); },
+                     [this] {
+                       for (const auto& outgoing : outgoing_) outgoing->drop();
+                     });
   }
 
  private:
@@ -39,15 +39,15 @@ class Dispatcher {
     Failure failure;
   };
 
-  int workers() const { return station_.crew().workers; }
-  const ProcessOptions& options() const { return station_.process().options; }
+  int workers() const { return loop_.ranks().workers; }
+  const ProcessOptions& options() const { return loop_.process().options; }
   Failed failed(const std::exception_ptr& error, std::int64_t number) const {
-    return {number, failure_of(error, station_.process().name, number)};
+    return {number, failure_of(error, loop_.process().name, number)};
   }
 
   void run_pass() {
-    dealer_ = protocol::Dealer(workers(), station_.loop().reset());
-    pace_ = Pace(options().worker_prefetch > 0 ? Pace::most_items : 1);
+    dealer_ = protocol::Dealer(workers(), loop_.state().reset());
+    sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::most_items : 1);
     rate_ = {};
     saved_at_ = dealer_.number();
     place_.reset();
@@ -56,41 +56,41 @@ class Dispatcher {
     try {
       failure = deal_all();
     } catch (const std::exception&) {
-      if (station_.interrupted()) return;
+      if (loop_.interrupted()) return;
       failure = failed(std::current_exception(), dealer_.number());
     }
     // What was made before it comes first, and may fail on its way.
     if (auto earlier = put_shares(failure ? Ending::none : Ending::ended)) failure = std::move(earlier);
     if (failure) put_failure(*failure);
-    station_.send(outgoing_);
-    for (;;) station_.wait_for_orders();
+    loop_.send(outgoing_);
+    for (;;) loop_.wait_for_orders();
   }
 
   std::optional<Failed> deal_all() {
-    const auto& loop = station_.loop();
-    const Running running = station_.running(
+    const auto& state = loop_.state();
+    const Running running = loop_.running(
         {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
-    if (station_.process().begin_epoch) station_.process().begin_epoch(running.opening);
-    const auto stream = open(station_.process().graph, *station_.placement().dealt, running);
-    if (!loop.reset().dispatcher.cursor.empty()) stream->restore(unpack_cursor(loop.reset().dispatcher.cursor));
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
+    const auto stream = open(loop_.process().graph, *loop_.placement().dealt, running);
+    if (!state.reset().dispatcher.cursor.empty()) stream->restore(unpack_cursor(state.reset().dispatcher.cursor));
     for (;;) {
-      station_.attend();
+      loop_.attend();
       begin_message(*stream);
-      for (bool full = false; !full && dealer_.number() < loop.dealt_bound();) {
+      for (bool full = false; !full && dealer_.number() < state.dealt_bound();) {
         auto item = stream->next();
         if (!item) return std::nullopt;
         if (dealer_.wanted()) add(*std::move(item));
         dealer_.dealt();
-        full = pace_.add(Clock::now);
+        full = sizer_.add(Clock::now);
       }
       if (auto failure = flush()) return failure;
-      while (dealer_.number() >= loop.dealt_bound()) station_.wait_for_orders();
+      while (dealer_.number() >= state.dealt_bound()) loop_.wait_for_orders();
     }
   }
 
   void begin_message(const Stream& stream) {
     const auto now = Clock::now();
-    pace_.begin(now);
+    sizer_.begin(now);
     if (!rate_.due(dealer_.number() - saved_at_, now)) return;
     saved_at_ = dealer_.number();
     place_ = protocol::Place{dealer_.number(), pack_cursor(stream.save())};
@@ -107,9 +107,9 @@ class Dispatcher {
     auto failure = put_shares(Ending::none);
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
-    pace_.sent(made, bytes);
-    station_.gave(dealer_.number());
-    if (!failure) station_.send(outgoing_);
+    sizer_.sent(made, bytes);
+    loop_.gave(dealer_.number());
+    if (!failure) loop_.send(outgoing_);
     return failure;
   }
 
@@ -118,7 +118,7 @@ class Dispatcher {
     const auto first = std::min_element(shares_.begin(), shares_.end(), [](const Share& a, const Share& b) {
       return !a.items.empty() && (b.items.empty() || a.first < b.first);
     });
-    const StageScope scope(station_.log(), StageWork::pack);
+    const StageScope scope(loop_.log(), StageWork::pack);
     std::optional<Failed> failure;
     for (Share& share : shares_) {
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
@@ -128,7 +128,7 @@ class Dispatcher {
       } catch (const Outgoing::CannotPack& item) {
         const std::int64_t number = share.first + static_cast<std::int64_t>(item.item) * workers();
         if (!failure || number < failure->number) {
-          failure = {number, station_.cannot_pack(*station_.placement().dealt, number, item.cause)};
+          failure = {number, loop_.cannot_pack(*loop_.placement().dealt, number, item.cause)};
         }
       }
       share.items.clear();
@@ -139,8 +139,8 @@ class Dispatcher {
   void put_share(std::size_t worker, Ending ending, std::optional<protocol::Place> place) {
     Share& share = shares_[worker];
     if (share.items.empty() && ending == Ending::none) return;
-    outgoing_[worker]->put(share.items, station_.process().values, [&](std::size_t begin, std::size_t end) {
-      protocol::Items items{.pass = station_.loop().pass(),
+    outgoing_[worker]->put(share.items, loop_.process().values, [&](std::size_t begin, std::size_t end) {
+      protocol::Items items{.pass = loop_.state().pass(),
                             .first = share.first + static_cast<std::int64_t>(begin) * workers(),
                             .count = static_cast<std::uint32_t>(end - begin)};
       if (place) items.places.push_back(*std::exchange(place, std::nullopt));
@@ -156,19 +156,19 @@ class Dispatcher {
       if (share.told_ending) continue;
       const auto worker = static_cast<std::size_t>(&share - shares_.data());
       const bool fails = failed.number % workers() == static_cast<std::int64_t>(worker);
-      outgoing_[worker]->put({}, station_.process().values, [&](std::size_t, std::size_t) {
-        protocol::Items items{.pass = station_.loop().pass(), .ending = fails ? Ending::failed : Ending::ended};
+      outgoing_[worker]->put({}, loop_.process().values, [&](std::size_t, std::size_t) {
+        protocol::Items items{.pass = loop_.state().pass(), .ending = fails ? Ending::failed : Ending::ended};
         if (fails) items.failure = failed.failure;
         return items;
       });
     }
   }
 
-  Station& station_;
+  ProcessLoop& loop_;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::vector<Share> shares_;
   protocol::Dealer dealer_;
-  Pace pace_;
+  MessageSizer sizer_;
   SaveRate rate_;
   std::int64_t saved_at_ = 0;
   std::optional<protocol::Place> place_;  ///< to be sent with the next items
@@ -176,8 +176,8 @@ class Dispatcher {
 
 }  // namespace
 
-void dispatch(Station& station) {
-  Dispatcher(station).run();
+void dispatch(ProcessLoop& loop) {
+  Dispatcher(loop).run();
 }
 
 }  // namespace levada::pipeline

@@ -1,14 +1,14 @@
 #include "levada/pipeline/division.h"
 
-#include "levada/pipeline/feeding.h"
 #include "levada/pipeline/placement.h"
+#include "levada/pipeline/reachability.h"
 
 namespace levada::pipeline {
 
 Division division_of(const Graph& graph, int shard, const Opening& opening) {
-  const Feeding feeding(graph);
-  if (feeding.follows<Shard>(shard)) return {};
-  const bool dealt = feeding.follows<Dispatch>(shard) || feeding.precedes<Dispatch>(shard);
+  const Reachability reach(graph);
+  if (reach.follows<Shard>(shard)) return {};
+  const bool dealt = reach.follows<Dispatch>(shard) || reach.precedes<Dispatch>(shard);
   return dealt ? opening.among_ranks : opening.among_all;
 }
 
@@ -21,9 +21,9 @@ bool divides_at_source(const Graph& graph, int shard) {
 }
 
 bool draws_alike(const Graph& graph, int stage) {
-  const Feeding feeding(graph);
-  if (const auto last = last_dispatched(graph); last && feeding.is_or_feeds(stage, *last)) return true;
-  return feeding.precedes<Shard>(stage) && !feeding.follows<Shard>(stage) && !feeding.follows<Dispatch>(stage);
+  const Reachability reach(graph);
+  if (const auto last = last_dispatched(graph); last && reach.is_or_feeds(stage, *last)) return true;
+  return reach.precedes<Shard>(stage) && !reach.follows<Shard>(stage) && !reach.follows<Dispatch>(stage);
 }
 
 }  // namespace levada::pipeline

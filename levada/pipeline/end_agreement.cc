@@ -38,41 +38,41 @@ class Waiting {
 
 }  // namespace
 
-Bytes encode(const Foresight& foresight) {
+Bytes encode(const Lookahead& lookahead) {
   ByteWriter writer;
-  writer.put(foresight.until);
-  writer.put(foresight.kind);
-  if (foresight.kind == Foresight::Kind::failed) write_failure(writer, foresight.failure.value_or(Failure{}));
+  writer.put(lookahead.until);
+  writer.put(lookahead.kind);
+  if (lookahead.kind == Lookahead::Kind::failed) write_failure(writer, lookahead.failure.value_or(Failure{}));
   return std::move(writer).take();
 }
 
-Foresight decode_foresight(ByteView bytes) {
+Lookahead decode_lookahead(ByteView bytes) {
   ByteReader reader(bytes);
-  Foresight foresight{.until = reader.get<std::int64_t>()};
+  Lookahead lookahead{.until = reader.get<std::int64_t>()};
   const auto kind = reader.get<std::uint8_t>();
-  if (foresight.until < 0) reader.fail(fmt::format("item {} of an epoch", foresight.until));
+  if (lookahead.until < 0) reader.fail(fmt::format("item {} of an epoch", lookahead.until));
   if (kind < 1 || kind > 3) reader.fail(fmt::format("an item of kind {}", kind));
-  foresight.kind = static_cast<Foresight::Kind>(kind);
-  if (foresight.kind == Foresight::Kind::failed) foresight.failure = read_failure(reader);
+  lookahead.kind = static_cast<Lookahead::Kind>(kind);
+  if (lookahead.kind == Lookahead::Kind::failed) lookahead.failure = read_failure(reader);
   reader.expect_end();
-  return foresight;
+  return lookahead;
 }
 
 // ---- CommonEnd
 
-void CommonEnd::apply(int rank, Foresight said) {
+void CommonEnd::apply(int rank, Lookahead said) {
   auto& before = said_[static_cast<std::size_t>(rank)];
-  if (said.until < before.until || before.kind != Foresight::Kind::there) {
+  if (said.until < before.until || before.kind != Lookahead::Kind::there) {
     throw CorruptMessage(0, fmt::format("rank {} takes back what it said of item {} of its epoch", rank, before.until));
   }
   before = std::move(said);
-  const auto until = [](const Foresight& each) { return each.until; };
+  const auto until = [](const Lookahead& each) { return each.until; };
   there_until_ = std::ranges::min(said_, {}, until).until;
 }
 
 bool CommonEnd::knows(int rank, std::int64_t item) const {
   const auto& said = said_[static_cast<std::size_t>(rank)];
-  return said.until > item || said.kind != Foresight::Kind::there;
+  return said.until > item || said.kind != Lookahead::Kind::there;
 }
 
 std::optional<CommonEnd::Outcome> CommonEnd::outcome(std::int64_t item) const {
@@ -81,9 +81,9 @@ std::optional<CommonEnd::Outcome> CommonEnd::outcome(std::int64_t item) const {
   for (int rank = 0; rank < static_cast<int>(said_.size()); ++rank) {
     if (!knows(rank, item)) return std::nullopt;
     const auto& said = said_[static_cast<std::size_t>(rank)];
-    if (said.until > item || outcome.kind == Foresight::Kind::failed) continue;
+    if (said.until > item || outcome.kind == Lookahead::Kind::failed) continue;
     outcome.kind = said.kind;
-    if (said.kind != Foresight::Kind::failed) continue;
+    if (said.kind != Lookahead::Kind::failed) continue;
     outcome.failed_rank = rank;
     outcome.failure = &*said.failure;
   }
@@ -109,7 +109,7 @@ EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOption
   }
 }
 
-void EndAgreement::say(const Foresight& mine) {
+void EndAgreement::say(const Lookahead& mine) {
   common_.apply(rank(), mine);
   if (!own_) return;
   untold_ = mine;
@@ -144,7 +144,7 @@ bool EndAgreement::hear() {
   bool heard = false;
   for (const Other& other : others_) {
     if (const auto lease = engine_->try_take(*other.channel)) {
-      common_.apply(other.rank, decode_foresight(lease->bytes));
+      common_.apply(other.rank, decode_lookahead(lease->bytes));
       heard = true;
     }
   }

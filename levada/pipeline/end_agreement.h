@@ -15,16 +15,16 @@ namespace levada::pipeline {
 
 /// What a rank knows of its items of the epoch: those before `until` are there, and then it ends, or fails, or more may
 /// come.
-struct Foresight {
+struct Lookahead {
   enum class Kind : std::uint8_t { there = 1, ended = 2, failed = 3 };
   std::int64_t until = 0;
   Kind kind = Kind::there;
   std::optional<Failure> failure;  ///< where failed
-  bool operator==(const Foresight&) const = default;
+  bool operator==(const Lookahead&) const = default;
 };
-Bytes encode(const Foresight& foresight);
+Bytes encode(const Lookahead& lookahead);
 /// Reads bytes that may lie. Throws CorruptMessage.
-Foresight decode_foresight(ByteView bytes);
+Lookahead decode_lookahead(ByteView bytes);
 
 /// What all ranks have said: a value.
 class CommonEnd {
@@ -32,11 +32,11 @@ class CommonEnd {
   explicit CommonEnd(int ranks) : said_(static_cast<std::size_t>(ranks)) {}
 
   /// Throws CorruptMessage for what takes back what `rank` said before.
-  void apply(int rank, Foresight said);
+  void apply(int rank, Lookahead said);
   /// What becomes of an item, the same on all ranks: it is there on all; or all end; or, where it failed on any, all
   /// fail as the lowest rank that did. Empty until all have said.
   struct Outcome {
-    Foresight::Kind kind = Foresight::Kind::there;
+    Lookahead::Kind kind = Lookahead::Kind::there;
     int failed_rank = -1;
     const Failure* failure = nullptr;  ///< where failed; as long as nothing is applied
   };
@@ -45,7 +45,7 @@ class CommonEnd {
   bool knows(int rank, std::int64_t item) const;
 
  private:
-  std::vector<Foresight> said_;
+  std::vector<Lookahead> said_;
   std::int64_t there_until_ = 0;  ///< on all
 };
 
@@ -64,7 +64,7 @@ class EndAgreement {
   EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOptions options);
 
   /// Waits for nobody: what finds no room is told with what is said next, or in await(). Throws Timeout.
-  void say(const Foresight& mine);
+  void say(const Lookahead& mine);
   /// What becomes of item `item`, once all have said, and have been told what this rank says of it. Throws Timeout,
   /// which tells who waits for whom; EngineError for a rank that left without a word; PeerLost; CorruptMessage.
   CommonEnd::Outcome await(std::int64_t item);
@@ -87,7 +87,7 @@ class EndAgreement {
   std::vector<Other> others_;
   CommonEnd common_;
   CommonEnd told_{1};  ///< what all others have been sent of this rank's
-  std::optional<Foresight> untold_;
+  std::optional<Lookahead> untold_;
 };
 
 }  // namespace levada::pipeline

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using testing::on_threads_and_processes;
 using testing::require;
 using ::testing::StartsWith;
-using Kind = Foresight::Kind;
+using Kind = Lookahead::Kind;
 
 struct Ending {
   Kind kind = Kind::there;
@@ -37,7 +37,7 @@ Ending go_through(EndAgreement& agreement, std::int64_t items, bool fails, std::
   std::int64_t said = begin;
   for (std::int64_t item = begin;; ++item) {
     if (item == said && said <= items) {
-      Foresight mine{.until = std::min(item + bunch, items)};
+      Lookahead mine{.until = std::min(item + bunch, items)};
       said = item + bunch;
       if (said > items) mine.kind = fails ? Kind::failed : Kind::ended;
       if (mine.kind == Kind::failed) {
@@ -241,18 +241,18 @@ TEST(EndAgreement, FindsAKilledProcessWithinASecond) {
   EXPECT_THAT(error, HasSubstr("rank 1 was lost"));
 }
 
-TEST(Foresight, CrossesAsBytesAndLiesAreFound) {
+TEST(Lookahead, CrossesAsBytesAndLiesAreFound) {
   const Failure failure{.stage = "map", .item = 3, .message = "no"};
-  for (const Foresight& foresight :
-       {Foresight{.until = 5}, Foresight{.until = 6, .kind = Kind::ended}, Foresight{7, Kind::failed, failure}}) {
-    const Bytes bytes = encode(foresight);
-    EXPECT_EQ(decode_foresight(bytes), foresight);
+  for (const Lookahead& lookahead :
+       {Lookahead{.until = 5}, Lookahead{.until = 6, .kind = Kind::ended}, Lookahead{7, Kind::failed, failure}}) {
+    const Bytes bytes = encode(lookahead);
+    EXPECT_EQ(decode_lookahead(bytes), lookahead);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-      EXPECT_THROW(decode_foresight(ByteView(bytes).first(cut)), CorruptMessage);
+      EXPECT_THROW(decode_lookahead(ByteView(bytes).first(cut)), CorruptMessage);
     }
   }
-  EXPECT_THROW(decode_foresight(encode({.until = -1})), CorruptMessage);
-  EXPECT_THROW(decode_foresight(encode({.kind = static_cast<Kind>(4)})), CorruptMessage);
+  EXPECT_THROW(decode_lookahead(encode({.until = -1})), CorruptMessage);
+  EXPECT_THROW(decode_lookahead(encode({.kind = static_cast<Kind>(4)})), CorruptMessage);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/feeding.h"
+#include "levada/pipeline/reachability.h"
 #include "levada/pipeline/streams.h"
 #include "levada/pipeline/tracked_input.h"
 
@@ -14,19 +14,19 @@ namespace levada::pipeline {
 /// The items that one branch has had and another has not. Branches may be at work on several threads.
 class Forked {
  public:
-  Forked(SettingPtr setting, int stage, StagePtr input, SeatPtr behind)
+  Forked(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind)
       : setting_(setting), stage_(stage), source_(setting, stage, std::move(input)), behind_(std::move(behind)) {}
 
-  int add(int stage, SeatPtr seat) {
-    if (!branches_.empty() && seat != branches_.front().seat) several_lanes_ = true;
-    branches_.emplace_back(stage, std::move(seat));
+  int add(int stage, PullPointPtr pull_point) {
+    if (!branches_.empty() && pull_point != branches_.front().pull_point) several_threads_ = true;
+    branches_.emplace_back(stage, std::move(pull_point));
     return static_cast<int>(branches_.size()) - 1;
   }
 
   /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
   void settle() {
     settled_ = true;
-    behind_->take(branches_.front().seat->lane());
+    behind_->take(branches_.front().pull_point->thread());
     auto& from = slowest();
     base_ = from.position;
     for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
@@ -51,7 +51,7 @@ class Forked {
         bool others_can_move = true;
         unlocked(lock, [&] { others_can_move = wait_for_slowest(branch); });
         if (!others_can_move) let_on(branch);
-      } else if (several_lanes_ && puller_.lane() != nullptr) {
+      } else if (several_threads_ && puller_.thread() != nullptr) {
         unlocked(lock, [&] { wait_for_puller(branch); });
       } else if (overrun_ || is_too_far(branch)) {
         if (auto item = make_for_nobody_else(branch, lock)) return item;
@@ -84,9 +84,9 @@ class Forked {
 
  private:
   struct Reader {
-    Reader(int number, SeatPtr at) : stage(number), seat(std::move(at)) {}
+    Reader(int number, PullPointPtr at) : stage(number), pull_point(std::move(at)) {}
     int stage;
-    SeatPtr seat;
+    PullPointPtr pull_point;
     std::atomic<std::int64_t> position{0};  ///< items it has had
     std::atomic<bool> gone{false};
     std::optional<TrackedInput::Point> restored;  ///< to go back to its position; until the first item is asked for
@@ -97,13 +97,13 @@ class Forked {
   std::int64_t buffer() const { return std::get<Fork>(setting_->stage(stage_).operation).buffer; }
 
   std::unique_lock<std::mutex> locked() {
-    return several_lanes_ ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::defer_lock);
+    return several_threads_ ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::defer_lock);
   }
   template <typename Action>
   void unlocked(std::unique_lock<std::mutex>& lock, const Action& action) {
     if (lock.owns_lock()) lock.unlock();
     action();
-    if (several_lanes_) lock.lock();
+    if (several_threads_) lock.lock();
   }
 
   /// Of the branches still there, the one that is furthest back.
@@ -137,9 +137,9 @@ class Forked {
   }
   /// The first stage that items of both reach.
   int joining(int ahead, int behind) const {
-    const Feeding feeding(setting_->graph);
+    const Reachability reach(setting_->graph);
     int stage = 0;
-    while (stage < feeding.size() && !(feeding.feeds(ahead, stage) && feeding.feeds(behind, stage))) ++stage;
+    while (stage < reach.size() && !(reach.feeds(ahead, stage) && reach.feeds(behind, stage))) ++stage;
     return stage;
   }
   /// Throws where another branch than that which is ahead moves, or has ended.
@@ -199,12 +199,12 @@ class Forked {
       }
     };
     source_.begin();
-    if (several_lanes_) {
-      const auto lane = branch.seat->lane();
-      puller_.take(lane);
-      behind_->take(lane);
+    if (several_threads_) {
+      const auto thread = branch.pull_point->thread();
+      puller_.take(thread);
+      behind_->take(thread);
       unlocked(lock, [&] {
-        const Lane::Unstoppable until_made(*lane);
+        const PullThread::Unstoppable until_made(*thread);
         pull();
       });
       puller_.take(nullptr);
@@ -219,31 +219,31 @@ class Forked {
   }
 
   void wake_others(const Reader& branch) {
-    if (!several_lanes_) return;
+    if (!several_threads_) return;
     for (auto& other : branches_) {
-      if (other.seat != branch.seat) setting_->lanes.wake(other.seat->lane());
+      if (other.pull_point != branch.pull_point) setting_->pull_threads.wake(other.pull_point->thread());
     }
   }
 
   void wait_for_puller(Reader& branch) {
-    setting_->lanes.wait(
-        *branch.seat->lane(), [this] { return puller_.lane(); }, false);
+    setting_->pull_threads.wait(
+        *branch.pull_point->thread(), [this] { return puller_.thread(); }, false);
   }
 
   /// False: nobody can move.
   bool wait_for_slowest(Reader& branch) {
-    const auto blocker = [&]() -> LanePtr {
-      return is_too_far(branch) && !overran_ ? slowest().seat->lane() : nullptr;
+    const auto blocker = [&]() -> PullThreadPtr {
+      return is_too_far(branch) && !overran_ ? slowest().pull_point->thread() : nullptr;
     };
-    return setting_->lanes.wait(*branch.seat->lane(), blocker, true);
+    return setting_->pull_threads.wait(*branch.pull_point->thread(), blocker, true);
   }
 
   SettingPtr setting_;
   int stage_;
   TrackedInput source_;
-  SeatPtr behind_;
+  PullPointPtr behind_;
   std::deque<Reader> branches_;
-  bool several_lanes_ = false;
+  bool several_threads_ = false;
 
   std::mutex mutex_;
   std::vector<Item> items_;
@@ -252,7 +252,7 @@ class Forked {
   std::int64_t furthest_restored_ = 0;
   bool settled_ = false, ended_ = false;
   std::exception_ptr thrown_;
-  Seat puller_;  ///< whoever has what comes before make an item
+  PullPoint puller_;  ///< whoever has what comes before make an item
 
   std::shared_ptr<Overrun> overrun_;
   const Reader* ahead_ = nullptr;  ///< the branch that is let on, if one is
@@ -264,10 +264,10 @@ namespace {
 
 class BranchStream final : public StageStream {
  public:
-  BranchStream(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, SeatPtr seat)
+  BranchStream(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, PullPointPtr pull_point)
       : StageStream(std::move(setting), stage, nullptr),
         fork_(std::move(fork)),
-        number_in_fork_(fork_->add(stage, std::move(seat))) {}
+        number_in_fork_(fork_->add(stage, std::move(pull_point))) {}
   ~BranchStream() override { release(); }
   BranchStream(const BranchStream&) = delete;
   BranchStream& operator=(const BranchStream&) = delete;
@@ -293,7 +293,7 @@ class BranchStream final : public StageStream {
 
 }  // namespace
 
-std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, SeatPtr behind) {
+std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind) {
   return std::make_shared<Forked>(std::move(setting), stage, std::move(input), std::move(behind));
 }
 
@@ -301,8 +301,8 @@ void settle(Forked& fork) {
   fork.settle();
 }
 
-StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, SeatPtr seat) {
-  return std::make_unique<BranchStream>(std::move(setting), stage, std::move(fork), std::move(seat));
+StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, PullPointPtr pull_point) {
+  return std::make_unique<BranchStream>(std::move(setting), stage, std::move(fork), std::move(pull_point));
 }
 
 }  // namespace levada::pipeline

@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/end_agreement.h"
-#include "levada/pipeline/pace.h"
+#include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/streams.h"
 #include "levada/pipeline/tracked_input.h"
 
@@ -27,8 +27,9 @@ Failure failure_of(const std::exception_ptr& error) {
 
 class FullSyncStream final : public StageStream {
  public:
-  FullSyncStream(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input, const SeatPtr& seat)
-      : StageStream(setting, stage, nullptr), agreement_(setting->all_ranks, options(*setting, stage, seat)) {
+  FullSyncStream(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input,
+                 const PullPointPtr& pull_point)
+      : StageStream(setting, stage, nullptr), agreement_(setting->all_ranks, options(*setting, stage, pull_point)) {
     try {
       source_.emplace(setting, stage, open_input());
     } catch (const std::exception&) {
@@ -37,9 +38,9 @@ class FullSyncStream final : public StageStream {
   }
 
  private:
-  static EndAgreementOptions options(const Setting& setting, int stage, const SeatPtr& seat) {
-    const auto poll = [seat, poll = setting.poll] {
-      if (seat->lane()->must_stop()) throw Stopped{};
+  static EndAgreementOptions options(const Setting& setting, int stage, const PullPointPtr& pull_point) {
+    const auto poll = [pull_point, poll = setting.poll] {
+      if (pull_point->thread()->must_stop()) throw Stopped{};
       if (poll) poll();
     };
     return {.stage = setting.stage(stage).name, .timeout = setting.timeout, .poll = poll};
@@ -48,8 +49,8 @@ class FullSyncStream final : public StageStream {
   std::optional<Item> make() override {
     if (!looked_) look();
     const auto all = await();
-    if (all.kind == Foresight::Kind::ended) return std::nullopt;
-    if (all.kind == Foresight::Kind::failed) {
+    if (all.kind == Lookahead::Kind::ended) return std::nullopt;
+    if (all.kind == Lookahead::Kind::failed) {
       if (all.failed_rank == agreement_.rank()) std::rethrow_exception(thrown_);
       throw StageFailed(*all.failure);
     }
@@ -65,7 +66,7 @@ class FullSyncStream final : public StageStream {
   void look() {
     looked_ = true;
     bunch_ = made();
-    Foresight mine;
+    Lookahead mine;
     bool at_once = false;
     try {
       if (!thrown_) is_over_ = waited([&] { return !make_bunch(); });
@@ -77,12 +78,12 @@ class FullSyncStream final : public StageStream {
     mine.until = made();
     if (thrown_) {
       is_over_ = true;
-      mine.kind = Foresight::Kind::failed;
+      mine.kind = Lookahead::Kind::failed;
       mine.failure = failure_of(thrown_);
       mine.failure->process = fmt::format("rank {}, {}", agreement_.rank(),
                                           mine.failure->process.empty() ? setting_->process : mine.failure->process);
     } else if (is_over_) {
-      mine.kind = Foresight::Kind::ended;
+      mine.kind = Lookahead::Kind::ended;
     }
     agreement_.say(mine);
     if (at_once) std::rethrow_exception(thrown_);
@@ -91,14 +92,14 @@ class FullSyncStream final : public StageStream {
   /// As many as take so little time that they delay nobody. False: there are no more.
   bool make_bunch() {
     const auto begin = Clock::now();
-    pace_.begin(begin);
+    sizer_.begin(begin);
     for (bool full = false; !full;) {
       auto item = source_->next();
       if (!item) return false;
       ahead_.push_back(*std::move(item));
-      full = pace_.add(Clock::now) || Clock::now() - begin >= Pace::message_time;
+      full = sizer_.add(Clock::now) || Clock::now() - begin >= MessageSizer::message_time;
     }
-    pace_.sent(Clock::now(), 0);
+    sizer_.sent(Clock::now(), 0);
     return true;
   }
   std::int64_t made() const { return given_ + static_cast<std::int64_t>(ahead_.size()); }
@@ -129,7 +130,7 @@ class FullSyncStream final : public StageStream {
 
   EndAgreement agreement_;
   std::optional<TrackedInput> source_;  ///< empty where it could not be opened
-  Pace pace_{most_items};
+  MessageSizer sizer_{most_items};
   bool looked_ = false;
   std::deque<Item> ahead_;
   std::int64_t bunch_ = 0;     ///< where the last one begins
@@ -139,8 +140,9 @@ class FullSyncStream final : public StageStream {
 
 }  // namespace
 
-StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input, SeatPtr seat) {
-  return std::make_unique<FullSyncStream>(std::move(setting), stage, open_input, seat);
+StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input,
+                        PullPointPtr pull_point) {
+  return std::make_unique<FullSyncStream>(std::move(setting), stage, open_input, pull_point);
 }
 
 }  // namespace levada::pipeline

@@ -30,18 +30,19 @@ std::int64_t share_of(std::int64_t given, int worker, int workers) {
 Gatherer::Gatherer(const Process& process, const Placement& placement, StageLog* log)
     : process_(process),
       placement_(placement),
-      crew_(Crew::of(placement, process.options)),
+      ranks_(ProcessRanks::of(placement, process.options)),
       has_state_(workers_have_state(process.graph, placement)),
       log_(log),
-      orders_channel_(crew_.open_orders(*process.engine)),
-      orders_(crew_.others()),
-      names_(static_cast<std::size_t>(crew_.size())),
-      told_(static_cast<std::size_t>(crew_.others())) {
-  for (int rank = 1; rank < crew_.size(); ++rank) told_[static_cast<std::size_t>(rank - 1)].process = crew_.name(rank);
-  for (int rank = 1; rank < crew_.size(); ++rank) answers_.push_back(crew_.open_answers(*process.engine, rank));
+      orders_channel_(ranks_.open_orders(*process.engine)),
+      orders_(ranks_.others()),
+      names_(static_cast<std::size_t>(ranks_.size())),
+      told_(static_cast<std::size_t>(ranks_.others())) {
+  for (int rank = 1; rank < ranks_.size(); ++rank)
+    told_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
+  for (int rank = 1; rank < ranks_.size(); ++rank) answers_.push_back(ranks_.open_answers(*process.engine, rank));
   for (int w = 0; w < workers(); ++w) {
-    lanes_.push_back({.incoming = std::make_unique<Incoming>(process.engine, crew_.rank_of(w),
-                                                             main_edge(process.options), traffic_)});
+    queues_.push_back({.incoming = std::make_unique<Incoming>(process.engine, ranks_.rank_of(w),
+                                                              main_edge(process.options), traffic_)});
   }
 }
 
@@ -49,9 +50,9 @@ Gatherer::Gatherer(const Process& process, const Placement& placement, StageLog*
 
 std::string Gatherer::name(int rank) const {
   const std::lock_guard lock(control_);
-  if (rank < 0 || rank >= crew_.size()) return fmt::format("rank {}", rank);
+  if (rank < 0 || rank >= ranks_.size()) return fmt::format("rank {}", rank);
   const std::string& told = names_[static_cast<std::size_t>(rank)];
-  return told.empty() ? crew_.name(rank) : told;
+  return told.empty() ? ranks_.name(rank) : told;
 }
 
 /// What `call` gives; a process that is lost is named.
@@ -73,7 +74,7 @@ auto Gatherer::named(const Call& call) {
 // ---- orders
 
 void Gatherer::take_answers() {
-  for (int process = 0; process < crew_.others(); ++process) take_answers_of(process);
+  for (int process = 0; process < ranks_.others(); ++process) take_answers_of(process);
   const std::lock_guard lock(control_);
   all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
 }
@@ -165,16 +166,16 @@ void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
   if (cursor) from = beginning(*cursor);
   protocol::Reset reset{
       .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
-  give_order(std::move(reset), patience());
+  give_order(std::move(reset), deadline_from_now());
   pass_ = orders_.given();
   merge_ = Merge(workers(), from.position);
   given_before_ = from.given;
   places_ = {from.dispatcher};
-  for (std::size_t w = 0; w < lanes_.size(); ++w) {
-    Lane lane;
-    lane.incoming = std::move(lanes_[w].incoming);
-    if (w < from.workers.size()) lane.start = from.workers[w];
-    lanes_[w] = std::move(lane);
+  for (std::size_t w = 0; w < queues_.size(); ++w) {
+    WorkerQueue queue;
+    queue.incoming = std::move(queues_[w].incoming);
+    if (w < from.workers.size()) queue.start = from.workers[w];
+    queues_[w] = std::move(queue);
   }
   halted_ = false;
   paused_ = false;
@@ -190,17 +191,17 @@ void Gatherer::limit(std::int64_t items, bool is_end) {
     const std::int64_t each = placement_.one_to_one ? items / workers() + 1 : items;
     for (int w = 0; w < workers(); ++w) limit.given.push_back(merge_.given(w) + each);
   }
-  give_order(std::move(limit), patience());
+  give_order(std::move(limit), deadline_from_now());
 }
 
 void Gatherer::pause() {
   paused_ = true;
-  give_order(protocol::Pause{}, patience());
-  named([this] { await_answers(patience()); });
+  give_order(protocol::Pause{}, deadline_from_now());
+  named([this] { await_answers(deadline_from_now()); });
 }
 
 void Gatherer::resume() {
-  give_order(protocol::Resume{}, patience());
+  give_order(protocol::Resume{}, deadline_from_now());
   paused_ = false;
   wakes_ = true;
   process_.engine->wake();
@@ -221,15 +222,15 @@ bool Gatherer::shutdown(Deadline deadline) {
 void Gatherer::halt() {
   if (std::exchange(halted_, true)) return;
   take_answers();
-  if (all_answered()) publish_order(protocol::Pause{}, patience());
+  if (all_answered()) publish_order(protocol::Pause{}, deadline_from_now());
 }
 
-std::vector<protocol::Answer> Gatherer::reports(bool with_trace, Duration patience) {
+std::vector<protocol::Answer> Gatherer::reports(bool with_trace, Duration timeout) {
   try {
     take_answers();
-    const auto deadline = Deadline::after(patience);
+    const auto deadline = Deadline::after(timeout);
     if (with_trace && !over_) await_answers(deadline);  // of an order before, which brings none
-    if (all_answered() && !over_) publish_order(protocol::Report{with_trace}, this->patience());
+    if (all_answered() && !over_) publish_order(protocol::Report{with_trace}, deadline_from_now());
     if (!over_) await_answers(deadline);
   } catch (const Error&) {
     // What they said last is what there is.
@@ -249,11 +250,11 @@ void Gatherer::interrupt() {
 std::optional<Item> Gatherer::next() {
   for (;;) {
     const Merge::Step step = merge_.next();
-    Lane& lane = lanes_[static_cast<std::size_t>(merge_.worker())];
+    WorkerQueue& queue = queues_[static_cast<std::size_t>(merge_.worker())];
     switch (step) {
-      case Merge::Step::give: merge_.gave(); return std::move(lane.items[lane.next++]);
+      case Merge::Step::give: merge_.gave(); return std::move(queue.items[queue.next++]);
       case Merge::Step::wait: fetch(merge_.worker()); break;
-      case Merge::Step::failed: halt(); throw StageFailed(lane.failure.value_or(Failure{}));
+      case Merge::Step::failed: halt(); throw StageFailed(queue.failure.value_or(Failure{}));
       case Merge::Step::ended:
         if (merge_.any_left()) halt();
         return std::nullopt;
@@ -262,40 +263,40 @@ std::optional<Item> Gatherer::next() {
 }
 
 void Gatherer::fetch(int worker) {
-  Lane& lane = lanes_[static_cast<std::size_t>(worker)];
-  Deadline deadline = patience();
+  WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
+  Deadline deadline = deadline_from_now();
   for (;;) {
-    if (interrupted_) throw Station::Interrupted();
+    if (interrupted_) throw ProcessLoop::Interrupted();
     if (paused_) {
       wait_while_paused();
-      deadline = patience();
+      deadline = deadline_from_now();
     }
-    auto arrival = named([&] { return lane.incoming->try_take(); });
+    auto arrival = named([&] { return queue.incoming->try_take(); });
     if (!arrival) {
       const auto woken = named([&] { return wait_for(worker, deadline); });
-      if (woken == Woken::stopped) deadline = patience();  // the others go on after a pause
+      if (woken == Woken::stopped) deadline = deadline_from_now();  // the others go on after a pause
       continue;
     }
     if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its orders");
-    if (arrival->items.pass == pass_) return use(lane, worker, *std::move(arrival));
+    if (arrival->items.pass == pass_) return use(queue, worker, *std::move(arrival));
   }
 }
 
-void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
+void Gatherer::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
   protocol::Items& items = arrival.items;
   if (items.start) {
-    lane.start = *std::move(items.start);
-    lane.start_given = merge_.given(worker);
+    queue.start = *std::move(items.start);
+    queue.start_given = merge_.given(worker);
   }
   for (Place& place : items.places) add_place(std::move(place));
-  lane.failure = std::move(items.failure);
+  queue.failure = std::move(items.failure);
   merge_.apply(worker, items);
-  lane.next = 0;
-  lane.items.clear();
+  queue.next = 0;
+  queue.items.clear();
   if (log_ != nullptr) log_->add(StageSample{trace_time(Clock::now()), given_before_ + merge_.given()});
   try {
     const StageScope scope(log_, StageWork::unpack);
-    lane.items = lane.incoming->unpack(std::move(arrival), process_.values);
+    queue.items = queue.incoming->unpack(std::move(arrival), process_.values);
   } catch (const std::exception&) {
     throw StageFailed(failure_of(std::current_exception(), process_.name, given_before_ + merge_.given()));
   }
@@ -303,16 +304,16 @@ void Gatherer::use(Lane& lane, int worker, Incoming::Arrival arrival) {
 
 Woken Gatherer::wait_for(int worker, Deadline deadline) {
   if (!all_named_) take_answers();  // should one be lost, it is told by its name
-  Lane& lane = lanes_[static_cast<std::size_t>(worker)];
-  const StageScope scope(log_, StageWork::input, lane.incoming->from());
-  const auto channels = lane.incoming->channels();
+  WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
+  const StageScope scope(log_, StageWork::input, queue.incoming->from());
+  const auto channels = queue.incoming->channels();
   const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
   const auto woken = process_.engine->wait({.take = channels, .stop = &wakes_}, Deadline::after(slice));
   if (woken == Woken::ready) traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
   if (woken == Woken::stopped && !interrupted_) wakes_ = false;
   if (process_.poll) process_.poll();
-  const int rank = lane.incoming->from();
-  if (woken == Woken::ready && lane.incoming->ended()) throw_left(rank);
+  const int rank = queue.incoming->from();
+  if (woken == Woken::ready && queue.incoming->ended()) throw_left(rank);
   if (woken != Woken::timeout || paused_ || !deadline.expired()) return woken;
   take_answers();
   throw Timeout(fmt::format("no item came from {}: {}", name(rank),
@@ -325,7 +326,7 @@ void Gatherer::wait_while_paused() {
     if (!interrupted_) wakes_ = false;
     if (process_.poll) process_.poll();
   }
-  if (interrupted_) throw Station::Interrupted();
+  if (interrupted_) throw ProcessLoop::Interrupted();
 }
 
 // ---- where it stands
@@ -351,8 +352,8 @@ const Place& Gatherer::place_before(std::int64_t number) const {
 std::int64_t Gatherer::needed() const {
   std::int64_t least = given_before_ + merge_.given();
   if (!has_state_) return least;
-  for (std::size_t w = 0; w < lanes_.size(); ++w) {
-    least = std::min(least, lanes_[w].start.drawn * workers() + static_cast<std::int64_t>(w));
+  for (std::size_t w = 0; w < queues_.size(); ++w) {
+    least = std::min(least, queues_[w].start.drawn * workers() + static_cast<std::int64_t>(w));
   }
   return least;
 }
@@ -360,13 +361,13 @@ std::int64_t Gatherer::needed() const {
 Cursor Gatherer::save() const {
   const auto number = [](std::int64_t value) { return Tree(value); };
   std::vector<Tree> parts;
-  for (std::size_t w = 0; has_state_ && w < lanes_.size(); ++w) {
-    const Lane& lane = lanes_[w];
-    const std::int64_t drop = lane.start.drop + merge_.given(static_cast<int>(w)) - lane.start_given;
-    parts.push_back(Tree::dict({{"drawn", number(lane.start.drawn)},
-                                {"given", number(lane.start.given)},
+  for (std::size_t w = 0; has_state_ && w < queues_.size(); ++w) {
+    const WorkerQueue& queue = queues_[w];
+    const std::int64_t drop = queue.start.drop + merge_.given(static_cast<int>(w)) - queue.start_given;
+    parts.push_back(Tree::dict({{"drawn", number(queue.start.drawn)},
+                                {"given", number(queue.start.given)},
                                 {"drop", number(drop)},
-                                {"cursor", Tree(lane.start.cursor)}}));
+                                {"cursor", Tree(queue.start.cursor)}}));
   }
   const Place& place = place_before(needed());
   return Tree::dict({{"workers", number(workers())},

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "levada/pipeline/station.h"
+#include "levada/pipeline/process_loop.h"
 
 namespace levada::pipeline {
 
@@ -31,11 +31,11 @@ class Gatherer {
   void halt();
   /// Whether all have answered in time.
   bool shutdown(Deadline deadline);
-  /// What each other process said last; asked anew where all answer within `patience`.
-  std::vector<protocol::Answer> reports(bool with_trace, Duration patience);
+  /// What each other process said last; asked anew where all answer within `timeout`.
+  std::vector<protocol::Answer> reports(bool with_trace, Duration timeout);
   const Traffic& traffic() const { return traffic_; }
 
-  /// Ends the wait of whoever is taking items: it is thrown Station::Interrupted, until the next reset.
+  /// Ends the wait of whoever is taking items: it is thrown ProcessLoop::Interrupted, until the next reset.
   void interrupt();
 
   // ---- items
@@ -44,7 +44,7 @@ class Gatherer {
   Cursor save() const;
 
  private:
-  struct Lane {
+  struct WorkerQueue {
     std::unique_ptr<Incoming> incoming;
     std::vector<Item> items;
     std::size_t next = 0;
@@ -72,7 +72,7 @@ class Gatherer {
   void take_answers_of(int process);
 
   void fetch(int worker);
-  void use(Lane& lane, int worker, Incoming::Arrival arrival);
+  void use(WorkerQueue& queue, int worker, Incoming::Arrival arrival);
   void add_place(protocol::Place place);
   const protocol::Place& place_before(std::int64_t number) const;
   std::int64_t needed() const;
@@ -83,12 +83,12 @@ class Gatherer {
   template <typename Call>
   auto named(const Call& call);
   std::string name(int rank) const;
-  Deadline patience() const { return Deadline::after(process_.options.timeout); }
-  int workers() const { return crew_.workers; }
+  Deadline deadline_from_now() const { return Deadline::after(process_.options.timeout); }
+  int workers() const { return ranks_.workers; }
 
   const Process& process_;
   const Placement placement_;
-  Crew crew_;
+  ProcessRanks ranks_;
   bool has_state_;
   StageLog* log_;
   Traffic traffic_;
@@ -107,7 +107,7 @@ class Gatherer {
   // Of the pass under way.
   std::uint64_t pass_ = 0;
   protocol::Merge merge_;
-  std::vector<Lane> lanes_;
+  std::vector<WorkerQueue> queues_;
   std::vector<protocol::Place> places_;  ///< ascending
   std::int64_t given_before_ = 0;
   bool halted_ = false;

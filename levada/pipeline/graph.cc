@@ -10,7 +10,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/overloaded.h"
-#include "levada/pipeline/feeding.h"
+#include "levada/pipeline/reachability.h"
 
 namespace levada::pipeline {
 namespace {
@@ -209,7 +209,7 @@ std::vector<Graph> Graph::fork(std::int64_t branches, std::int64_t buffer, std::
 
 Graph Graph::tie(std::string_view first, std::string_view last) const {
   const int from = find(first), to = find(last);
-  if (!Feeding(*this).feeds(from, to)) refuse(first, fmt::format("its items do not reach \"{}\"", last));
+  if (!Reachability(*this).feeds(from, to)) refuse(first, fmt::format("its items do not reach \"{}\"", last));
   State state = *state_;
   state.tie(from, to);
   return Graph(std::move(state));

@@ -76,7 +76,7 @@ std::optional<Tree> PipelineSource::read(std::int64_t first, std::int64_t count,
   if (again) samples.push_back(*last_);
   while (next_ < first && next_sample()) {
   }
-  trail_.keep_from(first);
+  history_.keep_from(first);
   while (static_cast<std::int64_t>(samples.size()) < count) {
     auto sample = next_sample();
     if (!sample) break;
@@ -90,7 +90,7 @@ std::optional<Tree> PipelineSource::read(std::int64_t first, std::int64_t count,
 std::optional<Tree> PipelineSource::next_sample() {
   while (!ended_) {
     if (stream_ == nullptr && !open_next()) break;
-    if (trail_.due()) trail_.mark(next_, [this] { return mark(); });
+    if (history_.due()) history_.mark(next_, [this] { return mark(); });
     marked_ = true;
     auto item = stream_->next();
     if (!item) {
@@ -131,7 +131,7 @@ Cursor PipelineSource::mark() const {
 }
 
 Bytes PipelineSource::cursor(std::int64_t next) const {
-  const auto point = marked_ ? trail_.at(next) : Trail::Point{mark(), next - next_};
+  const auto point = marked_ ? history_.at(next) : CursorHistory::Point{mark(), next - next_};
   Container fields = point.cursor.container();
   fields.keys.insert(fields.keys.end(), {"sample", "skip"});
   fields.children.emplace_back(next);

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "levada/pipeline/cursor_history.h"
 #include "levada/pipeline/roles.h"
 #include "levada/pipeline/stream.h"
-#include "levada/pipeline/trail.h"
 #include "levada/sources/source.h"
 
 namespace levada::pipeline {
@@ -54,7 +54,7 @@ class PipelineSource final : public levada::Source {
   std::int64_t given_in_epoch_ = 0;
   bool ended_ = false, marked_ = false;
   std::optional<Tree> last_;  ///< the sample before next_
-  Trail trail_;
+  CursorHistory history_;
 };
 
 /// The epochs of a pipeline that has processes of its own.

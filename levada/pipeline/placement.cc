@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/division.h"
-#include "levada/pipeline/feeding.h"
+#include "levada/pipeline/reachability.h"
 
 namespace levada::pipeline {
 namespace {
@@ -15,43 +15,43 @@ const std::string& name_of(const Graph& graph, int stage) {
   return graph.stages()[static_cast<std::size_t>(stage)].name;
 }
 
-int lowest_cut(const Feeding& feeding, const std::vector<int>& stages) {
-  for (int stage = 0; stage < feeding.size(); ++stage) {
-    const auto reaches = [&](int mark) { return feeding.is_or_feeds(mark, stage); };
-    if (std::ranges::all_of(stages, reaches) && feeding.can_cut_behind(stage)) return stage;
+int lowest_cut(const Reachability& reach, const std::vector<int>& stages) {
+  for (int stage = 0; stage < reach.size(); ++stage) {
+    const auto reaches = [&](int mark) { return reach.is_or_feeds(mark, stage); };
+    if (std::ranges::all_of(stages, reaches) && reach.can_cut_behind(stage)) return stage;
   }
-  return feeding.size() - 1;
+  return reach.size() - 1;
 }
 
 /// A repeat begins what is before it over again, so it cannot be apart from it.
-std::vector<int> with_repeats(const Feeding& feeding, const std::vector<int>& marks) {
+std::vector<int> with_repeats(const Reachability& reach, const std::vector<int>& marks) {
   auto all = marks;
-  for (const int repeat : feeding.all<Repeat>()) {
-    if (std::ranges::any_of(marks, [&](int mark) { return feeding.feeds(mark, repeat); })) all.push_back(repeat);
+  for (const int repeat : reach.all<Repeat>()) {
+    if (std::ranges::any_of(marks, [&](int mark) { return reach.feeds(mark, repeat); })) all.push_back(repeat);
   }
   return all;
 }
 
-std::optional<int> find_last_dispatched(const Feeding& feeding) {
-  const auto marks = feeding.all<Dispatch>();
+std::optional<int> find_last_dispatched(const Reachability& reach) {
+  const auto marks = reach.all<Dispatch>();
   if (marks.empty()) return std::nullopt;
-  return lowest_cut(feeding, with_repeats(feeding, marks));
+  return lowest_cut(reach, with_repeats(reach, marks));
 }
 
 /// Places the stages of one graph.
 class Placing {
  public:
-  Placing(const Graph& graph, bool ordered) : graph_(graph), feeding_(graph), ordered_(ordered) {}
+  Placing(const Graph& graph, bool ordered) : graph_(graph), reach_(graph), ordered_(ordered) {}
 
   Placement run() {
     Placement placement;
     check_repeats();
     placement.dealt = dealt_ = find_dealt();
     placement.gathered = find_gathered();
-    for (int stage = 0; stage < feeding_.size(); ++stage) {
-      placement.role_of.push_back(dealt_ && feeding_.is_or_feeds(stage, *dealt_)     ? Role::dispatcher
-                                  : feeding_.is_or_feeds(stage, *placement.gathered) ? Role::worker
-                                                                                     : Role::consumer);
+    for (int stage = 0; stage < reach_.size(); ++stage) {
+      placement.role_of.push_back(dealt_ && reach_.is_or_feeds(stage, *dealt_)     ? Role::dispatcher
+                                  : reach_.is_or_feeds(stage, *placement.gathered) ? Role::worker
+                                                                                   : Role::consumer);
     }
     check_branches(placement);
     placement.one_to_one = is_one_to_one(*placement.gathered);
@@ -59,33 +59,33 @@ class Placing {
   }
 
  private:
-  bool needs_all_ranks(int stage) const { return feeding_.is<FullSync>(stage) || feeding_.follows<FullSync>(stage); }
+  bool needs_all_ranks(int stage) const { return reach_.is<FullSync>(stage) || reach_.follows<FullSync>(stage); }
 
   std::optional<int> find_dealt() const {
-    if (const auto lowest = find_last_dispatched(feeding_)) {
+    if (const auto lowest = find_last_dispatched(reach_)) {
       check_no_full_sync(*lowest);
       return lowest;
     }
     if (!ordered_) return std::nullopt;
-    auto shards = feeding_.all<Shard>();
+    auto shards = reach_.all<Shard>();
     std::erase_if(shards, [&](int shard) { return needs_all_ranks(shard); });
     if (shards.empty()) return largest_part();
-    const int lowest = lowest_cut(feeding_, with_repeats(feeding_, shards));
+    const int lowest = lowest_cut(reach_, with_repeats(reach_, shards));
     return needs_all_ranks(lowest) ? largest_part() : lowest;
   }
 
   void check_repeats() const {
-    for (const int repeat : feeding_.all<Repeat>()) {
-      if (!feeding_.follows<FullSync>(repeat)) continue;
+    for (const int repeat : reach_.all<Repeat>()) {
+      if (!reach_.follows<FullSync>(repeat)) continue;
       throw InvalidArgument(
           fmt::format("stage \"{}\" would begin over again what workers run and ranks agree on; put it before \"{}\"",
-                      name_of(graph_, repeat), name_of(graph_, feeding_.all<FullSync>().front())));
+                      name_of(graph_, repeat), name_of(graph_, reach_.all<FullSync>().front())));
     }
   }
 
   void check_no_full_sync(int dealt) const {
-    for (const int stage : feeding_.all<FullSync>()) {
-      if (!feeding_.is_or_feeds(stage, dealt)) continue;
+    for (const int stage : reach_.all<FullSync>()) {
+      if (!reach_.is_or_feeds(stage, dealt)) continue;
       throw InvalidArgument(fmt::format(
           "stage \"{}\" runs where the ranks meet, in the consumer, but feeds \"{}\", which the dispatching process "
           "runs; put it behind the last dispatch",
@@ -96,9 +96,9 @@ class Placing {
   int find_gathered() const {
     if (!dealt_) return largest_part();
     int gathered = *dealt_;
-    for (int stage = *dealt_ + 1; stage < feeding_.size(); ++stage) {
-      const bool behind = feeding_.feeds(*dealt_, stage) && !needs_all_ranks(stage);
-      if (behind && feeding_.can_cut_behind(stage) && (!ordered_ || keeps_order(stage))) gathered = stage;
+    for (int stage = *dealt_ + 1; stage < reach_.size(); ++stage) {
+      const bool behind = reach_.feeds(*dealt_, stage) && !needs_all_ranks(stage);
+      if (behind && reach_.can_cut_behind(stage) && (!ordered_ || keeps_order(stage))) gathered = stage;
     }
     return gathered;
   }
@@ -106,23 +106,23 @@ class Placing {
   /// Where nothing is dealt: the stage that most stages come before, of those that need no other ranks.
   int largest_part() const {
     int largest = -1, most = 0;
-    for (int stage = 0; stage < feeding_.size(); ++stage) {
-      if (needs_all_ranks(stage) || feeding_.precedes<Repeat>(stage) || !feeding_.can_cut_behind(stage)) continue;
-      if (const int count = feeding_.count_before(stage); count > most) {
+    for (int stage = 0; stage < reach_.size(); ++stage) {
+      if (needs_all_ranks(stage) || reach_.precedes<Repeat>(stage) || !reach_.can_cut_behind(stage)) continue;
+      if (const int count = reach_.count_before(stage); count > most) {
         largest = stage;
         most = count;
       }
     }
     if (largest >= 0) return largest;
     throw InvalidArgument(fmt::format("no stage can run in a worker: all are tied to \"{}\", which needs all ranks",
-                                      name_of(graph_, feeding_.all<FullSync>().front())));
+                                      name_of(graph_, reach_.all<FullSync>().front())));
   }
 
   /// Whether `holds` for all that workers would run if they ran up to `gathered`, with items coming from `from`.
   template <typename Predicate>
   bool all_between(int from, int gathered, const Predicate& holds) const {
     for (int stage = 0; stage <= gathered; ++stage) {
-      const bool inside = feeding_.is_or_feeds(stage, gathered) && !feeding_.is_or_feeds(stage, from);
+      const bool inside = reach_.is_or_feeds(stage, gathered) && !reach_.is_or_feeds(stage, from);
       if (inside && !holds(stage)) return false;
     }
     return true;
@@ -130,8 +130,8 @@ class Placing {
 
   bool keeps_order(int gathered) const {
     const auto item_wise = [&](int stage) {
-      return feeding_.is<Map>(stage) || feeding_.is<Filter>(stage) || feeding_.is<FlatMap>(stage) ||
-             feeding_.is<Unbatch>(stage);
+      return reach_.is<Map>(stage) || reach_.is<Filter>(stage) || reach_.is<FlatMap>(stage) ||
+             reach_.is<Unbatch>(stage);
     };
     return all_between(*dealt_, gathered, item_wise) || gives_one_each(*dealt_, gathered);
   }
@@ -139,19 +139,19 @@ class Placing {
   /// Whether each item of `from` becomes one of `gathered`, and nothing between remembers it.
   bool gives_one_each(int from, int gathered) const {
     return all_between(from, gathered, [&](int stage) {
-      if (!feeding_.feeds(from, stage)) return false;
+      if (!reach_.feeds(from, stage)) return false;
       const auto* map = std::get_if<Map>(&graph_.stages()[static_cast<std::size_t>(stage)].operation);
-      return (map != nullptr && map->on_error == OnError::raise) || feeding_.is<Fork>(stage) ||
-             feeding_.is<Branch>(stage) || feeding_.is<Zip>(stage) || feeding_.is<Prefetch>(stage);
+      return (map != nullptr && map->on_error == OnError::raise) || reach_.is<Fork>(stage) ||
+             reach_.is<Branch>(stage) || reach_.is<Zip>(stage) || reach_.is<Prefetch>(stage);
     });
   }
 
   bool is_one_to_one(int gathered) const {
     if (dealt_) return gives_one_each(*dealt_, gathered);
-    auto shards = feeding_.all<Shard>();
-    std::erase_if(shards, [&](int shard) { return !feeding_.is_or_feeds(shard, gathered); });
-    return shards.size() == 1 && feeding_.can_cut_behind(shards.front()) &&
-           !divides_at_source(graph_, shards.front()) && gives_one_each(shards.front(), gathered);
+    auto shards = reach_.all<Shard>();
+    std::erase_if(shards, [&](int shard) { return !reach_.is_or_feeds(shard, gathered); });
+    return shards.size() == 1 && reach_.can_cut_behind(shards.front()) && !divides_at_source(graph_, shards.front()) &&
+           gives_one_each(shards.front(), gathered);
   }
 
   void check_branches(const Placement& placement) const {
@@ -170,10 +170,10 @@ class Placing {
   /// By stage, a source from which items come through no shard; -1: none.
   std::vector<int> undivided_sources() const {
     std::vector<int> found;
-    for (int stage = 0; stage < feeding_.size(); ++stage) {
-      found.push_back(feeding_.is<Source>(stage) ? stage : -1);
-      if (feeding_.is<Shard>(stage)) continue;
-      for (const int input : feeding_.inputs(stage)) {
+    for (int stage = 0; stage < reach_.size(); ++stage) {
+      found.push_back(reach_.is<Source>(stage) ? stage : -1);
+      if (reach_.is<Shard>(stage)) continue;
+      for (const int input : reach_.inputs(stage)) {
         found.back() = std::max(found.back(), found[static_cast<std::size_t>(input)]);
       }
     }
@@ -181,7 +181,7 @@ class Placing {
   }
 
   const Graph& graph_;
-  const Feeding feeding_;
+  const Reachability reach_;
   const bool ordered_;
   std::optional<int> dealt_;
 };
@@ -195,25 +195,25 @@ Placement place(const Graph& graph, int workers, bool ordered) {
 }
 
 std::optional<int> last_dispatched(const Graph& graph) {
-  return find_last_dispatched(Feeding(graph));
+  return find_last_dispatched(Reachability(graph));
 }
 
 int lowest_common_ancestor(const Graph& graph, const std::vector<int>& stages) {
-  return lowest_cut(Feeding(graph), stages);
+  return lowest_cut(Reachability(graph), stages);
 }
 
 std::vector<int> branches_beside(const Graph& graph, int stage) {
-  const Feeding feeding(graph);
-  std::vector<bool> beside(static_cast<std::size_t>(feeding.size()), false);
-  for (int after = stage + 1; after < feeding.size(); ++after) {
-    if (!feeding.feeds(stage, after)) continue;
-    for (const int input : feeding.inputs(after)) {
-      const bool apart = !feeding.is_or_feeds(stage, input) && !feeding.is_or_feeds(input, stage);
+  const Reachability reach(graph);
+  std::vector<bool> beside(static_cast<std::size_t>(reach.size()), false);
+  for (int after = stage + 1; after < reach.size(); ++after) {
+    if (!reach.feeds(stage, after)) continue;
+    for (const int input : reach.inputs(after)) {
+      const bool apart = !reach.is_or_feeds(stage, input) && !reach.is_or_feeds(input, stage);
       if (apart) beside[static_cast<std::size_t>(input)] = true;
     }
   }
   std::vector<int> lowest;
-  for (int i = 0; i < feeding.size(); ++i) {
+  for (int i = 0; i < reach.size(); ++i) {
     if (beside[static_cast<std::size_t>(i)]) lowest.push_back(i);
   }
   return lowest;

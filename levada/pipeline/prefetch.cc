@@ -14,11 +14,11 @@ constexpr auto pause_interval = std::chrono::milliseconds(10);
 /// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
 class PrefetchStream final : public StageStream {
  public:
-  PrefetchStream(SettingPtr setting, int stage, StagePtr input, LanePtr ahead, SeatPtr seat)
+  PrefetchStream(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point)
       : StageStream(setting, stage, nullptr),
         source_(setting, stage, std::move(input)),
         ahead_(std::move(ahead)),
-        seat_(std::move(seat)),
+        pull_point_(std::move(pull_point)),
         depth_(operation<Prefetch>().depth) {}
   ~PrefetchStream() override { stop(); }
   PrefetchStream(const PrefetchStream&) = delete;
@@ -39,13 +39,14 @@ class PrefetchStream final : public StageStream {
 
   std::optional<Item> make() override {
     const auto blocker = [this] { return taken_ == put_ ? ahead_ : nullptr; };
-    if (blocker() != nullptr) waited([&] { return setting_->lanes.wait(*seat_->lane(), blocker, false); });
+    if (blocker() != nullptr)
+      waited([&] { return setting_->pull_threads.wait(*pull_point_->thread(), blocker, false); });
     auto& slot = slot_of(taken_);
     auto item = std::move(slot.item);
     slot.item.reset();
     const auto thrown = std::move(slot.thrown);
     ++taken_;
-    if (2 * (put_ - taken_) <= depth_) setting_->lanes.wake(ahead_);
+    if (2 * (put_ - taken_) <= depth_) setting_->pull_threads.wake(ahead_);
     if (thrown) std::rethrow_exception(thrown);
     given_ += item.has_value();
     source_.keep_from(given_);
@@ -53,19 +54,19 @@ class PrefetchStream final : public StageStream {
   }
 
   void run() {
-    const Lane::OnThisThread mine(*ahead_);
-    const auto blocker = [this] { return put_ - taken_ == depth_ ? seat_->lane() : nullptr; };
+    const PullThread::OnThisThread mine(*ahead_);
+    const auto blocker = [this] { return put_ - taken_ == depth_ ? pull_point_->thread() : nullptr; };
     try {
       bool more = true;
       while (more && !ahead_->stopped()) {
-        if (blocker() != nullptr) setting_->lanes.wait(*ahead_, blocker, false);
+        if (blocker() != nullptr) setting_->pull_threads.wait(*ahead_, blocker, false);
         if (is_paused()) {
           std::this_thread::sleep_for(pause_interval);
           continue;
         }
         more = fill(slot_of(put_));
         ++put_;
-        setting_->lanes.wake(seat_->lane());
+        setting_->pull_threads.wake(pull_point_->thread());
       }
     } catch (const Stopped&) {
     }
@@ -86,7 +87,7 @@ class PrefetchStream final : public StageStream {
 
   void stop() {
     if (!thread_.joinable()) return;
-    setting_->lanes.stop(*ahead_);
+    setting_->pull_threads.stop(*ahead_);
     thread_.join();
   }
 
@@ -107,8 +108,8 @@ class PrefetchStream final : public StageStream {
 
   std::shared_ptr<PrefetchStream*> self_ = std::make_shared<PrefetchStream*>(this);
   TrackedInput source_;
-  LanePtr ahead_;
-  SeatPtr seat_;
+  PullThreadPtr ahead_;
+  PullPointPtr pull_point_;
   std::int64_t depth_;
   std::vector<Slot> ring_;
   std::atomic<std::int64_t> put_{0}, taken_{0};
@@ -117,9 +118,9 @@ class PrefetchStream final : public StageStream {
 
 }  // namespace
 
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, LanePtr ahead, SeatPtr seat) {
-  auto stream =
-      std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead), std::move(seat));
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point) {
+  auto stream = std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead),
+                                                 std::move(pull_point));
   const auto start = [weak = stream->self()] {
     if (const auto self = weak.lock()) (*self)->start();
   };

@@ -17,9 +17,9 @@ bool is_end(Ending ending) {
 
 }  // namespace
 
-// ---- Loop
+// ---- ProcessState
 
-void Loop::apply(const Order& order) {
+void ProcessState::apply(const Order& order) {
   if (order.number != heard_ + 1) refuse(fmt::format("order {} after order {}", order.number, heard_));
   if (over_) refuse("an order after that to shut down");
   heard_ = order.number;
@@ -42,14 +42,14 @@ void Loop::apply(const Order& order) {
   }
 }
 
-std::int64_t Loop::given_bound(int worker) const {
+std::int64_t ProcessState::given_bound(int worker) const {
   const auto index = static_cast<std::size_t>(worker);
   return index < limit_.given.size() ? limit_.given[index] : no_bound;
 }
 
-Verdict Loop::verdict(std::uint64_t pass) const {
-  if (pass == pass_) return Verdict::use;
-  return pass < pass_ ? Verdict::drop : Verdict::keep;
+Decision ProcessState::decide(std::uint64_t pass) const {
+  if (pass == pass_) return Decision::use;
+  return pass < pass_ ? Decision::drop : Decision::keep;
 }
 
 // ---- Dealer
@@ -91,34 +91,34 @@ void Drawer::restore(std::int64_t drawn, bool drew_ending) {
 // ---- Merge
 
 void Merge::apply(int worker, const Items& items) {
-  Lane& lane = lanes_[static_cast<std::size_t>(worker)];
-  if (lane.ending != Ending::none) refuse("items after the end");
-  if (items.first != lane.sent) refuse(fmt::format("item {} of a worker where {} was due", items.first, lane.sent));
-  std::int64_t least = lane.reached;
+  WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
+  if (queue.ending != Ending::none) refuse("items after the end");
+  if (items.first != queue.sent) refuse(fmt::format("item {} of a worker where {} was due", items.first, queue.sent));
+  std::int64_t least = queue.reached;
   for (const std::int64_t mark : items.marks) {
     if (mark < least) refuse(fmt::format("mark {} after {}", mark, least));
     least = mark;
   }
   if (items.reached < least) refuse(fmt::format("mark {} after {}", items.reached, least));
-  if (lane.at == lane.marks.size()) {
-    lane.marks = items.marks;
-    lane.at = 0;
+  if (queue.at == queue.marks.size()) {
+    queue.marks = items.marks;
+    queue.at = 0;
   } else {
-    lane.marks.insert(lane.marks.end(), items.marks.begin(), items.marks.end());
+    queue.marks.insert(queue.marks.end(), items.marks.begin(), items.marks.end());
   }
-  lane.sent += items.count;
-  lane.reached = items.reached;
-  lane.ending = items.ending;
+  queue.sent += items.count;
+  queue.reached = items.reached;
+  queue.ending = items.ending;
 }
 
 Merge::Step Merge::next() {
   do {
-    const Lane& lane = lanes_[static_cast<std::size_t>(position_.worker)];
-    if (lane.at < lane.marks.size()) {
-      if (lane.marks[lane.at] <= position_.mark) return Step::give;
-    } else if (lane.ending == Ending::failed && lane.reached <= position_.mark) {
+    const WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
+    if (queue.at < queue.marks.size()) {
+      if (queue.marks[queue.at] <= position_.mark) return Step::give;
+    } else if (queue.ending == Ending::failed && queue.reached <= position_.mark) {
       return Step::failed;
-    } else if (lane.ending == Ending::none && lane.reached <= position_.mark) {
+    } else if (queue.ending == Ending::none && queue.reached <= position_.mark) {
       return Step::wait;
     }
   } while (advance());
@@ -126,12 +126,12 @@ Merge::Step Merge::next() {
 }
 
 bool Merge::advance() {
-  if (++position_.worker < static_cast<int>(lanes_.size())) return true;
+  if (++position_.worker < static_cast<int>(queues_.size())) return true;
   // Once round: to the smallest mark that anything can have.
   std::optional<std::int64_t> least;
-  for (const Lane& lane : lanes_) {
-    if (lane.at == lane.marks.size() && is_end(lane.ending)) continue;
-    const std::int64_t mark = lane.at < lane.marks.size() ? lane.marks[lane.at] : lane.reached;
+  for (const WorkerQueue& queue : queues_) {
+    if (queue.at == queue.marks.size() && is_end(queue.ending)) continue;
+    const std::int64_t mark = queue.at < queue.marks.size() ? queue.marks[queue.at] : queue.reached;
     least = std::min(least.value_or(mark), mark);
   }
   if (!least) {
@@ -143,13 +143,14 @@ bool Merge::advance() {
 }
 
 bool Merge::any_left() const {
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.ending == Ending::left; });
+  return std::any_of(queues_.begin(), queues_.end(),
+                     [](const WorkerQueue& queue) { return queue.ending == Ending::left; });
 }
 
 void Merge::gave() {
-  Lane& lane = lanes_[static_cast<std::size_t>(position_.worker)];
-  ++lane.at;
-  ++lane.given;
+  WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
+  ++queue.at;
+  ++queue.given;
   ++given_;
 }
 

@@ -77,7 +77,7 @@ Bytes encode(const Order& order);
 Order decode_order(ByteView bytes);
 
 /// What a process has done so far.
-struct Tally {
+struct ProcessTotals {
   struct OfStage {
     std::int64_t items = 0, skipped = 0, busy_ns = 0, waited_ns = 0;
     bool operator==(const OfStage&) const = default;
@@ -85,13 +85,13 @@ struct Tally {
   std::vector<OfStage> stages;
   std::int64_t messages = 0, wakeups = 0;
   std::uint64_t bytes = 0, copied = 0;
-  bool operator==(const Tally&) const = default;
+  bool operator==(const ProcessTotals&) const = default;
 };
 /// To order `number`; to order 0, that the process is there.
 struct Answer {
   std::uint64_t number = 0;
   std::string process;
-  Tally tally;
+  ProcessTotals totals;
   Bytes trace;  ///< one StageTrace, where the order asks for it; empty: none
   bool operator==(const Answer&) const = default;
 };
@@ -125,7 +125,7 @@ Bytes encode(const Items& items);
 Items decode_items(ByteView bytes);
 
 /// What to do with a message.
-enum class Verdict : std::uint8_t {
+enum class Decision : std::uint8_t {
   use,
   drop,  ///< of a pass that is over
   keep,  ///< of a pass that this process has still to be told of
@@ -133,8 +133,8 @@ enum class Verdict : std::uint8_t {
 
 // ---- decisions
 
-/// What a dispatching process or a worker has been told.
-class Loop {
+/// Where a dispatching process or a worker stands by the orders that it has heard.
+class ProcessState {
  public:
   /// Throws CorruptMessage for an order that does not follow on the last.
   void apply(const Order& order);
@@ -148,9 +148,9 @@ class Loop {
   bool over() const { return over_; }
   std::int64_t dealt_bound() const { return limit_.dealt; }
   std::int64_t given_bound(int worker) const;
-  Verdict verdict(std::uint64_t pass) const;
+  Decision decide(std::uint64_t pass) const;
 
-  bool operator==(const Loop&) const = default;
+  bool operator==(const ProcessState&) const = default;
 
  private:
   std::uint64_t heard_ = 0, pass_ = 0;
@@ -223,7 +223,7 @@ class Merge {
   };
 
   Merge() = default;
-  Merge(int workers, Position position) : position_(position), lanes_(static_cast<std::size_t>(workers)) {}
+  Merge(int workers, Position position) : position_(position), queues_(static_cast<std::size_t>(workers)) {}
 
   /// A message of this pass. Throws CorruptMessage for items that do not follow on those before.
   void apply(int worker, const Items& items);
@@ -241,25 +241,25 @@ class Merge {
 
   const Position& position() const { return position_; }
   std::int64_t given() const { return given_; }
-  std::int64_t given(int worker) const { return lanes_[static_cast<std::size_t>(worker)].given; }
+  std::int64_t given(int worker) const { return queues_[static_cast<std::size_t>(worker)].given; }
   /// Whether somebody may still make items for workers that take none.
   bool any_left() const;
 
   bool operator==(const Merge&) const = default;
 
  private:
-  struct Lane {
+  struct WorkerQueue {
     std::vector<std::int64_t> marks;  ///< of the messages last applied
     std::size_t at = 0;               ///< the next of them
     std::int64_t sent = 0, given = 0;
     std::int64_t reached = 0;
     Ending ending = Ending::none;
-    bool operator==(const Lane&) const = default;
+    bool operator==(const WorkerQueue&) const = default;
   };
   bool advance();
 
   Position position_;
-  std::vector<Lane> lanes_;
+  std::vector<WorkerQueue> queues_;
   std::int64_t given_ = 0;
 };
 

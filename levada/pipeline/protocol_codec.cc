@@ -116,11 +116,11 @@ decltype(Order::what) get_order(ByteReader& reader) {
   return Shutdown{};
 }
 
-void put_of_stage(ByteWriter& writer, const Tally::OfStage& stage) {
+void put_of_stage(ByteWriter& writer, const ProcessTotals::OfStage& stage) {
   for (const auto number : {stage.items, stage.skipped, stage.busy_ns, stage.waited_ns}) writer.put(number);
 }
-Tally::OfStage get_of_stage(ByteReader& reader) {
-  Tally::OfStage stage;
+ProcessTotals::OfStage get_of_stage(ByteReader& reader) {
+  ProcessTotals::OfStage stage;
   for (auto* number : {&stage.items, &stage.skipped, &stage.busy_ns, &stage.waited_ns}) *number = get_number(reader);
   return stage;
 }
@@ -180,12 +180,12 @@ Bytes encode(const Answer& answer) {
   ByteWriter writer;
   writer.put(answer.number);
   writer.put_sized(std::string_view(answer.process));
-  const Tally& tally = answer.tally;
-  put_all(writer, tally.stages, put_of_stage);
-  writer.put(tally.messages);
-  writer.put(tally.wakeups);
-  writer.put(tally.bytes);
-  writer.put(tally.copied);
+  const ProcessTotals& totals = answer.totals;
+  put_all(writer, totals.stages, put_of_stage);
+  writer.put(totals.messages);
+  writer.put(totals.wakeups);
+  writer.put(totals.bytes);
+  writer.put(totals.copied);
   writer.put_sized(answer.trace);
   return std::move(writer).take();
 }
@@ -195,11 +195,11 @@ Answer decode_answer(ByteView bytes) {
   Answer answer;
   answer.number = reader.get<std::uint64_t>();
   answer.process = reader.get_string();
-  answer.tally.stages = get_all(reader, 32, get_of_stage);
-  answer.tally.messages = get_number(reader);
-  answer.tally.wakeups = get_number(reader);
-  answer.tally.bytes = reader.get<std::uint64_t>();
-  answer.tally.copied = reader.get<std::uint64_t>();
+  answer.totals.stages = get_all(reader, 32, get_of_stage);
+  answer.totals.messages = get_number(reader);
+  answer.totals.wakeups = get_number(reader);
+  answer.totals.bytes = reader.get<std::uint64_t>();
+  answer.totals.copied = reader.get<std::uint64_t>();
   answer.trace = get_bytes(reader);
   reader.expect_end();
   return answer;

@@ -41,7 +41,7 @@ TEST(PipelineMessages, CrossUnchanged) {
   for (const Order& order : some_orders()) EXPECT_EQ(decode_order(encode(order)), order);
   for (const Items& items : some_items()) EXPECT_EQ(decode_items(encode(items)), items);
   Answer answer{.number = 5, .process = "worker 0 (process 4242)"};
-  answer.tally = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
+  answer.totals = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
   EXPECT_EQ(decode_answer(encode(answer)), answer);
 }
 
@@ -57,27 +57,27 @@ TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
 }
 
 TEST(PipelineLoop, HearsEachOrderOnceAndInTurn) {
-  Loop loop;
-  loop.apply({1, Reset{}});
-  EXPECT_THROW(loop.apply({1, Pause{}}), CorruptMessage);
-  EXPECT_THROW(loop.apply({3, Pause{}}), CorruptMessage);
-  loop.apply({2, Shutdown{}});
-  EXPECT_THROW(loop.apply({3, Pause{}}), CorruptMessage);
+  ProcessState state;
+  state.apply({1, Reset{}});
+  EXPECT_THROW(state.apply({1, Pause{}}), CorruptMessage);
+  EXPECT_THROW(state.apply({3, Pause{}}), CorruptMessage);
+  state.apply({2, Shutdown{}});
+  EXPECT_THROW(state.apply({3, Pause{}}), CorruptMessage);
 }
 
 TEST(PipelineLoop, AResetEndsPauseAndLimit) {
-  Loop loop;
-  loop.apply({1, Reset{}});
-  loop.apply({2, Limit{.dealt = 5, .given = {1, 2}}});
-  loop.apply({3, Pause{}});
-  EXPECT_TRUE(loop.paused());
-  EXPECT_EQ(loop.dealt_bound(), 5);
-  EXPECT_EQ(loop.given_bound(1), 2);
-  EXPECT_EQ(loop.given_bound(2), no_bound);
-  loop.apply({4, Reset{}});
-  EXPECT_FALSE(loop.paused());
-  EXPECT_EQ(loop.dealt_bound(), no_bound);
-  EXPECT_EQ(loop.pass(), 4u);
+  ProcessState state;
+  state.apply({1, Reset{}});
+  state.apply({2, Limit{.dealt = 5, .given = {1, 2}}});
+  state.apply({3, Pause{}});
+  EXPECT_TRUE(state.paused());
+  EXPECT_EQ(state.dealt_bound(), 5);
+  EXPECT_EQ(state.given_bound(1), 2);
+  EXPECT_EQ(state.given_bound(2), no_bound);
+  state.apply({4, Reset{}});
+  EXPECT_FALSE(state.paused());
+  EXPECT_EQ(state.dealt_bound(), no_bound);
+  EXPECT_EQ(state.pass(), 4u);
 }
 
 TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
@@ -125,11 +125,11 @@ TEST(PipelineOrders, AreGivenAgainOnceAllHaveAnswered) {
   Orders orders(2);
   EXPECT_TRUE(orders.all_answered());
   EXPECT_EQ(orders.give(Pause{}).number, 1u);
-  EXPECT_THROW(orders.apply(0, {.number = 2, .process = {}, .tally = {}}), CorruptMessage);
-  orders.apply(0, {.number = 1, .process = {}, .tally = {}});
-  EXPECT_THROW(orders.apply(0, {.number = 1, .process = {}, .tally = {}}), CorruptMessage);
+  EXPECT_THROW(orders.apply(0, {.number = 2, .process = {}, .totals = {}}), CorruptMessage);
+  orders.apply(0, {.number = 1, .process = {}, .totals = {}});
+  EXPECT_THROW(orders.apply(0, {.number = 1, .process = {}, .totals = {}}), CorruptMessage);
   EXPECT_FALSE(orders.all_answered());
-  orders.apply(1, {.number = 1, .process = {}, .tally = {}});
+  orders.apply(1, {.number = 1, .process = {}, .totals = {}});
   EXPECT_TRUE(orders.all_answered());
 }
 

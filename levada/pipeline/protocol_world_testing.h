@@ -59,21 +59,21 @@ T take_first(std::vector<T>& queue) {
 }
 
 struct DispatcherModel {
-  Loop loop;
+  ProcessState state;
   Dealer dealer;
   std::vector<std::optional<Message>> pending;
   bool ended = false;
 };
 
 struct WorkerModel {
-  Loop loop;
+  ProcessState state;
   Drawer drawer;
   std::optional<Message> pending, early;
   std::int64_t sent = 0, reached = 0;
   bool finished = false;
 };
 
-struct LaneModel {
+struct MergeQueue {
   std::vector<std::int64_t> values;
   std::int64_t applied = 0;
 };
@@ -81,7 +81,7 @@ struct LaneModel {
 struct World {
   Orders orders;
   Merge merge;
-  std::vector<LaneModel> lanes;
+  std::vector<MergeQueue> merge_queues;
   std::uint64_t pass = 0;
   std::size_t commanded = 0;
   bool paused = false, shut = false, finished = false;
@@ -105,7 +105,7 @@ class Explorer {
     const auto count = static_cast<std::size_t>(setup_.workers);
     world.orders = Orders(setup_.workers + 1);
     world.workers.resize(count);
-    world.lanes.resize(count);
+    world.merge_queues.resize(count);
     world.dealt.resize(count);
     world.gathered.resize(count);
     world.order_queues.resize(count + 1);
@@ -158,8 +158,8 @@ class Explorer {
   }
 
   bool is_over(const World& world) const {
-    return world.shut && world.orders.all_answered() && world.dispatcher.loop.over() &&
-           std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.loop.over(); });
+    return world.shut && world.orders.all_answered() && world.dispatcher.state.over() &&
+           std::all_of(world.workers.begin(), world.workers.end(), [](const auto& w) { return w.state.over(); });
   }
 
   void give(World& world, Command command) {
@@ -181,7 +181,7 @@ class Explorer {
     if (command == Command::reset) {
       world.pass = order.number;
       world.merge = Merge(setup_.workers, {setup_.mark, 0});
-      for (auto& lane : world.lanes) lane = {};
+      for (auto& queue : world.merge_queues) queue = {};
       world.given.clear();
       world.finished = false;
     }
@@ -213,11 +213,11 @@ class Explorer {
     if (world.shut || world.paused || world.left == 0 || world.finished) return false;
     const auto step = world.merge.next();
     const int worker = world.merge.worker();
-    auto& lane = world.lanes[static_cast<std::size_t>(worker)];
+    auto& merging = world.merge_queues[static_cast<std::size_t>(worker)];
     switch (step) {
       case Merge::Step::give:
         world.merge.gave();
-        world.given.push_back(take_first(lane.values));
+        world.given.push_back(take_first(merging.values));
         if (world.left != no_bound) --world.left;
         expect_in_order(world);
         return true;
@@ -231,8 +231,8 @@ class Explorer {
     EXPECT_LE(message.items.pass, world.pass);
     if (message.items.pass != world.pass) return true;
     world.merge.apply(worker, message.items);
-    lane.values.insert(lane.values.end(), message.values.begin(), message.values.end());
-    ++lane.applied;
+    merging.values.insert(merging.values.end(), message.values.begin(), message.values.end());
+    ++merging.applied;
     return true;
   }
 
@@ -278,39 +278,39 @@ class Explorer {
     const bool resets = std::holds_alternative<Reset>(order.what);
     if (process == 0) {
       auto& dispatcher = world.dispatcher;
-      dispatcher.loop.apply(order);
+      dispatcher.state.apply(order);
       if (resets) {
-        dispatcher.dealer = Dealer(setup_.workers, dispatcher.loop.reset());
+        dispatcher.dealer = Dealer(setup_.workers, dispatcher.state.reset());
         dispatcher.ended = false;
       }
-      if (resets || dispatcher.loop.over() || dispatcher.pending.empty()) {
+      if (resets || dispatcher.state.over() || dispatcher.pending.empty()) {
         dispatcher.pending.assign(static_cast<std::size_t>(setup_.workers), std::nullopt);
       }
     } else {
       auto& worker = world.workers[static_cast<std::size_t>(process - 1)];
-      worker.loop.apply(order);
+      worker.state.apply(order);
       if (resets) {
         const auto early = std::move(worker.early);
-        const Loop loop = worker.loop;
+        const ProcessState state = worker.state;
         const auto index = static_cast<std::size_t>(process - 1);
         const std::int64_t drawn = index < setup_.drawn.size() ? setup_.drawn[index] : 0;
-        worker = {.loop = loop, .drawer = Drawer(process - 1, setup_.workers, drawn), .early = early};
-        worker.reached = loop.reset().mark;
+        worker = {.state = state, .drawer = Drawer(process - 1, setup_.workers, drawn), .early = early};
+        worker.reached = state.reset().mark;
       }
     }
     world.answer_queues[static_cast<std::size_t>(process)].push_back({.number = order.number});
     return true;
   }
 
-  static bool runs(const Loop& loop) { return loop.pass() != 0 && !loop.paused() && !loop.over(); }
+  static bool runs(const ProcessState& state) { return state.pass() != 0 && !state.paused() && !state.over(); }
   bool deal(World& world) {
     auto& dispatcher = world.dispatcher;
     auto& dealer = dispatcher.dealer;
     const bool busy = std::any_of(dispatcher.pending.begin(), dispatcher.pending.end(), [](auto& m) { return !!m; });
-    if (!runs(dispatcher.loop) || dispatcher.ended || busy) return false;
+    if (!runs(dispatcher.state) || dispatcher.ended || busy) return false;
     bool moved = false;
     for (int i = 0; i < setup_.group && dealer.number() < setup_.items; ++i) {
-      if (dealer.number() >= dispatcher.loop.dealt_bound()) return moved;
+      if (dealer.number() >= dispatcher.state.dealt_bound()) return moved;
       if (dealer.number() == setup_.dispatcher_fails) break;
       moved = true;
       if (!dealer.wanted()) {
@@ -318,7 +318,7 @@ class Explorer {
         continue;
       }
       auto& message = dispatcher.pending[static_cast<std::size_t>(dealer.worker())];
-      if (!message) message = Message{{.pass = dispatcher.loop.pass(), .first = dealer.number()}, {}};
+      if (!message) message = Message{{.pass = dispatcher.state.pass(), .first = dealer.number()}, {}};
       ++message->items.count;
       dealer.dealt();
     }
@@ -326,7 +326,7 @@ class Explorer {
     const bool fails = dealer.number() == setup_.dispatcher_fails;
     for (int w = 0; w < setup_.workers; ++w) {
       auto& message = dispatcher.pending[static_cast<std::size_t>(w)];
-      if (!message) message = Message{{.pass = dispatcher.loop.pass()}, {}};
+      if (!message) message = Message{{.pass = dispatcher.state.pass()}, {}};
       message->items.ending = fails && dealer.worker() == w ? Ending::failed : Ending::ended;
     }
     dispatcher.ended = true;
@@ -336,7 +336,7 @@ class Explorer {
   bool send_share(World& world, int to) {
     auto& dispatcher = world.dispatcher;
     const auto index = static_cast<std::size_t>(to);
-    if (!runs(dispatcher.loop) || !dispatcher.pending[index]) return false;
+    if (!runs(dispatcher.state) || !dispatcher.pending[index]) return false;
     if (world.dealt[index].size() >= setup_.window) return false;
     world.dealt[index].push_back(*std::exchange(dispatcher.pending[index], std::nullopt));
     return true;
@@ -344,7 +344,7 @@ class Explorer {
 
   bool work(World& world, int number) {
     auto& worker = world.workers[static_cast<std::size_t>(number)];
-    if (!runs(worker.loop)) return false;
+    if (!runs(worker.state)) return false;
     if (worker.pending) {
       auto& queue = world.gathered[static_cast<std::size_t>(number)];
       if (queue.size() >= setup_.window) return false;
@@ -352,7 +352,7 @@ class Explorer {
       return true;
     }
     if (worker.finished) return take_dealt(world, number).has_value();
-    if (worker.sent >= worker.loop.given_bound(number)) return false;
+    if (worker.sent >= worker.state.given_bound(number)) return false;
     if (worker.drawer.at_hand() > 0) return make(worker, number);
     if (worker.drawer.at_ending()) {
       worker.drawer.draw_ending();
@@ -377,9 +377,9 @@ class Explorer {
       if (queue.empty()) return std::nullopt;
       message = take_first(queue);
     }
-    const Verdict verdict = worker.loop.verdict(message->items.pass);
-    if (verdict == Verdict::use) return message;
-    if (verdict == Verdict::drop) return std::optional<Message>();
+    const Decision decision = worker.state.decide(message->items.pass);
+    if (decision == Decision::use) return message;
+    if (decision == Decision::drop) return std::optional<Message>();
     const bool was_there = queue.size() == setup_.window;
     worker.early = std::move(message);
     return was_there ? std::optional(std::optional<Message>()) : std::nullopt;
@@ -396,7 +396,7 @@ class Explorer {
     std::vector<std::int64_t> values;
     for (int copy = 0; copy < setup_.copies_of(item); ++copy) {
       if (setup_.leaves_after >= 0 && worker.sent + copy == setup_.leaves_after) break;
-      values.push_back(value(worker.loop.pass(), item, copy));
+      values.push_back(value(worker.state.pass(), item, copy));
     }
     const bool leaves =
         setup_.leaves_after >= 0 && worker.sent + static_cast<std::int64_t>(values.size()) == setup_.leaves_after;
@@ -407,7 +407,7 @@ class Explorer {
   void put(WorkerModel& worker, std::vector<std::int64_t> values, Ending ending, std::int64_t reached = 0) {
     const std::int64_t mark = worker.drawer.mark();
     const bool announces = setup_.stages == Stages::one_to_one && ending == Ending::none;
-    Message message{{.pass = worker.loop.pass(),
+    Message message{{.pass = worker.state.pass(),
                      .first = worker.sent,
                      .count = static_cast<std::uint32_t>(values.size()),
                      .ending = ending,
@@ -430,10 +430,10 @@ class Explorer {
     writer.put(std::uint8_t{message.has_value()});
     if (message) add(writer, *message);
   }
-  static void add(ByteWriter& writer, const Loop& loop) {
-    for (const auto number : {loop.heard(), loop.pass()}) writer.put(number);
-    writer.put(loop.dealt_bound());
-    for (int w = 0; w < 3; ++w) writer.put(loop.given_bound(w));
+  static void add(ByteWriter& writer, const ProcessState& state) {
+    for (const auto number : {state.heard(), state.pass()}) writer.put(number);
+    writer.put(state.dealt_bound());
+    for (int w = 0; w < 3; ++w) writer.put(state.given_bound(w));
   }
   template <typename T>
   static void add_queue(ByteWriter& writer, const std::vector<T>& queue) {
@@ -454,16 +454,16 @@ class Explorer {
     writer.put(world.merge.position().mark);
     writer.put(static_cast<std::int32_t>(world.merge.position().worker));
     for (const auto value : world.given) writer.put(value);
-    for (const auto& lane : world.lanes) {
-      writer.put(lane.applied);
-      for (const auto value : lane.values) writer.put(value);
+    for (const auto& queue : world.merge_queues) {
+      writer.put(queue.applied);
+      for (const auto value : queue.values) writer.put(value);
     }
-    add(writer, world.dispatcher.loop);
+    add(writer, world.dispatcher.state);
     writer.put(world.dispatcher.dealer.number());
     writer.put(world.dispatcher.ended);
     for (const auto& message : world.dispatcher.pending) add(writer, message);
     for (const auto& worker : world.workers) {
-      add(writer, worker.loop);
+      add(writer, worker.state);
       for (const auto number : {worker.drawer.drawn(), worker.drawer.at_hand(), worker.sent, worker.reached}) {
         writer.put(number);
       }

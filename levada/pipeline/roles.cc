@@ -10,16 +10,16 @@
 namespace levada::pipeline {
 
 void serve(const Process& process) {
-  Station station(process);
-  const Crew& crew = station.crew();
+  ProcessLoop loop(process);
+  const ProcessRanks& ranks = loop.ranks();
   const EngineInfo& info = process.engine->info();
   try {
-    if (crew.has_dispatcher && info.rank == Crew::dispatcher) dispatch(station);
-    else work(station, info.rank - crew.rank_of(0));
+    if (ranks.has_dispatcher && info.rank == ProcessRanks::dispatcher) dispatch(loop);
+    else work(loop, info.rank - ranks.rank_of(0));
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {
-    // Before the station is gone, which to others looks like leaving.
+    // Before the loop is gone, which to others looks like leaving.
     process.engine->abort(fmt::format("{}: {}", process.name, error.what()));
     throw;
   }
@@ -32,7 +32,7 @@ class Consumer::Impl {
         placement_(place(process_.graph, process_.options.workers, process_.options.ordered)),
         counts_(process_.graph.stages().size()),
         log_(make_stage_log(process_.graph, process_.options)) {
-    if (process_.engine && Crew::of(placement_, process_.options).size() > 1) {
+    if (process_.engine && ProcessRanks::of(placement_, process_.options).size() > 1) {
       gatherer_ = std::make_unique<Gatherer>(process_, placement_, log_.get());
     }
   }
@@ -115,21 +115,21 @@ class Consumer::Impl {
     const Duration time = spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
     stats.seconds = std::chrono::duration<double>(time).count();
     stats.stages.resize(counts_.size());
-    protocol::Tally own;
+    protocol::ProcessTotals own;
     for (const StageCounts& stage : counts_) {
       own.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
     }
     add(stats, process_.name, Role::consumer, own);
     if (!gatherer_) return stats;
-    const Crew crew = Crew::of(placement_, process_.options);
+    const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
     for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(20))) {
-      const bool dispatches = crew.has_dispatcher && stats.processes.size() == Crew::dispatcher;
-      const protocol::Tally& tally = told.tally;
-      add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, tally);
-      stats.messages += tally.messages;
-      stats.wakeups += tally.wakeups;
-      stats.bytes += tally.bytes;
-      stats.copied += tally.copied;
+      const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
+      const protocol::ProcessTotals& totals = told.totals;
+      add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
+      stats.messages += totals.messages;
+      stats.wakeups += totals.wakeups;
+      stats.bytes += totals.bytes;
+      stats.copied += totals.copied;
     }
     stats.wakeups += gatherer_->traffic().wakeups;
     stats.copied += gatherer_->traffic().copied;
@@ -137,11 +137,12 @@ class Consumer::Impl {
   }
 
   std::vector<StageTrace> traces() {
-    constexpr auto patience = std::chrono::seconds(2);
-    if (!log_) return std::vector<StageTrace>(static_cast<std::size_t>(Crew::of(placement_, process_.options).size()));
+    constexpr auto timeout = std::chrono::seconds(2);
+    if (!log_)
+      return std::vector<StageTrace>(static_cast<std::size_t>(ProcessRanks::of(placement_, process_.options).size()));
     std::vector<StageTrace> traces = {log_->trace()};
     if (!gatherer_) return traces;
-    for (const protocol::Answer& told : gatherer_->reports(true, patience)) {
+    for (const protocol::Answer& told : gatherer_->reports(true, timeout)) {
       auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
       if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
       traces.push_back(std::move(of.front()));
@@ -187,16 +188,16 @@ class Consumer::Impl {
     return cursor.at("stages");
   }
 
-  static void add(Stats& stats, const std::string& name, Role role, const protocol::Tally& tally) {
+  static void add(Stats& stats, const std::string& name, Role role, const protocol::ProcessTotals& totals) {
     Stats::OfProcess process{.name = name, .role = role, .stages = {}};
     process.stages.resize(stats.stages.size());
-    for (std::size_t i = 0; i < tally.stages.size() && i < stats.stages.size(); ++i) {
-      add(process.stages[i], tally.stages[i]);
-      add(stats.stages[i], tally.stages[i]);
+    for (std::size_t i = 0; i < totals.stages.size() && i < stats.stages.size(); ++i) {
+      add(process.stages[i], totals.stages[i]);
+      add(stats.stages[i], totals.stages[i]);
     }
     stats.processes.push_back(std::move(process));
   }
-  static void add(Stats::OfStage& stage, const protocol::Tally::OfStage& more) {
+  static void add(Stats::OfStage& stage, const protocol::ProcessTotals::OfStage& more) {
     stage.items += more.items;
     stage.skipped += more.skipped;
     stage.busy_seconds += static_cast<double>(more.busy_ns) * 1e-9;

@@ -20,7 +20,7 @@ namespace levada::pipeline {
 struct ProcessOptions {
   int workers = 0;
   /// Items that wait for one worker, and items of one worker that wait for the consumer. Small items that are quickly
-  /// made travel, and count, many as one: what takes some 100 us to make. With 0 each item travels alone, one waits.
+  /// made travel, and count, many as one: what takes some 150 us to make. With 0 each item travels alone, one waits.
   std::int64_t worker_prefetch = 10;
   std::int64_t main_prefetch = 10;
   std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< bound on either in bytes, beyond one item

@@ -20,8 +20,8 @@ class Opener {
       : setting_(std::move(setting)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
 
   /// The streams up to this stage, ready to be restored or to begin.
-  StagePtr open_end(int number, const SeatPtr& seat) {
-    auto stream = open(number, seat);
+  StagePtr open_end(int number, const PullPointPtr& point) {
+    auto stream = open(number, point);
     StageStream::Starts starts;
     for (auto fork = made_forks_.rbegin(); fork != made_forks_.rend(); ++fork) {
       starts.emplace_back([weak = std::weak_ptr(*fork)] {
@@ -34,52 +34,54 @@ class Opener {
   }
 
  private:
-  StagePtr open(int number, const SeatPtr& seat) {
+  StagePtr open(int number, const PullPointPtr& point) {
     if (const auto given = instead_.find(number); given != instead_.end()) {
       return make_given(setting_, number, std::move(given->second));
     }
-    return std::visit([&](const auto& operation) { return make(number, operation, seat); },
+    return std::visit([&](const auto& operation) { return make(number, operation, point); },
                       setting_->stage(number).operation);
   }
 
-  StagePtr input(int number, const SeatPtr& seat) { return open(setting_->stage(number).inputs.front(), seat); }
+  StagePtr input(int number, const PullPointPtr& point) { return open(setting_->stage(number).inputs.front(), point); }
 
-  StagePtr make(int number, const Source& source, const SeatPtr&) { return open_origin(number, source, {}); }
-  StagePtr make(int number, const Map&, const SeatPtr& seat) { return make_map(setting_, number, input(number, seat)); }
-  StagePtr make(int number, const Filter&, const SeatPtr& seat) {
-    return make_filter(setting_, number, input(number, seat));
+  StagePtr make(int number, const Source& source, const PullPointPtr&) { return open_origin(number, source, {}); }
+  StagePtr make(int number, const Map&, const PullPointPtr& point) {
+    return make_map(setting_, number, input(number, point));
   }
-  StagePtr make(int number, const FlatMap&, const SeatPtr& seat) {
-    return make_flat_map(setting_, number, input(number, seat));
+  StagePtr make(int number, const Filter&, const PullPointPtr& point) {
+    return make_filter(setting_, number, input(number, point));
   }
-  StagePtr make(int number, const Batch&, const SeatPtr& seat) {
-    return make_batch(setting_, number, input(number, seat));
+  StagePtr make(int number, const FlatMap&, const PullPointPtr& point) {
+    return make_flat_map(setting_, number, input(number, point));
   }
-  StagePtr make(int number, const Unbatch&, const SeatPtr& seat) {
-    return make_unbatch(setting_, number, input(number, seat));
+  StagePtr make(int number, const Batch&, const PullPointPtr& point) {
+    return make_batch(setting_, number, input(number, point));
   }
-  StagePtr make(int number, const Take&, const SeatPtr& seat) {
-    return make_take(setting_, number, input(number, seat));
+  StagePtr make(int number, const Unbatch&, const PullPointPtr& point) {
+    return make_unbatch(setting_, number, input(number, point));
   }
-  StagePtr make(int number, const Skip&, const SeatPtr& seat) {
-    return make_skip(setting_, number, input(number, seat));
+  StagePtr make(int number, const Take&, const PullPointPtr& point) {
+    return make_take(setting_, number, input(number, point));
   }
-  StagePtr make(int number, const Dispatch&, const SeatPtr& seat) {
-    return make_identity(setting_, number, input(number, seat));
+  StagePtr make(int number, const Skip&, const PullPointPtr& point) {
+    return make_skip(setting_, number, input(number, point));
+  }
+  StagePtr make(int number, const Dispatch&, const PullPointPtr& point) {
+    return make_identity(setting_, number, input(number, point));
   }
 
-  StagePtr make(int number, const Shuffle& shuffle, const SeatPtr& seat) {
+  StagePtr make(int number, const Shuffle& shuffle, const PullPointPtr& point) {
     const bool shared = draws_alike(setting_->graph, number);
     auto seed = stage_seed(shared ? opening_.shared_seed : opening_.own_seed, setting_->stage(number).name);
     if (shuffle.seed) seed = stage_seed(*shuffle.seed, std::to_string(opening_.epoch));
-    return make_shuffle(setting_, number, input(number, seat), seed);
+    return make_shuffle(setting_, number, input(number, point), seed);
   }
 
-  StagePtr make(int number, const Shard&, const SeatPtr& seat) {
+  StagePtr make(int number, const Shard&, const PullPointPtr& point) {
     const auto division = division_of(setting_->graph, number, opening_);
     const int before = setting_->stage(number).inputs.front();
     if (!divides_at_source(setting_->graph, number) || instead_.contains(before)) {
-      return make_shard(setting_, number, open(before, seat), division);
+      return make_shard(setting_, number, open(before, point), division);
     }
     const auto& source = std::get<Source>(setting_->stage(before).operation);
     return make_identity(setting_, number, open_origin(before, source, division));
@@ -93,33 +95,34 @@ class Opener {
     }
   }
 
-  StagePtr make(int number, const Zip&, const SeatPtr& seat) {
-    return make_zip(setting_, number, all_inputs(number, seat));
+  StagePtr make(int number, const Zip&, const PullPointPtr& point) {
+    return make_zip(setting_, number, all_inputs(number, point));
   }
-  StagePtr make(int number, const Transform&, const SeatPtr& seat) {
-    return make_transform(setting_, number, all_inputs(number, seat), opening_);
+  StagePtr make(int number, const Transform&, const PullPointPtr& point) {
+    return make_transform(setting_, number, all_inputs(number, point), opening_);
   }
-  std::vector<StagePtr> all_inputs(int number, const SeatPtr& seat) {
+  std::vector<StagePtr> all_inputs(int number, const PullPointPtr& point) {
     std::vector<StagePtr> inputs;
-    for (const int before : setting_->stage(number).inputs) inputs.push_back(open(before, seat));
+    for (const int before : setting_->stage(number).inputs) inputs.push_back(open(before, point));
     return inputs;
   }
 
-  StagePtr make(int number, const Prefetch&, const SeatPtr& seat) {
-    if (!prefetches_) return make_identity(setting_, number, input(number, seat));
-    const auto ahead = std::make_shared<Lane>();
-    auto [stream, start] = make_prefetch(setting_, number, input(number, std::make_shared<Seat>(ahead)), ahead, seat);
+  StagePtr make(int number, const Prefetch&, const PullPointPtr& point) {
+    if (!prefetches_) return make_identity(setting_, number, input(number, point));
+    const auto ahead = std::make_shared<PullThread>();
+    auto [stream, start] =
+        make_prefetch(setting_, number, input(number, std::make_shared<PullPoint>(ahead)), ahead, point);
     starts_.push_back(std::move(start));
     return std::move(stream);
   }
 
   // Its passes are graphs of their own, each opened when the one before it has ended.
-  StagePtr make(int number, const Repeat& repeat, const SeatPtr& seat) {
+  StagePtr make(int number, const Repeat& repeat, const PullPointPtr& point) {
     const int before = setting_->stage(number).inputs.front();
     expect_here(number, before);
     const auto open_pass = [setting = setting_, opening = opening_, prefetches = prefetches_, times = repeat.times,
-                            before, seat](std::int64_t pass) {
-      return Opener(setting, further_pass(opening, pass, times), prefetches, {}).open_end(before, seat);
+                            before, point](std::int64_t pass) {
+      return Opener(setting, further_pass(opening, pass, times), prefetches, {}).open_end(before, point);
     };
     return make_repeat(setting_, number, open_pass);
   }
@@ -133,24 +136,24 @@ class Opener {
     for (const int before : setting_->stage(stage).inputs) expect_here(repeat, before);
   }
 
-  StagePtr make(int number, const Branch&, const SeatPtr& seat) {
+  StagePtr make(int number, const Branch&, const PullPointPtr& point) {
     const int fork = setting_->stage(number).inputs.front();
     auto& forked = forks_[fork];
     if (forked == nullptr) {
-      const auto behind = std::make_shared<Seat>();
+      const auto behind = std::make_shared<PullPoint>();
       forked = make_fork(setting_, fork, open(fork, behind), behind);
       made_forks_.push_back(forked);
     }
-    return make_branch(setting_, number, forked, seat);
+    return make_branch(setting_, number, forked, point);
   }
   // Where it is the end, and its branches are elsewhere, its items are as they come.
-  StagePtr make(int number, const Fork&, const SeatPtr& seat) { return input(number, seat); }
+  StagePtr make(int number, const Fork&, const PullPointPtr& point) { return input(number, point); }
 
-  StagePtr make(int number, const FullSync&, const SeatPtr& seat) {
+  StagePtr make(int number, const FullSync&, const PullPointPtr& point) {
     const bool alone = setting_->all_ranks == nullptr || setting_->all_ranks->info().size == 1;
-    if (alone) return make_identity(setting_, number, input(number, seat));
+    if (alone) return make_identity(setting_, number, input(number, point));
     return make_full_sync(
-        setting_, number, [&] { return input(number, seat); }, seat);
+        setting_, number, [&] { return input(number, point); }, point);
   }
 
   SettingPtr setting_;
@@ -199,9 +202,10 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
                                        .paused = running.paused,
                                        .at = running.at,
                                        .log = running.log,
-                                       .lanes = Lanes(running.poll)});
+                                       .pull_threads = PullThreads(running.poll)});
   Opener opener(setting, running.opening, running.prefetches, std::move(instead));
-  return std::make_unique<Whole>(setting, opener.open_end(end, std::make_shared<Seat>(std::make_shared<Lane>())));
+  return std::make_unique<Whole>(setting,
+                                 opener.open_end(end, std::make_shared<PullPoint>(std::make_shared<PullThread>())));
 }
 
 }  // namespace levada::pipeline

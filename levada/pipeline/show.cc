@@ -137,7 +137,7 @@ std::array<double, 3> loads(const Picture& picture) {
   return sums;
 }
 
-std::string verdict(const Picture& picture) {
+std::string bottleneck_line(const Picture& picture) {
   if (const auto found = bottleneck(picture)) {
     const Role role = role_of(picture, found->stage);
     const auto whose = copies(picture, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
@@ -266,7 +266,7 @@ std::string to_text(const Picture& picture) {
     row.resize(head.size());
     table.add(std::move(row));
   }
-  return table.to_string(right) + "\n" + ways(picture) + (at_work ? verdict(picture) : "");
+  return table.to_string(right) + "\n" + ways(picture) + (at_work ? bottleneck_line(picture) : "");
 }
 
 std::string to_json(const Picture& picture) {

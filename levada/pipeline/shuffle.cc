@@ -26,7 +26,7 @@ class ShuffleStream final : public StageStream {
 
   std::optional<Item> make() override {
     if (restored_) fill_again();
-    if (!std::exchange(begun_, true) || trail_.due()) mark();
+    if (!std::exchange(begun_, true) || history_.due()) mark();
     auto item = draw_one();
     made_ += item.has_value();
     return item;
@@ -63,8 +63,8 @@ class ShuffleStream final : public StageStream {
     const auto from = oldest();
     if (given_ - from > std::numeric_limits<std::uint32_t>::max()) return;
     source_.keep_from(from);
-    trail_.keep_from(made_);
-    trail_.mark(made_, [&] { return Tree::list(snapshot(from)); });
+    history_.keep_from(made_);
+    history_.mark(made_, [&] { return Tree::list(snapshot(from)); });
   }
 
   std::vector<Tree> snapshot(std::int64_t from) const {
@@ -84,7 +84,7 @@ class ShuffleStream final : public StageStream {
   Saved saved() const override {
     if (restored_) return {list_in_cursor(restored_->cursor, stage().name), {{"skip", restored_->skip}}};
     if (!begun_) return {snapshot(oldest()), {{"skip", 0}}};
-    auto point = trail_.at(made_);
+    auto point = history_.at(made_);
     return {list_in_cursor(point.cursor, stage().name), {{"skip", point.skip}}};
   }
 
@@ -108,7 +108,7 @@ class ShuffleStream final : public StageStream {
     source_.restore(before.first(before.size() - 1), from, there.count("skip"));
     seed_ = std::bit_cast<std::uint64_t>(there.integer("seed"));
     drawn_ = there.count("drawn");
-    restored_ = Trail::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
+    restored_ = CursorHistory::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
     given_ = from;
     given_then_ = given;
   }
@@ -141,10 +141,10 @@ class ShuffleStream final : public StageStream {
   std::vector<Held> held_;
   std::uint64_t seed_;
   std::int64_t drawn_ = 0, made_ = 0;
-  Trail trail_;  ///< of its own items
+  CursorHistory history_;  ///< of its own items
   bool begun_ = false;
 
-  std::optional<Trail::Point> restored_;  ///< until the buffer is filled again
+  std::optional<CursorHistory::Point> restored_;  ///< until the buffer is filled again
   std::unordered_map<std::int64_t, std::size_t> held_positions_;
   std::int64_t given_then_ = 0;
 };

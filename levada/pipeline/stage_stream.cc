@@ -9,8 +9,8 @@ namespace levada::pipeline {
 
 void Setting::attend(Clock::time_point now) {
   constexpr auto interval = std::chrono::milliseconds(50);
-  if (const Lane* lane = Lane::of_this_thread()) {
-    if (over || lane->must_stop()) throw Stopped{};
+  if (const PullThread* thread = PullThread::of_this_thread()) {
+    if (over || thread->must_stop()) throw Stopped{};
     return;
   }
   attend_at.store((now + interval).time_since_epoch().count(), std::memory_order_relaxed);

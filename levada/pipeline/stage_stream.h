@@ -11,8 +11,8 @@
 
 #include "levada/base/deadline.h"
 #include "levada/pipeline/cursor_fields.h"
-#include "levada/pipeline/lanes.h"
 #include "levada/pipeline/overrun.h"
+#include "levada/pipeline/pull_threads.h"
 #include "levada/pipeline/running.h"
 
 namespace levada::pipeline {
@@ -29,7 +29,7 @@ struct Setting {
   const std::atomic<bool>* paused = nullptr;
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;
-  Lanes lanes;
+  PullThreads pull_threads;
   Overruns overruns{};
   std::atomic<bool> over{false};                     ///< nobody wants any of its items any more
   std::atomic<Clock::time_point::rep> attend_at{0};  ///< when to attend() next
@@ -37,7 +37,7 @@ struct Setting {
   bool must_attend(Clock::time_point now) const {
     return now.time_since_epoch().count() >= attend_at.load(std::memory_order_relaxed);
   }
-  /// Polls, on the caller's thread. Throws Stopped on that of a lane that nobody needs any more. Whoever makes items
+  /// Polls, on the caller's thread. Throws Stopped on that of a thread that nobody needs any more. Whoever makes items
   /// does this now and then, or nobody could end what never comes to its next item.
   void attend(Clock::time_point now);
 

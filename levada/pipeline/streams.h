@@ -33,26 +33,27 @@ StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream);
 /// The stream of a Transform. What inputs throw comes out as they threw it.
 StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening);
 
-/// Items ahead, by a thread that is the lane `ahead`, for the one at `seat`.
+/// Items ahead, by the thread `ahead`, for the one at `pull_point`.
 /// `start` begins it, where the stream is still there.
 struct Prefetched {
   StagePtr stream;
   std::function<void()> start;
 };
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, LanePtr ahead, SeatPtr seat);
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point);
 
 /// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
-StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input, SeatPtr seat);
+StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input,
+                        PullPointPtr pull_point);
 
 /// `open` makes the stream of pass number i.
 StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open);
 
-/// A Fork, shared by its branches. `behind`: whose lane is that of the branch which pulls.
+/// A Fork, shared by its branches. `behind`: whose thread is that of the branch which pulls.
 class Forked;
-std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, SeatPtr behind);
+std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind);
 /// When all has been restored, a fork before those that come before it.
 void settle(Forked& fork);
 /// Branches are made before the first item is pulled.
-StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, SeatPtr seat);
+StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, PullPointPtr pull_point);
 
 }  // namespace levada::pipeline

@@ -8,7 +8,7 @@ namespace levada::pipeline {
 
 void TrackedInput::begin() const {
   if (std::exchange(begun_, true)) return;
-  trail_.mark(position_ - skip_, [this] { return save(); });
+  history_.mark(position_ - skip_, [this] { return save(); });
 }
 
 std::optional<Item> TrackedInput::next() {
@@ -22,7 +22,7 @@ std::optional<Item> TrackedInput::next() {
       throw_as_failed(*setting_, stage_, position_ - skip_);
     }
   }
-  if (trail_.due()) trail_.mark(position_, [this] { return save(); });
+  if (history_.due()) history_.mark(position_, [this] { return save(); });
   auto item = input_->next();
   position_ += item.has_value();
   return item;
@@ -30,7 +30,7 @@ std::optional<Item> TrackedInput::next() {
 
 TrackedInput::Point TrackedInput::at(std::int64_t position) const {
   if (!begun_) begin();
-  auto point = trail_.at(position);
+  auto point = history_.at(position);
   return {point.cursor.container().children, point.skip};
 }
 

@@ -1,8 +1,8 @@
 // The input of a stage that has to find back to earlier positions of it.
 #pragma once
 
+#include "levada/pipeline/cursor_history.h"
 #include "levada/pipeline/stage_stream.h"
-#include "levada/pipeline/trail.h"
 
 namespace levada::pipeline {
 
@@ -24,7 +24,7 @@ class TrackedInput {
     std::int64_t skip = 0;
   };
   Point at(std::int64_t position) const;
-  void keep_from(std::int64_t position) { trail_.keep_from(position); }
+  void keep_from(std::int64_t position) { history_.keep_from(position); }
 
   /// To `position`, which is `skip` behind what `entries` say. Throws InvalidArgument.
   void restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip);
@@ -36,7 +36,7 @@ class TrackedInput {
   SettingPtr setting_;
   int stage_;
   StagePtr input_;
-  mutable Trail trail_;
+  mutable CursorHistory history_;
   std::int64_t position_ = 0, skip_ = 0;
   mutable bool begun_ = false;
 };

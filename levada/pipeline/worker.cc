@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "levada/pipeline/pace.h"
-#include "levada/pipeline/station.h"
+#include "levada/pipeline/message_sizer.h"
+#include "levada/pipeline/process_loop.h"
 
 namespace levada::pipeline {
 namespace {
@@ -32,25 +32,25 @@ std::optional<std::int64_t> drawn_in(const Tree& cursor) {
 
 class Worker {
  public:
-  Worker(Station& station, int number)
-      : station_(station),
+  Worker(ProcessLoop& loop, int number)
+      : loop_(loop),
         number_(number),
-        marks_by_draw_(station.placement().dealt.has_value()),
-        one_a_mark_(!marks_by_draw_ || station.placement().one_to_one),
-        saves_(workers_have_state(station.process().graph, station.placement())) {
-    const Process& process = station.process();
+        marks_by_draw_(loop.placement().dealt.has_value()),
+        one_a_mark_(!marks_by_draw_ || loop.placement().one_to_one),
+        saves_(workers_have_state(loop.process().graph, loop.placement())) {
+    const Process& process = loop.process();
     if (marks_by_draw_) {
-      incoming_.emplace(process.engine, Crew::dispatcher, worker_edge(process.options), station.traffic());
+      incoming_.emplace(process.engine, ProcessRanks::dispatcher, worker_edge(process.options), loop.traffic());
     }
-    outgoing_.push_back(std::make_unique<Outgoing>(process.engine, 0, main_edge(process.options), station.traffic()));
+    outgoing_.push_back(std::make_unique<Outgoing>(process.engine, 0, main_edge(process.options), loop.traffic()));
   }
 
   void run() {
-    station_.run_passes([this] { run_pass(); },
-                        [this] {
-                          outgoing_.front()->drop();
-                          at_hand_ = {};
-                        });
+    loop_.run_passes([this] { run_pass(); },
+                     [this] {
+                       outgoing_.front()->drop();
+                       at_hand_ = {};
+                     });
   }
 
  private:
@@ -76,22 +76,22 @@ class Worker {
     Worker& worker_;
   };
 
-  const ProcessOptions& options() const { return station_.process().options; }
+  const ProcessOptions& options() const { return loop_.process().options; }
   const protocol::Start& start() const {
     static const protocol::Start at_first;
-    const auto& workers = station_.loop().reset().workers;
+    const auto& workers = loop_.state().reset().workers;
     const auto index = static_cast<std::size_t>(number_);
     return index < workers.size() ? workers[index] : at_first;
   }
 
   void run_pass() {
-    drawer_ = protocol::Drawer(number_, station_.crew().workers, start().drawn);
-    pace_ = Pace(options().main_prefetch > 0 ? Pace::most_items : 1);
+    drawer_ = protocol::Drawer(number_, loop_.ranks().workers, start().drawn);
+    sizer_ = MessageSizer(options().main_prefetch > 0 ? MessageSizer::most_items : 1);
     rate_ = {};
     given_ = start().given;
     sent_ = 0;
     saved_at_ = given_;
-    reached_ = station_.loop().reset().mark;
+    reached_ = loop_.state().reset().mark;
     items_.clear();
     marks_.clear();
     places_.clear();
@@ -101,13 +101,13 @@ class Worker {
     try {
       failure = give_all();
     } catch (const std::exception&) {
-      if (station_.interrupted()) return;
+      if (loop_.interrupted()) return;
       failure = failed_here();
     }
     // What was made before it comes first, and may fail on its way.
     if (auto earlier = failure ? put(Ending::none, failure->mark) : put(ending(), mark())) failure = std::move(earlier);
     if (failure) put_failure(*failure);
-    station_.send(outgoing_);
+    loop_.send(outgoing_);
     drain();
   }
 
@@ -120,17 +120,17 @@ class Worker {
   Failed failed_here() {
     if (unpackable_) return *std::exchange(unpackable_, std::nullopt);
     const std::int64_t at = marks_by_draw_ ? drawer_.mark() : given_ + 1;
-    return {at, failure_of(std::current_exception(), station_.process().name, given_)};
+    return {at, failure_of(std::current_exception(), loop_.process().name, given_)};
   }
 
   Ending ending() const { return marks_by_draw_ && !drawer_.drew_ending() ? Ending::left : Ending::ended; }
 
   std::optional<Failed> give_all() {
     const Running running = this->running();
-    if (station_.process().begin_epoch) station_.process().begin_epoch(running.opening);
+    if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
     std::map<int, StreamPtr> instead;
-    if (marks_by_draw_) instead.emplace(*station_.placement().dealt, std::make_unique<Dealt>(*this));
-    const auto stream = open(station_.process().graph, *station_.placement().gathered, running, std::move(instead));
+    if (marks_by_draw_) instead.emplace(*loop_.placement().dealt, std::make_unique<Dealt>(*this));
+    const auto stream = open(loop_.process().graph, *loop_.placement().gathered, running, std::move(instead));
     if (!start().cursor.empty()) stream->restore(unpack_cursor(start().cursor));
     for (std::int64_t i = 0; i < start().drop && stream->next(); ++i) ++given_;
     for (;;) {
@@ -141,33 +141,33 @@ class Worker {
         ++given_;
         marks_.push_back(mark());
         items_.push_back(*std::move(item));
-        full = pace_.add(Clock::now);
+        full = sizer_.add(Clock::now);
       }
       if (auto failure = flush(one_a_mark_ ? mark() + 1 : mark())) return failure;
-      while (made() >= bound()) station_.wait_for_orders();
+      while (made() >= bound()) loop_.wait_for_orders();
     }
   }
 
   Running running() {
-    Running running = station_.running({.role = Role::worker,
-                                        .rank = options().rank,
-                                        .ranks = options().ranks,
-                                        .worker = number_,
-                                        .workers = options().workers});
+    Running running = loop_.running({.role = Role::worker,
+                                     .rank = options().rank,
+                                     .ranks = options().ranks,
+                                     .worker = number_,
+                                     .workers = options().workers});
     running.prefetches = !marks_by_draw_;
     return running;
   }
 
   /// Items of this pass that have been made, those left out at its start not counted.
   std::int64_t made() const { return sent_ + static_cast<std::int64_t>(items_.size()); }
-  std::int64_t bound() const { return station_.loop().given_bound(number_); }
+  std::int64_t bound() const { return loop_.state().given_bound(number_); }
   /// Of what was given last.
   std::int64_t mark() const { return marks_by_draw_ ? drawer_.mark() : given_; }
 
   void begin_message(const Stream& stream) {
-    station_.attend();
+    loop_.attend();
     const auto now = Clock::now();
-    pace_.begin(now);
+    sizer_.begin(now);
     if (!saves_ || !rate_.due(given_ - saved_at_, now)) return;
     saved_at_ = given_;
     Cursor cursor = stream.save();
@@ -179,10 +179,10 @@ class Worker {
   std::optional<Failed> flush(std::int64_t reached) {
     const auto made = Clock::now();
     auto failure = put(Ending::none, reached);
-    pace_.sent(made, outgoing_.front()->take_bytes());
-    station_.gave(sent_);
-    if (!failure) station_.send(outgoing_);
-    pace_.begin(Clock::now());
+    sizer_.sent(made, outgoing_.front()->take_bytes());
+    loop_.gave(sent_);
+    if (!failure) loop_.send(outgoing_);
+    sizer_.begin(Clock::now());
     return failure;
   }
 
@@ -192,10 +192,10 @@ class Worker {
     const auto marks = std::exchange(marks_, {});
     if (items.empty() && ending == Ending::none && reached <= reached_) return std::nullopt;
     const std::int64_t sent = sent_;
-    const StageScope scope(station_.log(), StageWork::pack);
+    const StageScope scope(loop_.log(), StageWork::pack);
     try {
-      outgoing_.front()->put(items, station_.process().values, [&](std::size_t begin, std::size_t end) {
-        protocol::Items header{.pass = station_.loop().pass(),
+      outgoing_.front()->put(items, loop_.process().values, [&](std::size_t begin, std::size_t end) {
+        protocol::Items header{.pass = loop_.state().pass(),
                                .first = sent + static_cast<std::int64_t>(begin),
                                .count = static_cast<std::uint32_t>(end - begin),
                                .reached = std::max(end == items.size() ? reached : marks[end], reached_)};
@@ -210,14 +210,14 @@ class Worker {
       });
     } catch (const Outgoing::CannotPack& item) {
       const auto number = given_ - static_cast<std::int64_t>(items.size() - item.item);
-      return Failed{marks[item.item], station_.cannot_pack(*station_.placement().gathered, number, item.cause)};
+      return Failed{marks[item.item], loop_.cannot_pack(*loop_.placement().gathered, number, item.cause)};
     }
     return std::nullopt;
   }
 
   void put_failure(const Failed& failed) {
-    outgoing_.front()->put({}, station_.process().values, [&](std::size_t, std::size_t) {
-      return protocol::Items{.pass = station_.loop().pass(),
+    outgoing_.front()->put({}, loop_.process().values, [&](std::size_t, std::size_t) {
+      return protocol::Items{.pass = loop_.state().pass(),
                              .first = sent_,
                              .ending = Ending::failed,
                              .failure = failed.failure,
@@ -254,7 +254,7 @@ class Worker {
   }
 
   void refill() {
-    station_.attend();
+    loop_.attend();
     auto arrival = take();
     if (!arrival) {
       // What is ready is not held back, and nobody waits for more of the items drawn so far.
@@ -268,13 +268,13 @@ class Worker {
     at_hand_.failure = std::move(arrival->items.failure);
     at_hand_.next = 0;
     {
-      const StageScope scope(station_.log(), StageWork::unpack);
-      at_hand_.items = incoming_->unpack(*std::move(arrival), station_.process().values);
+      const StageScope scope(loop_.log(), StageWork::unpack);
+      at_hand_.items = incoming_->unpack(*std::move(arrival), loop_.process().values);
     }
     // A stage that leaves out all that comes says so now and then.
     if (items_.empty() && !one_a_mark_) {
       put(Ending::none, drawer_.drawn() + 1);
-      station_.send(outgoing_);
+      loop_.send(outgoing_);
     }
   }
 
@@ -283,32 +283,32 @@ class Worker {
     for (;;) {
       auto arrival = early_ ? std::exchange(early_, std::nullopt) : incoming_->try_take();
       if (!arrival) return std::nullopt;
-      switch (station_.loop().verdict(arrival->items.pass)) {
-        case protocol::Verdict::use: return arrival;
-        case protocol::Verdict::drop: break;
-        case protocol::Verdict::keep:
+      switch (loop_.state().decide(arrival->items.pass)) {
+        case protocol::Decision::use: return arrival;
+        case protocol::Decision::drop: break;
+        case protocol::Decision::keep:
           early_ = std::move(arrival);
-          for (;;) station_.wait_for_orders();
+          for (;;) loop_.wait_for_orders();
       }
     }
   }
 
   void wait_for_input() {
-    if (incoming_->ended()) return station_.wait_for_orders();  // the dispatching process has been told before us
-    station_.wait(incoming_->channels(), {}, 0, Crew::dispatcher);
-    pace_.begin(Clock::now());
+    if (incoming_->ended()) return loop_.wait_for_orders();  // the dispatching process has been told before us
+    loop_.wait(incoming_->channels(), {}, 0, ProcessRanks::dispatcher);
+    sizer_.begin(Clock::now());
   }
 
   /// What is still dealt to a worker that has ended must not keep it from the others.
   void drain() {
     for (;;) {
-      station_.attend();
-      if (!incoming_) station_.wait_for_orders();
+      loop_.attend();
+      if (!incoming_) loop_.wait_for_orders();
       else if (!take()) wait_for_input();
     }
   }
 
-  Station& station_;
+  ProcessLoop& loop_;
   int number_;
   bool marks_by_draw_, one_a_mark_, saves_;
   std::optional<Incoming> incoming_;
@@ -318,7 +318,7 @@ class Worker {
   // Of the pass under way.
   protocol::Drawer drawer_;
   AtHand at_hand_;
-  Pace pace_;
+  MessageSizer sizer_;
   SaveRate rate_;
   std::vector<Item> items_;  ///< made, not sent
   std::vector<std::int64_t> marks_;
@@ -330,8 +330,8 @@ class Worker {
 
 }  // namespace
 
-void work(Station& station, int worker) {
-  Worker(station, worker).run();
+void work(ProcessLoop& loop, int worker) {
+  Worker(loop, worker).run();
 }
 
 }  // namespace levada::pipeline

@@ -1,4 +1,4 @@
-#include "levada/pipeline/station.h"
+#include "levada/pipeline/process_loop.h"
 
 #include <fmt/format.h>
 
@@ -12,12 +12,12 @@ namespace levada::pipeline {
 namespace {
 
 /// Throws InvalidArgument unless this process has a part in it.
-Crew crew_of(const Process& process, const Placement& placement) {
-  const Crew crew = Crew::of(placement, process.options);
+ProcessRanks ranks_of(const Process& process, const Placement& placement) {
+  const ProcessRanks ranks = ProcessRanks::of(placement, process.options);
   const EngineInfo& info = process.engine->info();
-  if (info.size == crew.size() && info.rank > 0) return crew;
+  if (info.size == ranks.size() && info.rank > 0) return ranks;
   throw InvalidArgument(fmt::format("rank {} of {} serves a pipeline that takes {} processes beside the consumer",
-                                    info.rank, info.size, crew.others()));
+                                    info.rank, info.size, ranks.others()));
 }
 
 /// Between looks at whether the process's own world, such as a signal's handler, wants it to end.
@@ -27,9 +27,9 @@ constexpr int most_workers = 4096;
 
 }  // namespace
 
-// ---- Crew
+// ---- ProcessRanks
 
-Crew Crew::of(const Placement& placement, const ProcessOptions& options) {
+ProcessRanks ProcessRanks::of(const Placement& placement, const ProcessOptions& options) {
   if (options.workers < 0 || options.workers > most_workers) {
     throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, most_workers));
   }
@@ -37,20 +37,20 @@ Crew Crew::of(const Placement& placement, const ProcessOptions& options) {
   return {options.workers, placement.dealt.has_value()};
 }
 
-std::string Crew::name(int rank) const {
+std::string ProcessRanks::name(int rank) const {
   if (rank == 0) return "the consumer";
   if (has_dispatcher && rank == dispatcher) return "the dispatching process";
   return fmt::format("worker {}", rank - rank_of(0));
 }
 
-std::shared_ptr<Channel> Crew::open_orders(Engine& engine) const {
+std::shared_ptr<Channel> ProcessRanks::open_orders(Engine& engine) const {
   std::vector<int> to;
   for (int rank = 1; rank < size(); ++rank) to.push_back(rank);
   // An order follows once the one before has been answered; but that to shut down follows at once.
   return engine.open(0, to, 4);
 }
 
-std::shared_ptr<Channel> Crew::open_answers(Engine& engine, int from) const {
+std::shared_ptr<Channel> ProcessRanks::open_answers(Engine& engine, int from) const {
   return engine.open(from, {0}, 8);
 }
 
@@ -150,23 +150,23 @@ void Watch::look() {
   if (std::exchange(seen_, now) != now) engine_->post(Status::make(stages_[stage], items, -1, process_));
 }
 
-// ---- Station
+// ---- ProcessLoop
 
-Station::Station(const Process& process)
+ProcessLoop::ProcessLoop(const Process& process)
     : process_(process),
       placement_(place(process.graph, process.options.workers, process.options.ordered)),
-      crew_(crew_of(process, placement_)),
+      ranks_(ranks_of(process, placement_)),
       counts_(process.graph.stages().size()),
       log_(make_stage_log(process.graph, process.options)),
-      orders_(crew_.open_orders(*process.engine)),
-      answers_(crew_.open_answers(*process.engine, process.engine->info().rank)),
+      orders_(ranks_.open_orders(*process.engine)),
+      answers_(ranks_.open_answers(*process.engine, process.engine->info().rank)),
       watch_(process.engine, process.graph, process.name, counts_) {
   answer(0, false);
 }
 
-Running Station::running(const Copy& copy) {
+Running ProcessLoop::running(const Copy& copy) {
   return {.values = process_.values,
-          .opening = make_opening(process_.options.seed, loop_.reset().epoch, copy),
+          .opening = make_opening(process_.options.seed, state_.reset().epoch, copy),
           .process = process_.name,
           .counts = counts_,
           .all_ranks = nullptr,
@@ -176,10 +176,10 @@ Running Station::running(const Copy& copy) {
           .log = log_.get()};
 }
 
-bool Station::begin_pass() {
-  while (!left_ && !loop_.over()) {
-    if (loop_.pass() != begun_) {
-      begun_ = loop_.pass();
+bool ProcessLoop::begin_pass() {
+  while (!left_ && !state_.over()) {
+    if (state_.pass() != begun_) {
+      begun_ = state_.pass();
       return true;
     }
     wait_once({}, {}, 0, 0);
@@ -187,30 +187,30 @@ bool Station::begin_pass() {
   return false;
 }
 
-void Station::attend() {
+void ProcessLoop::attend() {
   hear();
-  while (loop_.paused() && !interrupted()) wait_once({}, {}, 0, 0);
+  while (state_.paused() && !interrupted()) wait_once({}, {}, 0, 0);
   if (interrupted()) throw Interrupted();
 }
 
-void Station::hear() {
+void ProcessLoop::hear() {
   while (const auto lease = engine().try_take(*orders_)) {
     const auto order = protocol::decode_order(lease->bytes);
-    loop_.apply(order);
-    paused_ = loop_.paused();
+    state_.apply(order);
+    paused_ = state_.paused();
     const auto* report = std::get_if<protocol::Report>(&order.what);
-    answer(loop_.heard(), loop_.over() || (report != nullptr && report->with_trace));
+    answer(state_.heard(), state_.over() || (report != nullptr && report->with_trace));
   }
 }
 
-void Station::wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
-                   int rank) {
+void ProcessLoop::wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
+                       int rank) {
   wait_once(take, publish, memory, rank);
   attend();
 }
 
-void Station::wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
-                        int rank) {
+void ProcessLoop::wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
+                            int rank) {
   const auto work = !publish.empty() ? StageWork::room
                     : memory > 0     ? StageWork::memory
                     : !take.empty()  ? StageWork::input
@@ -224,19 +224,19 @@ void Station::wait_once(const std::vector<Channel*>& take, const std::vector<Cha
   if (engine().wait(conditions, deadline) == Woken::ready) {
     traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
     hear();
-    left_ = !loop_.over() && engine().ended(*orders_);
+    left_ = !state_.over() && engine().ended(*orders_);
   }
   if (process_.poll) process_.poll();
   watch_.works();
 }
 
-Failure Station::cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const {
+Failure ProcessLoop::cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const {
   Failure failure = failure_of(cause, process_.name, item);
   failure.stage = process_.graph.stages()[static_cast<std::size_t>(stage)].name;
   return failure;
 }
 
-void Station::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
+void ProcessLoop::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
   for (;;) {
     std::vector<Channel*> room;
     std::size_t memory = 0;
@@ -256,24 +256,24 @@ void Station::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
   }
 }
 
-protocol::Tally Station::tally() const {
-  protocol::Tally tally;
+protocol::ProcessTotals ProcessLoop::totals() const {
+  protocol::ProcessTotals totals;
   for (const StageCounts& stage : counts_) {
-    tally.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
+    totals.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
   }
-  tally.messages = traffic_.messages;
-  tally.wakeups = traffic_.wakeups;
-  tally.bytes = traffic_.bytes;
-  tally.copied = traffic_.copied;
-  return tally;
+  totals.messages = traffic_.messages;
+  totals.wakeups = traffic_.wakeups;
+  totals.bytes = traffic_.bytes;
+  totals.copied = traffic_.copied;
+  return totals;
 }
 
-void Station::gave(std::int64_t items) {
+void ProcessLoop::gave(std::int64_t items) {
   if (log_) log_->add(StageSample{trace_time(Clock::now()), items});
 }
 
-void Station::answer(std::uint64_t order, bool with_trace) {
-  protocol::Answer told{.number = order, .process = process_.name, .tally = tally(), .trace = {}};
+void ProcessLoop::answer(std::uint64_t order, bool with_trace) {
+  protocol::Answer told{.number = order, .process = process_.name, .totals = totals(), .trace = {}};
   if (log_ && with_trace) {
     const auto trace = log_->trace();
     told.trace = levada::encode(std::span(&trace, 1));

@@ -1,10 +1,10 @@
-#include "levada/pipeline/feeding.h"
+#include "levada/pipeline/reachability.h"
 
 #include <algorithm>
 
 namespace levada::pipeline {
 
-Feeding::Feeding(const Graph& graph) : graph_(graph), leaving_(graph.stages().size()) {
+Reachability::Reachability(const Graph& graph) : graph_(graph), leaving_(graph.stages().size()) {
   const auto& stages = graph.stages();
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     std::vector<bool> before(stages.size(), false);
@@ -19,12 +19,12 @@ Feeding::Feeding(const Graph& graph) : graph_(graph), leaving_(graph.stages().si
   }
 }
 
-int Feeding::count_before(int stage) const {
+int Reachability::count_before(int stage) const {
   const auto& before = before_[static_cast<std::size_t>(stage)];
   return static_cast<int>(std::ranges::count(before, true));
 }
 
-bool Feeding::can_cut_behind(int stage) const {
+bool Reachability::can_cut_behind(int stage) const {
   if (leaving_[static_cast<std::size_t>(stage)].size() > 1 || is<Fork>(stage)) return false;
   for (int inner = 0; inner < stage; ++inner) {
     if (!feeds(inner, stage)) continue;

@@ -7,8 +7,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const auto foresight = levada::pipeline::decode_foresight(std::as_bytes(std::span(data, size)));
-    if (levada::pipeline::decode_foresight(levada::pipeline::encode(foresight)) != foresight) std::abort();
+    const auto lookahead = levada::pipeline::decode_lookahead(std::as_bytes(std::span(data, size)));
+    if (levada::pipeline::decode_lookahead(levada::pipeline::encode(lookahead)) != lookahead) std::abort();
   } catch (const levada::CorruptMessage&) {
   }
   return 0;

@@ -15,11 +15,11 @@ namespace levada::pipeline {
 /// Remembers a stream's cursor at some of its positions, so that any later one is found again by restoring the nearest
 /// before it and dropping items. Cursors are taken as often as costs some percent of the stream's time: at every item
 /// of a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
-class Trail {
+class CursorHistory {
  public:
   /// Called once an item: whether it is time to mark where the stream stands.
   bool due() { return ++since_ >= every_; }
-  /// `save` gives the stream's cursor at `position`. The first mark says where the trail begins.
+  /// `save` gives the stream's cursor at `position`. The first mark says where the history begins.
   void mark(std::int64_t position, const std::function<Cursor()>& save);
 
   struct Point {
@@ -37,7 +37,7 @@ class Trail {
     Cursor cursor;
   };
   void drop_old();
-  void pace(std::int64_t items, Duration since, Duration cost);
+  void space_marks(std::int64_t items, Duration since, Duration cost);
 
   mutable std::mutex mutex_;
   std::deque<Mark> marks_;

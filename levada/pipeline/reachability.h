@@ -8,9 +8,9 @@
 namespace levada::pipeline {
 
 /// A snapshot of `graph`, which outlives it.
-class Feeding {
+class Reachability {
  public:
-  explicit Feeding(const Graph& graph);
+  explicit Reachability(const Graph& graph);
 
   int size() const { return static_cast<int>(before_.size()); }
   /// Whether `stage` is `other` or items of it reach `other`.

@@ -1,4 +1,4 @@
-#include "levada/pipeline/trail.h"
+#include "levada/pipeline/cursor_history.h"
 
 #include <fmt/format.h>
 
@@ -8,19 +8,19 @@
 
 namespace levada::pipeline {
 
-void Trail::mark(std::int64_t position, const std::function<Cursor()>& save) {
+void CursorHistory::mark(std::int64_t position, const std::function<Cursor()>& save) {
   const auto begin = Clock::now();
   auto cursor = save();
   const std::lock_guard lock(mutex_);
   drop_old();
   marks_.push_back({position, std::move(cursor)});
   const auto end = Clock::now();
-  if (marked_ != Clock::time_point::min()) pace(since_, begin - marked_, end - begin);
+  if (marked_ != Clock::time_point::min()) space_marks(since_, begin - marked_, end - begin);
   since_ = 0;
   marked_ = end;
 }
 
-void Trail::drop_old() {
+void CursorHistory::drop_old() {
   constexpr std::size_t most = 256;
   const auto keep = keep_from_.load(std::memory_order_relaxed);
   while (marks_.size() > 1 && marks_[1].position <= keep) marks_.pop_front();
@@ -31,14 +31,14 @@ void Trail::drop_old() {
 }
 
 // A mark may cost a part of the time that the items between two of them take.
-void Trail::pace(std::int64_t items, Duration since, Duration cost) {
+void CursorHistory::space_marks(std::int64_t items, Duration since, Duration cost) {
   constexpr std::int64_t part = 32, longest = std::int64_t{1} << 20;
   const auto time_for_one = std::max<std::int64_t>(since.count() / std::max<std::int64_t>(items, 1), 1);
   const auto wanted = cost.count() * part / time_for_one;
   every_ = std::clamp<std::int64_t>(wanted, 1, std::min(every_ * 4, longest));
 }
 
-Trail::Point Trail::at(std::int64_t position) const {
+CursorHistory::Point CursorHistory::at(std::int64_t position) const {
   const std::lock_guard lock(mutex_);
   const auto behind = std::ranges::upper_bound(marks_, position, {}, &Mark::position);
   if (behind == marks_.begin()) throw InvalidArgument(fmt::format("position {} is no longer remembered", position));

@@ -22,11 +22,11 @@
 namespace levada::pipeline {
 
 /// Ranks and channels of a pipeline's processes: the same on all of them.
-struct Crew {
+struct ProcessRanks {
   int workers = 0;
   bool has_dispatcher = false;
 
-  static Crew of(const Placement& placement, const ProcessOptions& options);
+  static ProcessRanks of(const Placement& placement, const ProcessOptions& options);
   int size() const { return 1 + others(); }
   /// All but the consumer.
   int others() const { return workers + (has_dispatcher ? 1 : 0); }
@@ -91,9 +91,14 @@ class Watch {
   std::thread thread_;
 };
 
-class Station {
+/// What a dispatching process or a worker runs in: it hears orders and answers them wherever the process waits. The
+/// thread that makes it calls all of it. attend(), wait(), wait_for_orders(), send() and whatever polls in a stream
+/// that was opened with running() throw Interrupted once orders end the pass, which run_passes() alone catches;
+/// PeerLost once a process is lost.
+class ProcessLoop {
  public:
-  explicit Station(const Process& process);
+  /// `process` outlives it. Throws InvalidArgument for an engine of another size than the process's placement takes.
+  explicit ProcessLoop(const Process& process);
 
   /// Runs `pass` for each order to reset, until all is over, and `end` after each, also where orders have ended it.
   template <typename Pass, typename End>
@@ -108,8 +113,8 @@ class Station {
     }
   }
   /// Orders have come that end the pass under way.
-  bool interrupted() const { return left_ || loop_.over() || loop_.pass() != begun_; }
-  /// Hears and answers the orders that have come; while paused, waits. Throws Interrupted.
+  bool interrupted() const { return left_ || state_.over() || state_.pass() != begun_; }
+  /// Hears and answers the orders that have come; while paused, waits.
   void attend();
   /// Until one of these holds or an order has come, which it attends to. `rank`: who is to do something.
   void wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
@@ -119,8 +124,8 @@ class Station {
   /// That what this stage, the last one here, has given cannot cross to the next process.
   Failure cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const;
 
-  const protocol::Loop& loop() const { return loop_; }
-  const Crew& crew() const { return crew_; }
+  const protocol::ProcessState& state() const { return state_; }
+  const ProcessRanks& ranks() const { return ranks_; }
   const Placement& placement() const { return placement_; }
   const Process& process() const { return process_; }
   Engine& engine() const { return *process_.engine; }
@@ -141,25 +146,25 @@ class Station {
   void hear();
   void wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
   void answer(std::uint64_t order, bool with_trace);
-  protocol::Tally tally() const;
+  protocol::ProcessTotals totals() const;
 
   const Process& process_;
   Placement placement_;
-  Crew crew_;
+  ProcessRanks ranks_;
   Counts counts_;
   Traffic traffic_;
   std::unique_ptr<StageLog> log_;
   std::shared_ptr<Channel> orders_, answers_;
-  protocol::Loop loop_;
+  protocol::ProcessState state_;
   std::uint64_t begun_ = 0;
   bool left_ = false;                ///< the consumer
-  std::atomic<bool> paused_{false};  ///< as loop_ says, for the threads that make items ahead
+  std::atomic<bool> paused_{false};  ///< as state_ says, for the threads that make items ahead
   Watch watch_;
 };
 
 /// What the dispatching process does until all is over.
-void dispatch(Station& station);
+void dispatch(ProcessLoop& loop);
 /// What worker number `worker` does until then.
-void work(Station& station, int worker);
+void work(ProcessLoop& loop, int worker);
 
 }  // namespace levada::pipeline

@@ -11,14 +11,14 @@ namespace levada::pipeline {
 
 /// Learns from one message for the next: a value that is told the time. Grows at most twofold at a time, so that it
 /// begins with single items, and goes back to them as soon as items get slow or large.
-class Pace {
+class MessageSizer {
  public:
   static constexpr Duration message_time = std::chrono::microseconds(150);
   static constexpr std::size_t message_bytes = std::size_t{1} << 20;
   static constexpr std::int64_t most_items = 4096;
 
-  Pace() = default;
-  explicit Pace(std::int64_t most) : most_(std::max<std::int64_t>(most, 1)) {}
+  MessageSizer() = default;
+  explicit MessageSizer(std::int64_t most) : most_(std::max<std::int64_t>(most, 1)) {}
 
   /// The making of a message's first item begins.
   void begin(Clock::time_point now) {

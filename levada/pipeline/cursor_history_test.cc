@@ -1,0 +1,63 @@
+#include "levada/pipeline/cursor_history.h"
+
+#include <gtest/gtest.h>
+
+#include "levada/base/error.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// Marks as a stream would that is that slow.
+void walk(CursorHistory& history, std::int64_t items, Duration cost_of_item) {
+  for (std::int64_t position = 0; position < items; ++position) {
+    if (history.due()) history.mark(position, [&] { return Tree(position); });
+    const auto until = Clock::now() + cost_of_item;
+    while (Clock::now() < until) continue;
+  }
+}
+
+TEST(CursorHistory, FindsBackToEveryPositionThatIsKept) {
+  CursorHistory history;
+  walk(history, 1000, {});
+  for (std::int64_t position = 0; position < 1000; ++position) {
+    const auto point = history.at(position);
+    EXPECT_GE(point.skip, 0);
+    EXPECT_EQ(point.cursor, Tree(position - point.skip));
+  }
+}
+
+TEST(CursorHistory, RemembersEveryPositionOfASlowStream) {
+  CursorHistory history;
+  walk(history, 50, std::chrono::milliseconds(1));
+  std::int64_t exact = 0;
+  for (std::int64_t position = 0; position < 50; ++position) exact += history.at(position).skip == 0;
+  EXPECT_GE(exact, 25);
+}
+
+TEST(CursorHistory, ForgetsWhatIsNotKept) {
+  CursorHistory history;
+  history.mark(3, [] { return Tree(3); });
+  history.mark(5, [] { return Tree(5); });
+  EXPECT_THROW(history.at(2), InvalidArgument);
+  history.keep_from(5);
+  history.mark(6, [] { return Tree(6); });
+  EXPECT_THROW(history.at(4), InvalidArgument);
+  EXPECT_EQ(history.at(5).cursor, Tree(5));
+  EXPECT_EQ(history.at(9).skip, 3);
+}
+
+TEST(CursorHistory, ForgetsEveryOtherOfTooMany) {
+  CursorHistory history;
+  std::int64_t saved = 0;
+  for (std::int64_t position = 0; position < 100000; ++position) {
+    history.mark(position, [&] { return Tree(++saved - 1); });
+  }
+  EXPECT_EQ(history.at(0).cursor, Tree(0));
+  EXPECT_LE(history.at(99999).skip, 1);
+  std::int64_t marks = 0;
+  for (std::int64_t position = 0; position < 100000; ++position) marks += history.at(position).skip == 0;
+  EXPECT_LE(marks, 256);
+}
+
+}  // namespace
+}  // namespace levada::pipeline
