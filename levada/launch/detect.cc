@@ -28,13 +28,13 @@ std::optional<int> number(const Get& get, const char* name) {
 }
 
 /// "launcher:a:b" of those variables that are set; empty if the first, which tells jobs apart, is not.
-std::string meeting_of(const Get& get, std::string_view launcher, std::initializer_list<const char*> names) {
+std::string rendezvous_of(const Get& get, std::string_view launcher, std::initializer_list<const char*> names) {
   if (!has(get, *names.begin())) return {};
-  std::string meeting(launcher);
+  std::string rendezvous(launcher);
   for (const char* name : names) {
-    if (has(get, name)) meeting += fmt::format(":{}", get(name));
+    if (has(get, name)) rendezvous += fmt::format(":{}", get(name));
   }
-  return meeting;
+  return rendezvous;
 }
 
 struct Names {
@@ -108,36 +108,36 @@ std::optional<Environment> read_slurm(const Get& get) {
     job->local_size = *local;
     check_within(job->local_rank, "SLURM_LOCALID", job->local_size, tasks);
   }
-  job->meeting = meeting_of(get, "slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID"});
+  job->rendezvous = rendezvous_of(get, "slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID"});
   return job;
 }
 
-std::optional<Environment> with_meeting(std::optional<Environment> job, const Get& get,
-                                        std::initializer_list<const char*> names) {
-  if (job) job->meeting = meeting_of(get, job->launcher, names);
+std::optional<Environment> with_rendezvous(std::optional<Environment> job, const Get& get,
+                                           std::initializer_list<const char*> names) {
+  if (job) job->rendezvous = rendezvous_of(get, job->launcher, names);
   return job;
 }
 
 }  // namespace
 
 std::optional<Environment> detect(const Get& get) {
-  auto job = with_meeting(
+  auto job = with_rendezvous(
       read(get, {"levada", "LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"}), get,
-      {"LEVADA_MEETING"});
+      {"LEVADA_RENDEZVOUS"});
   if (job) return job;
-  job = with_meeting(read(get, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}), get,
-                     {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  job = with_rendezvous(read(get, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}), get,
+                        {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
   if (job) return job;
   if ((job = read_slurm(get))) return job;
   job = read(get, {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                    "OMPI_COMM_WORLD_LOCAL_SIZE"});
   if (job) {
-    job->meeting = meeting_of(get, "openmpi", {"PMIX_NAMESPACE"});
-    if (job->meeting.empty()) job->meeting = meeting_of(get, "openmpi", {"OMPI_MCA_ess_base_jobid"});
+    job->rendezvous = rendezvous_of(get, "openmpi", {"PMIX_NAMESPACE"});
+    if (job->rendezvous.empty()) job->rendezvous = rendezvous_of(get, "openmpi", {"OMPI_MCA_ess_base_jobid"});
     return job;
   }
-  return with_meeting(read(get, {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}), get,
-                      {"PMI_JOBID"});
+  return with_rendezvous(read(get, {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}), get,
+                         {"PMI_JOBID"});
 }
 
 }  // namespace levada::launch

@@ -59,7 +59,7 @@ TEST(Detect, TakesAJobWithoutLocalRanksToBeOnOneHost) {
 TEST(Detect, TellsARestartedTorchrunJobFromTheOneBefore) {
   auto again = torchrun;
   again["TORCHELASTIC_RESTART_COUNT"] = "1";
-  EXPECT_NE(detect_in(again)->meeting, detect_in(torchrun)->meeting);
+  EXPECT_NE(detect_in(again)->rendezvous, detect_in(torchrun)->rendezvous);
 }
 
 TEST(Detect, ReadsASlurmStepOnSeveralNodes) {

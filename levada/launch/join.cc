@@ -94,8 +94,9 @@ std::shared_ptr<Engine> join(const JoinOptions& options) {
   if (const char* links = std::getenv(links_variable); links != nullptr && job->launcher == "levada") {
     return shm::join(job->rank, job->size, take_links(links, job->rank, job->size), {.timeout = options.timeout});
   }
-  const auto meeting = job->meeting.empty() ? fmt::format("{}:parent:{}", job->launcher, ::getppid()) : job->meeting;
-  return shm::meet(job->rank, job->size, meeting, {.timeout = options.timeout});
+  const auto rendezvous =
+      job->rendezvous.empty() ? fmt::format("{}:parent:{}", job->launcher, ::getppid()) : job->rendezvous;
+  return shm::meet(job->rank, job->size, rendezvous, {.timeout = options.timeout});
 }
 
 bool report_failure(ErrorKind kind, std::string_view message) noexcept {

@@ -23,8 +23,8 @@ struct Environment {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  std::string launcher;  ///< "levada", "torchrun", "slurm", "openmpi", "pmi"
-  std::string meeting;   ///< names the job on this host: where its ranks meet; empty where no variable does
+  std::string launcher;    ///< "levada", "torchrun", "slurm", "openmpi", "pmi"
+  std::string rendezvous;  ///< names the job on this host: where its ranks meet; empty where no variable does
   bool operator==(const Environment&) const = default;
 };
 

@@ -153,9 +153,9 @@ class Membership:
 def join(engine: str, timeout: float) -> Membership:
     """Joins the job that the environment tells of."""
 
-def meet(rank: int, size: int, meeting: str, timeout: float, *, memory_bytes: int = 0) -> Membership:
+def meet(rank: int, size: int, rendezvous: str, timeout: float, *, memory_bytes: int = 0) -> Membership:
     """
-    Joins the ranks of this host that give the same name for their meeting, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
+    Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
     """
 
 def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Membership:

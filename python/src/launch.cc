@@ -52,9 +52,9 @@ Membership join(const std::string& engine, double timeout) {
   return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
 }
 
-Membership meet(int rank, int size, const std::string& meeting, double timeout, std::size_t memory_bytes) {
+Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
   const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout)};
-  return Membership(interruptible([=] { return shm::meet(rank, size, meeting, options); }, [] { return false; }));
+  return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
 }
 
 /// `sockets` are given away.
@@ -166,9 +166,9 @@ void bind_launch(nb::module_& module) {
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
-  module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("meeting"), nb::arg("timeout"), nb::kw_only(),
+  module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("timeout"), nb::kw_only(),
              nb::arg("memory_bytes") = 0,
-             "Joins the ranks of this host that give the same name for their meeting, over shared memory: a rank's "
+             "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
              "batches take at most `memory_bytes`, or as much as the machine allows.");
   module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
              "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");

@@ -27,9 +27,9 @@ struct Address {
   socklen_t size = 0;
 };
 
-Address address_of(const std::string& meeting) {
+Address address_of(const std::string& rendezvous) {
   Digest digest;
-  digest.update(meeting);
+  digest.update(rendezvous);
   const std::string text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
   Address address;
   address.name.sun_family = AF_UNIX;
@@ -50,20 +50,21 @@ bool same_user(const UniqueFd& socket) {
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
 }
 
-UniqueFd listen_at(const std::string& meeting) {
-  const Address address = address_of(meeting);
+UniqueFd listen_at(const std::string& rendezvous) {
+  const Address address = address_of(rendezvous);
   UniqueFd listener = make_socket();
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0) {
     if (errno == EADDRINUSE) {
       throw EngineError(
-          fmt::format("another rank 0 waits at the meeting '{}' already; give each run a name of its own, "
+          fmt::format("another rank 0 waits at the rendezvous '{}' already; give each run a name of its own, "
                       "or end the other one",
-                      meeting));
+                      rendezvous));
     }
-    throw EngineError(fmt::format("cannot wait at the meeting '{}' ({})", meeting, system_error("bind", errno)));
+    throw EngineError(fmt::format("cannot wait at the rendezvous '{}' ({})", rendezvous, system_error("bind", errno)));
   }
   if (::listen(listener.get(), SOMAXCONN) != 0) {
-    throw EngineError(fmt::format("cannot wait at the meeting '{}' ({})", meeting, system_error("listen", errno)));
+    throw EngineError(
+        fmt::format("cannot wait at the rendezvous '{}' ({})", rendezvous, system_error("listen", errno)));
   }
   return listener;
 }
@@ -71,11 +72,11 @@ UniqueFd listen_at(const std::string& meeting) {
 /// Those who have come to rank 0: strangers until they have said who they are.
 class Door {
  public:
-  Door(int size, std::string meeting)
-      : meeting_(std::move(meeting)),
+  Door(int size, std::string rendezvous)
+      : rendezvous_(std::move(rendezvous)),
         hellos_(static_cast<std::size_t>(size)),
         sockets_(static_cast<std::size_t>(size)) {
-    sockets_.push_back(listen_at(meeting_));
+    sockets_.push_back(listen_at(rendezvous_));
   }
 
   Connected gather(Deadline deadline) {
@@ -83,9 +84,9 @@ class Door {
       const auto readable = wait_readable(sockets_, deadline);
       if (readable.empty()) {
         throw Timeout(
-            fmt::format("rank 0 waited at the meeting '{}' for rank(s) {}; see whether they have been started "
-                        "with the same meeting, or raise the timeout",
-                        meeting_, fmt::join(missing(), ", ")));
+            fmt::format("rank 0 waited at the rendezvous '{}' for rank(s) {}; see whether they have been started "
+                        "with the same rendezvous, or raise the timeout",
+                        rendezvous_, fmt::join(missing(), ", ")));
       }
       // From the back: who leaves the list must not shift who is still to be heard.
       for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
@@ -153,22 +154,23 @@ class Door {
       return;
     }
     const std::string why =
-        fits ? fmt::format("rank {} has come to the meeting '{}' already; start each rank once", hello.rank, meeting_)
-             : fmt::format("rank {} of {} comes to a meeting of {} ranks; start all ranks with the same size",
+        fits ? fmt::format("rank {} has come to the rendezvous '{}' already; start each rank once", hello.rank,
+                           rendezvous_)
+             : fmt::format("rank {} of {} comes to a rendezvous of {} ranks; start all ranks with the same size",
                            hello.rank, hello.size, ranks);
     send_frame(link, encode(Failure{ErrorKind::engine, -1, why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
   }
 
-  std::string meeting_;
+  std::string rendezvous_;
   std::vector<Hello> hellos_;      ///< by rank
   std::vector<UniqueFd> sockets_;  ///< the ranks that have arrived; the listener; those who have not spoken
 };
 
 }  // namespace
 
-Connected gather(int size, const std::string& meeting, Deadline deadline) {
-  Door door(size, meeting);
+Connected gather(int size, const std::string& rendezvous, Deadline deadline) {
+  Door door(size, rendezvous);
   try {
     return door.gather(deadline);
   } catch (const Error& error) {
@@ -178,28 +180,29 @@ Connected gather(int size, const std::string& meeting, Deadline deadline) {
   }
 }
 
-Connected find(int rank, const std::string& meeting, Deadline deadline) {
+Connected find(int rank, const std::string& rendezvous, Deadline deadline) {
   constexpr Duration pause = std::chrono::milliseconds(5);
-  const Address address = address_of(meeting);
+  const Address address = address_of(rendezvous);
   while (true) {
     UniqueFd link = make_socket();
     if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) {
       if (!same_user(link)) {
         throw EngineError(
-            fmt::format("the meeting '{}' is held by a process of another user; give it another name", meeting));
+            fmt::format("the rendezvous '{}' is held by a process of another user; give it another name", rendezvous));
       }
       Connected connected;
       connected.links.push_back(std::move(link));
       return connected;
     }
     if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
-      throw EngineError(fmt::format("cannot go to the meeting '{}' ({})", meeting, system_error("connect", errno)));
+      throw EngineError(
+          fmt::format("cannot go to the rendezvous '{}' ({})", rendezvous, system_error("connect", errno)));
     }
     if (deadline.expired()) {
       throw Timeout(
-          fmt::format("rank {} found no rank 0 at the meeting '{}'; see whether rank 0 has been started with "
-                      "the same meeting, or raise the timeout",
-                      rank, meeting));
+          fmt::format("rank {} found no rank 0 at the rendezvous '{}'; see whether rank 0 has been started with "
+                      "the same rendezvous, or raise the timeout",
+                      rank, rendezvous));
     }
     std::this_thread::sleep_for(pause);
   }

@@ -20,7 +20,7 @@ std::string unique_name(const char* what) {
 const Options options{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(30)};
 const Options hasty{.memory_bytes = 1 << 20, .timeout = std::chrono::milliseconds(300)};
 
-TEST(Meeting, BringsRanksTogetherInAnyOrder) {
+TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
   for (const int late : {0, 1, 3}) {
     const auto name = unique_name("order");
     test::ForkedRanks ranks(4, [&](int rank) {
@@ -34,11 +34,11 @@ TEST(Meeting, BringsRanksTogetherInAnyOrder) {
   }
 }
 
-TEST(Meeting, OfOneRankNeedsNobody) {
+TEST(Rendezvous, OfOneRankNeedsNobody) {
   EXPECT_EQ(meet(0, 1, unique_name("one"), options)->info().size, 1);
 }
 
-TEST(Meeting, NamesWhoDoesNotCome) {
+TEST(Rendezvous, NamesWhoDoesNotCome) {
   const auto name = unique_name("missing");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 3, name, hasty)); });
   const auto endings = ranks.wait();
@@ -46,7 +46,7 @@ TEST(Meeting, NamesWhoDoesNotCome) {
   EXPECT_NE(endings[1].error.find("rank(s) 2"), std::string::npos) << endings[1].error;
 }
 
-TEST(Meeting, WithoutRankZeroSaysSo) {
+TEST(Rendezvous, WithoutRankZeroSaysSo) {
   try {
     static_cast<void>(meet(1, 2, unique_name("nobody"), hasty));
     FAIL();
@@ -55,7 +55,7 @@ TEST(Meeting, WithoutRankZeroSaysSo) {
   }
 }
 
-TEST(Meeting, RefusesASecondRankZero) {
+TEST(Rendezvous, RefusesASecondRankZero) {
   const auto name = unique_name("two");
   test::ForkedRanks ranks(2, [&](int) { static_cast<void>(meet(0, 2, name, hasty)); });
   const auto endings = ranks.wait();
@@ -64,7 +64,7 @@ TEST(Meeting, RefusesASecondRankZero) {
   EXPECT_TRUE(first || second) << endings[0].error << "\n" << endings[1].error;
 }
 
-TEST(Meeting, RefusesTheSameRankTwiceAndGoesOn) {
+TEST(Rendezvous, RefusesTheSameRankTwiceAndGoesOn) {
   const auto name = unique_name("twice");
   test::ForkedRanks ranks(4, [&](int process) {
     const int rank = process == 3 ? 1 : process;
@@ -78,7 +78,7 @@ TEST(Meeting, RefusesTheSameRankTwiceAndGoesOn) {
   EXPECT_NE(refused.find("already"), std::string::npos) << refused;
 }
 
-TEST(Meeting, RefusesAnotherSize) {
+TEST(Rendezvous, RefusesAnotherSize) {
   const auto name = unique_name("size");
   test::ForkedRanks ranks(2, [&](int rank) { static_cast<void>(meet(rank, 2 + rank, name, hasty)); });
   for (const auto& ending : ranks.wait()) {
@@ -86,7 +86,7 @@ TEST(Meeting, RefusesAnotherSize) {
   }
 }
 
-TEST(Meeting, NamesARankThatDiesWhileItWaits) {
+TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
   const auto name = unique_name("dies");
   test::ForkedRanks ranks(2, [&](int rank) {
     try {

@@ -40,10 +40,10 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
   return make_engine(start(rank, size, {std::move(links), {}}, options, Deadline::after(options.timeout)));
 }
 
-std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, const Options& options) {
+std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, const Options& options) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(options.timeout);
-  Connected connected = rank == 0 ? gather(size, meeting, deadline) : find(rank, meeting, deadline);
+  Connected connected = rank == 0 ? gather(size, rendezvous, deadline) : find(rank, rendezvous, deadline);
   return make_engine(start(rank, size, std::move(connected), options, deadline));
 }
 

@@ -25,8 +25,8 @@ struct Options {
 std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, const Options& options = {});
 
 /// The same for ranks that nobody launched together: they meet at an abstract Unix socket whose name is made from user
-/// id and `meeting` (such as MASTER_PORT and a run id). Only processes of the same user are let in.
-std::shared_ptr<Engine> meet(int rank, int size, const std::string& meeting, const Options& options = {});
+/// id and `rendezvous` (such as MASTER_PORT and a run id). Only processes of the same user are let in.
+std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, const Options& options = {});
 
 /// Connected socket pairs for a group that is about to be started: links[r] is what rank r passes to join(). Each
 /// process has to close the others', or a rank's end while starting goes unseen; exec() closes them all.

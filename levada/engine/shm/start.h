@@ -23,8 +23,8 @@ struct Connected {
 std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
 
 /// Rank 0 of meet(): all other ranks, with their hellos.
-Connected gather(int size, const std::string& meeting, Deadline deadline);
+Connected gather(int size, const std::string& rendezvous, Deadline deadline);
 /// The others: a link to rank 0, which expects a hello.
-Connected find(int rank, const std::string& meeting, Deadline deadline);
+Connected find(int rank, const std::string& rendezvous, Deadline deadline);
 
 }  // namespace levada::shm

@@ -71,7 +71,8 @@ Bytes encode(const Failure& failure) {
 Spoken open_frame(ByteView bytes) {
   ByteReader reader(bytes);
   if (bytes.size() < sizeof(magic) + sizeof(version) + sizeof(Say) || reader.get<std::uint64_t>() != magic) {
-    throw EngineError("what connects as a rank does not speak as one; is the meeting's name used by something else?");
+    throw EngineError(
+        "what connects as a rank does not speak as one; is the name of the rendezvous used by something else?");
   }
   if (const auto theirs = reader.get<std::uint32_t>(); theirs != version) {
     throw EngineError(
