@@ -13,17 +13,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     levada::InputsReader reader(ranks);
     const levada::Received received(message, reader);
-    const levada::Agenda& agenda = received.agenda();
-    const int count = agenda.count(ranks);
-    for (std::size_t input = 0; input < agenda.pieces.size(); ++input) {
+    const levada::CollectiveSpec& spec = received.spec();
+    const int count = spec.count(ranks);
+    for (std::size_t input = 0; input < spec.pieces.size(); ++input) {
       for (int number = 0; number < count; ++number) {
         const std::byte* piece = received.piece(input, number);
-        if (piece < message.data() || piece + agenda.piece_bytes(input) > message.data() + message.size()) std::abort();
+        if (piece < message.data() || piece + spec.piece_bytes(input) > message.data() + message.size()) std::abort();
       }
     }
-    const levada::Bytes encoded = agenda.encode();
+    const levada::Bytes encoded = spec.encode();
     levada::ByteReader again(encoded);
-    if (levada::Agenda::decode(again) != agenda) std::abort();
+    if (levada::CollectiveSpec::decode(again) != spec) std::abort();
   } catch (const levada::CorruptMessage&) {
   }
   return 0;

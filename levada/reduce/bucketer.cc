@@ -202,7 +202,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     Shape piece = {};
     std::size_t bytes = 0;  ///< of all its pieces
 
-    Agenda agenda() const { return {.collective = collective, .op = op, .dtype = dtype}; }
+    CollectiveSpec spec() const { return {.collective = collective, .op = op, .dtype = dtype}; }
   };
 
   Reducer& reducer_of(const Group& group) {
@@ -226,7 +226,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     auto placed = found->second.lock();
     if (!placed || !placed->contribution) return nullptr;
     const bool whole = input.view().is_contiguous() && input.view().byte_count() == placed->bytes &&
-                       input.dtype() == placed->contribution->agenda().dtype;
+                       input.dtype() == placed->contribution->spec().dtype;
     return whole ? placed : nullptr;
   }
 
@@ -299,7 +299,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (!bucket.open || !bucket.contributions[*bucket.open].has_room(input.bytes)) {
       const auto capacity = static_cast<std::size_t>(std::max<std::int64_t>(options_.capacity, 0));
       bucket.contributions.push_back(reducer_of(group).contribution(
-          input.agenda(), std::max(input.bytes, std::min(message_bytes, capacity)), usual_inputs));
+          input.spec(), std::max(input.bytes, std::min(message_bytes, capacity)), usual_inputs));
       bucket.open = bucket.contributions.size() - 1;
     }
     return bucket.contributions[*bucket.open];
@@ -339,7 +339,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   Handle launch_alone(const Group& group, const Input& input, const Shape& shape, bool awaited, Fill fill,
                       Callback callback) {
     std::vector<Contribution> contributions;
-    contributions.push_back(reducer_of(group).contribution(input.agenda(), input.bytes, 1));
+    contributions.push_back(reducer_of(group).contribution(input.spec(), input.bytes, 1));
     fill(contributions.back(), 0, way_to_copy(input.bytes));
     return launched(group, std::move(contributions), input, shape, awaited, std::move(callback));
   }

@@ -13,22 +13,22 @@ namespace levada {
 namespace {
 
 constexpr std::uint64_t magic = 0x3145'4355'4445'524C;  // "LREDUCE1"
-constexpr std::size_t prefix_bytes = 64;                // magic, where the agenda begins, its bytes, marks
+constexpr std::size_t prefix_bytes = 64;                // magic, where the spec begins, its bytes, marks
 constexpr std::uint64_t last_message = 1, without_pieces = 2;
 constexpr std::size_t alignment = 64;
-/// Of an agenda: collective, operation, dtype and count; then a rank and extents an input, and its position.
-constexpr std::size_t agenda_bytes = 16;
+/// Of a spec: collective, operation, dtype and count; then a rank and extents an input, and its position.
+constexpr std::size_t spec_bytes = 16;
 constexpr std::size_t most_shape_bytes = 1 + 8 * Shape::max_rank + sizeof(std::uint32_t);
 
 /// What messages have said and is kept.
 constexpr std::size_t most_known = 64;
 
 /// Where the inputs lie behind the prefix; empty if that is nowhere.
-std::optional<Inputs> place(Agenda agenda, int count) {
+std::optional<Inputs> place(CollectiveSpec spec, int count) {
   Inputs inputs;
   std::uint64_t at = prefix_bytes;
-  for (const Shape& piece : agenda.pieces) {
-    const auto bytes = tensor_bytes(agenda.dtype, piece);
+  for (const Shape& piece : spec.pieces) {
+    const auto bytes = tensor_bytes(spec.dtype, piece);
     const auto all = bytes ? checked_mul(*bytes, static_cast<std::uint64_t>(count)) : std::nullopt;
     const auto end = all ? checked_add(at, *all) : std::nullopt;
     if (!end || *end > UINT64_MAX - alignment) return std::nullopt;
@@ -37,13 +37,13 @@ std::optional<Inputs> place(Agenda agenda, int count) {
     at = align_up(*end, alignment);
   }
   inputs.end = at;
-  inputs.agenda = std::move(agenda);
+  inputs.spec = std::move(spec);
   return inputs;
 }
 
-std::size_t write_agenda(std::span<std::byte> block, std::size_t at, const Agenda& agenda,
-                         std::span<const std::uint32_t> positions, std::uint64_t marks) {
-  Bytes encoded = agenda.encode();
+std::size_t write_spec(std::span<std::byte> block, std::size_t at, const CollectiveSpec& spec,
+                       std::span<const std::uint32_t> positions, std::uint64_t marks) {
+  Bytes encoded = spec.encode();
   const auto tail = std::as_bytes(positions);
   encoded.insert(encoded.end(), tail.begin(), tail.end());
   if (at > block.size() || encoded.size() > block.size() - at) {
@@ -66,7 +66,7 @@ std::string_view to_string(Collective collective) {
   return "unknown";
 }
 
-Bytes Agenda::encode() const {
+Bytes CollectiveSpec::encode() const {
   ByteWriter writer;
   writer.put(collective);
   writer.put(op);
@@ -81,32 +81,32 @@ Bytes Agenda::encode() const {
   return std::move(writer).take();
 }
 
-Agenda Agenda::decode(ByteReader& reader) {
-  Agenda agenda;
+CollectiveSpec CollectiveSpec::decode(ByteReader& reader) {
+  CollectiveSpec spec;
   const auto collective = reader.get<std::uint8_t>();
   const auto op = reader.get<std::uint8_t>();
   if (collective > static_cast<std::uint8_t>(Collective::all_gather)) reader.fail("no such collective");
   if (op > static_cast<std::uint8_t>(ReduceOp::average)) reader.fail("no such reduction");
-  agenda.collective = static_cast<Collective>(collective);
-  agenda.op = static_cast<ReduceOp>(op);
-  agenda.dtype.code = reader.get<std::uint8_t>();
-  agenda.dtype.bits = reader.get<std::uint8_t>();
-  agenda.dtype.lanes = reader.get<std::uint16_t>();
-  if (!agenda.dtype.is_known()) reader.fail("no such dtype");
+  spec.collective = static_cast<Collective>(collective);
+  spec.op = static_cast<ReduceOp>(op);
+  spec.dtype.code = reader.get<std::uint8_t>();
+  spec.dtype.bits = reader.get<std::uint8_t>();
+  spec.dtype.lanes = reader.get<std::uint16_t>();
+  if (!spec.dtype.is_known()) reader.fail("no such dtype");
   const auto count = reader.get_count(1);
-  agenda.pieces.reserve(count);
+  spec.pieces.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto rank = reader.get<std::uint8_t>();
     if (rank > Shape::max_rank) reader.fail("a shape of too many dimensions");
     Shape piece;
     for (std::uint8_t dim = 0; dim < rank; ++dim) piece.push_back(reader.get<std::int64_t>());
-    if (!tensor_bytes(agenda.dtype, piece)) reader.fail("a shape that is none");
-    agenda.pieces.push_back(piece);
+    if (!tensor_bytes(spec.dtype, piece)) reader.fail("a shape that is none");
+    spec.pieces.push_back(piece);
   }
-  return agenda;
+  return spec;
 }
 
-std::string difference(const Agenda& one, int rank, const Agenda& other, int other_rank) {
+std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank) {
   if (one == other) return {};
   if (one.collective != other.collective) {
     return fmt::format("rank {} is in an {}, rank {} in a {}", rank, to_string(one.collective), other_rank,
@@ -115,9 +115,9 @@ std::string difference(const Agenda& one, int rank, const Agenda& other, int oth
   if (one.op != other.op) {
     return fmt::format("rank {} has a {}, rank {} a {}", rank, to_string(one.op), other_rank, to_string(other.op));
   }
-  const auto input = [](const Agenda& agenda, std::size_t i) {
-    return i < agenda.pieces.size() ? fmt::format("{} {}", agenda.dtype.name(), agenda.pieces[i].to_string())
-                                    : std::string("not there");
+  const auto input = [](const CollectiveSpec& spec, std::size_t i) {
+    return i < spec.pieces.size() ? fmt::format("{} {}", spec.dtype.name(), spec.pieces[i].to_string())
+                                  : std::string("not there");
   };
   for (std::size_t i = 0; i < std::max(one.pieces.size(), other.pieces.size()); ++i) {
     const auto here = input(one, i);
@@ -128,23 +128,23 @@ std::string difference(const Agenda& one, int rank, const Agenda& other, int oth
 }
 
 std::size_t Contribution::block_bytes(std::size_t bytes, std::size_t inputs) {
-  return prefix_bytes + bytes + inputs * (alignment + most_shape_bytes) + agenda_bytes;
+  return prefix_bytes + bytes + inputs * (alignment + most_shape_bytes) + spec_bytes;
 }
 
-Contribution::Contribution(Block block, int ranks, Agenda agenda)
-    : block_(std::move(block)), count_(agenda.count(ranks)), agenda_(std::move(agenda)), used_(prefix_bytes) {}
+Contribution::Contribution(Block block, int ranks, CollectiveSpec spec)
+    : block_(std::move(block)), count_(spec.count(ranks)), spec_(std::move(spec)), used_(prefix_bytes) {}
 
 bool Contribution::has_room(std::size_t bytes) const {
-  const std::size_t agenda = agenda_bytes + (agenda_.pieces.size() + 1) * most_shape_bytes;
+  const std::size_t spec = spec_bytes + (spec_.pieces.size() + 1) * most_shape_bytes;
   const std::size_t size = block_.memory().size();
-  return used_ + alignment + agenda <= size && bytes <= size - used_ - alignment - agenda;
+  return used_ + alignment + spec <= size && bytes <= size - used_ - alignment - spec;
 }
 
 std::size_t Contribution::add(const Shape& piece, std::size_t position) {
   positions_.push_back(static_cast<std::uint32_t>(position));
-  agenda_.pieces.push_back(piece);
+  spec_.pieces.push_back(piece);
   offsets_.push_back(used_);
-  bytes_.push_back(agenda_.piece_bytes(bytes_.size()));
+  bytes_.push_back(spec_.piece_bytes(bytes_.size()));
   used_ = align_up(used_ + bytes_.back() * static_cast<std::size_t>(count_), alignment);
   return bytes_.size() - 1;
 }
@@ -154,26 +154,26 @@ std::byte* Contribution::data(std::size_t input) const {
 }
 
 Contribution::Message Contribution::finish(bool last) && {
-  const std::size_t bytes = write_agenda(block_.memory(), used_, agenda_, positions_, last ? last_message : 0);
+  const std::size_t bytes = write_spec(block_.memory(), used_, spec_, positions_, last ? last_message : 0);
   return {std::move(block_), bytes};
 }
 
 Contribution::Message Contribution::finish_for(int rank, bool last, Block block) const {
-  const auto inputs = place(agenda_, 1);
+  const auto inputs = place(spec_, 1);
   if (!inputs || inputs->end > block.memory().size()) throw InvalidArgument("the block is too small for a part");
   for (std::size_t i = 0; i < bytes_.size(); ++i) {
     copy_payload(block.memory().data() + inputs->offsets[i], data(i) + static_cast<std::size_t>(rank) * bytes_[i],
                  bytes_[i]);
   }
-  const std::size_t bytes = write_agenda(block.memory(), inputs->end, agenda_, positions_, last ? last_message : 0);
+  const std::size_t bytes = write_spec(block.memory(), inputs->end, spec_, positions_, last ? last_message : 0);
   return {std::move(block), bytes};
 }
 
-Contribution::Message Contribution::announce(const Agenda& agenda, Block block) {
-  std::vector<std::uint32_t> positions(agenda.pieces.size());
+Contribution::Message Contribution::announce(const CollectiveSpec& spec, Block block) {
+  std::vector<std::uint32_t> positions(spec.pieces.size());
   std::iota(positions.begin(), positions.end(), 0);
   const auto marks = last_message | without_pieces;
-  const std::size_t bytes = write_agenda(block.memory(), prefix_bytes, agenda, positions, marks);
+  const std::size_t bytes = write_spec(block.memory(), prefix_bytes, spec, positions, marks);
   return {std::move(block), bytes};
 }
 
@@ -182,7 +182,8 @@ std::shared_ptr<const Inputs> InputsReader::read(ByteView message, bool bare) {
   if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
   const auto at = prefix.get<std::uint64_t>();
   const auto bytes = prefix.get<std::uint64_t>();
-  if (at > message.size() || bytes > message.size() - at) prefix.fail("the agenda lies outside the message");
+  if (at > message.size() || bytes > message.size() - at)
+    prefix.fail("the spec of the collective lies outside the message");
   const ByteView encoded = message.subspan(at, bytes);
   const auto found = std::ranges::find_if(known_, [&](const Known& each) {
     return each.encoded.size() == bytes && std::memcmp(each.encoded.data(), encoded.data(), bytes) == 0;
@@ -194,12 +195,12 @@ std::shared_ptr<const Inputs> InputsReader::read(ByteView message, bool bare) {
     // Of a copy, for the message may change while it is read.
     Known now{.encoded = Bytes(encoded.begin(), encoded.end()), .inputs = {}};  // not payload: shapes
     ByteReader reader(now.encoded);
-    Agenda agenda = Agenda::decode(reader);
+    CollectiveSpec spec = CollectiveSpec::decode(reader);
     std::vector<std::uint32_t> positions;
-    for (std::size_t i = 0; i < agenda.pieces.size(); ++i) positions.push_back(reader.get<std::uint32_t>());
+    for (std::size_t i = 0; i < spec.pieces.size(); ++i) positions.push_back(reader.get<std::uint32_t>());
     reader.expect_end();
-    const int count = agenda.count(ranks_);
-    auto placed = place(std::move(agenda), count);
+    const int count = spec.count(ranks_);
+    auto placed = place(std::move(spec), count);
     if (!placed) prefix.fail("the inputs fit into no message");
     placed->positions = std::move(positions);
     inputs = now.inputs = std::make_shared<Inputs>(*std::move(placed));

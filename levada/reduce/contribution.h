@@ -20,8 +20,8 @@ enum class Collective : std::uint8_t { reduce_scatter, all_reduce, all_gather };
 /// "reduce-scatter", "all-reduce", "all-gather".
 std::string_view to_string(Collective collective);
 
-/// What all ranks must mean alike. A value.
-struct Agenda {
+/// What a collective does with which inputs, which all ranks must mean alike. A value.
+struct CollectiveSpec {
   Collective collective = Collective::reduce_scatter;
   ReduceOp op = ReduceOp::sum;
   DType dtype = {};
@@ -32,12 +32,12 @@ struct Agenda {
   std::size_t piece_bytes(std::size_t input) const { return *tensor_bytes(dtype, pieces[input]); }
   Bytes encode() const;
   /// Reads what encode() gave, of bytes that may lie. Throws CorruptMessage.
-  static Agenda decode(ByteReader& reader);
-  bool operator==(const Agenda&) const = default;
+  static CollectiveSpec decode(ByteReader& reader);
+  bool operator==(const CollectiveSpec&) const = default;
 };
 
 /// In words what differs first: "input 3 is float32 [4, 5] on rank 0 and float32 [4, 6] on rank 2". Empty if nothing.
-std::string difference(const Agenda& one, int rank, const Agenda& other, int other_rank);
+std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank);
 
 /// A message being written.
 class Contribution {
@@ -45,8 +45,8 @@ class Contribution {
   /// Bytes of a Block that has room for inputs of `bytes` in all, `inputs` of them.
   static std::size_t block_bytes(std::size_t bytes, std::size_t inputs);
 
-  /// `agenda`: without inputs yet. `ranks`: of the group.
-  Contribution(Block block, int ranks, Agenda agenda);
+  /// `spec`: without inputs yet. `ranks`: of the group.
+  Contribution(Block block, int ranks, CollectiveSpec spec);
 
   /// Whether one more input, of `bytes` in all, has room.
   bool has_room(std::size_t bytes) const;
@@ -57,11 +57,11 @@ class Contribution {
   std::size_t piece_bytes(std::size_t input) const { return bytes_[input]; }
   /// Pieces of each input.
   int count() const { return count_; }
-  const Agenda& agenda() const { return agenda_; }
+  const CollectiveSpec& spec() const { return spec_; }
   std::size_t position(std::size_t input) const { return positions_[input]; }
   /// Of the first input, when that has become known.
   void settle(ReduceOp op, std::size_t position) {
-    agenda_.op = op;
+    spec_.op = op;
     positions_.front() = static_cast<std::uint32_t>(position);
   }
 
@@ -75,12 +75,12 @@ class Contribution {
   /// The pieces of one rank alone, copied into `block`, which has block_bytes() of them.
   Message finish_for(int rank, bool last, Block block) const;
   /// A message that tells what a rank means, and has no pieces; `block`: block_bytes() of none.
-  static Message announce(const Agenda& agenda, Block block);
+  static Message announce(const CollectiveSpec& spec, Block block);
 
  private:
   Block block_;
   int count_;
-  Agenda agenda_;
+  CollectiveSpec spec_;
   std::vector<std::size_t> offsets_, bytes_;
   std::vector<std::uint32_t> positions_;
   std::size_t used_;
@@ -88,7 +88,7 @@ class Contribution {
 
 /// What a message says that it holds.
 struct Inputs {
-  Agenda agenda;
+  CollectiveSpec spec;
   std::vector<std::size_t> offsets;      ///< of each input's first piece, in the message
   std::vector<std::size_t> bytes;        ///< of each of its pieces
   std::vector<std::uint32_t> positions;  ///< among all inputs of the reduction, as the sender says
@@ -121,7 +121,7 @@ class Received {
   Received(ByteView message, InputsReader& reader);
 
   const std::shared_ptr<const Inputs>& inputs() const { return inputs_; }
-  const Agenda& agenda() const { return inputs_->agenda; }
+  const CollectiveSpec& spec() const { return inputs_->spec; }
   bool is_last() const { return last_; }
   /// Whether it has no pieces.
   bool is_bare() const { return bare_; }

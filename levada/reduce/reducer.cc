@@ -37,17 +37,17 @@ struct OwnInput {
 std::vector<OwnInput> in_order(const std::vector<Contribution>& contributions) {
   std::vector<OwnInput> inputs;
   for (const Contribution& each : contributions) {
-    for (std::size_t i = 0; i < each.agenda().pieces.size(); ++i) inputs.push_back({&each, i});
+    for (std::size_t i = 0; i < each.spec().pieces.size(); ++i) inputs.push_back({&each, i});
   }
   std::ranges::sort(inputs, {}, &OwnInput::position);
   return inputs;
 }
 
-Agenda joined(const std::vector<Contribution>& contributions) {
-  const Agenda& first = contributions.front().agenda();
-  Agenda all{.collective = first.collective, .op = first.op, .dtype = first.dtype};
+CollectiveSpec joined(const std::vector<Contribution>& contributions) {
+  const CollectiveSpec& first = contributions.front().spec();
+  CollectiveSpec all{.collective = first.collective, .op = first.op, .dtype = first.dtype};
   for (const OwnInput& each : in_order(contributions)) {
-    all.pieces.push_back(each.contribution->agenda().pieces[each.number]);
+    all.pieces.push_back(each.contribution->spec().pieces[each.number]);
   }
   return all;
 }
@@ -111,10 +111,10 @@ Reducer::~Reducer() {
   thread_.join();
 }
 
-Contribution Reducer::contribution(Agenda agenda, std::size_t bytes, std::size_t inputs) {
+Contribution Reducer::contribution(CollectiveSpec spec, std::size_t bytes, std::size_t inputs) {
   Block block = levada::allocate(*group_, Contribution::block_bytes(bytes, inputs), Deadline::after(timeout_),
-                                 to_string(agenda.collective));
-  return Contribution(std::move(block), size(), std::move(agenda));
+                                 to_string(spec.collective));
+  return Contribution(std::move(block), size(), std::move(spec));
 }
 
 std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contributions, bool awaited) {
@@ -182,8 +182,8 @@ std::optional<Reducer::Task> Reducer::next() {
 void Reducer::Given::add(Lease lease, InputsReader& reader, bool bare) {
   const Received& message = messages.emplace_back(lease.bytes, reader);
   leases.push_back(std::move(lease));
-  const Agenda& first = messages.front().agenda();
-  const Agenda& its = message.agenda();
+  const CollectiveSpec& first = messages.front().spec();
+  const CollectiveSpec& its = message.spec();
   if (its.collective != first.collective || its.op != first.op || its.dtype != first.dtype) {
     throw CorruptMessage(0, "the messages of one collective mean different things");
   }
@@ -200,10 +200,10 @@ void Reducer::Given::add(Lease lease, InputsReader& reader, bool bare) {
   }
 }
 
-Agenda Reducer::Given::agenda() const {
-  Agenda all = messages.front().agenda();
+CollectiveSpec Reducer::Given::spec() const {
+  CollectiveSpec all = messages.front().spec();
   all.pieces.clear();
-  for (const Place& each : where) all.pieces.push_back(messages[each.message].agenda().pieces[each.input]);
+  for (const Place& each : where) all.pieces.push_back(messages[each.message].spec().pieces[each.input]);
   return all;
 }
 
@@ -213,13 +213,13 @@ bool Reducer::Given::says_the_same_as(const Given& other) const {
 
 std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions) {
   ++number_;
-  const Collective collective = contributions.front().agenda().collective;
+  const Collective collective = contributions.front().spec().collective;
   const bool gathers = collective == Collective::all_gather;
-  if (!gathers && under_engine_ && under_engine_->can_sum(contributions.front().agenda().dtype)) {
-    const Agenda agenda = joined(contributions);
-    announce(agenda);
+  if (!gathers && under_engine_ && under_engine_->can_sum(contributions.front().spec().dtype)) {
+    const CollectiveSpec spec = joined(contributions);
+    announce(spec);
     const auto sums = reduce_under_engine(contributions);
-    return collective == Collective::all_reduce ? spread(agenda, sums) : sums;
+    return collective == Collective::all_reduce ? spread(spec, sums) : sums;
   }
   const bool to_all = gathers || group_->info().zero_copy;
   auto messages = to_all ? for_all(std::move(contributions)) : pieces_for_each(std::move(contributions));
@@ -227,15 +227,15 @@ std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions)
   check(given);
   if (gathers) return side_by_side(given);
   auto sums = reduce(given);
-  return collective == Collective::all_reduce ? spread(given.front().agenda(), sums) : sums;
+  return collective == Collective::all_reduce ? spread(given.front().spec(), sums) : sums;
 }
 
-void Reducer::announce(const Agenda& agenda) {
-  Block block = allocate(Contribution::block_bytes(0, agenda.pieces.size()));
+void Reducer::announce(const CollectiveSpec& spec) {
+  Block block = allocate(Contribution::block_bytes(0, spec.pieces.size()));
   std::deque<Outgoing> announced;
   announced.push_back(
-      {to_all_[static_cast<std::size_t>(rank())].get(), Contribution::announce(agenda, std::move(block))});
-  check(exchange(agenda.collective, std::move(announced), to_all_, true));
+      {to_all_[static_cast<std::size_t>(rank())].get(), Contribution::announce(spec, std::move(block))});
+  check(exchange(spec.collective, std::move(announced), to_all_, true));
 }
 
 std::deque<Reducer::Outgoing> Reducer::for_all(std::vector<Contribution> contributions) {
@@ -250,7 +250,7 @@ std::deque<Reducer::Outgoing> Reducer::for_all(std::vector<Contribution> contrib
 std::deque<Reducer::Outgoing> Reducer::pieces_for_each(std::vector<Contribution> contributions) {
   std::deque<Outgoing> messages;
   for (auto& each : contributions) {
-    const std::size_t inputs = each.agenda().pieces.size();
+    const std::size_t inputs = each.spec().pieces.size();
     std::size_t bytes = 0;
     for (std::size_t input = 0; input < inputs; ++input) bytes += each.piece_bytes(input);
     // Beginning behind oneself, so that not all send to the same rank at once.
@@ -309,16 +309,16 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
 void Reducer::check(const std::vector<Given>& given) const {
   for (std::size_t r = 1; r < given.size(); ++r) {
     if (given[r].says_the_same_as(given[0])) continue;
-    const Agenda first = given[0].agenda();
-    const std::string what = difference(first, 0, given[r].agenda(), static_cast<int>(r));
+    const CollectiveSpec first = given[0].spec();
+    const std::string what = difference(first, 0, given[r].spec(), static_cast<int>(r));
     if (what.empty()) continue;
     throw InvalidArgument(fmt::format("ranks disagree about {} {}: {}", to_string(first.collective), number_, what));
   }
 }
 
 std::vector<Result> Reducer::reduce(const std::vector<Given>& given) {
-  const Agenda& agenda = given.front().messages.front().agenda();
-  const std::size_t element = agenda.dtype.bytes(1);
+  const CollectiveSpec& spec = given.front().messages.front().spec();
+  const std::size_t element = spec.dtype.bytes(1);
   // What came for this rank alone has one piece, its own.
   const int own = group_->info().zero_copy ? rank() : 0;
   const std::size_t inputs = given.front().where.size();
@@ -328,13 +328,13 @@ std::vector<Result> Reducer::reduce(const std::vector<Given>& given) {
   for (std::size_t input = 0; input < inputs; ++input) {
     const Result& sum = sums.emplace_back(result(given.front().piece_bytes(input)));
     for (std::size_t r = 0; r < given.size(); ++r) pieces[r] = given[r].piece(input, own);
-    reduce_arrays(agenda.dtype, agenda.op, pieces, sum.bytes / element, sum.data);
+    reduce_arrays(spec.dtype, spec.op, pieces, sum.bytes / element, sum.data);
   }
   return sums;
 }
 
 std::vector<Result> Reducer::reduce_under_engine(const std::vector<Contribution>& contributions) {
-  const Agenda& agenda = contributions.front().agenda();
+  const CollectiveSpec& spec = contributions.front().spec();
   const auto inputs = in_order(contributions);
   std::vector<Result> sums;
   std::size_t bytes = 0;
@@ -350,15 +350,15 @@ std::vector<Result> Reducer::reduce_under_engine(const std::vector<Contribution>
     }
   }
   try {
-    under_engine_->reduce_scatter(agenda.dtype, pieces.memory().first(all), total.memory().first(bytes),
+    under_engine_->reduce_scatter(spec.dtype, pieces.memory().first(all), total.memory().first(bytes),
                                   Deadline::after(timeout_));
   } catch (const EngineError&) {
     group_->wait({}, Deadline::after(until_a_loss_is_seen));  // throws PeerLost
     throw;
   }
   const std::byte* from = total.memory().data();
-  if (agenda.op == ReduceOp::average) {
-    divide_array(agenda.dtype, static_cast<std::size_t>(size()), bytes / agenda.dtype.bytes(1), total.memory().data());
+  if (spec.op == ReduceOp::average) {
+    divide_array(spec.dtype, static_cast<std::size_t>(size()), bytes / spec.dtype.bytes(1), total.memory().data());
   }
   for (const Result& sum : sums) {
     copy_payload(sum.data, from, sum.bytes);
@@ -367,8 +367,8 @@ std::vector<Result> Reducer::reduce_under_engine(const std::vector<Contribution>
   return sums;
 }
 
-std::vector<Result> Reducer::spread(const Agenda& agenda, const std::vector<Result>& sums) {
-  Agenda gathered = agenda;
+std::vector<Result> Reducer::spread(const CollectiveSpec& spec, const std::vector<Result>& sums) {
+  CollectiveSpec gathered = spec;
   gathered.collective = Collective::all_gather;
   gathered.pieces.clear();
   std::size_t bytes = 0;
@@ -376,7 +376,7 @@ std::vector<Result> Reducer::spread(const Agenda& agenda, const std::vector<Resu
   std::vector<Contribution> own;
   own.emplace_back(allocate(Contribution::block_bytes(bytes, sums.size())), size(), std::move(gathered));
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    const std::size_t input = own.front().add(agenda.pieces[i], i);
+    const std::size_t input = own.front().add(spec.pieces[i], i);
     copy_payload(own.front().data(input), sums[i].data, sums[i].bytes);
   }
   const auto given = exchange(Collective::all_reduce, for_all(std::move(own)), to_all_);

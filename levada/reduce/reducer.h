@@ -60,10 +60,10 @@ class Reducer {
 
   /// Memory for `inputs` inputs of `bytes` in all, pieces of all ranks together. Waits for it; throws Timeout, which
   /// says who holds what there is, and what Engine::try_allocate() does.
-  Contribution contribution(Agenda agenda, std::size_t bytes, std::size_t inputs);
+  Contribution contribution(CollectiveSpec spec, std::size_t bytes, std::size_t inputs);
 
-  /// Carries out what the contributions' agendas say, with the inputs of all of them, in order, as one: all have the
-  /// same agenda but for their pieces; how inputs are divided among contributions may differ between ranks. There is
+  /// Carries out what the contributions' specs say, with the inputs of all of them, in order, as one: all have the
+  /// same spec but for their pieces; how inputs are divided among contributions may differ between ranks. There is
   /// at least one. The results: of a reduce-scatter, the sum of this rank's piece; of an all-reduce, those of all
   /// pieces side by side along a new first dimension; of an all-gather, whose inputs are one piece each, those of all
   /// ranks in the same way. The Outcome throws InvalidArgument, naming ranks, input and shapes, where ranks disagree.
@@ -94,7 +94,7 @@ class Reducer {
     /// lack a position.
     void add(Lease lease, InputsReader& reader, bool bare);
     /// With the pieces of all messages.
-    Agenda agenda() const;
+    CollectiveSpec spec() const;
     bool says_the_same_as(const Given& other) const;
     std::size_t piece_bytes(std::size_t input) const {
       return messages[where[input].message].inputs()->bytes[where[input].input];
@@ -114,7 +114,7 @@ class Reducer {
   std::optional<Task> next();
   std::vector<Result> results_of(std::vector<Contribution> contributions);
   /// What this rank means, without pieces; throws where others mean something else.
-  void announce(const Agenda& agenda);
+  void announce(const CollectiveSpec& spec);
   std::deque<Outgoing> pieces_for_each(std::vector<Contribution> contributions);
   std::deque<Outgoing> for_all(std::vector<Contribution> contributions);
   std::vector<Given> exchange(Collective collective, std::deque<Outgoing> messages,
@@ -122,7 +122,7 @@ class Reducer {
   void check(const std::vector<Given>& given) const;
   std::vector<Result> reduce(const std::vector<Given>& given);
   std::vector<Result> reduce_under_engine(const std::vector<Contribution>& contributions);
-  std::vector<Result> spread(const Agenda& agenda, const std::vector<Result>& sums);
+  std::vector<Result> spread(const CollectiveSpec& spec, const std::vector<Result>& sums);
   std::vector<Result> side_by_side(const std::vector<Given>& given);
   Result result(std::size_t bytes);
   Block allocate(std::size_t bytes);
