@@ -9,18 +9,12 @@
 #include <numeric>
 
 #include "bench/percentile.h"
+#include "bench/rounds.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
-#include "levada/engine/collect.h"
 
 namespace levada::bench {
 namespace {
-
-constexpr auto patience = std::chrono::seconds(60);
-
-double microseconds(Duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
-}
 
 /// Ragged samples of three keys: 16 bytes a token together.
 class Workload {
@@ -116,29 +110,6 @@ double time_memcpy(std::uint64_t bytes) {
   return percentile(times, 0.5);
 }
 
-struct Round {
-  double total_us = 0, agree_us = 0, plan_us = 0, move_us = 0;
-};
-
-struct RankReport {
-  std::vector<double> total_us;
-  std::uint64_t wire_bytes = 0;
-
-  Bytes encode() const {
-    ByteWriter writer;
-    writer.put(wire_bytes);
-    for (const double each : total_us) writer.put(each);
-    return std::move(writer).take();
-  }
-  static RankReport decode(ByteView bytes) {
-    ByteReader reader(bytes);
-    RankReport report;
-    report.wire_bytes = reader.get<std::uint64_t>();
-    while (reader.remaining() > 0) report.total_us.push_back(reader.get<double>());
-    return report;
-  }
-};
-
 void check_samples(const SampleStore& store, const Workload& workload, int rank) {
   std::vector<std::size_t> all(workload.ids().size());
   std::iota(all.begin(), all.end(), std::size_t{0});
@@ -148,6 +119,51 @@ void check_samples(const SampleStore& store, const Workload& workload, int rank)
     if (store.get(destination.ids) == expected.select_ids(destination.ids)) continue;
     throw EngineError(fmt::format("rank {} has other bytes than were made", rank));
   }
+}
+
+/// What the rounds that count took on this rank, and what the last of them did.
+struct Rounds {
+  std::vector<double> total_us, agree_us, plan_us, move_us;
+  ExchangeResult last;
+};
+
+/// The same exchange again and again, each of samples that their takers do not have.
+Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workload,
+                  const ExchangeBenchOptions& options) {
+  const int rank = engine->info().rank;
+  SampleStore store;
+  for (const auto& [holder, samples] : workload.held()) {
+    if (holder == rank) store.store(workload.made(samples));
+  }
+  const std::vector<std::string> own = store.ids();
+  Rounds rounds;
+  for (int round = 0; round < options.warm_up + options.rounds; ++round) {
+    std::vector<std::string> received;
+    std::ranges::set_difference(store.ids(), own, std::back_inserter(received));
+    store.remove(received);
+    meet(*engine);
+    const auto begin = Clock::now();
+    ExchangeResult done = redistribute(engine, store, workload.request());
+    const auto time = microseconds(Clock::now() - begin);
+    if (round == 0) check_samples(store, workload, rank);
+    if (round < options.warm_up) continue;
+    rounds.total_us.push_back(time);
+    rounds.agree_us.push_back(microseconds(done.agree_time));
+    rounds.plan_us.push_back(microseconds(done.plan_time));
+    rounds.move_us.push_back(microseconds(done.move_time));
+    rounds.last = std::move(done);
+  }
+  check_samples(store, workload, rank);
+  return rounds;
+}
+
+/// Collective.
+std::uint64_t sum_of_all(Engine& engine, std::uint64_t own) {
+  std::uint64_t sum = 0;
+  ByteWriter writer;
+  writer.put(own);
+  for (const Bytes& bytes : meet(engine, writer.view())) sum += ByteReader(bytes).get<std::uint64_t>();
+  return sum;
 }
 
 }  // namespace
@@ -188,52 +204,25 @@ PlanBenchResult measure_plan(const ExchangeBenchOptions& options) {
 
 ExchangeBenchResult measure(const std::shared_ptr<Engine>& engine, const ExchangeBenchOptions& options) {
   check(options);
-  const int rank = engine->info().rank;
   if (engine->info().size < ranks_of(options)) {
     throw InvalidArgument(
         fmt::format("the meshes take {} ranks, but there are {}", ranks_of(options), engine->info().size));
   }
   const Workload workload(options);
-  SampleStore store;
-  for (const auto& [holder, samples] : workload.held()) {
-    if (holder == rank) store.store(workload.made(samples));
-  }
-  const std::vector<std::string> own = store.ids();
-  RankReport mine;
+  const Rounds rounds = run_rounds(engine, workload, options);
+  const ExchangeResult& last = rounds.last;
+  const std::vector<double> total_us = slowest(*engine, rounds.total_us);
   ExchangeBenchResult result{.payload_bytes = workload.payload_bytes()};
-  std::vector<double> agree_us, plan_us, move_us;
-  for (int round = 0; round < options.warm_up + options.rounds; ++round) {
-    std::vector<std::string> received;
-    std::ranges::set_difference(store.ids(), own, std::back_inserter(received));
-    store.remove(received);
-    agree(*engine, {}, Deadline::after(patience), "benchmark");  // all begin together
-    const auto begin = Clock::now();
-    const auto done = redistribute(engine, store, workload.request());
-    const auto time = microseconds(Clock::now() - begin);
-    if (round == 0) check_samples(store, workload, rank);
-    if (round < options.warm_up) continue;
-    mine.total_us.push_back(time);
-    mine.wire_bytes = done.sent_bytes + done.agreed_bytes;
-    agree_us.push_back(microseconds(done.agree_time));
-    plan_us.push_back(microseconds(done.plan_time));
-    move_us.push_back(microseconds(done.move_time));
-    result.moved_bytes = done.plan.moved_bytes();
-    result.lower_bound_bytes = done.plan.lower_bound_bytes();
-    result.messages = done.plan.messages();
-  }
-  check_samples(store, workload, rank);
-  std::vector<double> slowest(mine.total_us.size(), 0);
-  for (const Bytes& bytes : agree(*engine, mine.encode(), Deadline::after(patience), "benchmark")) {
-    const RankReport report = RankReport::decode(bytes);
-    result.wire_bytes += report.wire_bytes;
-    for (std::size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], report.total_us[i]);
-  }
-  result.median_us = percentile(slowest, 0.5);
-  result.p99_us = percentile(slowest, 0.99);
-  result.agree_us = percentile(agree_us, 0.5);
-  result.plan_ms = percentile(plan_us, 0.5) / 1e3;
-  result.move_us = percentile(move_us, 0.5);
-  if (rank == 0) result.memcpy_us = time_memcpy(result.moved_bytes);
+  result.moved_bytes = last.plan.moved_bytes();
+  result.lower_bound_bytes = last.plan.lower_bound_bytes();
+  result.messages = last.plan.messages();
+  result.wire_bytes = sum_of_all(*engine, last.sent_bytes + last.agreed_bytes);
+  result.median_us = percentile(total_us, 0.5);
+  result.p99_us = percentile(total_us, 0.99);
+  result.agree_us = percentile(rounds.agree_us, 0.5);
+  result.plan_ms = percentile(rounds.plan_us, 0.5) / 1e3;
+  result.move_us = percentile(rounds.move_us, 0.5);
+  if (engine->info().rank == 0) result.memcpy_us = time_memcpy(result.moved_bytes);
   return result;
 }
 

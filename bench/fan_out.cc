@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "bench/percentile.h"
+#include "bench/rounds.h"
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
@@ -20,13 +21,8 @@
 namespace levada::bench {
 namespace {
 
-constexpr auto patience = std::chrono::seconds(60);
 /// Batches in ordinary memory, used in turn, so that none stays in the caches longer than a training job's would.
 constexpr int host_batches = 3;
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
 
 /// Every second round the takers read what they got. In the others they do not, for on a machine with fewer cores than
 /// ranks the first readers would keep the last rank from its access.
@@ -85,9 +81,9 @@ class Bench {
  private:
   /// Ranks may be threads of one process: none copies while another looks.
   std::uint64_t copied_when_all_are_here() {
-    agree(*engine_, {}, Deadline::after(patience), "benchmark");
+    meet(*engine_);
     const std::uint64_t copied = copied_bytes();
-    agree(*engine_, {}, Deadline::after(patience), "benchmark");
+    meet(*engine_);
     return copied;
   }
 
@@ -124,7 +120,7 @@ class Bench {
     return portions_;
   }
 
-  Block new_block(std::size_t bytes) { return allocate(*engine_, bytes, Deadline::after(patience), "benchmark"); }
+  Block new_block(std::size_t bytes) { return allocate(*engine_, bytes, Deadline::after(round_timeout), "benchmark"); }
 
   /// The reader's round: makes its batches, waits until everybody sleeps, then sends on the clock.
   Moments lead(int round) {
@@ -139,7 +135,7 @@ class Bench {
     const Round& batches = made.empty() ? host_[static_cast<std::size_t>(round % host_batches)] : made;
     const auto& portion = portions(batches);
     if (options_.source == BatchSource::host) moments.memcpy = time_memcpy(batches);
-    for (const auto& channel : ready_) take(*engine_, *channel, Deadline::after(patience), "benchmark");
+    for (const auto& channel : ready_) take(*engine_, *channel, Deadline::after(round_timeout), "benchmark");
     std::this_thread::sleep_for(std::chrono::microseconds(200));
 
     moments.start = now_ns();
@@ -149,8 +145,8 @@ class Bench {
       BlockMemory* memory = memories.empty() ? nullptr : &memories[unit];
       Packed packed = outboxes_[unit].pack(batches[unit], portion[unit], {}, memory,
                                            [this](std::size_t n) { return new_block(n); });
-      publish(*engine_, outboxes_[unit].channel(), std::move(packed.block), packed.bytes, Deadline::after(patience),
-              "benchmark");
+      publish(*engine_, outboxes_[unit].channel(), std::move(packed.block), packed.bytes,
+              Deadline::after(round_timeout), "benchmark");
     }
     receive(moments, round, 0);
     made.clear();
@@ -160,7 +156,7 @@ class Bench {
 
   Moments follow(int round) {
     Block word = new_block(1);
-    publish(*engine_, *ready_.front(), std::move(word), 1, Deadline::after(patience), "benchmark");
+    publish(*engine_, *ready_.front(), std::move(word), 1, Deadline::after(round_timeout), "benchmark");
     Moments moments;
     const std::size_t unit = audiences_.size() == 1 ? 0 : static_cast<std::size_t>(engine_->info().rank);
     receive(moments, round, unit);
@@ -172,8 +168,8 @@ class Bench {
       auto arrival = inbox_->try_take();
       while (!arrival) {
         Channel* const channel[] = {&inbox_->channel()};
-        if (engine_->wait({.take = channel}, Deadline::after(patience)) == Woken::timeout) {
-          throw Timeout(explain_wait(*engine_, "benchmark", 0, patience));
+        if (engine_->wait({.take = channel}, Deadline::after(round_timeout)) == Woken::timeout) {
+          throw Timeout(explain_wait(*engine_, "benchmark", 0, round_timeout));
         }
         arrival = inbox_->try_take();
       }
@@ -279,7 +275,7 @@ FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operat
   mine.moments = bench.run();
   mine.copied = bench.copied();
   std::vector<RankReport> ranks;
-  for (const auto& bytes : agree(*engine, mine.encode(), Deadline::after(patience), "benchmark")) {
+  for (const auto& bytes : meet(*engine, mine.encode())) {
     ranks.push_back(RankReport::decode(bytes));
   }
 

@@ -9,14 +9,13 @@
 #include <numeric>
 
 #include "bench/percentile.h"
+#include "bench/rounds.h"
 #include "levada/base/error.h"
-#include "levada/engine/collect.h"
 #include "levada/reduce/bucketer.h"
 
 namespace levada::bench {
 namespace {
 
-constexpr auto patience = std::chrono::seconds(60);
 constexpr std::size_t most_inputs = 1'000'000;
 
 /// "4096", "4KiB", "256KiB", "1MiB".
@@ -38,10 +37,6 @@ std::vector<std::int64_t> read_sizes(std::ifstream& file, const std::string& pat
     if (sizes.size() > most_inputs) throw InvalidArgument(fmt::format("{} has more than {} lines", path, most_inputs));
   }
   return sizes;
-}
-
-double us_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double, std::micro>(end - begin).count();
 }
 
 class Bench {
@@ -100,17 +95,11 @@ class Bench {
   /// Begins together, and tells how long the slowest rank took.
   template <typename Work>
   double timed(Work work) {
-    agree(*engine_, {}, Deadline::after(patience), "benchmark");
+    meet(*engine_);
     const auto begin = Clock::now();
     work();
-    const double own = us_between(begin, Clock::now());
-    ByteWriter writer;
-    writer.put(own);
-    double slowest = 0;
-    for (const Bytes& each : agree(*engine_, writer.view(), Deadline::after(patience), "benchmark")) {
-      slowest = std::max(slowest, ByteReader(each).get<double>());
-    }
-    return slowest;
+    const double own = microseconds(Clock::now() - begin);
+    return slowest(*engine_, {&own, 1}).front();
   }
 
   std::vector<Tensor> inputs() {
