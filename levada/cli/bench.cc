@@ -34,7 +34,7 @@ void add_rank_options(CLI::App& command, BenchRanks& ranks) {
   command.add_flag("--json", ranks.json, "Print one JSON object");
 }
 
-int run_ranks(const BenchRanks& ranks, const Chosen& chosen,
+int run_ranks(const BenchRanks& ranks, const Invocation& invocation,
               const std::function<void(const std::shared_ptr<Engine>&)>& body) {
   check(ranks);
   if (launch::detect([](const char* name) -> const char* { return std::getenv(name); })) {
@@ -45,20 +45,20 @@ int run_ranks(const BenchRanks& ranks, const Chosen& chosen,
     inproc::run_ranks(ranks.ranks, body);
     return 0;
   }
-  const auto result = launch::run_local(ranks.ranks, chosen.arguments, chosen.ranks);
+  const auto result = launch::run_local(ranks.ranks, invocation.arguments, invocation.ranks);
   if (!result.message.empty()) complain(result.message);
   return result.exit_status;
 }
 
-void add_bench(CLI::App& app, Chosen& chosen) {
+void add_bench(CLI::App& app, Invocation& invocation) {
   auto* bench =
       app.add_subcommand("bench", "Measure an operation on this machine; bench/PERFORMANCE.md has the formulas");
   bench->require_subcommand(1);
   bench->footer("Example\n  levada bench scatter --ranks 4 --bytes 13107200 --source arena --json");
-  add_bench_fan_out(*bench, chosen);
-  add_bench_reduce(*bench, chosen);
-  add_bench_exchange(*bench, chosen);
-  add_bench_dispatch(*bench, chosen);
+  add_bench_fan_out(*bench, invocation);
+  add_bench_reduce(*bench, invocation);
+  add_bench_exchange(*bench, invocation);
+  add_bench_dispatch(*bench, invocation);
 }
 
 }  // namespace levada::cli

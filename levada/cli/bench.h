@@ -21,12 +21,12 @@ void add_rank_options(CLI::App& command, BenchRanks& ranks);
 
 /// Runs `body` on every rank: of the job that this process is part of, else of one started on this machine. Gives the
 /// exit status. Throws InvalidArgument.
-int run_ranks(const BenchRanks& ranks, const Chosen& chosen,
+int run_ranks(const BenchRanks& ranks, const Invocation& invocation,
               const std::function<void(const std::shared_ptr<Engine>&)>& body);
 
-void add_bench_fan_out(CLI::App& bench, Chosen& chosen);
-void add_bench_reduce(CLI::App& bench, Chosen& chosen);
-void add_bench_exchange(CLI::App& bench, Chosen& chosen);
-void add_bench_dispatch(CLI::App& bench, Chosen& chosen);
+void add_bench_fan_out(CLI::App& bench, Invocation& invocation);
+void add_bench_reduce(CLI::App& bench, Invocation& invocation);
+void add_bench_exchange(CLI::App& bench, Invocation& invocation);
+void add_bench_dispatch(CLI::App& bench, Invocation& invocation);
 
 }  // namespace levada::cli

@@ -41,10 +41,10 @@ std::string to_text(const EngineInfo& info, const bench::DispatchOptions& option
                      table.to_string(output_style()));
 }
 
-int run_dispatch(DispatchArguments arguments, const Chosen& chosen) {
+int run_dispatch(DispatchArguments arguments, const Invocation& invocation) {
   bench::check(arguments.options);
   arguments.ranks.ranks = bench::ranks_of(arguments.options);
-  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+  return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
@@ -54,7 +54,7 @@ int run_dispatch(DispatchArguments arguments, const Chosen& chosen) {
 
 }  // namespace
 
-void add_bench_dispatch(CLI::App& bench, Chosen& chosen) {
+void add_bench_dispatch(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<DispatchArguments>();
   auto* command = bench.add_subcommand(
       "dispatch", "One process makes items and deals them to workers, who give them back in order");
@@ -69,8 +69,9 @@ void add_bench_dispatch(CLI::App& bench, Chosen& chosen) {
   command->add_flag("--record", arguments->options.record, "Keep what each process does when, as for a trace");
   command->add_flag("--json", arguments->ranks.json, "Print one JSON object");
   command->footer("Example\n  levada bench dispatch --workers 2 --item-bytes 65536 --json");
-  command->callback(
-      [arguments, &chosen] { chosen.action = [arguments, &chosen] { return run_dispatch(*arguments, chosen); }; });
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_dispatch(*arguments, invocation); };
+  });
 }
 
 }  // namespace levada::cli

@@ -90,14 +90,14 @@ int plan_only(const ExchangeArguments& arguments) {
   return 0;
 }
 
-int run_exchange(const ExchangeArguments& arguments, const Chosen& chosen) {
+int run_exchange(const ExchangeArguments& arguments, const Invocation& invocation) {
   bench::check(arguments.options);
   if (arguments.plan_only) return plan_only(arguments);
   if (bench::ranks_of(arguments.options) > arguments.ranks.ranks) {
     throw InvalidArgument(fmt::format("--ranks is {}, but the meshes take {}", arguments.ranks.ranks,
                                       bench::ranks_of(arguments.options)));
   }
-  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+  return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
@@ -107,7 +107,7 @@ int run_exchange(const ExchangeArguments& arguments, const Chosen& chosen) {
 
 }  // namespace
 
-void add_bench_exchange(CLI::App& bench, Chosen& chosen) {
+void add_bench_exchange(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<ExchangeArguments>();
   auto* command =
       bench.add_subcommand("exchange", "Samples move from the mesh that has them to the mesh that needs them");
@@ -122,8 +122,9 @@ void add_bench_exchange(CLI::App& bench, Chosen& chosen) {
   command->add_flag("--plan-only", arguments->plan_only, "Plan, for meshes of any size, without starting ranks");
   add_rank_options(*command, arguments->ranks);
   command->footer("Example\n  levada bench exchange --ranks 8 --from dp=8 --to dp=4,tp=2 --samples 256 --json");
-  command->callback(
-      [arguments, &chosen] { chosen.action = [arguments, &chosen] { return run_exchange(*arguments, chosen); }; });
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_exchange(*arguments, invocation); };
+  });
 }
 
 }  // namespace levada::cli

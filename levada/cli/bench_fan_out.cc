@@ -71,9 +71,9 @@ std::string to_text(const bench::FanOut& operation, const EngineInfo& info, cons
       result.delivered_gb_s, result.memcpy_gb_s, result.copies_per_byte);
 }
 
-int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const Chosen& chosen) {
+int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const Invocation& invocation) {
   check(arguments);
-  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+  return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, operation, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
@@ -82,7 +82,7 @@ int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const
   });
 }
 
-void add_operation(CLI::App& bench, Chosen& chosen, const bench::FanOut& operation, const std::string& what) {
+void add_operation(CLI::App& bench, Invocation& invocation, const bench::FanOut& operation, const std::string& what) {
   auto arguments = std::make_shared<FanOutArguments>();
   auto* command = bench.add_subcommand(std::string(operation.name), what);
   const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
@@ -95,16 +95,16 @@ void add_operation(CLI::App& bench, Chosen& chosen, const bench::FanOut& operati
   option("--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
   command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
-  command->callback([arguments, operation, &chosen] {
-    chosen.action = [arguments, operation, &chosen] { return run_fan_out(*arguments, operation, chosen); };
+  command->callback([arguments, operation, &invocation] {
+    invocation.action = [arguments, operation, &invocation] { return run_fan_out(*arguments, operation, invocation); };
   });
 }
 
 }  // namespace
 
-void add_bench_fan_out(CLI::App& bench, Chosen& chosen) {
-  add_operation(bench, chosen, bench::scatter, "One rank gives each rank a batch of its own");
-  add_operation(bench, chosen, bench::broadcast, "One rank gives all ranks the same batch");
+void add_bench_fan_out(CLI::App& bench, Invocation& invocation) {
+  add_operation(bench, invocation, bench::scatter, "One rank gives each rank a batch of its own");
+  add_operation(bench, invocation, bench::broadcast, "One rank gives all ranks the same batch");
 }
 
 }  // namespace levada::cli

@@ -63,9 +63,9 @@ std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, co
       result.flushes, result.memcpy_gb_s, result.sum_gb_s);
 }
 
-int run_reduce(ReduceArguments arguments, const Chosen& chosen) {
+int run_reduce(ReduceArguments arguments, const Invocation& invocation) {
   check(arguments);
-  return run_ranks(arguments.ranks, chosen, [&](const std::shared_ptr<Engine>& engine) {
+  return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank == 0)
@@ -75,7 +75,7 @@ int run_reduce(ReduceArguments arguments, const Chosen& chosen) {
 
 }  // namespace
 
-void add_bench_reduce(CLI::App& bench, Chosen& chosen) {
+void add_bench_reduce(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<ReduceArguments>();
   auto* command = bench.add_subcommand("reduce-scatter", "Sums of all ranks' tensors, a part of each on each rank");
   const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
@@ -87,8 +87,9 @@ void add_bench_reduce(CLI::App& bench, Chosen& chosen) {
   option("--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
   command->footer("Example\n  levada bench reduce-scatter --ranks 4 --sizes 64x256KiB --source arena");
-  command->callback(
-      [arguments, &chosen] { chosen.action = [arguments, &chosen] { return run_reduce(*arguments, chosen); }; });
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_reduce(*arguments, invocation); };
+  });
 }
 
 }  // namespace levada::cli

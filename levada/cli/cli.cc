@@ -76,13 +76,13 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
 }
 
 /// Parses the arguments; an exit status where that is all there is to do.
-std::optional<int> parse(CLI::App& app, const Chosen& chosen) {
-  if (chosen.arguments.empty()) {
+std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
+  if (invocation.arguments.empty()) {
     print(app.help());
     return bad_usage;
   }
   try {
-    auto reversed = chosen.arguments;
+    auto reversed = invocation.arguments;
     std::reverse(reversed.begin(), reversed.end());
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
@@ -93,15 +93,15 @@ std::optional<int> parse(CLI::App& app, const Chosen& chosen) {
     print(fmt::format("{}\n", version.what()));
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (is_speaker()) complain(usage_sentence(app, error, chosen.arguments));
+    if (is_speaker()) complain(usage_sentence(app, error, invocation.arguments));
     return bad_usage;
   }
   return {};
 }
 
-int run_action(const Chosen& chosen) {
+int run_action(const Invocation& invocation) {
   try {
-    return chosen.action();
+    return invocation.action();
   } catch (const PeerLost& error) {
     tell_failure(error.kind(), error.what(), error.rank());
   } catch (const Error& error) {
@@ -115,7 +115,7 @@ int run_action(const Chosen& chosen) {
   return failed;
 }
 
-int run_arguments(Chosen chosen) {
+int run_arguments(Invocation invocation) {
   CLI::App app("Levada: one reader loads; each rank receives exactly the bytes it needs, once.", "levada");
   app.set_version_flag("--version", "levada " LEVADA_VERSION);
   app.require_subcommand(1);
@@ -123,14 +123,14 @@ int run_arguments(Chosen chosen) {
       "Example:\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
       "levada SUBCOMMAND --help tells more, with an example each.");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
-  add_feed(app, chosen);
-  add_plan(app, chosen);
-  add_convert(app, chosen);
-  add_inspect(app, chosen);
-  add_doctor(app, chosen);
-  add_bench(app, chosen);
-  if (const auto status = parse(app, chosen)) return *status;
-  return run_action(chosen);
+  add_feed(app, invocation);
+  add_plan(app, invocation);
+  add_convert(app, invocation);
+  add_inspect(app, invocation);
+  add_doctor(app, invocation);
+  add_bench(app, invocation);
+  if (const auto status = parse(app, invocation)) return *status;
+  return run_action(invocation);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What the subcommands have in common. A subcommand is a file with an add_...() that declares its options and leaves,
-// once they are parsed, what it does in a Chosen.
+// once they are parsed, what it does in an Invocation.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,19 +13,20 @@
 
 namespace levada::cli {
 
-/// The subcommand that the arguments name: gives the exit status, throws levada::Error.
-struct Chosen {
+/// One call of the command. `action` is what the subcommand does that its arguments name: gives the exit status, throws
+/// levada::Error.
+struct Invocation {
   std::function<int()> action;
   std::vector<std::string> arguments;  ///< the whole command line after the program's name
   launch::LocalOptions ranks = {};     ///< how this very command is started as a rank
 };
 
-void add_feed(CLI::App& app, Chosen& chosen);
-void add_plan(CLI::App& app, Chosen& chosen);
-void add_doctor(CLI::App& app, Chosen& chosen);
-void add_convert(CLI::App& app, Chosen& chosen);
-void add_inspect(CLI::App& app, Chosen& chosen);
-void add_bench(CLI::App& app, Chosen& chosen);
+void add_feed(CLI::App& app, Invocation& invocation);
+void add_plan(CLI::App& app, Invocation& invocation);
+void add_doctor(CLI::App& app, Invocation& invocation);
+void add_convert(CLI::App& app, Invocation& invocation);
+void add_inspect(CLI::App& app, Invocation& invocation);
+void add_bench(CLI::App& app, Invocation& invocation);
 
 /// Nobody reads standard output any more: the command ends quietly.
 struct OutputClosed {};

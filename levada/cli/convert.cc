@@ -122,7 +122,7 @@ int run_convert(const ConvertArguments& arguments) {
 
 }  // namespace
 
-void add_convert(CLI::App& app, Chosen& chosen) {
+void add_convert(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<ConvertArguments>();
   auto* command =
       app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
@@ -142,7 +142,7 @@ void add_convert(CLI::App& app, Chosen& chosen) {
   command->footer(
       "Example: corpus.bin and corpus.idx, read by levada feed corpus\n  levada convert corpus.jsonl corpus "
       "--append-eod");
-  command->callback([arguments, &chosen] { chosen.action = [arguments] { return run_convert(*arguments); }; });
+  command->callback([arguments, &invocation] { invocation.action = [arguments] { return run_convert(*arguments); }; });
 }
 
 }  // namespace levada::cli

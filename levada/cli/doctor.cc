@@ -72,13 +72,13 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Chosen& chosen) {
+void add_doctor(CLI::App& app, Invocation& invocation) {
   auto json = std::make_shared<bool>(false);
   auto* command = app.add_subcommand("doctor", "Say what this machine offers, what limits speed here, how to lift it");
   command->add_flag("--json", *json, "Print one JSON object");
   command->footer("Example:\n  levada doctor");
-  command->callback([json, &chosen] {
-    chosen.action = [json] {
+  command->callback([json, &invocation] {
+    invocation.action = [json] {
       const auto machine = examine_machine();
       const auto advice = advice_for(machine);
       print(*json ? as_json(machine, advice) : as_text(machine, advice));

@@ -100,10 +100,10 @@ int feed_threads(const FeedArguments& arguments, const Job& job) {
   return 0;
 }
 
-int feed_processes(const FeedArguments& arguments, const Job& job, const Chosen& chosen) {
-  auto command_line = chosen.arguments;
+int feed_processes(const FeedArguments& arguments, const Job& job, const Invocation& invocation) {
+  auto command_line = invocation.arguments;
   command_line.insert(command_line.begin() + 1, fmt::format("--index-bytes={}", arguments.index_bytes));
-  auto options = chosen.ranks;
+  auto options = invocation.ranks;
   // What is under way has to be used before the state is one to go on from.
   if (!arguments.save_state.empty()) options.signal_grace = parse_duration(arguments.timeout);
   // What is known has to be written down, also after a failure.
@@ -113,7 +113,7 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Chosen&
   return result.exit_status;
 }
 
-int run_feed(FeedArguments arguments, const Chosen& chosen) {
+int run_feed(FeedArguments arguments, const Invocation& invocation) {
   check(arguments);
   const auto place = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
@@ -132,7 +132,7 @@ int run_feed(FeedArguments arguments, const Chosen& chosen) {
     static_cast<void>(first_sample(corpus, job, arguments));
     arguments.index_bytes = corpus.stats().index_bytes;
   }
-  return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, chosen);
+  return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, invocation);
 }
 
 void add_options(CLI::App& command, FeedArguments& arguments) {
@@ -197,7 +197,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
 
 }  // namespace
 
-void add_feed(CLI::App& app, Chosen& chosen) {
+void add_feed(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<FeedArguments>();
   auto* command = app.add_subcommand(
       "feed",
@@ -205,8 +205,9 @@ void add_feed(CLI::App& app, Chosen& chosen) {
       "SLURM, MPI), else with ranks of its own on this machine");
   add_options(*command, *arguments);
   command->footer("Example: four ranks, one reader\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024");
-  command->callback(
-      [arguments, &chosen] { chosen.action = [arguments, &chosen] { return run_feed(*arguments, chosen); }; });
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_feed(*arguments, invocation); };
+  });
 }
 
 }  // namespace levada::cli

@@ -168,7 +168,7 @@ int run_inspect(InspectArguments arguments) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app, Chosen& chosen) {
+void add_inspect(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<InspectArguments>();
   auto* command =
       app.add_subcommand("inspect", "Say what is in a file of documents: how many, how long, and one of them");
@@ -183,7 +183,7 @@ void add_inspect(CLI::App& app, Chosen& chosen) {
                     "Leave out .jsonl lines that cannot be used, and count them");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Example:\n  levada inspect corpus.jsonl --sample 3");
-  command->callback([arguments, &chosen] { chosen.action = [arguments] { return run_inspect(*arguments); }; });
+  command->callback([arguments, &invocation] { invocation.action = [arguments] { return run_inspect(*arguments); }; });
 }
 
 }  // namespace levada::cli

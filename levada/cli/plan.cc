@@ -38,7 +38,7 @@ int show_plan(const PlanArguments& arguments) {
 
 }  // namespace
 
-void add_plan(CLI::App& app, Chosen& chosen) {
+void add_plan(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<PlanArguments>();
   auto* command = app.add_subcommand(
       "plan", "Show what a feed, or an exchange, would move on a mesh of any size, without starting it");
@@ -52,7 +52,7 @@ void add_plan(CLI::App& app, Chosen& chosen) {
   for (auto* option : of_a_feed) exchange->excludes(option);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Example: what four ranks would be sent a step\n  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024");
-  command->callback([arguments, &chosen] { chosen.action = [arguments] { return show_plan(*arguments); }; });
+  command->callback([arguments, &invocation] { invocation.action = [arguments] { return show_plan(*arguments); }; });
 }
 
 }  // namespace levada::cli
