@@ -110,7 +110,7 @@ class Feed::Impl {
   std::optional<Batch> next() {
     own_step_.reset();
     while (true) {
-      hear_verdicts();
+      hear_decisions();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
       if (reader_) reader_->read_now(follower_.step());
@@ -134,7 +134,7 @@ class Feed::Impl {
       lacking = reporter_.send(std::nullopt);
     }
     while (!follower_.end()) {
-      hear_verdicts();
+      hear_decisions();
       while (inbox_.try_take()) {
       }
       if (follower_.end()) break;
@@ -172,8 +172,8 @@ class Feed::Impl {
     return wire_feed(std::move(engine), std::move(audiences), depth_of(mesh, options));
   }
 
-  void hear_verdicts() {
-    while (const auto event = try_receive(*wiring_.engine, *wiring_.verdicts)) {
+  void hear_decisions() {
+    while (const auto event = try_receive(*wiring_.engine, *wiring_.decisions)) {
       if (const auto* granted = std::get_if<feed_protocol::Granted>(&*event)) follower_.apply(*granted);
       if (const auto* ended = std::get_if<feed_protocol::Ended>(&*event)) follower_.apply(*ended);
     }
@@ -214,16 +214,16 @@ class Feed::Impl {
     stats_.waited += Clock::now() - start;
     if (!is_reader()) post("in its own step");
     if (!lead_is_gone()) return;
-    hear_verdicts();
+    hear_decisions();
     if (follower_.end() || !wiring_.engine->ended(inbox_.channel())) return;
     throw PeerLost(wiring_.lead(), fmt::format("rank {} left the feed before step {} without ending it", wiring_.lead(),
                                                follower_.step()));
   }
 
-  /// For a verdict, or for a batch where that helps: one that may not be used yet, or a stream that has ended, would
+  /// For a decision, or for a batch where that helps: one that may not be used yet, or a stream that has ended, would
   /// wake for nothing.
   void wait(bool for_batch, Deadline deadline, std::string_view what) {
-    const std::array<Channel*, 2> channels = {wiring_.verdicts.get(), &inbox_.channel()};
+    const std::array<Channel*, 2> channels = {wiring_.decisions.get(), &inbox_.channel()};
     const bool both = for_batch && !wiring_.engine->ended(inbox_.channel());
     while (!wait_a_while({.take = std::span(channels.data(), both ? 2 : 1)}, deadline)) {
       if (deadline.expired()) throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
@@ -238,7 +238,7 @@ class Feed::Impl {
     return wiring_.engine->wait(conditions, until) != Woken::timeout;
   }
 
-  bool lead_is_gone() { return wiring_.engine->ended(*wiring_.verdicts); }
+  bool lead_is_gone() { return wiring_.engine->ended(*wiring_.decisions); }
   FeedEnd gone() const {
     return {.cause = FeedEnd::Cause::left, .step = follower_.step(), .rank = wiring_.lead(), .message = {}};
   }

@@ -35,7 +35,7 @@ bool FeedLead::tell() {
   const std::int64_t granted = decisions_.granted();
   const feed_protocol::Event word =
       end ? feed_protocol::Event(feed_protocol::Ended{*end}) : feed_protocol::Event(feed_protocol::Granted{granted});
-  lacking_ = try_send(*wiring_.engine, *wiring_.verdicts, word);
+  lacking_ = try_send(*wiring_.engine, *wiring_.decisions, word);
   if (lacking_) return false;
   granted_sent_ = granted;
   end_sent_ = end.has_value();

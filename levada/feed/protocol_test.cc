@@ -93,7 +93,7 @@ struct Model {
   struct Rank {
     Follower follower;
     std::int64_t data = 0;  ///< batches sent to it and not taken
-    std::deque<Event> verdicts;
+    std::deque<Event> decisions;
     bool left = false;
   };
 
@@ -174,17 +174,17 @@ std::vector<Model> Model::successors() const {
   if (!end_told && (lead.end() || grant)) {
     branch([&](Model& m) {
       const Event word = lead.end() ? Event(Ended{*lead.end()}) : Event(Granted{lead.granted()});
-      for (Rank& rank : m.ranks) rank.verdicts.push_back(word);
+      for (Rank& rank : m.ranks) rank.decisions.push_back(word);
       m.granted_told = lead.granted();
       m.end_told = lead.end().has_value();
     });
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Rank& rank = ranks[i];
-    if (!rank.verdicts.empty()) {
+    if (!rank.decisions.empty()) {
       branch([&](Model& m) {
-        const Event event = rank.verdicts.front();
-        m.ranks[i].verdicts.pop_front();
+        const Event event = rank.decisions.front();
+        m.ranks[i].decisions.pop_front();
         if (const auto* granted = std::get_if<Granted>(&event)) m.ranks[i].follower.apply(*granted);
         if (const auto* ended = std::get_if<Ended>(&event)) m.ranks[i].follower.apply(*ended);
       });
@@ -223,7 +223,7 @@ std::string Model::key() const {
     number(rank.data * 4 + (rank.left ? 2 : 0) + (rank.follower.may_take() ? 1 : 0));
     if (rank.follower.end()) add(Ended{*rank.follower.end()});
     key += '/';
-    for (const Event& event : rank.verdicts) add(event);
+    for (const Event& event : rank.decisions) add(event);
   }
   return key;
 }

@@ -27,7 +27,7 @@ FeedReader::~FeedReader() {
 void FeedReader::read_now(std::int64_t round) {
   if (ahead_) return;
   const std::lock_guard lock(driving_);
-  // A round that waits for room is the thread's to send, as are verdicts and reports: an end of a channel is one
+  // A round that waits for room is the thread's to send, as are decisions and reports: an end of a channel is one
   // thread's at a time.
   if (round != round_ || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return;
   try {

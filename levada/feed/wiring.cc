@@ -48,7 +48,7 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   std::iota(everybody.begin(), everybody.end(), 0);
   // Readers are at most `depth` sent rounds and the one they hold ahead of the slowest rank: so many grants, and the
   // end.
-  wiring.verdicts = group.open(wiring.lead(), everybody, depth + 4);
+  wiring.decisions = group.open(wiring.lead(), everybody, depth + 4);
   for (const int from : everybody) {
     const bool member = rank == from || rank == wiring.lead();
     wiring.reports.push_back(member ? group.open(from, {wiring.lead()}, report_window) : nullptr);

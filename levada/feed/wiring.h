@@ -20,7 +20,7 @@ struct FeedWiring {
   int units = 1;             ///< batches a round
 
   std::vector<std::shared_ptr<Channel>> data;     ///< one an audience; null where this rank takes no part
-  std::shared_ptr<Channel> verdicts;              ///< from the lead to all ranks: Granted, Ended
+  std::shared_ptr<Channel> decisions;             ///< from the lead to all ranks: Granted, Ended
   std::vector<std::shared_ptr<Channel>> reports;  ///< from each rank to the lead: Ready, Stopped, Left; null as above
 
   int rank() const { return engine->info().rank; }
