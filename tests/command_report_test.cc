@@ -94,7 +94,7 @@ TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
   const auto text = text_of(page);
   EXPECT_THAT(text, HasSubstr("<b>The feed failed.</b> rank 0 could not read step"));
   EXPECT_THAT(text, HasSubstr("breaks.jsonl"));
-  EXPECT_THAT(text, HasSubstr("<div class=\"lane\" data-rank=\"1\""));
+  EXPECT_THAT(text, HasSubstr("<div class=\"timeline-row\" data-rank=\"1\""));
 }
 
 TEST(CommandReport, ShowsWhatRankZeroKnowsWhenARankIsLost) {
@@ -111,7 +111,7 @@ TEST(CommandReport, ShowsWhatRankZeroKnowsWhenARankIsLost) {
   EXPECT_EQ(outcome.out, "");
   const auto text = text_of(page);
   EXPECT_THAT(text, HasSubstr("<b>The feed failed.</b>"));
-  EXPECT_THAT(text, HasSubstr("<div class=\"lane\" data-rank=\"0\""));
+  EXPECT_THAT(text, HasSubstr("<div class=\"timeline-row\" data-rank=\"0\""));
   EXPECT_THAT(text, HasSubstr("Of 3 ranks nothing was recorded, or it was lost."));
   EXPECT_TRUE(gone(ranks));
 }
@@ -129,7 +129,7 @@ TEST(CommandReport, IsWrittenByRankZeroOfALaunchedJob) {
   EXPECT_EQ(one.status, 0) << one.err;
   EXPECT_THAT(zero.err, HasSubstr("the report is in"));
   EXPECT_EQ(one.err, "");
-  EXPECT_THAT(text_of(page), HasSubstr("<div class=\"lane\" data-rank=\"1\""));
+  EXPECT_THAT(text_of(page), HasSubstr("<div class=\"timeline-row\" data-rank=\"1\""));
 }
 
 }  // namespace

@@ -126,8 +126,8 @@ class ReportInBrowser(unittest.TestCase):
 
     def test_every_rank_has_marks_in_every_plot(self):
         for rank in range(RANKS):
-            lane = re.search(rf'<div class="lane" data-rank="{rank}".*?</svg>', self.section("waits"), re.DOTALL)
-            self.assertRegex(lane.group(0), r'<path class="k-step" d="M[^"]+z"', f"rank {rank}")
+            row = re.search(rf'<div class="timeline-row" data-rank="{rank}".*?</svg>', self.section("waits"), re.DOTALL)
+            self.assertRegex(row.group(0), r'<path class="k-step" d="M[^"]+z"', f"rank {rank}")
             self.assertIn(f'<tr data-rank="{rank}">', self.section("ranks"))
             cell = re.search(rf'data-bytes="(\d+)" title="from rank 0 to rank {rank}:', self.section("edges"))
             self.assertEqual(int(cell.group(1)), STEPS * 2 * 64 * (3 * 8 + 4))

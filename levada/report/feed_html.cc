@@ -35,18 +35,17 @@ double share_waited(const FeedReport& report) {
   return all > 0 ? seconds_waited(report) / all : 0;
 }
 
-const Lane* lane_of(const Timeline& timeline, int rank, TraceThread thread) {
-  const auto found = std::find_if(timeline.lanes.begin(), timeline.lanes.end(),
-                                  [&](const Lane& lane) { return lane.rank == rank && lane.thread == thread; });
-  return found == timeline.lanes.end() ? nullptr : &*found;
+const TimelineRow* row_of(const Timeline& timeline, int rank, TraceThread thread) {
+  const auto found = std::find_if(timeline.rows.begin(), timeline.rows.end(),
+                                  [&](const TimelineRow& row) { return row.rank == rank && row.thread == thread; });
+  return found == timeline.rows.end() ? nullptr : &*found;
 }
 
 /// Seconds of each kind on all ranks' threads of steps.
 std::array<double, trace_kinds> seconds_by_kind(const Timeline& timeline, TraceThread thread) {
   std::array<double, trace_kinds> sums{};
-  for (const auto& lane : timeline.lanes) {
-    for (std::size_t kind = 0; kind < trace_kinds && lane.thread == thread; ++kind)
-      sums[kind] += lane.total[kind] / 1e9;
+  for (const auto& row : timeline.rows) {
+    for (std::size_t kind = 0; kind < trace_kinds && row.thread == thread; ++kind) sums[kind] += row.total[kind] / 1e9;
   }
   return sums;
 }
@@ -151,8 +150,8 @@ std::string section(std::string_view id, std::string_view title, std::string_vie
                      title, about, body);
 }
 
-std::string lanes_section(const FeedReport& report, const Timeline& timeline, TraceThread thread) {
-  const auto plot = lanes_plot(report, timeline, thread);
+std::string timeline_section(const FeedReport& report, const Timeline& timeline, TraceThread thread) {
+  const auto plot = timeline_plot(report, timeline, thread);
   if (plot.empty()) return "";
   const auto body = legend(timeline, thread) + plot;
   if (thread == TraceThread::step) {
@@ -169,11 +168,11 @@ std::string lanes_section(const FeedReport& report, const Timeline& timeline, Tr
       body);
 }
 
-std::string wait_bar(const Lane* lane) {
-  if (lane == nullptr || lane->covered() <= 0) return "";
+std::string wait_bar(const TimelineRow* row) {
+  if (row == nullptr || row->covered() <= 0) return "";
   std::string html = "<div class=\"bar\">";
   for (const auto kind : stacked_kinds) {
-    const double share = lane->total[static_cast<std::size_t>(kind)] / lane->covered();
+    const double share = row->total[static_cast<std::size_t>(kind)] / row->covered();
     if (share <= 0) continue;
     html += fmt::format(R"(<i class="k-{}" style="width:{:.2f}%" title="{} {}"></i>)", kind_class(kind), 100 * share,
                         describe(kind), format_share(share));
@@ -181,7 +180,7 @@ std::string wait_bar(const Lane* lane) {
   return html + "</div>";
 }
 
-std::string rank_row(const RankReport& rank, const Lane* lane, std::uint64_t memory) {
+std::string rank_row(const RankReport& rank, const TimelineRow* row, std::uint64_t memory) {
   return fmt::format(
       R"(<tr data-rank="{0}"><th scope="row">rank {0}{1}</th><td>{2}</td><td class="n">{3}</td><td class="n">{4}</td>)"
       R"(<td class="n">{5}</td><td class="n">{6}</td><td>{7}</td><td class="n">{8}</td><td class="n">{9}</td>)"
@@ -189,7 +188,7 @@ std::string rank_row(const RankReport& rank, const Lane* lane, std::uint64_t mem
       "\n",
       rank.rank, rank.is_reader ? R"(<span class="tag">reads</span>)" : "", escape_html(describe_coordinates(rank)),
       with_commas(rank.batches), format_bytes(rank.bytes), format_seconds(rank.wait_seconds),
-      format_share(rank.seconds > 0 ? rank.wait_seconds / rank.seconds : 0), wait_bar(lane),
+      format_share(rank.seconds > 0 ? rank.wait_seconds / rank.seconds : 0), wait_bar(row),
       rank.copied_batches > 0 ? with_commas(rank.copied_batches) : "-",
       rank.is_reader ? format_bytes(rank.bytes_read) : "-", memory > 0 ? format_bytes(memory) : "-");
 }
@@ -205,7 +204,7 @@ std::string rank_table(const FeedReport& report, const Timeline& timeline,
       "<th scope=\"col\" class=\"n\">read</th><th scope=\"col\" class=\"n\">memory at most</th></tr></thead><tbody>\n";
   for (std::size_t i = 0; i < report.ranks.size(); ++i) {
     const bool known = i < memory.size() && !memory[i].empty();
-    html += rank_row(report.ranks[i], lane_of(timeline, report.ranks[i].rank, TraceThread::step),
+    html += rank_row(report.ranks[i], row_of(timeline, report.ranks[i].rank, TraceThread::step),
                      known ? *std::max_element(memory[i].begin(), memory[i].end()) : 0);
   }
   return html + "</tbody></table></div>\n";
@@ -337,8 +336,8 @@ std::string feed_page(const FeedReport& report, const FeedHistory& history) {
   if (!finding.empty()) {
     html += fmt::format("<section class=\"card finding\"><p>{}</p></section>\n", escape_html(finding));
   }
-  html += lanes_section(report, timeline, TraceThread::step);
-  html += lanes_section(report, timeline, TraceThread::reader);
+  html += timeline_section(report, timeline, TraceThread::step);
+  html += timeline_section(report, timeline, TraceThread::reader);
   for (const auto& pipeline : history.pipelines) html += pipeline_section(pipeline);
   html +=
       section("memory", "Memory in use",

@@ -83,7 +83,7 @@ TEST(EscapeHtml, LeavesNothingThatMeansSomething) {
 TEST(FeedPage, HasALineAndARowForEveryRank) {
   const auto page = page_of(feed_of(4));
   for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_THAT(page, HasSubstr("<div class=\"lane\" data-rank=\"" + std::to_string(rank) + "\""));
+    EXPECT_THAT(page, HasSubstr("<div class=\"timeline-row\" data-rank=\"" + std::to_string(rank) + "\""));
     EXPECT_THAT(page, HasSubstr("<tr data-rank=\"" + std::to_string(rank) + "\""));
     EXPECT_THAT(page, HasSubstr("title=\"from rank 0 to rank " + std::to_string(rank) + ": 1.0 MiB\""));
   }
@@ -109,16 +109,15 @@ TEST(FeedPage, EscapesWhateverComesFromOutside) {
   EXPECT_THAT(page, Not(HasSubstr("<img")));
   EXPECT_EQ(count(page, "</script>"), 2u);
   const auto data = Json::parse(data_of(page));
-  EXPECT_THAT(data.at("lanes").at(1).at("name").get<std::string>() + data.at("lanes").at(2).dump(),
-              HasSubstr("img src"));
+  EXPECT_THAT(data.at("rows").at(1).at("name").get<std::string>() + data.at("rows").at(2).dump(), HasSubstr("img src"));
 }
 
 TEST(FeedPage, GivesTheScriptSharesThatAddUp) {
   const auto data = Json::parse(data_of(page_of(feed_of(3))));
-  ASSERT_EQ(data.at("lanes").size(), 4u) << "three ranks and a reader";
-  for (const auto& lane : data.at("lanes")) {
-    ASSERT_EQ(lane.at("shares").size(), data.at("parts"));
-    for (const auto& part : lane.at("shares")) {
+  ASSERT_EQ(data.at("rows").size(), 4u) << "three ranks and a reader";
+  for (const auto& row : data.at("rows")) {
+    ASSERT_EQ(row.at("shares").size(), data.at("parts"));
+    for (const auto& part : row.at("shares")) {
       int sum = 0;
       for (const int share : part) sum += share;
       EXPECT_TRUE(sum == 0 || std::abs(sum - 1000) <= 3) << part;
@@ -128,7 +127,7 @@ TEST(FeedPage, GivesTheScriptSharesThatAddUp) {
 
 TEST(FeedPage, StaysReadableWithManyRanks) {
   const auto page = page_of(feed_of(500));
-  EXPECT_EQ(count(page, "<div class=\"lane\""), 48u + 1u);
+  EXPECT_EQ(count(page, "<div class=\"timeline-row\""), 48u + 1u);
   EXPECT_THAT(page, HasSubstr("48 of 500 ranks"));
   EXPECT_EQ(count(page, "<tr data-rank="), 500u);
   EXPECT_LE(count(page, "<td class=\"strong"), 64u);

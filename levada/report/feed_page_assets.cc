@@ -44,11 +44,12 @@ code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", 
 .legend li[data-kind]:hover { background: var(--page); }
 .legend span { color: var(--soft); font-variant-numeric: tabular-nums; }
 .swatch { display: inline-block; flex: none; width: 11px; height: 11px; border-radius: 3px; align-self: center; }
-.lane { display: grid; grid-template-columns: 128px 1fr 58px; gap: 0 12px; align-items: center; margin-bottom: 5px; }
+.timeline-row { display: grid; grid-template-columns: 128px 1fr 58px; gap: 0 12px; align-items: center;
+  margin-bottom: 5px; }
 .who { font-size: 13px; line-height: 1.2; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .who span { color: var(--soft); margin-left: 5px; }
 .sum { font-size: 13px; text-align: right; font-variant-numeric: tabular-nums; }
-.lane svg { display: block; width: 100%; height: var(--tall); border-radius: 4px; cursor: crosshair; }
+.timeline-row svg { display: block; width: 100%; height: var(--tall); border-radius: 4px; cursor: crosshair; }
 .stage { position: relative; min-width: 0; }
 .cursor { position: absolute; top: -3px; bottom: -3px; left: var(--x, 0); width: 1px; background: var(--ink);
   opacity: 0; pointer-events: none; }
@@ -120,10 +121,11 @@ footer { margin-top: 22px; font-size: 13px; }
   .figures { grid-template-columns: 1fr 1fr; gap: 8px; }
   .figures > div { padding: 9px 12px; }
   .figures dd { font-size: 18px; }
-  .lane { grid-template-columns: 1fr auto; gap: 1px 8px; margin-bottom: 8px; }
-  .lane .who { order: 1; } .lane .sum { order: 2; } .lane .stage { order: 3; grid-column: 1 / 3; }
-  .lane.times .who, .lane.times .sum { display: none; }
-  .lane.times > div { grid-column: 1 / 3; }
+  .timeline-row { grid-template-columns: 1fr auto; gap: 1px 8px; margin-bottom: 8px; }
+  .timeline-row .who { order: 1; } .timeline-row .sum { order: 2; }
+  .timeline-row .stage { order: 3; grid-column: 1 / 3; }
+  .timeline-row.times .who, .timeline-row.times .sum { display: none; }
+  .timeline-row.times > div { grid-column: 1 / 3; }
   .axis span:nth-child(even) { display: none; }
   .curves { grid-template-columns: 60px 1fr; }
 }
@@ -131,7 +133,8 @@ footer { margin-top: 22px; font-size: 13px; }
 )css"
                                          // of a pipeline
                                          R"css(
-.verdict { border-left: 4px solid var(--accent); padding-left: 12px; margin: 4px 0 16px; font-size: 16px; max-width: 90ch; }
+.bottleneck { border-left: 4px solid var(--accent); padding-left: 12px; margin: 4px 0 16px; font-size: 16px;
+  max-width: 90ch; }
 .wide { overflow-x: auto; }
 .graph { display: block; margin: 0 auto 14px; font-size: 12px; }
 .graph text { fill: var(--soft); } .graph .middle { text-anchor: middle; }
@@ -190,7 +193,7 @@ const std::string_view feed_page_script = R"js(
     tip.style.visibility = "visible";
   };
 
-  const laneRows = (lane, part) => lane.shares[part]
+  const shareRows = (timelineRow, part) => timelineRow.shares[part]
     .map((share, at) => [share, data.kinds[at]])
     .filter(([share]) => share > 0)
     .map(([share, kind]) => row("k-" + kind.style, kind.name + " " + (share / 10).toFixed(share < 100 ? 1 : 0) + "%"));
@@ -201,16 +204,16 @@ const std::string_view feed_page_script = R"js(
 
   for (const stage of document.querySelectorAll(".stage[data-at]")) {
     const plot = stage.closest(".plot");
-    const lane = stage.dataset.at === "memory" ? null : data.lanes[Number(stage.dataset.at)];
+    const timelineRow = stage.dataset.at === "memory" ? null : data.rows[Number(stage.dataset.at)];
     const move = (event) => {
       const box = stage.getBoundingClientRect();
       const x = Math.min(Math.max((event.clientX - box.left) / box.width, 0), 0.99999);
       const part = Math.floor(x * data.parts);
       plot.style.setProperty("--x", 100 * x + "%");
       plot.classList.add("active");
-      const rows = lane ? laneRows(lane, part) : memoryRows(part);
+      const rows = timelineRow ? shareRows(timelineRow, part) : memoryRows(part);
       if (!rows.length) rows.push(document.createTextNode("nothing recorded"));
-      show(event, (lane ? lane.name + ", " : "") + "at " + seconds(x * data.seconds), rows);
+      show(event, (timelineRow ? timelineRow.name + ", " : "") + "at " + seconds(x * data.seconds), rows);
     };
     const leave = () => { plot.classList.remove("active"); tip.style.visibility = "hidden"; };
     stage.addEventListener("pointermove", move);

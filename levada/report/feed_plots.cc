@@ -15,7 +15,7 @@
 namespace levada::report {
 namespace {
 
-constexpr std::size_t most_lanes = 48;
+constexpr std::size_t most_rows = 48;
 constexpr double full_height = 100;
 constexpr std::size_t coloured_curves = 8;
 
@@ -23,20 +23,20 @@ std::size_t index_of(TraceKind kind) {
   return static_cast<std::size_t>(kind);
 }
 
-double waited(const Lane& lane) {
-  return lane.covered() - lane.total[index_of(TraceKind::step)];
+double waited(const TimelineRow& row) {
+  return row.covered() - row.total[index_of(TraceKind::step)];
 }
 
-/// Numbers of the lanes to show, in the order of ranks: all, or those that waited most.
-std::vector<std::size_t> shown_lanes(const Timeline& timeline, TraceThread thread) {
+/// Numbers of the rows to show, in the order of ranks: all, or those that waited most.
+std::vector<std::size_t> shown_rows(const Timeline& timeline, TraceThread thread) {
   std::vector<std::size_t> shown;
-  for (std::size_t i = 0; i < timeline.lanes.size(); ++i) {
-    if (timeline.lanes[i].thread == thread) shown.push_back(i);
+  for (std::size_t i = 0; i < timeline.rows.size(); ++i) {
+    if (timeline.rows[i].thread == thread) shown.push_back(i);
   }
-  if (shown.size() <= most_lanes) return shown;
+  if (shown.size() <= most_rows) return shown;
   std::stable_sort(shown.begin(), shown.end(),
-                   [&](std::size_t a, std::size_t b) { return waited(timeline.lanes[a]) > waited(timeline.lanes[b]); });
-  shown.resize(most_lanes);
+                   [&](std::size_t a, std::size_t b) { return waited(timeline.rows[a]) > waited(timeline.rows[b]); });
+  shown.resize(most_rows);
   std::sort(shown.begin(), shown.end());
   return shown;
 }
@@ -47,7 +47,7 @@ std::string coordinates_of(const FeedReport& report, int rank) {
 }
 
 /// The area of one kind in a stack of them; runs of equal parts are one piece.
-std::string area(const Lane& lane, TraceKind kind) {
+std::string area(const TimelineRow& row, TraceKind kind) {
   std::string path;
   double last_low = -1, last_high = -1;
   std::size_t run = 0;
@@ -58,8 +58,8 @@ std::string area(const Lane& lane, TraceKind kind) {
     }
     run = end;
   };
-  for (std::size_t part = 0; part < lane.parts.size(); ++part) {
-    const auto& kinds = lane.parts[part];
+  for (std::size_t part = 0; part < row.parts.size(); ++part) {
+    const auto& kinds = row.parts[part];
     const double covered = std::accumulate(kinds.begin(), kinds.end(), 0.0);
     double low = 0;
     for (const auto below : stacked_kinds) {
@@ -74,40 +74,39 @@ std::string area(const Lane& lane, TraceKind kind) {
     last_low = low;
     last_high = high;
   }
-  finish(lane.parts.size());
+  finish(row.parts.size());
   return path;
 }
 
-std::string areas(const Lane& lane) {
+std::string areas(const TimelineRow& row) {
   std::string paths;
   for (const auto kind : stacked_kinds) {
-    const auto path = area(lane, kind);
+    const auto path = area(row, kind);
     if (!path.empty()) paths += fmt::format(R"(<path class="k-{}" d="{}"/>)", kind_class(kind), path);
   }
   return paths;
 }
 
-/// What is summed up at the end of a lane: the share of time that a rank waited, or that a reader was at work.
-double lane_share(const Lane& lane) {
-  const double part = lane.thread == TraceThread::step
-                          ? waited(lane)
-                          : lane.total[index_of(TraceKind::read)] + lane.total[index_of(TraceKind::pack)];
-  const double whole = lane.covered();
+/// What is summed up at the end of a row: the share of time that a rank waited, or that a reader was at work.
+double row_share(const TimelineRow& row) {
+  const double part = row.thread == TraceThread::step
+                          ? waited(row)
+                          : row.total[index_of(TraceKind::read)] + row.total[index_of(TraceKind::pack)];
+  const double whole = row.covered();
   return whole > 0 ? part / whole : 0;
 }
 
-std::string lane_html(const FeedReport& report, const Timeline& timeline, std::size_t number, int height) {
-  const Lane& lane = timeline.lanes[number];
-  const auto share = format_share(lane_share(lane));
-  const auto* what = lane.thread == TraceThread::step ? "waited" : "at work";
+std::string row_html(const FeedReport& report, const Timeline& timeline, std::size_t number, int height) {
+  const TimelineRow& row = timeline.rows[number];
+  const auto share = format_share(row_share(row));
+  const auto* what = row.thread == TraceThread::step ? "waited" : "at work";
   return fmt::format(
-      R"(<div class="lane" data-rank="{0}" style="--tall:{6}px"><div class="who">rank {0}<span>{1}</span></div>)"
+      R"(<div class="timeline-row" data-rank="{0}" style="--tall:{6}px"><div class="who">rank {0}<span>{1}</span></div>)"
       R"(<div class="stage" data-at="{2}"><svg viewBox="0 0 {3} 100" preserveAspectRatio="none" role="img" )"
       R"(shape-rendering="crispEdges" aria-label="rank {0}: {4} {5} of the time">{7}</svg>)"
       R"(<i class="cursor"></i></div><div class="sum">{5}</div></div>)"
       "\n",
-      lane.rank, escape_html(coordinates_of(report, lane.rank)), number, timeline.parts, what, share, height,
-      areas(lane));
+      row.rank, escape_html(coordinates_of(report, row.rank)), number, timeline.parts, what, share, height, areas(row));
 }
 
 /// "0 s", "50 ms": round numbers of one unit along the time.
@@ -132,9 +131,9 @@ std::string time_axis(double seconds) {
   return axis + "</div>\n";
 }
 
-nlohmann::json lane_json(const FeedReport& report, const Lane& lane) {
+nlohmann::json row_json(const FeedReport& report, const TimelineRow& row) {
   auto shares = nlohmann::json::array();
-  for (const auto& kinds : lane.parts) {
+  for (const auto& kinds : row.parts) {
     const double covered = std::accumulate(kinds.begin(), kinds.end(), 0.0);
     auto part = nlohmann::json::array();
     for (const auto kind : stacked_kinds) {
@@ -142,7 +141,7 @@ nlohmann::json lane_json(const FeedReport& report, const Lane& lane) {
     }
     shares.push_back(std::move(part));
   }
-  return {{"name", fmt::format("rank {} {}", lane.rank, coordinates_of(report, lane.rank))}, {"shares", shares}};
+  return {{"name", fmt::format("rank {} {}", row.rank, coordinates_of(report, row.rank))}, {"shares", shares}};
 }
 
 std::uint64_t peak(const std::vector<std::uint64_t>& used) {
@@ -214,16 +213,16 @@ std::size_t parts_for(const std::vector<Trace>& traces) {
   return steps <= few_steps ? finest : std::clamp(steps / steps_a_part, coarsest, finest);
 }
 
-std::string lanes_plot(const FeedReport& report, const Timeline& timeline, TraceThread thread) {
-  const auto shown = shown_lanes(timeline, thread);
+std::string timeline_plot(const FeedReport& report, const Timeline& timeline, TraceThread thread) {
+  const auto shown = shown_rows(timeline, thread);
   if (shown.empty()) return "";
   const int height = shown.size() <= 8 ? 36 : shown.size() <= 16 ? 24 : 16;
   std::string html;
-  for (const auto number : shown) html += lane_html(report, timeline, number, height);
-  html += R"(<div class="lane times"><div class="who"></div><div>)" + time_axis(timeline.seconds()) +
+  for (const auto number : shown) html += row_html(report, timeline, number, height);
+  html += R"(<div class="timeline-row times"><div class="who"></div><div>)" + time_axis(timeline.seconds()) +
           R"(</div><div class="sum"></div></div>)";
-  const auto all = std::count_if(timeline.lanes.begin(), timeline.lanes.end(),
-                                 [thread](const Lane& lane) { return lane.thread == thread; });
+  const auto all = std::count_if(timeline.rows.begin(), timeline.rows.end(),
+                                 [thread](const TimelineRow& row) { return row.thread == thread; });
   if (static_cast<std::size_t>(all) > shown.size()) {
     html += fmt::format(R"(<p class="about">{} of {} ranks: those that waited most.</p>)", shown.size(), all);
   }
@@ -235,16 +234,16 @@ std::string plot_data(const FeedReport& report, const Timeline& timeline,
   nlohmann::json data = {{"parts", timeline.parts},
                          {"seconds", timeline.seconds()},
                          {"kinds", nlohmann::json::array()},
-                         {"lanes", nlohmann::json::array()},
+                         {"rows", nlohmann::json::array()},
                          {"memory", nlohmann::json::array()}};
   for (const auto kind : stacked_kinds)
     data["kinds"].push_back({{"name", describe(kind)}, {"style", kind_class(kind)}});
-  std::vector<bool> shown(timeline.lanes.size(), false);
+  std::vector<bool> shown(timeline.rows.size(), false);
   for (const auto thread : {TraceThread::step, TraceThread::reader}) {
-    for (const auto number : shown_lanes(timeline, thread)) shown[number] = true;
+    for (const auto number : shown_rows(timeline, thread)) shown[number] = true;
   }
   for (std::size_t i = 0; i < shown.size(); ++i) {
-    data["lanes"].push_back(shown[i] ? lane_json(report, timeline.lanes[i]) : nlohmann::json());
+    data["rows"].push_back(shown[i] ? row_json(report, timeline.rows[i]) : nlohmann::json());
   }
   for (const auto& curve : curves_of(memory)) {
     data["memory"].push_back({{"rank", curve.rank}, {"style", curve.style}, {"used", memory[curve.rank]}});

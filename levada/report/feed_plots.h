@@ -22,8 +22,8 @@ inline constexpr std::array stacked_kinds = {TraceKind::read,  TraceKind::pack, 
                                              TraceKind::grant, TraceKind::handover, TraceKind::step};
 
 /// A line of time a rank, coloured by what its thread did; where there are many, those that waited most. `label` says
-/// what the sum at the end of a line is. Empty without lanes of this thread.
-std::string lanes_plot(const FeedReport& report, const Timeline& timeline, TraceThread thread);
+/// what the sum at the end of a line is. Empty without rows of this thread.
+std::string timeline_plot(const FeedReport& report, const Timeline& timeline, TraceThread thread);
 
 /// The same data for the script that shows it under the pointer: a JSON object.
 std::string plot_data(const FeedReport& report, const Timeline& timeline,

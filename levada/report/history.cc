@@ -62,15 +62,15 @@ std::map<std::int64_t, int> slowest_readers(const std::vector<std::vector<TraceS
 }
 
 /// Adds the span to the parts of the time from `begin` on that it lies in, each `width` long.
-void spread(const TraceSpan& span, double begin, double width, Lane& lane) {
+void spread(const TraceSpan& span, double begin, double width, TimelineRow& row) {
   const auto kind = static_cast<std::size_t>(span.kind);
   const double from = static_cast<double>(span.begin_ns) - begin, to = static_cast<double>(span.end_ns()) - begin;
-  lane.total[kind] += to - from;
-  const auto last = lane.parts.size() - 1;
+  row.total[kind] += to - from;
+  const auto last = row.parts.size() - 1;
   for (auto part = std::min(static_cast<std::size_t>(from / width), last); part <= last; ++part) {
     const double left = static_cast<double>(part) * width;
     if (left >= to) break;
-    lane.parts[part][kind] += std::min(to, left + width) - std::max(from, left);
+    row.parts[part][kind] += std::min(to, left + width) - std::max(from, left);
   }
 }
 
@@ -154,7 +154,7 @@ std::vector<Trace> explain_waits(std::vector<Trace> traces) {
   return traces;
 }
 
-double Lane::covered() const {
+double TimelineRow::covered() const {
   return std::accumulate(total.begin(), total.end(), 0.0);
 }
 
@@ -168,10 +168,10 @@ Timeline make_timeline(const std::vector<Trace>& traces, std::size_t parts) {
     for (const auto thread : {TraceThread::step, TraceThread::reader}) {
       const auto spans = innermost(spans_of(traces[rank], thread));
       if (spans.empty()) continue;
-      Lane lane{.rank = static_cast<int>(rank), .thread = thread};
-      lane.parts.resize(parts);
-      for (const TraceSpan& span : spans) spread(span, begin, width, lane);
-      timeline.lanes.push_back(std::move(lane));
+      TimelineRow row{.rank = static_cast<int>(rank), .thread = thread};
+      row.parts.resize(parts);
+      for (const TraceSpan& span : spans) spread(span, begin, width, row);
+      timeline.rows.push_back(std::move(row));
     }
   }
   return timeline;

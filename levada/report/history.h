@@ -24,7 +24,7 @@ std::vector<TraceSpan> innermost(std::vector<TraceSpan> spans);
 std::vector<Trace> explain_waits(std::vector<Trace> traces);
 
 /// How one thread of one rank spent its time, in equal parts of the whole time.
-struct Lane {
+struct TimelineRow {
   int rank = 0;
   TraceThread thread = TraceThread::step;
   /// Nanoseconds of each kind in each part. Where steps are left out, parts are only covered in part.
@@ -35,7 +35,7 @@ struct Lane {
 
 struct Timeline {
   std::int64_t begin_ns = 0, end_ns = 0;
-  std::vector<Lane> lanes;  ///< by rank, its thread of steps first; threads without spans have none
+  std::vector<TimelineRow> rows;  ///< by rank, its thread of steps first; threads without spans have none
   std::size_t parts = 1;
   double seconds() const { return static_cast<double>(end_ns - begin_ns) / 1e9; }
 };

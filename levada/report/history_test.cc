@@ -102,8 +102,8 @@ TEST(Timeline, SharesTimeAmongEqualParts) {
                                       4);
   EXPECT_EQ(timeline.begin_ns, 100);
   EXPECT_EQ(timeline.end_ns, 300);
-  ASSERT_EQ(timeline.lanes.size(), 2u);
-  const auto& first = timeline.lanes[0];
+  ASSERT_EQ(timeline.rows.size(), 2u);
+  const auto& first = timeline.rows[0];
   const auto of = [](TraceKind kind) { return static_cast<std::size_t>(kind); };
   EXPECT_EQ(first.rank, 0);
   EXPECT_THAT(first.parts[0][of(TraceKind::step)], DoubleNear(50, 1e-6));
@@ -111,14 +111,14 @@ TEST(Timeline, SharesTimeAmongEqualParts) {
   EXPECT_THAT(first.parts[3][of(TraceKind::step)], DoubleNear(0, 1e-6));
   EXPECT_THAT(first.parts[3][of(TraceKind::read)], DoubleNear(50, 1e-6));
   EXPECT_THAT(first.covered(), DoubleNear(200, 1e-6));
-  EXPECT_EQ(timeline.lanes[1].rank, 2);
-  EXPECT_EQ(timeline.lanes[1].thread, TraceThread::reader);
-  EXPECT_THAT(timeline.lanes[1].parts[3][of(TraceKind::pack)], DoubleNear(10, 1e-6));
+  EXPECT_EQ(timeline.rows[1].rank, 2);
+  EXPECT_EQ(timeline.rows[1].thread, TraceThread::reader);
+  EXPECT_THAT(timeline.rows[1].parts[3][of(TraceKind::pack)], DoubleNear(10, 1e-6));
 }
 
 TEST(Timeline, IsEmptyWhereNothingWasRecorded) {
   const auto timeline = make_timeline({Trace{}, Trace{}}, 3);
-  EXPECT_TRUE(timeline.lanes.empty());
+  EXPECT_TRUE(timeline.rows.empty());
   EXPECT_GT(timeline.end_ns, timeline.begin_ns);
 }
 

@@ -116,7 +116,7 @@ std::string pipeline_section(const PipelineReport& pipeline) {
   return fmt::format(
       R"(<section class="card pipeline" id="pipeline{}"><h2>{}</h2><p class="about">{}. Stages before the one that )"
       R"(holds the rest back wait for room, those behind it for input.</p>)"
-      "\n<p class=\"verdict\">{}</p>\n{}{}{}</section>\n",
+      "\n<p class=\"bottleneck\">{}</p>\n{}{}{}</section>\n",
       pipeline.rank < 0 ? "" : fmt::format("-{}", pipeline.rank), title(pipeline), facts(pipeline),
       escape_html(find_bottleneck(pipeline)), pipeline_picture(pipeline), legend, pipeline_table(pipeline));
 }
