@@ -90,19 +90,7 @@ class Feed:
     ) -> None:
         self._is_corpus = isinstance(source, Corpus)
         self._counts_rows = not self._is_corpus and batch is not None
-        if self._counts_rows and divide != "split":
-            raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
-        if not self._is_corpus and tail != "drop" and not self._counts_rows:
-            raise InvalidArgument(
-                f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
-                'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
-            )
-        if reader not in READERS:
-            raise InvalidArgument(f"reader is {reader}; it must be one of {', '.join(READERS)}")
-        if self._is_corpus and reader != "background":
-            raise InvalidArgument(f"reader is {reader}; a Corpus is read by the C++ core, in the background")
-        if skip < 0:
-            raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+        self._check(reader, divide, tail, skip)
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
         # One rank reads for others, and so reads all there is.
@@ -136,6 +124,22 @@ class Feed:
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: Pass | None = None
+
+    def _check(self, reader: str, divide: str, tail: str, skip: int) -> None:
+        """Refuses what does not fit together."""
+        if self._counts_rows and divide != "split":
+            raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
+        if not self._is_corpus and tail != "drop" and not self._counts_rows:
+            raise InvalidArgument(
+                f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
+                'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
+            )
+        if reader not in READERS:
+            raise InvalidArgument(f"reader is {reader}; it must be one of {', '.join(READERS)}")
+        if self._is_corpus and reader != "background":
+            raise InvalidArgument(f"reader is {reader}; a Corpus is read by the C++ core, in the background")
+        if skip < 0:
+            raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
 
     def _layout(self, layout: Layout | Fields | None, divide: str) -> Layout:
         if isinstance(layout, Layout):

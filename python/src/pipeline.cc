@@ -299,8 +299,9 @@ Graph corpus_graph(const nb::kwargs& given) {
                        nb::cast<std::string>(given["name"]));
 }
 
-void bind_graph(nb::module_& module) {
-  nb::class_<Graph>(module, "Graph", "A pipeline's stages, the last of which is its end.")
+/// What a graph begins with, or several become one by.
+void bind_beginnings(nb::class_<Graph>& graph_class) {
+  graph_class
       .def_static(
           "source",
           [](nb::object open, const std::string& what, bool divides, const std::string& name) {
@@ -321,7 +322,12 @@ void bind_graph(nb::module_& module) {
           [](const std::vector<Graph>& inputs, nb::object open, const std::string& what, const std::string& name) {
             return Graph::join(transform_of(std::move(open), what), inputs, name);
           },
-          nb::arg("inputs"), nb::kw_only(), nb::arg("open"), nb::arg("what"), nb::arg("name"))
+          nb::arg("inputs"), nb::kw_only(), nb::arg("open"), nb::arg("what"), nb::arg("name"));
+}
+
+/// Stages that call a function of the user's on each item.
+void bind_function_stages(nb::class_<Graph>& graph_class) {
+  graph_class
       .def(
           "map",
           [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
@@ -339,13 +345,21 @@ void bind_graph(nb::module_& module) {
           [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
             return graph.then(flat_map_of(std::move(function), on_error_of(on_error)), name);
           },
-          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"))
+          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"));
+}
+
+/// Stages that give items as they come: together, in another order, only some, again.
+void bind_item_stages(nb::class_<Graph>& graph_class) {
+  graph_class
       .def(
           "batch",
           [](const Graph& graph, std::int64_t size, bool drop_last, const std::string& name) {
             return graph.then(pipeline::Batch{.size = size, .drop_last = drop_last}, name);
           },
           nb::kw_only(), nb::arg("size"), nb::arg("drop_last"), nb::arg("name"))
+      .def(
+          "unbatch", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Unbatch{}, name); },
+          nb::kw_only(), nb::arg("name"))
       .def(
           "shuffle",
           [](const Graph& graph, std::int64_t buffer, std::optional<std::uint64_t> seed, const std::string& name) {
@@ -369,7 +383,12 @@ void bind_graph(nb::module_& module) {
           [](const Graph& graph, std::optional<std::int64_t> times, const std::string& name) {
             return graph.then(pipeline::Repeat{times}, name);
           },
-          nb::kw_only(), nb::arg("times").none(), nb::arg("name"))
+          nb::kw_only(), nb::arg("times").none(), nb::arg("name"));
+}
+
+/// Stages that say who makes items, and when.
+void bind_process_stages(nb::class_<Graph>& graph_class) {
+  graph_class
       .def(
           "fork",
           [](const Graph& graph, std::int64_t branches, std::int64_t buffer, const std::string& name) {
@@ -383,9 +402,6 @@ void bind_graph(nb::module_& module) {
           },
           nb::kw_only(), nb::arg("depth"), nb::arg("name"))
       .def(
-          "unbatch", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Unbatch{}, name); },
-          nb::kw_only(), nb::arg("name"))
-      .def(
           "shard", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Shard{}, name); },
           nb::kw_only(), nb::arg("name"))
       .def(
@@ -395,8 +411,11 @@ void bind_graph(nb::module_& module) {
       .def(
           "fullsync",
           [](const Graph& graph, const std::string& name) { return graph.then(pipeline::FullSync{}, name); },
-          nb::kw_only(), nb::arg("name"))
-      .def("tie", &Graph::tie, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
+          nb::kw_only(), nb::arg("name"));
+}
+
+void bind_placement(nb::class_<Graph>& graph_class) {
+  graph_class.def("tie", &Graph::tie, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
       .def("stages", &stages_of, nb::sig("def stages(self) -> list[tuple[str, str, list[int]]]"),
            "Name, operation and inputs of each.")
       .def("place", &place, nb::arg("workers"), nb::arg("ordered"),
@@ -404,6 +423,15 @@ void bind_graph(nb::module_& module) {
                    "bool]"),
            "Who runs each stage; the last stage of the dispatching process; whose items workers give; whether every "
            "item dealt gives one.");
+}
+
+void bind_graph(nb::module_& module) {
+  nb::class_<Graph> graph_class(module, "Graph", "A pipeline's stages, the last of which is its end.");
+  bind_beginnings(graph_class);
+  bind_function_stages(graph_class);
+  bind_item_stages(graph_class);
+  bind_process_stages(graph_class);
+  bind_placement(graph_class);
 }
 
 }  // namespace
