@@ -131,8 +131,8 @@ void run(const Setting& setting, const std::string& path, const std::string& sta
   });
 }
 
-/// Starts a run in a process of its own and kills it after `patience`; whether it came to its end before.
-bool run_and_kill(std::chrono::microseconds patience, const std::function<void()>& body) {
+/// Starts a run in a process of its own and kills it after `delay`; whether it came to its end before.
+bool run_and_kill(std::chrono::microseconds delay, const std::function<void()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     try {
@@ -143,7 +143,7 @@ bool run_and_kill(std::chrono::microseconds patience, const std::function<void()
     }
     ::_exit(0);
   }
-  std::this_thread::sleep_for(patience);
+  std::this_thread::sleep_for(delay);
   ::kill(child, SIGKILL);
   int status = 0;
   ::waitpid(child, &status, 0);

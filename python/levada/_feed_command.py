@@ -21,7 +21,7 @@ from levada._pipeline import Pipeline
 from levada._readers import READERS
 
 _CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_PATIENCE = 1e8
+_TIMEOUT = 1e8
 """Seconds to open a loader, which may have to fetch its data."""
 
 _FAILED, _BAD_USAGE = 1, 2
@@ -141,7 +141,7 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
                 source = source.run(options.workers, alone=True)
     except Error as error:
         problem = (type(error).__name__, str(error))
-    told = _levada.agree(job, json.dumps(problem).encode(), _PATIENCE, f"opening {options.source}")
+    told = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, f"opening {options.source}")
     for kind, message in map(json.loads, told):
         if kind:
             raise InvalidArgument(message) if kind == "InvalidArgument" else SourceError(message)

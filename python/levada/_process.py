@@ -12,13 +12,14 @@ from typing import Any
 
 from levada import _levada
 from levada._errors import Error, PeerLost, SourceError
+from levada._exits import exit_text
 from levada._layouts import make_layout
 from levada._levada import Handoff, Membership, Mesh, Pass, Source
-from levada._readers import BackgroundReader, Maker, Told, open_maker
+from levada._readers import BackgroundReader, Maker, ReportedError, open_maker
 
 _START = 60.0
 """Seconds for the process to start, which may have to import what its parent has."""
-_PATIENCE = 1e8
+_TIMEOUT = 1e8
 """Seconds of a wait between the two: those who wait for the batch have a timeout of their own."""
 _GRACE = 1.0
 """Seconds to end in order, with workers of the loader's own."""
@@ -59,7 +60,7 @@ class _Child:
                 self._job = _levada.link(1, 2, [here.detach()], _START)
                 self._pass = _start(self._job, None, None, allow_pickle)
             except PeerLost:
-                raise SourceError(self._epitaph()) from None
+                raise SourceError(self._exit_text()) from None
             except BaseException:
                 self._end()
                 raise
@@ -71,9 +72,9 @@ class _Child:
         try:
             return next(self._pass)
         except PeerLost:
-            raise Told(self._epitaph()) from None
+            raise ReportedError(self._exit_text()) from None
         except SourceError as error:
-            raise Told(self._pass.end["message"] if self._pass.end else str(error)) from None
+            raise ReportedError(self._pass.end["message"] if self._pass.end else str(error)) from None
 
     def state_dict(self) -> Any:
         """The loader's, after the batch taken last."""
@@ -96,12 +97,10 @@ class _Child:
             self._process.kill()
         self._process.join()
 
-    def _epitaph(self) -> str:
+    def _exit_text(self) -> str:
         """How the process ended, which its going has told already."""
         self._end(_GRACE)
-        code = self._process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        return f"process {self._process.pid}, which iterated {self._name}, {how}"
+        return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
 
 
 def _serve(link: socket.socket, parent: int, source: Any, state: Any, allow_pickle: bool) -> None:
@@ -130,7 +129,7 @@ def _start(job: Membership, source: Source | None, make: Any, allow_pickle: bool
         make_layout({}, otherwise="stages(pp,last)"),
         source,
         depth=2,
-        timeout=_PATIENCE,
+        timeout=_TIMEOUT,
         make=make,
         allow_pickle=allow_pickle,
     )

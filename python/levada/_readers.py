@@ -16,7 +16,7 @@ READERS = ("background", "inline", "process")
 _FRAMES = 4  # as many as a line of the board holds
 
 
-class Told(Exception):
+class ReportedError(Exception):
     """A failure elsewhere, whose text says all there is to say."""
 
 
@@ -49,7 +49,7 @@ class Maker:
             return items > 0
         except StopIteration:
             self._handoff.end(done)
-        except Told as failure:
+        except ReportedError as failure:
             self._handoff.fail(str(failure))
         except Exception:
             self._handoff.fail(traceback.format_exc())

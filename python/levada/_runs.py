@@ -17,7 +17,7 @@ from levada._history import write_pipeline_history
 from levada._levada import Consumer, Epoch, Membership
 from levada._pipeline import Elsewhere, Pipeline, Step, build, length_of_pipeline, steps_of
 from levada._sources import divides_itself
-from levada._workers import CONTEXTS, Crew, Task
+from levada._workers import CONTEXTS, Task, WorkerGroup
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Run(Generic[T]):
         self._seed = options.seed
         self._epoch = 0
         self._position: dict[str, Any] | None = None
-        self._crew: Crew | None = None
+        self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
         self._told: tuple[str, bytes] | None = None
         self._begun: int | None = None
@@ -232,7 +232,7 @@ class Run(Generic[T]):
         if os.getpid() != self._owner:
             return
         consumer, self._consumer = self._consumer, None
-        crew, self._crew = self._crew, None
+        workers, self._worker_group = self._worker_group, None
         deadline = time.monotonic() + grace
         is_whole = consumer is not None
         try:
@@ -243,8 +243,8 @@ class Run(Generic[T]):
                     is_whole = False  # one is lost already, which has been said
                 self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
         finally:
-            if crew is not None:
-                crew.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
+            if workers is not None:
+                workers.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
 
     def __enter__(self) -> Run[T]:
         return self
@@ -265,11 +265,11 @@ class Run(Generic[T]):
 
     def _start(self) -> Consumer:
         if self._consumer is None:
-            if self.options.workers > 0 and self._crew is None:
-                self._crew = Crew(self.options.context, self._tasks(), self.options.start_timeout)
+            if self.options.workers > 0 and self._worker_group is None:
+                self._worker_group = WorkerGroup(self.options.context, self._tasks(), self.options.start_timeout)
             job = self._job()
             name = f"the consumer (process {os.getpid()})"
-            own = None if self._crew is None else self._crew.job
+            own = None if self._worker_group is None else self._worker_group.job
             try:
                 self._consumer = _levada.consume(own, self._graph, self._process_options(), name, job)
             except BaseException:
@@ -318,15 +318,15 @@ class Run(Generic[T]):
 
     def _tell(self, kind: str, text: str, rank: int) -> None:
         """Raises, with what is known of the processes here, what their engine said."""
-        crew = self._crew
-        if crew is None:
+        workers = self._worker_group
+        if workers is None:
             return
         if kind == "Timeout":
-            raise Timeout(f"{text}\n\n{crew.describe()}")
-        at = rank - 1 if rank > 0 else crew.lost()
+            raise Timeout(f"{text}\n\n{workers.describe()}")
+        at = rank - 1 if rank > 0 else workers.lost()
         if at is None:
             return
-        lost = PeerLost(crew.how_ended(at))
+        lost = PeerLost(workers.exit_text(at))
         lost.rank = rank
         raise lost
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from levada import _failures, _levada
 from levada._errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
+from levada._exits import exit_text
 from levada._levada import Membership, Opening
 from levada._pipeline import Step, build
 
@@ -61,8 +62,8 @@ def check_context(context: str) -> None:
         raise Unsupported(f'{reason}, which a fork would not have; use context="forkserver" or "spawn"')
 
 
-class Crew:
-    """Processes that have started, and this one's place among them: rank 0 of a private job."""
+class WorkerGroup:
+    """The dispatching process and the workers, started, and this one's place among them: rank 0 of a private job."""
 
     def __init__(self, context: str, tasks: list[Task], timeout: float) -> None:
         check_context(context)
@@ -120,7 +121,7 @@ class Crew:
                 try:
                     failure = told.recv_bytes()
                 except EOFError:
-                    text = f"{self.how_ended(at)} while it started; what it said of it is on stderr"
+                    text = f"{self.exit_text(at)} while it started; what it said of it is on stderr"
                     raise SourceError(text) from None
                 if failure:
                     raise self._failed_to_start(at, failure)
@@ -134,20 +135,16 @@ class Crew:
         try:
             return _levada.link(0, len(self._tasks) + 1, sockets, timeout)
         except PeerLost as error:
-            raise SourceError(f"{self.how_ended(error.rank - 1)} while it started") from None
+            raise SourceError(f"{self.exit_text(error.rank - 1)} while it started") from None
 
     def name_of(self, at: int) -> str:
         return f"{self._tasks[at].title} (process {self._processes[at].pid})"
 
-    def how_ended(self, at: int) -> str:
+    def exit_text(self, at: int) -> str:
         """ "worker 1 (process 4242) was killed by SIGKILL"."""
         process = self._processes[at]
         process.join(1.0)
-        code = process.exitcode
-        if code is None:
-            return f"{self.name_of(at)} was lost"
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        return f"{self.name_of(at)} {how}"
+        return f"{self.name_of(at)} {exit_text(process)}"
 
     def lost(self) -> int | None:
         """A process that has ended, by its place; None where there is none."""

@@ -36,7 +36,7 @@ ByteView view_of(const nb::bytes& bytes) {
 }
 
 /// What a rank tells of itself, for rank 0.
-struct Told {
+struct RankHistory {
   report::RankReport rank;
   Trace trace;
   std::optional<PipelineReport> pipeline;
@@ -52,10 +52,10 @@ Bytes pack(const std::string& rank, const nb::bytes& trace, const std::optional<
 }
 
 /// Of bytes that may lie; none where the rank has left.
-Told unpack(ByteView bytes) {
+RankHistory unpack(ByteView bytes) {
   if (bytes.empty()) return {};
   ByteReader reader(bytes);
-  Told told{.rank = report::rank_from_json(reader.get_string()), .trace = {}, .pipeline = {}};
+  RankHistory told{.rank = report::rank_from_json(reader.get_string()), .trace = {}, .pipeline = {}};
   if (const ByteView trace = reader.get_sized(); !trace.empty()) told.trace = decode_trace(trace);
   const auto json = reader.get_string();
   const ByteView traces = reader.get_sized();
@@ -82,7 +82,7 @@ struct Files {
   report::FeedHistory history;
 };
 
-void add(Files& files, std::size_t rank, int reader, Told told) {
+void add(Files& files, std::size_t rank, int reader, RankHistory told) {
   told.rank.rank = static_cast<int>(rank);
   if (told.pipeline) {
     told.pipeline->rank = static_cast<int>(rank);
@@ -110,10 +110,10 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
   files.history.paths = {nb::cast<std::string>(feed["source"])};
   files.history.error = nb::cast<std::string>(feed["error"]);
   const Bytes mine = pack(rank, trace, pipeline);
-  const auto patience = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
+  const auto limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
   interruptible_on(job, "writing a report", [&](const std::shared_ptr<Engine>& engine) {
     const auto& info = engine->info();
-    const auto all = cli::gather(*engine, mine, Deadline::after(patience));
+    const auto all = cli::gather(*engine, mine, Deadline::after(limit));
     std::exception_ptr failure;
     std::string said;
     if (info.rank == 0) {
@@ -124,7 +124,7 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
         said = error.what();
       }
     }
-    auto told = agree(*engine, as_bytes(said), Deadline::after(patience), "writing a report");
+    auto told = agree(*engine, as_bytes(said), Deadline::after(limit), "writing a report");
     if (failure) std::rethrow_exception(failure);
     if (!told[0].empty()) throw SourceError(fmt::format("rank 0 could not write the report: {}", as_text(told[0])));
     return told;
