@@ -183,8 +183,8 @@ class Bench {
 
   /// Reads every byte.
   void check(const Inbox::Arrival& arrival, std::int64_t value) const {
-    for (const Tree& field : arrival.tree.container().children) {
-      const auto values = std::get<Tensor>(field.leaf()).as<std::int64_t>();
+    for (const Leaf& field : arrival.content.leaves) {
+      const auto values = std::get<Tensor>(field).as<std::int64_t>();
       const std::int64_t sum = std::accumulate(values.begin(), values.end(), std::int64_t{0});
       if (sum == value * words()) continue;
       throw EngineError(fmt::format("rank {} read other bytes than were sent", engine_->info().rank));

@@ -3,17 +3,14 @@
 #include <algorithm>
 
 #include "levada/tree/codec.h"
-#include "levada/tree/schema.h"
 
 namespace levada::cli {
 
-void Content::add(const Tree& batch) {
-  const auto flat = flatten(batch);
-  for (const auto& spec : flat.schema.leaves()) {
-    if (spec.kind != LeafKind::tensor) continue;
-    const auto& tensor = batch.tensor(spec.path);
-    auto& field = field_at(spec.path, tensor);
-    add_to_digest(field.digest, tensor);
+void Content::add(const FlatTree& batch) {
+  const auto specs = batch.schema.leaves();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto* tensor = std::get_if<Tensor>(&batch.leaves[i]);
+    if (tensor != nullptr) add_to_digest(field_at(specs[i].path, *tensor).digest, *tensor);
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "levada/base/hash.h"
 #include "levada/report/feed_report.h"
-#include "levada/tree/tree.h"
+#include "levada/tree/schema.h"
 
 namespace levada::cli {
 
@@ -14,7 +14,8 @@ namespace levada::cli {
 class Content {
  public:
   /// Adds every tensor of `batch`.
-  void add(const Tree& batch);
+  void add(const FlatTree& batch);
+  void add(const Tree& batch) { add(flatten(batch)); }
   /// The fields in the order in which they first came.
   std::vector<report::FieldReport> fields() const;
 

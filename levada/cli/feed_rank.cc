@@ -143,7 +143,7 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
   const auto compute = std::chrono::duration<double, std::milli>(arguments.compute_ms);
   const auto begin = Clock::now();
   while (auto batch = feed.next()) {
-    content.add(batch->tree);
+    content.add(batch->content);
     state.passed(batch->step, batch->cursor);
     if (compute.count() > 0) std::this_thread::sleep_for(compute);
     if (!line.is_due()) continue;

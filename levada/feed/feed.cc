@@ -108,6 +108,7 @@ class Feed::Impl {
   }
 
   std::optional<Batch> next() {
+    const auto called = Clock::now();
     own_step_.reset();
     while (true) {
       hear_decisions();
@@ -115,7 +116,10 @@ class Feed::Impl {
       if (follower_.finished()) return finish();
       if (reader_) reader_->read_now(follower_.step());
       if (follower_.may_take()) {
-        if (auto arrival = inbox_.try_take()) return hand_out(std::move(*arrival));
+        if (auto arrival = inbox_.try_take()) {
+          stats_.taking += arrival->there - called;
+          return hand_out(std::move(*arrival));
+        }
       }
       wait_for_batch();
     }
@@ -201,7 +205,7 @@ class Feed::Impl {
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, step, own_.from);
     return {.step = step,
             .samples = samples,
-            .tree = std::move(arrival.tree),
+            .content = std::move(arrival.content),
             .cursor = Bytes(cursor.begin(), cursor.end())};
   }
 
@@ -268,6 +272,14 @@ class Feed::Impl {
   std::optional<FeedEnd> end_;
   std::optional<FeedReader> reader_;
 };
+
+Tensor Batch::tensor(std::string_view path) const {
+  const auto specs = content.schema.leaves();
+  const auto found = std::ranges::find(specs, path, &LeafSpec::path);
+  const auto* leaf = found == specs.end() ? nullptr : &content.leaves[static_cast<std::size_t>(found - specs.begin())];
+  const auto* tensor = leaf == nullptr ? nullptr : std::get_if<Tensor>(leaf);
+  return tensor != nullptr ? *tensor : tree().tensor(path);
+}
 
 Feed::Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
            const FeedOptions& options)

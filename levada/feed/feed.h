@@ -44,10 +44,12 @@ struct FeedOptions {
 struct Batch {
   std::int64_t step = 0;
   std::int64_t samples = 0;  ///< that this rank's dp coordinate is given, padding not counted: fewer only at the tail
-  Tree tree;
+  FlatTree content;
   Bytes cursor;  ///< the source's position after this step, on every rank the same
 
-  const Tensor& tensor(std::string_view path) const { return tree.tensor(path); }
+  Tree tree() const { return unflatten(content); }
+  /// As tree().tensor(path).
+  Tensor tensor(std::string_view path) const;
 };
 
 struct FeedStats {
@@ -55,6 +57,7 @@ struct FeedStats {
   std::int64_t samples = 0;         ///< padding not counted
   std::uint64_t bytes = 0;          ///< of the tensors this rank was given
   Duration waited{};                ///< blocked in next()
+  Duration taking{};                ///< in next(), until the engine had given the batch: waiting, and the engine's work
   std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
   ReadStats read;                   ///< of this rank's source, if it reads
 };

@@ -18,6 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::Numbered;
 using testing::NumberedOptions;
+using ::testing::ThrowsMessage;
 
 /// Runs `body` on every rank of `mesh` with a feed over a source of its own.
 void run_feed(const Mesh& mesh, const FeedOptions& options, const NumberedOptions& source,
@@ -109,7 +110,7 @@ TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
         std::int64_t step = 0;
         while (auto got = feed.next()) {
           EXPECT_EQ(got->step, step);
-          EXPECT_EQ(got->tree, expected(mesh, rank, step, batch, sequence)) << readers << " rank " << rank;
+          EXPECT_EQ(got->tree(), expected(mesh, rank, step, batch, sequence)) << readers << " rank " << rank;
           ByteReader cursor(got->cursor);
           EXPECT_EQ(cursor.get<std::int64_t>(), (step + 1) * dp * batch);
           ++step;
@@ -139,8 +140,8 @@ TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortHoweverBatchesAreDivided) {
             while (auto got = feed.next()) {
               const bool is_tail = step++ == rounds;
               samples += got->samples;
-              EXPECT_EQ(got->tree, is_tail ? expected_tail(mesh, rank, options, got->step, data)
-                                           : expected(mesh, rank, got->step, batch, 12))
+              EXPECT_EQ(got->tree(), is_tail ? expected_tail(mesh, rank, options, got->step, data)
+                                             : expected(mesh, rank, got->step, batch, 12))
                   << readers << " rank " << rank << " step " << got->step;
               ByteReader cursor(got->cursor);
               const auto next = cursor.get<std::int64_t>();
@@ -265,7 +266,7 @@ TEST(Feed, ACallerWhoKeepsEveryBatchStopsNobodyAndKeepsWhatItGot) {
     std::vector<Batch> kept;
     while (auto batch = feed.next()) kept.push_back(std::move(*batch));
     ASSERT_EQ(kept.size(), 200u);
-    for (const Batch& batch : kept) EXPECT_EQ(batch.tree, expected(mesh, rank, batch.step, 1, 8));
+    for (const Batch& batch : kept) EXPECT_EQ(batch.tree(), expected(mesh, rank, batch.step, 1, 8));
     EXPECT_EQ(feed.stats().copied_batches, 198);
   });
 }
@@ -273,7 +274,26 @@ TEST(Feed, ACallerWhoKeepsEveryBatchStopsNobodyAndKeepsWhatItGot) {
 TEST(Feed, BatchesOutliveTheFeedAndItsEngine) {
   std::vector<std::optional<Batch>> kept(2);
   run_feed(Mesh::parse("dp=2"), {.batch = 1}, {}, [&](Feed& feed, int rank) { kept[rank] = feed.next(); });
-  EXPECT_EQ(kept[1]->tree, expected(Mesh::parse("dp=2"), 1, 0, 1, 8));
+  EXPECT_EQ(kept[1]->tree(), expected(Mesh::parse("dp=2"), 1, 0, 1, 8));
+}
+
+TEST(Feed, ABatchFindsItsTensorsByPath) {
+  run_feed(Mesh::parse("dp=2"), {.batch = 1}, {}, [](Feed& feed, int) {
+    const auto batch = feed.next();
+    const auto tokens = batch->tensor("tokens");
+    EXPECT_EQ(Tree(tokens), Tree(batch->tree().tensor("tokens")));
+    EXPECT_EQ(batch->tensor("\"tokens\"").view().data(), tokens.view().data()) << "another way to write the path";
+    EXPECT_THAT([&] { return batch->tensor("nothing"); }, ThrowsMessage<InvalidArgument>(HasSubstr("tokens")));
+  });
+}
+
+TEST(Feed, TheTimeOfTakingHasTheWaitsForBatchesInIt) {
+  run_feed(Mesh::parse("dp=2"), {.batch = 1}, {}, [](Feed& feed, int) {
+    EXPECT_TRUE(feed.next());
+    const auto stats = feed.stats();
+    EXPECT_GT(stats.taking, Duration{});
+    EXPECT_GE(stats.taking, stats.waited);
+  });
 }
 
 TEST(Feed, AccessCopyGivesMemoryOfTheRanksOwn) {
@@ -314,7 +334,7 @@ TEST(Feed, BatchesMayDifferInStructureFromStepToStep) {
     const Mesh mesh = Mesh::parse("dp=2,tp=2");
     Feed feed(engine, mesh, layouts::data_parallel(), std::make_shared<Changing>(), {.batch = 1});
     const int dp = mesh.coordinate(engine->info().rank, "dp");
-    for (std::int64_t step = 0; step < 2; ++step) EXPECT_EQ(feed.next()->tree, Changing::content(2 * step + dp));
+    for (std::int64_t step = 0; step < 2; ++step) EXPECT_EQ(feed.next()->tree(), Changing::content(2 * step + dp));
     EXPECT_FALSE(feed.next());
   });
 }
@@ -358,8 +378,8 @@ TEST(Feed, OneTensorUnderTwoNamesGoesWhereEitherIsWanted) {
     Feed feed(engine, Mesh::parse("pp=2"), layout, std::make_shared<Changing>(), {.batch = 1});
     const bool first = engine->info().rank == 0;
     const auto batch = feed.next();
-    EXPECT_EQ(batch->tree.contains("tokens"), first);
-    EXPECT_EQ(batch->tree.contains("labels"), !first);
+    EXPECT_EQ(batch->tree().contains("tokens"), first);
+    EXPECT_EQ(batch->tree().contains("labels"), !first);
     EXPECT_EQ(batch->tensor(first ? "tokens" : "labels").as<std::int64_t>()[1], 1);
   });
 }

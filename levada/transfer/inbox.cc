@@ -38,6 +38,7 @@ Access Inbox::access_to(const FlatTree& content) {
 std::optional<Inbox::Arrival> Inbox::try_take() {
   auto lease = engine_->try_take(*channel_);
   if (!lease) return std::nullopt;
+  const auto there = Clock::now();
   const std::byte* const received = lease->bytes.data();
   Message message = read_message(lease->bytes, nullptr, schemas_);
 
@@ -53,7 +54,7 @@ std::optional<Inbox::Arrival> Inbox::try_take() {
   };
   const std::size_t copied_size = lease->bytes.size() > large_message ? small_tensor : 0;
 
-  Arrival arrival{.envelope = std::move(message.envelope), .copied = over_keep};
+  Arrival arrival{.envelope = std::move(message.envelope), .copied = over_keep, .there = there};
   const auto specs = message.content.schema.leaves();
   for (std::size_t i = 0; i < specs.size(); ++i) {
     auto* tensor = std::get_if<Tensor>(&message.content.leaves[i]);
@@ -66,7 +67,7 @@ std::optional<Inbox::Arrival> Inbox::try_take() {
       *tensor = copies || bytes <= copied_size ? Tensor::copy_of(*tensor) : as_view(*tensor);
     }
   }
-  arrival.tree = unflatten(message.content);
+  arrival.content = std::move(message.content);
   return arrival;
 }
 

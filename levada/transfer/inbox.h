@@ -18,7 +18,7 @@ enum class Access : std::uint8_t {
   private_,   ///< to be written, unseen by others: a private view where the engine has one, else memory of its own
 };
 
-/// Takes messages of one channel and makes trees of them. One thread at a time; the trees live on their own.
+/// Takes messages of one channel and takes them apart. One thread at a time; what they hold lives on its own.
 class Inbox {
  public:
   /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller
@@ -30,9 +30,12 @@ class Inbox {
 
   struct Arrival {
     Bytes envelope;
-    Tree tree;
+    FlatTree content;
     std::uint64_t tensor_bytes = 0;
-    bool copied = false;  ///< whether it came as a copy because `keep` were held
+    bool copied = false;      ///< whether it came as a copy because `keep` were held
+    Clock::time_point there;  ///< when the engine had given it
+
+    Tree tree() const { return unflatten(content); }
   };
   /// The next message; empty when none is there. Throws CorruptMessage, and what Engine::try_take() does.
   std::optional<Arrival> try_take();

@@ -83,8 +83,8 @@ TEST(Transfer, WhatWasMadeInTheBlockIsSentWithoutACopy) {
     const auto before = copied_bytes();
     const auto arrival = loop.send(batch, whole(batch), &memory);
     EXPECT_EQ(copied_bytes(), before);
-    EXPECT_EQ(arrival.tree.tensor("x").as<std::int64_t>()[99], 7);
-    EXPECT_EQ(arrival.tree.tensor("x").view().data(), made_at) << "threads see the very block";
+    EXPECT_EQ(arrival.tree().tensor("x").as<std::int64_t>()[99], 7);
+    EXPECT_EQ(arrival.tree().tensor("x").view().data(), made_at) << "threads see the very block";
   });
 }
 
@@ -96,7 +96,7 @@ TEST(Transfer, WhatSomebodyElseStillHoldsIsCopiedInsteadOfGivenAway) {
     const FlatTree batch = flatten(Tree::dict({{"x", x}}));
     const auto arrival = loop.send(batch, whole(batch), &memory);
     std::ranges::fill(x.mutable_as<std::int64_t>(), 8);
-    EXPECT_EQ(arrival.tree.tensor("x").as<std::int64_t>()[0], 7);
+    EXPECT_EQ(arrival.tree().tensor("x").as<std::int64_t>()[0], 7);
   });
 }
 
@@ -106,7 +106,7 @@ TEST(Transfer, APortionLeavesOutLeavesAndCutsTensors) {
     Region column(Shape{2, 2});
     column.keep_part(1, 1, 2);
     const Move moves[] = {{0, 0, column, 16}};
-    EXPECT_EQ(loop.send(batch, make_portion(batch, moves)).tree,
+    EXPECT_EQ(loop.send(batch, make_portion(batch, moves)).tree(),
               Tree::dict({{"x", Tensor::of<std::int64_t>({2, 1}, {2, 4})}}));
   });
 }
@@ -117,7 +117,7 @@ TEST(Transfer, AnAliasStaysOneTensor) {
     const FlatTree batch = flatten(Tree::dict({{"a", x}, {"b", x}}));
     const auto portion = whole(batch);
     EXPECT_EQ(portion.tensor_bytes, 16u) << "its bytes cross once";
-    const auto tree = loop.send(batch, portion).tree;
+    const auto tree = loop.send(batch, portion).tree();
     EXPECT_EQ(tree.tensor("a").view().data(), tree.tensor("b").view().data());
   });
 }
@@ -129,7 +129,7 @@ TEST(Transfer, ACallerWhoKeepsMoreThanAgreedGetsCopies) {
         for (int i = 0; i < 5; ++i) {
           auto arrival = loop.send(flatten(numbers(i)), whole(flatten(numbers(i))));
           EXPECT_EQ(arrival.copied, i >= 2) << i;
-          kept.push_back(std::move(arrival.tree));
+          kept.push_back(arrival.tree());
         }
         for (int i = 0; i < 5; ++i) EXPECT_EQ(kept[static_cast<std::size_t>(i)], numbers(i));
         kept.clear();
@@ -143,7 +143,7 @@ TEST(Transfer, ASmallTensorThatIsKeptDoesNotHoldALargeMessage) {
     const FlatTree batch = flatten(
         Tree::dict({{"large", Tensor::zeros(dtypes::uint8, {2 << 20})}, {"small", Tensor::of<float>({1}, {3})}}));
     auto arrival = loop.send(batch, whole(batch));
-    const Tensor small = arrival.tree.tensor("small");
+    const Tensor small = arrival.tree().tensor("small");
     arrival = {};
     EXPECT_EQ(small.as<float>()[0], 3);
     EXPECT_TRUE(std::ranges::all_of(loop.engine().holders(loop.channel()),
@@ -156,7 +156,7 @@ TEST(Transfer, WhatIsToBeWrittenIsItsTakersOwn) {
       [](Loop& loop) {
         const FlatTree batch = flatten(numbers(1));
         auto arrival = loop.send(batch, whole(batch));
-        Tensor x = arrival.tree.tensor("x");
+        Tensor x = arrival.tree().tensor("x");
         ASSERT_TRUE(x.is_writable());
         x.mutable_as<std::int64_t>()[0] = 99;
         EXPECT_EQ(std::get<Tensor>(batch.leaves[0]).as<std::int64_t>()[0], 1) << "the sender's stays as it was";
@@ -178,7 +178,7 @@ TEST(Transfer, WhatNobodyWritesIsNotCopiedForIt) {
       Packed packed = outbox.pack(batch, whole(batch), {}, nullptr,
                                   [&](std::size_t bytes) { return allocate(*engine, bytes, soon(), "test"); });
       publish(*engine, *channel, std::move(packed.block), packed.bytes, soon(), "test");
-      return inbox.try_take()->tree.tensor("x").is_writable();
+      return inbox.try_take()->tree().tensor("x").is_writable();
     };
     const Tensor x = Tensor::zeros(dtypes::int64, {4});
     EXPECT_TRUE(send(Tree::dict({{"x", x}, {"name", Tree(std::string("written"))}})));
@@ -200,7 +200,7 @@ TEST(Transfer, ABlockThatOthersBeganIsSentAsItLies) {
     batch = memory.take_in(std::move(batch));
     const auto arrival = loop.send(batch, whole(batch), &memory);
     EXPECT_EQ(copied_bytes(), before);
-    EXPECT_EQ(arrival.tree.tensor("x").as<std::int64_t>()[99], 5);
+    EXPECT_EQ(arrival.tree().tensor("x").as<std::int64_t>()[99], 5);
   });
 }
 
@@ -213,7 +213,7 @@ TEST(Transfer, TensorsThatBeginAnywhereInABlockArePutInOrder) {
     x = {};
     const FlatTree batch = flatten(tree);
     tree = Tree();
-    EXPECT_EQ(loop.send(batch, whole(batch), &memory).tree.tensor("part").as<std::uint8_t>()[0], 3);
+    EXPECT_EQ(loop.send(batch, whole(batch), &memory).tree().tensor("part").as<std::uint8_t>()[0], 3);
   });
 }
 
@@ -224,7 +224,7 @@ TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
     const FlatTree batch = memory.take_in(flatten(Tree::dict({{"a", lent}, {"b", lent}})));
     lent.mutable_as<std::int64_t>()[0] = 9;
     const auto before = copied_bytes();
-    const auto tree = loop.send(batch, whole(batch), &memory).tree;
+    const auto tree = loop.send(batch, whole(batch), &memory).tree();
     EXPECT_EQ(copied_bytes(), before);
     EXPECT_EQ(tree.tensor("a").as<std::int64_t>()[0], 1);
     EXPECT_EQ(tree.tensor("a").view().data(), tree.tensor("b").view().data()) << "aliases stay one tensor";
@@ -274,9 +274,9 @@ std::vector<std::int64_t> tokens_of_cp_rank(Loop& loop, const FlatTree& batch, i
   const Audience audience[] = {{.from = 0, .to = {index}, .unit = 0}};
   const auto portion = make_portion(batch, plan_unit(fields_of(batch), layout, Mesh::parse("cp=2"), audience, {}));
   const auto arrival = loop.send(batch, portion);
-  EXPECT_EQ(arrival.tree.tensor("tokens").shape(), (Shape{2, 4}));
-  EXPECT_EQ(arrival.tree.tensor("cu_seqlens").shape(), (Shape{2, 3})) << "whole for everybody";
-  const auto tokens = arrival.tree.tensor("tokens").as<std::int64_t>();
+  EXPECT_EQ(arrival.tree().tensor("tokens").shape(), (Shape{2, 4}));
+  EXPECT_EQ(arrival.tree().tensor("cu_seqlens").shape(), (Shape{2, 3})) << "whole for everybody";
+  const auto tokens = arrival.tree().tensor("tokens").as<std::int64_t>();
   return {tokens.begin(), tokens.end()};
 }
 

@@ -228,7 +228,8 @@ class Feed:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """Of the pass: batches, samples, bytes, waited_seconds, copied_batches, bytes_read, seconds."""
+        """Of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds, and of those in next() waited_seconds
+        and, with them, taken_seconds until the engine had given the batches."""
         return {} if self._last is None else self._last.stats
 
     def write_report(self, path: str | os.PathLike[str]) -> None:

@@ -16,7 +16,7 @@
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
 #include "python/src/process.h"
-#include "python/src/trees.h"
+#include "python/src/rebuild.h"
 #include "python/src/waiting.h"
 
 namespace nb = nanobind;
@@ -48,9 +48,7 @@ class Pass {
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
-        shown_(shown),
-        others_(others),
-        allow_pickle_(allow_pickle) {
+        rebuilder_(allow_pickle, shown, others) {
     const auto engine = job.shared();
     options.poll = check_signals;
     if (record) {
@@ -86,7 +84,7 @@ class Pass {
   nb::object next() {
     const auto batch = take();
     if (!batch) throw nb::stop_iteration();
-    return from_tree(batch->tree, allow_pickle_, classes_, shown_, others_);
+    return rebuilder_.rebuild(batch->content);
   }
 
   bool drop_next() { return take().has_value(); }
@@ -140,6 +138,7 @@ class Pass {
     told["samples"] = stats.samples;
     told["bytes"] = stats.bytes;
     told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    told["taken_seconds"] = std::chrono::duration<double>(stats.taking).count();
     told["copied_batches"] = stats.copied_batches;
     told["bytes_read"] = stats.read.bytes_read;
     told["seconds"] = std::chrono::duration<double>(ended_.value_or(Clock::now()) - begun_).count();
@@ -213,11 +212,8 @@ class Pass {
   pid_t process_ = current_process();
   std::shared_ptr<Handoff> handoff_;
   nb::object make_, where_;
-  BatchClasses classes_;
+  Rebuilder rebuilder_;
   std::exception_ptr interrupt_;
-  Shown shown_;
-  TensorKind others_;
-  bool allow_pickle_;
   std::unique_ptr<TraceLog> log_;
   std::unique_ptr<Feed> feed_;
   Clock::time_point begun_ = Clock::now();

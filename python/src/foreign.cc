@@ -2,7 +2,7 @@
 
 #include <variant>
 
-#include "python/src/trees.h"
+#include "python/src/rebuild.h"
 
 namespace nb = nanobind;
 
@@ -41,8 +41,7 @@ nb::object object_of_const(const pipeline::Item& item) {
   if (const auto* foreign = std::get_if<pipeline::Foreign>(&item)) {
     return nb::borrow(static_cast<PyObject*>(foreign->object()));
   }
-  BatchClasses classes;
-  return from_tree(std::get<Tree>(item), false, classes, Shown::as_is);
+  return Rebuilder(false).rebuild(std::get<Tree>(item));
 }
 
 Shared::Shared(nb::object object) : held_(object.release().ptr(), [](PyObject* last) { release(last); }) {}

@@ -22,6 +22,7 @@
 #include "python/src/launch.h"
 #include "python/src/pickling.h"
 #include "python/src/process.h"
+#include "python/src/rebuild.h"
 #include "python/src/sources.h"
 #include "python/src/stages.h"
 #include "python/src/trees.h"
@@ -186,8 +187,7 @@ class Consumer {
       const nb::gil_scoped_release released;
       cursor = consumer().save();
     }
-    BatchClasses classes;
-    return from_tree(cursor, false, classes, Shown::as_is);
+    return Rebuilder(false).rebuild(cursor);
   }
   bool shutdown(double grace) {
     return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));

@@ -18,6 +18,7 @@
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
 #include "python/src/handoff.h"
+#include "python/src/rebuild.h"
 #include "python/src/sources.h"
 #include "python/src/trees.h"
 
@@ -64,9 +65,8 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
   const auto cursor = IterableCursor::decode(view_of(bytes));
   auto memory = std::make_shared<Bytes>(cursor.state);
   SchemaCache schemas;
-  const auto state = unflatten(read_message(*memory, memory, schemas).content);
-  BatchClasses classes;
-  return {cursor.next, cursor.position, from_tree(state, allow_pickle, classes, Shown::as_is)};
+  const auto state = read_message(*memory, memory, schemas).content;
+  return {cursor.next, cursor.position, Rebuilder(allow_pickle).rebuild(state)};
 }
 
 void warn(const std::string& warning) {

@@ -11,7 +11,7 @@
 #include "levada/base/error.h"
 #include "python/src/bindings.h"
 #include "python/src/failures.h"
-#include "python/src/trees.h"
+#include "python/src/rebuild.h"
 
 namespace nb = nanobind;
 
@@ -278,19 +278,19 @@ class ShownStream final : public pipeline::Stream {
   ShownStream(StreamPtr stream, TensorKind kind) : stream_(std::move(stream)), kind_(kind) {}
   ~ShownStream() override {
     if (Py_IsInitialized() == 0) {
-      classes_.release();  // its objects went with the interpreter
+      rebuilder_.release();  // its objects went with the interpreter
       return;
     }
     const nb::gil_scoped_acquire gil;
-    classes_.reset();
+    rebuilder_.reset();
   }
   std::optional<Item> next() override {
     auto item = stream_->next();
     if (!item) return item;
     return in_python([&] {
       const Item taken = *std::move(item);
-      if (!classes_) classes_ = std::make_unique<BatchClasses>();
-      return item_of(from_tree(std::get<Tree>(taken), false, *classes_, Shown::as_is, kind_));
+      if (!rebuilder_) rebuilder_ = std::make_unique<Rebuilder>(false, Shown::as_is, kind_);
+      return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }
   Cursor save() const override { return stream_->save(); }
@@ -299,7 +299,7 @@ class ShownStream final : public pipeline::Stream {
  private:
   StreamPtr stream_;
   TensorKind kind_;
-  std::unique_ptr<BatchClasses> classes_;
+  std::unique_ptr<Rebuilder> rebuilder_;
 };
 
 class ShownOrigin final : public pipeline::Origin {

@@ -126,33 +126,22 @@ Tensor from_torch(nb::handle value, const std::string& path) {
   return view_of(tensor, dtype, path);
 }
 
-template <typename Framework, typename... Options>
 nb::object give_out(const Tensor& tensor, DType dtype) {
   const auto& view = tensor.view();
   const std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
   nb::capsule owner(new Tensor(tensor), [](void* held) noexcept { delete static_cast<Tensor*>(held); });
   auto* data = const_cast<std::byte*>(view.data());
-  return nb::cast(nb::ndarray<Framework, Options..., nb::device::cpu>(
+  return nb::cast(nb::ndarray<nb::pytorch, nb::device::cpu>(
       data, shape.size(), shape.data(), owner, view.strides().begin(), {dtype.code, dtype.bits, dtype.lanes}));
-}
-
-nb::object to_array(const Tensor& tensor) {
-  const DType dtype = tensor.dtype();
-  const DType shown = is_disguised(dtype) ? DType{dtypes::uint8.code, dtype.bits} : dtype;
-  nb::object array =
-      tensor.is_writable() ? give_out<nb::numpy>(tensor, shown) : give_out<nb::numpy, nb::ro>(tensor, shown);
-  if (!is_disguised(dtype)) return array;
-  const auto type = class_in("ml_dtypes", dtype.name().c_str());
-  if (!type.is_none()) return array.attr("view")(type);
-  throw Unsupported(fmt::format("numpy has no {} of its own; import ml_dtypes on every rank", dtype.name()));
 }
 
 /// Of type `dtype`, which is as large as its own.
 nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi* exchange) {
-  if (exchange == nullptr) return give_out<nb::pytorch>(tensor, dtype);
-  const TensorView shown(dtype, tensor.shape(), tensor.view().strides(), tensor.view().data());
+  if (exchange == nullptr) return give_out(tensor, dtype);
   void* made = nullptr;
-  auto managed = dlpack::to_dlpack_versioned(Tensor(shown, tensor.owner(), true));
+  auto managed = dlpack::to_dlpack_versioned(tensor);
+  managed->flags &= ~dlpack::flag_read_only;
+  managed->tensor.dtype = dtype;
   if (exchange->from_managed(managed.release(), &made) != 0) throw nb::python_error();
   return nb::steal(static_cast<PyObject*>(made));
 }
@@ -225,12 +214,12 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
   return from_array(value, path);
 }
 
-nb::object TensorLibraries::to_python(const Tensor& tensor, TensorKind kind) const {
+nb::object TensorLibraries::to_python(const Tensor& tensor, TensorKind kind, bool writable) const {
   if (kind == TensorKind::torch) {
     if (torch_.is_none()) throw Unsupported("the batch holds torch tensors; import torch on every rank");
     return to_torch(tensor, torch_exchange_);
   }
-  auto array = to_array(tensor);
+  auto array = arrays_.make(tensor, writable);
   return kind == TensorKind::scalar ? nb::object(array[nb::tuple()]) : array;
 }
 

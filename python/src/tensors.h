@@ -8,6 +8,7 @@
 
 #include "levada/tensor/dlpack.h"
 #include "levada/tensor/tensor.h"
+#include "python/src/numpy_arrays.h"
 
 namespace levada::python {
 
@@ -35,13 +36,17 @@ class TensorLibraries {
   /// The tensor, viewing the memory of `value` and keeping it alive; its owner may go on any thread. Throws
   /// Python's TypeError, naming `path`, for what cannot cross.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;
-  /// The tensor as `kind`; it keeps the memory alive. Writable if `tensor` is; torch, which has no other tensors, must
-  /// be. Throws Unsupported where a library that it takes is not imported.
-  nanobind::object to_python(const Tensor& tensor, TensorKind kind) const;
+  /// The tensor as `kind`; it keeps the memory alive. Writable if `tensor` is, unless said otherwise; torch, which has
+  /// no other tensors, must be. Throws Unsupported where a library that it takes is not imported.
+  nanobind::object to_python(const Tensor& tensor, TensorKind kind) const {
+    return to_python(tensor, kind, tensor.is_writable());
+  }
+  nanobind::object to_python(const Tensor& tensor, TensorKind kind, bool writable) const;
 
  private:
   nanobind::object array_ = nanobind::none(), generic_ = nanobind::none(), torch_ = nanobind::none();
   nanobind::object is_neg_ = nanobind::none(), is_conj_ = nanobind::none();  ///< methods of torch's tensors
+  NumpyArrays arrays_;
   const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null where torch is not imported, or too old
 };
 

@@ -5,92 +5,21 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <map>
-#include <unordered_map>
 
-#include "levada/base/bytes.h"
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/cli/content.h"
 #include "levada/tree/codec.h"
-#include "levada/tree/path.h"
 #include "levada/tree/schema.h"
 #include "python/src/bindings.h"
-#include "python/src/tensors.h"
+#include "python/src/marks.h"
+#include "python/src/rebuild.h"
 
 namespace nb = nanobind;
 
 namespace levada::python {
 namespace {
-
-/// A batch that is a lone leaf crosses within a list of this class: a feed's batches are containers.
-constexpr std::string_view bare = "levada:bare";
-/// The mark of a leaf of pickled bytes; tensors' marks are their TensorKind, numpy arrays and all else have none.
-constexpr char pickled = 'p';
-constexpr char unmarked = static_cast<char>(TensorKind::array);
-
-/// That a leaf is not what it looks like: its step in the path, and what it is.
-using Mark = std::pair<std::string, char>;
-
-/// What a container's `state` holds: the marks of its leaves, in order; and what else its class needs, as a tree.
-struct State {
-  std::vector<Mark> marks;
-  Bytes extra;
-
-  Bytes encode() const {
-    if (marks.empty() && extra.empty()) return {};
-    ByteWriter writer;
-    writer.put(static_cast<std::uint32_t>(marks.size()));
-    for (const auto& [step, mark] : marks) {
-      writer.put_sized(std::string_view(step));
-      writer.put(mark);
-    }
-    writer.put_sized(ByteView(extra));
-    return std::move(writer).take();
-  }
-  static State decode(ByteView bytes) {
-    State state;
-    if (bytes.empty()) return state;
-    ByteReader reader(bytes);
-    for (auto count = reader.get_count(5); count > 0; --count) {
-      auto step = reader.get_string();
-      state.marks.emplace_back(std::move(step), reader.get<char>());
-    }
-    const auto extra = reader.get_sized();
-    state.extra.assign(extra.begin(), extra.end());
-    reader.expect_end();
-    return state;
-  }
-};
-
-std::string step_of(const Container& container, std::size_t child) {
-  std::string step;
-  if (container.keys.empty()) append_position(step, child);
-  else append_key(step, container.keys[child]);
-  return step;
-}
-
-/// What a container's state says of its children, which are asked for in order.
-class Marks {
- public:
-  explicit Marks(const Container& container) : container_(container), state_(State::decode(container.state)) {}
-  /// Empty for one that is what it looks like.
-  std::optional<char> of(std::size_t child) {
-    if (next_ == state_.marks.size()) return std::nullopt;
-    const auto from = state_.marks.begin() + static_cast<std::ptrdiff_t>(next_);
-    const auto found = std::ranges::find(from, state_.marks.end(), step_of(container_, child), &Mark::first);
-    if (found == state_.marks.end()) return std::nullopt;
-    next_ = static_cast<std::size_t>(found - state_.marks.begin()) + 1;
-    return found->second;
-  }
-  const Bytes& extra() const { return state_.extra; }
-
- private:
-  const Container& container_;
-  State state_;
-  std::size_t next_ = 0;
-};
 
 /// The way to a part of a batch; made text where something has to be said of it. The parts above must outlive it.
 struct Path {
@@ -242,111 +171,6 @@ class ToTree {
   int depth_ = 0;
 };
 
-class FromTree {
- public:
-  FromTree(bool allow_pickle, const BatchClasses& classes, Shown shown, TensorKind others)
-      : allow_pickle_(allow_pickle), classes_(classes), shown_(shown), unmarked_(static_cast<char>(others)) {}
-
-  nb::object root(const Tree& tree) {
-    if (tree.is_leaf()) return leaf(tree.leaf(), unmarked_);
-    const Container& container = tree.container();
-    if (container.type_name != bare) return whole(container);
-    if (container.children.empty()) return nb::none();
-    return node(container.children[0], Marks(container).of(0).value_or(unmarked_));
-  }
-
- private:
-  nb::object node(const Tree& tree, char mark) {
-    return tree.is_leaf() ? leaf(tree.leaf(), mark) : whole(tree.container());
-  }
-
-  nb::object whole(const Container& container) {
-    Marks marks(container);
-    const auto child = [&](std::size_t i) { return node(container.children[i], marks.of(i).value_or(unmarked_)); };
-    const std::size_t count = container.children.size();
-    const bool is_plain = container.type_name.empty();
-    if (is_plain && !container.keys.empty()) {
-      nb::dict dict;
-      for (std::size_t i = 0; i < count; ++i) dict[key(container.keys[i])] = child(i);
-      return dict;
-    }
-    nb::list children;
-    for (std::size_t i = 0; i < count; ++i) children.append(child(i));
-    if (!is_plain) {
-      nb::list keys;
-      for (const Key& each : container.keys) keys.append(key(each));
-      return classes_.put_together(container.type_name, keys, children, extra_of(marks.extra()));
-    }
-    if (container.kind == ContainerKind::list) return children;
-    if (container.kind == ContainerKind::tuple) return nb::tuple(children);
-    return nb::dict();
-  }
-
-  static nb::object key(const Key& from) {
-    return std::visit([](const auto& name) { return nb::cast(name); }, from);
-  }
-
-  nb::object extra_of(const Bytes& bytes) {
-    if (bytes.empty()) return nb::none();
-    SchemaCache schemas;
-    auto memory = std::make_shared<Bytes>(bytes);
-    return root(unflatten(read_message(*memory, memory, schemas).content));
-  }
-
-  nb::object leaf(const Leaf& leaf, char mark) {
-    if (const auto* tensor = std::get_if<Tensor>(&leaf)) return this->tensor(*tensor, static_cast<TensorKind>(mark));
-    if (const auto* bytes = std::get_if<Bytes>(&leaf)) return this->bytes(*bytes, mark);
-    if (std::holds_alternative<None>(leaf)) return nb::none();
-    if (const auto* truth = std::get_if<bool>(&leaf)) return nb::bool_(*truth);
-    if (const auto* integer = std::get_if<std::int64_t>(&leaf)) return nb::int_(*integer);
-    if (const auto* real = std::get_if<double>(&leaf)) return nb::float_(*real);
-    return nb::cast(std::get<std::string>(leaf));
-  }
-
-  nb::object bytes(const Bytes& bytes, char mark) const {
-    nb::object value = nb::bytes(bytes.data(), bytes.size());
-    if (mark != pickled) return value;
-    if (!allow_pickle_) throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
-    return nb::module_::import_("pickle").attr("loads")(value);
-  }
-
-  /// Aliases share one Python object, as they did where they came from.
-  nb::object tensor(const Tensor& tensor, TensorKind kind) {
-    auto& known = seen_[tensor.view().data()];
-    for (const auto& seen : known) {
-      if (seen.kind == kind && tensor.view().byte_count() > 0 && seen.tensor.dtype() == tensor.dtype() &&
-          seen.tensor.shape() == tensor.shape()) {
-        return seen.object;
-      }
-    }
-    const bool is_torch = kind == TensorKind::torch;
-    if (is_torch && shown_ == Shown::without_torch) {
-      throw InvalidArgument(
-          "access is read_only, but the batch holds torch tensors, which can always be written; "
-          "choose access=\"private\", \"copy\" or none");
-    }
-    auto object = classes_.libraries.to_python(is_torch ? writable(tensor) : array(tensor), kind);
-    known.push_back({tensor, kind, object});
-    return object;
-  }
-
-  static Tensor writable(const Tensor& tensor) { return tensor.is_writable() ? tensor : Tensor::copy_of(tensor); }
-  Tensor array(const Tensor& tensor) const {
-    return shown_ == Shown::as_is ? tensor : Tensor(tensor.view(), tensor.owner());
-  }
-
-  struct Seen {
-    Tensor tensor;
-    TensorKind kind;
-    nb::object object;
-  };
-  bool allow_pickle_;
-  const BatchClasses& classes_;
-  Shown shown_;
-  char unmarked_;
-  std::unordered_map<const std::byte*, std::vector<Seen>> seen_;
-};
-
 nb::bytes pack(nb::handle batch, bool allow_pickle) {
   const auto bytes = encode_tree(to_tree(batch, allow_pickle));
   return nb::bytes(bytes.data(), bytes.size());
@@ -359,8 +183,7 @@ nb::object unpack(const nb::bytes& message, bool allow_pickle) {
       Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(view.size())}, view.data()));
   SchemaCache schemas;
   const auto read = read_message(memory.bytes(), memory.owner(), schemas);
-  BatchClasses classes;
-  return from_tree(unflatten(read.content), allow_pickle, classes, Shown::as_is);
+  return Rebuilder(allow_pickle).rebuild(read.content);
 }
 
 /// Movable alone, which Python has to be told.
@@ -390,9 +213,7 @@ nb::dict describe(const Digests& content) {
 }  // namespace
 
 BatchClasses::BatchClasses() {
-  const auto module = nb::module_::import_("levada._classes");
-  take_apart = module.attr("take_apart");
-  put_together = module.attr("put_together");
+  take_apart = nb::module_::import_("levada._classes").attr("take_apart");
 }
 
 Tree to_tree(nb::handle batch, bool allow_pickle) {
@@ -406,20 +227,6 @@ Lent lend(nb::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemor
   ToTree to(allow_pickle, classes, memory, spent);
   auto tree = to.root(batch);
   return {std::move(tree), std::move(to).place()};
-}
-
-nb::object from_tree(const Tree& tree, bool allow_pickle, BatchClasses& classes, Shown shown, TensorKind others) {
-  classes.libraries.look_again();
-  return FromTree(allow_pickle, classes, shown, others).root(tree);
-}
-
-bool has_torch(const Tree& tree) {
-  if (tree.is_leaf()) return false;
-  const auto is_torch = [](const auto& mark) { return mark.second == static_cast<char>(TensorKind::torch); };
-  const Container& container = tree.container();
-  const auto marks = State::decode(container.state).marks;
-  return std::any_of(marks.begin(), marks.end(), is_torch) ||
-         std::any_of(container.children.begin(), container.children.end(), has_torch);
 }
 
 void bind_trees(nb::module_& module) {

@@ -1,4 +1,4 @@
-// Python's nested containers as levada::Tree, and back.
+// Python's nested containers as levada::Tree.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,13 +16,13 @@ namespace levada::python {
 /// as in batch['meta'][2].fn, for what cannot cross. With the GIL.
 Tree to_tree(nanobind::handle batch, bool allow_pickle);
 
-/// What Python is asked for before a batch can be taken apart or put together: it takes longer than to do that. To be
-/// kept, and ended with the GIL.
+/// What Python is asked for before a batch can be taken apart: it takes longer than to do that. To be kept, and ended
+/// with the GIL.
 struct BatchClasses {
   BatchClasses();
 
   TensorLibraries libraries;
-  nanobind::object take_apart, put_together;  ///< of levada/_classes.py
+  nanobind::object take_apart;  ///< of levada/_classes.py
 };
 
 /// A tree whose tensors are lent.
@@ -34,21 +34,5 @@ struct Lent {
 /// objects; what holds the others is put aside in `spent` when it ends.
 Lent lend(nanobind::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,
           const std::shared_ptr<Spent>& spent);
-
-/// How tensors come out. Torch has none but such as can be written: it gets copies of those that may not be.
-enum class Shown {
-  as_is,             ///< numpy arrays can be written where the tensor may be
-  read_only_arrays,  ///< numpy arrays cannot
-  without_torch,     ///< numpy arrays cannot, torch tensors are refused
-};
-
-/// What to_tree() was given; tensors that were not made by it are of the kind `others`. Tensors keep the memory of
-/// `tree` alive. Throws Unsupported where a class or a library is not imported here, InvalidArgument for a torch tensor
-/// that is refused. With the GIL.
-nanobind::object from_tree(const Tree& tree, bool allow_pickle, BatchClasses& classes, Shown shown,
-                           TensorKind others = TensorKind::array);
-
-/// Whether from_tree() would make a torch tensor of one of its tensors.
-bool has_torch(const Tree& tree);
 
 }  // namespace levada::python

@@ -169,6 +169,30 @@ def test_structures_may_differ_from_step_to_step(tmp_path: pathlib.Path) -> None
         assert mine == {"types": ["dict", "list", "tuple", "dict", "ndarray", "NoneType", "int"] * 2, "last": 5}
 
 
+def test_batches_of_one_structure_share_nothing_that_can_be_changed(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import collections
+        def item(i):
+            x = np.full(3, i)
+            return {"x": x, "same": [x], "list": [i, [i]], "lists": collections.defaultdict(list, {"k": [i]}), "none": {}}
+        got = []
+        for i, batch in enumerate(levada.Feed((item(i) for i in range(6)), mesh=levada.Mesh(tp=2))):
+            right = batch["list"] == [i, [i]] and batch["lists"] == {"k": [i]} and batch["none"] == {} and len(batch) == 5
+            got.append([right, batch["x"] is batch["same"][0], batch["x"].tolist()])
+            batch["list"][1].append(7)
+            batch["lists"]["other"].append(7)
+            batch["lists"].default_factory = None
+            batch["none"]["x"] = batch.pop("x")
+        tell(got=got)
+        """,
+    )
+    for (mine,) in told:
+        assert mine["got"] == [[True, True, [i, i, i]] for i in range(6)]
+
+
 def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

@@ -57,7 +57,9 @@ def test_the_batches_of_megatron_go_through_the_drop_in() -> None:
 def test_a_step_of_the_loop_is_timed() -> None:
     found = rows("loop", "--ranks", "2", "--bytes", "40000", "--engine", "shm")
     assert [(row["source"], row["bytes"]) for row in found] == [("host", 39936), ("arena", 39936)]
-    assert all(0 < row["levada_us"] < 50_000 for row in found)
+    for row in found:
+        assert 0 < row["levada_us"] < 50_000 and row["tensors_us"] > 0
+        assert 0 < row["engine_us"] < row["levada_us"] and 0 < row["beyond_us"] < row["levada_us"]
 
 
 def test_an_exchange_has_a_row_for_each_engine() -> None:

@@ -12,6 +12,7 @@ import tempfile
 from typing import Any
 
 from levada import _levada
+from levada.bench import LOOP_PARTS
 
 OPERATIONS = ("scatter", "broadcast")
 DISPATCH = "dispatch"
@@ -102,14 +103,15 @@ def _asks(parsed: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     """Rows as lined-up text: milliseconds, and how many times as long each peer takes."""
-    heads = ["work", "bytes", "source", "engine", "levada ms", "read ms", "copy ms"]
+    times = [key for key in ("levada_us", *LOOP_PARTS, "read_us", "copy_us") if any(key in row for row in rows)]
+    heads = ["work", "bytes", "source", "engine", *(key.replace("_us", " ms") for key in times)]
     heads += ["peer ms"] * max(len(row.get("peers", {})) for row in rows)
     lines = []
     for row in rows:
         work = f"{row['op']} {row['tokens']:,} tokens{' +extras' if row['extras'] else ''}" if "tokens" in row else row["op"]
         work += f" {row['sizes']}" if "sizes" in row else ""
         line = [work, f"{row['bytes']:,}", row["source"], row["engine"]]
-        line += [f"{row[time] / 1e3:.3f}" if time in row else "" for time in ("levada_us", "read_us", "copy_us")]
+        line += [f"{row[time] / 1e3:.3f}" if time in row else "" for time in times]
         for name, us in row.get("peers", {}).items():
             line.append(f"{name} {us / 1e3:.2f} = {row['ratio'][name]:.1f}x, read {row['read_ratio'][name]:.1f}x")
         lines.append((line + [""] * len(heads))[: len(heads)])

@@ -22,7 +22,7 @@ import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore
 import levada
 from levada import _levada
 from levada._memory import make_batches_for
-from levada.bench import _peers
+from levada.bench import LOOP_PARTS, _peers
 from levada.bench._exchange import exchanges
 from levada.bench._reduce import reduce_scatters
 from levada.bench._rounds import Contestant, measure, nothing, row
@@ -197,32 +197,58 @@ def loop(ask: Ask) -> list[dict[str, Any]]:
     """`python -m levada.bench loop`: what `for batch in feed` costs where batches are there before they are wanted."""
     batches = [four_tensors(ask.bytes, of) for of in range(ask.ranks)]
     rows = []
-    for engine in ask.engines:
-        job = levada.join(dist.new_group(), engine=engine)
+    for engine_name in ask.engines:
+        job = levada.join(dist.new_group(), engine=engine_name)
         for source in ask.sources:
             items = itertools.chain.from_iterable(_items(batches, source, ask.access, job)() for _ in itertools.repeat(0))
             feed = levada.Feed(items, levada.Mesh(dp=job.size), group=job)
-            took = _times_of_next(feed, ask.rounds + ask.warm_up, STEP * job.rank / job.size)
-            slowest: list[Any] = [None] * ask.ranks
-            dist.all_gather_object(slowest, statistics.median(took[ask.warm_up :]))
-            about = {"op": "loop", "ranks": ask.ranks, "bytes": ask.bytes, "engine": engine, "source": source}
-            rows.append({**about, "levada_us": round(max(slowest), 1)})
+            later = STEP * job.rank / job.size
+            whole, engine = zip(*_times_of_next(feed, ask.rounds + ask.warm_up, later)[ask.warm_up :], strict=True)
+            beyond = [each - part for each, part in zip(whole, engine, strict=True)]
+            tensors = _times_of_tensors(ask.bytes, ask.rounds, later)
+            everybody: list[Any] = [None] * ask.ranks
+            dist.all_gather_object(everybody, [statistics.median(each) for each in (whole, engine, beyond, tensors)])
+            slowest = [round(max(each), 1) for each in zip(*everybody, strict=True)]
+            about = {"op": "loop", "ranks": ask.ranks, "bytes": ask.bytes, "engine": engine_name, "source": source}
+            rows.append(about | dict(zip(("levada_us", *LOOP_PARTS), slowest, strict=True)))
     return rows
 
 
-def _times_of_next(feed: levada.Feed, steps: int, later: float) -> list[float]:
-    """Microseconds, in a loop whose steps are long enough for the reader to be ahead. Each rank begins its steps `later`
-    than the first, so that those that share a core do not wait for it."""
-    took = []
-    batches = iter(feed)
+def _steps(count: int, later: float) -> Iterator[None]:
+    """The beginnings of steps that are long enough for a reader to be ahead. Each rank's come `later` than the first's, so
+    that those that share a core do not wait for it."""
     start = time.monotonic() + later
-    for step in range(steps):
+    for step in range(count):
         time.sleep(max(0.0, start + STEP * (step + 1) - time.monotonic()))
+        yield
+
+
+def _times_of_next(feed: levada.Feed, steps: int, later: float) -> list[tuple[float, float]]:
+    """Microseconds of next(), and of those until the engine had given the batch."""
+    took = []
+    batches, before = iter(feed), 0.0
+    for _ in _steps(steps, later):
         begin = time.perf_counter()
         batch = next(batches)
-        took.append((time.perf_counter() - begin) * 1e6)
+        whole = time.perf_counter() - begin
+        taken = feed.stats["taken_seconds"]
+        took.append((whole * 1e6, (taken - before) * 1e6))
+        before = taken
         del batch
     feed.close()
+    return took
+
+
+def _times_of_tensors(size: int, steps: int, later: float) -> list[float]:
+    """Microseconds that torch takes by itself to make a batch's tensors of memory that is there."""
+    took = []
+    memory = memoryview(bytearray(size))
+    parts = [memory[at : at + size // len(FIELDS)] for at in range(0, size, size // len(FIELDS))]
+    for _ in _steps(steps, later):
+        begin = time.perf_counter()
+        tensors = [torch.frombuffer(part, dtype=torch.int64) for part in parts]
+        took.append((time.perf_counter() - begin) * 1e6)
+        del tensors
     return took
 
 
