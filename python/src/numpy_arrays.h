@@ -10,7 +10,7 @@
 
 namespace levada::python {
 
-/// Makes arrays by numpy's own functions for C, which takes a third of what asking for numpy.array() does. With the
+/// Makes arrays by numpy's own functions for C, which takes less than asking Python for numpy.array() does. With the
 /// GIL.
 class NumpyArrays {
  public:
