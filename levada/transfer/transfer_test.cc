@@ -242,7 +242,7 @@ TEST(Transfer, MoreThanCachesKeepArrivesAsItWas) {
     EXPECT_EQ(copied_bytes() - before, static_cast<std::uint64_t>(2 * words + 2 * (words - 5)) * 8);
     BlockMemory memory = loop.memory();
     const FlatTree taken_in = memory.take_in(batch, CopyWay::past_caches);
-    for (const Tree& tree : {packed.tree, unflatten(taken_in)}) {
+    for (const Tree& tree : {packed.tree(), unflatten(taken_in)}) {
       EXPECT_TRUE(same_elements(tree.tensor("rows"), x));
       EXPECT_TRUE(same_elements(tree.tensor("part"), x.slice(1, 3, words - 2)));
     }
