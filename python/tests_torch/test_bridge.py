@@ -83,7 +83,7 @@ def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib
     ids = batch(5)
     ids["input_ids"] = ids.pop("tokens")
     items = [batch(0), batch(1, length=5), batch(2, rows=2, attention_mask=mask),
-             batch(3, cu_seqlens=torch.tensor([0, 3, 8], dtype=torch.int32), name="a.jsonl",
+             batch(3, cu_seqlens=torch.tensor([0, 3, 8], dtype=torch.int32), name="a.jsonl", weights=np.zeros(3),
                    visual_inputs=Images(torch.full((2, 3), 7.0), [1, 2]), packing=Packing(torch.tensor([3, 5]))),
              ids, {"tokens": torch.zeros(1, 2, dtype=torch.int64)}, batch(6)]
     iterator = read_by(rank == 0, items)
@@ -94,6 +94,9 @@ def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib
     tell(extra=sorted(set(extra) - set(STANDARD)), cu=told(extra["cu_seqlens"]), name=extra["name"],
          images=[type(extra["visual_inputs"]).__name__, told(extra["visual_inputs"].pixel_values)],
          packing=[type(extra["packing"]).__name__, told(extra["packing"].lengths)])
+    extra["weights"][0] = 1 + rank
+    dist.barrier()
+    tell(weights=extra["weights"].tolist())
     tell(alias=aliased["input_ids"] is aliased["tokens"], ids=told(aliased["tokens"]))
     tell(absent=[key for key in STANDARD if bare[key] is None])
     aliased["tokens"].zero_()   # its own
@@ -119,16 +122,17 @@ def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib
             "masked": True,
         }
         assert mine[1] == {
-            "extra": ["cu_seqlens", "name", "packing", "visual_inputs"],
+            "extra": ["cu_seqlens", "name", "packing", "visual_inputs", "weights"],
             "cu": [0, 3, 8],
             "name": "a.jsonl",
             "images": ["Images", [[7.0] * 3] * 2],
             "packing": ["Packing", [3, 5]],
         }
-        assert mine[2] == {"alias": True, "ids": tokens(5)}
-        assert mine[3] == {"absent": STANDARD[1:]}
-        assert mine[4] == {"labels": [[501 + at for at in range(8)]], "last": tokens(6)}
-        assert mine[5] == {"ends": 3, "next": tokens(9), "mine": tokens(5)}
+        assert mine[2] == {"weights": [1.0 + rank, 0.0, 0.0]}
+        assert mine[3] == {"alias": True, "ids": tokens(5)}
+        assert mine[4] == {"absent": STANDARD[1:]}
+        assert mine[5] == {"labels": [[501 + at for at in range(8)]], "last": tokens(6)}
+        assert mine[6] == {"ends": 3, "next": tokens(9), "mine": tokens(5)}
 
 
 def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: pathlib.Path) -> None:
@@ -141,8 +145,8 @@ def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: p
     stage = rank // 2
     def present(got):
         return [key for key in STANDARD if got[key] is not None]
-    def get(cfg, items, **options):
-        iterator = read_by(first, items)
+    def get(cfg, items, middle=False, **options):
+        iterator = read_by(first and (stage != 1 or middle), items)
         return bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups, **options)
     mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
     full = [batch(stage, attention_mask=mask, input_ids=torch.zeros(3), extra="x")]
@@ -152,13 +156,16 @@ def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: p
         dist.barrier(groups.tp)
         quiet = quiet or bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)
         tell(stage=present(quiet), keys=list(quiet))
+        if first:
+            try: get(cfg, full, middle=True)
+            except levada.InvalidArgument as error: tell(refused="broadcast_all_keys=True" in str(error))
     else:
         got = get(cfg, full)
         tell(stage=present(got), keys=list(got))
     tell(mtp=present(get(cfg, full, use_mtp=True)))
     layout = config(pp=3, layout="Et*2|m|L")
-    tell(own_mtp=present(get(layout, full, use_mtp=True)), built=bridge.is_dataset_built_on_rank(groups, layout.model))
-    tell(everything=present(get(cfg, full, broadcast_all_keys=True)), built=bridge.is_dataset_built_on_rank(groups))
+    tell(own_mtp=present(get(layout, full, middle=True, use_mtp=True)), built=bridge.is_dataset_built_on_rank(groups, layout.model))
+    tell(everything=present(get(cfg, full, middle=True, broadcast_all_keys=True)), built=bridge.is_dataset_built_on_rank(groups))
     tell(nothing=present(get(cfg, full) if stage == 2 else bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)))
     same = batch(1)
     same["input_ids"] = same["tokens"]
@@ -170,10 +177,12 @@ def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: p
     with_mtp = STANDARD
     for rank, mine in enumerate(told):
         stage, reads = rank // 2, rank % 2 == 0
+        if stage == 1 and reads:
+            assert mine.pop(1) == {"refused": True}
         assert mine[0]["stage"] == [first, [], last][stage]
         assert mine[0]["keys"] == (STANDARD if stage == 1 else [*STANDARD, "input_ids", "extra"])
         assert mine[1] == {"mtp": [first, [], with_mtp][stage]}
-        assert mine[2] == {"own_mtp": [first, first, last][stage], "built": reads}
+        assert mine[2] == {"own_mtp": [first, first, with_mtp][stage], "built": reads}
         assert mine[3] == {"everything": STANDARD, "built": reads and stage != 1}
         assert mine[4] == {"nothing": last if stage == 2 else []}
         assert mine[5] == {"ids": True}
@@ -246,6 +255,45 @@ def test_the_switch_changes_who_reads_and_not_what_is_read(tmp_path: pathlib.Pat
             assert images[6] == [[[1.0] * 2] * 2 if first else None, [[1, 2, 2]]]
             assert end == "end"
         assert mine[2] == {"built": [True, True, rank % 2 == 0]}
+
+
+def test_packing_and_masks_reach_the_middle_stages_with_the_switch_on_and_off(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        6,
+        """
+    groups = grid(pp=3, tp=2)
+    cu = torch.tensor([[0, 3, 8]], dtype=torch.int32)
+    packed = batch(1, cu_seqlens_q=cu, cu_seqlens_kv=cu, max_seqlen_q=5)
+    masked = batch(2, attention_mask=torch.ones(1, 1, 8, 8, dtype=torch.bool))
+    for item, dataset in ((packed, dict(enable_offline_packing=True)), (packed, dict(enable_in_batch_packing=True)),
+                          (masked, dict(skip_getting_attention_mask_from_dataset=False))):
+        results = []
+        for broadcast in (True, False):
+            cfg = config(pp=3, broadcast=broadcast, **dataset)
+            built = bridge.dataset_builder_predicate(cfg)(groups)
+            step = bridge.get_batch(read_by(built, [item]), cfg, pg_collection=groups)
+            results.append([{key: told(each) for key, each in value.items()} if isinstance(value, dict) else told(value)
+                            for value in step])
+        tell(same=results[0] == results[1], packing=results[0][5], masked=results[0][3] is not None, tokens=results[0][0])
+    cfg = config(pp=3, enable_offline_packing=True)
+    built = bridge.is_dataset_built_on_rank(groups)   # not told of the packing
+    tell(built=built)
+    for get in (bridge.get_batch, bridge.get_vlm_batch):
+        try:
+            get(read_by(built, [packed]), cfg, pg_collection=groups)
+        except levada.SourceError as error:
+            tell(text=str(error))
+    """,
+    )
+    packing = {"cu_seqlens_q": [[0, 3, 8]], "cu_seqlens_kv": [[0, 3, 8]], "max_seqlen_q": 5}
+    for rank, mine in enumerate(told):
+        for i, each in enumerate(mine[:3]):
+            row = tokens(1 if i < 2 else 2) if rank < 4 else None
+            assert each == {"same": True, "packing": packing if i < 2 else None, "masked": i == 2, "tokens": row}
+        assert mine[3] == {"built": rank in (0, 4)}
+        assert len(mine) == (6 if rank in (2, 3) else 4)
+        assert all("has no data iterator" in each["text"] for each in mine[4:])
 
 
 def test_each_virtual_stage_has_an_iterator_of_its_own(tmp_path: pathlib.Path) -> None:
@@ -392,3 +440,7 @@ def test_a_group_of_one_reads_for_itself() -> None:
     assert list(got) == [*STANDARD, "more"] and got["labels"] is None
     with pytest.raises(StopIteration):
         bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups)
+    unpacked = {"tokens": torch.ones(1, 4), "cu_seqlens_q": None, "padding_mask": torch.ones(1, 4)}
+    assert bridge.get_batch(iter([unpacked]), cfg, pg_collection=groups)[5] is None
+    with pytest.raises(levada.InvalidArgument, match="no data iterator"):
+        bridge.get_batch(None, cfg, pg_collection=groups)

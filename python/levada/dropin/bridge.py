@@ -10,9 +10,13 @@ extra keys cost two broadcasts of pickles, and    extra keys are in the same mes
 one more where there are none
 a stage that reads nothing gets memory that       a stage that reads nothing gets None for every key and talks to nobody
 nobody has written
+a stage that reads and has no iterator fails on   get_batch() raises on every rank of the group
+one rank; its peers wait
 labels are None on some ranks of a stage and      a key is None on every rank of a stage, or on none
 tensors on the one that reads
 input_ids crosses a second time                   input_ids and tokens are one tensor
+a stage between the first and the last reads an   it reads with broadcast_all_keys=True, and refuses an iterator
+iterator that it has, for the extra keys          without
 the end of the data ends the rank that reads;     StopIteration on every rank; an exception of the iterator is
 its peers wait until their time-out               levada.SourceError on every rank, with its traceback
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
@@ -26,12 +30,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from levada._devices import accelerator, mover
-from levada._errors import PeerLost, SourceError, Unsupported
+from levada._errors import InvalidArgument, PeerLost, SourceError, Unsupported
 from levada._feed import Feed
 from levada._job import join
 from levada._levada import Mesh
@@ -55,18 +60,26 @@ def get_batch_on_this_tp_rank(
     A pipeline stage gets the standard keys that it needs, the others are None: tokens, position_ids and attention_mask
     the first; labels, loss_mask and attention_mask the last, with tokens and position_ids if `use_mtp`; a stage that
     hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) as the first; all of them where there is one
-    stage, and with `broadcast_all_keys`. Another stage gets None for each and does not communicate, and so for each does
-    one whose reader has no iterator. A key that the batch lacks is None too. Where the batch has input_ids for tokens,
-    both are one tensor.
+    stage, and with `broadcast_all_keys`. Another stage gets None for each and does not communicate; so does one whose
+    reader has no iterator get None for each. A key that the batch lacks is None too. Where the batch has input_ids for
+    tokens, both are one tensor.
 
     Shapes are those of the data. Collective over pg_collection.tp. Raises StopIteration on every rank where the iterator
-    ends, SourceError where it raises, Timeout, PeerLost.
+    ends, SourceError where it raises, Timeout, PeerLost; InvalidArgument for an iterator on a stage that does not read.
     """
     stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp, everything=broadcast_all_keys)
+    if stage.last and use_mtp:
+        stage = stage._replace(predicts=True)
     batch: Batch = dict.fromkeys(STANDARD)
     if stage.reads:
         keys = stage.standard
-        batch |= _next(data_iterator, lambda data: projected(data, keys), pg_collection.tp)
+        data = itertools.repeat(dict[str, Any]()) if data_iterator is None else data_iterator
+        batch |= _next(data, lambda each: projected(each, keys), pg_collection.tp)
+    elif data_iterator is not None:
+        raise InvalidArgument(
+            "this pipeline stage does not read, so that what its data iterator has would be lost: "
+            "pass broadcast_all_keys=True on every rank, or None here"
+        )
     return _moved(batch, on_host=frozenset())
 
 
@@ -78,17 +91,19 @@ def get_batch(
     pg_collection: Any,
     vp_stage: int | None = None,
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None]:
-    """Tokens, labels, loss_mask, attention_mask, position_ids and what is known of packed sequences, for a step of GPT.
+    """Tokens, labels, loss_mask, attention_mask, position_ids and what is known of packed sequences, for a step of GPT:
+    the keys for PackedSeqParams and, beside cu_seqlens_q, padding_mask, which the step takes out of them.
 
     With cfg.dataset.broadcast_data_across_tp the iterator of tensor-parallel rank 0 is read for its group, else each
     rank reads its own: the result is the same. None is what the (virtual) stage does not need; attention_mask also
     unless cfg.dataset.skip_getting_attention_mask_from_dataset is False. A context-parallel rank gets its slice, of
-    each packed sequence where there are cu_seqlens.
+    each packed sequence where there are cu_seqlens. A stage between the first and the last needs everything where the
+    data set packs sequences or has attention masks of its own.
 
     Collective over pg_collection.tp when broadcasting. Raises what get_batch_on_this_tp_rank() does; InvalidArgument,
-    in the text of a SourceError, where a sequence cannot be sliced.
+    in the text of a SourceError, where a sequence cannot be sliced, and where a stage that reads has no iterator.
     """
-    custom_mask = not getattr(cfg.dataset, "skip_getting_attention_mask_from_dataset", True)
+    custom_mask = _masks(cfg.dataset)
     stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp, vp_stage=vp_stage)
     if not stage.first and not stage.last:
         stage = stage._replace(everything=custom_mask or _packs(cfg.dataset))
@@ -98,7 +113,8 @@ def get_batch(
     cp = place(pg_collection.cp)
 
     def prepare(data: Mapping[str, Any]) -> Batch:
-        wanted = {*keys, *packed_keys(data), *(("padding_mask",) if "cu_seqlens_q" in data else ())}
+        packing = packed_keys(data)
+        wanted = {*keys, *packing, *(("padding_mask",) if "cu_seqlens_q" in packing else ())}
         return sliced({key: value for key, value in projected(data, keys).items() if key in wanted}, *cp)
 
     batch = _moved(_next(data_iterator, prepare, _broadcast_group(cfg, pg_collection)), on_host=ON_HOST)
@@ -110,14 +126,15 @@ def get_batch(
 def get_vlm_batch(
     data_iterator: Iterator[Mapping[str, Any]] | None, cfg: Any, use_mtp: bool = False, *, pg_collection: Any
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None, Any]:
-    """As get_batch(), for a step with images: vlm_step's get_batch. Every stage reads; the seventh value is the batch's
-    visual_inputs, whose pixels only the first stage gets. Nothing is sliced: the model does that itself.
+    """As get_batch(), for a step with images: vlm_step's get_batch. Every stage reads, and so has to have an iterator;
+    the seventh value is the batch's visual_inputs, whose pixels only the first stage gets. Nothing is sliced: the model
+    does that itself.
     """
     stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp)
     keys = {"tokens", "position_ids"}
     if stage.last:
         keys |= {"labels", "loss_mask"}
-    if not getattr(cfg.dataset, "skip_getting_attention_mask_from_dataset", True):
+    if _masks(cfg.dataset):
         keys |= {"attention_mask"}
 
     def prepare(data: Mapping[str, Any]) -> Batch:
@@ -134,9 +151,12 @@ def get_vlm_batch(
     return tokens, labels, loss_mask, attention_mask, position_ids, packing or None, images
 
 
-def is_dataset_built_on_rank(pg_collection: Any = None, model_config: Any = None) -> bool:
+def is_dataset_built_on_rank(
+    pg_collection: Any = None, model_config: Any = None, dataset_config: Any = None
+) -> bool:
     """Whether this rank reads when batches are broadcast: tensor-parallel rank 0 of the first stage, of the last, and of
-    one that hosts multi-token prediction by model_config's pipeline_model_parallel_layout.
+    one that hosts multi-token prediction by model_config's pipeline_model_parallel_layout; of every stage where
+    dataset_config packs sequences or has attention masks of its own.
 
     Without pg_collection the groups are those of megatron.core.parallel_state; raises Unsupported where that is not
     installed.
@@ -145,17 +165,16 @@ def is_dataset_built_on_rank(pg_collection: Any = None, model_config: Any = None
     rank, size = place(pp)
     layout = getattr(model_config, "pipeline_model_parallel_layout", None)
     reads = rank in (0, size - 1) or (layout is not None and hosts_mtp(layout, rank, size))
+    reads = reads or _masks(dataset_config) or _packs(dataset_config)
     return reads and place(tp)[0] == 0
 
 
 def dataset_builder_predicate(cfg: Any) -> Callable[..., bool]:
-    """What a dataset builder asks whether to build on this rank: is_dataset_built_on_rank, told of cfg.model, with
-    cfg.dataset.broadcast_data_across_tp; else a callable that is always true."""
+    """What a dataset builder asks whether to build on this rank: is_dataset_built_on_rank, told of cfg.model and
+    cfg.dataset, with cfg.dataset.broadcast_data_across_tp; else a callable that is always true."""
     if not getattr(cfg.dataset, "broadcast_data_across_tp", False):
         return _always
-    if getattr(cfg.model, "pipeline_model_parallel_layout", None) is None:
-        return is_dataset_built_on_rank
-    return functools.partial(is_dataset_built_on_rank, model_config=cfg.model)
+    return functools.partial(is_dataset_built_on_rank, model_config=cfg.model, dataset_config=cfg.dataset)
 
 
 def _always(*_: Any, **__: Any) -> bool:
@@ -175,6 +194,11 @@ def _groups() -> tuple[Any, Any]:
 
 def _broadcast_group(cfg: Any, pg_collection: Any) -> Any:
     return pg_collection.tp if getattr(cfg.dataset, "broadcast_data_across_tp", False) else None
+
+
+def _masks(dataset: Any) -> bool:
+    """Whether the data set has attention masks of its own, which every stage needs."""
+    return not getattr(dataset, "skip_getting_attention_mask_from_dataset", True)
 
 
 def _packs(dataset: Any) -> bool:
@@ -212,7 +236,9 @@ def _next(
 
     def read() -> Batch | None:
         if data_iterator is None:
-            return {}
+            raise InvalidArgument(
+                "this pipeline stage reads, but tensor-parallel rank 0 has no data iterator: build the data set there too"
+            )
         try:
             data = next(data_iterator)
         except StopIteration:
@@ -246,7 +272,14 @@ class _Stream:
     def __init__(self, group: Any) -> None:
         self._reader = _Reader()
         # Of the membership, not of the group, so that the group can go.
-        self._feed = Feed(self._reader, Mesh(tp=group.size()), group=join(group), reader="inline", timeout=TIMEOUT)
+        self._feed = Feed(
+            self._reader,
+            Mesh(tp=group.size()),
+            group=join(group),
+            reader="inline",
+            timeout=TIMEOUT,
+            access="private",
+        )
 
     def next(self, read: Callable[[], Batch | None]) -> Batch | None:
         self._reader.read = read
