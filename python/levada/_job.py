@@ -33,8 +33,8 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 60.0) -> M
     seconds for all its ranks; later ones give the same. Feeds call it themselves.
 
     group: a process group of torch.distributed, whose members alone take part, by their ranks in it; or a Membership,
-    which is what is given back. None: the whole job that torchrun, SLURM, MPI or `levada run` started, and outside any
-    a job of one rank.
+    which is what is given back. None: the whole job that torchrun, SLURM, MPI or `levada run` started; where the
+    environment names no other ranks, torch.distributed's world, if it is initialised, else a job of one rank.
     engine: "shm", for ranks of one host; "c10d", over a process group; "auto": shm where it can be.
 
     Raises InvalidArgument for an engine or a group that is none; Timeout, naming who did not arrive; Unsupported where
@@ -49,17 +49,33 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 60.0) -> M
 
 def _join_job(engine: str, timeout: float) -> Membership:
     global _membership
+    world = _world_of_torch()
+    if world is not None and world.size() > 1 and _place() is None:
+        return join_group(world, engine, timeout)
     if _membership is None:
         try:
             if engine == "c10d":
                 raise Unsupported("the engine c10d needs a process group; initialise torch.distributed, or pass a group")
             _membership = _levada.join(engine, timeout)
         except Unsupported:
-            distributed = sys.modules.get("torch.distributed")
-            if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            if world is None:
                 raise
-            _membership = join_group(distributed.group.WORLD, engine, timeout)
+            _membership = join_group(world, engine, timeout)
     return _membership
+
+
+def _world_of_torch() -> Any:
+    """The process group of all ranks of torch.distributed; None where that is not initialised."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.group.WORLD
+
+
+def _place() -> tuple[int, int] | None:
+    """Rank and size in the environment's job; None where it names no other ranks, as to what mp.spawn starts."""
+    place = _levada.place()
+    return None if place is None or place[1] == 1 else place
 
 
 def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
@@ -75,15 +91,19 @@ def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
 
 
 def rank() -> int:
-    """This process's rank, from the environment; 0 outside a job."""
-    place = _levada.place()
-    return 0 if place is None else place[0]
+    """This process's rank in the whole job, which need not have been joined; 0 outside a job."""
+    place, world = _place(), _world_of_torch()
+    if place is None:
+        return 0 if world is None else int(world.rank())
+    return place[0]
 
 
 def world_size() -> int:
-    """The job's ranks, from the environment; 1 outside a job."""
-    place = _levada.place()
-    return 1 if place is None else place[1]
+    """How many ranks the whole job has, which need not have been joined; 1 outside a job."""
+    place, world = _place(), _world_of_torch()
+    if place is None:
+        return 1 if world is None else int(world.size())
+    return place[1]
 
 
 def close_at_exit(what: Closable) -> None:

@@ -20,7 +20,6 @@ def test_the_members_of_a_process_group_are_a_job_of_their_own(tmp_path: pathlib
             tell(rank=job.rank, size=job.size, engine=job.engine)
             tell(same=levada.join(group) is job and levada.join(group, engine="shm") is job and levada.join(job) is job)
             tell(got=list(levada.Feed(range(4), group=group)), again=list(levada.Feed(range(2), group=job)))
-            assert levada.join(engine="auto") is not job and levada.join().size == 1
         other = dist.new_group([0, 1, 2])
         try:
             if rank != 3:
@@ -44,6 +43,28 @@ def test_the_members_of_a_process_group_are_a_job_of_their_own(tmp_path: pathlib
         assert "different engines: auto, auto, shm" in str(told[rank][-3 if rank == 1 else -2]["text"])
     for rank in range(4):
         assert {"rank": rank, "got": [rank // 2 + 2 * i for i in range(4)]} in told[rank]
+
+
+def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        if rank == 0: os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}   # names no other ranks
+        tell(place=[levada.rank(), levada.world_size(), levada.join().size])
+        tell(got=list(levada.Feed(range(4))), shard=list(levada.Pipeline(range(4)).shard().run()))
+        group = dist.new_group([1, 0])
+        levada.join(group)
+        tell(rest=list(levada.Feed(range(4, 6))), same=levada.join() is levada.join(dist.group.WORLD))
+        dist.destroy_process_group()
+        tell(alone=[levada.rank(), levada.world_size(), levada.join().size], got=list(levada.Feed(range(2))))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"place": [rank, 2, 2]}
+        assert mine[1] == {"got": [rank, 2 + rank], "shard": [rank, 2 + rank]}
+        assert mine[2] == {"rest": [4 + rank], "same": True}
+        assert mine[3] == {"alone": [0, 1, 1], "got": [0, 1]}
 
 
 def test_what_is_no_group_or_engine_is_refused() -> None:
