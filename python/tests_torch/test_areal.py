@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import pathlib
 import pickle
 from types import SimpleNamespace
 
 import levada
+import process_groups
 import pytest
 import ranks
 import torch
@@ -77,6 +79,44 @@ def test_micro_batches_keep_to_their_bounds_and_can_be_undone() -> None:
         batch.split(MicroBatchSpec(n_mbs=12))
 
 
+def test_the_key_by_which_a_sample_is_split_does_not_depend_on_the_order_of_keys() -> None:
+    assert some()._get_split_key() == "input_ids"
+    data = {"seq": torch.zeros(5), "prompt_mask": torch.zeros(5), "rewards": torch.zeros(2)}
+    for names in (list(data), list(reversed(data))):
+        one = SequenceSample.from_default([2, 3], ["a", "b"], {name: data[name] for name in names})
+        assert one._get_split_key() == "prompt_mask"
+
+
+def test_samples_share_nothing_that_they_change() -> None:
+    fields = {
+        "trailing_shapes": {"a": ()},
+        "dtypes": {"a": torch.float32},
+        "seqlens": {"a": [[2]]},
+        "data": {"a": torch.ones(2)},
+        "metadata": {"m": [1]},
+    }
+    given = copy.deepcopy(fields)
+    one, other = (SequenceSample(keys={"a"}, ids=["x"], **fields) for _ in range(2))
+    one.update_(SequenceSample.from_default([2], ["x"], {"rewards": torch.ones(1)}, {"more": [2]}))
+    one.select(["a"]).update_(SequenceSample.from_default([2], ["x"], {"rewards": torch.ones(1)}, {"third": [3]}))
+    for each in (one, other):
+        each.remap_keys_({"a": "b"})
+    assert other.keys == other.dtypes.keys() == {"b"} and other.metadata == {"m": [1]} == fields["metadata"]
+    assert one.keys == {"b", "rewards"} and one.metadata == {"m": [1], "more": [2]}
+    assert same(SequenceSample.from_json_compatible(json.loads(json.dumps(other.as_json_compatible()))), other)
+    assert torch.equal(fields.pop("data")["a"], given.pop("data")["a"]) and fields == given
+
+
+def test_a_meta_takes_no_data_away() -> None:
+    batch = some()
+    tokens = batch.data["input_ids"]
+    batch.update_(batch.meta())
+    assert batch.data["input_ids"] is tokens and same(batch, batch)
+    later = SequenceSample({"later"}, {"later": None}, {"later": None}, batch.ids, {"later": [[1]] * 3})
+    batch.update_(later)
+    assert batch.data["later"] is None and batch.data["input_ids"] is tokens and "later" in batch.keys
+
+
 def test_a_sample_goes_through_json_and_pickle() -> None:
     batch = some()
     assert same(SequenceSample.from_json_compatible(json.loads(json.dumps(batch.as_json_compatible()))), batch)
@@ -117,9 +157,38 @@ def test_a_topology_names_the_places_of_ranks() -> None:
     assert topo.get_coord(6) == (1, 1, 0) and topo.get_coord(6).data == 1
     assert topo.filter_match(pipe=0, data=1) == [2, 3] and topo.get_axis_list("pipe", 1) == [4, 5, 6, 7]
     assert topo.get_axis_comm_lists("pipe") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert topo.get_rank_repr(3) == "tensor_01" and dp_heads(topo) == [4, 6]
+    assert topo.get_rank_repr(3) == "tensor_1" and dp_heads(topo) == [4, 6]
+    wide = ProcessTopology(axes=["pipe", "data", "tensor"], dims=[1, 2, 8])
+    assert wide.get_rank_repr(3) == "tensor_03" and wide.get_rank_repr(11, omit_axes=[]) == "pipe_00-data_01-tensor_03"
+    assert list(topo.mapping.values()) == list(range(8)) and topo.mapping[topo.get_coord(5)] == 5
     with pytest.raises(ValueError, match="no axes"):
         topo.filter_match(model=0)
+    with pytest.raises(ValueError, match="no rank 8"):
+        topo.get_coord(8)
+    with pytest.raises(ValueError, match="no rank at"):
+        topo.get_rank(pipe=2, data=0, tensor=0)
+    with pytest.raises(ValueError, match="at least one rank"):
+        ProcessTopology(["pipe"], [0])
+
+
+class Parallelism(ProcessTopology):
+    """With a constructor of its own, as AReaL's PipeDataTensorParallelTopology."""
+
+    def __init__(self, num_pp: int, *, sequence_parallel: bool) -> None:
+        super().__init__(axes=["pipe", "other"], dims=[num_pp, 2])
+        self.sequence_parallel = sequence_parallel
+
+
+@pytest.mark.parametrize("topo", [ProcessTopology(["data", "pipe"], [2, 3]), Parallelism(3, sequence_parallel=True)])
+def test_a_topology_can_be_sent_and_compared(topo: ProcessTopology) -> None:
+    for again in (pickle.loads(pickle.dumps(topo)), copy.deepcopy(topo)):
+        assert again == topo and hash(again) == hash(topo) and type(again) is type(topo)
+        assert again.mapping == topo.mapping and vars(again).keys() == vars(topo).keys()
+    place = topo.get_coord(3)
+    assert pickle.loads(pickle.dumps(place)) == place and type(pickle.loads(pickle.dumps(place))) is type(place)
+    assert topo != ProcessTopology(topo.axes, [9, 9]) and topo != ProcessTopology(["a", "b"], topo.dims)
+    assert topo == ProcessTopology(topo.axes, topo.dims) and topo != "a topology"
+    assert repr(topo) == f"ProcessTopology(axes={topo.axes}, dims={topo.dims})"
 
 
 def tracked() -> RedistribPlanner:
@@ -312,3 +381,55 @@ if rank == 0:
     assert first[0]["twice"][0] == first[0]["many"][0] == "InvalidArgument"
     assert first[0]["get"][0] == first[0]["update"][0] == "KeyError" and first[0]["has"] == [True, False]
     assert first[1:] == [{"updated": [1.0], "size": 3}, {"size": 2}, {"size": 0}]
+
+
+def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        from levada.dropin.areal import DataManager, RedistribStep, SequenceSample
+        data = DataManager({}, group=dist.group.WORLD, timeout=20.0)
+        data.setup_process_groups()
+        sample = SequenceSample.from_default([2], ["a"], {"input_ids": torch.tensor([3, 4])})
+        if rank == 0: data.store(sample)
+        if rank < 2:
+            data.redistribute(sample.meta(), [RedistribStep("bcast", 0, [0], [1], ["a"], ["input_ids"])])
+            tell(got=data.get("a").data["input_ids"].tolist())
+            open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"done{rank}"), "w").close()
+        else:   # busy until the others have what they want
+            folder = os.path.dirname(os.path.abspath(__file__))
+            for _ in range(3000):
+                if all(os.path.exists(os.path.join(folder, f"done{other}")) for other in range(2)): break
+                time.sleep(0.02)
+            else: raise TimeoutError
+        """,
+    )
+    assert told == [[{"got": [3, 4]}], [{"got": [3, 4]}], []]
+
+
+def test_a_split_that_one_rank_cannot_make_fails_on_all(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        PROLOGUE
+        + """
+def sample(count, tokens=2):
+    names = [str(i) for i in range(count)]
+    return SequenceSample.from_default([tokens] * count, names, {"input_ids": torch.zeros(tokens * count)})
+def split(batch, **spec):
+    began = time.monotonic()
+    why = refused(lambda: batch.synced_data_parallel_split(MicroBatchSpec(**spec)))
+    return [why, time.monotonic() - began < 30]
+tell(few=split(sample([1, 4][rank]), n_mbs=2), long=split(sample(4, [2, 9][rank]), max_tokens_per_mb=8))
+tell(later=split(sample([2, 4][rank]), max_tokens_per_mb=2))
+tell(parts=len(sample([3, 4][rank]).synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=4))))
+tell(parts=len(sample([4, 4][rank], [1, 2][rank]).synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=2))))
+""",
+    )
+    assert told[0] == told[1]
+    few, long, later, *parts = [value for each in told[0] for value in each.values()]
+    assert few == [["RuntimeError", "rank 0: 1 samples cannot be cut into 2 micro-batches"], True]
+    assert long == [["RuntimeError", "rank 1: a sample has 9 tokens, more than the 8 of a micro-batch"], True]
+    assert later == [["RuntimeError", "rank 0: 2 samples cannot be cut into 4 micro-batches"], True]
+    assert parts == [2, 4]

@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from levada import exchange
 from levada._errors import InvalidArgument
-from levada._levada import Mesh
+
+
+@functools.cache
+def _coordinates_along(axes: tuple[str, ...]) -> Any:
+    """The class of coordinates along these axes. It belongs to no module, so that what is made of it says how."""
+    fields: Any = collections.namedtuple("ProcessCoord", axes)  # type: ignore[misc]
+    return type("ProcessCoord", (fields,), {"__slots__": (), "__reduce__": lambda self: (_at, (axes, tuple(self)))})
+
+
+def _at(axes: tuple[str, ...], place: tuple[int, ...]) -> Any:
+    return _coordinates_along(axes)(*place)
 
 
 class ProcessTopology:
-    """The ranks of a model as named axes, row-major: the last varies fastest. AReaL's are pipe, data and tensor."""
+    """The ranks of a model as named axes, row-major: the last varies fastest. AReaL's are pipe, data and tensor. Equal
+    where axes and dims are.
+
+    mapping: by coordinates, which are named tuples of the axes, the rank there.
+    """
 
     def __init__(self, axes: Sequence[str], dims: Sequence[int]) -> None:
         if len(axes) != len(dims):
             raise InvalidArgument(f"there are {len(axes)} axes and {len(dims)} dims")
+        if any(dim < 1 for dim in dims):
+            raise InvalidArgument(f"dims are {list(dims)}; an axis has at least one rank")
         self.axes, self.dims = list(axes), list(dims)
-        self._mesh = Mesh(**dict(zip(axes, dims, strict=True)))
+        place = _coordinates_along(tuple(axes))
+        self.mapping: dict[Any, int] = {
+            place(*at): rank for rank, at in enumerate(itertools.product(*map(range, self.dims)))
+        }
 
     def world_size(self) -> int:
         """Ranks in all."""
-        return self._mesh.size
+        return len(self.mapping)
 
     def get_axis_names(self) -> list[str]:
         return self.axes
@@ -34,25 +55,27 @@ class ProcessTopology:
 
     def get_coord(self, rank: int) -> Any:
         """A rank's coordinates, a named tuple of the axes."""
-        place = collections.namedtuple("ProcessCoord", self.axes)  # type: ignore[misc]
-        return place(*(self._mesh.coordinate(rank, axis) for axis in self.axes))
+        for place, at in self.mapping.items():
+            if at == rank:
+                return place
+        raise InvalidArgument(f"there is no rank {rank} among {self.world_size()}")
 
     def get_rank(self, **coordinates: int) -> int:
         """The rank at these coordinates, one for each axis."""
         if coordinates.keys() != set(self.axes):
             raise InvalidArgument(f"a rank has coordinates along {self.axes}, not along {sorted(coordinates)}")
-        (found,) = self.filter_match(**coordinates) or (None,)
-        if found is None:
+        place = tuple(coordinates[axis] for axis in self.axes)
+        if place not in self.mapping:
             raise InvalidArgument(f"there is no rank at {coordinates}")
-        return found
+        return self.mapping[place]
 
     def filter_match(self, **coordinates: int) -> list[int]:
         """The ranks with these coordinates, ascending."""
         unknown = coordinates.keys() - set(self.axes)
         if unknown:
             raise InvalidArgument(f"there are no axes {sorted(unknown)}; there are {self.axes}")
-        ranks = range(self.world_size())
-        return [r for r in ranks if all(self._mesh.coordinate(r, axis) == at for axis, at in coordinates.items())]
+        wanted = coordinates.items()
+        return [rank for place, rank in self.mapping.items() if all(getattr(place, axis) == at for axis, at in wanted)]
 
     def get_axis_list(self, axis: str, idx: int) -> list[int]:
         """The ranks whose coordinate along `axis` is `idx`."""
@@ -62,17 +85,24 @@ class ProcessTopology:
         """The groups of ranks that differ along `axis` alone; none for an axis that there is not."""
         if axis not in self.axes:
             return []
-        return [self._mesh.group(rank, [axis]) for rank in self.get_axis_list(axis, 0)]
+        return [list(ranks) for ranks in zip(*(self.get_axis_list(axis, at) for at in range(self.get_dim(axis))))]
 
     def get_rank_repr(
         self, rank: int, omit_axes: Sequence[str] = ("data", "pipe"), inner_sep: str = "_", outer_sep: str = "-"
     ) -> str:
-        """A rank's coordinates for names of files: "tensor_01"."""
+        """A rank's coordinates for names of files: "tensor_1"; of more than nine ranks "tensor_01"."""
+        place, digits = self.get_coord(rank), len(str(self.world_size()))
         shown = [axis for axis in self.axes if axis not in omit_axes]
-        return outer_sep.join(f"{axis}{inner_sep}{self._mesh.coordinate(rank, axis):02d}" for axis in shown)
+        return outer_sep.join(f"{axis}{inner_sep}{getattr(place, axis):0{digits}d}" for axis in shown)
 
-    def __str__(self) -> str:
-        return str(self._mesh)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessTopology) and (self.axes, self.dims) == (other.axes, other.dims)
+
+    def __hash__(self) -> int:
+        return hash((*self.axes, *self.dims))
+
+    def __repr__(self) -> str:
+        return f"ProcessTopology(axes={self.axes}, dims={self.dims})"
 
 
 def dp_heads(topo: ProcessTopology) -> list[int]:

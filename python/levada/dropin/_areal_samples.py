@@ -103,7 +103,10 @@ class SequenceSample:
         if len(set(self.ids)) != len(self.ids):
             raise InvalidArgument(f"ids {self.ids} are not all different")
         self._check_keys()
+        # Its own: update_() and remap_keys_() change them.
         self.trailing_shapes = {key: None if it is None else tuple(it) for key, it in self.trailing_shapes.items()}
+        self.dtypes, self.seqlens, self.metadata = dict(self.dtypes), dict(self.seqlens), dict(self.metadata)
+        self.data = None if self.data is None else dict(self.data)
         for key, lengths in self.seqlens.items():
             if len(lengths) != len(self.ids):
                 raise InvalidArgument(f"key {key} has lengths for {len(lengths)} samples; there are {len(self.ids)}")
@@ -230,23 +233,32 @@ class SequenceSample:
 
     def split(self, mb_spec: MicroBatchSpec) -> tuple[list[SequenceSample], list[int], Any]:
         """split_with_lengths() by the key of most tokens."""
-        key = max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
-        return self.split_with_lengths(mb_spec, [sum(lengths) for lengths in self.seqlens[key]])
+        return self.split_with_lengths(mb_spec, [sum(lengths) for lengths in self.seqlens[self._get_split_key()]])
+
+    def _get_split_key(self) -> str:
+        """The key of most tokens, by name the first of those: the same on ranks that got their keys in other orders. AReaL
+        itself asks for it, and so knows its name."""
+        return max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
 
     def synced_data_parallel_split(self, mb_spec: MicroBatchSpec, group: Any = None) -> list[SequenceSample]:
         """split() into as many micro-batches on every rank of `group`, by default of the whole job. Collective over it.
-        Raises RuntimeError, alike on all ranks, where one has too few samples."""
-        parts, *_ = self.split(mb_spec)
+        Raises RuntimeError, alike on all ranks, where one cannot be split so."""
         while True:
-            mine = json.dumps([len(parts), self.bs]).encode()
+            parts: list[SequenceSample] = []
+            problem = ""
+            try:
+                parts, *_ = self.split(mb_spec)
+            except RuntimeError as error:
+                problem = str(error)
+            mine = json.dumps([len(parts), problem]).encode()
             told = [json.loads(each) for each in _levada.agree(join(group), mine, 300.0, "splitting micro-batches")]
+            for rank, (_, problem) in enumerate(told):
+                if problem:
+                    raise RuntimeError(f"rank {rank}: {problem}")
             most = max(count for count, _ in told)
             if all(count == most for count, _ in told):
                 return parts
-            fewest = min(samples for _, samples in told)
-            if fewest < most:
-                raise RuntimeError(f"a rank has {fewest} samples, too few for the {most} micro-batches of another")
-            parts, *_ = self.split(MicroBatchSpec.new(mb_spec, n_mbs=most))
+            mb_spec = MicroBatchSpec.new(mb_spec, n_mbs=most)
 
     @staticmethod
     def reorder(sample: SequenceSample, indices: Sequence[int] | Any) -> SequenceSample:
@@ -299,11 +311,11 @@ class SequenceSample:
                 ids=self.ids,
                 seqlens={key: self.seqlens[key] for key in keys},
                 data=None if self.data is None else {key: self.data[key] for key in keys},
-                metadata=self.metadata,
+                metadata=dict(self.metadata),
             )
 
     def update_(self, other: SequenceSample) -> None:
-        """Takes over the keys and metadata of another batch of the same ids."""
+        """Takes over the keys and metadata of another batch of the same ids; of a meta, no data for keys that are here."""
         if self.ids != other.ids:
             raise InvalidArgument(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
         self.keys = self.keys | other.keys
@@ -312,7 +324,9 @@ class SequenceSample:
         self.seqlens.update(other.seqlens)
         self.metadata.update(other.metadata)
         if self.data is not None:
-            self.data.update(other.data or dict.fromkeys(other.keys))
+            for key in other.keys:
+                self.data.setdefault(key, None)
+            self.data.update(other.data or {})
 
     def remap_keys_(self, remap: Mapping[str, str]) -> None:
         """Keys under other names; those not named stay."""

@@ -7,8 +7,8 @@
 
 In AReaL                                          Here
 ------------------------------------------------  ------------------------------------------------------------------
-a process group for each pair of data-parallel    nothing to set up: any steps between any ranks
-groups and for each gather, made beforehand
+a process group for each pair of data-parallel    setup_process_groups() joins the job, once: any steps between any
+groups and for each gather, made beforehand       ranks
 gather and scatter turn all into float32, and     every dtype and trailing shape arrives bit for bit
 integers above 2^24 into others
 they pad to the longest and need one dimension    nothing is padded
@@ -91,7 +91,8 @@ class DataManager:
         self._wire = Store(tensors="torch")  # what is being sent, without a copy, and what arrives
 
     def setup_process_groups(self) -> None:
-        """Does nothing: there are none to set up."""
+        """Joins the job, or `group`. Collective over all its ranks, so that redistribute() need not be."""
+        join(self._group, timeout=self.timeout)
 
     def storage_size(self) -> int:
         """How many samples there are."""
@@ -128,8 +129,9 @@ class DataManager:
         self._wire.clear()
 
     def redistribute(self, data_info: SequenceSample, plan: Iterable[RedistribStep]) -> None:
-        """Carries out steps, in their order, derived or made by hand. To be called by all ranks that they name; others may
-        call it too, and get nothing. data_info: the meta of all samples that move, the same on all ranks.
+        """Carries out steps, in their order, derived or made by hand. To be called, after setup_process_groups() on all
+        ranks, by all that they name; others may call it too, and get nothing. data_info: the meta of all samples that
+        move, the same on all ranks.
 
         Raises InvalidArgument alike on all ranks that steps name, with nothing moved, naming id, key and ranks: for what
         data_info has not, a rank that has not what it is to send, or has it of other lengths or dtype. Raises PeerLost,
