@@ -47,7 +47,8 @@ def to_device(batch: Any, device: Any) -> Any:
 
 
 class _Staging:
-    """Pinned memory on the way to a device, so that a copy runs beside what the device and the caller do."""
+    """Pinned memory on the way from this machine's memory to a device, so that a copy runs beside what the device and the
+    caller do."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -59,12 +60,17 @@ class _Staging:
         sizes: list[int] = []
 
         def measure(tensor: Any) -> Any:
-            sizes.append(_aligned(tensor.nbytes))
+            if tensor.is_cpu:
+                sizes.append(_aligned(tensor.nbytes))
             return tensor
+
+        def send(tensor: Any) -> Any:
+            held = stage.hold(tensor) if tensor.is_cpu else tensor
+            return held.to(self._device, non_blocking=True)
 
         _map_tensors(batch, measure)
         stage.reserve(sum(sizes))
-        moved = _map_tensors(batch, lambda tensor: stage.hold(tensor).to(self._device, non_blocking=True))
+        moved = _map_tensors(batch, send)
         stage.copied.record()
         return moved
 

@@ -13,6 +13,7 @@ from levada._devices import mover
 from levada._errors import InvalidArgument, Unsupported
 from levada._groups import size_of
 from levada._history import write_feed_history
+from levada._job import world_size
 from levada._layouts import Fields, make_layout
 from levada._levada import Layout, Mesh, Pass
 from levada._pipeline import Pipeline
@@ -27,6 +28,14 @@ def _parts_of(source: Any) -> Iterator[Any]:
     for name in ("dataset", "sampler", "batch_sampler"):
         yield getattr(source, name, None)
     yield getattr(getattr(source, "batch_sampler", None), "sampler", None)
+
+
+def tell_epoch(source: Any, epoch: int) -> None:
+    """Tells a source and a DataLoader's parts, each once, whichever has a set_epoch()."""
+    for part in {id(part): part for part in _parts_of(source)}.values():
+        tell = getattr(part, "set_epoch", None)
+        if tell is not None:
+            tell(epoch)
 
 
 class Feed:
@@ -100,7 +109,7 @@ class Feed:
         self.record = record
         self.group = group
         if mesh is None:
-            mesh = Mesh.from_env() if group is None else Mesh(dp=size_of(group))
+            mesh = Mesh(dp=world_size() if group is None else size_of(group))
         self.mesh = mesh
         self.layout = self._layout(layout, divide)
         self.readers = readers
@@ -121,6 +130,7 @@ class Feed:
             data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
         self._epoch = 0
         self._cursor = b""
+        self._began_at = b""  # the pass under way
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: Pass | None = None
@@ -197,10 +207,7 @@ class Feed:
         if epoch < 0:
             raise InvalidArgument(f"epoch is {epoch}")
         self._epoch = epoch
-        for part in {id(part): part for part in _parts_of(self.source)}.values():
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+        tell_epoch(self.source, epoch)
 
     def __len__(self) -> int:
         """Steps of a pass, where the source knows its length on this rank. Raises TypeError where it does not."""
@@ -250,8 +257,11 @@ class Feed:
         iterable that has a state_dict() of its own on each rank its own. Raises Unsupported for other iterables."""
         if not self._is_corpus and self.step > 0 and not (self._last and self._last.cursor):
             raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
-        taken = self._last.cursor if self._last is not None and self._last.step > 0 else self._cursor
-        return {"source": "corpus" if self._is_corpus else "iterable", "cursor": taken}
+        if self._last is None:
+            cursor = self._cursor
+        else:
+            cursor = self._last.cursor if self._last.step > 0 else self._began_at
+        return {"source": "corpus" if self._is_corpus else "iterable", "cursor": cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next pass begin where state_dict() was taken."""
@@ -264,7 +274,8 @@ class Feed:
 
     def _begin(self) -> Beginning:
         """The source of the next pass, and where it begins; skip and a loaded state are used up."""
-        cursor, self._cursor = self._cursor, b""
+        cursor = self._began_at = self._cursor
+        self._cursor = b""
         skipped, self.skip = self.skip * self._samples_a_step, 0
         if isinstance(self.source, Corpus):
             begin = begin_corpus(self, self.source, self._epoch, cursor)

@@ -77,7 +77,7 @@ class ReduceScatter:
         from wait() and flush(), where ranks disagree, naming ranks, position and shapes; Unsupported for a dtype;
         TypeError for what is no tensor on the CPU; Timeout, PeerLost.
         """
-        if not _on_cpu(inputs):
+        if not on_cpu(inputs):
             return self._on_devices().reduce_scatter(self._process_group(group), inputs, op, callback)
         job = group if isinstance(group, Membership) else self._job(group)
         return self._core.reduce_scatter(job, inputs, op, callback)
@@ -156,6 +156,7 @@ class ReduceScatter:
         return self._joined
 
 
-def _on_cpu(inputs: Any) -> bool:
+def on_cpu(inputs: Any) -> bool:
+    """Whether tensors, or the first of them, lie in this machine's memory."""
     first = inputs[0] if isinstance(inputs, (list, tuple)) and inputs else inputs
     return bool(getattr(first, "is_cpu", True))

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import levada
 import pytest
@@ -308,6 +309,38 @@ def test_a_corpus_goes_on_from_its_state_and_by_epoch(tmp_path: pathlib.Path) ->
         assert len(mine["second"]) == mine["epoch"]
         if mine["tail"] == 0:
             assert mine["second"] == mine["whole"][mine["epoch"] :]
+
+
+def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
+    class Counting:
+        at = 0
+
+        def __iter__(self) -> Iterator[int]:
+            while self.at < 6:
+                self.at += 1
+                yield self.at - 1
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    stopped = levada.Feed(Counting())
+    assert [next(stopped) for _ in range(2)] == [0, 1]
+    state = stopped.state_dict()
+    stopped.close()
+    resumed = levada.Feed(Counting())
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    items = iter(resumed)
+    assert resumed.state_dict() == state
+    resumed.close()
+    assert resumed.state_dict() == state
+    again = levada.Feed(Counting())
+    again.load_state_dict(resumed.state_dict())
+    assert list(again) == [2, 3, 4, 5]
+    del items
 
 
 def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:

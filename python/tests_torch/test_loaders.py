@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+from types import SimpleNamespace
+from typing import Any
 
 import levada
 import pytest
 import ranks
 import torch
+from levada import _devices
 
 
 def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Path) -> None:
@@ -84,3 +87,27 @@ def test_tensors_go_to_the_device_and_nothing_else() -> None:
     assert torch.equal(stayed["x"], tensor) and stayed["x"].device.type == "cpu"
     with pytest.raises(RuntimeError, match="nowhere"):
         levada.Feed(batches, device="nowhere")
+
+
+def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pinned memory and events that torch has no device for here, and with meta for the device."""
+
+    class Stage:
+        reserved: list[int] = []
+        held: list[Any] = []
+
+        def __init__(self, device: Any) -> None:
+            self.copied = SimpleNamespace(record=lambda: None)
+
+        def reserve(self, size: int) -> None:
+            self.reserved.append(size)
+
+        def hold(self, tensor: Any) -> Any:
+            self.held.append(tensor)
+            return tensor
+
+    monkeypatch.setattr(_devices, "_Stage", Stage)
+    there, here = torch.ones(1000, device="meta"), torch.ones(3)
+    moved = _devices._Staging(torch.device("meta")).move({"there": there, "here": [here, here]})
+    assert moved["there"] is there and moved["here"][0].device.type == "meta" and moved["here"][0] is moved["here"][1]
+    assert Stage.reserved == [512] and len(Stage.held) == 1 and Stage.held[0] is here

@@ -61,6 +61,37 @@ def test_fairscales_bucketer_by_changing_one_import(tmp_path: pathlib.Path) -> N
         assert len(errors) == 2 and all("a process group that this process belongs to" in each["error"] for each in errors)
 
 
+def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_anew(tmp_path: pathlib.Path) -> None:
+    """The devices' buckets by tensors on the CPU: what differs on another device is torch's own."""
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from levada.dropin import fairscale
+        bucketer = fairscale.ReduceScatterBucketer()
+        def reduced(group):
+            results = []
+            bucketer.reduce_scatter_async([torch.full((2,), 1.0 + rank + to) for to in range(2)], group, results.append)
+            bucketer.flush()
+            return [each.tolist() for each in results]
+        tell(first=reduced(dist.group.WORLD))
+        before = bucketer._membership(dist.group.WORLD)
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method="file://" + os.path.abspath(__file__) + ".store", rank=rank, world_size=2)
+        tell(second=reduced(dist.group.WORLD), anew=bucketer._membership(dist.group.WORLD) is not before)
+        try: bucketer.reduce_scatter_async([torch.ones(1, device="meta")] * 2, dist.group.WORLD)
+        except levada.Unsupported as error: tell(error=str(error))
+        fairscale.on_cpu = levada._reduce.on_cpu = lambda inputs: False
+        tell(device=reduced(dist.group.WORLD), buckets=bucketer._reduce.stats["buckets"])
+        """,
+    )
+    for rank, mine in enumerate(told):
+        sums = [[3.0 + 2 * rank] * 2]
+        assert mine[0] == {"first": sums} and mine[1] == {"second": sums, "anew": True}
+        assert mine[2] == {"error": "torch has no backend that reduces tensors on meta"}
+        assert mine[3] == {"device": sums, "buckets": 2}
+
+
 def test_the_example_trains_alike_with_the_hook() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     script = [EXAMPLES / "ddp_hook.py", "--steps", "5", "--width", "64"]

@@ -155,6 +155,26 @@ def test_containers_survive_and_nothing_is_shared(folder: pathlib.Path) -> None:
         assert mine[3] == {"kinds": kinds, "devices": ["meta"] * 3, "same": True}
 
 
+def test_arrays_of_numpy_can_be_written(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        2,
+        """
+    data = [{"x": np.full(size, i)} for i in range(4) for size in (3, 40000)]
+    for batch in DataLoaderDispatcher(data):
+        before = batch["x"][:2].tolist()
+        batch["x"][0] -= 1 + rank
+        dist.barrier()
+        tell(before=before, after=batch["x"][:2].tolist(), size=batch["x"].size)
+    tell(own=all((item["x"] == i // 2).all() for i, item in enumerate(data)))
+    """,
+    )
+    for rank, mine in enumerate(told):
+        for i, each in enumerate(mine[:-1]):
+            assert each == {"before": [i, i], "after": [i - 1 - rank, i], "size": (3, 40000)[rank]}
+        assert len(mine) == 5 and mine[-1] == {"own": True}
+
+
 def test_all_ranks_stop_where_one_does(folder: pathlib.Path) -> None:
     told = run(
         folder,
@@ -261,6 +281,12 @@ def test_an_epoch_reaches_dataset_and_sampler() -> None:
     loader: Any = torch.utils.data.DataLoader(WithEpoch(range(4)), sampler=WithEpoch(range(4)))
     DataLoaderDispatcher(loader).set_epoch(3)
     assert loader.dataset.epoch == 3 and loader.sampler.epoch == 3
+    batched: Any = torch.utils.data.DataLoader(range(4), batch_sampler=WithEpoch([[0], [1]]))
+    DataLoaderDispatcher(batched).set_epoch(4)
+    assert batched.batch_sampler.epoch == 4
+    itself = WithEpoch([1])
+    DataLoaderDispatcher(itself).set_epoch(5)
+    assert itself.epoch == 5
     DataLoaderDispatcher([1, 2]).set_epoch(3)  # a list has nobody to tell
 
 

@@ -14,6 +14,7 @@ an exception of the loader ends one rank; the     every rank raises levada.Sourc
 others wait until their time-out                  the same step
 a rank that leaves its loop leaves the others     the others' loops end
 waiting
+set_epoch() tells the data set                    and the loader itself, its sampler and batch sampler
 skip_batches past the end is a RuntimeError       all ranks stop
 device=0 moves nothing                            device=0 is a device
 """
@@ -28,7 +29,7 @@ import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore
 
 from levada._devices import mover
 from levada._errors import InvalidArgument
-from levada._feed import Feed
+from levada._feed import Feed, tell_epoch
 from levada._levada import Mesh
 
 
@@ -69,11 +70,8 @@ class DataLoaderDispatcher:
         return dist.group.WORLD if dist.is_initialized() else None
 
     def set_epoch(self, epoch: int) -> None:
-        """Tells the loader's dataset and sampler, where they want to know."""
-        for name in ("dataset", "sampler"):
-            tell = getattr(getattr(self.base_dataloader, name, None), "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+        """Tells the loader, its dataset, sampler and batch sampler and that one's sampler, whichever has a set_epoch()."""
+        tell_epoch(self.base_dataloader, epoch)
 
     def __iter__(self) -> Iterator[Any]:
         move = mover(self.device)
@@ -96,6 +94,7 @@ class DataLoaderDispatcher:
             reader="inline",
             skip=self.skip_batches,
             timeout=self.timeout,
+            access="private",
             allow_pickle=True,
         ) as feed:
             yield from feed
