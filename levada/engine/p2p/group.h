@@ -1,11 +1,9 @@
-// What a rank knows of its groups: who is in them, and why they have ended.
+// What a rank knows of its groups, and why they have ended.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "levada/base/error.h"
@@ -51,27 +49,6 @@ struct Group {
   void apply(const End& end);
   /// Throws the cause, if there is one.
   void check() const;
-};
-
-/// Who has entered and left which groups; of a group that this rank has not entered yet, too.
-class Attendance {
- public:
-  void enter(std::uint64_t group, int rank) { groups_[group].entered.push_back(rank); }
-  void leave(std::uint64_t group, int rank);
-  /// This rank has left a group with so many others.
-  void forget_after(std::uint64_t group, std::size_t others);
-  /// Whether `rank` has left the group groups.front(), or one of those that it was made from without having entered it.
-  bool has_left(std::span<const std::uint64_t> groups, int rank) const;
-
- private:
-  struct Heard {
-    std::vector<int> entered;
-    std::vector<int> left;
-    std::optional<std::size_t> others;  ///< once this rank has left, too
-  };
-  void forget_if_over(std::uint64_t group);
-
-  std::unordered_map<std::uint64_t, Heard> groups_;
 };
 
 }  // namespace levada::p2p

@@ -184,7 +184,8 @@ void Member::leave(Group& group) noexcept {
     const Head left{.kind = Head::Kind::left, .key = group.key()};
     for (const int rank : group.ranks) tell_locked(rank, left, When::late);
     groups_.erase(group.key());
-    attendance_.forget_after(group.key(), group.ranks.size() - 1);
+    attendance_.leave_oneself(group.key(), group.ranks.size() - 1);
+    attendance_.forget_if_over(group.key());
   }
   flush();
 }

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "levada/engine/attendance.h"
 #include "levada/engine/bell.h"
 #include "levada/engine/block_pool.h"
 #include "levada/engine/p2p/frame.h"

@@ -49,7 +49,10 @@ void Member::accept_locked(int from, const Head& head, Block body) {
     case Kind::sender_closed: stream_from_locked(from, head.key).sender_closed = true; return forget_over_locked();
     case Kind::taker_closed: accept_taker_closed_locked(from, head.key); return forget_over_locked();
     case Kind::entered: return attendance_.enter(head.key, from);
-    case Kind::left: attendance_.leave(head.key, from); return forget_over_locked();
+    case Kind::left:
+      attendance_.leave(head.key, from);
+      forget_over_locked();
+      return attendance_.forget_if_over(head.key);
     case Kind::aborted:
       return end_locked(
           {.kind = ErrorKind::engine, .group = head.key, .rank = head.rank, .text = std::string(as_text(head.tail))});

@@ -173,8 +173,8 @@ void Member::leave(Group& group) noexcept {
     left.kind = Descriptor::Kind::group_left;
     if (rank != rank_) notice(rank, left);
   }
-  news_[group.key()].others = group.ranks.size() - 1;
-  forget_news_if_over(group.key());
+  attendance_.leave_oneself(group.key(), group.ranks.size() - 1);
+  attendance_.forget_if_over(group.key());
 }
 
 void Member::leave_host() noexcept {

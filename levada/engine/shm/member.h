@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/engine/attendance.h"
 #include "levada/engine/engine.h"
 #include "levada/engine/shm/arena.h"
 #include "levada/engine/shm/control.h"
@@ -126,7 +127,6 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   void close_taker_locked(Stream& stream) noexcept;
   bool is_over(const Stream& stream) const;
   void forget_if_over(Stream& stream);
-  void forget_news_if_over(std::uint64_t group);
   void mark_corrupt(int from, std::string what);
   /// For threads that wait for room in the channel of that topic, or for memory.
   void wake_if_waiting_for_space(int rank, Topics topics) const;
@@ -160,7 +160,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   std::vector<Use> uses_;  // by slot
   std::vector<std::uint32_t> in_flight_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Stream>> streams_;
-  std::unordered_map<std::uint64_t, GroupNews> news_;
+  Attendance attendance_;
   std::vector<std::uint64_t> sent_;  // into each ring
   std::vector<std::uint64_t> received_;
   std::vector<std::vector<Descriptor>> unsent_;  // notices for which a ring had no room

@@ -51,13 +51,6 @@ struct Stream {
   }
 };
 
-/// What has been heard of a group, perhaps before this rank enters it.
-struct GroupNews {
-  std::vector<int> entered;
-  std::vector<int> left;
-  std::size_t others = 0;  ///< members but this rank, once it has left too
-};
-
 /// A group as one of its members sees it. Guarded by its Member's mutex.
 struct Group {
   std::vector<std::uint64_t> keys;  ///< its own first, then those of the groups that it was made from

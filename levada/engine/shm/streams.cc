@@ -120,11 +120,11 @@ std::string Member::accept(int from, const Descriptor& descriptor) {
       forget_if_over(*stream);
       return {};
     }
-    case Descriptor::Kind::group_entered: news_[descriptor.key].entered.push_back(from); return {};
+    case Descriptor::Kind::group_entered: attendance_.enter(descriptor.key, from); return {};
     case Descriptor::Kind::group_left:
-      news_[descriptor.key].left.push_back(from);
+      attendance_.leave(descriptor.key, from);
       std::erase_if(streams_, [&](const auto& entry) { return is_over(*entry.second); });
-      forget_news_if_over(descriptor.key);
+      attendance_.forget_if_over(descriptor.key);
       return {};
   }
   return fmt::format("a descriptor of kind {}", static_cast<unsigned>(descriptor.kind));
@@ -386,19 +386,8 @@ void Member::end_streams(const Group* group, std::vector<Block>& placed) noexcep
 }
 
 bool Member::out_of(std::span<const std::uint64_t> groups, int rank) const {
-  const auto has = [&](const std::vector<int>& ranks) {
-    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-  };
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  if (peer.left || peer.gone) return true;
-  // Who has left the group that this one was made from, without having entered this one, will not come any more.
-  for (const std::uint64_t key : groups) {
-    const auto news = news_.find(key);
-    if (news == news_.end()) continue;
-    if (has(news->second.left)) return true;
-    if (has(news->second.entered)) return false;
-  }
-  return false;
+  return peer.left || peer.gone || attendance_.has_left(groups, rank);
 }
 
 bool Member::sender_over(const Stream& stream) const {
@@ -421,12 +410,6 @@ bool Member::is_over(const Stream& stream) const {
 
 void Member::forget_if_over(Stream& stream) {
   if (is_over(stream)) streams_.erase(stream.key);
-}
-
-void Member::forget_news_if_over(std::uint64_t key) {
-  const auto news = news_.find(key);
-  const bool over = news->second.others != 0 && news->second.left.size() >= news->second.others;
-  if (over) news_.erase(news);
 }
 
 }  // namespace levada::shm

@@ -1,0 +1,31 @@
+#include "levada/engine/attendance.h"
+
+#include <algorithm>
+
+namespace levada {
+namespace {
+
+bool has(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+void Attendance::forget_if_over(std::uint64_t group) {
+  const auto found = groups_.find(group);
+  if (found == groups_.end()) return;
+  const Heard& heard = found->second;
+  if (heard.others && heard.left.size() >= *heard.others) groups_.erase(found);
+}
+
+bool Attendance::has_left(std::span<const std::uint64_t> groups, int rank) const {
+  for (const std::uint64_t group : groups) {
+    const auto found = groups_.find(group);
+    if (found == groups_.end()) continue;
+    if (has(found->second.left, rank)) return true;
+    if (has(found->second.entered, rank)) return false;
+  }
+  return false;
+}
+
+}  // namespace levada
