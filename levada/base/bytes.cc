@@ -35,6 +35,21 @@ std::uint32_t ByteReader::get_count(std::size_t least_bytes) {
   return count;
 }
 
+Bytes ByteReader::get_bytes() {
+  const ByteView bytes = get_sized();
+  return {bytes.begin(), bytes.end()};
+}
+
+std::uint8_t ByteReader::get_code(std::uint8_t first, std::uint8_t last, const char* what) {
+  const auto code = get<std::uint8_t>();
+  if (code < first || code > last) fail(fmt::format("there is no {} {}", what, code));
+  return code;
+}
+
+void ByteReader::fail_below(const char* what, std::int64_t value, std::int64_t least) const {
+  fail(fmt::format("{} {} is below {}", what, value, least));
+}
+
 void ByteReader::expect_end() const {
   if (remaining() != 0) fail(fmt::format("{} bytes too many", remaining()));
 }

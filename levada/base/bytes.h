@@ -80,6 +80,21 @@ class ByteReader {
   }
   ByteView get_sized() { return need(get<std::uint32_t>()); }
   std::string get_string() { return std::string(as_text(get_sized())); }
+  /// A copy of what get_sized() shows.
+  Bytes get_bytes();
+  /// A member of an enum of one byte, whose members are `first` to `last`; `what` names it in the error.
+  template <typename E>
+  E get_enum(E first, E last, const char* what) {
+    static_assert(std::is_enum_v<E> && sizeof(E) == 1);
+    return static_cast<E>(get_code(static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last), what));
+  }
+  /// A number that is no less than `least`; `what` names it in the error.
+  template <typename T>
+  T get_least(T least, const char* what) {
+    const auto value = get<T>();
+    if (value < least) fail_below(what, value, least);
+    return value;
+  }
   /// A 32-bit count of things of at least `least_bytes` bytes each; refused if so many cannot follow.
   std::uint32_t get_count(std::size_t least_bytes);
 
@@ -91,6 +106,8 @@ class ByteReader {
 
  private:
   ByteView need(std::size_t count);
+  std::uint8_t get_code(std::uint8_t first, std::uint8_t last, const char* what);
+  [[noreturn]] void fail_below(const char* what, std::int64_t value, std::int64_t least) const;
 
   ByteView bytes_;
   std::size_t base_;

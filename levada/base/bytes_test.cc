@@ -95,6 +95,33 @@ TEST(ByteReader, RefusesACountThatCannotFollow) {
   expect_corrupt(4, "a count of 3 that cannot follow", [&] { ByteReader(out.view()).get_count(3); });
 }
 
+TEST(ByteReader, RefusesACodeThatTheEnumDoesNotHave) {
+  enum class Fruit : std::uint8_t { apple = 1, pear = 2 };
+  const auto read = [](std::uint8_t code) {
+    ByteWriter out;
+    out.put(code);
+    return ByteReader(out.view()).get_enum(Fruit::apple, Fruit::pear, "fruit");
+  };
+  EXPECT_EQ(read(1), Fruit::apple);
+  EXPECT_EQ(read(2), Fruit::pear);
+  expect_corrupt(1, "there is no fruit 0", [&] { read(0); });
+  expect_corrupt(1, "there is no fruit 3", [&] { read(3); });
+}
+
+TEST(ByteReader, RefusesANumberBelowTheLeast) {
+  ByteWriter out;
+  out.put(std::int32_t{-2});
+  EXPECT_EQ(ByteReader(out.view()).get_least<std::int32_t>(-2, "stage"), -2);
+  expect_corrupt(4, "stage -2 is below -1", [&] { ByteReader(out.view()).get_least<std::int32_t>(-1, "stage"); });
+}
+
+TEST(ByteReader, CopiesBytesOut) {
+  ByteWriter out;
+  out.put_sized("abc");
+  EXPECT_EQ(as_text(ByteReader(out.view()).get_bytes()), "abc");
+  expect_corrupt(4, "3 bytes expected, 2 left", [&] { ByteReader(out.view().first(6)).get_bytes(); });
+}
+
 TEST(ByteReader, RefusesBytesLeftOver) {
   const Bytes bytes(5);
   ByteReader in(bytes);

@@ -18,14 +18,6 @@ std::int64_t window_of(std::int64_t time_ns) {
   return time_ns / StageTrace::window_ns;
 }
 
-/// A number that was written as it is here, and is no less than `least`.
-template <typename Number>
-Number get_number(ByteReader& reader, const char* what, Number least = 0) {
-  const auto value = reader.get<Number>();
-  if (value < least) reader.fail(fmt::format("{} {} is below {}", what, value, least));
-  return value;
-}
-
 void put_span(ByteWriter& writer, const StageSpan& span) {
   writer.put(span.work);
   writer.put(span.stage);
@@ -38,30 +30,28 @@ void put_span(ByteWriter& writer, const StageSpan& span) {
 
 StageSpan get_span(ByteReader& reader) {
   StageSpan span;
-  const auto work = reader.get<std::uint8_t>();
-  if (work == 0 || work >= stage_works) reader.fail(fmt::format("there is no such work as {}", work));
-  span.work = static_cast<StageWork>(work);
-  span.stage = get_number<std::int32_t>(reader, "stage", -1);
-  span.other = get_number<std::int32_t>(reader, "process", -1);
+  span.work = reader.get_enum(StageWork::item, StageWork::idle, "work");
+  span.stage = reader.get_least<std::int32_t>(-1, "stage");
+  span.other = reader.get_least<std::int32_t>(-1, "process");
   span.items = reader.get<std::uint32_t>();
-  span.begin_ns = get_number<std::int64_t>(reader, "time");
-  span.duration_ns = get_number<std::int64_t>(reader, "duration");
-  span.waited_ns = get_number<std::int64_t>(reader, "wait");
+  span.begin_ns = reader.get_least<std::int64_t>(0, "time");
+  span.duration_ns = reader.get_least<std::int64_t>(0, "duration");
+  span.waited_ns = reader.get_least<std::int64_t>(0, "wait");
   if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns) reader.fail("a span has no end");
   return span;
 }
 
 StageTrace get_trace(ByteReader& reader) {
   StageTrace trace;
-  trace.stride = get_number<std::int64_t>(reader, "stride", 1);
+  trace.stride = reader.get_least<std::int64_t>(1, "stride");
   if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
   trace.dropped = reader.get<std::uint64_t>();
   trace.spans.resize(reader.get_count(span_bytes));
   for (StageSpan& span : trace.spans) span = get_span(reader);
   trace.samples.resize(reader.get_count(sample_bytes));
   for (StageSample& sample : trace.samples) {
-    sample.time_ns = get_number<std::int64_t>(reader, "time");
-    sample.items = get_number<std::int64_t>(reader, "count");
+    sample.time_ns = reader.get_least<std::int64_t>(0, "time");
+    sample.items = reader.get_least<std::int64_t>(0, "count");
   }
   return trace;
 }

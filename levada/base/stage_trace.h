@@ -21,7 +21,6 @@ enum class StageWork : std::uint8_t {
   unpack,    ///< a message is made items
   idle,      ///< the process has nothing to do: no epoch is under way, all of it is sent, or it is paused
 };
-inline constexpr std::size_t stage_works = 8;  ///< one more than the last
 
 /// A stretch of time. Times are nanoseconds on the steady clock, which all processes of a host share.
 struct StageSpan {

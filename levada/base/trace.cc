@@ -12,35 +12,23 @@ constexpr std::uint32_t span_bytes = 1 + 1 + 4 + 3 * 8, sample_bytes = 3 * 8;
 constexpr std::int64_t moment_ns = 20'000;
 constexpr std::int64_t greatest_stride = std::int64_t{1} << 40;
 
-/// A number that was written as it is here, and is no less than zero.
-std::int64_t get_number(ByteReader& reader, const char* what) {
-  const auto value = reader.get<std::int64_t>();
-  if (value < 0) reader.fail(fmt::format("{} {} is below zero", what, value));
-  return value;
-}
-
 TraceSpan get_span(ByteReader& reader) {
   TraceSpan span;
-  const auto kind = reader.get<std::uint8_t>();
-  if (kind == 0 || kind >= trace_kinds) reader.fail(fmt::format("there is no kind of span {}", kind));
-  const auto thread = reader.get<std::uint8_t>();
-  if (thread > static_cast<std::uint8_t>(TraceThread::reader)) reader.fail(fmt::format("no thread {}", thread));
-  span.kind = static_cast<TraceKind>(kind);
-  span.thread = static_cast<TraceThread>(thread);
-  span.other = reader.get<std::int32_t>();
-  if (span.other < -1) reader.fail(fmt::format("there is no rank {}", span.other));
-  span.step = get_number(reader, "step");
-  span.begin_ns = get_number(reader, "time");
-  span.duration_ns = get_number(reader, "duration");
+  span.kind = reader.get_enum(TraceKind::step, TraceKind::memory, "kind of span");
+  span.thread = reader.get_enum(TraceThread::step, TraceThread::reader, "thread");
+  span.other = reader.get_least<std::int32_t>(-1, "rank");
+  span.step = reader.get_least<std::int64_t>(0, "step");
+  span.begin_ns = reader.get_least<std::int64_t>(0, "time");
+  span.duration_ns = reader.get_least<std::int64_t>(0, "duration");
   if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns) reader.fail("a span has no end");
   return span;
 }
 
 TraceSample get_sample(ByteReader& reader) {
   TraceSample sample;
-  sample.step = get_number(reader, "step");
-  sample.time_ns = get_number(reader, "time");
-  sample.bytes = static_cast<std::uint64_t>(get_number(reader, "memory"));
+  sample.step = reader.get_least<std::int64_t>(0, "step");
+  sample.time_ns = reader.get_least<std::int64_t>(0, "time");
+  sample.bytes = static_cast<std::uint64_t>(reader.get_least<std::int64_t>(0, "memory"));
   return sample;
 }
 
@@ -79,8 +67,8 @@ Bytes encode(const Trace& trace) {
 Trace decode_trace(ByteView bytes) {
   ByteReader reader(bytes);
   Trace trace;
-  trace.stride = get_number(reader, "stride");
-  if (trace.stride < 1 || trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
+  trace.stride = reader.get_least<std::int64_t>(1, "stride");
+  if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
   trace.dropped = reader.get<std::uint64_t>();
   trace.spans.resize(reader.get_count(span_bytes));
   for (TraceSpan& span : trace.spans) span = get_span(reader);

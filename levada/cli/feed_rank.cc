@@ -101,7 +101,7 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   ByteReader told(outcomes.front());
   data.first = told.get<std::int64_t>();
   if (data.first < 0) {
-    const auto kind = static_cast<ErrorKind>(told.get<std::uint8_t>());
+    const auto kind = told.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
     throw_error(kind, told.get_string());
   }
   const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;

@@ -1,7 +1,5 @@
 #include "levada/feed/protocol.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
 
@@ -18,25 +16,12 @@ void put_end(ByteWriter& writer, const FeedEnd& end) {
   writer.put_sized(std::string_view(end.message));
 }
 
-template <typename Enum>
-Enum get_enum(ByteReader& reader, Enum last) {
-  const auto value = reader.get<std::uint8_t>();
-  if (value < 1 || value > static_cast<std::uint8_t>(last)) reader.fail(fmt::format("no such code as {}", value));
-  return static_cast<Enum>(value);
-}
-
-std::int64_t get_rounds(ByteReader& reader) {
-  const auto rounds = reader.get<std::int64_t>();
-  if (rounds < 0) reader.fail(fmt::format("{} rounds", rounds));
-  return rounds;
-}
-
 FeedEnd get_end(ByteReader& reader) {
   FeedEnd end;
-  end.cause = get_enum(reader, FeedEnd::Cause::failed);
-  end.error = get_enum(reader, ErrorKind::engine);
+  end.cause = reader.get_enum(FeedEnd::Cause::exhausted, FeedEnd::Cause::failed, "cause of an end");
+  end.error = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
   end.rank = reader.get<std::int32_t>();
-  end.step = get_rounds(reader);
+  end.step = reader.get_least<std::int64_t>(0, "step");
   end.message = reader.get_string();
   return end;
 }
@@ -69,17 +54,17 @@ struct Encoder {
 };
 
 Event get_event(ByteReader& reader) {
-  switch (get_enum(reader, Tag::ended)) {
+  switch (reader.get_enum(Tag::ready, Tag::ended, "event")) {
     case Tag::ready: {
       const auto number = reader.get<std::int32_t>();
-      return Ready{number, get_rounds(reader)};
+      return Ready{number, reader.get_least<std::int64_t>(0, "rounds")};
     }
     case Tag::stopped: {
       const auto number = reader.get<std::int32_t>();
       return Stopped{number, get_end(reader)};
     }
     case Tag::left: return Left{reader.get<std::int32_t>()};
-    case Tag::granted: return Granted{get_rounds(reader)};
+    case Tag::granted: return Granted{reader.get_least<std::int64_t>(0, "rounds")};
     case Tag::ended: break;
   }
   return Ended{get_end(reader)};

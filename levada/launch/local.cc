@@ -163,7 +163,10 @@ void take_reports(int fd, int size, Supervision& job) {
     std::int32_t head[2];
     if (bytes < static_cast<ssize_t>(sizeof head)) return;
     std::memcpy(head, record.data(), sizeof head);
-    if (head[0] < 0 || head[0] >= size) continue;
+    const bool is_rank = head[0] >= 0 && head[0] < size;
+    const bool is_kind = head[1] >= static_cast<std::int32_t>(ErrorKind::invalid_argument) &&
+                         head[1] <= static_cast<std::int32_t>(ErrorKind::engine);
+    if (!is_rank || !is_kind) continue;
     job.apply(
         Supervision::Reported{head[0], static_cast<ErrorKind>(head[1]),
                               std::string(record.data() + sizeof head, static_cast<std::size_t>(bytes) - sizeof head)});

@@ -68,6 +68,11 @@ TEST(RunLocal, PassesOnWhatARankReports) {
   EXPECT_EQ(result.exit_status, 1);
 }
 
+TEST(RunLocal, TakesNoReportOfAKindThatThereIsNot) {
+  const auto result = run_script(1, R"(printf '\0\0\0\0\143\0\0\0nonsense' >&$LEVADA_REPORT; exit 1)");
+  EXPECT_EQ(result.message, "rank 0 ended with status 1");
+}
+
 TEST(RunLocal, LeavesNoDescriptorsOpen) {
   const auto count = [] {
     const int probe = ::dup(0);
