@@ -8,6 +8,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/tensor/codec.h"
 
 namespace levada {
 namespace {
@@ -70,36 +71,21 @@ Bytes CollectiveSpec::encode() const {
   ByteWriter writer;
   writer.put(collective);
   writer.put(op);
-  writer.put(dtype.code);
-  writer.put(dtype.bits);
-  writer.put(dtype.lanes);
+  put_dtype(writer, dtype);
   writer.put(static_cast<std::uint32_t>(pieces.size()));
-  for (const Shape& piece : pieces) {
-    writer.put(static_cast<std::uint8_t>(piece.rank()));
-    for (const std::int64_t extent : piece) writer.put(extent);
-  }
+  for (const Shape& piece : pieces) put_shape(writer, piece);
   return std::move(writer).take();
 }
 
 CollectiveSpec CollectiveSpec::decode(ByteReader& reader) {
   CollectiveSpec spec;
-  const auto collective = reader.get<std::uint8_t>();
-  const auto op = reader.get<std::uint8_t>();
-  if (collective > static_cast<std::uint8_t>(Collective::all_gather)) reader.fail("no such collective");
-  if (op > static_cast<std::uint8_t>(ReduceOp::average)) reader.fail("no such reduction");
-  spec.collective = static_cast<Collective>(collective);
-  spec.op = static_cast<ReduceOp>(op);
-  spec.dtype.code = reader.get<std::uint8_t>();
-  spec.dtype.bits = reader.get<std::uint8_t>();
-  spec.dtype.lanes = reader.get<std::uint16_t>();
-  if (!spec.dtype.is_known()) reader.fail("no such dtype");
+  spec.collective = reader.get_enum(Collective::reduce_scatter, Collective::all_gather, "collective");
+  spec.op = reader.get_enum(ReduceOp::sum, ReduceOp::average, "reduction");
+  spec.dtype = get_dtype(reader);
   const auto count = reader.get_count(1);
   spec.pieces.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
-    const auto rank = reader.get<std::uint8_t>();
-    if (rank > Shape::max_rank) reader.fail("a shape of too many dimensions");
-    Shape piece;
-    for (std::uint8_t dim = 0; dim < rank; ++dim) piece.push_back(reader.get<std::int64_t>());
+    const Shape piece = get_shape(reader);
     if (!tensor_bytes(spec.dtype, piece)) reader.fail("a shape that is none");
     spec.pieces.push_back(piece);
   }

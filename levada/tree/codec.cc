@@ -159,11 +159,7 @@ class BodyReader {
       case LeafKind::integer: leaves.emplace_back(in_.get<std::int64_t>()); break;
       case LeafKind::real: leaves.emplace_back(in_.get<double>()); break;
       case LeafKind::text: leaves.emplace_back(in_.get_string()); break;
-      case LeafKind::bytes: {
-        const auto bytes = in_.get_sized();
-        leaves.emplace_back(std::in_place_type<Bytes>, bytes.begin(), bytes.end());
-        break;
-      }
+      case LeafKind::bytes: leaves.emplace_back(in_.get_bytes()); break;
       case LeafKind::tensor:
         if (spec.alias_of >= 0) leaves.push_back(leaves[static_cast<std::size_t>(spec.alias_of)]);
         else leaves.emplace_back(std::in_place_type<Tensor>, tensor(spec), owner_);

@@ -4,6 +4,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/tensor/codec.h"
 #include "levada/tree/path.h"
 #include "levada/tree/schema_node.h"
 
@@ -27,9 +28,7 @@ void encode_leaf(const Node& node, ByteWriter& out) {
   }
   out.put(node.leaf);
   if (node.leaf != LeafKind::tensor) return;
-  out.put(node.dtype.code);
-  out.put(node.dtype.bits);
-  out.put(node.dtype.lanes);
+  put_dtype(out, node.dtype);
   out.put(node.rank);
 }
 
@@ -87,10 +86,7 @@ class Decoder {
     Node found;
     found.leaf = static_cast<LeafKind>(tag);
     if (found.leaf != LeafKind::tensor) return found;
-    found.dtype.code = in_.get<std::uint8_t>();
-    found.dtype.bits = in_.get<std::uint8_t>();
-    found.dtype.lanes = in_.get<std::uint16_t>();
-    if (!found.dtype.is_known()) in_.fail(fmt::format("a tensor of unknown dtype {}", found.dtype.name()));
+    found.dtype = get_dtype(in_);
     found.rank = in_.get<std::uint8_t>();
     if (found.rank > Shape::max_rank) in_.fail(fmt::format("a tensor of rank {}", found.rank));
     return found;
@@ -113,8 +109,7 @@ class Decoder {
     Node found;
     found.kind = kind;
     found.type_name = in_.get_string();
-    const auto state = in_.get_sized();
-    found.state.assign(state.begin(), state.end());
+    found.state = in_.get_bytes();
     const auto count = in_.get_count(found.has_keys() ? 1 + sizeof(std::uint32_t) + 1 : 1);
     // What a child is in memory is far more than its least bytes here, so room is made as they come.
     for (std::uint32_t i = 0; i < count; ++i) {
