@@ -15,11 +15,11 @@ std::string_view error_name(ErrorKind kind) {
   return "Error";
 }
 
-void throw_error(ErrorKind kind, const std::string& message) {
+void throw_error(ErrorKind kind, const std::string& message, int lost) {
   switch (kind) {
     case ErrorKind::invalid_argument: throw InvalidArgument(message);
     case ErrorKind::timeout: throw Timeout(message);
-    case ErrorKind::peer_lost: throw PeerLost(-1, message);
+    case ErrorKind::peer_lost: throw PeerLost(lost, message);
     case ErrorKind::corrupt_message: throw CorruptMessage(0, message);
     case ErrorKind::unsupported: throw Unsupported(message);
     case ErrorKind::source: throw SourceError(message);

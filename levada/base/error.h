@@ -79,7 +79,7 @@ class EngineError : public Error {
   explicit EngineError(const std::string& message) : Error(ErrorKind::engine, message) {}
 };
 
-/// Throws the class that belongs to `kind`; how an error of one rank is raised on another.
-[[noreturn]] void throw_error(ErrorKind kind, const std::string& message);
+/// Throws the class that belongs to `kind`; how an error of one rank is raised on another. `lost`: PeerLost::rank().
+[[noreturn]] void throw_error(ErrorKind kind, const std::string& message, int lost = -1);
 
 }  // namespace levada

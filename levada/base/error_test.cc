@@ -26,6 +26,14 @@ TEST(ThrowError, ThrowsTheClassOfTheKind) {
   expect_thrown_again<EngineError>(ErrorKind::engine, "EngineError");
 }
 
+TEST(ThrowError, NamesTheLostRank) {
+  try {
+    throw_error(ErrorKind::peer_lost, "rank 3 ended", 3);
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(error.rank(), 3);
+  }
+}
+
 TEST(ThrowError, TakesAKindFromOutsideForAnEngineError) {
   EXPECT_THROW(throw_error(static_cast<ErrorKind>(99), "what happened"), EngineError);
   EXPECT_EQ(error_name(static_cast<ErrorKind>(99)), "Error");

@@ -114,6 +114,16 @@ void a_channel_belongs_to_one_engine(const Handle& engine) {
   meet(*engine);
 }
 
+void closing_a_channel_of_another_engine_changes_nothing(const Handle& engine) {
+  const auto group = engine->subgroup(reversed(*engine), "other");
+  const auto channel = group->open(0, all_ranks(*group), 1);
+  engine->close(*channel);
+  meet(*engine);
+  if (rank_of(*group) == 0) send(*group, *channel, 7, 300);
+  static_cast<void>(receive(*group, *channel, 7, 300));
+  meet(*engine);
+}
+
 void subgroup_refuses_what_cannot_work(const Handle& engine) {
   const int size = size_of(*engine);
   const int rank = rank_of(*engine);
@@ -137,6 +147,7 @@ constexpr Case list[] = {
     {"groups of the same ranks do not mix", 1, groups_of_the_same_ranks_do_not_mix},
     {"a subgroup outlives the engine it was made from", 1, a_subgroup_outlives_the_engine_it_was_made_from},
     {"a channel belongs to one engine", 1, a_channel_belongs_to_one_engine},
+    {"closing a channel of another engine changes nothing", 1, closing_a_channel_of_another_engine_changes_nothing},
     {"subgroup refuses what cannot work", 1, subgroup_refuses_what_cannot_work},
 };
 

@@ -8,8 +8,14 @@
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/engine/engine.h"
 
 namespace levada {
+
+int rank_in(std::span<const int> ranks, int rank) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
 
 void check_ranks(std::span<const int> ranks, int size, std::string_view what) {
   if (ranks.empty()) throw InvalidArgument(fmt::format("{} needs at least one rank", what));
@@ -28,7 +34,7 @@ void check_ranks(std::span<const int> ranks, int size, std::string_view what) {
 void check_channel(int rank, int size, int from, std::span<const int> to, int window) {
   check_ranks(to, size, "the takers");
   check_ranks(std::span(&from, 1), size, "the sender");
-  if (rank != from && std::find(to.begin(), to.end(), rank) == to.end()) {
+  if (rank != from && rank_in(to, rank) < 0) {
     throw InvalidArgument(
         fmt::format("rank {} cannot open a channel from rank {} to ranks {}, to which it does not belong", rank, from,
                     fmt::join(to, ", ")));
@@ -38,12 +44,36 @@ void check_channel(int rank, int size, int from, std::span<const int> to, int wi
 
 int check_subgroup(int rank, int size, std::span<const int> ranks) {
   check_ranks(ranks, size, "a subgroup");
-  const auto mine = std::find(ranks.begin(), ranks.end(), rank);
-  if (mine == ranks.end()) {
-    throw InvalidArgument(fmt::format("rank {} cannot make a subgroup of ranks {}, to which it does not belong", rank,
-                                      fmt::join(ranks, ", ")));
-  }
-  return static_cast<int>(mine - ranks.begin());
+  const int mine = rank_in(ranks, rank);
+  if (mine >= 0) return mine;
+  throw InvalidArgument(fmt::format("rank {} cannot make a subgroup of ranks {}, to which it does not belong", rank,
+                                    fmt::join(ranks, ", ")));
+}
+
+void check_sender(int rank, const Channel& channel) {
+  if (channel.from() == rank) return;
+  throw InvalidArgument(fmt::format("rank {} is not the sender of the channel from rank {}", rank, channel.from()));
+}
+
+void check_taker(int rank, const Channel& channel) {
+  if (rank_in(channel.to(), rank) >= 0) return;
+  throw InvalidArgument(fmt::format("rank {} is no taker of the channel from rank {} to ranks {}", rank, channel.from(),
+                                    fmt::join(channel.to(), ", ")));
+}
+
+void check_message(const Block& block, std::size_t bytes) {
+  if (bytes != 0 && bytes <= block.memory().size()) return;
+  throw InvalidArgument(
+      fmt::format("a message of {} bytes cannot be published from a block of {} bytes", bytes, block.memory().size()));
+}
+
+void check_placed(const Block& block) {
+  if (!block) throw InvalidArgument("an empty block cannot be placed; allocate one");
+}
+
+void refuse_channel(int rank) {
+  throw InvalidArgument(fmt::format(
+      "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", rank));
 }
 
 std::uint64_t Naming::channel(int from, std::span<const int> to) {

@@ -1,4 +1,4 @@
-// What the members of a group work out alike, without a word to each other.
+// What the members of a group work out alike, without a word to each other, and what all engines refuse alike.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,27 @@
 
 namespace levada {
 
+class Block;
+class Channel;
+
+/// The place of `rank` among `ranks`, which is its number in a group of them; -1 for one that is not there.
+int rank_in(std::span<const int> ranks, int rank);
+
 /// Throws InvalidArgument, naming `what`, for no ranks, one that a group of `size` does not have, or one named twice.
 void check_ranks(std::span<const int> ranks, int size, std::string_view what);
 /// Throws InvalidArgument for a channel that `rank` cannot open in a group of `size`, as Engine::open() does.
 void check_channel(int rank, int size, int from, std::span<const int> to, int window);
 /// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does; gives its rank there.
 int check_subgroup(int rank, int size, std::span<const int> ranks);
+/// Throws InvalidArgument for a channel that `rank` does not send on, or not take from.
+void check_sender(int rank, const Channel& channel);
+void check_taker(int rank, const Channel& channel);
+/// Throws InvalidArgument for a message that try_publish() refuses: no bytes, or more than the block has.
+void check_message(const Block& block, std::size_t bytes);
+/// Throws InvalidArgument for an empty block, which place() refuses.
+void check_placed(const Block& block);
+/// What each call says of a channel that this engine has not opened.
+[[noreturn]] void refuse_channel(int rank);
 
 /// Numbers for a group's channels and subgroups: of the n-th of its kind that a member makes, the same on all members.
 /// Any thread.

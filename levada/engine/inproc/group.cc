@@ -56,8 +56,7 @@ std::vector<std::shared_ptr<Group>> Group::children() {
 }
 
 int Group::rank_of(int parent_rank) const {
-  const auto found = std::find(ranks_.begin(), ranks_.end(), parent_rank);
-  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
+  return rank_in(ranks_, parent_rank);
 }
 
 // ---- streams
@@ -158,17 +157,12 @@ void Group::forget_finished() {
 
 // ---- what every call looks at
 
-void Group::throw_cause() const {
-  if (cause_->lost_rank >= 0) throw PeerLost(cause_->lost_rank, cause_->message);
-  throw EngineError(cause_->message);
-}
-
 void Group::check_locked() const {
-  if (cause_) throw_cause();
+  if (cause_) cause_->raise();
 }
 
 void Group::check_aborted() const {
-  if (aborted_) throw_cause();
+  if (aborted_) check_locked();
 }
 
 void Group::check() {
@@ -216,7 +210,7 @@ void Group::abort_with(const std::string& message) {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
     aborted_ = true;
-    if (!cause_) cause_ = Cause{.lost_rank = -1, .message = message};
+    if (!cause_) cause_ = Cause{.message = message};
     ring_all();
   }
   for (const auto& child : children()) child->abort_with(message);
@@ -253,7 +247,9 @@ void Group::lose_below(int rank) {
     if (member(rank).presence == Presence::left) return;
     member(rank).presence = Presence::lost;
     if (!cause_) {
-      cause_ = Cause{.lost_rank = rank, .message = fmt::format("rank {} ended without leaving the group", rank)};
+      cause_ = Cause{.kind = ErrorKind::peer_lost,
+                     .lost = rank,
+                     .message = fmt::format("rank {} ended without leaving the group", rank)};
     }
     for (auto& [key, expected] : expected_) std::erase(expected.missing, rank);
     std::erase_if(expected_, [](const auto& entry) { return entry.second.missing.empty(); });

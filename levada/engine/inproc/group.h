@@ -14,6 +14,7 @@
 
 #include "levada/engine/bell.h"
 #include "levada/engine/engine.h"
+#include "levada/engine/group.h"
 #include "levada/engine/inproc/stream.h"
 
 namespace levada::inproc {
@@ -79,7 +80,6 @@ class Group : public std::enable_shared_from_this<Group> {
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   void check_locked() const;
   void check_aborted() const;
-  void throw_cause() const;
   void close_sender_locked(Stream& stream);
   void close_taker_locked(Stream& stream, int rank);
   void forget_finished();
@@ -98,12 +98,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::map<SubgroupKey, Expected> expected_;
   std::vector<std::weak_ptr<Group>> children_;
   bool aborted_ = false;
-  /// What the calls throw: the first abort (lost_rank -1) or death.
-  struct Cause {
-    int lost_rank;
-    std::string message;
-  };
-  std::optional<Cause> cause_;
+  std::optional<Cause> cause_;  ///< the first abort or death
 };
 
 }  // namespace levada::inproc

@@ -1,18 +1,13 @@
 #include "levada/engine/inproc/inproc.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/bell.h"
 #include "levada/engine/block_pool.h"
 #include "levada/engine/inproc/group.h"
+#include "levada/engine/ranks.h"
 
 namespace levada::inproc {
 namespace {
@@ -33,7 +28,7 @@ class InprocChannel final : public Channel {
   Stream& stream() const { return *stream_; }
   int rank() const { return rank_; }
   bool sends() const { return from() == rank_; }
-  bool takes() const { return std::find(to().begin(), to().end(), rank_) != to().end(); }
+  bool takes() const { return rank_in(to(), rank_) >= 0; }
 
   /// Where the next message is to land; the taker's alone.
   std::optional<Block> placed;
@@ -75,8 +70,7 @@ class InprocEngine final : public Engine {
 
   std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override {
     auto group = group_->subgroup(info_.rank, ranks, name);
-    const auto rank = std::find(ranks.begin(), ranks.end(), info_.rank) - ranks.begin();
-    return std::make_shared<InprocEngine>(std::move(group), static_cast<int>(rank), bell_, pool_);
+    return std::make_shared<InprocEngine>(std::move(group), rank_in(ranks, info_.rank), bell_, pool_);
   }
 
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override {
@@ -93,10 +87,7 @@ class InprocEngine final : public Engine {
     if (block.home() != pool_) {
       throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
     }
-    if (bytes == 0 || bytes > block.memory().size()) {
-      throw InvalidArgument(fmt::format("a message of {} bytes cannot be published from a block of {} bytes", bytes,
-                                        block.memory().size()));
-    }
+    check_message(block, bytes);
     return group_->try_publish(info_.rank, mine.stream(), block, bytes);
   }
 
@@ -125,7 +116,7 @@ class InprocEngine final : public Engine {
   void place(Channel& channel, Block block) override {
     auto& mine = as_taker(channel);
     group_->check();
-    if (!block) throw InvalidArgument("an empty block cannot be placed");
+    check_placed(block);
     if (mine.placed) throw InvalidArgument("a block is placed already for the next message of this channel");
     mine.placed = std::move(block);
   }
@@ -168,22 +159,18 @@ class InprocEngine final : public Engine {
   }
   InprocChannel& as_own(Channel& channel) const {
     auto* mine = dynamic_cast<InprocChannel*>(&channel);
-    if (mine == nullptr || !owns(*mine)) throw InvalidArgument("the channel was opened on another engine");
+    if (mine == nullptr || !owns(*mine)) refuse_channel(info_.rank);
     return *mine;
   }
   InprocChannel& as_sender(Channel& channel) const {
     auto& mine = as_own(channel);
-    if (!mine.sends()) throw_not("sender", channel);
+    check_sender(info_.rank, channel);
     return mine;
   }
   InprocChannel& as_taker(Channel& channel) const {
     auto& mine = as_own(channel);
-    if (!mine.takes()) throw_not("taker", channel);
+    check_taker(info_.rank, channel);
     return mine;
-  }
-  [[noreturn]] void throw_not(const char* what, const Channel& channel) const {
-    throw InvalidArgument(fmt::format("rank {} is not a {} of the channel from rank {} to ranks {}", info_.rank, what,
-                                      channel.from(), fmt::join(channel.to(), ", ")));
   }
 
   EngineInfo info_;

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
+#include "levada/engine/ranks.h"
+
 namespace levada::inproc {
 
 Stream::Stream(int from, std::vector<int> to, int window)
     : from_(from), window_(window), ranks_(std::move(to)), takers_(ranks_.size()) {}
 
 int Stream::taker(int rank) const {
-  const auto found = std::find(ranks_.begin(), ranks_.end(), rank);
-  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
+  return rank_in(ranks_, rank);
 }
 
 void Stream::publish(Message message) {

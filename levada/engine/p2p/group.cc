@@ -6,11 +6,6 @@
 
 namespace levada::p2p {
 
-int Group::rank_of(int wire_rank) const {
-  const auto found = std::find(ranks.begin(), ranks.end(), wire_rank);
-  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
-}
-
 void Group::apply(const End& end) {
   if (end.kind == ErrorKind::engine) {
     if (std::find(keys.begin(), keys.end(), end.group) == keys.end()) return;
@@ -26,12 +21,6 @@ void Group::apply(const End& end) {
   } else {
     cause = Cause{end.kind, -1, fmt::format("rank {} sent what no rank sends: {}", theirs, end.text)};
   }
-}
-
-void Group::check() const {
-  if (!cause) return;
-  if (cause->kind == ErrorKind::peer_lost) throw PeerLost(cause->lost, cause->message);
-  throw_error(cause->kind, cause->message);
 }
 
 }  // namespace levada::p2p

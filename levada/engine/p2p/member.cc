@@ -17,7 +17,7 @@ Duration board_age(int ranks) {
 }
 
 /// How long what is not urgent waits for company.
-constexpr auto patience = std::chrono::milliseconds(20);
+constexpr auto late_delay = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -149,7 +149,7 @@ void Member::send_late() {
       late_bell_.wait(seen, Deadline::never());
       continue;
     }
-    std::this_thread::sleep_for(patience);
+    std::this_thread::sleep_for(late_delay);
     {
       const std::lock_guard lock(mutex_);
       for (int to = 0; to < size_; ++to) {
@@ -166,7 +166,6 @@ void Member::enter(Group& group) {
   {
     const std::lock_guard lock(mutex_);
     groups_[group.key()] = &group;
-    group.seats.resize(group.ranks.size());
     const bool whole_wire = group.keys.size() == 1;
     for (const int rank : group.ranks) {
       if (!whole_wire) tell_locked(rank, {.kind = Head::Kind::entered, .key = group.key()}, When::late);
@@ -190,13 +189,12 @@ void Member::leave(Group& group) noexcept {
   flush();
 }
 
-void Member::leave_wire() noexcept {
+void Member::leave_all() noexcept {
   if (!usable()) return;
   std::vector<Block> placed;
   {
     const std::lock_guard lock(mutex_);
     end_streams_locked(nullptr, placed);
-    left_ = true;
     for (int rank = 0; rank < size_; ++rank) say_goodbye_locked(rank);
   }
   flush();
@@ -289,7 +287,7 @@ void Member::deliver(int from, ByteView bytes, Block body) {
 bool Member::satisfied(Group& group, const Wanted& wanted) {
   const std::lock_guard lock(mutex_);
   look_locked(group);
-  if (group.aborted) group.check();
+  group.check_aborted();
   for (const Stream* const stream : wanted.take) {
     if (!stream->arrived.empty() || !stream->taking || sender_over(*stream)) return true;
   }
@@ -324,9 +322,9 @@ void Member::wake() {
 // ---- the board
 
 void Member::ask_locked(Group& group, int rank) {
-  Group::Seat& seat = group.seat(rank);
-  if (rank == group.rank || std::exchange(seat.asked, true)) return;
-  tell_locked(group.ranks[static_cast<std::size_t>(rank)], {.kind = Head::Kind::ask_status, .key = group.key()});
+  Group::StatusSlot& slot = group.slot(rank);
+  if (rank == group.rank || std::exchange(slot.asked, true)) return;
+  tell_locked(group.outer(rank), {.kind = Head::Kind::ask_status, .key = group.key()});
 }
 
 void Member::ask_board(Group& group) {
@@ -342,7 +340,7 @@ void Member::ask_board(Group& group) {
 
 void Member::answer_locked(int from, std::uint64_t key) {
   const auto group = groups_.find(key);
-  const Status mine = group == groups_.end() ? Status() : group->second->seat(group->second->rank).status;
+  const Status mine = group == groups_.end() ? Status() : group->second->slot(group->second->rank).status;
   tell_locked(from, {.kind = Head::Kind::status, .key = key, .tail = std::as_bytes(std::span(&mine, 1))});
 }
 
@@ -351,15 +349,15 @@ void Member::hear_status_locked(int from, const Head& head) {
   if (found == groups_.end()) return;
   Group& group = *found->second;
   const int rank = group.rank_of(from);
-  if (rank < 0 || !std::exchange(group.seat(rank).asked, false)) return;
-  std::memcpy(&group.seat(rank).status, head.tail.data(), sizeof(Status));  // not payload: the board
+  if (rank < 0 || !std::exchange(group.slot(rank).asked, false)) return;
+  std::memcpy(&group.slot(rank).status, head.tail.data(), sizeof(Status));  // not payload: the board
 }
 
 void Member::post(Group& group, const Status& status) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   check_locked(group);
-  group.seat(group.rank).status = status;
+  group.slot(group.rank).status = status;
 }
 
 Status Member::status(Group& group, int rank) {
@@ -368,7 +366,7 @@ Status Member::status(Group& group, int rank) {
   {
     const std::lock_guard lock(mutex_);
     check_locked(group);
-    known = group.seat(rank).status;
+    known = group.slot(rank).status;
     ask_locked(group, rank);
   }
   flush();

@@ -38,7 +38,7 @@ class Member final : public Receiver {
   /// Closes the group's streams.
   void leave(Group& group) noexcept;
   /// Leaves all groups and says goodbye to everybody, who answers in kind; then all are out.
-  void leave_wire() noexcept;
+  void leave_all() noexcept;
   void abort(Group& group, std::string_view reason) noexcept;
   void check(Group& group);
 
@@ -85,11 +85,9 @@ class Member final : public Receiver {
   /// Whether somebody may wait for what is said, or it can go with the next frame to the same peer, or a little later.
   enum class When : std::uint8_t { now, late };
   struct Peer {
-    bool left = false;   ///< its last frame has come
-    bool dead = false;   ///< lost, or what it sends cannot be understood
-    bool told = false;   ///< the last frame to it has been sent
-    bool asked = false;  ///< for its status, and has not answered
-    Status status{};
+    bool left = false;  ///< its last frame has come
+    bool dead = false;  ///< lost, or what it sends cannot be understood
+    bool told = false;  ///< the last frame to it has been sent
     std::deque<Outgoing> outbox;
     bool due = false;  ///< what is in there is on its way to the wire
     bool is_out() const { return left || dead; }
@@ -159,7 +157,6 @@ class Member final : public Receiver {
   std::deque<int> due_;  ///< peers whose outboxes are to be sent
   bool flushing_ = false;
   bool has_late_ = false;  ///< what is in other peers' outboxes
-  bool left_ = false;
 };
 
 }  // namespace levada::p2p

@@ -1,52 +1,24 @@
 #include "levada/engine/p2p/p2p.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/base/hash.h"
 #include "levada/engine/p2p/member.h"
 #include "levada/engine/ranks.h"
+#include "levada/engine/stream_channel.h"
 
 namespace levada::p2p {
 namespace {
 
-/// As long as one of a rank's engines lives, it has not left.
-struct Presence {
-  explicit Presence(std::shared_ptr<Member> its_member) : member(std::move(its_member)) {}
-  ~Presence() { member->leave_wire(); }
-  Presence(const Presence&) = delete;
-  Presence& operator=(const Presence&) = delete;
-
-  std::shared_ptr<Member> member;
-};
-
-class StreamChannel final : public Channel {
- public:
-  StreamChannel(std::shared_ptr<Member> member, std::shared_ptr<Stream> stream, int from, std::vector<int> to,
-                int window)
-      : Channel(from, std::move(to), window), member_(std::move(member)), stream_(std::move(stream)) {}
-  ~StreamChannel() override {
-    member_->close_sender(*stream_);
-    member_->close_taker(*stream_);
-  }
-
-  Stream& stream() const { return *stream_; }
-  const Member* member() const { return member_.get(); }
-
- private:
-  std::shared_ptr<Member> member_;
-  std::shared_ptr<Stream> stream_;
-};
+using P2pChannel = StreamChannel<Member, Stream>;
 
 class P2pEngine final : public Engine {
  public:
-  P2pEngine(std::shared_ptr<Presence> presence, Group group)
+  P2pEngine(std::shared_ptr<Presence<Member>> presence, GroupState group)
       : presence_(std::move(presence)), member_(*presence_->member), group_(std::move(group)), naming_(group_.key()) {
     info_.name = member_.wire().name();
     info_.rank = group_.rank;
@@ -75,7 +47,7 @@ class P2pEngine final : public Engine {
   bool ended(Channel& channel) override { return member_.ended(group_, taken_here(channel)); }
   void place(Channel& channel, Block block) override {
     Stream& stream = taken_here(channel);
-    if (!block) throw InvalidArgument("an empty block cannot be placed; allocate one");
+    check_placed(block);
     member_.place(group_, stream, std::move(block));
   }
 
@@ -95,15 +67,11 @@ class P2pEngine final : public Engine {
   std::uint64_t trim() override { return member_.trim(); }
 
  private:
-  int wire_rank(int rank) const { return group_.ranks[static_cast<std::size_t>(rank)]; }
-  bool is_own(const StreamChannel* channel) const {
-    return channel != nullptr && channel->member() == &member_ && channel->stream().terms.groups == group_.keys;
-  }
   Stream& stream_of(Channel& channel) const;
   Stream& taken_here(Channel& channel) const;
   Stream& sent_here(Channel& channel) const;
 
-  std::shared_ptr<Presence> presence_;
+  std::shared_ptr<Presence<Member>> presence_;
   Member& member_;
   Group group_;
   Naming naming_;
@@ -112,51 +80,39 @@ class P2pEngine final : public Engine {
 
 std::shared_ptr<Engine> P2pEngine::subgroup(std::span<const int> ranks, std::string_view name) {
   member_.check(group_);
-  Group group;
-  group.rank = check_subgroup(info_.rank, info_.size, ranks);
-  group.keys = group_.keys;
-  group.keys.insert(group.keys.begin(), naming_.subgroup(ranks, name));
-  for (const int rank : ranks) group.ranks.push_back(wire_rank(rank));
-  return std::make_shared<P2pEngine>(presence_, std::move(group));
+  return std::make_shared<P2pEngine>(presence_, subgroup_of(group_, naming_, ranks, name));
 }
 
 std::shared_ptr<Channel> P2pEngine::open(int from, std::span<const int> to, int window) {
   check_channel(info_.rank, info_.size, from, to, window);
   member_.check(group_);
-  Stream::Terms terms{.groups = group_.keys, .from = wire_rank(from), .to = {}, .window = window};
-  for (const int taker : to) terms.to.push_back(wire_rank(taker));
+  Stream::Terms terms{.groups = group_.keys, .from = group_.outer(from), .to = {}, .window = window};
+  for (const int taker : to) terms.to.push_back(group_.outer(taker));
   auto stream = member_.open(group_, naming_.channel(from, to), std::move(terms));
-  return std::make_shared<StreamChannel>(presence_->member, std::move(stream), from,
-                                         std::vector<int>(to.begin(), to.end()), window);
+  return std::make_shared<P2pChannel>(presence_->member, group_.key(), std::move(stream), from,
+                                      std::vector<int>(to.begin(), to.end()), window);
 }
 
 Stream& P2pEngine::stream_of(Channel& channel) const {
-  const auto* const ours = dynamic_cast<const StreamChannel*>(&channel);
-  if (is_own(ours)) return ours->stream();
-  throw InvalidArgument(fmt::format(
-      "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", info_.rank));
+  if (const auto* own = P2pChannel::find(channel, member_, group_.key())) return *own->stream();
+  refuse_channel(info_.rank);
 }
 
 Stream& P2pEngine::taken_here(Channel& channel) const {
   Stream& stream = stream_of(channel);
-  if (stream.takes) return stream;
-  throw InvalidArgument(fmt::format("rank {} is no taker of the channel from rank {} to ranks {}", info_.rank,
-                                    channel.from(), fmt::join(channel.to(), ", ")));
+  check_taker(info_.rank, channel);
+  return stream;
 }
 
 Stream& P2pEngine::sent_here(Channel& channel) const {
   Stream& stream = stream_of(channel);
-  if (stream.sends) return stream;
-  throw InvalidArgument(
-      fmt::format("rank {} is not the sender of the channel from rank {}", info_.rank, channel.from()));
+  check_sender(info_.rank, channel);
+  return stream;
 }
 
 bool P2pEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
   Stream& stream = sent_here(channel);
-  if (bytes == 0 || bytes > block.memory().size()) {
-    throw InvalidArgument(fmt::format("a message of {} bytes cannot be published from a block of {} bytes", bytes,
-                                      block.memory().size()));
-  }
+  check_message(block, bytes);
   return member_.try_publish(group_, stream, block, bytes);
 }
 
@@ -168,10 +124,10 @@ Woken P2pEngine::wait(const WaitFor& conditions, Deadline deadline) {
 }
 
 void P2pEngine::close(Channel& channel) noexcept {
-  const auto* const ours = dynamic_cast<const StreamChannel*>(&channel);
-  if (!is_own(ours)) return;
-  if (channel.from() == info_.rank) member_.close_sender(ours->stream());
-  else member_.close_taker(ours->stream());
+  const auto* const own = P2pChannel::find(channel, member_, group_.key());
+  if (own == nullptr) return;
+  if (channel.from() == info_.rank) member_.close_sender(*own->stream());
+  else member_.close_taker(*own->stream());
 }
 
 std::vector<Engine::Holder> P2pEngine::holders(Channel& channel) {
@@ -195,12 +151,8 @@ std::shared_ptr<GroupReducer> Wire::open_reducer(std::span<const int> /*ranks*/,
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Wire> wire, const Options& options) {
   const auto member = std::make_shared<Member>(wire, options);
-  Group everybody;
-  everybody.keys = {hash64(as_bytes("wire"))};
-  everybody.ranks.resize(static_cast<std::size_t>(member->size()));
-  std::iota(everybody.ranks.begin(), everybody.ranks.end(), 0);
-  everybody.rank = member->rank();
-  auto engine = std::make_shared<P2pEngine>(std::make_shared<Presence>(member), std::move(everybody));
+  auto engine = std::make_shared<P2pEngine>(std::make_shared<Presence<Member>>(member),
+                                            group_of_all("wire", member->rank(), member->size()));
   wire->start(member);
   return engine;
 }

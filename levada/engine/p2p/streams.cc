@@ -190,7 +190,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   {
     const std::lock_guard lock(mutex_);
     look_locked(group);
-    if (group.aborted) group.check();
+    group.check_aborted();
     if (stream.arrived.empty()) {
       group.check();
       return std::nullopt;
@@ -222,7 +222,7 @@ bool Member::ended(Group& group, Stream& stream) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   look_locked(group);
-  if (group.aborted) group.check();
+  group.check_aborted();
   if (!stream.arrived.empty()) return false;
   if (!stream.taking || sender_over(stream)) return true;
   group.check();

@@ -26,7 +26,7 @@ std::optional<Block> Member::try_allocate(Group& group, std::size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     look(group);
-    check_cause(group);
+    group.check();
     const std::uint64_t most = std::min(arena_.capacity(), budget_.total());
     if (bytes > most) {
       throw InvalidArgument(
@@ -89,11 +89,6 @@ std::uint64_t Member::trim() {
   return discard(arena_.trim());
 }
 
-std::uint64_t Member::memory_held() {
-  const std::lock_guard lock(mutex_);
-  return arena_.touched();
-}
-
 std::uint64_t Member::memory_in_use() {
   expect_usable();
   const std::lock_guard lock(mutex_);
@@ -150,7 +145,7 @@ std::vector<Engine::Holder> Member::holders(Group& group, Stream& stream) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   look(group);
-  check_cause(group);
+  group.check();
   std::vector<Engine::Holder> found;
   for (const int taker : stream.to) {
     Engine::Holder holder{taker, 0, 0};

@@ -183,7 +183,7 @@ TEST(Start, WithALinkThatEndsNamesWhoIsLost) {
 
 TEST(Start, RefusesWhatIsNoHello) {
   EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, as_bytes("GET / HTTP/1.1")); }).substr(0, 11), "EngineError");
-  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode(Say::ready)); }).substr(0, 11), "EngineError");
+  EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode(FrameKind::ready)); }).substr(0, 11), "EngineError");
   EXPECT_EQ(start_with([](const UniqueFd& s) { say(s, encode_plan({1, 2})); }).substr(0, 11), "EngineError");
   Bytes cut = encode(Hello{.rank = 1, .size = 2});
   cut.resize(cut.size() - 1);
@@ -205,10 +205,23 @@ TEST(Start, RefusesAnotherSizeOrRank) {
 }
 
 TEST(Start, TellsTheOthersWhyItFailed) {
-  const auto what = start_with([](const UniqueFd& s) {
-    say(s, encode(Failure{ErrorKind::engine, -1, "no memory on rank 1"}));
-  });
+  const auto what = start_with([](const UniqueFd& s) { say(s, encode(Cause{.message = "no memory on rank 1"})); });
   EXPECT_EQ(what, "EngineError: no memory on rank 1");
+}
+
+TEST(Start, RefusesAFailureOfAKindThatThereIsNot) {
+  Bytes failed = encode(Cause{.message = "no memory on rank 1"});
+  constexpr std::size_t kind_at = 8 + 4 + 1;
+  failed[kind_at] = std::byte{99};
+  const auto what = start_with([&](const UniqueFd& s) { say(s, failed); });
+  EXPECT_NE(what.find("there is no kind of error 99"), std::string::npos) << what;
+}
+
+TEST(Start, RefusesAFrameOfAKindThatThereIsNot) {
+  Bytes ready = encode(FrameKind::ready);
+  ready.back() = std::byte{99};
+  const auto what = start_with([&](const UniqueFd& s) { say(s, ready); });
+  EXPECT_NE(what.find("there is no kind of frame 99"), std::string::npos) << what;
 }
 
 TEST(Start, RefusesLinksThatCannotWork) {

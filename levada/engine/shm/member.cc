@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "levada/engine/shm/channel.h"
+#include "levada/engine/stream_channel.h"
 
 namespace levada::shm {
 namespace {
@@ -14,10 +14,12 @@ namespace {
 /// Between two looks at things that ring no doorbell: memory of the machine, a watcher that was stopped itself.
 constexpr Duration longest_sleep = std::chrono::milliseconds(200);
 
+using ShmChannel = StreamChannel<Member, Stream>;
+
 Topics topics_of(const WaitFor& wanted) {
   Topics topics = wanted.allocate != 0 ? memory_topic : 0;
   for (const auto channels : {wanted.take, wanted.publish}) {
-    for (Channel* const channel : channels) topics |= topic_of(StreamChannel::stream_of(*channel)->key);
+    for (Channel* const channel : channels) topics |= topic_of(ShmChannel::stream_of(*channel)->key);
   }
   return topics != 0 ? topics : all_topics;
 }
@@ -95,9 +97,9 @@ void Member::look(Group& group) {
 }
 
 void Member::find_cause(Group& group) const {
-  std::optional<Group::Cause> first;
+  std::optional<Cause> first;
   std::uint32_t first_order = 0;
-  const auto consider = [&](std::uint32_t order, Group::Cause cause) {
+  const auto consider = [&](std::uint32_t order, Cause cause) {
     if (first && first_order <= order) return;
     first = std::move(cause);
     first_order = order;
@@ -130,26 +132,16 @@ void Member::find_cause(Group& group) const {
   if (!group.cause) group.cause = std::move(first);
 }
 
-void Member::check_cause(const Group& group) {
-  if (!group.cause) return;
-  if (group.cause->kind == ErrorKind::peer_lost) throw PeerLost(group.cause->lost, group.cause->message);
-  throw_error(group.cause->kind, group.cause->message);
-}
-
-void Member::check_aborted(const Group& group) {
-  if (group.aborted) check_cause(group);
-}
-
 void Member::check(Group& group) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   look(group);
-  check_cause(group);
+  group.check();
 }
 
 // ---- entering and leaving
 
-void Member::enter(Group& group) {
+void Member::enter(const GroupState& group) {
   const std::lock_guard lock(mutex_);
   look();
   const bool whole_host = group.keys.size() == 1;
@@ -177,7 +169,7 @@ void Member::leave(Group& group) noexcept {
   attendance_.forget_if_over(group.key());
 }
 
-void Member::leave_host() noexcept {
+void Member::leave_all() noexcept {
   if (!usable()) return;
   std::vector<Block> placed;
   const std::lock_guard lock(mutex_);
@@ -227,14 +219,14 @@ class Member::Announcement {
 bool Member::satisfied(Group& group, const WaitFor& wanted) {
   const std::lock_guard lock(mutex_);
   look(group);
-  check_aborted(group);
+  group.check_aborted();
   for (Channel* const channel : wanted.take) {
-    const Stream* const stream = StreamChannel::stream_of(*channel);
+    const auto& stream = ShmChannel::stream_of(*channel);
     if (!stream->arrived.empty() || !stream->taking || sender_over(*stream)) return true;
   }
-  check_cause(group);
+  group.check();
   for (Channel* const channel : wanted.publish) {
-    Stream* const stream = StreamChannel::stream_of(*channel);
+    const auto& stream = ShmChannel::stream_of(*channel);
     if (!stream->sending || has_room(*stream)) return true;
   }
   return wanted.allocate != 0 && can_allocate(wanted.allocate);
@@ -273,7 +265,7 @@ void Member::post(Group& group, const Status& status) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   look(group);
-  check_cause(group);
+  group.check();
   control_.page(rank_).board.post(status);
 }
 

@@ -52,11 +52,11 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  void enter(Group& group);
+  void enter(const GroupState& group);
   /// Closes the group's streams.
   void leave(Group& group) noexcept;
   /// Leaves all groups. Leases stay valid.
-  void leave_host() noexcept;
+  void leave_all() noexcept;
   void abort(Group& group, std::string_view reason) noexcept;
   void check(Group& group);
 
@@ -83,8 +83,6 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
 
   /// Gives the memory of free blocks back to the system; how many bytes.
   std::uint64_t trim();
-  /// Bytes of memory that blocks and pool hold.
-  std::uint64_t memory_held();
   /// Bytes of blocks that are out.
   std::uint64_t memory_in_use();
 
@@ -100,8 +98,6 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   void look();
   void look_once();
   void look(Group& group);
-  static void check_aborted(const Group& group);
-  static void check_cause(const Group& group);
   void find_cause(Group& group) const;
   bool satisfied(Group& group, const WaitFor& wanted);
 

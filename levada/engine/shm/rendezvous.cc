@@ -99,10 +99,10 @@ class Door {
     return {std::move(sockets_), std::move(hellos_)};
   }
 
-  void tell(const Failure& failure) noexcept {
+  void tell(const Cause& cause) noexcept {
     for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
-        if (sockets_[rank]) send_frame(sockets_[rank], encode(failure), {}, Deadline::now());
+        if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
       } catch (const Error&) {  // it will see the link's end
       }
     }
@@ -130,8 +130,8 @@ class Door {
     const auto frame = receive_frame(link);
     if (!frame) return;
     try {
-      Spoken spoken = open_frame(frame->bytes);
-      const Hello hello = decode_hello(spoken.rest);
+      OpenedFrame opened = open_frame(frame->bytes);
+      const Hello hello = decode_hello(opened.rest);
       admit(hello, std::move(link));
     } catch (const CorruptMessage&) {  // not a rank
     }
@@ -158,7 +158,7 @@ class Door {
                            rendezvous_)
              : fmt::format("rank {} of {} comes to a rendezvous of {} ranks; start all ranks with the same size",
                            hello.rank, hello.size, ranks);
-    send_frame(link, encode(Failure{ErrorKind::engine, -1, why}), {}, Deadline::now());
+    send_frame(link, encode(Cause{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
   }
 
@@ -174,8 +174,7 @@ Connected gather(int size, const std::string& rendezvous, Deadline deadline) {
   try {
     return door.gather(deadline);
   } catch (const Error& error) {
-    const auto* lost = dynamic_cast<const PeerLost*>(&error);
-    door.tell({error.kind(), lost != nullptr ? lost->rank() : -1, error.what()});
+    door.tell(Cause::of(error));
     throw;
   }
 }

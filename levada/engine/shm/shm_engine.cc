@@ -1,35 +1,19 @@
 #include "levada/engine/shm/shm_engine.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
-#include <numeric>
-#include <string>
 #include <utility>
 
-#include "levada/base/bytes.h"
-#include "levada/base/error.h"
-#include "levada/base/hash.h"
 #include "levada/engine/ranks.h"
-#include "levada/engine/shm/channel.h"
+#include "levada/engine/shm/member.h"
+#include "levada/engine/stream_channel.h"
 
 namespace levada::shm {
 namespace {
 
-/// As long as one of a process's engines lives, it has not left.
-struct Presence {
-  explicit Presence(std::shared_ptr<Member> its_member) : member(std::move(its_member)) {}
-  ~Presence() { member->leave_host(); }
-  Presence(const Presence&) = delete;
-  Presence& operator=(const Presence&) = delete;
-
-  std::shared_ptr<Member> member;
-};
+using ShmChannel = StreamChannel<Member, Stream>;
 
 class ShmEngine final : public Engine {
  public:
-  ShmEngine(std::shared_ptr<Presence> presence, Group group)
+  ShmEngine(std::shared_ptr<Presence<Member>> presence, GroupState group)
       : presence_(std::move(presence)), member_(*presence_->member), group_(std::move(group)), naming_(group_.key()) {
     info_.name = "shm";
     info_.rank = group_.rank;
@@ -46,16 +30,15 @@ class ShmEngine final : public Engine {
 
   std::optional<Block> try_allocate(std::size_t bytes) override { return member_.try_allocate(group_, bytes); }
   bool try_publish(Channel& channel, Block& block, std::size_t bytes) override;
-  std::optional<Lease> try_take(Channel& channel) override {
-    return member_.try_take(group_, *taken_here(channel, "takes from"));
-  }
+  std::optional<Lease> try_take(Channel& channel) override { return member_.try_take(group_, *taken_here(channel)); }
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
-    return member_.make_private(taken_here(channel, "makes private what came from"), lease);
+    return member_.make_private(taken_here(channel), lease);
   }
-  bool ended(Channel& channel) override { return member_.ended(group_, *taken_here(channel, "asks for the end of")); }
+  bool ended(Channel& channel) override { return member_.ended(group_, *taken_here(channel)); }
   void place(Channel& channel, Block block) override {
-    if (!block) throw InvalidArgument("an empty block cannot be placed; allocate one");
-    member_.place(group_, *taken_here(channel, "places a block for"), std::move(block));
+    const auto& stream = taken_here(channel);
+    check_placed(block);
+    member_.place(group_, *stream, std::move(block));
   }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override;
@@ -70,12 +53,11 @@ class ShmEngine final : public Engine {
   std::uint64_t trim() override { return member_.trim(); }
 
  private:
-  int host_rank(int rank) const { return group_.ranks[static_cast<std::size_t>(rank)]; }
   const std::shared_ptr<Stream>& stream_of(Channel& channel) const;
-  const std::shared_ptr<Stream>& taken_here(Channel& channel, const char* what) const;
-  const std::shared_ptr<Stream>& sent_here(Channel& channel, const char* what) const;
+  const std::shared_ptr<Stream>& taken_here(Channel& channel) const;
+  const std::shared_ptr<Stream>& sent_here(Channel& channel) const;
 
-  std::shared_ptr<Presence> presence_;
+  std::shared_ptr<Presence<Member>> presence_;
   Member& member_;
   Group group_;
   Naming naming_;
@@ -84,11 +66,7 @@ class ShmEngine final : public Engine {
 
 std::shared_ptr<Engine> ShmEngine::subgroup(std::span<const int> ranks, std::string_view name) {
   member_.check(group_);
-  Group group;
-  group.rank = check_subgroup(info_.rank, info_.size, ranks);
-  group.keys = group_.keys;
-  group.keys.insert(group.keys.begin(), naming_.subgroup(ranks, name));
-  for (const int rank : ranks) group.ranks.push_back(host_rank(rank));
+  GroupState group = subgroup_of(group_, naming_, ranks, name);
   member_.enter(group);
   return std::make_shared<ShmEngine>(presence_, std::move(group));
 }
@@ -97,63 +75,55 @@ std::shared_ptr<Channel> ShmEngine::open(int from, std::span<const int> to, int 
   check_channel(info_.rank, info_.size, from, to, window);
   member_.check(group_);
   std::vector<int> takers;
-  for (const int taker : to) takers.push_back(host_rank(taker));
-  auto stream = member_.open(group_, naming_.channel(from, to), host_rank(from), std::move(takers), window);
-  return std::make_shared<StreamChannel>(presence_->member, std::move(stream), from,
-                                         std::vector<int>(to.begin(), to.end()), window);
+  for (const int taker : to) takers.push_back(group_.outer(taker));
+  auto stream = member_.open(group_, naming_.channel(from, to), group_.outer(from), std::move(takers), window);
+  return std::make_shared<ShmChannel>(presence_->member, group_.key(), std::move(stream), from,
+                                      std::vector<int>(to.begin(), to.end()), window);
 }
 
 const std::shared_ptr<Stream>& ShmEngine::stream_of(Channel& channel) const {
-  const auto* ours = dynamic_cast<const StreamChannel*>(&channel);
-  if (ours == nullptr || ours->member() != &member_ || ours->stream()->groups != group_.keys) {
-    throw InvalidArgument(fmt::format(
-        "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", info_.rank));
-  }
-  return ours->stream();
+  if (const auto* own = ShmChannel::find(channel, member_, group_.key())) return own->stream();
+  refuse_channel(info_.rank);
 }
 
-const std::shared_ptr<Stream>& ShmEngine::taken_here(Channel& channel, const char* what) const {
+const std::shared_ptr<Stream>& ShmEngine::taken_here(Channel& channel) const {
   const auto& stream = stream_of(channel);
-  if (stream->takes) return stream;
-  throw InvalidArgument(fmt::format("rank {} {} a channel from rank {} to ranks {}, of which it is no taker",
-                                    info_.rank, what, channel.from(), fmt::join(channel.to(), ", ")));
+  check_taker(info_.rank, channel);
+  return stream;
 }
 
-const std::shared_ptr<Stream>& ShmEngine::sent_here(Channel& channel, const char* what) const {
+const std::shared_ptr<Stream>& ShmEngine::sent_here(Channel& channel) const {
   const auto& stream = stream_of(channel);
-  if (stream->sends) return stream;
-  throw InvalidArgument(fmt::format("rank {} {} a channel whose sender is rank {}", info_.rank, what, channel.from()));
+  check_sender(info_.rank, channel);
+  return stream;
 }
 
 bool ShmEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
-  const auto& stream = sent_here(channel, "publishes on");
-  if (bytes == 0 || bytes > block.memory().size()) {
-    throw InvalidArgument(fmt::format("rank {} publishes {} bytes of a block of {}; a message has at least one byte",
-                                      info_.rank, bytes, block.memory().size()));
-  }
+  const auto& stream = sent_here(channel);
+  check_message(block, bytes);
   return member_.try_publish(group_, stream, block, bytes);
 }
 
 Woken ShmEngine::wait(const WaitFor& conditions, Deadline deadline) {
-  for (Channel* const channel : conditions.take) taken_here(*channel, "waits for messages of");
-  for (Channel* const channel : conditions.publish) sent_here(*channel, "waits for room in");
+  for (Channel* const channel : conditions.take) taken_here(*channel);
+  for (Channel* const channel : conditions.publish) sent_here(*channel);
   return member_.wait(group_, conditions, deadline);
 }
 
 void ShmEngine::close(Channel& channel) noexcept {
-  const auto* ours = dynamic_cast<const StreamChannel*>(&channel);
-  if (ours == nullptr || ours->member() != &member_) return;
-  if (channel.from() == info_.rank) member_.close_sender(*ours->stream());
-  else member_.close_taker(*ours->stream());
+  const auto* const own = ShmChannel::find(channel, member_, group_.key());
+  if (own == nullptr) return;
+  if (channel.from() == info_.rank) member_.close_sender(*own->stream());
+  else member_.close_taker(*own->stream());
 }
 
 Status ShmEngine::status(int rank) {
   check_ranks(std::span(&rank, 1), info_.size, "the status");
-  return member_.status(group_, host_rank(rank));
+  return member_.status(group_, group_.outer(rank));
 }
 
 std::vector<Engine::Holder> ShmEngine::holders(Channel& channel) {
-  auto found = member_.holders(group_, *sent_here(channel, "asks for the holders of"));
+  auto found = member_.holders(group_, *sent_here(channel));
   for (Holder& holder : found) holder.rank = group_.rank_of(holder.rank);
   return found;
 }
@@ -161,12 +131,8 @@ std::vector<Engine::Holder> ShmEngine::holders(Channel& channel) {
 }  // namespace
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Member> member) {
-  Group group;
-  group.keys = {hash64(as_bytes("host"))};
-  group.ranks.resize(static_cast<std::size_t>(member->size()));
-  std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  group.rank = member->rank();
-  return std::make_shared<ShmEngine>(std::make_shared<Presence>(std::move(member)), std::move(group));
+  auto group = group_of_all("host", member->rank(), member->size());
+  return std::make_shared<ShmEngine>(std::make_shared<Presence<Member>>(std::move(member)), std::move(group));
 }
 
 }  // namespace levada::shm

@@ -84,13 +84,13 @@ class Gathering {
       : links_(std::move(links)), processes_(links_.size(), 0), deadline_(deadline) {}
 
   /// One frame that says `expected` from everybody, in whatever order they come.
-  void collect(Say expected, const char* step, const std::function<void(int, ByteReader&, Frame&)>& use);
+  void collect(FrameKind expected, const char* step, const std::function<void(int, ByteReader&, Frame&)>& use);
   void send(int rank, ByteView bytes, std::span<const int> fds = {});
   void send_all(ByteView bytes, std::span<const int> fds = {});
   /// Who has ended by now is no longer the start's affair: all are watched.
   void let_go();
   /// Nobody is to wait for a start that has failed.
-  void tell(const Failure& failure) noexcept;
+  void tell(const Cause& cause) noexcept;
   void know(int rank, int process) { processes_[static_cast<std::size_t>(rank)] = process; }
   int size() const { return static_cast<int>(links_.size()); }
 
@@ -108,7 +108,8 @@ void Gathering::lost(int rank, const char* step) const {
                                    process != 0 ? fmt::format(" (process {})", process) : "", step));
 }
 
-void Gathering::collect(Say expected, const char* step, const std::function<void(int, ByteReader&, Frame&)>& use) {
+void Gathering::collect(FrameKind expected, const char* step,
+                        const std::function<void(int, ByteReader&, Frame&)>& use) {
   std::vector<int> missing;
   for (int rank = 1; rank < size(); ++rank) missing.push_back(rank);
   while (!missing.empty()) {
@@ -123,11 +124,11 @@ void Gathering::collect(Say expected, const char* step, const std::function<void
       const int rank = static_cast<int>(index);
       auto frame = receive_frame(links_[index]);
       if (!frame) lost(rank, step);
-      Spoken spoken = open_frame(frame->bytes);
-      if (spoken.say != expected || std::erase(missing, rank) == 0) {
+      OpenedFrame opened = open_frame(frame->bytes);
+      if (opened.kind != expected || std::erase(missing, rank) == 0) {
         throw EngineError(fmt::format("rank {} says what it should not while the ranks were {}", rank, step));
       }
-      use(rank, spoken.rest, *frame);
+      use(rank, opened.rest, *frame);
     }
   }
 }
@@ -141,14 +142,14 @@ void Gathering::send_all(ByteView bytes, std::span<const int> fds) {
 }
 
 void Gathering::let_go() {
-  const Bytes go = encode(Say::go);
+  const Bytes go = encode(FrameKind::go);
   for (int rank = 1; rank < size(); ++rank) send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_);
 }
 
-void Gathering::tell(const Failure& failure) noexcept {
+void Gathering::tell(const Cause& cause) noexcept {
   for (const UniqueFd& link : links_) {
     try {
-      if (link) send_frame(link, encode(failure), {}, Deadline::now());
+      if (link) send_frame(link, encode(cause), {}, Deadline::now());
     } catch (const Error&) {  // it will see the link's end
     }
   }
@@ -156,7 +157,7 @@ void Gathering::tell(const Failure& failure) noexcept {
 
 std::vector<Hello> collect_hellos(Gathering& ranks, const Hello& mine) {
   std::vector<Hello> hellos(static_cast<std::size_t>(ranks.size()));
-  ranks.collect(Say::hello, "arriving", [&](int rank, ByteReader& reader, Frame&) {
+  ranks.collect(FrameKind::hello, "arriving", [&](int rank, ByteReader& reader, Frame&) {
     const Hello hello = decode_hello(reader);
     if (hello.rank != rank || hello.size != mine.size) {
       throw EngineError(
@@ -172,7 +173,7 @@ std::vector<Hello> collect_hellos(Gathering& ranks, const Hello& mine) {
 
 std::vector<UniqueFd> collect_data(Gathering& ranks, UniqueFd mine) {
   std::vector<UniqueFd> files(static_cast<std::size_t>(ranks.size()));
-  ranks.collect(Say::data, "making their memory", [&](int rank, ByteReader&, Frame& frame) {
+  ranks.collect(FrameKind::data, "making their memory", [&](int rank, ByteReader&, Frame& frame) {
     if (frame.fds.size() != 1) throw EngineError(fmt::format("rank {} did not show its memory", rank));
     files[static_cast<std::size_t>(rank)] = std::move(frame.fds.front());
   });
@@ -211,7 +212,7 @@ std::shared_ptr<Member> lead(Gathering& ranks, std::vector<Hello> hellos, const 
   }
   host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files));
   auto member = std::make_shared<Member>(std::move(host));
-  ranks.collect(Say::ready, "mapping each other's memory", [](int, ByteReader&, Frame&) {});
+  ranks.collect(FrameKind::ready, "mapping each other's memory", [](int, ByteReader&, Frame&) {});
   ranks.let_go();
   return member;
 }
@@ -224,9 +225,9 @@ class Follower {
   }
 
   /// The next frame, which has to say `expected`; `use` reads what follows.
-  void hear(Say expected, const std::function<void(ByteReader&, Frame&)>& use);
+  void hear(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use);
   void send(ByteView bytes, std::span<const int> fds = {});
-  void tell(const Failure& failure) noexcept;
+  void tell(const Cause& cause) noexcept;
 
  private:
   [[noreturn]] static void lost();
@@ -240,9 +241,9 @@ void Follower::lost() {
   throw PeerLost(0, "rank 0 ended while the ranks were starting; its own output may say why");
 }
 
-void Follower::hear(Say expected, const std::function<void(ByteReader&, Frame&)>& use) {
-  const Deadline patient = deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + grace);
-  if (wait_readable(link_, patient).empty()) {
+void Follower::hear(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use) {
+  const Deadline longer = deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + grace);
+  if (wait_readable(link_, longer).empty()) {
     throw Timeout(
         fmt::format("rank {} waited for rank 0 to start with all ranks; see whether all have been started, or "
                     "raise the timeout",
@@ -250,19 +251,19 @@ void Follower::hear(Say expected, const std::function<void(ByteReader&, Frame&)>
   }
   auto frame = receive_frame(link_.front());
   if (!frame) lost();
-  Spoken spoken = open_frame(frame->bytes);
-  if (spoken.say != expected) throw EngineError("rank 0 says what it should not in a start");
-  use(spoken.rest, *frame);
+  OpenedFrame opened = open_frame(frame->bytes);
+  if (opened.kind != expected) throw EngineError("rank 0 says what it should not in a start");
+  use(opened.rest, *frame);
 }
 
 void Follower::send(ByteView bytes, std::span<const int> fds) {
   if (send_frame(link_.front(), bytes, fds, deadline_)) return;
-  hear(Say::failed, [](ByteReader&, Frame&) {});  // what it said before it closed; otherwise it is lost
+  hear(FrameKind::failed, [](ByteReader&, Frame&) {});  // what it said before it closed; otherwise it is lost
 }
 
-void Follower::tell(const Failure& failure) noexcept {
+void Follower::tell(const Cause& cause) noexcept {
   try {
-    send_frame(link_.front(), encode(failure), {}, Deadline::now());
+    send_frame(link_.front(), encode(cause), {}, Deadline::now());
   } catch (const Error&) {  // rank 0 will see the link's end
   }
 }
@@ -270,7 +271,7 @@ void Follower::tell(const Failure& failure) noexcept {
 std::vector<UniqueFd> hear_data(Follower& link, std::size_t size) {
   std::vector<UniqueFd> files;
   while (files.size() < size) {
-    link.hear(Say::peers, [&](ByteReader& reader, Frame& frame) {
+    link.hear(FrameKind::peers, [&](ByteReader& reader, Frame& frame) {
       const auto first = reader.get<std::uint32_t>();
       const auto count = reader.get<std::uint32_t>();
       if (first != files.size() || count != frame.fds.size() || count == 0 || count > size - files.size()) {
@@ -286,7 +287,7 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
   link.send(encode(introduce(rank, size, options)));
   std::vector<std::uint64_t> memory;
   UniqueFd control;
-  link.hear(Say::plan, [&](ByteReader& reader, Frame& frame) {
+  link.hear(FrameKind::plan, [&](ByteReader& reader, Frame& frame) {
     memory = decode_plan(reader);
     if (memory.size() != static_cast<std::size_t>(size) || frame.fds.size() != 1) {
       throw EngineError("rank 0 plans for another number of ranks; start all ranks with the same size");
@@ -296,7 +297,7 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
   const auto own = static_cast<std::size_t>(rank);
   const OwnData mine = make_own_data(memory[own]);
   const int shown = mine.shown.get();
-  link.send(encode(Say::data), std::span(&shown, 1));
+  link.send(encode(FrameKind::data), std::span(&shown, 1));
   std::vector<UniqueFd> files = hear_data(link, memory.size());
 
   expect_memory_file(control, Control::bytes(size), "the control memory");
@@ -307,14 +308,9 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
   }
   host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files));
   auto member = std::make_shared<Member>(std::move(host));
-  link.send(encode(Say::ready));
-  link.hear(Say::go, [](ByteReader&, Frame&) {});
+  link.send(encode(FrameKind::ready));
+  link.hear(FrameKind::go, [](ByteReader&, Frame&) {});
   return member;
-}
-
-Failure failure_of(const Error& error) {
-  const auto* lost = dynamic_cast<const PeerLost*>(&error);
-  return {error.kind(), lost != nullptr ? lost->rank() : -1, error.what()};
 }
 
 /// Runs one side of the start; what it throws is told to the other ranks before.
@@ -323,7 +319,7 @@ std::shared_ptr<Member> told(Side& side, Call call) {
   try {
     return call();
   } catch (const Error& error) {
-    side.tell(failure_of(error));
+    side.tell(Cause::of(error));
     throw;
   }
 }

@@ -9,35 +9,31 @@ constexpr std::uint64_t magic = 0x6d6873616461766cULL;  // "lvadashm"
 /// To be raised with every change of a frame or of the control memory.
 constexpr std::uint32_t version = 1;
 
-ByteWriter head(Say say) {
+ByteWriter head(FrameKind kind) {
   ByteWriter writer;
   writer.put(magic);
   writer.put(version);
-  writer.put(say);
+  writer.put(kind);
   return writer;
 }
 
-Failure decode_failure(ByteReader& reader) {
-  Failure failure;
-  failure.kind = static_cast<ErrorKind>(reader.get<std::uint8_t>());
-  failure.lost = reader.get<std::int32_t>();
-  failure.message = reader.get_string();
-  return failure;
+Cause decode_cause(ByteReader& reader) {
+  Cause cause;
+  cause.kind = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
+  cause.lost = reader.get_least<std::int32_t>(-1, "rank");
+  cause.message = reader.get_string();
+  reader.expect_end();
+  return cause;
 }
 
 }  // namespace
 
-void raise(const Failure& failure) {
-  if (failure.kind == ErrorKind::peer_lost) throw PeerLost(failure.lost, failure.message);
-  throw_error(failure.kind, failure.message);
-}
-
-Bytes encode(Say say) {
-  return head(say).take();
+Bytes encode(FrameKind kind) {
+  return head(kind).take();
 }
 
 Bytes encode(const Hello& hello) {
-  ByteWriter writer = head(Say::hello);
+  ByteWriter writer = head(FrameKind::hello);
   writer.put(hello.rank);
   writer.put(hello.size);
   writer.put(hello.process);
@@ -47,30 +43,30 @@ Bytes encode(const Hello& hello) {
 }
 
 Bytes encode_plan(const std::vector<std::uint64_t>& memory) {
-  ByteWriter writer = head(Say::plan);
+  ByteWriter writer = head(FrameKind::plan);
   writer.put(static_cast<std::uint32_t>(memory.size()));
   for (const std::uint64_t bytes : memory) writer.put(bytes);
   return std::move(writer).take();
 }
 
 Bytes encode_peers(std::uint32_t first, std::uint32_t count) {
-  ByteWriter writer = head(Say::peers);
+  ByteWriter writer = head(FrameKind::peers);
   writer.put(first);
   writer.put(count);
   return std::move(writer).take();
 }
 
-Bytes encode(const Failure& failure) {
-  ByteWriter writer = head(Say::failed);
-  writer.put(failure.kind);
-  writer.put(failure.lost);
-  writer.put_sized(failure.message);
+Bytes encode(const Cause& cause) {
+  ByteWriter writer = head(FrameKind::failed);
+  writer.put(cause.kind);
+  writer.put(std::int32_t{cause.lost});
+  writer.put_sized(cause.message);
   return std::move(writer).take();
 }
 
-Spoken open_frame(ByteView bytes) {
+OpenedFrame open_frame(ByteView bytes) {
   ByteReader reader(bytes);
-  if (bytes.size() < sizeof(magic) + sizeof(version) + sizeof(Say) || reader.get<std::uint64_t>() != magic) {
+  if (bytes.size() < sizeof(magic) + sizeof(version) + sizeof(FrameKind) || reader.get<std::uint64_t>() != magic) {
     throw EngineError(
         "what connects as a rank does not speak as one; is the name of the rendezvous used by something else?");
   }
@@ -80,9 +76,9 @@ Spoken open_frame(ByteView bytes) {
                     "the same Levada on all ranks",
                     theirs, version));
   }
-  const auto say = static_cast<Say>(reader.get<std::uint8_t>());
-  if (say == Say::failed) raise(decode_failure(reader));
-  return {say, reader};
+  const auto kind = reader.get_enum(FrameKind::hello, FrameKind::failed, "kind of frame");
+  if (kind == FrameKind::failed) decode_cause(reader).raise();
+  return {kind, reader};
 }
 
 Hello decode_hello(ByteReader& reader) {

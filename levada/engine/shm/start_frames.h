@@ -2,16 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "levada/base/bytes.h"
-#include "levada/base/error.h"
+#include "levada/engine/group.h"
 
 namespace levada::shm {
 
-enum class Say : std::uint8_t {
+enum class FrameKind : std::uint8_t {
   hello = 1,   ///< to rank 0: who I am, how much memory I can use
   plan = 2,    ///< from rank 0: how much memory each has; with the control file
   data = 3,    ///< to rank 0: with my data file
@@ -29,28 +27,19 @@ struct Hello {
   std::uint64_t address = 0;  ///< bytes that all data files together may have in its address space
 };
 
-struct Failure {
-  ErrorKind kind = ErrorKind::engine;
-  std::int32_t lost = -1;
-  std::string message;
-};
-
-/// Throws what the failure says.
-[[noreturn]] void raise(const Failure& failure);
-
-Bytes encode(Say say);
+Bytes encode(FrameKind kind);
 Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
 Bytes encode_peers(std::uint32_t first, std::uint32_t count);
-Bytes encode(const Failure& failure);
+Bytes encode(const Cause& cause);
 
-/// Who speaks what; the reader stands behind the head. Throws EngineError where the other end is another version of
-/// Levada, or none; raises what a `failed` says.
-struct Spoken {
-  Say say;
+/// A frame whose head has been read; `rest` stands behind it.
+struct OpenedFrame {
+  FrameKind kind;
   ByteReader rest;
 };
-Spoken open_frame(ByteView bytes);
+/// Throws EngineError where the other end is another version of Levada, or none, and what a `failed` says.
+OpenedFrame open_frame(ByteView bytes);
 Hello decode_hello(ByteReader& reader);
 std::vector<std::uint64_t> decode_plan(ByteReader& reader);
 

@@ -1,15 +1,15 @@
 // What a rank knows of one channel, and of one group.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
-#include "levada/base/error.h"
 #include "levada/engine/engine.h"
+#include "levada/engine/group.h"
+#include "levada/engine/ranks.h"
 #include "levada/engine/shm/control.h"
 #include "levada/engine/shm/fifo.h"
 
@@ -46,32 +46,14 @@ struct Stream {
   Fifo<Sent> outstanding;  ///< not yet taken by all
   std::vector<int> closed_takers;
 
-  bool taker_closed(int rank) const {
-    return std::find(closed_takers.begin(), closed_takers.end(), rank) != closed_takers.end();
-  }
+  bool taker_closed(int rank) const { return rank_in(closed_takers, rank) >= 0; }
 };
 
 /// A group as one of its members sees it. Guarded by its Member's mutex.
-struct Group {
-  std::vector<std::uint64_t> keys;  ///< its own first, then those of the groups that it was made from
-  std::vector<int> ranks;           ///< the host's number of each
-  int rank = 0;                     ///< this one's number in it
-  std::uint64_t seen = 0;           ///< the Member's news that `cause` is up to date with
+struct Group : GroupState {
+  explicit Group(GroupState state) : GroupState(std::move(state)) {}
 
-  /// Why its calls throw: whichever came first.
-  struct Cause {
-    ErrorKind kind;
-    int lost;
-    std::string message;
-  };
-  std::optional<Cause> cause;
-  bool aborted = false;
-
-  std::uint64_t key() const { return keys.front(); }
-  int rank_of(int host_rank) const {
-    const auto at = std::find(ranks.begin(), ranks.end(), host_rank);
-    return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
-  }
+  std::uint64_t seen = 0;  ///< the Member's news that `cause` is up to date with
 };
 
 }  // namespace levada::shm

@@ -208,7 +208,7 @@ bool Member::try_publish(Group& group, const std::shared_ptr<Stream>& stream, Bl
   {
     const std::lock_guard lock(mutex_);
     look(group);
-    check_cause(group);
+    group.check();
     const std::uint32_t slot = slot_of(block);
     if (!stream->sending) {
       throw InvalidArgument(fmt::format("rank {} publishes on a channel it has closed", group.rank));
@@ -245,9 +245,9 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   {
     const std::lock_guard lock(mutex_);
     look(group);
-    check_aborted(group);
+    group.check_aborted();
     if (stream.arrived.empty()) {
-      check_cause(group);
+      group.check();
       return std::nullopt;
     }
     message = stream.arrived.front();
@@ -261,7 +261,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     if (!control_.returns(stream.from, message.slot, rank_).take(message.generation)) {
       mark_corrupt(stream.from, "a message that is not there");
       look(group);
-      check_cause(group);
+      group.check();
     }
   }
   if (control_.all_beyond(Return::published, stream.from, message.slot, message.generation)) {
@@ -296,10 +296,10 @@ bool Member::ended(Group& group, Stream& stream) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   look(group);
-  check_aborted(group);
+  group.check_aborted();
   if (!stream.arrived.empty()) return false;
-  if (sender_over(stream) || (stream.takes ? !stream.taking : !stream.sending)) return true;
-  check_cause(group);
+  if (sender_over(stream) || !stream.taking) return true;
+  group.check();
   return false;
 }
 
@@ -307,7 +307,7 @@ void Member::place(Group& group, Stream& stream, Block block) {
   expect_usable();
   const std::lock_guard lock(mutex_);
   look(group);
-  check_cause(group);
+  group.check();
   if (stream.placed) {
     throw InvalidArgument(fmt::format("rank {} has placed a block for the next message from rank {} already",
                                       group.rank, group.rank_of(stream.from)));
@@ -321,7 +321,7 @@ std::shared_ptr<Stream> Member::open(Group& group, std::uint64_t key, int from, 
   expect_usable();
   const std::lock_guard lock(mutex_);
   look(group);
-  check_cause(group);
+  group.check();
   auto stream = stream_of(key);
   stream->opened = true;
   stream->groups = group.keys;

@@ -14,7 +14,7 @@
 namespace levada::shm {
 namespace {
 
-constexpr Duration belt_and_braces = std::chrono::milliseconds(500);
+constexpr Duration recheck_interval = std::chrono::milliseconds(500);
 
 /// Puts one word on the calling thread's list of robust futexes; the C library's own list comes back afterwards.
 class RobustWord {
@@ -99,7 +99,7 @@ void Watcher::watch_others() {
     }
     // The kernel wakes sleepers only of a word that says there are some.
     if ((word & FUTEX_WAITERS) == 0 && !alive.compare_exchange_strong(word, word | FUTEX_WAITERS)) continue;
-    if (!stop_) futex_wait(alive, word | FUTEX_WAITERS, belt_and_braces);
+    if (!stop_) futex_wait(alive, word | FUTEX_WAITERS, recheck_interval);
   }
 }
 
