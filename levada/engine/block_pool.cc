@@ -36,8 +36,8 @@ void allow(const std::byte* data, std::size_t size) {
 
 }  // namespace
 
-BlockPool::BlockPool(std::size_t limit, std::shared_ptr<Bell> bell)
-    : limit_(limit / page * page), bell_(std::move(bell)) {}
+BlockPool::BlockPool(std::size_t limit, std::shared_ptr<EventCount> changed)
+    : limit_(limit / page * page), changed_(std::move(changed)) {}
 
 BlockPool::~BlockPool() {
   drop_free(free_bytes_);
@@ -105,7 +105,7 @@ void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
     free_bytes_ += size;
     taken_ -= size;
   }
-  bell_->ring();
+  changed_->notify();
 }
 
 // Largest first: the fewest calls to the system.

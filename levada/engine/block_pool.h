@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "levada/engine/bell.h"
 #include "levada/engine/engine.h"
+#include "levada/engine/event_count.h"
 
 namespace levada {
 
@@ -17,8 +17,8 @@ namespace levada {
 /// warm in the cache. Blocks keep the pool alive, so memory may come back after every engine has gone. Any thread.
 class BlockPool final : public Block::Home, public std::enable_shared_from_this<BlockPool> {
  public:
-  /// `bell` is rung when memory comes back.
-  BlockPool(std::size_t limit, std::shared_ptr<Bell> bell);
+  /// `changed` is notified when memory comes back.
+  BlockPool(std::size_t limit, std::shared_ptr<EventCount> changed);
   ~BlockPool() override;
 
   /// As Engine::try_allocate().
@@ -36,7 +36,7 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   void drop_free(std::size_t needed);
 
   const std::size_t limit_;
-  const std::shared_ptr<Bell> bell_;
+  const std::shared_ptr<EventCount> changed_;
   mutable std::mutex mutex_;
   std::size_t taken_ = 0;
   std::size_t free_bytes_ = 0;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t page = 4096;
 
 std::shared_ptr<BlockPool> pool_of(std::size_t bytes) {
-  return std::make_shared<BlockPool>(bytes, std::make_shared<Bell>());
+  return std::make_shared<BlockPool>(bytes, std::make_shared<EventCount>());
 }
 
 TEST(BlockPool, GivesTheBlockThatCameBackLast) {

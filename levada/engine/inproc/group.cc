@@ -10,9 +10,10 @@
 
 namespace levada::inproc {
 
-Group::Group(std::vector<std::shared_ptr<Bell>> bells, std::shared_ptr<Group> parent, std::vector<int> ranks)
+Group::Group(std::vector<std::shared_ptr<EventCount>> events, std::shared_ptr<Group> parent, std::vector<int> ranks)
     : parent_(std::move(parent)), ranks_(std::move(ranks)) {
-  for (auto& bell : bells) members_.push_back({.bell = std::move(bell), .status = {}, .opened = {}, .entered = {}});
+  for (auto& changed : events)
+    members_.push_back({.changed = std::move(changed), .status = {}, .opened = {}, .entered = {}});
 }
 
 // ---- subgroups
@@ -37,9 +38,9 @@ std::shared_ptr<Group> Group::subgroup(int rank, std::span<const int> ranks, std
 }
 
 std::shared_ptr<Group> Group::make_subgroup(const std::vector<int>& ranks) {
-  std::vector<std::shared_ptr<Bell>> bells;
-  for (const int rank : ranks) bells.push_back(member(rank).bell);
-  auto group = std::make_shared<Group>(std::move(bells), shared_from_this(), ranks);
+  std::vector<std::shared_ptr<EventCount>> events;
+  for (const int rank : ranks) events.push_back(member(rank).changed);
+  auto group = std::make_shared<Group>(std::move(events), shared_from_this(), ranks);
   for (std::size_t i = 0; i < ranks.size(); ++i) group->members_[i].presence = member(ranks[i]).presence;
   std::erase_if(children_, [](const std::weak_ptr<Group>& child) { return child.expired(); });
   children_.push_back(group);
@@ -92,7 +93,7 @@ bool Group::try_publish(int rank, Stream& stream, Block& block, std::size_t byte
   if (!stream.has_room()) return false;
   const ByteView view = block.memory().first(bytes);
   stream.publish({.bytes = view, .hold = std::make_shared<const Block>(std::move(block))});
-  for (const int taker : stream.takers()) member(taker).bell->ring();
+  for (const int taker : stream.takers()) member(taker).changed->notify();
   return true;
 }
 
@@ -110,7 +111,7 @@ std::optional<Group::Taken> Group::try_take(int rank, Stream& stream, std::optio
   }
   const bool had_room = stream.has_room();
   Message message = stream.take(taker);
-  if (!had_room && stream.has_room()) member(stream.from()).bell->ring();
+  if (!had_room && stream.has_room()) member(stream.from()).changed->notify();
   return Taken{.message = std::move(message), .leased = stream.leased(taker)};
 }
 
@@ -143,12 +144,12 @@ void Group::close_taker(Stream& stream, int rank) {
 
 void Group::close_sender_locked(Stream& stream) {
   stream.close_sender();
-  for (const int taker : stream.takers()) member(taker).bell->ring();
+  for (const int taker : stream.takers()) member(taker).changed->notify();
 }
 
 void Group::close_taker_locked(Stream& stream, int rank) {
   stream.close_taker(stream.taker(rank));
-  member(stream.from()).bell->ring();
+  member(stream.from()).changed->notify();
 }
 
 void Group::forget_finished() {
@@ -196,8 +197,8 @@ Status Group::status(int rank) {
 
 // ---- ways to end
 
-void Group::ring_all() {
-  for (const Member& m : members_) m.bell->ring();
+void Group::notify_all() {
+  for (const Member& m : members_) m.changed->notify();
 }
 
 void Group::abort(int rank, std::string_view reason) {
@@ -211,7 +212,7 @@ void Group::abort_with(const std::string& message) {
     if (aborted_) return;
     aborted_ = true;
     if (!cause_) cause_ = Cause{.message = message};
-    ring_all();
+    notify_all();
   }
   for (const auto& child : children()) child->abort_with(message);
 }
@@ -253,7 +254,7 @@ void Group::lose_below(int rank) {
     }
     for (auto& [key, expected] : expected_) std::erase(expected.missing, rank);
     std::erase_if(expected_, [](const auto& entry) { return entry.second.missing.empty(); });
-    ring_all();
+    notify_all();
   }
   for (const auto& child : children()) {
     if (const int its_rank = child->rank_of(rank); its_rank >= 0) child->lose_below(its_rank);

@@ -12,19 +12,20 @@
 #include <tuple>
 #include <vector>
 
-#include "levada/engine/bell.h"
 #include "levada/engine/engine.h"
+#include "levada/engine/event_count.h"
 #include "levada/engine/group.h"
 #include "levada/engine/inproc/stream.h"
 
 namespace levada::inproc {
 
 /// A group and all that goes on in it, under one mutex. Calls name the rank that makes them. Whoever changes what a
-/// rank may wait for rings that rank's bell. Any thread.
+/// rank may wait for notifies that rank. Any thread.
 class Group : public std::enable_shared_from_this<Group> {
  public:
-  /// `bells`: a rank's own, the same in every group that it is in. `ranks`: what the members are called in `parent`.
-  explicit Group(std::vector<std::shared_ptr<Bell>> bells, std::shared_ptr<Group> parent = nullptr,
+  /// `events`: each rank's own, the same in every group that it is in. `ranks`: what the members are called in
+  /// `parent`.
+  explicit Group(std::vector<std::shared_ptr<EventCount>> events, std::shared_ptr<Group> parent = nullptr,
                  std::vector<int> ranks = {});
 
   int size() const { return static_cast<int>(members_.size()); }
@@ -65,7 +66,7 @@ class Group : public std::enable_shared_from_this<Group> {
   using SubgroupKey = std::tuple<std::vector<int>, std::string, int>;
   enum class Presence : std::uint8_t { here, left, lost };
   struct Member {
-    std::shared_ptr<Bell> bell;
+    std::shared_ptr<EventCount> changed;
     Presence presence = Presence::here;
     Status status;
     std::map<std::tuple<int, std::vector<int>>, int> opened;
@@ -87,7 +88,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::vector<std::shared_ptr<Group>> children();
   void abort_with(const std::string& message);
   void lose_below(int rank);
-  void ring_all();
+  void notify_all();
   int rank_of(int parent_rank) const;
 
   const std::shared_ptr<Group> parent_;

@@ -4,8 +4,8 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
-#include "levada/engine/bell.h"
 #include "levada/engine/block_pool.h"
+#include "levada/engine/event_count.h"
 #include "levada/engine/inproc/group.h"
 #include "levada/engine/ranks.h"
 
@@ -55,8 +55,9 @@ struct Leased {
 
 class InprocEngine final : public Engine {
  public:
-  InprocEngine(std::shared_ptr<Group> group, int rank, std::shared_ptr<Bell> bell, std::shared_ptr<BlockPool> pool)
-      : group_(std::move(group)), bell_(std::move(bell)), pool_(std::move(pool)) {
+  InprocEngine(std::shared_ptr<Group> group, int rank, std::shared_ptr<EventCount> changed,
+               std::shared_ptr<BlockPool> pool)
+      : group_(std::move(group)), changed_(std::move(changed)), pool_(std::move(pool)) {
     info_.name = "inproc";
     info_.rank = rank;
     info_.size = group_->size();
@@ -70,7 +71,7 @@ class InprocEngine final : public Engine {
 
   std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override {
     auto group = group_->subgroup(info_.rank, ranks, name);
-    return std::make_shared<InprocEngine>(std::move(group), rank_in(ranks, info_.rank), bell_, pool_);
+    return std::make_shared<InprocEngine>(std::move(group), rank_in(ranks, info_.rank), changed_, pool_);
   }
 
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override {
@@ -126,14 +127,14 @@ class InprocEngine final : public Engine {
     for (Channel* channel : conditions.take) take.push_back(&as_taker(*channel).stream());
     for (Channel* channel : conditions.publish) publish.push_back(&as_sender(*channel).stream());
     for (;;) {
-      const std::uint64_t seen = bell_->count();
+      const std::uint64_t seen = changed_->count();
       if (group_->ready(info_.rank, {.take = take, .publish = publish})) return Woken::ready;
       if (conditions.allocate != 0 && pool_->may_allocate(conditions.allocate)) return Woken::ready;
       if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
-      if (deadline.expired() || !bell_->wait(seen, deadline)) return Woken::timeout;
+      if (deadline.expired() || !changed_->wait(seen, deadline)) return Woken::timeout;
     }
   }
-  void wake() override { bell_->ring(); }
+  void wake() override { changed_->notify(); }
 
   void abort(std::string_view reason) noexcept override { group_->abort(info_.rank, reason); }
 
@@ -175,7 +176,7 @@ class InprocEngine final : public Engine {
 
   EngineInfo info_;
   std::shared_ptr<Group> group_;
-  std::shared_ptr<Bell> bell_;
+  std::shared_ptr<EventCount> changed_;
   std::shared_ptr<BlockPool> pool_;
 };
 
@@ -183,14 +184,14 @@ class InprocEngine final : public Engine {
 
 std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options) {
   if (size < 1) throw InvalidArgument(fmt::format("a group of {} ranks: give at least 1", size));
-  std::vector<std::shared_ptr<Bell>> bells;
-  for (int rank = 0; rank < size; ++rank) bells.push_back(std::make_shared<Bell>());
-  const auto group = std::make_shared<Group>(bells);
+  std::vector<std::shared_ptr<EventCount>> events;
+  for (int rank = 0; rank < size; ++rank) events.push_back(std::make_shared<EventCount>());
+  const auto group = std::make_shared<Group>(events);
   std::vector<std::shared_ptr<Engine>> engines;
   for (int rank = 0; rank < size; ++rank) {
-    const auto& bell = bells[static_cast<std::size_t>(rank)];
-    engines.push_back(
-        std::make_shared<InprocEngine>(group, rank, bell, std::make_shared<BlockPool>(options.memory_bytes, bell)));
+    const auto& changed = events[static_cast<std::size_t>(rank)];
+    engines.push_back(std::make_shared<InprocEngine>(group, rank, changed,
+                                                     std::make_shared<BlockPool>(options.memory_bytes, changed)));
   }
   return engines;
 }

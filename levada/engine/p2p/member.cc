@@ -26,9 +26,9 @@ Member::Member(std::shared_ptr<Wire> wire, const Options& options)
       rank_(wire_->rank()),
       size_(static_cast<int>(wire_->host_of().size())),
       process_(::getpid()),
-      bell_(std::make_shared<Bell>()),
-      memory_(std::make_shared<BlockPool>(options.memory_bytes, bell_)),
-      arrivals_(std::make_shared<BlockPool>(options.memory_bytes, bell_)),
+      changed_(std::make_shared<EventCount>()),
+      memory_(std::make_shared<BlockPool>(options.memory_bytes, changed_)),
+      arrivals_(std::make_shared<BlockPool>(options.memory_bytes, changed_)),
       peers_(static_cast<std::size_t>(size_)) {}
 
 bool Member::usable() const {
@@ -76,7 +76,7 @@ void Member::enqueue_locked(int to, Outgoing outgoing, When when) {
   peer(to).outbox.push_back(std::move(outgoing));
   if (when == When::now) return make_due_locked(to);
   if (std::exchange(has_late_, true)) return;
-  late_bell_.ring();
+  late_added_.notify();
 }
 
 void Member::make_due_locked(int to) {
@@ -127,9 +127,9 @@ void Member::flush() noexcept {
     } catch (const std::exception& error) {
       const std::lock_guard again(mutex_);
       lose_locked(to, error.what());
-      late_bell_.ring();
+      late_added_.notify();
     }
-    next = {};  // whose blocks, as those of what is not sent, may ring the bell, and are not to be held meanwhile
+    next = {};  // whose blocks, as those of what is not sent, may notify waiters, and are not to be held meanwhile
     unsent.clear();
     lock.lock();
   }
@@ -138,7 +138,7 @@ void Member::flush() noexcept {
 
 void Member::send_late() {
   for (;;) {
-    const std::uint64_t seen = late_bell_.count();
+    const std::uint64_t seen = late_added_.count();
     if (all_are_out()) return;
     bool has_late = false;
     {
@@ -146,7 +146,7 @@ void Member::send_late() {
       has_late = std::exchange(has_late_, false);
     }
     if (!has_late) {
-      late_bell_.wait(seen, Deadline::never());
+      late_added_.wait(seen, Deadline::never());
       continue;
     }
     std::this_thread::sleep_for(late_delay);
@@ -202,7 +202,7 @@ void Member::leave_all() noexcept {
 
 void Member::end_locked(End end) {
   ends_.push_back(std::move(end));
-  bell_->ring();
+  changed_->notify();
 }
 
 void Member::abort(Group& group, std::string_view reason) noexcept {
@@ -234,7 +234,7 @@ void Member::lost(int peer, std::string_view why) {
     const std::lock_guard lock(mutex_);
     lose_locked(peer, why);
   }
-  late_bell_.ring();
+  late_added_.notify();
   flush();
 }
 
@@ -277,8 +277,8 @@ void Member::deliver(int from, ByteView bytes, Block body) {
       end_locked({.kind = ErrorKind::corrupt_message, .rank = from, .text = error.what()});
     }
   }
-  bell_->ring();
-  if (all_are_out()) late_bell_.ring();
+  changed_->notify();
+  if (all_are_out()) late_added_.notify();
   flush();
 }
 
@@ -301,7 +301,7 @@ bool Member::satisfied(Group& group, const Wanted& wanted) {
 Woken Member::wait(Group& group, const Wanted& wanted, Deadline deadline) {
   expect_usable();
   while (true) {
-    const std::uint64_t seen = bell_->count();
+    const std::uint64_t seen = changed_->count();
     if (satisfied(group, wanted)) return Woken::ready;
     if (wanted.stop != nullptr && wanted.stop->load()) return Woken::stopped;
     if (deadline.expired()) {
@@ -310,13 +310,13 @@ Woken Member::wait(Group& group, const Wanted& wanted, Deadline deadline) {
     }
     ask_for_room(wanted.publish);
     const Deadline slice = Deadline::after(std::min(deadline.remaining(), board_age(size_)));
-    if (!bell_->wait(seen, slice)) ask_board(group);
+    if (!changed_->wait(seen, slice)) ask_board(group);
   }
 }
 
 void Member::wake() {
   expect_usable();
-  bell_->ring();
+  changed_->notify();
 }
 
 // ---- the board

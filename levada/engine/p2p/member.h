@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "levada/engine/attendance.h"
-#include "levada/engine/bell.h"
 #include "levada/engine/block_pool.h"
+#include "levada/engine/event_count.h"
 #include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/group.h"
 #include "levada/engine/p2p/p2p.h"
@@ -142,8 +142,8 @@ class Member final : public Receiver {
   const int rank_;
   const int size_;
   const pid_t process_;
-  const std::shared_ptr<Bell> bell_;
-  Bell late_bell_;                             ///< rings where something has been left for send_late()
+  const std::shared_ptr<EventCount> changed_;
+  EventCount late_added_;                      ///< notified where something has been left for send_late()
   const std::shared_ptr<BlockPool> memory_;    ///< of what this rank sends
   const std::shared_ptr<BlockPool> arrivals_;  ///< of what comes, which windows bound
 

@@ -19,13 +19,14 @@ constexpr auto another_ranks_channel = "it speaks on a channel of another rank";
 /// A message's block, counted as long as somebody holds it.
 class Counted {
  public:
-  Counted(std::shared_ptr<const void> block, std::shared_ptr<std::atomic<int>> count, std::shared_ptr<Bell> bell)
-      : block_(std::move(block)), count_(std::move(count)), bell_(std::move(bell)) {
+  Counted(std::shared_ptr<const void> block, std::shared_ptr<std::atomic<int>> count,
+          std::shared_ptr<EventCount> changed)
+      : block_(std::move(block)), count_(std::move(count)), changed_(std::move(changed)) {
     ++*count_;
   }
   ~Counted() {
     --*count_;
-    bell_->ring();
+    changed_->notify();
   }
   Counted(const Counted&) = delete;
   Counted& operator=(const Counted&) = delete;
@@ -33,7 +34,7 @@ class Counted {
  private:
   std::shared_ptr<const void> block_;
   std::shared_ptr<std::atomic<int>> count_;
-  std::shared_ptr<Bell> bell_;
+  std::shared_ptr<EventCount> changed_;
 };
 
 }  // namespace
@@ -157,12 +158,12 @@ void Member::send_locked(Stream& stream, Arrived message) {
     if (taker_over(stream, taker)) continue;
     if (taker.rank == rank_) {
       stream.arrived.push_back(message);
-      bell_->ring();
+      changed_->notify();
       continue;
     }
     if (frame.head.bytes.empty()) {
       frame.head = encode({.key = stream.key, .count = bytes, .tail = fits ? message.bytes : ByteView()});
-      if (!fits) frame.body = {message.bytes, std::make_shared<Counted>(message.hold, stream.under_way, bell_)};
+      if (!fits) frame.body = {message.bytes, std::make_shared<Counted>(message.hold, stream.under_way, changed_)};
     }
     enqueue_locked(taker.rank, {.frame = frame, .credit = {}}, When::now);
   }
@@ -206,8 +207,8 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     ++stream.taken;
     if (Stream::Taker* const mine = stream.taker(rank_)) {
       mine->taken = stream.taken;
-      message.hold = std::make_shared<Counted>(std::move(message.hold), stream.leased_here, bell_);
-      bell_->ring();
+      message.hold = std::make_shared<Counted>(std::move(message.hold), stream.leased_here, changed_);
+      changed_->notify();
     }
     tell_taken_locked(stream);
   }
@@ -292,7 +293,7 @@ void Member::close_sender_locked(Stream& stream) {
     if (taker.rank == rank_) stream.sender_closed = true;
     else if (!taker.closed) tell_locked(taker.rank, closed, When::late);
   }
-  bell_->ring();
+  changed_->notify();
 }
 
 void Member::close_taker(Stream& stream) noexcept {
@@ -314,7 +315,7 @@ void Member::close_taker_locked(Stream& stream) {
   const Head closed{.kind = Head::Kind::taker_closed, .key = stream.key};
   if (Stream::Taker* const mine = stream.taker(rank_)) mine->closed = true;
   else tell_locked(stream.terms.from, closed, stream.sender_waits ? When::now : When::late);
-  bell_->ring();
+  changed_->notify();
 }
 
 void Member::end_streams_locked(const Group* group, std::vector<Block>& placed) {

@@ -10,12 +10,12 @@
 
 namespace levada {
 
-/// An event count: whoever changes a condition rings afterwards; a waiter reads count(), looks at its conditions, and
-/// then waits for the count to move on. No ring between the two is missed. Ringing costs no system call while nobody
-/// waits. Any thread.
-class Bell {
+/// Whoever changes a condition notifies afterwards; a waiter reads count(), looks at its conditions, and then waits for
+/// the count to move on. No change between the two is missed. To notify costs no system call while nobody waits. Any
+/// thread.
+class EventCount {
  public:
-  void ring() noexcept;
+  void notify() noexcept;
   std::uint64_t count() const noexcept { return count_.load(); }
   /// Until count() is no longer `seen`: true; or the deadline: false.
   bool wait(std::uint64_t seen, Deadline deadline);

@@ -1,10 +1,10 @@
-#include "levada/engine/bell.h"
+#include "levada/engine/event_count.h"
 
 namespace levada {
 
-// Both sides are sequentially consistent: the ringer moves the count, then looks for waiters; the waiter announces
+// Both sides are sequentially consistent: the notifier moves the count, then looks for waiters; the waiter announces
 // itself, then looks at the count. So one of the two sees the other.
-void Bell::ring() noexcept {
+void EventCount::notify() noexcept {
   count_.fetch_add(1);
   if (waiters_.load() == 0) return;
   // A waiter that has seen the old count holds the mutex until it sleeps.
@@ -12,7 +12,7 @@ void Bell::ring() noexcept {
   changed_.notify_all();
 }
 
-bool Bell::wait(std::uint64_t seen, Deadline deadline) {
+bool EventCount::wait(std::uint64_t seen, Deadline deadline) {
   std::unique_lock lock(mutex_);
   waiters_.fetch_add(1);
   const auto moved_on = [&] { return count_.load() != seen; };
