@@ -14,6 +14,7 @@
 #include "bench/rounds.h"
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/base/words.h"
 #include "levada/engine/collect.h"
 #include "levada/plan/plan.h"
 #include "levada/transfer/outbox.h"
@@ -257,7 +258,13 @@ struct RankReport {
   }
 };
 
+constexpr Word<BatchSource> source_words[] = {{"arena", BatchSource::arena}, {"host", BatchSource::host}};
+
 }  // namespace
+
+BatchSource parse_source(std::string_view word) {
+  return parse_word("--source", word, source_words);
+}
 
 void check(const FanOutOptions& options) {
   if (options.rounds < 2) throw InvalidArgument(fmt::format("rounds is {}; give at least 2", options.rounds));

@@ -18,6 +18,9 @@ enum class BatchSource : std::uint8_t {
   host,   ///< in ordinary memory
 };
 
+/// "arena" or "host". Throws InvalidArgument for another word.
+BatchSource parse_source(std::string_view word);
+
 /// One operation: which axis the ranks lie along decides what each gets.
 struct FanOut {
   std::string_view name;

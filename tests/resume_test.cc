@@ -88,7 +88,7 @@ Setting any_setting(std::mt19937& random) {
   Setting setting{meshes[random() % std::size(meshes)], {}};
   setting.feed.batch = 1 + random() % 3;
   setting.feed.divide = random() % 2 == 0 ? Divide::deal : Divide::split;
-  setting.feed.tail = Tail::shorten;
+  setting.feed.tail = Tail::short_;
   setting.feed.readers = Readers::parse(readers[random() % std::size(readers)]);
   return setting;
 }

@@ -1,7 +1,6 @@
 #include "levada/cli/bench.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstdlib>
 
@@ -18,19 +17,14 @@ void check(const BenchRanks& ranks) {
   if (ranks.ranks < 1 || ranks.ranks > most_ranks) {
     throw InvalidArgument(fmt::format("--ranks is {}; give 1 to {}", ranks.ranks, most_ranks));
   }
-  if (ranks.engine != "shm" && ranks.engine != "inproc") {
-    throw InvalidArgument(fmt::format("there is no engine {} in this build; there are {}", ranks.engine,
-                                      fmt::join(launch::engines(), ", ")));
-  }
+  launch::check_engine(ranks.engine);
 }
 
 }  // namespace
 
 void add_rank_options(CLI::App& command, BenchRanks& ranks) {
-  command.add_option("--ranks", ranks.ranks, "Ranks, started on this machine")->type_name("N")->capture_default_str();
-  command.add_option("--engine", ranks.engine, "shm (processes) or inproc (threads)")
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_option(command, "--ranks", ranks.ranks, "N", "Ranks, started on this machine");
+  add_option(command, "--engine", ranks.engine, "NAME", "shm (processes) or inproc (threads)");
   command.add_flag("--json", ranks.json, "Print one JSON object");
 }
 

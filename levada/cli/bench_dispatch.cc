@@ -58,14 +58,12 @@ void add_bench_dispatch(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<DispatchArguments>();
   auto* command = bench.add_subcommand(
       "dispatch", "One process makes items and deals them to workers, who give them back in order");
-  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
-    command->add_option(name, value, description)->type_name(type)->capture_default_str();
-  };
-  option("--workers", arguments->options.workers, "N", "Processes that items are dealt to");
-  option("--item-bytes", arguments->options.item_bytes, "N", "Of an item: a tensor, or an int up to 8");
-  option("--seconds", arguments->options.seconds, "X", "That count");
-  option("--prefetch", arguments->options.prefetch, "N", "Messages that wait for a worker, and for the consumer");
-  option("--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
+  add_option(*command, "--workers", arguments->options.workers, "N", "Processes that items are dealt to");
+  add_option(*command, "--item-bytes", arguments->options.item_bytes, "N", "Of an item: a tensor, or an int up to 8");
+  add_option(*command, "--seconds", arguments->options.seconds, "X", "That count");
+  add_option(*command, "--prefetch", arguments->options.prefetch, "N",
+             "Messages that wait for a worker, and for the consumer");
+  add_option(*command, "--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
   command->add_flag("--record", arguments->options.record, "Keep what each process does when, as for a trace");
   command->add_flag("--json", arguments->ranks.json, "Print one JSON object");
   command->footer("Example\n  levada bench dispatch --workers 2 --item-bytes 65536 --json");

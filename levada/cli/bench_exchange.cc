@@ -111,14 +111,11 @@ void add_bench_exchange(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<ExchangeArguments>();
   auto* command =
       bench.add_subcommand("exchange", "Samples move from the mesh that has them to the mesh that needs them");
-  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
-    command->add_option(name, value, description)->type_name(type)->capture_default_str();
-  };
-  option("--from", arguments->options.from, "MESH", "Whose data-parallel heads have the samples");
-  option("--to", arguments->options.to, "MESH", "Whose ranks need them; both begin with rank 0");
-  option("--samples", arguments->options.samples, "N", "Samples of three keys, of ragged lengths");
-  option("--bytes", arguments->options.bytes, "N", "Of all samples, about");
-  option("--rounds", arguments->options.rounds, "N", "Rounds that count");
+  add_option(*command, "--from", arguments->options.from, "MESH", "Whose data-parallel heads have the samples");
+  add_option(*command, "--to", arguments->options.to, "MESH", "Whose ranks need them; both begin with rank 0");
+  add_option(*command, "--samples", arguments->options.samples, "N", "Samples of three keys, of ragged lengths");
+  add_option(*command, "--bytes", arguments->options.bytes, "N", "Of all samples, about");
+  add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   command->add_flag("--plan-only", arguments->plan_only, "Plan, for meshes of any size, without starting ranks");
   add_rank_options(*command, arguments->ranks);
   command->footer("Example\n  levada bench exchange --ranks 8 --from dp=8 --to dp=4,tp=2 --samples 256 --json");

@@ -2,20 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/cli/bench.h"
 #include "levada/report/table.h"
 
 namespace levada::cli {
 namespace {
-
-Access access_of(const std::string& name) {
-  if (name == "read_only") return Access::read_only;
-  if (name == "copy") return Access::copy;
-  if (name == "private") return Access::private_;
-  throw InvalidArgument(fmt::format("--access is {}; it must be read_only, private or copy", name));
-}
 
 struct FanOutArguments {
   BenchRanks ranks;
@@ -25,11 +17,8 @@ struct FanOutArguments {
 };
 
 void check(FanOutArguments& arguments) {
-  if (arguments.source != "arena" && arguments.source != "host") {
-    throw InvalidArgument(fmt::format("--source is {}; it must be arena or host", arguments.source));
-  }
-  arguments.options.source = arguments.source == "arena" ? bench::BatchSource::arena : bench::BatchSource::host;
-  arguments.options.access = access_of(arguments.access);
+  arguments.options.source = bench::parse_source(arguments.source);
+  arguments.options.access = parse_access(arguments.access, "--access");
   bench::check(arguments.options);
 }
 
@@ -85,14 +74,12 @@ int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const
 void add_operation(CLI::App& bench, Invocation& invocation, const bench::FanOut& operation, const std::string& what) {
   auto arguments = std::make_shared<FanOutArguments>();
   auto* command = bench.add_subcommand(std::string(operation.name), what);
-  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
-    command->add_option(name, value, description)->type_name(type)->capture_default_str();
-  };
-  option("--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
-  option("--fields", arguments->options.fields, "N", "Tensors they are divided into");
-  option("--source", arguments->source, "WHERE", "arena: the batch is made in engine memory; host: in ordinary memory");
-  option("--access", arguments->access, "HOW", "read_only (no copy), private (may be written) or copy");
-  option("--rounds", arguments->options.rounds, "N", "Rounds that count");
+  add_option(*command, "--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
+  add_option(*command, "--fields", arguments->options.fields, "N", "Tensors they are divided into");
+  add_option(*command, "--source", arguments->source, "WHERE",
+             "arena: the batch is made in engine memory; host: in ordinary memory");
+  add_option(*command, "--access", arguments->access, "HOW", "read_only (no copy), private (may be written) or copy");
+  add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
   command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
   command->callback([arguments, operation, &invocation] {

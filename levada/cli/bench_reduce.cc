@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include "bench/reduce_scatter.h"
-#include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/cli/bench.h"
 #include "levada/report/table.h"
@@ -17,10 +16,7 @@ struct ReduceArguments {
 };
 
 void check(ReduceArguments& arguments) {
-  if (arguments.source != "arena" && arguments.source != "host") {
-    throw InvalidArgument(fmt::format("--source is {}; it must be arena or host", arguments.source));
-  }
-  arguments.options.source = arguments.source == "arena" ? bench::BatchSource::arena : bench::BatchSource::host;
+  arguments.options.source = bench::parse_source(arguments.source);
   arguments.options.shards = bench::parse_sizes(arguments.sizes);
   bench::check(arguments.options);
 }
@@ -78,13 +74,13 @@ int run_reduce(ReduceArguments arguments, const Invocation& invocation) {
 void add_bench_reduce(CLI::App& bench, Invocation& invocation) {
   auto arguments = std::make_shared<ReduceArguments>();
   auto* command = bench.add_subcommand("reduce-scatter", "Sums of all ranks' tensors, a part of each on each rank");
-  const auto option = [&](const char* name, auto& value, const char* type, const char* description) {
-    command->add_option(name, value, description)->type_name(type)->capture_default_str();
-  };
-  option("--sizes", arguments->sizes, "SIZES", "Bytes of each input's piece for one rank: 256x4KiB, or a file of them");
-  option("--cap-mb", arguments->options.capacity_mb, "MIB", "Of a bucket, all ranks' pieces together; 0: no buckets");
-  option("--source", arguments->source, "WHERE", "arena: inputs are made in engine memory; host: in ordinary memory");
-  option("--rounds", arguments->options.rounds, "N", "Rounds that count");
+  add_option(*command, "--sizes", arguments->sizes, "SIZES",
+             "Bytes of each input's piece for one rank: 256x4KiB, or a file of them");
+  add_option(*command, "--cap-mb", arguments->options.capacity_mb, "MIB",
+             "Of a bucket, all ranks' pieces together; 0: no buckets");
+  add_option(*command, "--source", arguments->source, "WHERE",
+             "arena: inputs are made in engine memory; host: in ordinary memory");
+  add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
   command->footer("Example\n  levada bench reduce-scatter --ranks 4 --sizes 64x256KiB --source arena");
   command->callback([arguments, &invocation] {

@@ -28,6 +28,12 @@ void add_convert(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_bench(CLI::App& app, Invocation& invocation);
 
+/// An option with a value, whose default the help shows.
+template <typename Value>
+void add_option(CLI::App& command, const char* name, Value& value, const char* type, const char* text) {
+  command.add_option(name, value, text)->type_name(type)->capture_default_str();
+}
+
 /// Nobody reads standard output any more: the command ends quietly.
 struct OutputClosed {};
 

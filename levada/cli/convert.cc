@@ -129,13 +129,9 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt; last of all, the name to write to")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  command->add_option("--dtype", arguments->dtype, "Of a token: auto, uint8, uint16, int16, int32, int64")
-      ->type_name("TYPE")
-      ->capture_default_str();
+  add_option(*command, "--dtype", arguments->dtype, "TYPE", "Of a token: auto, uint8, uint16, int16, int32, int64");
   command->add_flag("--append-eod", arguments->append_eod, "End each document with one more token, 256");
-  command->add_option("--text-field", arguments->text_field, "Of a .jsonl line, what holds its text")
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_option(*command, "--text-field", arguments->text_field, "NAME", "Of a .jsonl line, what holds its text");
   command->add_flag("--skip-bad", arguments->skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
   command->add_flag("--overwrite", arguments->overwrite, "Replace a data set that is there already");
   command->add_flag("--json", arguments->json, "Print one JSON object");

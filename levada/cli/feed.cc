@@ -17,9 +17,7 @@ namespace {
 constexpr int most_local_ranks = 256;
 
 void check_tail(const FeedArguments& arguments) {
-  if (arguments.tail != "drop" && arguments.tail != "pad" && arguments.tail != "short") {
-    throw InvalidArgument(fmt::format("--tail is {}; it must be drop, pad or short", arguments.tail));
-  }
+  parse_tail(arguments.tail, "--tail");
   if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
   if (!arguments.eval) return;
   if (arguments.epochs != 1 || arguments.steps || arguments.tail == "pad") {
@@ -42,13 +40,9 @@ void check_files(const FeedArguments& arguments) {
 }
 
 void check(const FeedArguments& arguments) {
-  const auto known = launch::engines();
-  if (std::find(known.begin(), known.end(), arguments.engine) == known.end()) {
-    throw InvalidArgument(
-        fmt::format("there is no engine {} in this build; there are {}", arguments.engine, fmt::join(known, ", ")));
-  }
-  if (arguments.access != "read_only" && arguments.access != "copy") {
-    throw InvalidArgument(fmt::format("--access is {}; it must be read_only or copy", arguments.access));
+  launch::check_engine(arguments.engine);
+  if (parse_access(arguments.access, "--access") == Access::private_) {
+    throw InvalidArgument("--access is private; as nothing writes to the batches, it must be read_only or copy");
   }
   if (parse_duration(arguments.timeout) <= Duration::zero()) {
     throw InvalidArgument(fmt::format("--timeout is {}; nothing comes in no time", arguments.timeout));
@@ -144,12 +138,8 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_job_options(command, arguments.job);
   command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
-  command.add_option("--epochs", arguments.epochs, "Times to go through the data; 0: without end")
-      ->type_name("E")
-      ->capture_default_str();
-  command.add_option("--tail", arguments.tail, "A last round that the data does not fill: drop, pad or short")
-      ->type_name("HOW")
-      ->capture_default_str();
+  add_option(*command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
+  add_option(*command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
   command.add_option("--skip", arguments.skip, "Rounds to leave out at the start")->type_name("N");
   command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
   command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
@@ -161,36 +151,21 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
       ->type_name("FILE.json");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
-  command.add_option("--seed", arguments.seed, "Of the shuffle")->type_name("S")->capture_default_str();
-  command.add_option("--text-field", arguments.text_field, "Of a .jsonl line, what holds its text")
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_option(*command, "--seed", arguments.seed, "S", "Of the shuffle");
+  add_option(*command, "--text-field", arguments.text_field, "NAME", "Of a .jsonl line, what holds its text");
   command.add_flag("--skip-bad", arguments.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
-  command.add_option("--pack", arguments.pack, "cut: documents laid end to end; best-fit: whole, side by side")
-      ->type_name("HOW")
-      ->capture_default_str();
-  command.add_option("--pad-to", arguments.pad_to, "Round packed documents up to multiples of N tokens")
-      ->type_name("N")
-      ->capture_default_str();
-  command.add_option("--io-threads", arguments.io_threads, "Read with N threads side by side")
-      ->type_name("N")
-      ->capture_default_str();
+  add_option(*command, "--pack", arguments.pack, "HOW",
+             "cut: documents laid end to end; best-fit: whole, side by side");
+  add_option(*command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
+  add_option(*command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
   command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")
       ->type_name("X");
   command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
       ->type_name("N");
-  command.add_option("--engine", arguments.engine, "How bytes cross: shm (processes) or inproc (threads)")
-      ->type_name("NAME")
-      ->capture_default_str();
-  command.add_option("--access", arguments.access, "How ranks see batches: read_only (no copy) or copy")
-      ->type_name("HOW")
-      ->capture_default_str();
-  command.add_option("--timeout", arguments.timeout, "Of one wait: 500ms, 30s, 2m")
-      ->type_name("TIME")
-      ->capture_default_str();
-  command.add_option("--compute-ms", arguments.compute_ms, "Sleep so long on every rank after each batch")
-      ->type_name("X")
-      ->capture_default_str();
+  add_option(*command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");
+  add_option(*command, "--access", arguments.access, "HOW", "How ranks see batches: read_only (no copy) or copy");
+  add_option(*command, "--timeout", arguments.timeout, "TIME", "Of one wait: 500ms, 30s, 2m");
+  add_option(*command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
   command.add_flag("--json", arguments.json, "Print one JSON object");
   command.add_option("--index-bytes", arguments.index_bytes)->group("");
 }

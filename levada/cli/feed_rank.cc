@@ -36,8 +36,7 @@ CorpusOptions corpus_options(const FeedArguments& arguments, int readers) {
 }
 
 Tail tail_of(const FeedArguments& arguments) {
-  if (arguments.eval || arguments.tail == "short") return Tail::shorten;
-  return arguments.tail == "pad" ? Tail::pad : Tail::drop;
+  return arguments.eval ? Tail::short_ : parse_tail(arguments.tail, "--tail");
 }
 
 std::int64_t samples_a_step(const Job& job, const FeedArguments& arguments) {
@@ -119,7 +118,7 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job, std::in
           .readers = job.readers,
           .depth = arguments.depth,
           .timeout = parse_duration(arguments.timeout),
-          .access = arguments.access == "copy" ? Access::copy : Access::read_only};
+          .access = parse_access(arguments.access, "--access")};
 }
 
 /// How many steps there will be at most, for the line of progress.
@@ -218,16 +217,6 @@ std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of
   return once;
 }
 
-std::string_view cause_name(FeedEnd::Cause cause) {
-  switch (cause) {
-    case FeedEnd::Cause::exhausted: return "exhausted";
-    case FeedEnd::Cause::steps: return "steps";
-    case FeedEnd::Cause::left: return "left";
-    case FeedEnd::Cause::failed: break;
-  }
-  return "failed";
-}
-
 report::FeedReport job_report(const EngineInfo& info, const Job& job, const FeedArguments& arguments,
                               const FeedEnd& end, const Corpus& corpus, std::int64_t first,
                               std::vector<report::RankReport> ranks) {
@@ -240,7 +229,7 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   for (const int rank : job.mesh.group(0, {"dp"})) report.samples += ranks[static_cast<std::size_t>(rank)].samples;
   report.sequence = arguments.job.sequence;
   report.steps = end.step;
-  report.end_cause = cause_name(end.cause);
+  report.end_cause = to_string(end.cause);
   report.skipped_lines = corpus.bad_lines();
   for (auto& share : corpus.shares(first, first + report.samples)) {
     report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});

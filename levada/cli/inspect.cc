@@ -173,12 +173,8 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   auto* command =
       app.add_subcommand("inspect", "Say what is in a file of documents: how many, how long, and one of them");
   command->add_option("PATH", arguments->path, "A .jsonl, a .txt, or .bin with .idx (by prefix)")->required();
-  command->add_option("--sample", arguments->options.sample, "Which document to show, from 0")
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--text-field", arguments->options.text_field, "Of a .jsonl line, what holds its text")
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_option(*command, "--sample", arguments->options.sample, "N", "Which document to show, from 0");
+  add_option(*command, "--text-field", arguments->options.text_field, "NAME", "Of a .jsonl line, what holds its text");
   command->add_flag("--skip-bad", arguments->options.skip_bad,
                     "Leave out .jsonl lines that cannot be used, and count them");
   command->add_flag("--json", arguments->json, "Print one JSON object");

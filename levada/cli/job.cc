@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "levada/base/error.h"
+#include "levada/cli/command.h"
 #include "levada/cli/small_file.h"
 
 namespace levada::cli {
@@ -23,13 +24,6 @@ Layout layout_of(const JobArguments& arguments) {
   } catch (const InvalidArgument& error) {
     refuse_file("layout", arguments.layout, error.what());
   }
-}
-
-Divide divide_of(const JobArguments& arguments) {
-  if (arguments.divide == "deal") return Divide::deal;
-  if (arguments.divide == "split") return Divide::split;
-  throw InvalidArgument(
-      fmt::format("--divide is {}; it must be deal (whole batches) or split (a global batch)", arguments.divide));
 }
 
 /// `samples`: of one batch as the corpus makes it.
@@ -66,19 +60,13 @@ Mesh mesh_of(const std::string& text, std::optional<int> world_size) {
 void add_job_options(CLI::App& command, JobArguments& arguments) {
   command.add_option("--mesh", arguments.mesh, "Ranks as named axes, the last varies fastest [the job's ranks as dp]")
       ->type_name("dp=2,tp=2");
-  command.add_option("--batch", arguments.batch, "Samples a data-parallel rank and step")
-      ->type_name("N")
-      ->capture_default_str();
-  command.add_option("--seq", arguments.sequence, "Tokens a sample")->type_name("N")->capture_default_str();
-  command.add_option("--readers", arguments.readers, "Who reads: one, all, host, or axes such as dp,pp")
-      ->type_name("WHO")
-      ->capture_default_str();
-  command.add_option("--divide", arguments.divide, "deal whole batches along dp, or split a global one along dim 0")
-      ->type_name("HOW")
-      ->capture_default_str();
-  command.add_option("--layout", arguments.layout, "Which rank gets what: gpt, data_parallel or a file")
-      ->type_name("gpt|FILE.json")
-      ->capture_default_str();
+  add_option(command, "--batch", arguments.batch, "N", "Samples a data-parallel rank and step");
+  add_option(command, "--seq", arguments.sequence, "N", "Tokens a sample");
+  add_option(command, "--readers", arguments.readers, "WHO", "Who reads: one, all, host, or axes such as dp,pp");
+  add_option(command, "--divide", arguments.divide, "HOW",
+             "deal whole batches along dp, or split a global one along dim 0");
+  add_option(command, "--layout", arguments.layout, "gpt|FILE.json",
+             "Which rank gets what: gpt, data_parallel or a file");
   command.add_flag("--attention-mask", arguments.attention_mask, "Make a bool mask [batch, 1, seq, seq] too");
 }
 
@@ -89,7 +77,7 @@ Job parse_job(const JobArguments& arguments, std::optional<int> world_size) {
   Job job{mesh_of(arguments.mesh, world_size),
           layout_of(arguments),
           Readers::parse(arguments.readers),
-          divide_of(arguments),
+          parse_divide(arguments.divide, "--divide"),
           {}};
   const std::int64_t batches = job.divide == Divide::split ? job.mesh.axis_size("dp") : 1;
   job.fields = corpus_fields(arguments, arguments.batch * batches);

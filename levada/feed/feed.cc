@@ -63,7 +63,7 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
           {{"mesh", mesh.to_string()},
            {"layout", layout.to_json()},
            {"batch", std::to_string(options.batch)},
-           {"way to divide batches", options.divide == Divide::deal ? "deal" : "split"},
+           {"way to divide batches", std::string(to_string(options.divide))},
            {"tail", std::string(to_string(options.tail))},
            {"first sample", std::to_string(options.first_sample)},
            {"steps", options.steps ? std::to_string(*options.steps) : "all"},

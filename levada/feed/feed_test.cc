@@ -130,7 +130,7 @@ TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortHoweverBatchesAreDivided) {
   const std::int64_t dp = mesh.axis_size("dp"), batch = 3, rounds = 2;
   for (const char* readers : {"one", "all", "dp"}) {
     for (const Divide divide : {Divide::deal, Divide::split}) {
-      for (const Tail tail : {Tail::drop, Tail::pad, Tail::shorten}) {
+      for (const Tail tail : {Tail::drop, Tail::pad, Tail::short_}) {
         for (const std::int64_t over : {std::int64_t{1}, dp * batch - 1}) {
           const NumberedOptions data{
               .samples = rounds * dp * batch + over, .sequence = 12, .known_size = divide == Divide::split};
@@ -173,7 +173,7 @@ TEST(Feed, StopsAfterTheStepsAskedFor) {
 }
 
 TEST(Feed, SkippedBeyondTheEndItSimplyStopsOnAllRanks) {
-  for (const Tail tail : {Tail::drop, Tail::pad, Tail::shorten}) {
+  for (const Tail tail : {Tail::drop, Tail::pad, Tail::short_}) {
     run_feed(Mesh::parse("dp=2"), {.batch = 4, .tail = tail, .first_sample = 1000}, {.samples = 10},
              [](Feed& feed, int) {
                EXPECT_FALSE(feed.next());

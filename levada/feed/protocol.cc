@@ -3,6 +3,20 @@
 #include <algorithm>
 #include <limits>
 
+namespace levada {
+
+std::string_view to_string(FeedEnd::Cause cause) {
+  switch (cause) {
+    case FeedEnd::Cause::exhausted: return "exhausted";
+    case FeedEnd::Cause::steps: return "steps";
+    case FeedEnd::Cause::left: return "left";
+    case FeedEnd::Cause::failed: return "failed";
+  }
+  return "unknown";
+}
+
+}  // namespace levada
+
 namespace levada::feed_protocol {
 namespace {
 

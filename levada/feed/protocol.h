@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct FeedEnd {
   std::string message;  ///< of the error
   bool operator==(const FeedEnd&) const = default;
 };
+
+/// "exhausted", "steps", "left", "failed".
+std::string_view to_string(FeedEnd::Cause cause);
 
 namespace feed_protocol {
 

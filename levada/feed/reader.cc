@@ -42,13 +42,13 @@ void FeedReader::read_now(std::int64_t round) {
   post("in its own step", -1, {});
   const bool has_news = lead_ ? lead_->has_news() : bool(reporter_.send(std::nullopt));
   if (!has_news && !reported_end_ && prepared_.empty()) return;
-  heed_.store(true);
+  has_news_.store(true);
   wiring_.engine->wake();
 }
 
 void FeedReader::stop() {
   stop_.store(true);
-  heed_.store(true);
+  has_news_.store(true);
   wiring_.engine->wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -61,7 +61,7 @@ ReadStats FeedReader::stats() const {
 void FeedReader::run() noexcept {
   try {
     while (!stop_.load()) {
-      heed_.store(false);
+      has_news_.store(false);
       Awaited next;
       {
         const std::lock_guard lock(driving_);
@@ -172,7 +172,7 @@ FeedReader::Awaited FeedReader::awaited() {
 void FeedReader::wait(const Awaited& awaited) {
   const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
                          awaited.held.value_or(0), awaited.slow);
-  const WaitFor conditions{.take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &heed_};
+  const WaitFor conditions{.take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
   wiring_.engine->wait(conditions, Deadline::never());
 }
 

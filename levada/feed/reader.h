@@ -74,8 +74,8 @@ class FeedReader {
   mutable std::mutex stats_mutex_;
   ReadStats stats_;
   const bool ahead_;
-  std::mutex driving_;             ///< held by the thread that advances
-  std::atomic<bool> heed_{false};  ///< the thread has to look again what there is to do
+  std::mutex driving_;                 ///< held by the thread that advances
+  std::atomic<bool> has_news_{false};  ///< the thread has to look again what there is to do
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -59,6 +59,12 @@ std::vector<std::string> engines() {
   return {"inproc", "shm"};
 }
 
+void check_engine(std::string_view name) {
+  const auto known = engines();
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw InvalidArgument(fmt::format("there is no engine {} in this build; there are {}", name, fmt::join(known, ", ")));
+}
+
 std::string join_numbers(const std::vector<int>& numbers) {
   return fmt::format("{}", fmt::join(numbers, ","));
 }
@@ -83,11 +89,7 @@ std::vector<UniqueFd> take_links(const char* text, int rank, int size) {
 }
 
 std::shared_ptr<Engine> join(const JoinOptions& options) {
-  const auto known = engines();
-  if (options.engine != "auto" && std::find(known.begin(), known.end(), options.engine) == known.end()) {
-    throw InvalidArgument(
-        fmt::format("there is no engine '{}' in this build; it has {}", options.engine, fmt::join(known, ", ")));
-  }
+  if (options.engine != "auto") check_engine(options.engine);
   const auto job = detect([](const char* name) -> const char* { return std::getenv(name); });
   if (!job || job->size == 1) return join_alone(options);
   check_joinable(*job, options);

@@ -16,6 +16,8 @@ namespace levada::launch {
 
 /// Names of the engines in this build.
 std::vector<std::string> engines();
+/// Throws InvalidArgument, naming those that there are, for a name that is none of them.
+void check_engine(std::string_view name);
 
 /// What the environment says of this process's place in a job.
 struct Environment {

@@ -41,7 +41,6 @@ class Needs {
 
   /// Which batch of a round falls to the rank.
   int unit_of(int rank) const { return unit_axis_.of(rank); }
-  int unit_count() const { return unit_axis_.size; }
   /// Equal for two ranks exactly if they need the same by every rule, as far as the batch is the same.
   std::uint64_t class_of(int rank) const;
 

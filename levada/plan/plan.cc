@@ -8,10 +8,13 @@
 #include <optional>
 
 #include "levada/base/error.h"
+#include "levada/base/words.h"
 #include "levada/plan/needs.h"
 
 namespace levada {
 namespace {
+
+constexpr Word<Divide> divide_words[] = {{"deal", Divide::deal}, {"split", Divide::split}};
 
 std::string list_of_paths(const std::vector<Field>& fields) {
   constexpr std::size_t most = 12;
@@ -187,6 +190,14 @@ std::uint64_t bytes_of_batch(const std::vector<Field>& fields) {
 }
 
 }  // namespace
+
+std::string_view to_string(Divide divide) {
+  return word_for(divide, divide_words);
+}
+
+Divide parse_divide(std::string_view word, std::string_view what) {
+  return parse_word(what, word, divide_words);
+}
 
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,
                             std::span<const Audience> audiences, const FanOutOptions& options) {

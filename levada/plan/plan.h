@@ -45,6 +45,11 @@ struct Readers {
 /// `split` one global batch along dim 0.
 enum class Divide : std::uint8_t { deal, split };
 
+/// "deal", "split".
+std::string_view to_string(Divide divide);
+/// The inverse of to_string(). Throws InvalidArgument, saying that `what` must be one of them.
+Divide parse_divide(std::string_view word, std::string_view what = "divide");
+
 /// The ranks to which one reader sends one and the same message a step: they want the same of the same batch.
 struct Audience {
   int from = 0;

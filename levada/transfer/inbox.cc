@@ -1,13 +1,26 @@
 #include "levada/transfer/inbox.h"
 
+#include "levada/base/words.h"
+
 namespace levada {
 namespace {
+
+constexpr Word<Access> access_words[] = {
+    {"read_only", Access::read_only}, {"copy", Access::copy}, {"private", Access::private_}};
 
 /// A tensor so small is copied out of a message so large, lest a scalar that is kept hold all of it.
 constexpr std::size_t small_tensor = std::size_t{64} << 10;
 constexpr std::size_t large_message = std::size_t{1} << 20;
 
 }  // namespace
+
+std::string_view to_string(Access access) {
+  return word_for(access, access_words);
+}
+
+Access parse_access(std::string_view word, std::string_view what) {
+  return parse_word(what, word, access_words);
+}
 
 Inbox::Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,
              std::function<bool(const Tree&)> writes)

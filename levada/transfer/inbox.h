@@ -18,6 +18,11 @@ enum class Access : std::uint8_t {
   private_,   ///< to be written, unseen by others: a private view where the engine has one, else memory of its own
 };
 
+/// "read_only", "copy", "private".
+std::string_view to_string(Access access);
+/// The inverse of to_string(). Throws InvalidArgument, saying that `what` must be one of them.
+Access parse_access(std::string_view word, std::string_view what = "access");
+
 /// Takes messages of one channel and takes them apart. One thread at a time; what they hold lives on its own.
 class Inbox {
  public:

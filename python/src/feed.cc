@@ -11,6 +11,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/trace.h"
+#include "levada/base/words.h"
 #include "levada/cli/feed_history.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
@@ -26,16 +27,6 @@ namespace {
 
 /// How long leaving waits for a batch that a Python iterator is making.
 constexpr Duration grace = std::chrono::milliseconds(500);
-
-std::string_view cause_name(FeedEnd::Cause cause) {
-  switch (cause) {
-    case FeedEnd::Cause::exhausted: return "exhausted";
-    case FeedEnd::Cause::steps: return "steps";
-    case FeedEnd::Cause::left: return "left";
-    case FeedEnd::Cause::failed: return "failed";
-  }
-  return "unknown";
-}
 
 /// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child and at exit too.
 class Pass {
@@ -125,7 +116,7 @@ class Pass {
     const auto& end = feed_ ? feed_->end() : end_;
     if (!end) return nb::none();
     nb::dict told;
-    told["cause"] = std::string(cause_name(end->cause));
+    told["cause"] = std::string(to_string(end->cause));
     told["step"] = end->step;
     told["rank"] = end->rank;
     told["message"] = end->message;
@@ -224,34 +215,21 @@ class Pass {
   FeedStats stats_;
 };
 
-template <typename Value>
-Value choose(std::string_view what, const std::string& word,
-             std::initializer_list<std::pair<std::string_view, Value>> choices) {
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    if (name == word) return value;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-  }
-  throw InvalidArgument(fmt::format("{} is {:.40}; it must be one of {}", what, word, names));
-}
+constexpr Word<TensorKind> tensor_words[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
 
 FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
                        std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
                        int depth, double timeout, const std::string& access) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
   return {.batch = batch,
-          .divide = choose<Divide>("divide", divide, {{"deal", Divide::deal}, {"split", Divide::split}}),
-          .tail = choose<Tail>("tail", tail, {{"drop", Tail::drop}, {"pad", Tail::pad}, {"short", Tail::shorten}}),
+          .divide = parse_divide(divide),
+          .tail = parse_tail(tail),
           .first_sample = first_sample,
           .steps = steps,
           .readers = Readers::parse(readers),
           .depth = depth,
           .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-          .access = choose<Access>("access", access,
-                                   {{"read_only", Access::read_only},
-                                    {"copy", Access::copy},
-                                    {"private", Access::private_},
-                                    {"", Access::private_}})};
+          .access = access.empty() ? Access::private_ : parse_access(access)};
 }
 
 std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
@@ -260,8 +238,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
                             bool record) {
-  const auto others =
-      choose<TensorKind>("tensors", tensors, {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}});
+  const auto others = parse_word("tensors", tensors, tensor_words);
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;

@@ -1,0 +1,31 @@
+#include "levada/base/words.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+enum class Fruit : std::uint8_t { apple, pear, plum };
+constexpr Word<Fruit> fruits[] = {{"apple", Fruit::apple}, {"pear", Fruit::pear}, {"plum", Fruit::plum}};
+
+TEST(Words, NameAValueAndBack) {
+  EXPECT_EQ(parse_word("fruit", "pear", fruits), Fruit::pear);
+  EXPECT_EQ(word_for(Fruit::pear, fruits), "pear");
+  EXPECT_EQ(word_for(static_cast<Fruit>(9), fruits), "unknown");
+}
+
+TEST(Words, AreAllNamedWhereAnotherIsGiven) {
+  try {
+    parse_word("--fruit", "rock", fruits);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "--fruit is rock; it must be apple, pear or plum");
+  }
+}
+
+}  // namespace
+}  // namespace levada
