@@ -5,7 +5,7 @@
 #include <random>
 
 #include "levada/base/error.h"
-#include "levada/exchange/refusal_testing.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "levada/base/error.h"
-#include "levada/exchange/refusal_testing.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {

@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "levada/base/hash.h"
+#include "levada/base/refusal_testing.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/exchange/exchange_testing.h"
-#include "levada/exchange/refusal_testing.h"
 
 namespace levada {
 namespace {

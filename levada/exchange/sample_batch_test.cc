@@ -9,7 +9,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
-#include "levada/exchange/refusal_testing.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {

@@ -2,22 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include "levada/base/error.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <typename F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
 
 std::string refusal_of_json(std::string_view text) {
   return refusal([&] { Layout::from_json(text); });
@@ -62,8 +52,8 @@ TEST(Layout, FollowsTheFirstRuleThatMatches) {
 
 TEST(Layout, FitsMeshesThatLackTheUsualAxes) {
   for (const char* mesh : {"", "dp=2", "cp=2,tp=2", "pp=3,dp=2,cp=2,tp=2"}) {
-    EXPECT_EQ(refusal_on_mesh(layouts::gpt(), mesh), "accepted") << mesh;
-    EXPECT_EQ(refusal_on_mesh(layouts::data_parallel(), mesh), "accepted") << mesh;
+    EXPECT_EQ(refusal_on_mesh(layouts::gpt(), mesh), "nothing was refused") << mesh;
+    EXPECT_EQ(refusal_on_mesh(layouts::data_parallel(), mesh), "nothing was refused") << mesh;
   }
 }
 
@@ -71,7 +61,7 @@ TEST(Layout, SaysHowItAndAMeshDoNotFit) {
   Layout layout;
   layout.rules = {{"x", {Shard{"ep", 0}}}};
   EXPECT_THAT(refusal_on_mesh(layout, "dp=2"), HasSubstr("shard(ep,0), but the mesh has no axis ep (it is 'dp=2')"));
-  EXPECT_EQ(refusal_on_mesh(layout, "ep=2"), "accepted");
+  EXPECT_EQ(refusal_on_mesh(layout, "ep=2"), "nothing was refused");
   EXPECT_THAT(refusal_on_mesh(layouts::gpt(), "dp=2,ep=2"), HasSubstr("an axis ep that no field of the layout"));
 
   layout.rules = {{"x", {Shard{"dp", 0}, Replicate{"dp"}}}};
@@ -89,13 +79,13 @@ TEST(Layout, ChecksItsStages) {
   layout.rules = {{"x", {Stages{"pp", {"first", "mtp"}}}}};
   EXPECT_THAT(refusal_on_mesh(layout, "pp=2"), HasSubstr("no stage mtp is defined"));
   layout.stages["mtp"] = {1};
-  EXPECT_EQ(refusal_on_mesh(layout, "pp=2"), "accepted");
+  EXPECT_EQ(refusal_on_mesh(layout, "pp=2"), "nothing was refused");
   layout.stages["mtp"] = {1, 2};
   EXPECT_THAT(refusal_on_mesh(layout, "pp=2"), HasSubstr("stage mtp has coordinate 2, but pp has 2 stage(s)"));
   layout.stages["mtp"] = {-1};
   EXPECT_THAT(refusal_on_mesh(layout, "pp=2"), HasSubstr("coordinate -1"));
   layout.stages["mtp"] = {};
-  EXPECT_EQ(refusal_on_mesh(layout, "pp=2"), "accepted");
+  EXPECT_EQ(refusal_on_mesh(layout, "pp=2"), "nothing was refused");
   layout.stages["first"] = {1};
   EXPECT_THAT(refusal_on_mesh(layout, "pp=2"), HasSubstr("stage first is built in"));
 }
@@ -149,7 +139,7 @@ TEST(LayoutJson, SaysWhatIsWrongAndWhere) {
 TEST(LayoutJson, RefusesAKeyThatStandsTwice) {
   EXPECT_THAT(refusal_of_json(R"({"fields": {"t": [], "t": []}})"), HasSubstr("key \"t\" stands twice"));
   EXPECT_THAT(refusal_of_json(R"({"fields": {}, "fields": {}})"), HasSubstr("key \"fields\" stands twice"));
-  EXPECT_EQ(refusal_of_json(R"({"fields": {"name": []}, "name": "n"})"), "accepted");
+  EXPECT_EQ(refusal_of_json(R"({"fields": {"name": []}, "name": "n"})"), "nothing was refused");
 }
 
 TEST(LayoutJson, BoundsItsDepth) {

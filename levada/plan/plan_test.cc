@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "levada/base/error.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {
@@ -41,16 +41,6 @@ Names fields_at(const Plan& plan, int rank) {
 
 Plan gpt_plan(std::string_view mesh, const layouts::GptOptions& gpt = {}, const FanOutOptions& options = {}) {
   return plan_fan_out(gpt_fields(4, 8), layouts::gpt(gpt), Mesh::parse(mesh), options);
-}
-
-template <typename F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 std::string refusal_of(const std::vector<Field>& fields, const Layout& layout, std::string_view mesh,
@@ -197,7 +187,7 @@ TEST(PlanFanOut, SaysWhichRequiredFieldIsMissing) {
               HasSubstr("the batch has no field labels, which layout gpt requires; it has tokens, loss_mask"));
   EXPECT_THAT(refusal_of(gpt_fields(4, 8, false), layouts::gpt({.attention_mask = true}), "dp=2"),
               HasSubstr("no field attention_mask"));
-  EXPECT_EQ(refusal_of(gpt_fields(4, 8, false), layouts::gpt(), "dp=2"), "accepted");
+  EXPECT_EQ(refusal_of(gpt_fields(4, 8, false), layouts::gpt(), "dp=2"), "nothing was refused");
   EXPECT_THAT(refusal_of({}, layouts::gpt(), ""), HasSubstr("it has nothing"));
 }
 
@@ -206,7 +196,7 @@ TEST(PlanFanOut, SaysWhatDoesNotDivide) {
             "tokens has 1022 along dim 1, which 2*cp=4 does not divide; choose --seq as a multiple of 4");
   EXPECT_EQ(refusal_of(gpt_fields(5, 8), layouts::gpt(), "dp=2", split()),
             "tokens has 5 along dim 0, which dp=2 does not divide; choose a global batch that is a multiple of 2");
-  EXPECT_EQ(refusal_of(gpt_fields(5, 8), layouts::gpt(), "dp=2"), "accepted");
+  EXPECT_EQ(refusal_of(gpt_fields(5, 8), layouts::gpt(), "dp=2"), "nothing was refused");
 
   Layout layout;
   layout.rules = {{"x", {Zigzag{"cp", 1}, Shard{"tp", 1}}}};
@@ -216,7 +206,7 @@ TEST(PlanFanOut, SaysWhatDoesNotDivide) {
 }
 
 TEST(PlanFanOut, AsksForNoDivisibilityAlongAnAxisOfOne) {
-  EXPECT_EQ(refusal_of(gpt_fields(3, 7), layouts::gpt(), "dp=1,cp=1,tp=3", split()), "accepted");
+  EXPECT_EQ(refusal_of(gpt_fields(3, 7), layouts::gpt(), "dp=1,cp=1,tp=3", split()), "nothing was refused");
 }
 
 TEST(PlanFanOut, NamesAFieldThatLacksADimension) {
@@ -239,7 +229,7 @@ TEST(PlanFanOut, RefusesToCutPackedElements) {
   const std::vector<Field> fields = {{"x", dtypes::float4_e2m1fn, {4}}};
   EXPECT_THAT(refusal_of(fields, layout, "tp=2"),
               HasSubstr("x is float4_e2m1fn, whose elements do not begin on bytes"));
-  EXPECT_EQ(refusal_of(fields, layout, "tp=1"), "accepted");
+  EXPECT_EQ(refusal_of(fields, layout, "tp=1"), "nothing was refused");
   EXPECT_EQ(refusal_of(fields, layouts::gpt({}), "tp=2").substr(0, 12), "the batch ha");
 }
 
@@ -247,7 +237,7 @@ TEST(PlanFanOut, RefusesToDealWhatIsCutAlongTheDataAxis) {
   Layout layout;
   layout.rules = {{"x", {Shard{"dp", 1}}}};
   EXPECT_THAT(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "dp=2"), HasSubstr("shard(dp,1), but whole batches"));
-  EXPECT_EQ(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "dp=2", split()), "accepted");
+  EXPECT_EQ(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "dp=2", split()), "nothing was refused");
 }
 
 TEST(PlanFanOut, SendsPlainValuesWholeToTheStagesThatHoldThem) {

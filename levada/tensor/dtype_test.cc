@@ -2,31 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-
 #include "levada/base/error.h"
+#include "levada/tensor/dtypes_testing.h"
 
 namespace levada {
 namespace {
 
-constexpr std::array all = {
-    dtypes::int8,           dtypes::int16,
-    dtypes::int32,          dtypes::int64,
-    dtypes::uint8,          dtypes::uint16,
-    dtypes::uint32,         dtypes::uint64,
-    dtypes::float16,        dtypes::float32,
-    dtypes::float64,        dtypes::bfloat16,
-    dtypes::complex64,      dtypes::complex128,
-    dtypes::boolean,        dtypes::float8_e3m4,
-    dtypes::float8_e4m3,    dtypes::float8_e4m3b11fnuz,
-    dtypes::float8_e4m3fn,  dtypes::float8_e4m3fnuz,
-    dtypes::float8_e5m2,    dtypes::float8_e5m2fnuz,
-    dtypes::float8_e8m0fnu, dtypes::float6_e2m3fn,
-    dtypes::float6_e3m2fn,  dtypes::float4_e2m1fn,
-};
-
 TEST(DType, IsNamedAndReadBackForEveryDlpackType) {
-  for (auto dtype : all) {
+  for (auto dtype : all_dtypes) {
     EXPECT_TRUE(dtype.is_known()) << dtype.name();
     EXPECT_EQ(DType::parse(dtype.name()), dtype) << dtype.name();
     dtype.lanes = 4;

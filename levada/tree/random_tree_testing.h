@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "levada/tensor/dtypes_testing.h"
 #include "levada/tree/tree.h"
 
 namespace levada {
@@ -81,20 +82,7 @@ class RandomTrees {
   }
 
   Tensor tensor() {
-    static constexpr std::array all = {dtypes::int8,           dtypes::int16,
-                                       dtypes::int32,          dtypes::int64,
-                                       dtypes::uint8,          dtypes::uint16,
-                                       dtypes::uint32,         dtypes::uint64,
-                                       dtypes::float16,        dtypes::float32,
-                                       dtypes::float64,        dtypes::bfloat16,
-                                       dtypes::complex64,      dtypes::complex128,
-                                       dtypes::boolean,        dtypes::float8_e3m4,
-                                       dtypes::float8_e4m3,    dtypes::float8_e4m3b11fnuz,
-                                       dtypes::float8_e4m3fn,  dtypes::float8_e4m3fnuz,
-                                       dtypes::float8_e5m2,    dtypes::float8_e5m2fnuz,
-                                       dtypes::float8_e8m0fnu, dtypes::float6_e2m3fn,
-                                       dtypes::float6_e3m2fn,  dtypes::float4_e2m1fn};
-    auto dtype = all[below(all.size())];
+    auto dtype = all_dtypes[below(all_dtypes.size())];
     if (below(8) == 0) dtype.lanes = 4;
     Shape shape;
     for (auto rank = below(5); rank > 0; --rank)

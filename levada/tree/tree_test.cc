@@ -3,11 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <functional>
 #include <limits>
 
-#include "levada/base/error.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {
@@ -22,15 +20,6 @@ Tree sample() {
   });
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(Tree, IsFoundByPath) {
   const auto tree = sample();
   EXPECT_EQ(tree.tensor("tokens").shape(), (Shape{2, 2}));
@@ -43,18 +32,18 @@ TEST(Tree, IsFoundByPath) {
 
 TEST(Tree, SaysWhatIsThereInsteadOfWhatIsNot) {
   const auto tree = sample();
-  EXPECT_THAT(message_of([&] { tree.at("token"); }), HasSubstr("the tree has tokens, meta, pair"));
-  EXPECT_THAT(message_of([&] { tree.at("meta.id"); }), HasSubstr("'meta' has ids, 3"));
-  EXPECT_THAT(message_of([&] { tree.at("meta.ids[3]"); }), HasSubstr("'meta.ids' is a list of 3"));
-  EXPECT_THAT(message_of([&] { tree.at("tokens.x"); }), HasSubstr("'tokens' is a leaf (int64 [2, 2])"));
-  EXPECT_THAT(message_of([&] { tree.tensor("meta.3"); }), HasSubstr("'meta.3' is no tensor but true"));
+  EXPECT_THAT(refusal([&] { tree.at("token"); }), HasSubstr("the tree has tokens, meta, pair"));
+  EXPECT_THAT(refusal([&] { tree.at("meta.id"); }), HasSubstr("'meta' has ids, 3"));
+  EXPECT_THAT(refusal([&] { tree.at("meta.ids[3]"); }), HasSubstr("'meta.ids' is a list of 3"));
+  EXPECT_THAT(refusal([&] { tree.at("tokens.x"); }), HasSubstr("'tokens' is a leaf (int64 [2, 2])"));
+  EXPECT_THAT(refusal([&] { tree.tensor("meta.3"); }), HasSubstr("'meta.3' is no tensor but true"));
 }
 
 TEST(Tree, RefusesTextThatIsNoPath) {
   const auto tree = sample();
   for (const auto* path : {".", "tokens.", "meta..ids", "meta.ids[", "meta.ids[x]", "meta.ids[-1]", "meta.ids[01]",
                            "meta.ids[1]x", "meta.\"ids", "\"a\\", "meta.ids]"}) {
-    EXPECT_THAT(message_of([&] { tree.at(path); }), HasSubstr("is not a path")) << path;
+    EXPECT_THAT(refusal([&] { tree.at(path); }), HasSubstr("is not a path")) << path;
     EXPECT_FALSE(tree.contains(path)) << path;
   }
 }
@@ -88,7 +77,7 @@ TEST(Tree, FindsADuplicateAmongManyKeys) {
   }
   EXPECT_NO_THROW(Tree{container});
   container.keys.back() = std::int64_t{17};
-  EXPECT_THAT(message_of([&] { Tree{container}; }), HasSubstr("the key 17 stands twice"));
+  EXPECT_THAT(refusal([&] { Tree{container}; }), HasSubstr("the key 17 stands twice"));
 }
 
 TEST(Tree, RefusesALeafAsContainerAndTheOtherWay) {
