@@ -4,10 +4,10 @@ include(CMakePackageConfigHelpers)
 
 set(levada_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/levada)
 
-# The headers of levada/cli are the command's own, base/json.h the library's.
+# The headers of levada/cli are the command's own, base/json.h and conformance_kit.h the library's.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/levada DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "*_testing.h" EXCLUDE PATTERN json.h EXCLUDE
-        PATTERN cli EXCLUDE)
+        PATTERN conformance_kit.h EXCLUDE PATTERN cli EXCLUDE)
 set_target_properties(levada PROPERTIES VERSION ${PROJECT_VERSION}
                                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 install(TARGETS levada EXPORT levadaTargets)

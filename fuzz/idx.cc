@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/sources/megatron_index.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 #include "levada/sources/token_file.h"
 
 namespace {

@@ -4,7 +4,7 @@
 
 #include "levada/base/error.h"
 #include "levada/corpus/corpus.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 
 namespace {
 

@@ -1,7 +1,6 @@
 // What a pipeline tells of itself, as it comes from other processes and ranks: JSON up to a zero byte, then traces.
 #include <algorithm>
 #include <cstdlib>
-#include <string_view>
 
 #include "levada/base/error.h"
 #include "levada/report/pipeline_html.h"

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"

@@ -7,8 +7,8 @@
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus.h"
-#include "levada/sources/memory_file.h"
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/memory_file_testing.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
 namespace {

@@ -2,14 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <random>
 
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus.h"
 #include "levada/corpus/corpus_testing.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 
 namespace levada {
 namespace {

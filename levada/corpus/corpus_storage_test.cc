@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cerrno>
 #include <latch>
 #include <mutex>
 #include <random>
@@ -11,7 +10,7 @@
 
 #include "levada/base/error.h"
 #include "levada/corpus/corpus.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 
 namespace levada {
 namespace {

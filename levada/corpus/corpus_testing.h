@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "levada/corpus/corpus.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 
 namespace levada {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "levada/base/error.h"
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
 namespace {

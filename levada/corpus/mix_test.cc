@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <limits>
-#include <map>
 
 #include "levada/base/error.h"
 

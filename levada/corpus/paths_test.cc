@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "levada/base/error.h"
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
 namespace {

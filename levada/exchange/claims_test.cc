@@ -4,7 +4,7 @@
 
 #include "levada/base/error.h"
 #include "levada/exchange/exchange_testing.h"
-#include "levada/exchange/refusal_testing.h"
+#include "levada/base/refusal_testing.h"
 
 namespace levada {
 namespace {

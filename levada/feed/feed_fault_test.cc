@@ -5,7 +5,7 @@
 
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/feed.h"
-#include "levada/feed/test_source.h"
+#include "levada/feed/source_testing.h"
 
 namespace levada {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/engine/inproc/inproc.h"
-#include "levada/feed/test_source.h"
+#include "levada/feed/source_testing.h"
 
 namespace levada {
 namespace {

@@ -1,7 +1,6 @@
 #include "levada/feed/protocol.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace levada {
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/base/words.h"

@@ -6,8 +6,8 @@
 #include <cerrno>
 
 #include "levada/base/fault_testing.h"
-#include "levada/sources/memory_file.h"
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/memory_file_testing.h"
+#include "levada/sources/scratch_dir_testing.h"
 #include "levada/sources/token_file.h"
 
 namespace levada {

@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 
 #include "levada/base/error.h"
-#include "levada/sources/memory_file.h"
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/memory_file_testing.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
 namespace {

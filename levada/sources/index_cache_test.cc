@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
 namespace {

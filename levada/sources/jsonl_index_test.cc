@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "levada/base/error.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 
 namespace levada {
 namespace {

@@ -10,11 +10,10 @@
 #include <fstream>
 #include <random>
 #include <sstream>
-#include <thread>
 
 #include "levada/base/fault_testing.h"
 #include "levada/sources/megatron_testing.h"
-#include "levada/sources/scratch_dir.h"
+#include "levada/sources/scratch_dir_testing.h"
 #include "levada/sources/token_file.h"
 
 namespace levada {

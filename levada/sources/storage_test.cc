@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
-#include "levada/sources/memory_file.h"
+#include "levada/sources/memory_file_testing.h"
 #include "levada/sources/retry.h"
 
 namespace levada {

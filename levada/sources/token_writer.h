@@ -12,7 +12,6 @@ namespace levada {
 
 /// The built-in tokenizer: a byte of UTF-8 is a token, and one more ends each document.
 inline constexpr std::int64_t end_of_document = 256;
-inline constexpr std::int64_t byte_vocabulary = 257;
 
 /// Takes a row of n + 1 tokens t and lays it out as tokens t[0..n) and labels t[1..n]. Borrows both.
 class TokenWriter {
