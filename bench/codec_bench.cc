@@ -2,7 +2,6 @@
 // reading them and putting the tree together.
 #include <benchmark/benchmark.h>
 
-#include "levada/base/error.h"
 #include "levada/tree/codec.h"
 
 namespace levada {

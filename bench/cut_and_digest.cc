@@ -4,7 +4,6 @@
 #include <malloc.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 
 #include "levada/base/error.h"

@@ -1,10 +1,7 @@
 // A pipeline as the source of a feed: every rank of a mesh gets its part, and a state goes on in the middle of an
 // epoch.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gtest/gtest.h>
-
-#include <mutex>
 
 #include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"

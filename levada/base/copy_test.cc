@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <thread>
 #include <vector>
 

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/feed_rank.h"
-#include "levada/cli/speaker.h"
 #include "levada/cli/state.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
@@ -138,8 +136,8 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_job_options(command, arguments.job);
   command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
-  add_option(*command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
-  add_option(*command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
+  add_option(command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
+  add_option(command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
   command.add_option("--skip", arguments.skip, "Rounds to leave out at the start")->type_name("N");
   command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
   command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
@@ -151,21 +149,21 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
       ->type_name("FILE.json");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
-  add_option(*command, "--seed", arguments.seed, "S", "Of the shuffle");
-  add_option(*command, "--text-field", arguments.text_field, "NAME", "Of a .jsonl line, what holds its text");
+  add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
+  add_option(command, "--text-field", arguments.text_field, "NAME", "Of a .jsonl line, what holds its text");
   command.add_flag("--skip-bad", arguments.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
-  add_option(*command, "--pack", arguments.pack, "HOW",
+  add_option(command, "--pack", arguments.pack, "HOW",
              "cut: documents laid end to end; best-fit: whole, side by side");
-  add_option(*command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
-  add_option(*command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
+  add_option(command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
+  add_option(command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
   command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")
       ->type_name("X");
   command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
       ->type_name("N");
-  add_option(*command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");
-  add_option(*command, "--access", arguments.access, "HOW", "How ranks see batches: read_only (no copy) or copy");
-  add_option(*command, "--timeout", arguments.timeout, "TIME", "Of one wait: 500ms, 30s, 2m");
-  add_option(*command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
+  add_option(command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");
+  add_option(command, "--access", arguments.access, "HOW", "How ranks see batches: read_only (no copy) or copy");
+  add_option(command, "--timeout", arguments.timeout, "TIME", "Of one wait: 500ms, 30s, 2m");
+  add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
   command.add_flag("--json", arguments.json, "Print one JSON object");
   command.add_option("--index-bytes", arguments.index_bytes)->group("");
 }

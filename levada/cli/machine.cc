@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
-#include <cerrno>
 #include <cstring>
 #include <sstream>
 

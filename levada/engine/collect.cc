@@ -4,10 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
-#include "levada/base/copy.h"
 #include "levada/base/error.h"
 
 namespace levada {

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "levada/engine/conformance_kit.h"
 

@@ -1,4 +1,3 @@
-#include <cstring>
 
 #include "levada/engine/conformance_kit.h"
 

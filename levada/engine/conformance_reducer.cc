@@ -1,5 +1,4 @@
 #include <cstring>
-#include <type_traits>
 
 #include "levada/engine/conformance_kit.h"
 #include "levada/engine/group_reducer.h"

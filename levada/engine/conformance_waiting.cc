@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <future>
 
 #include "levada/engine/conformance_kit.h"

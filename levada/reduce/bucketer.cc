@@ -7,7 +7,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <vector>
 
 #include "levada/base/copy.h"

@@ -5,7 +5,6 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 namespace levada::report {
 namespace {

@@ -39,7 +39,6 @@ struct ManagedVersioned {
 };
 
 inline constexpr std::uint64_t flag_read_only = 1;
-inline constexpr std::uint64_t flag_copied = 2;          ///< nobody but the consumer has it
 inline constexpr std::uint64_t flag_subbyte_padded = 4;  ///< each float4 or float6 has a byte of its own
 
 /// DLPackExchangeAPI, a framework's own functions for its Python objects: without an attribute looked up. To be called

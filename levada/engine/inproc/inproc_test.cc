@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <future>
-#include <string>
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <numeric>
-#include <string>
 #include <utility>
 
 #include "levada/base/error.h"

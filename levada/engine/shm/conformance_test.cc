@@ -1,10 +1,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 
