@@ -19,15 +19,10 @@ Failure read_failure(ByteReader& reader) {
   failure.stage = reader.get_string();
   failure.process = reader.get_string();
   failure.item = reader.get<std::int64_t>();
-  const auto kind = reader.get<std::uint8_t>();
-  if (kind < static_cast<int>(ErrorKind::invalid_argument) || kind > static_cast<int>(ErrorKind::engine)) {
-    reader.fail(fmt::format("an error of kind {}", kind));
-  }
-  failure.kind = static_cast<ErrorKind>(kind);
+  failure.kind = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
   failure.message = reader.get_string();
   failure.traceback = reader.get_string();
-  const ByteView exception = reader.get_sized();
-  failure.exception.assign(exception.begin(), exception.end());
+  failure.exception = reader.get_bytes();
   return failure;
 }
 
