@@ -46,7 +46,7 @@ void run() {
   const auto mesh = levada::Mesh::parse("dp=2,tp=2");
   levada::inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<levada::Engine>& engine) {
     levada::Feed feed(engine, mesh, levada::layouts::data_parallel(), std::make_shared<Sums>(100),
-                      {.batch = 8, .tail = levada::Tail::shorten});
+                      {.batch = 8, .tail = levada::Tail::short_});
     std::int64_t samples = 0, wrong = 0;
     while (auto batch = feed.next()) {
       const auto terms = batch->tensor("terms").as<std::int64_t>(), sums = batch->tensor("sums").as<std::int64_t>();
