@@ -152,8 +152,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
   add_option(command, "--text-field", arguments.text_field, "NAME", "Of a .jsonl line, what holds its text");
   command.add_flag("--skip-bad", arguments.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
-  add_option(command, "--pack", arguments.pack, "HOW",
-             "cut: documents laid end to end; best-fit: whole, side by side");
+  add_option(command, "--pack", arguments.pack, "HOW", "cut: documents laid end to end; best-fit: whole, side by side");
   add_option(command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
   add_option(command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
   command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")

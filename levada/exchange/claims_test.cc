@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "levada/base/error.h"
-#include "levada/exchange/exchange_testing.h"
 #include "levada/base/refusal_testing.h"
+#include "levada/exchange/exchange_testing.h"
 
 namespace levada {
 namespace {

@@ -172,7 +172,8 @@ FeedReader::Awaited FeedReader::awaited() {
 void FeedReader::wait(const Awaited& awaited) {
   const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
                          awaited.held.value_or(0), awaited.slow);
-  const WaitFor conditions{.take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
+  const WaitFor conditions{
+      .take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
   wiring_.engine->wait(conditions, Deadline::never());
 }
 
