@@ -83,20 +83,26 @@ Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& 
   return Tensor(TensorView(own, shape, strides, data), owner_of(std::move(array)));
 }
 
-constexpr int last_number_type = 23;  ///< numpy's own dtypes; those of other packages have greater numbers
+/// Whether numpy's type number is of bool, an integer, a float or a complex number.
+constexpr bool is_number(int type) {
+  constexpr int bool_type = 0, long_double_complex_type = 16, half_type = 23;
+  return (type >= bool_type && type <= long_double_complex_type) || type == half_type;
+}
 
 Tensor from_array(nb::handle value, const std::string& path) {
   nb::object array = nb::borrow(value);
-  const auto name = text_of(array.attr("dtype").attr("name"));
-  const auto dtype = disguised(name);
-  if (dtype) array = array.attr("view")(fmt::format("uint{}", dtype->bits));
-  else if (nb::cast<int>(array.attr("dtype").attr("num")) > last_number_type ||
-           std::string_view("OSUVMm").find(text_of(array.attr("dtype").attr("kind"))) != std::string_view::npos) {
-    refuse(path, fmt::format("no tensor has elements of numpy's dtype {}", name));
+  const nb::object type = array.attr("dtype");
+  std::optional<DType> dtype;
+  // Names are asked for only where they matter: numpy makes each anew, in Python.
+  if (!is_number(nb::cast<int>(type.attr("num")))) {
+    const auto name = text_of(type.attr("name"));
+    dtype = disguised(name);
+    if (!dtype) refuse(path, fmt::format("no tensor has elements of numpy's dtype {}", name));
+    array = array.attr("view")(fmt::format("uint{}", dtype->bits));
   }
-  if (!nb::cast<bool>(array.attr("dtype").attr("isnative"))) {
-    refuse(path, fmt::format("its numbers are not in this machine's byte order (dtype {}); use astype()",
-                             text_of(array.attr("dtype"))));
+  if (!nb::cast<bool>(type.attr("isnative"))) {
+    refuse(path,
+           fmt::format("its numbers are not in this machine's byte order (dtype {}); use astype()", text_of(type)));
   }
   return view_of(array, dtype, path);
 }
