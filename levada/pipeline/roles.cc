@@ -122,7 +122,7 @@ class Consumer::Impl {
     add(stats, process_.name, Role::consumer, own);
     if (!gatherer_) return stats;
     const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
-    for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(20))) {
+    for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(200))) {
       const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
       const protocol::ProcessTotals& totals = told.totals;
       add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
