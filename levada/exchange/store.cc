@@ -234,6 +234,7 @@ void SampleStore::remove(std::span<const std::string> ids) {
     ids_.erase(*found);
   }
   ids_.tidy();
+  if (ids_.size() == 0) columns_.clear();  // else there would be one of every shape that ever came
 }
 
 void SampleStore::clear() {

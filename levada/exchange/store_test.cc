@@ -42,6 +42,7 @@ TEST(SampleStore, OwnsItsMemory) {
   store.remove(list({"a", "unknown"}));
   EXPECT_EQ(store.bytes(), 0u);
   EXPECT_THAT(store.ids(), IsEmpty());
+  EXPECT_THAT(SampleStore::Reading(store).columns(), IsEmpty());
   store.store(made_samples(numbered_ids(8)));
   EXPECT_THAT(before.item("tokens", 0)->as<std::int64_t>(), ElementsAre(1, 2));
 }
