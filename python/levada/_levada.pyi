@@ -50,7 +50,7 @@ class Mesh:
     @staticmethod
     def from_env(**axes: int) -> Mesh:
         """
-        The mesh of this process's job: dp, unless it is given, takes the ranks that the other axes leave. Raises InvalidArgument where the axes do not multiply to the job's size.
+        The mesh of this process's job, whose ranks world_size() counts: dp, unless it is given, takes those that the other axes leave. Raises InvalidArgument where the axes do not multiply to the job's size.
         """
 
     @staticmethod

@@ -7,10 +7,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/launch/launch.h"
 #include "levada/plan/layout.h"
 #include "levada/plan/plan.h"
 #include "python/src/bindings.h"
@@ -27,8 +25,7 @@ std::vector<Axis> axes_of(const nb::kwargs& sizes) {
 }
 
 Mesh mesh_of_job(const nb::kwargs& sizes) {
-  const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
-  const int ranks = job ? job->size : 1;
+  const int ranks = nb::cast<int>(nb::module_::import_("levada._job").attr("world_size")());
   auto axes = axes_of(sizes);
   const Mesh model(axes);
   if (ranks % model.size() != 0) {
@@ -88,9 +85,10 @@ void bind_mesh(nb::module_& module) {
           nb::sig("def __init__(self, **axes: int) -> None"),
           "Mesh(dp=2, tp=2) has four ranks; Mesh() has one. Raises InvalidArgument for a size below one.")
       .def_static("parse", &Mesh::parse, nb::arg("text"), "The mesh of a text such as 'dp=2,tp=2'.")
-      .def_static("from_env", &mesh_of_job, nb::sig("def from_env(**axes: int) -> Mesh"),
-                  "The mesh of this process's job: dp, unless it is given, takes the ranks that the other axes leave. "
-                  "Raises InvalidArgument where the axes do not multiply to the job's size.")
+      .def_static(
+          "from_env", &mesh_of_job, nb::sig("def from_env(**axes: int) -> Mesh"),
+          "The mesh of this process's job, whose ranks world_size() counts: dp, unless it is given, takes those that "
+          "the other axes leave. Raises InvalidArgument where the axes do not multiply to the job's size.")
       .def_static(
           "from_device_mesh", &mesh_of_devices, nb::arg("device_mesh"),
           nb::sig("def from_device_mesh(device_mesh: object) -> Mesh"),

@@ -51,7 +51,7 @@ def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_pat
         2,
         """
         if rank == 0: os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}   # names no other ranks
-        tell(place=[levada.rank(), levada.world_size(), levada.join().size])
+        tell(place=[levada.rank(), levada.world_size(), levada.join().size, levada.Mesh.from_env().size])
         tell(got=list(levada.Feed(range(4))), shard=list(levada.Pipeline(range(4)).shard().run()))
         group = dist.new_group([1, 0])
         levada.join(group)
@@ -61,7 +61,7 @@ def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_pat
         """,
     )
     for rank, mine in enumerate(told):
-        assert mine[0] == {"place": [rank, 2, 2]}
+        assert mine[0] == {"place": [rank, 2, 2, 2]}
         assert mine[1] == {"got": [rank, 2 + rank], "shard": [rank, 2 + rank]}
         assert mine[2] == {"rest": [4 + rank], "same": True}
         assert mine[3] == {"alone": [0, 1, 1], "got": [0, 1]}
