@@ -16,9 +16,12 @@ class Attendance {
  public:
   void enter(std::uint64_t group, int rank) { groups_[group].entered.push_back(rank); }
   void leave(std::uint64_t group, int rank) { groups_[group].left.push_back(rank); }
-  /// This rank has left a group with so many others.
-  void leave_oneself(std::uint64_t group, std::size_t others) { groups_[group].others = others; }
-  /// Forgets a group that all have left. To be called after everything that asks who has left it.
+  /// This rank has entered the group groups.front(), made from the rest.
+  void enter_oneself(std::span<const std::uint64_t> groups);
+  /// This rank has left it, with so many others; forgets those of them that are over.
+  void leave_oneself(std::span<const std::uint64_t> groups, std::size_t others);
+  /// Forgets a group that all have left, once this rank is in none made from it. To be called after everything that
+  /// asks who has left it.
   void forget_if_over(std::uint64_t group);
   /// Whether `rank` has left the group groups.front(), or one of those that it was made from without having entered it.
   bool has_left(std::span<const std::uint64_t> groups, int rank) const;
@@ -30,6 +33,7 @@ class Attendance {
     std::vector<int> entered;
     std::vector<int> left;
     std::optional<std::size_t> others;  ///< once this rank has left, too
+    std::size_t parts = 0;              ///< groups made from it that this rank is in
   };
 
   std::unordered_map<std::uint64_t, Heard> groups_;

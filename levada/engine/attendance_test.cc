@@ -40,12 +40,22 @@ TEST(Attendance, KeepsInThePartWhoeverEnteredItAndLeftTheWhole) {
 TEST(Attendance, ForgetsAGroupThatAllHaveLeftOnlyWhenItIsAskedTo) {
   Attendance attendance;
   attendance.leave(part, 1);
-  attendance.leave_oneself(part, 2);
+  attendance.leave_oneself(std::array{part}, 2);
   attendance.forget_if_over(part);
   EXPECT_EQ(attendance.size(), 1U);  // one other is still in it
   attendance.leave(part, 2);
   EXPECT_TRUE(attendance.has_left(groups, 2));
   attendance.forget_if_over(part);
+  EXPECT_EQ(attendance.size(), 0U);
+}
+
+TEST(Attendance, RemembersWhoLeftTheWholeAsLongAsThisRankIsInThePart) {
+  Attendance attendance;
+  attendance.enter_oneself(groups);
+  attendance.leave(whole, 1);
+  attendance.leave_oneself(std::array{whole}, 1);
+  EXPECT_TRUE(attendance.has_left(groups, 1));
+  attendance.leave_oneself(groups, 0);
   EXPECT_EQ(attendance.size(), 0U);
 }
 

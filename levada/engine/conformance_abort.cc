@@ -85,6 +85,14 @@ void a_reason_has_200_bytes_at_most(const Handle& engine) {
   expect(*engine, message.find(reason.substr(0, 201)) == std::string::npos, "only 200 bytes of a reason are kept");
 }
 
+void a_reason_is_cut_between_characters(const Handle& engine) {
+  const std::string kept(199, 'x');
+  const Handle board = abort_when_all_are_ready(engine, *engine, {kept + "\u00e9"});
+  const std::string message = message_of_abort(engine);
+  expect_reason(engine, message, kept);
+  expect(*engine, message.find('\xc3') == std::string::npos, "half a character of a reason is not kept");
+}
+
 void the_first_abort_counts(const Handle& engine) {
   const Handle board = abort_when_all_are_ready(engine, *engine, {"the first reason", "the second reason"});
   expect_reason(engine, message_of_abort(engine), "the first reason");
@@ -110,6 +118,7 @@ constexpr Case list[] = {
     {"every call fails after an abort", 1, every_call_fails_after_an_abort, true},
     {"leases outlive an abort", 1, leases_outlive_an_abort, true},
     {"a reason has 200 bytes at most", 1, a_reason_has_200_bytes_at_most, true},
+    {"a reason is cut between characters", 1, a_reason_is_cut_between_characters, true},
     {"the first abort counts", 1, the_first_abort_counts, true},
     {"an abort reaches subgroups", 1, an_abort_reaches_subgroups, true},
     {"an abort of a subgroup stays in it", 1, an_abort_of_a_subgroup_stays_in_it},

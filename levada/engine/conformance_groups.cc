@@ -103,6 +103,25 @@ void a_subgroup_outlives_the_engine_it_was_made_from(const Handle& engine) {
   meet(*engine);
 }
 
+void who_left_the_whole_without_entering_a_part_is_not_waited_for(const Handle& engine) {
+  Handle whole = engine->subgroup(all_ranks(*engine), "whole");
+  meet(*whole);
+  const int last = size_of(*engine) - 1;
+  Handle part;
+  std::shared_ptr<Channel> channel;
+  if (rank_of(*engine) != last) {
+    part = whole->subgroup(all_ranks(*whole), "part");
+    channel = part->open(last, all_ranks(*part), 1);
+  }
+  whole.reset();
+  meet(*engine);
+  if (part) {
+    expect_eventually(*part, "a channel ends whose sender left the whole without entering the part",
+                      [&] { return part->ended(*channel); });
+  }
+  meet(*engine);
+}
+
 void a_channel_belongs_to_one_engine(const Handle& engine) {
   const auto group = engine->subgroup(all_ranks(*engine), "other");
   const auto channel = group->open(rank_of(*group), {rank_of(*group)}, 1);
@@ -146,6 +165,8 @@ constexpr Case list[] = {
     {"subgroups work side by side", 1, subgroups_work_side_by_side},
     {"groups of the same ranks do not mix", 1, groups_of_the_same_ranks_do_not_mix},
     {"a subgroup outlives the engine it was made from", 1, a_subgroup_outlives_the_engine_it_was_made_from},
+    {"who left the whole without entering a part is not waited for", 2,
+     who_left_the_whole_without_entering_a_part_is_not_waited_for},
     {"a channel belongs to one engine", 1, a_channel_belongs_to_one_engine},
     {"closing a channel of another engine changes nothing", 1, closing_a_channel_of_another_engine_changes_nothing},
     {"subgroup refuses what cannot work", 1, subgroup_refuses_what_cannot_work},

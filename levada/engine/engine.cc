@@ -2,17 +2,15 @@
 
 #include <algorithm>
 
+#include "levada/base/text.h"
+
 namespace levada {
 namespace {
 
-/// Copies what fits, whole UTF-8 characters only, and leaves a zero behind it.
+/// Leaves a zero behind the text.
 template <std::size_t N>
 void put_text(std::array<char, N>& to, std::string_view text) {
-  std::size_t length = std::min(text.size(), N - 1);
-  if (length < text.size()) {
-    while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0U) == 0x80U) --length;
-  }
-  std::copy_n(text.begin(), length, to.begin());  // not payload: a status
+  std::ranges::copy(cut_text(text, N - 1), to.begin());  // not payload: a status
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "levada/base/bytes.h"
+#include "levada/base/text.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/inherited.h"
@@ -112,7 +113,7 @@ bool report_failure(ErrorKind kind, std::string_view message) noexcept {
   std::array<char, longest + 8> record{};
   const std::int32_t head[2] = {std::atoi(rank), static_cast<std::int32_t>(kind)};
   std::memcpy(record.data(), head, sizeof head);
-  message = message.substr(0, longest);
+  message = cut_text(message, longest);
   std::memcpy(record.data() + sizeof head, message.data(), message.size());
   const std::size_t bytes = sizeof head + message.size();
   return ::send(fd, record.data(), bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);

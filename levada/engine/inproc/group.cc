@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/engine/ranks.h"
 
 namespace levada::inproc {
@@ -203,7 +204,7 @@ void Group::notify_all() {
 
 void Group::abort(int rank, std::string_view reason) {
   constexpr std::size_t longest = 200;
-  abort_with(fmt::format("rank {} aborted: {}", rank, reason.substr(0, longest)));
+  abort_with(fmt::format("rank {} aborted: {}", rank, cut_text(reason, longest)));
 }
 
 void Group::abort_with(const std::string& message) {

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada::p2p {
 namespace {
@@ -166,6 +167,7 @@ void Member::enter(Group& group) {
   {
     const std::lock_guard lock(mutex_);
     groups_[group.key()] = &group;
+    attendance_.enter_oneself(group.keys);
     const bool whole_wire = group.keys.size() == 1;
     for (const int rank : group.ranks) {
       if (!whole_wire) tell_locked(rank, {.kind = Head::Kind::entered, .key = group.key()}, When::late);
@@ -183,8 +185,7 @@ void Member::leave(Group& group) noexcept {
     const Head left{.kind = Head::Kind::left, .key = group.key()};
     for (const int rank : group.ranks) tell_locked(rank, left, When::late);
     groups_.erase(group.key());
-    attendance_.leave_oneself(group.key(), group.ranks.size() - 1);
-    attendance_.forget_if_over(group.key());
+    attendance_.leave_oneself(group.keys, group.ranks.size() - 1);
   }
   flush();
 }
@@ -207,7 +208,7 @@ void Member::end_locked(End end) {
 
 void Member::abort(Group& group, std::string_view reason) noexcept {
   if (!usable()) return;
-  reason = reason.substr(0, most_reason);
+  reason = cut_text(reason, most_reason);
   {
     const std::lock_guard lock(mutex_);
     const Head head{.kind = Head::Kind::aborted, .key = group.key(), .rank = group.rank, .tail = as_bytes(reason)};
@@ -220,7 +221,7 @@ void Member::abort(Group& group, std::string_view reason) noexcept {
 void Member::lose_locked(int rank, std::string_view why) {
   if (rank == rank_ || peer(rank).is_out()) return;
   peer(rank).dead = true;
-  why = why.substr(0, most_reason);
+  why = cut_text(why, most_reason);
   // Only one rank may have seen it.
   for (int other = 0; other < size_; ++other) {
     tell_locked(other, {.kind = Head::Kind::lost, .rank = rank, .tail = as_bytes(why)});

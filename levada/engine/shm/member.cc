@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "levada/base/text.h"
 #include "levada/engine/stream_channel.h"
 
 namespace levada::shm {
@@ -146,6 +147,7 @@ void Member::enter(const GroupState& group) {
   look();
   const bool whole_host = group.keys.size() == 1;
   if (whole_host) return;
+  attendance_.enter_oneself(group.keys);
   for (const int rank : group.ranks) {
     Descriptor entered;
     entered.key = group.key();
@@ -165,8 +167,7 @@ void Member::leave(Group& group) noexcept {
     left.kind = Descriptor::Kind::group_left;
     if (rank != rank_) notice(rank, left);
   }
-  attendance_.leave_oneself(group.key(), group.ranks.size() - 1);
-  attendance_.forget_if_over(group.key());
+  attendance_.leave_oneself(group.keys, group.ranks.size() - 1);
 }
 
 void Member::leave_all() noexcept {
@@ -189,7 +190,8 @@ void Member::abort(Group& group, std::string_view reason) noexcept {
   record.group = written + 1 == RankPage::abort_records ? 0 : group.key();
   record.order = control_.next_order();
   record.rank = group.rank;
-  record.size = static_cast<std::uint32_t>(std::min(reason.size(), record.reason.size()));
+  reason = cut_text(reason, record.reason.size());
+  record.size = static_cast<std::uint32_t>(reason.size());
   std::memcpy(record.reason.data(), reason.data(), record.size);  // not payload: a reason
   mine.aborts.store(written + 1, std::memory_order_release);
   control_.raise_alarm();
