@@ -28,11 +28,12 @@ void claim(levada::ByteView bytes) {
       {{{0, 2}, {"d", "a", "b"}}, {{1}, {"c", "a"}, {1, 2, true}}}, {"k"}, {"k"}, true};
   const levada::RequestedSamples requested(request);
   try {
-    levada::Claims claims(requested);
+    levada::Claims claims(requested, request.keys);
     for (const int rank : {0, 1}) claims.add(rank, bytes);
+    const auto asked = claims.asked();
     const levada::Ownership held = std::move(claims).take();
     require(held.size() == requested.size());
-    const auto plan = levada::plan_exchange(held, request, requested.asked(), {});
+    const auto plan = levada::plan_exchange(held, request, asked, {});
     require(plan.moved_bytes() == plan.lower_bound_bytes());
   } catch (const levada::CorruptMessage& error) {
     require(error.offset() <= bytes.size());

@@ -1,6 +1,10 @@
 // Claims as bytes, little-endian: columns, each of them a key, its form, the samples' numbers unless they are those of
-// the column before, parts unless all are whole, counts of lengths unless each has one, and lengths; then plain values.
+// the column before, parts unless all are whole, counts of lengths unless each has one, and lengths; then the numbers
+// of samples in no column; then plain values.
 #include "levada/exchange/claims.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +14,7 @@
 #include "levada/base/hash.h"
 #include "levada/exchange/ownership_codec.h"
 #include "levada/exchange/ownership_state.h"
+#include "levada/exchange/planner.h"
 
 namespace levada {
 namespace {
@@ -93,7 +98,7 @@ void RequestedSamples::number_samples() {
 namespace {
 
 constexpr std::uint8_t no_column = 0, column_follows = 1;
-enum Form : std::uint8_t { same_samples = 1, parts = 2, counted = 4 };
+enum Form : std::uint8_t { same_samples = 1, parts = 2, counted = 4, all_forms = 7 };
 
 /// What a store has of the samples asked for in one of its columns.
 struct Held {
@@ -112,6 +117,13 @@ void get_all(ByteReader& reader, std::vector<T>& values) {
   if (bytes.size() % sizeof(T) != 0) reader.fail("numbers that are cut off");
   values.resize(bytes.size() / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());  // not payload: what a rank claims
+}
+
+/// Samples' numbers, which must ascend.
+void get_samples(ByteReader& reader, std::size_t requested, std::vector<std::uint32_t>& samples) {
+  get_all(reader, samples);
+  const bool ascend = std::ranges::adjacent_find(samples, std::ranges::greater_equal()) == samples.end();
+  if (!ascend || (!samples.empty() && samples.back() >= requested)) reader.fail("samples that were not asked for");
 }
 
 void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool same) {
@@ -165,7 +177,12 @@ Bytes encode_claims(const SampleStore& store, const RequestedSamples& requested,
     before = std::move(held);
   }
   writer.put(no_column);
-  const auto tells = [&](const auto& each) { return claimed[each.first] && !here.values(each.second).empty(); };
+  std::vector<std::uint32_t> without;
+  for (const auto& [number, sample] : known) {
+    if (!claimed[number]) without.push_back(number);
+  }
+  put_all(writer, without);
+  const auto tells = [&](const auto& each) { return !here.values(each.second).empty(); };
   writer.put(static_cast<std::uint32_t>(std::ranges::count_if(known, tells)));
   for (const auto& each : known) {
     if (!tells(each)) continue;
@@ -184,12 +201,13 @@ struct Claims::Column {
   std::vector<std::int64_t> lengths;
 
   /// `samples` are still those of the column before.
-  void read(ByteReader& reader, std::size_t requested) {
+  void read(ByteReader& reader, std::size_t requested, std::span<const std::string> keys) {
     key = get_key(reader);
+    if (std::ranges::find(keys, key.name) == keys.end()) reader.fail("a key that was not asked for");
     const auto form = reader.get<std::uint8_t>();
-    if ((form & same_samples) == 0) get_all(reader, samples);
-    const bool ascend = std::ranges::adjacent_find(samples, std::ranges::greater_equal()) == samples.end();
-    if (samples.empty() || !ascend || samples.back() >= requested) reader.fail("samples that were not asked for");
+    if (form > all_forms) reader.fail("a form that there is not");
+    if ((form & same_samples) == 0) get_samples(reader, requested, samples);
+    if (samples.empty()) reader.fail("a key of no samples");
     parts.clear();
     for (std::size_t i = 0; (form & Form::parts) != 0 && i < samples.size(); ++i) parts.push_back(get_part(reader));
     counts.clear();
@@ -216,7 +234,8 @@ struct Claims::Column {
   }
 };
 
-Claims::Claims(const RequestedSamples& requested) : requested_(requested) {
+Claims::Claims(const RequestedSamples& requested, std::span<const std::string> keys)
+    : requested_(requested), keys_(keys), claimed_by_(requested.size(), -1) {
   Ownership::State& state = *ownership_.state_;
   state.reserve(requested.size());
   for (std::size_t i = 0; i < requested.size(); ++i) state.add(requested.id(i), requested.hash(i));
@@ -224,21 +243,35 @@ Claims::Claims(const RequestedSamples& requested) : requested_(requested) {
 
 void Claims::add(int rank, ByteView bytes) {
   if (bytes.empty()) return;
-  Ownership::State& state = *ownership_.state_;
   ByteReader reader(bytes);
   Column column;
+  std::vector<SampleKey> keys;
   while (reader.get<std::uint8_t>() != no_column) {
-    column.read(reader, requested_.size());
+    column.read(reader, requested_.size(), keys_);
+    if (std::ranges::find(keys, column.key) != keys.end()) reader.fail("a key that stands twice");
+    keys.push_back(column.key);
     add_column(rank, column);
   }
+  std::vector<std::uint32_t> without;
+  get_samples(reader, requested_.size(), without);
+  for (const std::uint32_t sample : without) claimed_by_[sample] = rank;
+  std::optional<std::uint32_t> before;
   for (auto count = reader.get_count(8); count > 0; --count) {
     const auto sample = reader.get<std::uint32_t>();
-    if (sample >= requested_.size() || !state.is_held(sample)) reader.fail("values of a sample that is not claimed");
-    PlainValues values = get_values(reader);
-    state.check_values(sample, values, rank);
-    state.add_values(sample, std::move(values));
+    const bool is_claimed = sample < requested_.size() && claimed_by_[sample] == rank;
+    if (!is_claimed || before >= sample) reader.fail("values of a sample that is not claimed");
+    add_values(rank, sample, get_values(reader));
+    before = sample;
   }
   reader.expect_end();
+}
+
+std::vector<std::uint32_t> Claims::asked() const {
+  std::vector<std::uint32_t> asked(requested_.asked().begin(), requested_.asked().end());
+  for (std::uint32_t& sample : asked) {
+    if (claimed_by_[sample] < 0) sample = no_sample;
+  }
+  return asked;
 }
 
 void Claims::add_column(int rank, const Column& column) {
@@ -249,6 +282,7 @@ void Claims::add_column(int rank, const Column& column) {
   auto lengths = std::span(column.lengths);
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
     const std::size_t sample = column.samples[i];
+    claimed_by_[sample] = rank;
     const auto own = lengths.first(column.counts.empty() ? 1 : column.counts[i]);
     lengths = lengths.subspan(own.size());
     const std::uint32_t known = state.cell(sample, key).set;
@@ -260,6 +294,24 @@ void Claims::add_column(int rank, const Column& column) {
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
     state.put(sample, key, state.with(known, holder), own);
   }
+}
+
+void Claims::add_values(int rank, std::uint32_t sample, PlainValues values) {
+  Ownership::State& state = *ownership_.state_;
+  const PlainValues& known = state.values(sample);
+  for (const auto& [name, value] : values) {
+    const auto found = known.find(name);
+    if (found == known.end() || same_values({*found}, {{name, value}})) continue;
+    std::vector<int> others;
+    for (const auto& [valued, by] : valued_by_) {
+      if (valued == sample) others.push_back(by);
+    }
+    throw InvalidArgument(fmt::format("sample {} has another value of {} on rank {} than on {} {}",
+                                      requested_.id(sample), name, rank, others.size() == 1 ? "rank" : "ranks",
+                                      fmt::join(others, ", ")));
+  }
+  valued_by_.emplace_back(sample, rank);
+  state.add_values(sample, std::move(values));
 }
 
 }  // namespace levada

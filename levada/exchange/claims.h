@@ -1,5 +1,5 @@
-// What ranks tell each other before an exchange: which of the samples asked for each of them holds. For this module's
-// sources alone.
+// What ranks tell each other before an exchange: which of the samples asked for each of them holds, and what of them.
+// For this module's sources alone.
 #pragma once
 
 #include <cstdint>
@@ -41,26 +41,33 @@ class RequestedSamples {
   std::uint64_t fingerprint_ = 0;
 };
 
-/// What a store holds of them, as bytes that travel.
+/// What a store holds of them, as bytes that travel: the samples with any of `keys`, those without, and the values of
+/// all.
 Bytes encode_claims(const SampleStore& store, const RequestedSamples& requested, std::span<const std::string> keys);
 
-/// What ranks claim, put together. Samples have their numbers among those requested; one that nobody claims is there
-/// without holders.
+/// What ranks claim, put together. Samples have their numbers among those requested; one that nobody claims, or of
+/// which nobody has any of the keys, is there without holders. Borrows what was requested.
 class Claims {
  public:
-  explicit Claims(const RequestedSamples& requested);
+  Claims(const RequestedSamples& requested, std::span<const std::string> keys);
 
-  /// Bytes that may lie: throws CorruptMessage, and InvalidArgument as Ownership::merge() does; of no use then. No
-  /// bytes are no claims.
+  /// Once a rank. Bytes that may lie: throws CorruptMessage, and InvalidArgument as Ownership::merge() does; of no use
+  /// then. No bytes are no claims.
   void add(int rank, ByteView bytes);
+  /// The numbers that were asked for, with no_sample for those of samples that nobody claims.
+  std::vector<std::uint32_t> asked() const;
   Ownership take() && { return std::move(ownership_); }
 
  private:
   struct Column;
   void add_column(int rank, const Column& column);
+  void add_values(int rank, std::uint32_t sample, PlainValues values);
 
   const RequestedSamples& requested_;
+  std::span<const std::string> keys_;
   Ownership ownership_;
+  std::vector<int> claimed_by_;                           ///< the last rank that did, by sample; -1: none
+  std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and ranks that have values of them
 };
 
 }  // namespace levada

@@ -5,11 +5,13 @@
 #include "levada/base/error.h"
 #include "levada/base/refusal_testing.h"
 #include "levada/exchange/exchange_testing.h"
+#include "levada/exchange/ownership_codec.h"
 
 namespace levada {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 std::vector<std::string> ids_of(const RequestedSamples& requested) {
   std::vector<std::string> ids;
@@ -64,7 +66,7 @@ struct World {
 TEST(Claims, SayWhatStoresHold) {
   const World world;
   const RequestedSamples requested(world.request);
-  Claims claims(requested);
+  Claims claims(requested, world.request.keys);
   Ownership expected;
   for (int rank = 0; rank < 2; ++rank) {
     claims.add(rank, encode_claims(world.stores[rank], requested, world.request.keys));
@@ -87,34 +89,106 @@ TEST(Claims, SayWhatStoresHold) {
   }
 }
 
+TEST(Claims, TellOfSamplesWithoutTheKeysToo) {
+  const ExchangeRequest request{{{{0}, {"c", "a", "b"}}}, {"k"}};
+  const RequestedSamples requested(request);
+  SampleBatch batch({"a", "elsewhere"});
+  batch.set("other", Tensor::zeros(dtypes::int64, {2}), Seqlens::one_each({1, 1}));
+  batch.set_values(0, {{"reward", 1.5}});
+  SampleStore stores[2];
+  stores[0].store(batch);
+  stores[1].store(SampleBatch({"b"}));
+  Claims claims(requested, request.keys);
+  for (int rank = 0; rank < 2; ++rank) claims.add(rank, encode_claims(stores[rank], requested, request.keys));
+  EXPECT_THAT(claims.asked(), ElementsAre(no_sample, 0, 1));
+  const Ownership held = std::move(claims).take();
+  EXPECT_TRUE(held.keys().empty());
+  EXPECT_TRUE(same_values(held.values(0), {{"reward", 1.5}}));
+}
+
 TEST(Claims, RefuseBytesThatLie) {
   const World world;
   const RequestedSamples requested(world.request);
-  const Bytes good = encode_claims(world.stores[0], requested, world.request.keys);
+  const auto& keys = world.request.keys;
+  const Bytes good = encode_claims(world.stores[0], requested, keys);
   for (std::size_t size = 1; size < good.size(); ++size) {
-    Claims claims(requested);
+    Claims claims(requested, keys);
     EXPECT_THROW(claims.add(0, ByteView(good).first(size)), CorruptMessage);
   }
   Bytes longer = good;
   longer.push_back({});
-  EXPECT_THROW(Claims(requested).add(0, longer), CorruptMessage);
+  EXPECT_THROW(Claims(requested, keys).add(0, longer), CorruptMessage);
   const ExchangeRequest fewer{{{{0}, {"sample-0"}}}, {"tokens"}};
   const RequestedSamples few(fewer);
-  EXPECT_THROW(Claims(few).add(0, good), CorruptMessage);
+  EXPECT_THROW(Claims(few, keys).add(0, good), CorruptMessage);
+  const std::vector<std::string> one{"tokens"};
+  EXPECT_THAT(refusal<CorruptMessage>([&] { Claims(requested, one).add(0, good); }),
+              HasSubstr("a key that was not asked for"));
+}
+
+/// Claims of one sample's key "k", and what follows.
+class Lie {
+ public:
+  Lie& column(std::uint8_t form = 0) {
+    writer_.put(std::uint8_t{1});
+    put_key(writer_, {"k", dtypes::int64, {}});
+    writer_.put(form);
+    if (form == 0) numbers({0});
+    writer_.put(std::uint32_t{8});
+    writer_.put(std::int64_t{3});
+    return *this;
+  }
+  Lie& end() {
+    writer_.put(std::uint8_t{0});
+    return *this;
+  }
+  Lie& numbers(std::initializer_list<std::uint32_t> all) {
+    writer_.put(static_cast<std::uint32_t>(4 * all.size()));
+    for (const std::uint32_t number : all) writer_.put(number);
+    return *this;
+  }
+  Lie& values(std::initializer_list<std::uint32_t> samples) {
+    writer_.put(static_cast<std::uint32_t>(samples.size()));
+    for (const std::uint32_t sample : samples) {
+      writer_.put(sample);
+      put_values(writer_, {{"reward", 1.5}});
+    }
+    return *this;
+  }
+  ByteView bytes() const { return writer_.view(); }
+
+ private:
+  ByteWriter writer_;
+};
+
+TEST(Claims, RefuseWhatNoStoreSays) {
+  const ExchangeRequest request{{{{0}, {"a", "b"}}}, {"k"}};
+  const RequestedSamples requested(request);
+  const auto refused = [&](const Lie& lie) {
+    Claims claims(requested, request.keys);
+    claims.add(0, Lie().column().end().numbers({1}).values({0, 1}).bytes());
+    return refusal<CorruptMessage>([&] { claims.add(1, lie.bytes()); });
+  };
+  EXPECT_THAT(refused(Lie().column(8)), HasSubstr("a form that there is not"));
+  EXPECT_THAT(refused(Lie().column(1)), HasSubstr("a key of no samples"));
+  EXPECT_THAT(refused(Lie().column().column(1)), HasSubstr("a key that stands twice"));
+  EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not asked for"));
+  EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not claimed"));
+  EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not claimed"));
 }
 
 TEST(Claims, RefuseWhatContradictsOtherRanks) {
   const ExchangeRequest request{{{{0}, {"b", "a"}}}, {"k"}};
   const RequestedSamples requested(request);
-  const auto claim = [&](std::int64_t length, DType dtype, PlainValues values) {
+  const auto claim = [&](std::int64_t length, DType dtype, PlainValues values, std::string key = "k") {
     SampleBatch batch({"b"});
-    batch.set("k", Tensor::zeros(dtype, {length}), Seqlens::one_each({length}));
+    batch.set(std::move(key), Tensor::zeros(dtype, {length}), Seqlens::one_each({length}));
     batch.set_values(0, std::move(values));
     SampleStore store;
     store.store(batch);
     return encode_claims(store, requested, request.keys);
   };
-  Claims claims(requested);
+  Claims claims(requested, request.keys);
   claims.add(1, claim(3, dtypes::int64, {{"reward", 1.5}}));
   EXPECT_EQ(refusal([&] { claims.add(4, claim(5, dtypes::int64, {})); }),
             "sample b, key k has sequences of [5] tokens on rank 4, but of [3] on rank 1");
@@ -124,6 +198,10 @@ TEST(Claims, RefuseWhatContradictsOtherRanks) {
               claims.add(6, claim(3, dtypes::int64, {{"reward", 2.5}}));
             }),
             "sample b has another value of reward on rank 6 than on rank 1");
+  EXPECT_EQ(refusal([&] {
+              claims.add(7, claim(3, dtypes::int64, {{"reward", 2.5}}, "other"));
+            }),
+            "sample b has another value of reward on rank 7 than on rank 1");
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ struct ExchangeRequest {
   std::vector<Destination> destinations = {};
   std::vector<std::string> keys = {};      ///< at most 64
   std::vector<std::string> cut_keys = {};  ///< those of `keys` of which a destination with a part gets just that
-  /// Whether a key may be absent for some of the samples, which then come without it; else that is an error.
+  /// Whether keys may be absent for samples, some or all, which then come without them, and not at all where they have
+  /// none; else that is an error.
   bool allow_absent = false;
 };
 

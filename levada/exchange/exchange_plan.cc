@@ -41,9 +41,13 @@ std::uint64_t ExchangePlan::moved_bytes() const {
   return sum;
 }
 
-std::uint64_t ExchangePlan::delivered_bytes() const {
-  std::uint64_t sum = 0;
-  for (const Row& row : content_.rows) sum += row.bytes * content_.receivers[row.to].size();
+std::optional<std::uint64_t> ExchangePlan::Content::delivered_bytes() const {
+  std::optional<std::uint64_t> sum = 0;
+  for (const Row& row : rows) {
+    const auto bytes = checked_mul(row.bytes, receivers[row.to].size());
+    sum = bytes ? checked_add(*sum, *bytes) : std::nullopt;
+    if (!sum) return sum;
+  }
   return sum;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +66,8 @@ class ExchangePlan {
     std::uint64_t lower_bound_bytes = 0;
 
     std::uint64_t bytes(const ExchangeItem& item) const;
+    /// Empty where they are 2^64 or more, which is no plan: no sum of bytes is beyond them.
+    std::optional<std::uint64_t> delivered_bytes() const;
   };
   ExchangePlan() = default;
   explicit ExchangePlan(Content content) : content_(std::move(content)) {}
@@ -86,7 +89,7 @@ class ExchangePlan {
   /// What no plan can be below: of each item that some ranks want and lack, its bytes once.
   std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
   /// Bytes that arrive, counted at each rank.
-  std::uint64_t delivered_bytes() const;
+  std::uint64_t delivered_bytes() const { return content_.delivered_bytes().value_or(0); }
   std::uint64_t messages() const;
   /// The rank that sends most, the lowest of those; rank -1 where nothing moves.
   Load busiest() const;
@@ -95,7 +98,7 @@ class ExchangePlan {
   /// Ranks that send or receive, ascending.
   std::vector<int> ranks() const;
 
-  /// For people: one row a multicast, then the sums.
+  /// For people: one row a multicast, the bytes on each edge, then the sums.
   std::string to_table() const;
   /// One JSON object: multicasts [{from, to, samples, keys, parts, bytes, messages, ids}] (ids as far as `with_ids`
   /// says), moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, busiest {rank, bytes}, edges

@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "levada/base/error.h"
@@ -21,6 +22,10 @@ namespace levada {
 namespace {
 
 constexpr std::size_t most_keys = 64;
+/// Of keys and of parts that an ExchangeItem can name.
+constexpr std::size_t most_numbers = std::size_t{UINT16_MAX} + 1;
+/// In place of the one part that a rank wants of a sample, where it is asked for different ones.
+constexpr SequencePart different_parts{0, 0};
 
 /// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
 template <typename Value>
@@ -87,6 +92,16 @@ class FirstError {
   std::string message_;
 };
 
+[[noreturn]] void refuse_size() {
+  throw InvalidArgument("2^64 bytes or more cannot be moved at once");
+}
+
+std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
+  const auto sum = checked_add(a, b);
+  if (!sum) refuse_size();
+  return *sum;
+}
+
 class Planner {
  public:
   /// `asked`: the samples' numbers, if they are known.
@@ -96,6 +111,7 @@ class Planner {
     if (options.chunk_bytes == 0) throw InvalidArgument("messages of no bytes cannot carry anything");
     content_.samples = ownership;
     content_.chunk_bytes = options.chunk_bytes;
+    check_destinations();
     find_keys();
     find_wants();
   }
@@ -106,15 +122,37 @@ class Planner {
     list_places_ = places_of_lists();
     choose_senders();
     write();
+    if (!content_.delivered_bytes()) refuse_size();
     return ExchangePlan(std::move(content_));
   }
 
  private:
   struct Key {
-    std::size_t column = 0;
+    std::string name;
+    std::optional<std::size_t> column;  ///< none: nobody has produced it
     bool cut = false;
     std::uint64_t token_bytes = 0;
   };
+
+  /// Refuses the lowest of what cannot be, whatever the order.
+  void check_destinations() const {
+    const int ranks = options_.host_of.empty() ? most_ranks : static_cast<int>(options_.host_of.size());
+    std::set<SequencePart> no_parts;
+    std::set<int> no_ranks;
+    for (const Destination& destination : request_.destinations) {
+      const SequencePart& part = destination.part;
+      if (part.index >= part.count) no_parts.insert(part);
+      for (const int rank : destination.ranks) {
+        if (rank < 0 || rank >= ranks) no_ranks.insert(rank);
+      }
+    }
+    if (!no_parts.empty()) {
+      throw InvalidArgument(fmt::format("a destination wants {}, which there is not", no_parts.begin()->to_string()));
+    }
+    if (!no_ranks.empty()) {
+      throw InvalidArgument(fmt::format("a destination names rank {}, which there is not", *no_ranks.begin()));
+    }
+  }
 
   void find_keys() {
     std::vector<std::string> names = request_.keys;
@@ -123,47 +161,33 @@ class Planner {
     if (names.size() > most_keys) {
       throw InvalidArgument(fmt::format("{} keys cannot be moved at once; at most {} can", names.size(), most_keys));
     }
-    for (const std::string& name : request_.cut_keys) {
+    const std::set<std::string_view> cut_keys(request_.cut_keys.begin(), request_.cut_keys.end());
+    for (const std::string_view name : cut_keys) {
       if (std::ranges::binary_search(names, name)) continue;
       throw InvalidArgument(fmt::format("key {} is to be cut, but is not among the keys that are to move", name));
     }
+    if (ownership_.keys().size() > most_numbers) {
+      throw InvalidArgument(fmt::format("{} keys are known, of which a plan can number {} at most",
+                                        ownership_.keys().size(), most_numbers));
+    }
     for (const std::string& name : names) {
       const auto column = ownership_.find_key(name);
-      const bool is_wanted = std::ranges::any_of(
-          request_.destinations, [](const Destination& d) { return !d.ids.empty() && !d.ranks.empty(); });
-      if (!column && is_wanted) {
-        std::vector<std::string> known;
-        for (const SampleKey& key : ownership_.keys()) known.push_back(key.name);
-        std::ranges::sort(known);
-        throw InvalidArgument(fmt::format("key {} has not been produced by any rank; there are {}", name,
-                                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
-      }
-      if (!column) continue;
-      const bool cut = std::ranges::find(request_.cut_keys, name) != request_.cut_keys.end();
-      keys_.push_back({*column, cut, ownership_.keys()[*column].bytes(1).value_or(0)});
+      const std::uint64_t token_bytes = column ? ownership_.keys()[*column].bytes(1).value_or(0) : 0;
+      keys_.push_back({name, column, cut_keys.contains(name), token_bytes});
     }
   }
 
   std::uint32_t want_of(const Destination& destination) {
     Holders want;
-    const SequencePart& part = destination.part;
-    if (part.count == 0 || part.index >= part.count) {
-      throw InvalidArgument(fmt::format("a destination wants {}, which there is not", part.to_string()));
-    }
-    for (const int rank : destination.ranks) {
-      const int ranks = options_.host_of.empty() ? most_ranks : static_cast<int>(options_.host_of.size());
-      if (rank < 0 || rank >= ranks) {
-        throw InvalidArgument(fmt::format("a destination names rank {}, which there is not", rank));
-      }
-      want.push_back({rank, part.is_whole() ? SequencePart{} : part});
-    }
+    const SequencePart part = destination.part.is_whole() ? SequencePart{} : destination.part;
+    for (const int rank : destination.ranks) want.push_back({rank, part});
     std::ranges::sort(want);
     want.erase(std::unique(want.begin(), want.end()), want.end());
     return wants_.of(want);
   }
 
   /// Both wants; whoever wants the whole needs no part.
-  std::uint32_t united(std::uint32_t a, std::uint32_t b, std::string_view id) {
+  std::uint32_t united(std::uint32_t a, std::uint32_t b) {
     if (a == b) return a;
     const auto known = united_.find(pair_of(a, b));
     if (known != united_.end()) return known->second;
@@ -172,10 +196,10 @@ class Planner {
       const auto place = std::ranges::lower_bound(all, holder.rank, {}, &Holder::rank);
       if (place == all.end() || place->rank != holder.rank) {
         all.insert(place, holder);
-      } else if (place->part != holder.part && !place->part.is_whole() && !holder.part.is_whole()) {
-        throw InvalidArgument(fmt::format("rank {} wants two different parts of sample {}", holder.rank, id));
       } else if (holder.part.is_whole()) {
         *place = holder;
+      } else if (place->part != holder.part && !place->part.is_whole()) {
+        place->part = different_parts;
       }
     }
     return united_[pair_of(a, b)] = wants_.of(all);
@@ -184,32 +208,55 @@ class Planner {
   /// Of the id that is asked for next.
   std::optional<std::size_t> find(const std::string& id) {
     if (!asked_for_) return ownership_.find(id);
-    const std::size_t sample = (*asked_for_)[next_asked_++];
-    for (std::size_t key = 0; key < ownership_.keys().size(); ++key) {
-      if (ownership_.holder_set(sample, key) != 0) return sample;
-    }
-    return std::nullopt;
+    const std::uint32_t sample = (*asked_for_)[next_asked_++];
+    return sample == no_sample ? std::nullopt : std::optional<std::size_t>(sample);
   }
 
   void find_wants() {
     wants_.of({});
     want_of_.assign(ownership_.size(), 0);
+    std::map<std::string_view, std::uint32_t> unowned;
     for (const Destination& destination : request_.destinations) {
       const std::uint32_t want = want_of(destination);
       if (want == 0) continue;
       for (const std::string& id : destination.ids) {
         const auto sample = find(id);
-        if (!sample) {
-          errors_.note(id, [&] {
-            return fmt::format("sample {} is wanted on {}, but no rank owns it", id, ranks_text(wants_[want]));
-          });
-          continue;
-        }
-        std::uint32_t& known = want_of_[*sample];
-        known = known == 0 ? want : united(known, want, id);
+        std::uint32_t& known = sample ? want_of_[*sample] : unowned[id];
+        known = known == 0 ? want : united(known, want);
       }
     }
+    for (const auto& [id, want] : unowned) {
+      errors_.note(id, [&] {
+        return fmt::format("sample {}{} is wanted on {}, but no rank owns it", id, keys_text(),
+                           ranks_text(wants_[want]));
+      });
+    }
+    note_different_parts();
     errors_.raise();
+  }
+
+  std::string keys_text() const {
+    std::vector<std::string_view> names;
+    for (const Key& key : keys_) names.push_back(key.name);
+    if (names.empty()) return {};
+    return fmt::format(", {} {}", names.size() == 1 ? "key" : "keys", fmt::join(names, ", "));
+  }
+
+  void note_different_parts() {
+    std::map<std::uint32_t, Holders> differing;  // ranks, by want
+    for (std::uint32_t want = 0; want < wants_.size(); ++want) {
+      for (const Holder& holder : wants_[want]) {
+        if (holder.part == different_parts) differing[want].push_back(holder);
+      }
+    }
+    for (std::size_t sample = 0; !differing.empty() && sample < want_of_.size(); ++sample) {
+      const auto found = differing.find(want_of_[sample]);
+      if (found == differing.end()) continue;
+      errors_.note(ownership_.id(sample), [&] {
+        return fmt::format("different parts of sample {} are wanted on {}", ownership_.id(sample),
+                           ranks_text(found->second));
+      });
+    }
   }
 
   int host(int rank) const {
@@ -238,6 +285,9 @@ class Planner {
   std::uint16_t part_number(const SequencePart& part) {
     const auto number = std::ranges::find(content_.parts, part) - content_.parts.begin();
     if (static_cast<std::size_t>(number) == content_.parts.size()) content_.parts.push_back(part);
+    if (content_.parts.size() > most_numbers) {
+      throw InvalidArgument(fmt::format("more parts of sequences are wanted than a plan can number, {}", most_numbers));
+    }
     return static_cast<std::uint16_t>(number);
   }
 
@@ -313,7 +363,7 @@ class Planner {
     const std::size_t first = units_.size();
     for (std::size_t k = 0; k < keys_.size();) {
       const Key& key = keys_[k];
-      const std::uint32_t held = ownership_.holder_set(sample, key.column);
+      const std::uint32_t held = holders_of(sample, key);
       if (held == 0) {
         if (!request_.allow_absent) refuse(sample, key, "no rank has that key of it");
         ++k;
@@ -321,9 +371,7 @@ class Planner {
       }
       // Mostly all keys of a sample are held alike.
       std::size_t end = k + 1;
-      while (end < keys_.size() && keys_[end].cut == key.cut &&
-             ownership_.holder_set(sample, keys_[end].column) == held)
-        ++end;
+      while (end < keys_.size() && keys_[end].cut == key.cut && holders_of(sample, keys_[end]) == held) ++end;
       for (const Leg& leg : legs_of(want, held, key.cut)) {
         if (leg.sources != 0) add(first, sample, leg, k, end);
         for (std::size_t i = k; leg.sources == 0 && i < end; ++i) refuse(sample, keys_[i], "only parts of it are held");
@@ -332,9 +380,13 @@ class Planner {
     }
   }
 
+  std::uint32_t holders_of(std::uint32_t sample, const Key& key) const {
+    return key.column ? ownership_.holder_set(sample, *key.column) : 0;
+  }
+
   std::uint64_t bytes_of(std::uint32_t sample, const Key& key, std::uint16_t part) const {
-    if (part == 0) return static_cast<std::uint64_t>(ownership_.tokens(sample, key.column)) * key.token_bytes;
-    return content_.bytes({sample, static_cast<std::uint16_t>(key.column), part});
+    if (part == 0) return static_cast<std::uint64_t>(ownership_.tokens(sample, *key.column)) * key.token_bytes;
+    return content_.bytes({sample, static_cast<std::uint16_t>(*key.column), part});
   }
 
   /// Keys [k, end) of a sample.
@@ -342,9 +394,9 @@ class Planner {
     std::uint64_t keys = 0, bytes = 0;
     for (; k < end; ++k) {
       keys |= std::uint64_t{1} << k;
-      bytes += bytes_of(sample, keys_[k], leg.part);
+      bytes = sum_of(bytes, bytes_of(sample, keys_[k], leg.part));
     }
-    content_.lower_bound_bytes += bytes;
+    content_.lower_bound_bytes = sum_of(content_.lower_bound_bytes, bytes);
     for (std::size_t i = first; i < units_.size(); ++i) {
       Unit& unit = units_[i];
       if (unit.to != leg.to || unit.sources != leg.sources || unit.part != leg.part) continue;
@@ -357,8 +409,8 @@ class Planner {
 
   void refuse(std::uint32_t sample, const Key& key, std::string_view why) {
     errors_.note(ownership_.id(sample), [&] {
-      return fmt::format("sample {}, key {} is wanted on {}, but {}", ownership_.id(sample),
-                         ownership_.keys()[key.column].name, ranks_text(wants_[want_of_[sample]]), why);
+      return fmt::format("sample {}, key {} is wanted on {}, but {}", ownership_.id(sample), key.name,
+                         ranks_text(wants_[want_of_[sample]]), why);
     });
   }
 
@@ -445,7 +497,7 @@ class Planner {
       }
       if (!std::ranges::is_sorted(parts)) std::ranges::sort(parts);
       for (const auto& [k, part] : parts) {
-        const std::size_t column = keys_[static_cast<std::size_t>(k)].column;
+        const std::size_t column = *keys_[static_cast<std::size_t>(k)].column;
         content_.items.push_back({sample, static_cast<std::uint16_t>(column), part});
       }
       content_.rows.back().end = content_.items.size();

@@ -25,14 +25,17 @@ struct ExchangePlanOptions {
 /// of everything asked and known. Linear in samples x keys but for sorting within multicasts: a million samples from
 /// 1,024 to 1,024 ranks take less than a second.
 ///
-/// Throws InvalidArgument, naming sample, key and ranks: a sample that nobody owns; a key that nobody has produced, or
-/// not for a sample (unless allow_absent); a part of which nobody has the whole; a rank that wants two parts of one
-/// sample; no such rank.
+/// Throws InvalidArgument, naming the lowest sample, its key and ranks, whatever the order: a sample that nobody owns;
+/// a key that nobody has of it (unless allow_absent); a part of which nobody has the whole; a rank that wants different
+/// parts of one sample. Also for no such rank, and for 2^64 bytes or more.
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
                            const ExchangePlanOptions& options = {});
 
+/// In place of the number of a sample that nobody owns.
+inline constexpr std::uint32_t no_sample = UINT32_MAX;
+
 /// The same of an ownership that has the samples asked for under known numbers: `asked` has those of the ids of all
-/// destinations that have ranks, one after the other. A sample that nobody holds may be among them.
+/// destinations that have ranks, one after the other. A sample may be owned though nobody holds a key of it.
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
                            std::span<const std::uint32_t> asked, const ExchangePlanOptions& options);
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/refusal_testing.h"
 
@@ -140,18 +141,86 @@ TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
     return refusal([&] { plan_exchange(ownership, {{{{2, 3}, ids}}, keys}); });
   };
   EXPECT_EQ(wanting({"a", "z", "y"}, {"tokens"}),
-            "sample y is wanted on ranks 2,3, but no rank owns it (the first of 2 errors)");
-  EXPECT_EQ(wanting({"a"}, {"values"}), "key values has not been produced by any rank; there are reward, tokens");
+            "sample y, key tokens is wanted on ranks 2,3, but no rank owns it (the first of 2 errors)");
+  EXPECT_EQ(wanting({"y"}, {"tokens", "reward"}),
+            "sample y, keys reward, tokens is wanted on ranks 2,3, but no rank owns it");
+  EXPECT_EQ(wanting({"y"}, {}), "sample y is wanted on ranks 2,3, but no rank owns it");
+  EXPECT_EQ(wanting({"a"}, {"values"}), "sample a, key values is wanted on ranks 2,3, but no rank has that key of it");
   EXPECT_EQ(wanting({"b", "a"}, {"reward"}),
             "sample b, key reward is wanted on ranks 2,3, but no rank has that key of it");
   ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens", "reward"}};
   request.allow_absent = true;
   EXPECT_EQ(delivered(plan_exchange(ownership, request)).size(), 3u);
+  request.keys.push_back("values");  // absent for all
+  EXPECT_EQ(delivered(plan_exchange(ownership, request)).size(), 3u);
+  request.keys = {"values"};
+  EXPECT_EQ(plan_exchange(ownership, request).size(), 0u);
   EXPECT_THAT(plan_exchange(ownership, {{{{}, {"a"}}, {{2}, {}}}, {"tokens"}}).size(), 0u);
   EXPECT_THAT(refusal([&] { plan_exchange(ownership, {{{{-1}, {"a"}}}, {"tokens"}}); }), HasSubstr("rank -1"));
   const ExchangeRequest two_parts{{{{2}, {"a"}, {0, 2}}, {{2}, {"a"}, {1, 2}}}, {"tokens"}, {"tokens"}};
   EXPECT_THAT(refusal([&] { plan_exchange(ownership, two_parts); }),
-              HasSubstr("rank 2 wants two different parts of sample a"));
+              HasSubstr("different parts of sample a are wanted on rank 2"));
+  // Who wants the whole besides needs no part.
+  for (const std::size_t whole : {0u, 1u, 2u}) {
+    ExchangeRequest all = two_parts;
+    all.destinations.insert(all.destinations.begin() + static_cast<std::ptrdiff_t>(whole), {{2}, {"a"}});
+    EXPECT_EQ(delivered(plan_exchange(ownership, all)), (Pieces{{2, "a", "tokens", {}}}));
+  }
+}
+
+TEST(Planner, NamesAllRanksThatWantWhatThereIsNot) {
+  Ownership ownership;
+  ownership.add(0, samples({"a"}, {3}));
+  EXPECT_EQ(refusal([&] {
+              plan_exchange(ownership, {{{{3}, {"z", "a"}}, {{1}, {"z"}}}, {"tokens"}});
+            }),
+            "sample z, key tokens is wanted on ranks 1,3, but no rank owns it");
+}
+
+TEST(Planner, RefusesMoreBytesThanCanBeCounted) {
+  constexpr std::int64_t most = std::int64_t{1} << 57;
+  std::vector<std::string> ids;
+  for (int i = 0; i < 16; ++i) ids.push_back("sample" + std::to_string(i));
+  Ownership ownership;
+  ownership.add(0, samples(ids, std::vector<std::int64_t>(ids.size(), most - 1)));
+  const auto plan_to = [&](std::vector<int> ranks) {
+    return plan_exchange(ownership, {{{std::move(ranks), ids}}, {"tokens"}});
+  };
+  EXPECT_EQ(plan_to({1}).delivered_bytes(), 16 * 8 * static_cast<std::uint64_t>(most - 1));
+  EXPECT_EQ(refusal([&] { plan_to({1, 2}); }), "2^64 bytes or more cannot be moved at once");
+  ownership.add(0, samples({"more"}, {most - 1}));
+  ids.push_back("more");
+  EXPECT_EQ(refusal([&] { plan_to({1}); }), "2^64 bytes or more cannot be moved at once");
+}
+
+TEST(Planner, ReadsPlansOfManyMulticastsToManyRanksInLinearTime) {
+  constexpr int ranks = 50'000;
+  Ownership ownership;
+  Destination all;
+  const PlainValues none;
+  const SampleKey key{"tokens", dtypes::int64, {}};
+  const std::int64_t length = 3;
+  for (int rank = 0; rank < ranks; ++rank) {
+    all.ids.push_back("sample" + std::to_string(rank));
+    all.ranks.push_back(ranks + rank);
+    ownership.add(rank, {all.ids.back(), none, key, std::span(&length, 1)});
+  }
+  const auto plan = plan_exchange(ownership, {{all}, {"tokens"}});
+  ASSERT_EQ(plan.size(), std::size_t{ranks});
+  const auto begin = Clock::now();
+  const Bytes bytes = plan.encode();
+  const auto encoded = Clock::now();
+  EXPECT_EQ(ExchangePlan::decode(bytes).size(), plan.size());
+  EXPECT_LT(Clock::now() - encoded, 40 * (encoded - begin));
+}
+
+TEST(Planner, ReadsNoPlanThatSendsAnItemTwice) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b"}, {3, 5}));
+  Bytes bytes = plan_exchange(ownership, {{{{1}, {"a", "b"}}}, {"tokens"}}).encode();
+  const std::size_t item = 8;  // the last of the bytes: the sample's number, key and part
+  std::copy_n(bytes.end() - 2 * item, item, bytes.end() - item);
+  EXPECT_THAT(refusal<CorruptMessage>([&] { ExchangePlan::decode(bytes); }), HasSubstr("an item that stands twice"));
 }
 
 TEST(Planner, PrintsAndTravels) {
@@ -164,6 +233,13 @@ from  to   samples  keys    part   messages    bytes
 ----------------------------------------------------
    0  2,3        2  tokens  whole         2  6.2 KiB
    1  2,3        1  tokens  whole         2  5.5 KiB
+
+from  to    bytes
+-----------------
+   0   2  6.2 KiB
+   0   3  6.2 KiB
+   1   2  5.5 KiB
+   1   3  5.5 KiB
 
 moved        11.7 KiB  in 2 multicasts, 4 messages of at most 4.0 KiB
 least        11.7 KiB  that any plan moves: what is lacked somewhere, once
@@ -253,6 +329,7 @@ struct World {
     ExchangeRequest shuffled = request;
     std::ranges::shuffle(shuffled.destinations, random);
     std::ranges::shuffle(shuffled.keys, random);
+    std::ranges::shuffle(shuffled.cut_keys, random);
     for (Destination& destination : shuffled.destinations) {
       std::ranges::shuffle(destination.ids, random);
       std::ranges::shuffle(destination.ranks, random);
@@ -393,6 +470,31 @@ TEST(PlannerProperty, DoesNotDependOnTheOrderOfAnything) {
     EXPECT_EQ(plan.fingerprint(), again.fingerprint());
     EXPECT_EQ(ExchangePlan::decode(plan.encode()), plan);
   }
+}
+
+TEST(PlannerProperty, RefusesAlikeWhateverTheOrder) {
+  std::mt19937 random(36);
+  std::set<std::string> kinds;
+  for (int round = 0; round < 500; ++round) {
+    World world = World::random(random);
+    const auto wrong = random() % 6;
+    for (Destination& destination : world.request.destinations) {
+      if (random() % 2 == 0) continue;
+      if (wrong == 0) destination.ids.insert(destination.ids.end(), {"unknown2", "unknown1"});
+      if (wrong == 1) destination.part = {static_cast<std::uint16_t>(random() % 2), 2, false};
+      if (wrong == 2) destination.part = {static_cast<std::uint16_t>(3 + random() % 2), 2, false};
+      if (wrong == 3) destination.ranks.push_back(-1 - static_cast<int>(random() % 2));
+    }
+    if (wrong == 4) world.request.cut_keys = {"never2", "never1"};
+    if (wrong == 5) world.request.keys.insert(world.request.keys.end(), {"never2", "never1"});
+    const auto text = [&](const ExchangeRequest& request) {
+      return refusal([&] { plan_exchange(world.ownership(random), request); });
+    };
+    const std::string first = text(world.request);
+    for (int again = 0; again < 4; ++again) EXPECT_EQ(text(world.shuffled_request(random)), first);
+    if (first != "nothing was refused") kinds.insert(first.substr(0, first.find(' ')));
+  }
+  EXPECT_THAT(kinds, ElementsAre("a", "different", "key", "sample"));
 }
 
 }  // namespace

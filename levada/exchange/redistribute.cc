@@ -299,11 +299,12 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
   const auto terms = terms_in(said);
   const auto agreed = Clock::now();
   result.agree_time = agreed - begin;
-  Claims all(requested);
+  Claims all(requested, request.keys);
   for (std::size_t i = 0; i < terms.size(); ++i) all.add(static_cast<int>(i), terms[i].claims);
+  const auto asked = all.asked();
   const Ownership ownership = std::move(all).take();
-  result.plan = plan_exchange(ownership, request, requested.asked(),
-                              {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
+  result.plan =
+      plan_exchange(ownership, request, asked, {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
   check_bounds(result.plan, terms);
   result.plan_time = Clock::now() - agreed;
   std::vector<OutgoingStream> outgoing;
@@ -323,8 +324,8 @@ ExchangeResult carry_out(const std::shared_ptr<Engine>& engine, SampleStore& sto
   const auto begin = Clock::now();
   std::vector<OutgoingStream> outgoing;
   const Bytes mine = terms_of(store, [&](Terms& terms) {
-    terms.fingerprint = plan.fingerprint();
     check_ranks(plan, engine->info().size);
+    terms.fingerprint = plan.fingerprint();
     outgoing = outgoing_of(plan, engine->info().rank, store);
   });
   result.agreed_bytes = mine.size();

@@ -204,6 +204,56 @@ TEST(Redistribute, CutsSequencesAlongCp) {
   });
 }
 
+TEST(Redistribute, SamplesComeWithoutKeysThatTheyLack) {
+  inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
+    SampleStore store;
+    const std::vector<std::string> ids{"a", "b"}, b{"b"};
+    if (engine->info().rank == 0) {
+      store.store(made_samples({"a"}, {"tokens"}));
+      store.store(made_samples(b, {"tokens", "mask"}));
+    }
+    ExchangeRequest request{{{{1, 2}, ids}}, {"mask"}};
+    EXPECT_EQ(refusal([&] { redistribute(engine, store, request); }),
+              "sample a, key mask is wanted on ranks 1,2, but no rank has that key of it");
+    request.allow_absent = true;
+    redistribute(engine, store, request);
+    EXPECT_EQ(store.get(b, request.keys), made_samples(b, {"mask"}));
+    EXPECT_EQ(store.has("a"), engine->info().rank == 0);
+    request.keys = {"mask", "never", "tokens"};  // one key is absent for all
+    redistribute(engine, store, request);
+    EXPECT_EQ(store.get(ids, std::vector<std::string>{"tokens"}), made_samples(ids, {"tokens"}));
+    EXPECT_FALSE(store.has("a", "mask"));
+    request.destinations[0].ids.push_back("c");
+    EXPECT_EQ(refusal([&] { redistribute(engine, store, request); }),
+              "sample c, keys mask, never, tokens is wanted on ranks 1,2, but no rank owns it");
+  });
+}
+
+TEST(Redistribute, RefusesValuesThatDifferFromTheReceivers) {
+  const auto scored = [](const std::string& key, double score) {
+    SampleBatch batch({"s"});
+    batch.set(key, Tensor::zeros(dtypes::int64, {3}), Seqlens::one_each({3}));
+    batch.set_values(0, {{"score", score}, {key, true}});
+    return batch;
+  };
+  const ExchangeRequest request{{{{0}, {"s"}}}, {"tokens"}};
+  expect_all(refusals(2,
+                      [&](const auto& engine) {
+                        const int rank = engine->info().rank;
+                        SampleStore store;
+                        store.store(rank == 0 ? scored("value", 2) : scored("tokens", 1));
+                        redistribute(engine, store, request);
+                      }),
+             "sample s has another value of score on rank 1 than on rank 0");
+  inproc::run_ranks(2, [&](const auto& engine) {
+    SampleStore store;
+    store.store(engine->info().rank == 0 ? scored("value", 1) : scored("tokens", 1));
+    redistribute(engine, store, request);
+    const auto values = store.get(std::vector<std::string>{"s"}).values(0);
+    EXPECT_EQ(values.size(), engine->info().rank == 0 ? 3u : 2u);
+  });
+}
+
 TEST(Redistribute, CarriesOutTheControllersPlan) {
   Bytes plan;
   Ownership ownership;
@@ -257,12 +307,12 @@ TEST(Redistribute, RefusesOnAllRanksBeforeAnythingMoves) {
   const ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens"}};
   const auto own = [](const std::shared_ptr<Engine>& engine) { return std::string(1, "abc"[engine->info().rank]); };
   expect_all(refusals(3, [&](const auto& engine) { exchange(engine, tokens("a", 3), request); }),
-             "sample b is wanted on rank 2, but no rank owns it");
+             "sample b, key tokens is wanted on rank 2, but no rank owns it");
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         exchange(engine, tokens(own(engine), 3), {request.destinations, {"x"}});
                       }),
-             "key x has not been produced by any rank; there are none");
+             "sample a, key x is wanted on rank 2, but no rank has that key of it (the first of 2 errors)");
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         const bool other = engine->info().rank == 1;
@@ -352,6 +402,39 @@ TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
     if (store.get(held) != long_samples(held)) throw EngineError("half a sample");
   });
   EXPECT_EQ(faults, "rank 1 (signal 9): \n");
+}
+
+TEST(Redistribute, WhoWaitsTooLongSaysForWhomAndTheOthersThatItLeft) {
+  constexpr int waiting = 0, stalled = 1;
+  std::vector<SampleStore> stores(2);
+  const auto lists = dealt(numbered_ids(24), 2);
+  for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
+  std::atomic<bool> gave_up = false;
+  // What arrives at the one cannot go into its store while another thread looks at that.
+  std::thread stall([&, before = stores[stalled].bytes()] {
+    while (stores[stalled].bytes() == before) std::this_thread::yield();
+    const SampleStore::Reading here(stores[stalled]);
+    gave_up.wait(false);
+  });
+  std::string texts[2];
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto limit = std::chrono::milliseconds(rank == waiting ? 1'000 : 60'000);
+    const ExchangeOptions options{.deadline = Deadline::after(limit), .chunk_bytes = 512};
+    try {
+      redistribute(engine, stores[static_cast<std::size_t>(rank)], {{{{0, 1}, numbered_ids(24)}}, {"tokens"}}, options);
+    } catch (const Error& error) {
+      texts[rank] = error.what();
+      EXPECT_EQ(error.kind(), rank == waiting ? ErrorKind::timeout : ErrorKind::engine);
+    }
+    if (rank != waiting) return;
+    gave_up = true;
+    gave_up.notify_all();
+  });
+  stall.join();
+  EXPECT_THAT(texts[waiting], testing::MatchesRegex("rank 0 waited .* in exchange .*from rank 1.*"));
+  EXPECT_EQ(texts[stalled], "rank 0 left an exchange before it had sent all");
+  for (const SampleStore& store : stores) EXPECT_EQ(store.get(store.ids()), long_samples(store.ids()));
 }
 
 TEST(Redistribute, IsRepeatedByThoseWhoLive) {
