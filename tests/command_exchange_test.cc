@@ -34,7 +34,8 @@ TEST(CommandPlanExchange, ShowsWhatWouldMove) {
                             {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]]}])");
   const auto table = run({"plan", "--exchange", path});
   EXPECT_EQ(table.status, 0) << table.err;
-  EXPECT_THAT(table.out, AllOf(HasSubstr("1,2,4,5"), HasSubstr("152 B  in 2 multicasts")));
+  EXPECT_THAT(table.out,
+              AllOf(HasSubstr("1,2,4,5"), HasSubstr("152 B  in 2 multicasts"), HasSubstr("   0   5   96 B\n")));
   const auto json = Json::parse(run({"plan", "--exchange", path, "--json"}).out);
   EXPECT_EQ(json["moved_bytes"], 152);
   EXPECT_EQ(json["lower_bound_bytes"], 152);
@@ -44,16 +45,33 @@ TEST(CommandPlanExchange, ShowsWhatWouldMove) {
   EXPECT_EQ(json["multicasts"][1]["ids"], Json({"b"}));
 }
 
+TEST(CommandPlanExchange, ShowsTheFirstEdgesOfMany) {
+  std::string ranks = "1";
+  for (int rank = 2; rank <= 60; ++rank) ranks += ", " + std::to_string(rank);
+  const auto table =
+      run({"plan", "--exchange", spec(R"("destinations": [{"ranks": [)" + ranks + R"(], "ids": ["b"]}])")});
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("   0  50   56 B\n... and 10 more edges\n"), HasSubstr("3.3 KiB  among 61")));
+}
+
+TEST(CommandPlanExchange, LetsKeysBeAbsentWhereThatIsAllowed) {
+  const auto absent = R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"], "allow_absent": true)";
+  const auto outcome = run({"plan", "--exchange", spec(absent), "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["multicasts"], Json::array());
+}
+
 TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
   expect_refusal("/nowhere/exchange.json", "/nowhere/exchange.json");
   expect_refusal(write_file("none.json", "["), "it is not JSON");
   expect_refusal(spec(R"("destination": [])"), "no such key as \"destination\"");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["z"]}])"),
-                 "sample z is wanted on rank 1, but no rank owns it");
+                 "sample z, key tokens is wanted on rank 1, but no rank owns it");
   expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"),
                  "destinations[0].ranks: a rank belongs here");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along dp");
-  expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"), "key values");
+  expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"),
+                 "sample a, key values is wanted on rank 1, but no rank has that key of it");
   expect_refusal(spec(R"("destinations": [], "destinations": [])"), "key \"destinations\" stands twice in one object");
   expect_refusal(spec(R"("destinations": [{"ranks": [2147483647], "ids": ["a"]}])"), "rank 2147483647");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=0", "ids": []}])"), "destinations[0]: axis dp");

@@ -1,6 +1,10 @@
 // A plan as bytes: header, the samples it moves, parts, lists of receivers, then multicasts with their items.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
 #include "levada/base/error.h"
 #include "levada/exchange/exchange_plan.h"
 #include "levada/exchange/ownership_codec.h"
@@ -22,15 +26,50 @@ std::vector<int> get_receivers(ByteReader& reader) {
   return ranks;
 }
 
+/// The place of each list among all, ascending.
+std::vector<std::size_t> places_of(const std::vector<std::vector<int>>& lists, const ByteReader& reader) {
+  std::vector<std::size_t> ascending(lists.size()), places(lists.size());
+  std::iota(ascending.begin(), ascending.end(), std::size_t{0});
+  std::ranges::sort(
+      ascending, {}, [&](std::size_t list) -> const auto& { return lists[list]; });
+  for (std::size_t i = 0; i < ascending.size(); ++i) {
+    if (i > 0 && lists[ascending[i]] == lists[ascending[i - 1]]) reader.fail("receivers that stand twice");
+    places[ascending[i]] = i;
+  }
+  return places;
+}
+
 ExchangeItem get_item(ByteReader& reader, const ExchangePlan::Content& content, int from) {
   const ExchangeItem item{reader.get<std::uint32_t>(), reader.get<std::uint16_t>(), reader.get<std::uint16_t>()};
   const bool known = item.sample < content.samples.size() && item.key < content.samples.keys().size() &&
                      item.part < content.parts.size();
   if (!known) reader.fail("an item that was not listed");
-  for (const Holder& holder : content.samples.holders(item.sample, item.key)) {
-    if (holder.rank == from && holder.part.is_whole()) return item;
+  const Holders& holders = content.samples.holders(item.sample, item.key);
+  const auto holder = std::ranges::lower_bound(holders, from, {}, &Holder::rank);
+  if (holder == holders.end() || holder->rank != from || !holder->part.is_whole()) {
+    reader.fail(fmt::format("rank {} is to send what it does not hold", from));
   }
-  reader.fail(fmt::format("rank {} is to send what it does not hold", from));
+  return item;
+}
+
+/// Each once, as in every plan: so that lengths are added up no more often than that.
+void check_items(const std::vector<ExchangeItem>& items, const ByteReader& reader) {
+  const auto all = [](const ExchangeItem& item) { return std::tuple(item.sample, item.key, item.part); };
+  std::vector<ExchangeItem> ascending = items;
+  std::ranges::sort(ascending, {}, all);
+  if (std::ranges::adjacent_find(ascending) != ascending.end()) reader.fail("an item that stands twice");
+}
+
+void add_up_bytes(ExchangePlan::Content& content, const ByteReader& reader) {
+  std::size_t item = 0;
+  for (ExchangePlan::Row& row : content.rows) {
+    for (; item < row.end; ++item) {
+      const auto sum = checked_add(row.bytes, content.bytes(content.items[item]));
+      if (!sum) reader.fail("more bytes than there can be");
+      row.bytes = *sum;
+    }
+  }
+  if (!content.delivered_bytes()) reader.fail("more bytes than there can be");
 }
 
 }  // namespace
@@ -86,29 +125,27 @@ ExchangePlan ExchangePlan::decode(ByteView bytes) {
   for (auto count = reader.get_count(5); count > 0; --count) content.parts.push_back(get_part(reader));
   if (content.parts.empty() || !content.parts.front().is_whole()) reader.fail("the first part is not the whole");
   for (auto count = reader.get_count(4); count > 0; --count) content.receivers.push_back(get_receivers(reader));
+  const auto places = places_of(content.receivers, reader);
   for (auto count = reader.get_count(12); count > 0; --count) {
     Row row{.from = reader.get<std::int32_t>(), .to = reader.get<std::uint32_t>()};
     if (row.from < 0 || row.from >= most_ranks || row.to >= content.receivers.size())
       reader.fail("a multicast between ranks that were not listed");
-    for (const int to : content.receivers[row.to]) {
-      if (to == row.from) reader.fail(fmt::format("rank {} is to send to itself", to));
+    if (std::ranges::binary_search(content.receivers[row.to], row.from)) {
+      reader.fail(fmt::format("rank {} is to send to itself", row.from));
     }
-    const Row* before = content.rows.empty() ? nullptr : &content.rows.back();
-    const auto place = [&](const Row& r) { return std::pair(r.from, std::cref(content.receivers[r.to])); };
-    if (before != nullptr && (before->from > row.from ||
-                              (before->from == row.from && place(*before).second.get() >= place(row).second.get()))) {
+    const auto place = [&](const Row& each) { return std::pair(each.from, places[each.to]); };
+    if (!content.rows.empty() && place(content.rows.back()) >= place(row)) {
       reader.fail("multicasts that are not in order");
     }
     for (auto items = reader.get_count(8); items > 0; --items) {
       content.items.push_back(get_item(reader, content, row.from));
-      const auto sum = checked_add(row.bytes, content.bytes(content.items.back()));
-      if (!sum) reader.fail("more bytes than there can be");
-      row.bytes = *sum;
     }
     row.end = content.items.size();
     content.rows.push_back(row);
   }
   reader.expect_end();
+  check_items(content.items, reader);
+  add_up_bytes(content, reader);
   return ExchangePlan(std::move(content));
 }
 

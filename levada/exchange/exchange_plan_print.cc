@@ -45,6 +45,18 @@ std::string shortened(const std::vector<std::string>& texts) {
                      more ? ", ..." : "");
 }
 
+std::string edges_as_table(const std::vector<ExchangePlan::Edge>& edges) {
+  constexpr std::size_t most_rows = 50;
+  TextTable table({"from", "to", "bytes"});
+  for (std::size_t i = 0; i < std::min(edges.size(), most_rows); ++i) {
+    const auto& [from, to, bytes] = edges[i];
+    table.add({fmt::format("{}", from), fmt::format("{}", to), format_bytes(bytes)});
+  }
+  std::string text = table.to_string({true, true, true});
+  if (edges.size() > most_rows) text += fmt::format("... and {} more edges\n", edges.size() - most_rows);
+  return text;
+}
+
 }  // namespace
 
 std::string ExchangePlan::to_table() const {
@@ -59,6 +71,7 @@ std::string ExchangePlan::to_table() const {
   }
   std::string text = table.to_string({true, false, true, false, false, true, true});
   if (size() > most_rows) text += fmt::format("... and {} more multicasts\n", size() - most_rows);
+  if (size() > 0) text += "\n" + edges_as_table(edges());
   const Load most = busiest();
   text += fmt::format(
       "\nmoved      {:>10}  in {}, {} of at most {}\n"
