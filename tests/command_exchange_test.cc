@@ -104,5 +104,16 @@ TEST(CommandBenchExchange, PlansMeshesThatNoMachineStarts) {
   EXPECT_EQ(run({"bench", "exchange", "--from", "dp=x", "--plan-only"}).status, 2);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(CommandBenchExchange, PlansAMillionSamplesInLessThanAGigabyte) {
+  const auto outcome = run({"bench", "exchange", "--from", "dp=1024", "--to", "dp=512,tp=2", "--samples", "1000000",
+                            "--rounds", "2", "--plan-only", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto json = Json::parse(outcome.out);
+  EXPECT_EQ(json["moved_bytes"], json["lower_bound_bytes"]);
+  EXPECT_LT(json["peak_bytes"], 1'000'000'000);
+}
+#endif
+
 }  // namespace
 }  // namespace levada::test
