@@ -1,12 +1,10 @@
 #include "levada/exchange/planner.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -16,7 +14,7 @@
 #include "levada/base/error.h"
 #include "levada/exchange/assignment.h"
 #include "levada/exchange/grouping.h"
-#include "levada/plan/text.h"
+#include "levada/exchange/wants.h"
 
 namespace levada {
 namespace {
@@ -24,25 +22,6 @@ namespace {
 constexpr std::size_t most_keys = 64;
 /// Of keys and of parts that an ExchangeItem can name.
 constexpr std::size_t most_numbers = std::size_t{UINT16_MAX} + 1;
-/// In place of the one part that a rank wants of a sample, where it is asked for different ones.
-constexpr SequencePart different_parts{0, 0};
-
-/// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
-template <typename Value>
-class Numbered {
- public:
-  std::uint32_t of(const Value& value) {
-    const auto [found, is_new] = numbers_.try_emplace(value, static_cast<std::uint32_t>(values_.size()));
-    if (is_new) values_.push_back(value);
-    return found->second;
-  }
-  const Value& operator[](std::uint32_t number) const { return values_[number]; }
-  std::size_t size() const { return values_.size(); }
-
- private:
-  std::map<Value, std::uint32_t> numbers_;
-  std::vector<Value> values_;
-};
 
 std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
   return std::uint64_t{a} << 32 | b;
@@ -65,33 +44,6 @@ struct Leg {
   std::uint16_t part = 0;
 };
 
-std::string ranks_text(const Holders& holders) {
-  std::vector<int> ranks;
-  for (const Holder& holder : holders) ranks.push_back(holder.rank);
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", rank_ranges(ranks));
-}
-
-/// The error of the lowest id, so that it is the same whatever the order.
-class FirstError {
- public:
-  template <typename Message>
-  void note(std::string_view id, Message&& message) {
-    ++count_;
-    if (count_ > 1 && id >= id_) return;
-    id_ = id;
-    message_ = message();
-  }
-  void raise() const {
-    if (count_ == 0) return;
-    throw InvalidArgument(count_ == 1 ? message_ : fmt::format("{} (the first of {} errors)", message_, count_));
-  }
-
- private:
-  std::size_t count_ = 0;
-  std::string id_;
-  std::string message_;
-};
-
 [[noreturn]] void refuse_size() {
   throw InvalidArgument("2^64 bytes or more cannot be moved at once");
 }
@@ -107,13 +59,15 @@ class Planner {
   /// `asked`: the samples' numbers, if they are known.
   Planner(const Ownership& ownership, const ExchangeRequest& request,
           std::optional<std::span<const std::uint32_t>> asked, const ExchangePlanOptions& options)
-      : ownership_(ownership), request_(request), asked_for_(asked), options_(options) {
+      : ownership_(ownership), request_(request), options_(options) {
     if (options.chunk_bytes == 0) throw InvalidArgument("messages of no bytes cannot carry anything");
     content_.samples = ownership;
     content_.chunk_bytes = options.chunk_bytes;
-    check_destinations();
     find_keys();
-    find_wants();
+    const int ranks = options.host_of.empty() ? most_ranks : static_cast<int>(options.host_of.size());
+    auto found = find_wants(ownership, request, asked, ranks);
+    wants_ = std::move(found.lists);
+    want_of_ = std::move(found.of_sample);
   }
 
   ExchangePlan run() {
@@ -134,26 +88,6 @@ class Planner {
     std::uint64_t token_bytes = 0;
   };
 
-  /// Refuses the lowest of what cannot be, whatever the order.
-  void check_destinations() const {
-    const int ranks = options_.host_of.empty() ? most_ranks : static_cast<int>(options_.host_of.size());
-    std::set<SequencePart> no_parts;
-    std::set<int> no_ranks;
-    for (const Destination& destination : request_.destinations) {
-      const SequencePart& part = destination.part;
-      if (part.index >= part.count) no_parts.insert(part);
-      for (const int rank : destination.ranks) {
-        if (rank < 0 || rank >= ranks) no_ranks.insert(rank);
-      }
-    }
-    if (!no_parts.empty()) {
-      throw InvalidArgument(fmt::format("a destination wants {}, which there is not", no_parts.begin()->to_string()));
-    }
-    if (!no_ranks.empty()) {
-      throw InvalidArgument(fmt::format("a destination names rank {}, which there is not", *no_ranks.begin()));
-    }
-  }
-
   void find_keys() {
     std::vector<std::string> names = request_.keys;
     std::ranges::sort(names);
@@ -167,95 +101,13 @@ class Planner {
       throw InvalidArgument(fmt::format("key {} is to be cut, but is not among the keys that are to move", name));
     }
     if (ownership_.keys().size() > most_numbers) {
-      throw InvalidArgument(fmt::format("{} keys are known, of which a plan can number {} at most",
-                                        ownership_.keys().size(), most_numbers));
+      throw InvalidArgument(
+          fmt::format("{} keys are known, but a plan has numbers for {}", ownership_.keys().size(), most_numbers));
     }
     for (const std::string& name : names) {
       const auto column = ownership_.find_key(name);
       const std::uint64_t token_bytes = column ? ownership_.keys()[*column].bytes(1).value_or(0) : 0;
       keys_.push_back({name, column, cut_keys.contains(name), token_bytes});
-    }
-  }
-
-  std::uint32_t want_of(const Destination& destination) {
-    Holders want;
-    const SequencePart part = destination.part.is_whole() ? SequencePart{} : destination.part;
-    for (const int rank : destination.ranks) want.push_back({rank, part});
-    std::ranges::sort(want);
-    want.erase(std::unique(want.begin(), want.end()), want.end());
-    return wants_.of(want);
-  }
-
-  /// Both wants; whoever wants the whole needs no part.
-  std::uint32_t united(std::uint32_t a, std::uint32_t b) {
-    if (a == b) return a;
-    const auto known = united_.find(pair_of(a, b));
-    if (known != united_.end()) return known->second;
-    Holders all = wants_[a];
-    for (const Holder& holder : wants_[b]) {
-      const auto place = std::ranges::lower_bound(all, holder.rank, {}, &Holder::rank);
-      if (place == all.end() || place->rank != holder.rank) {
-        all.insert(place, holder);
-      } else if (holder.part.is_whole()) {
-        *place = holder;
-      } else if (place->part != holder.part && !place->part.is_whole()) {
-        place->part = different_parts;
-      }
-    }
-    return united_[pair_of(a, b)] = wants_.of(all);
-  }
-
-  /// Of the id that is asked for next.
-  std::optional<std::size_t> find(const std::string& id) {
-    if (!asked_for_) return ownership_.find(id);
-    const std::uint32_t sample = (*asked_for_)[next_asked_++];
-    return sample == no_sample ? std::nullopt : std::optional<std::size_t>(sample);
-  }
-
-  void find_wants() {
-    wants_.of({});
-    want_of_.assign(ownership_.size(), 0);
-    std::map<std::string_view, std::uint32_t> unowned;
-    for (const Destination& destination : request_.destinations) {
-      const std::uint32_t want = want_of(destination);
-      if (want == 0) continue;
-      for (const std::string& id : destination.ids) {
-        const auto sample = find(id);
-        std::uint32_t& known = sample ? want_of_[*sample] : unowned[id];
-        known = known == 0 ? want : united(known, want);
-      }
-    }
-    for (const auto& [id, want] : unowned) {
-      errors_.note(id, [&] {
-        return fmt::format("sample {}{} is wanted on {}, but no rank owns it", id, keys_text(),
-                           ranks_text(wants_[want]));
-      });
-    }
-    note_different_parts();
-    errors_.raise();
-  }
-
-  std::string keys_text() const {
-    std::vector<std::string_view> names;
-    for (const Key& key : keys_) names.push_back(key.name);
-    if (names.empty()) return {};
-    return fmt::format(", {} {}", names.size() == 1 ? "key" : "keys", fmt::join(names, ", "));
-  }
-
-  void note_different_parts() {
-    std::map<std::uint32_t, Holders> differing;  // ranks, by want
-    for (std::uint32_t want = 0; want < wants_.size(); ++want) {
-      for (const Holder& holder : wants_[want]) {
-        if (holder.part == different_parts) differing[want].push_back(holder);
-      }
-    }
-    for (std::size_t sample = 0; !differing.empty() && sample < want_of_.size(); ++sample) {
-      const auto found = differing.find(want_of_[sample]);
-      if (found == differing.end()) continue;
-      errors_.note(ownership_.id(sample), [&] {
-        return fmt::format("different parts of sample {} are wanted on {}", ownership_.id(sample),
-                           ranks_text(found->second));
-      });
     }
   }
 
@@ -283,11 +135,11 @@ class Planner {
   }
 
   std::uint16_t part_number(const SequencePart& part) {
-    const auto number = std::ranges::find(content_.parts, part) - content_.parts.begin();
-    if (static_cast<std::size_t>(number) == content_.parts.size()) content_.parts.push_back(part);
-    if (content_.parts.size() > most_numbers) {
-      throw InvalidArgument(fmt::format("more parts of sequences are wanted than a plan can number, {}", most_numbers));
+    const std::uint32_t number = parts_.of(part);
+    if (number == most_numbers) {
+      throw InvalidArgument(fmt::format("more than {} parts of sequences cannot be moved at once", most_numbers));
     }
+    if (number == content_.parts.size()) content_.parts.push_back(part);
     return static_cast<std::uint16_t>(number);
   }
 
@@ -347,6 +199,7 @@ class Planner {
 
   void find_units() {
     lists_.of({});
+    parts_.of({});
     for (std::uint32_t want = 0; want < wants_.size(); ++want) {
       std::vector<int> ranks;
       for (const Holder& holder : wants_[want]) ranks.push_back(holder.rank);
@@ -506,18 +359,16 @@ class Planner {
 
   const Ownership& ownership_;
   const ExchangeRequest& request_;
-  std::optional<std::span<const std::uint32_t>> asked_for_;
-  std::size_t next_asked_ = 0;
   const ExchangePlanOptions& options_;
   ExchangePlan::Content content_;
   FirstError errors_;
   std::vector<Key> keys_;
   Numbered<Holders> wants_;
-  std::unordered_map<std::uint64_t, std::uint32_t> united_;  // looked up, never walked over
-  std::vector<std::uint32_t> want_of_;                       ///< by sample; 0 is nobody
-  std::vector<std::uint32_t> ranks_of_want_;                 ///< their list
-  std::vector<bool> has_parts_;                              ///< by want
+  std::vector<std::uint32_t> want_of_;        ///< by sample; 0 is nobody
+  std::vector<std::uint32_t> ranks_of_want_;  ///< their list
+  std::vector<bool> has_parts_;               ///< by want
   Numbered<std::vector<int>> lists_;
+  Numbered<SequencePart> parts_;                                       ///< as content_.parts has them
   std::vector<std::uint32_t> list_places_;                             ///< in the order of their content
   std::vector<std::uint32_t> alone_;                                   ///< by set of holders
   std::unordered_map<std::uint64_t, std::vector<Leg>> known_legs_[2];  // looked up, never walked over

@@ -265,11 +265,81 @@ refused(store, plan, [])
     assert told[0] == told[1] == told[2] and all(each["same"] for each in told[0])
     for error, words in zip(
         (each["error"] for each in told[0]),
-        (["unknown", "rank 0"], ["never"], ["x", "float32", "float64", "rank"], ["x", "rank"], ["different exchanges"],
+        (["sample unknown", "key int64", "rank 0"], ["sample s2", "key never", "rank 0"], ["x", "float32", "float64", "rank"], ["x", "rank"], ["different exchanges"],
          ["rank 0", "bounded"], ["s3", "int64", "rank 2"]),
         strict=True,
     ):  # fmt: skip
         assert all(word in error for word in words), error
+
+
+@pytest.mark.parametrize("cut", ["consecutive", "zigzag"])
+def test_sequences_are_cut_along_cp(tmp_path: pathlib.Path, cut: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        f"""
+from levada import exchange
+store = exchange.Store()
+if rank == 0: store.store(exchange.SampleBatch(["a"], {{"x": np.arange(8), "reward": np.ones(1)}}, {{"x": [8]}}))
+wants = exchange.destinations(levada.Mesh(cp=2), [["a"]], [1, 2], cut={cut!r})
+done = exchange.redistribute(store, wants, ["x", "reward"], cut_keys=["x"])
+mine = store.get(["a"])
+tell(x=mine["x"].tolist(), reward=mine["reward"].tolist(), moved=done.plan.moved_bytes,
+     again=len(exchange.redistribute(store, wants, ["x", "reward"], cut_keys=["x"]).plan))
+try: exchange.redistribute(store, wants, ["reward"], cut_keys=["x"])
+except levada.InvalidArgument as error: tell(error=str(error))
+""",
+    )
+    parts = {"consecutive": [[0, 1, 2, 3], [4, 5, 6, 7]], "zigzag": [[0, 1, 6, 7], [2, 3, 4, 5]]}[cut]
+    assert [mine["x"] for mine, _ in told] == [list(range(8)), *parts]
+    assert all(mine["reward"] == [1.0] and mine["moved"] == 72 and mine["again"] == 0 for mine, _ in told)
+    assert {refused["error"] for _, refused in told} == {
+        "key x is to be cut, but is not among the keys that are to move"
+    }
+    with pytest.raises(levada.InvalidArgument):
+        exchange.destinations(levada.Mesh(cp=2), [["a"]], cut="diagonally")
+
+
+def test_samples_come_without_keys_that_they_lack(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+from levada import exchange
+store = exchange.Store()
+ids = ["a", "b"]
+if rank == 0:
+    store.store(exchange.SampleBatch(ids, {"tokens": np.arange(2), "reward": [None, np.ones(1)]}, values=[{"n": 1}, {}]))
+try: exchange.redistribute(store, {1: ids}, ["reward"])
+except levada.InvalidArgument as error: tell(error=str(error))
+exchange.redistribute(store, {1: ids}, ["reward"], allow_absent=True)
+tell(a=store.has("a"), b=store.has("b", "reward"))
+exchange.redistribute(store, {1: ids}, ["tokens", "reward", "never"], allow_absent=True)
+mine = store.get(ids, ["tokens", "reward"])
+tell(tokens=mine["tokens"].tolist(), absent=mine.item("reward", 0) is None, values=mine.values(0))
+""",
+    )
+    for rank, (refused, first, second) in enumerate(told):
+        assert refused["error"] == "sample a, key reward is wanted on rank 1, but no rank has that key of it"
+        assert first == {"a": rank == 0, "b": True}
+        assert second == {"tokens": [0, 1], "absent": True, "values": {"n": 1}}
+
+
+def test_a_receivers_own_values_are_not_overwritten(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+from levada import exchange
+store = exchange.Store()
+store.store(exchange.SampleBatch(["s"], {["tokens", "value"][rank]: np.ones(1)}, values=[{"score": rank + 1}]))
+try: exchange.redistribute(store, {1: ["s"]}, ["tokens"])
+except levada.InvalidArgument as error: tell(error=str(error), values=store.get(["s"]).values(0))
+""",
+    )
+    for rank, (refused,) in enumerate(told):
+        assert refused["error"] == "sample s has another value of score on rank 1 than on rank 0"
+        assert refused["values"] == {"score": rank + 1}
 
 
 def test_a_rank_that_is_killed_in_the_middle_leaves_no_half_of_a_key(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,66 @@
+// Who wants which sample: a request, sample by sample. For this module's sources alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/exchange/destinations.h"
+
+namespace levada {
+
+/// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
+template <typename Value>
+class Numbered {
+ public:
+  std::uint32_t of(const Value& value) {
+    const auto [found, is_new] = numbers_.try_emplace(value, static_cast<std::uint32_t>(values_.size()));
+    if (is_new) values_.push_back(value);
+    return found->second;
+  }
+  const Value& operator[](std::uint32_t number) const { return values_[number]; }
+  std::size_t size() const { return values_.size(); }
+
+ private:
+  std::map<Value, std::uint32_t> numbers_;
+  std::vector<Value> values_;
+};
+
+/// The error of the lowest id, so that it is the same whatever the order.
+class FirstError {
+ public:
+  template <typename Message>
+  void note(std::string_view id, Message&& message) {
+    ++count_;
+    if (count_ > 1 && id >= id_) return;
+    id_ = id;
+    message_ = message();
+  }
+  void raise() const;
+
+ private:
+  std::size_t count_ = 0;
+  std::string id_;
+  std::string message_;
+};
+
+/// "rank 3", "ranks 0-7,16".
+std::string ranks_text(const Holders& holders);
+
+struct Wants {
+  Numbered<Holders> lists;               ///< ranks, and the part that each is to have; list 0 is nobody
+  std::vector<std::uint32_t> of_sample;  ///< a list for each sample of the ownership
+};
+
+/// `asked`: the samples' numbers, if they are known, as plan_exchange() takes them; `ranks`: how many there are. Throws
+/// InvalidArgument for no such rank or part, a sample that nobody owns, and different parts of one sample that a rank
+/// wants: the lowest of them, whatever the order.
+Wants find_wants(const Ownership& ownership, const ExchangeRequest& request,
+                 std::optional<std::span<const std::uint32_t>> asked, int ranks);
+
+}  // namespace levada
