@@ -313,6 +313,14 @@ TEST(Redistribute, RefusesOnAllRanksBeforeAnythingMoves) {
                         exchange(engine, tokens(own(engine), 3), {request.destinations, {"x"}});
                       }),
              "sample a, key x is wanted on rank 2, but no rank has that key of it (the first of 2 errors)");
+  expect_all(refusals(3,  // each rank asks in another order
+                      [&](const auto& engine) {
+                        ExchangeRequest mine{{{{2}, {"z", "a"}}, {{1, 0}, {"y", "z"}}, {{2}, {"y"}}}, {"tokens", "x"}};
+                        std::ranges::rotate(mine.destinations, mine.destinations.begin() + engine->info().rank);
+                        if (engine->info().rank == 1) std::ranges::reverse(mine.keys);
+                        exchange(engine, tokens(own(engine), 3), mine);
+                      }),
+             "sample y, keys tokens, x is wanted on ranks 0-2, but no rank owns it (the first of 2 errors)");
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         const bool other = engine->info().rank == 1;

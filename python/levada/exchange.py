@@ -101,9 +101,9 @@ def plan(
     """What has to move so that everybody has the ids and keys that they want. Pure: the same on every rank, and on a
     controller that is none; plans pickle.
 
-    cut_keys: those of `keys` of which a destination with a part gets just that. allow_absent: samples may lack keys, some
-    or all; they come without them, and not at all where they have none. host_of: each rank's host; by default one host.
-    chunk_bytes: of a message at most.
+    cut_keys: those of `keys` of which a destination with a part gets just that. allow_absent: samples may lack keys,
+    some or all; they come without them, and not at all where they have none. host_of: each rank's host; by default one
+    host. chunk_bytes: of a message at most.
 
     Raises InvalidArgument, naming id, key and ranks, for an id that nobody owns and a key that nobody has of it.
     """

@@ -265,7 +265,8 @@ refused(store, plan, [])
     assert told[0] == told[1] == told[2] and all(each["same"] for each in told[0])
     for error, words in zip(
         (each["error"] for each in told[0]),
-        (["sample unknown", "key int64", "rank 0"], ["sample s2", "key never", "rank 0"], ["x", "float32", "float64", "rank"], ["x", "rank"], ["different exchanges"],
+        (["sample unknown", "key int64", "rank 0"], ["sample s2", "key never", "rank 0"],
+         ["x", "float32", "float64", "rank"], ["x", "rank"], ["different exchanges"],
          ["rank 0", "bounded"], ["s3", "int64", "rank 2"]),
         strict=True,
     ):  # fmt: skip
@@ -309,7 +310,8 @@ from levada import exchange
 store = exchange.Store()
 ids = ["a", "b"]
 if rank == 0:
-    store.store(exchange.SampleBatch(ids, {"tokens": np.arange(2), "reward": [None, np.ones(1)]}, values=[{"n": 1}, {}]))
+    fields = {"tokens": np.arange(2), "reward": [None, np.ones(1)]}
+    store.store(exchange.SampleBatch(ids, fields, values=[{"n": 1}, {}]))
 try: exchange.redistribute(store, {1: ids}, ["reward"])
 except levada.InvalidArgument as error: tell(error=str(error))
 exchange.redistribute(store, {1: ids}, ["reward"], allow_absent=True)
