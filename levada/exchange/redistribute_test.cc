@@ -393,10 +393,10 @@ TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
     SampleStore store;
     store.store(long_samples(lists[rank]));
     const auto before = store.bytes();
-    std::thread killer;
+    std::jthread killer;  // comes at the end where a busy machine did not run it before
     if (rank == victim) {
-      killer = std::thread([&] {
-        while (store.bytes() < 2 * before) std::this_thread::yield();
+      killer = std::jthread([&](const std::stop_token& stop) {
+        while (store.bytes() < 2 * before && !stop.stop_requested()) std::this_thread::yield();
         ::raise(SIGKILL);
       });
     }
