@@ -1,10 +1,14 @@
 #include "levada/exchange/id_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
@@ -28,7 +32,10 @@ std::optional<std::size_t> IdTable::find(std::string_view id, std::uint64_t hash
 }
 
 std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
-  if (id.empty() || id.size() > longest_id) throw InvalidArgument("a sample's id must have 1 byte to 16 MiB");
+  if (id.empty() || id.size() > longest_id) {
+    throw InvalidArgument(fmt::format("a sample's id must have 1 byte to 16 MiB; that which begins with \"{}\" has {}",
+                                      cut_text(id, 60), format_bytes(id.size())));
+  }
   if (entries_.size() >= most_ids || text_.size() > most_text - id.size()) {
     throw InvalidArgument("there is room for 2^32 samples and 1 TiB of ids");
   }
@@ -61,6 +68,7 @@ void IdTable::reserve(std::size_t ids) {
 void IdTable::tidy() {
   if (stale_text_ <= much || stale_text_ <= text_.size() / 2) return;
   std::string text;
+  text.reserve(text_.size() - stale_text_);  // from here on nothing fails
   for (std::size_t number = 0; number < entries_.size(); ++number) {
     const std::string_view kept = (*this)[number];
     entries_[number].begin = text.size() & most_text;

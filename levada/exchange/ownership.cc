@@ -71,6 +71,8 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
       if (known[i]) state_->check_lengths(*known[i], *key, seqlens[i], rank);
     }
   }
+  state_->check_room(
+      static_cast<std::size_t>(std::ranges::count_if(names, [&](const auto& name) { return !find_key(name); })));
   State& state = own();
   state.reserve(state.size() + samples.size());
   std::vector<std::size_t> rows(samples.size());
@@ -102,10 +104,10 @@ void Ownership::add(int rank, const SampleFact& fact) {
   const std::uint64_t hash = hash64(as_bytes(fact.id));
   const auto known = state_->ids().find(fact.id, hash);
   state_->check_key(fact.key, fact.id, rank, known ? std::span(&*known, 1) : std::span<const std::size_t>());
-  if (known) {
-    state_->check_values(*known, fact.values, rank);
-    if (const auto key = find_key(fact.key.name)) state_->check_lengths(*known, *key, fact.lengths, rank);
-  }
+  const auto known_key = find_key(fact.key.name);
+  if (!known_key) state_->check_room(1);
+  if (known) state_->check_values(*known, fact.values, rank);
+  if (known && known_key) state_->check_lengths(*known, *known_key, fact.lengths, rank);
   State& state = own();
   const std::size_t sample = known ? *known : state.take_in(fact.id, hash);
   const std::size_t key = state.take_in_key(fact.key);

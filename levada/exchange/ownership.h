@@ -59,7 +59,8 @@ using Holders = std::vector<Holder>;
 /// changed by updates; no payload ever goes into it. It can be kept by one controller that is told of each change, or
 /// made by all ranks out of what each says of itself, in any order: equal content plans equally. Copies share memory
 /// until one is changed. Made for millions of samples: about 24 bytes a sample and 16 a key of one sequence, beside
-/// the ids. Samples are numbered from 0 to size()-1 in the order they came in; an update may number them anew.
+/// the ids. Samples are numbered from 0 to size()-1 in the order they came in, keys likewise; an update may number them
+/// anew. There is room for 65,535 keys.
 class Ownership {
  public:
   Ownership();
@@ -71,7 +72,7 @@ class Ownership {
   void add(int rank, const SampleBatch& samples, const SequencePart& part = {});
   /// The same of one key of one sample.
   void add(int rank, const SampleFact& fact);
-  /// `rank` no longer holds them; unknown ids are ignored. A sample that nobody holds is forgotten.
+  /// `rank` no longer holds them; unknown ids are ignored. A sample, and a key, that nobody holds is forgotten.
   void remove(int rank, std::span<const std::string> ids);
   void clear(int rank);
   /// Everything that `other` knows, beside what is known here. Throws as add() does, and may then be half done.
@@ -85,7 +86,7 @@ class Ownership {
   std::uint64_t id_hash(std::size_t sample) const;
   const PlainValues& values(std::size_t sample) const;
 
-  /// Keys are numbered from 0 to keys().size()-1.
+  /// By number.
   std::span<const SampleKey> keys() const;
   std::optional<std::size_t> find_key(std::string_view name) const;
   /// Nobody: an empty list.

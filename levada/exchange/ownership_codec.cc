@@ -180,7 +180,9 @@ Ownership Ownership::decode(ByteView bytes) {
   if (reader.get<std::uint32_t>() != version) reader.fail("an ownership of another version");
   Ownership ownership;
   State& state = *ownership.state_;
-  for (auto count = reader.get_count(9); count > 0; --count) {
+  auto keys = reader.get_count(9);
+  if (keys > State::most_keys) reader.fail(fmt::format("{} keys", keys));
+  for (; keys > 0; --keys) {
     const SampleKey key = get_key(reader);
     if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} stands twice", key.name));
     state.take_in_key(key);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
@@ -13,6 +14,8 @@ namespace {
 
 /// What is forgotten is kept while it is less than this.
 constexpr std::uint64_t much = std::uint64_t{64} << 10;
+/// Sets of holders that are no longer used are kept while there are less than this.
+constexpr std::size_t many_sets = 1024;
 
 std::string ranks_text(const Holders& holders, int except) {
   std::vector<int> ranks;
@@ -62,7 +65,9 @@ std::size_t Ownership::State::take_in_key(const SampleKey& key) {
     if (keys_[*found] != key) keys_[*found] = key;
     return *found;
   }
+  check_room(1);
   keys_.push_back(key);
+  held_.push_back(0);
   columns_.emplace_back().reserve(ids_.capacity());
   columns_.back().resize(size());
   return keys_.size() - 1;
@@ -93,7 +98,7 @@ std::uint32_t Ownership::State::without(std::uint32_t set, int rank) {
 void Ownership::State::put(std::size_t sample, std::size_t key, std::uint32_t set,
                            std::span<const std::int64_t> lengths) {
   Cell& cell = columns_[key][sample];
-  cell.set = set;
+  set_holders(sample, key, set);
   if (cell.count == lengths.size() && std::ranges::equal(this->lengths(cell), lengths)) return;
   if (cell.count != 1) stale_lengths_ += cell.count;
   if (lengths.size() > UINT32_MAX) throw InvalidArgument("a sample's key has room for 2^32 sequences");
@@ -135,8 +140,10 @@ void Ownership::State::add_values(std::size_t sample, PlainValues values) {
 void Ownership::State::forget(std::size_t sample) {
   const std::size_t last = size() - 1;
   put_values(sample, {});
-  for (auto& column : columns_) {
+  for (std::size_t key = 0; key < columns_.size(); ++key) {
+    auto& column = columns_[key];
     if (column[sample].count != 1) stale_lengths_ += column[sample].count;
+    set_holders(sample, key, 0);
     column[sample] = column[last];
     column.pop_back();
   }
@@ -148,19 +155,62 @@ void Ownership::State::forget(std::size_t sample) {
 
 void Ownership::State::tidy() {
   ids_.tidy();
-  if (stale_lengths_ > much && stale_lengths_ > lengths_.size() / 2) {
-    std::vector<std::int64_t> lengths;
-    for (auto& column : columns_) {
-      for (Cell& cell : column) {
-        if (cell.count == 1) continue;
-        const auto kept = this->lengths(cell);
-        cell.value = static_cast<std::int64_t>(lengths.size());
-        lengths.insert(lengths.end(), kept.begin(), kept.end());
-      }
+  if (std::ranges::find(held_, 0) != held_.end()) forget_unheld_keys();
+  if (stale_lengths_ > much && stale_lengths_ > lengths_.size() / 2) tidy_lengths();
+  if (sets_.size() > 2 * used_sets_ + many_sets) tidy_sets();
+}
+
+void Ownership::State::forget_unheld_keys() {
+  std::size_t kept = 0;
+  for (std::size_t key = 0; key < keys_.size(); ++key) {
+    if (held_[key] == 0) {
+      for (const Cell& cell : columns_[key]) stale_lengths_ += cell.count == 1 ? 0 : cell.count;
+      continue;
     }
-    lengths_ = std::move(lengths);
-    stale_lengths_ = 0;
+    if (kept != key) {
+      keys_[kept] = std::move(keys_[key]);
+      columns_[kept] = std::move(columns_[key]);
+      held_[kept] = held_[key];
+    }
+    ++kept;
   }
+  keys_.resize(kept);
+  columns_.resize(kept);
+  held_.resize(kept);
+}
+
+void Ownership::State::tidy_lengths() {
+  std::vector<std::int64_t> lengths;
+  for (auto& column : columns_) {
+    for (Cell& cell : column) {
+      if (cell.count == 1) continue;
+      const auto kept = this->lengths(cell);
+      cell.value = static_cast<std::int64_t>(lengths.size());
+      lengths.insert(lengths.end(), kept.begin(), kept.end());
+    }
+  }
+  lengths_ = std::move(lengths);
+  stale_lengths_ = 0;
+}
+
+void Ownership::State::tidy_sets() {
+  const auto sets = std::exchange(sets_, {{}});
+  set_numbers_ = {{{}, 0}};
+  joined_ = {};
+  std::vector<std::uint32_t> numbers(sets.size(), 0);  // 0 for those that are not known yet, and nobody's
+  for (auto& column : columns_) {
+    for (Cell& cell : column) {
+      if (cell.set != 0 && numbers[cell.set] == 0) numbers[cell.set] = intern(sets[cell.set]);
+      cell.set = numbers[cell.set];
+    }
+  }
+  used_sets_ = sets_.size();
+}
+
+void Ownership::State::check_room(std::size_t more_keys) const {
+  if (keys_.size() + more_keys <= most_keys) return;
+  throw InvalidArgument(
+      fmt::format("samples have room for {} keys in all, not for {}", most_keys, keys_.size() + more_keys));
 }
 
 bool Ownership::State::held_by_another(std::uint32_t set, int rank) const {

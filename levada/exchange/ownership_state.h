@@ -12,6 +12,9 @@ namespace levada {
 
 class Ownership::State {
  public:
+  /// As the items of a plan number them.
+  static constexpr std::size_t most_keys = UINT16_MAX;
+
   /// One key of one sample. A single length lies in `value`; else `value` is where they begin in the pool.
   struct Cell {
     std::uint32_t set = 0;
@@ -47,18 +50,25 @@ class Ownership::State {
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
   /// put() into a cell that has had nothing.
   void put_first(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths) {
-    if (lengths.size() == 1) columns_[key][sample] = {set, 1, lengths[0]};
-    else put(sample, key, set, lengths);
+    if (lengths.size() != 1) return put(sample, key, set, lengths);
+    columns_[key][sample] = {set, 1, lengths[0]};
+    ++held_[key];
   }
-  void set_holders(std::size_t sample, std::size_t key, std::uint32_t set) { columns_[key][sample].set = set; }
+  void set_holders(std::size_t sample, std::size_t key, std::uint32_t set) {
+    std::uint32_t& known = columns_[key][sample].set;
+    held_[key] = held_[key] - (known != 0 ? 1 : 0) + (set != 0 ? 1 : 0);
+    known = set;
+  }
   void put_values(std::size_t sample, PlainValues values);
   /// Beside those known; where they differ, these.
   void add_values(std::size_t sample, PlainValues values);
   /// The last sample takes its number.
   void forget(std::size_t sample);
-  /// Gives the memory of what has been forgotten back, where that is much.
+  /// Forgets keys that nobody holds, and gives the memory of what has been forgotten back, where that is much.
   void tidy();
 
+  /// Throws InvalidArgument where there is no room for so many more keys.
+  void check_room(std::size_t more_keys) const;
   /// Refuse what contradicts what other ranks than `rank` say, naming id, key and ranks; a key's dtype and shape also
   /// what `rank` itself says of other samples than those that are being `replaced`.
   void check_key(const SampleKey& key, std::string_view id, int rank, std::span<const std::size_t> replaced) const;
@@ -67,10 +77,14 @@ class Ownership::State {
 
  private:
   bool held_by_another(std::uint32_t set, int rank) const;
+  void forget_unheld_keys();
+  void tidy_lengths();
+  void tidy_sets();
 
   IdTable ids_;
   std::vector<SampleKey> keys_;
   std::vector<std::vector<Cell>> columns_;  ///< by key
+  std::vector<std::size_t> held_;           ///< by key, the cells that somebody holds
   std::vector<std::int64_t> lengths_;
   std::uint64_t stale_lengths_ = 0;
   std::vector<std::uint32_t> value_of_;  ///< empty while no sample has values
@@ -84,6 +98,7 @@ class Ownership::State {
   };
   Joined joined_;  ///< what with() gave last: neighbours mostly ask alike
   std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
+  std::size_t used_sets_ = 1;  ///< when they were last put in order
 };
 
 }  // namespace levada

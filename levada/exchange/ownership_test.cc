@@ -176,6 +176,49 @@ TEST(Ownership, IsWhatASeriesOfUpdatesMadeIt) {
   EXPECT_EQ(content(merged), content(ownership));
 }
 
+TEST(Ownership, ForgetsKeysThatNobodyHolds) {
+  Ownership ownership;
+  ownership.add(0, samples({"stays"}, 5));
+  for (std::int64_t step = 0; step < 10; ++step) {
+    SampleBatch other({"passes"});
+    other.set({"key" + std::to_string(step), dtypes::int64, {}}, Seqlens::of({{{step, 1}}}));
+    ownership.add(1, other);
+    ownership.add(2, samples({"passes"}, 7));
+    EXPECT_EQ(ownership.keys().size(), 2u);
+    ownership.remove(1, std::vector<std::string>{"passes"});
+    EXPECT_EQ(ownership.keys().size(), 1u);
+    ownership.add(1, other);
+    ownership.clear(1);
+    EXPECT_EQ(ownership.keys().size(), 1u);
+  }
+  EXPECT_THAT(holders(ownership, "passes"), ElementsAre(Holder{2}));
+  EXPECT_EQ(ownership.tokens(*ownership.find("passes"), 0), 7);
+  EXPECT_EQ(Ownership::decode(ownership.encode()).encode(), ownership.encode());
+}
+
+TEST(Ownership, ForgetsHoldersOfThePast) {
+  Ownership ownership;
+  ownership.add(0, samples({"a", "b"}, 5));
+  for (int rank = 1; rank < 10'000; ++rank) {
+    ownership.add(rank, samples({"b"}, 5));
+    ownership.remove(rank - 1, std::vector<std::string>{"b"});
+    ASSERT_LT(ownership.holder_set(*ownership.find("b"), 0), 2000u);
+  }
+  EXPECT_THAT(holders(ownership, "a"), ElementsAre(Holder{0}));
+  EXPECT_THAT(holders(ownership, "b"), ElementsAre(Holder{9999}));
+}
+
+TEST(Ownership, RefusesMoreKeysThanPlansCanNumber) {
+  SampleBatch batch({"a"});
+  for (int key = 10'000; key < 75'535; ++key) {
+    batch.set({"k" + std::to_string(key), dtypes::int64, {}}, Seqlens::one_each({1}));
+  }
+  Ownership ownership;
+  ownership.add(0, samples({"b"}, 5));
+  EXPECT_EQ(refusal([&] { ownership.add(1, batch); }), "samples have room for 65535 keys in all, not for 65536");
+  EXPECT_EQ(ownership.size(), 1u);
+}
+
 TEST(Ownership, TravelsAsBytes) {
   SampleBatch batch({"a", "b", "c"});
   batch.set({"tokens", dtypes::int64, {}}, Seqlens::of({{{1, 2}}, {{}}, {}}));

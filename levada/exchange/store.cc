@@ -40,27 +40,42 @@ std::size_t SampleStore::number_of(std::string_view id) const {
   return *found;
 }
 
+/// Samples and columns that come in within its life go again, unless they are kept; columns that nobody needs go
+/// anyhow.
+class SampleStore::Growth {
+ public:
+  explicit Growth(SampleStore& store) : store_(store), size_(store.ids_.size()) {}
+  Growth(const Growth&) = delete;
+  Growth& operator=(const Growth&) = delete;
+  ~Growth() {
+    while (store_.ids_.size() > size_) store_.ids_.erase(store_.ids_.size() - 1);
+    shorten(store_.values_);
+    for (Column& column : store_.columns_) shorten(column.entries);
+    store_.drop_unused_columns();
+  }
+  void keep() { size_ = store_.ids_.size(); }
+
+ private:
+  template <typename T>
+  void shorten(std::vector<T>& list) const {
+    if (list.size() > size_) list.erase(list.begin() + static_cast<std::ptrdiff_t>(size_), list.end());
+  }
+
+  SampleStore& store_;
+  std::size_t size_;
+};
+
+void SampleStore::drop_unused_columns() {
+  std::erase_if(columns_, [](const Column& column) { return column.held == 0; });
+}
+
 std::size_t SampleStore::take_in(std::string_view id) {
   const std::uint64_t hash = hash64(as_bytes(id));
   if (const auto found = ids_.find(id, hash)) return *found;
+  const std::size_t sample = ids_.insert(id, hash);
   values_.emplace_back();
   for (Column& column : columns_) column.entries.emplace_back();
-  return ids_.insert(id, hash);
-}
-
-const SampleStore::Column* SampleStore::column_with(std::size_t sample, std::string_view key) const {
-  const auto found = std::ranges::find_if(
-      columns_, [&](const Column& column) { return column.entries[sample].is_here && column.key.name == key; });
-  return found == columns_.end() ? nullptr : &*found;
-}
-
-const SampleStore::Entry* SampleStore::known(std::size_t sample, std::size_t column) const {
-  const Entry& entry = columns_[column].entries[sample];
-  if (entry.is_here) return &entry;
-  for (const std::size_t namesake : columns_[column].namesakes) {
-    if (columns_[namesake].entries[sample].is_here) return &columns_[namesake].entries[sample];
-  }
-  return nullptr;
+  return sample;
 }
 
 std::size_t SampleStore::column_of(const SampleKey& key) {
@@ -69,13 +84,14 @@ std::size_t SampleStore::column_of(const SampleKey& key) {
   if (number < columns_.size()) return number;
   Column column{.key = key};
   column.entries.resize(ids_.size());
-  for (std::size_t other = 0; other < number; ++other) {
-    if (columns_[other].key.name != key.name) continue;
-    columns_[other].namesakes.push_back(number);
-    column.namesakes.push_back(other);
-  }
   columns_.push_back(std::move(column));
   return number;
+}
+
+const SampleStore::Column* SampleStore::column_with(std::size_t sample, std::string_view key) const {
+  const auto found = std::ranges::find_if(
+      columns_, [&](const Column& column) { return column.entries[sample].is_here && column.key.name == key; });
+  return found == columns_.end() ? nullptr : &*found;
 }
 
 std::uint64_t SampleStore::bytes_with(const SampleBatch& samples) const {
@@ -99,52 +115,78 @@ void SampleStore::check_bound(std::uint64_t bytes) const {
                                     format_bytes(bytes), format_bytes(options_.max_bytes)));
 }
 
-void SampleStore::put_values(std::size_t sample, const PlainValues& values) {
-  if (values.empty()) return;
-  PlainValues all = values;
-  all.merge(values_[sample]);
-  values_[sample] = std::move(all);
+void SampleStore::put_values(std::size_t sample, PlainValues values) {
+  values.merge(values_[sample]);  // which has its own where both have one
+  values_[sample] = std::move(values);
 }
 
 void SampleStore::put_entry(std::size_t sample, std::size_t column, Entry entry) {
-  bytes_ += entry.size;
-  const auto replace = [&](std::size_t at, Entry by) {
-    Entry& known = columns_[at].entries[sample];
-    bytes_ -= known.size;
-    known = std::move(by);
-  };
-  for (const std::size_t namesake : columns_[column].namesakes) replace(namesake, {});
-  replace(column, std::move(entry));
+  const Column* known = column_with(sample, columns_[column].key.name);
+  if (known != nullptr) replace(columns_[static_cast<std::size_t>(known - columns_.data())], sample, {});
+  replace(columns_[column], sample, std::move(entry));
 }
 
-void SampleStore::put(const SampleBatch& samples) {
-  std::vector<std::size_t> numbers(samples.size());
+void SampleStore::replace(Column& column, std::size_t sample, Entry by) {
+  Entry& known = column.entries[sample];
+  bytes_ = bytes_ - known.size + by.size;
+  column.held = column.held - (known.is_here ? 1 : 0) + (by.is_here ? 1 : 0);
+  known = std::move(by);
+}
+
+SampleStore::Entry SampleStore::entry_of(const SampleBatch& samples, const std::string& key, std::size_t position,
+                                         Payload payload) {
+  const Seqlens& seqlens = samples.seqlens(key);
+  const std::uint64_t size = samples.key(key).bytes(seqlens.total(position)).value_or(0);
+  Entry entry{samples.bytes_at(key, position), size, Lengths(seqlens[position]), {}, true};
+  if (payload == Payload::shared) return entry;
+  auto memory = memory_.allocate(size);
+  if (size > 0) copy_payload(memory.data, entry.bytes.data, size);
+  entry.bytes = {memory.data, std::move(memory.owner)};
+  return entry;
+}
+
+void SampleStore::put(const SampleBatch& samples, Payload payload) {
+  Growth growth(*this);
+  std::vector<std::size_t> numbers;
+  std::vector<PlainValues> values;
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    numbers[i] = take_in(samples.ids()[i]);
-    put_values(numbers[i], samples.values(i));
+    numbers.push_back(take_in(samples.ids()[i]));
+    values.push_back(samples.values(i));
   }
-  for (const std::string& name : samples.keys()) {
-    const Seqlens& seqlens = samples.seqlens(name);
-    const SampleKey& key = samples.key(name);
-    const std::size_t column = column_of(key);
+  struct Incoming {
+    std::size_t sample, column;
+    Entry entry;
+  };
+  std::vector<Incoming> incoming;
+  for (const std::string& key : samples.keys()) {
+    const Seqlens& seqlens = samples.seqlens(key);
+    const std::size_t column = column_of(samples.key(key));
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (!seqlens.has(i)) continue;
-      const std::uint64_t size = key.bytes(seqlens.total(i)).value_or(0);
-      auto memory = memory_.allocate(size);
-      if (size > 0) copy_payload(memory.data, samples.bytes_at(name, i).data, size);
-      put_entry(numbers[i], column, {{memory.data, std::move(memory.owner)}, size, Lengths(seqlens[i]), {}, true});
+      if (seqlens.has(i)) incoming.push_back({numbers[i], column, entry_of(samples, key, i, payload)});
     }
   }
+  growth.keep();
+  for (std::size_t i = 0; i < samples.size(); ++i) put_values(numbers[i], std::move(values[i]));
+  for (Incoming& each : incoming) put_entry(each.sample, each.column, std::move(each.entry));
 }
 
-void SampleStore::store(const SampleBatch& samples) {
+void SampleStore::add(const SampleBatch& samples, Payload payload) {
   check_data(samples);
   const std::lock_guard lock(mutex_);
   for (const std::string& id : samples.ids()) {
-    if (find(id)) throw InvalidArgument(fmt::format("sample {} is in the store already", id));
+    if (!find(id)) continue;
+    throw InvalidArgument(fmt::format("sample {} is in the store already; update it, or remove it", id));
   }
   check_bound(bytes_with(samples));
-  put(samples);
+  put(samples, payload);
+}
+
+void SampleStore::store(const SampleBatch& samples) {
+  add(samples, Payload::copied);
+}
+
+void SampleStore::store_without_copy(const SampleBatch& samples) {
+  add(samples, Payload::shared);
 }
 
 void SampleStore::update(const SampleBatch& samples) {
@@ -152,7 +194,7 @@ void SampleStore::update(const SampleBatch& samples) {
   const std::lock_guard lock(mutex_);
   for (const std::string& id : samples.ids()) static_cast<void>(number_of(id));
   check_bound(bytes_with(samples));
-  put(samples);
+  put(samples, Payload::copied);
 }
 
 SampleBatch SampleStore::get(std::span<const std::string> ids, std::span<const std::string> keys) const {
@@ -225,7 +267,7 @@ void SampleStore::remove(std::span<const std::string> ids) {
     const auto found = find(id);
     if (!found) continue;
     for (Column& column : columns_) {
-      bytes_ -= column.entries[*found].size;
+      replace(column, *found, {});
       column.entries[*found] = std::move(column.entries.back());
       column.entries.pop_back();
     }
@@ -233,8 +275,8 @@ void SampleStore::remove(std::span<const std::string> ids) {
     values_.pop_back();
     ids_.erase(*found);
   }
+  drop_unused_columns();
   ids_.tidy();
-  if (ids_.size() == 0) columns_.clear();  // else there would be one of every shape that ever came
 }
 
 void SampleStore::clear() {
@@ -291,23 +333,37 @@ void SampleStore::take_over(std::span<Arrival> arrivals) {
   std::uint64_t bytes = bytes_;
   for (const Arrival& arrival : arrivals) bytes += arrival.size;
   check_bound(bytes);
+  Growth growth(*this);
   std::vector<std::pair<const SampleKey*, std::size_t>> columns;  // those met
   const auto column_met = [&](const SampleKey& key) {
     const auto found = std::ranges::find(columns, &key, [](const auto& each) { return each.first; });
     return found != columns.end() ? found->second : columns.emplace_back(&key, column_of(key)).second;
   };
+  struct Place {
+    std::size_t sample = 0, column = 0;
+    Lengths lengths;
+  };
+  std::vector<Place> places;
+  places.reserve(arrivals.size());
+  std::vector<std::pair<std::size_t, PlainValues>> values;
   std::size_t sample = 0;
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
-    Arrival& arrival = arrivals[i];
+    const Arrival& arrival = arrivals[i];
     const bool is_next = i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id);
-    if (is_next) {
-      sample = take_in(arrival.id);
-      put_values(sample, arrival.values);
-    }
-    const std::size_t column = column_met(arrival.key);
-    const Entry* entry = known(sample, column);
-    if (entry != nullptr && (entry->part.is_whole() || entry->part == arrival.part)) continue;
-    put_entry(sample, column, {std::move(arrival.bytes), arrival.size, Lengths(arrival.lengths), arrival.part, true});
+    if (is_next) sample = take_in(arrival.id);
+    if (is_next && !arrival.values.empty()) values.emplace_back(sample, arrival.values);
+    places.push_back({sample, column_met(arrival.key), Lengths(arrival.lengths)});
+  }
+  growth.keep();
+  for (auto& [of, some] : values) put_values(of, std::move(some));
+  for (std::size_t i = 0; i < arrivals.size(); ++i) {
+    Arrival& arrival = arrivals[i];
+    Place& at = places[i];
+    const Column* column = column_with(at.sample, arrival.key.name);
+    const Entry* known = column == nullptr ? nullptr : &column->entries[at.sample];
+    if (known != nullptr && (known->part.is_whole() || known->part == arrival.part)) continue;
+    put_entry(at.sample, at.column,
+              {std::move(arrival.bytes), arrival.size, std::move(at.lengths), arrival.part, true});
   }
 }
 

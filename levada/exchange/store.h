@@ -22,17 +22,21 @@ struct SampleStoreOptions {
   std::uint64_t max_bytes = UINT64_MAX;
 };
 
-/// Samples by id, each with its keys, in memory of their own: what is stored is copied, so that a store never holds on
-/// to a caller's or a sender's memory. What get() gives shares the memory with the store, is not to be written, and
-/// stays as it is when the store changes. Any thread. All that throws, throws InvalidArgument and names id and key.
+/// Samples by id, each with its keys, in memory of their own: what is stored is copied unless the caller says
+/// otherwise, so that a store never holds on to a caller's or a sender's memory. What get() gives shares the memory
+/// with the store, is not to be written, and stays as it is when the store changes. Any thread. All that throws, throws
+/// InvalidArgument (or std::bad_alloc) and names id and key; whatever a call that changes the store throws, nothing has
+/// changed then.
 class SampleStore {
  public:
   explicit SampleStore(SampleStoreOptions options = {}) : options_(options) {}
 
-  /// New samples. Throws for an id that is here already, for a meta, and beyond the bound; nothing is stored then.
+  /// New samples. Throws for an id that is here already or of more than 16 MiB, for a meta, and beyond the bound.
   void store(const SampleBatch& samples);
+  /// store(), but the store holds the batch's own memory, which must not be written meanwhile.
+  void store_without_copy(const SampleBatch& samples);
   /// Adds keys and values to samples that are here, replacing what they have. Throws for an id that is not here, for a
-  /// meta, and beyond the bound; nothing has changed then.
+  /// meta, and beyond the bound.
   void update(const SampleBatch& samples);
   /// These samples, in this order, with these keys (all that any of them has where `keys` is empty); a key that a
   /// sample lacks is absent for it. Throws for an id that is not here, for a key that none of them has, and for one
@@ -68,7 +72,7 @@ class SampleStore {
     std::uint64_t size = 0;  ///< of the bytes, as key, lengths and part have it
   };
   /// Takes over what has arrived, complete and in memory of allocate(), without a copy. Whoever has the whole, or that
-  /// part, keeps it. Beyond the bound it throws, and takes nothing. Quickest where keys of one sample are neighbours.
+  /// part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
   void take_over(std::span<Arrival> arrivals);
   /// Memory for what is to be taken over; used again when samples go.
   SampleMemory::Piece allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
@@ -93,11 +97,12 @@ class SampleStore {
     SequencePart part;  ///< what of them is here
     bool is_here = false;
   };
-  /// What samples have of one key. A name has as many columns as samples have it with different dtypes or shapes.
+  /// What samples have of one key. A name has as many columns as samples have it with different dtypes or shapes; what
+  /// no sample has any more has none.
   struct Column {
     SampleKey key;
     std::vector<Entry> entries;  ///< by sample
-    std::vector<std::size_t> namesakes;
+    std::size_t held = 0;        ///< of the entries, those that are here
   };
   /// Looks at what is here, which does not change meanwhile: others wait. What it gives lives as long.
   class Reading {
@@ -118,22 +123,29 @@ class SampleStore {
   };
 
  private:
+  class Growth;
+  enum class Payload { copied, shared };
+
   std::optional<std::size_t> find(std::string_view id) const;
   std::size_t number_of(std::string_view id) const;
+  void add(const SampleBatch& samples, Payload payload);
+  /// The sample of that id, and the column of that key, made if there is none; within a Growth.
   std::size_t take_in(std::string_view id);
+  std::size_t column_of(const SampleKey& key);
   /// The column in which a sample has a key of that name; null where it has none.
   const Column* column_with(std::size_t sample, std::string_view key) const;
-  std::size_t column_of(const SampleKey& key);
-  /// The entry of a sample in that column or a namesake; null where there is none.
-  const Entry* known(std::size_t sample, std::size_t column) const;
   /// How the bytes here would change.
   std::uint64_t bytes_with(const SampleBatch& samples) const;
   void check_bound(std::uint64_t bytes) const;
-  void put(const SampleBatch& samples);
+  void put(const SampleBatch& samples, Payload payload);
   /// What get() gives of a key.
   void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name) const;
-  void put_values(std::size_t sample, const PlainValues& values);
+  Entry entry_of(const SampleBatch& samples, const std::string& key, std::size_t position, Payload payload);
+  // None of these can fail.
+  void put_values(std::size_t sample, PlainValues values);
   void put_entry(std::size_t sample, std::size_t column, Entry entry);
+  void replace(Column& column, std::size_t sample, Entry by);
+  void drop_unused_columns();
 
   SampleStoreOptions options_;
   SampleMemory memory_;

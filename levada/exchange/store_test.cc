@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
+
 #include "levada/base/hash.h"
 #include "levada/base/refusal_testing.h"
 #include "levada/exchange/exchange_testing.h"
@@ -89,6 +92,99 @@ TEST(SampleStore, HasAKeyOnceWhateverItsDtype) {
   EXPECT_THAT(refusal([&] { store.get(list({"a", "b"})); }), HasSubstr("sample b, key tokens is int64"));
   store.update(made_samples(list({"a"}), {"tokens"}));
   EXPECT_EQ(store.get(list({"b", "a"})), made_samples(list({"b", "a"}), {"tokens"}));
+}
+
+SampleBatch shaped(const std::string& id, std::int64_t extent) {
+  SampleBatch batch(std::vector{id});
+  batch.set("x", Tensor::zeros(dtypes::uint8, {1, extent}), Seqlens::one_each({1}));
+  return batch;
+}
+
+TEST(SampleStore, KnowsTheKeysOfWhatItHoldsAlone) {
+  SampleStore store;
+  store.store(made_samples(list({"stays"}), {"tokens"}));
+  const auto columns = [&] { return SampleStore::Reading(store).columns().size(); };
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    store.store(shaped("passes", step));
+    store.update(shaped("passes", 100 + step));
+    EXPECT_LE(columns(), 3u);  // tokens, and x of two samples
+    store.update(shaped("stays", step));
+    store.remove(list({"passes"}));
+    EXPECT_EQ(columns(), 2u);
+  }
+  EXPECT_EQ(store.get(list({"stays"}), list({"x"})).key("x").trailing, (Shape{20}));
+  EXPECT_EQ(store.get(list({"stays"}), list({"tokens"})), made_samples(list({"stays"}), {"tokens"}));
+}
+
+TEST(SampleStore, WhatCannotBeStoredLeavesNoTrace) {
+  SampleStore store;
+  store.store(made_samples(list({"a"})));
+  const std::string long_id(std::size_t{16} << 20, 'x');
+  SampleBatch batch({"b", long_id});
+  batch.set("x", Tensor::zeros(dtypes::uint8, {2}), Seqlens::one_each({1, 1}));
+  EXPECT_THAT(refusal([&] { store.store(batch); }), HasSubstr("begins with \"xxxx"));
+  EXPECT_EQ(store.get(store.ids()), made_samples(list({"a"})));
+  EXPECT_EQ(store.bytes(), made_samples(list({"a"})).byte_count());
+  EXPECT_EQ(SampleStore::Reading(store).columns().size(), made_samples({}).keys().size());
+  store.store(made_samples(list({"c"})));
+  EXPECT_EQ(store.get(list({"c", "a"})), made_samples(list({"c", "a"})));
+}
+
+TEST(SampleStore, HoldsABatchAsItIsWhereAsked) {
+  SampleBatch batch(list({"a", "empty"}));
+  batch.set("tokens", Tensor::of<std::int64_t>({2}, {1, 2}), Seqlens::of({{{2}}, {}}));
+  batch.set_values(1, {{"reward", 1.5}});
+  SampleStore copied, shared;
+  copied.store(batch);
+  shared.store_without_copy(batch);
+  EXPECT_EQ(shared.get(batch.ids()), copied.get(batch.ids()));
+  EXPECT_EQ(shared.get(batch.ids()).bytes_at("tokens", 0).data, batch.bytes_at("tokens", 0).data);
+  EXPECT_NE(copied.get(batch.ids()).bytes_at("tokens", 0).data, batch.bytes_at("tokens", 0).data);
+  EXPECT_THAT(refusal([&] { shared.store_without_copy(batch); }), HasSubstr("sample a is in the store already"));
+  EXPECT_THAT(refusal([&] { shared.store_without_copy(batch.meta()); }), HasSubstr("a meta cannot be stored"));
+}
+
+TEST(SampleStore, OfTwoThatStoreTheSameSampleOneIsRefused) {
+  const SampleBatch batch = made_samples(list({"a"}), {"tokens"});
+  for (int round = 0; round < 100; ++round) {
+    SampleStore store;
+    std::atomic<int> refused = 0, ready = 0;
+    const auto add = [&] {
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      try {
+        store.store_without_copy(batch);
+      } catch (const InvalidArgument&) {
+        ++refused;
+      }
+    };
+    { const std::jthread one(add), other(add); }
+    ASSERT_EQ(refused, 1);
+  }
+}
+
+TEST(SampleStore, TakesNothingOverBeyondItsBound) {
+  SampleStore store({.max_bytes = 48});
+  const SampleKey key{"x", dtypes::uint8, {}};
+  const PlainValues values{{"reward", 1.5}};
+  const std::int64_t lengths[] = {20};
+  const auto arrivals = [&](std::initializer_list<const char*> ids) {
+    std::vector<SampleStore::Arrival> all;
+    for (const char* id : ids) {
+      auto memory = store.allocate(20);
+      all.push_back({id, values, key, lengths, {}, {memory.data, std::move(memory.owner)}, 20});
+    }
+    return all;
+  };
+  auto both = arrivals({"a", "b"});
+  store.store(shaped("c", 9));  // meanwhile
+  EXPECT_THAT(refusal([&] { store.take_over(both); }), HasSubstr("would hold 49 B, but is bounded to 48 B"));
+  EXPECT_THAT(store.ids(), ElementsAre("c"));
+  EXPECT_EQ(store.bytes(), 9u);
+  auto one = arrivals({"a"});
+  store.take_over(one);
+  EXPECT_THAT(store.ids(), ElementsAre("a", "c"));
+  EXPECT_EQ(store.get(list({"a"})).values(0), values);
 }
 
 TEST(SampleStore, KeepsTheOthersWhenSomeGo) {

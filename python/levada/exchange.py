@@ -61,12 +61,19 @@ def agree(store: Store, group: Any = None, *, timeout: float = 300.0) -> Ownersh
     """Who has what of all the group's stores, the same on all its ranks. Collective over them; only ids, lengths and
     values travel. group: as levada.join() takes it. timeout: seconds.
 
-    Raises InvalidArgument on all ranks, naming id, key and ranks, where two of them hold different forms of one sample.
+    Raises InvalidArgument on all ranks, naming id, key and ranks, where two of them hold different forms of one sample,
+    or one of them a key in different forms.
     """
     job = join(group)
+    try:
+        said = b"+" + store.ownership(job.rank).encode()
+    except InvalidArgument as problem:  # the others wait for what this rank says
+        said = b"-" + str(problem).encode()
     held = Ownership()
-    for told in _levada.agree(job, store.ownership(job.rank).encode(), timeout, "agreeing on who holds what"):
-        held.merge(Ownership.decode(told))
+    for told in _levada.agree(job, said, timeout, "agreeing on who holds what"):
+        if told[:1] == b"-":
+            raise InvalidArgument(told[1:].decode())
+        held.merge(Ownership.decode(told[1:]))
     return held
 
 

@@ -45,23 +45,6 @@ struct Shelf {
   TensorKind kind;
 };
 
-/// Stores samples that keep the memory they have.
-void lend(SampleStore& store, const SampleBatch& samples) {
-  if (!samples.has_data()) throw InvalidArgument("a meta has no data that could be stored");
-  std::vector<SampleStore::Arrival> arrivals;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const std::string& id = samples.ids()[i];
-    if (store.has(id)) throw InvalidArgument(fmt::format("sample {} is stored already; update it, or remove it", id));
-    for (const std::string& key : samples.keys()) {
-      const Seqlens& seqlens = samples.seqlens(key);
-      if (!seqlens.has(i)) continue;
-      const auto size = samples.key(key).bytes(seqlens.total(i)).value_or(0);
-      arrivals.push_back({id, samples.values(i), samples.key(key), seqlens[i], {}, samples.bytes_at(key, i), size});
-    }
-  }
-  store.take_over(arrivals);
-}
-
 using Keys = std::optional<std::vector<std::string>>;
 
 Samples get(const Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys) {
@@ -81,7 +64,7 @@ void bind_store(nb::module_& module) {
       .def(
           "store",
           [](Shelf& shelf, const Samples& samples, bool copy) {
-            copy ? shelf.store.store(samples.batch) : lend(shelf.store, samples.batch);
+            copy ? shelf.store.store(samples.batch) : shelf.store.store_without_copy(samples.batch);
           },
           nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true, released,
           "New samples. copy=False: the batch's own memory is held, and must not be written while it is. Raises "

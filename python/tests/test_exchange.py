@@ -102,6 +102,8 @@ def test_a_store_owns_its_memory_unless_told_otherwise() -> None:
     store.update(exchange.SampleBatch(["a"], {"tokens": [np.array([8])], "reward": np.ones(1)}))
     assert held.tolist() == [0, 1, 2] and store.get(["a"], ["tokens"])["tokens"].tolist() == [8]
     assert store.has("a", "reward") and not store.has("b", "reward") and not store.has("c")
+    lent.store(exchange.SampleBatch(["empty"], {"x": [None]}, values=[{"score": 1.5}]), copy=False)
+    assert lent.ids == ["a", "empty"] and lent.get(["empty"]).values(0) == {"score": 1.5}
     store.remove(["b", "nobody"])
     assert store.ids == ["a"] and len(store) == 1
     store.clear()
@@ -113,7 +115,7 @@ def test_what_a_store_refuses_it_names() -> None:
     store.store(some().select(ids=["a"]))
     for refused, why in (
         (lambda: store.store(some()), "sample a is"),
-        (lambda: store.store(some().select(ids=["a"]), copy=False), "sample a is stored already"),
+        (lambda: store.store(some().select(ids=["a"]), copy=False), "sample a is in the store already; update it"),
         (lambda: store.store(some().select(ids=["b"]).meta()), "meta"),
         (lambda: store.store(exchange.SampleBatch(["z"], {"x": np.zeros(99)}, {"x": [99]})), "100 B"),
         (lambda: store.update(some().select(ids=["b"])), "sample b is not in the store"),
@@ -342,6 +344,33 @@ except levada.InvalidArgument as error: tell(error=str(error), values=store.get(
     for rank, (refused,) in enumerate(told):
         assert refused["error"] == "sample s has another value of score on rank 1 than on rank 0"
         assert refused["values"] == {"score": rank + 1}
+def test_what_one_rank_alone_cannot_tell_is_an_error_on_all(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+from levada import exchange
+store = exchange.Store()
+for i in range(2):
+    dtype = np.float64 if rank == 1 and i else np.float32
+    store.store(exchange.SampleBatch([f"{rank}.{i}"], {"x": np.zeros(3, dtype)}, {"x": [3]}))
+try:
+    exchange.agree(store, timeout=20)
+except levada.InvalidArgument as error:
+    tell(error=str(error))
+if rank == 1: store.remove(["1.0"])
+try:
+    exchange.agree(store, timeout=20)
+except levada.InvalidArgument as error:
+    tell(error=str(error))
+if rank == 1: store.clear()
+tell(ids=exchange.agree(store, timeout=20).meta().ids)
+""",
+    )
+    assert told[0] == told[1] == told[2] and len(told[0]) == 3
+    assert told[0][0]["error"] == "key x is float64 [] for sample 1.1 on rank 1, but float32 [] for sample 1.0 on rank 1"
+    assert all(word in told[0][1]["error"] for word in ("key x", "rank 0", "sample 1.1 on rank 1")), told[0]
+    assert sorted(told[0][2]["ids"]) == ["0.0", "0.1", "2.0", "2.1"]
 
 
 def test_a_rank_that_is_killed_in_the_middle_leaves_no_half_of_a_key(tmp_path: pathlib.Path) -> None:
