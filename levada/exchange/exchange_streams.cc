@@ -11,7 +11,7 @@ namespace levada {
 
 namespace {
 
-/// Samples that lie together in one memory have at most so much: what one of them that stays keeps of those that go.
+/// Items that lie together in one memory have at most so much: what one of them that stays keeps of those that go.
 constexpr std::uint64_t most_together = std::uint64_t{64} << 10;
 
 /// Finds what a plan's items are in a store. Neighbours are mostly keys of one sample.
@@ -113,16 +113,13 @@ IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, 
   const auto items = plan[multicast].items;
   rooms_.reserve(items.size());
   std::uint64_t together = 0;
-  for (std::size_t first = 0, end = 0; first < items.size(); first = end) {
-    std::uint64_t size = 0;
-    for (; end < items.size() && items[end].sample == items[first].sample; ++end) {
-      rooms_.push_back({nullptr, {}, plan.bytes(items[end])});
-      size += align_up(rooms_.back().bytes, leaf_alignment);
-    }
+  for (const ExchangeItem& item : items) {  // more than most_together has a memory of its own
+    const std::uint64_t size = align_up(plan.bytes(item), leaf_alignment);
     if (together + size > most_together) {
-      make_rooms(together, first);
+      make_rooms(together, rooms_.size());
       together = 0;
     }
+    rooms_.push_back({nullptr, {}, plan.bytes(item)});
     together += size;
   }
   make_rooms(together, rooms_.size());

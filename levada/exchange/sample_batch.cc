@@ -94,9 +94,8 @@ SampleBatch::SampleBatch(std::vector<std::string> ids) : ids_(std::move(ids)) {
 }
 
 std::size_t SampleBatch::find(std::string_view key) const {
-  const auto found =
-      std::ranges::find(fields_, key, [](const Field& field) { return std::string_view(field.key.name); });
-  return static_cast<std::size_t>(found - fields_.begin());
+  const auto at = std::ranges::lower_bound(fields_, key, {}, &name_of);
+  return at == fields_.end() || name_of(*at) != key ? fields_.size() : static_cast<std::size_t>(at - fields_.begin());
 }
 
 const SampleBatch::Field& SampleBatch::field(std::string_view key) const {
@@ -145,8 +144,8 @@ void SampleBatch::check_size(std::string_view key, const Seqlens& seqlens) const
 }
 
 void SampleBatch::insert(Field field) {
-  const auto at = std::ranges::lower_bound(fields_, field.key.name, {}, [](const Field& f) { return f.key.name; });
-  if (at != fields_.end() && at->key.name == field.key.name) *at = std::move(field);
+  const auto at = std::ranges::lower_bound(fields_, name_of(field), {}, &name_of);
+  if (at != fields_.end() && name_of(*at) == name_of(field)) *at = std::move(field);
   else fields_.insert(at, std::move(field));
 }
 

@@ -135,6 +135,7 @@ class SampleBatch {
     std::vector<SampleBytes> data;  ///< one an item; empty for a meta
     bool has_data = false;
   };
+  static std::string_view name_of(const Field& field) { return field.key.name; }
   /// Where a key stands in fields_, or size of it.
   std::size_t find(std::string_view key) const;
   const Field& field(std::string_view key) const;

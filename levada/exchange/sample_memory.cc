@@ -20,26 +20,42 @@ std::uint64_t size_class(std::uint64_t bytes) {
 }  // namespace
 
 struct SampleMemory::Pool {
+  using Free = std::map<std::uint64_t, std::vector<std::byte*>>;
+
   std::mutex mutex;
-  std::map<std::uint64_t, std::vector<std::byte*>> free;  ///< by size
+  Free free;  ///< by size
   std::uint64_t in_use = 0, most_in_use = 0, kept = 0;
 
   ~Pool() { empty(); }
 
   std::byte* take(std::uint64_t size) {
-    {
-      const std::lock_guard lock(mutex);
-      in_use += size;
-      most_in_use = std::max(most_in_use, in_use);
-      const auto found = free.find(size);
-      if (found != free.end() && !found->second.empty()) {
-        std::byte* data = found->second.back();
-        found->second.pop_back();
-        kept -= size;
-        return data;
-      }
+    const std::lock_guard lock(mutex);
+    const auto found = free.find(size);
+    std::byte* data = nullptr;
+    if (found != free.end()) {
+      data = found->second.back();
+      forget_last(found);
+    } else {
+      while (kept > 0 && in_use + size + kept > most_in_use) drop_near(size);
+      data = static_cast<std::byte*>(::operator new(size, alignment));
     }
-    return static_cast<std::byte*>(::operator new(size, alignment));
+    in_use += size;
+    most_in_use = std::max(most_in_use, in_use);
+    return data;
+  }
+
+  /// Gives up the piece that is nearest in size, a larger one if there is one.
+  void drop_near(std::uint64_t size) {
+    auto near = free.lower_bound(size);
+    if (near == free.end()) --near;
+    ::operator delete(near->second.back(), alignment);
+    forget_last(near);
+  }
+
+  void forget_last(Free::iterator of) {
+    kept -= of->first;
+    of->second.pop_back();
+    if (of->second.empty()) free.erase(of);
   }
 
   void give_back(std::byte* data, std::uint64_t size) noexcept {

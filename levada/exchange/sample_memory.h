@@ -12,7 +12,7 @@ namespace levada {
 
 /// Gives pieces of memory for as long as somebody holds them and keeps what comes back for the next: memory touched for
 /// the first time costs as much as ten copies. Pieces are 64-byte aligned and come in four sizes per power of two. What
-/// is kept is never more than has been in use at one time. Any thread; pieces outlive it.
+/// is kept and what is in use are together never more than has been in use at one time. Any thread; pieces outlive it.
 class SampleMemory {
  public:
   SampleMemory();

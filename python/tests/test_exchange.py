@@ -103,7 +103,7 @@ def test_a_store_owns_its_memory_unless_told_otherwise() -> None:
     assert held.tolist() == [0, 1, 2] and store.get(["a"], ["tokens"])["tokens"].tolist() == [8]
     assert store.has("a", "reward") and not store.has("b", "reward") and not store.has("c")
     lent.store(exchange.SampleBatch(["empty"], {"x": [None]}, values=[{"score": 1.5}]), copy=False)
-    assert lent.ids == ["a", "empty"] and lent.get(["empty"]).values(0) == {"score": 1.5}
+    assert lent.ids == ["a", "b", "empty"] and lent.get(["empty"]).values(0) == {"score": 1.5}
     store.remove(["b", "nobody"])
     assert store.ids == ["a"] and len(store) == 1
     store.clear()
