@@ -356,7 +356,12 @@ tell(unknown=moving("bcast", 0, [0], [1, 2, 3], ["77"], ["ids"]),
      lacking=moving("bcast", 0, [0], [1, 2, 3], ["5"], ["ids"]),
      never=moving("gather", 3, [0, 1, 2, 3], None, [["0"], ["1"], ["2"], []], ["never"]))
 if rank == 1: data.storage["1"].seqlens["ids"] = [[4]]
-tell(other=moving("gather", 3, [0, 1, 2], None, [["0"], ["1"], ["2"]], ["ids"]), only=only(data, []))
+if rank == 2: data.storage["2"].data["wide"] = torch.rand(3).to_sparse()
+tell(other=moving("gather", 3, [0, 1, 2], None, [["0"], ["1"], ["2"]], ["ids"]), only=only(data, []),
+     sparse=moving("gather", 3, [0, 1, 2], None, [["0"], ["1"], ["2"]], ["wide"]))
+try: data.redistribute(info, [RedistribStep("bcast", 2, [2], [0], ["2"], ["wide"])])
+except levada.InvalidArgument as error: tell(cause=type(error.__cause__).__name__)
+else: tell(cause="not asked")
 if rank == 0:
     tell(twice=refused(lambda: data.store(made("0"))), many=refused(lambda: data.store(SequenceSample.gather([made("1"), made("2")]))),
          get=refused(lambda: data.get("1")), update=refused(lambda: data.update(made("1"))), has=[data.has_data("0"), data.has_data("1")])
@@ -376,11 +381,50 @@ if rank == 0:
             assert word in mine[0]["lacking"][1]
         for word in ("1", "ids", "rank 1"):
             assert word in mine[1]["other"][1]
+        for word in ("2", "wide", "rank 2"):
+            assert word in mine[1]["sparse"][1]
         assert mine[1]["only"]
-    first = told[0][2:]
+    assert [mine[2]["cause"] for mine in told] == ["NoneType", "not asked", "TypeError", "not asked"]
+    first = told[0][3:]
     assert first[0]["twice"][0] == first[0]["many"][0] == "InvalidArgument"
     assert first[0]["get"][0] == first[0]["update"][0] == "KeyError" and first[0]["has"] == [True, False]
     assert first[1:] == [{"updated": [1.0], "size": 3}, {"size": 2}, {"size": 0}]
+
+
+def test_a_rank_that_is_killed_in_the_middle_leaves_the_storage_of_others_as_it_was(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        3,
+        """
+import threading
+import torch
+from levada.dropin.areal import DataManager, RedistribStep, SequenceSample
+keys = ["input_ids", "values"]
+def made(of):
+    data = {key: torch.full((16 * 8192,), of) for key in keys}
+    return SequenceSample.from_default([8192] * 16, [f"{of}.{i}" for i in range(16)], data)
+info = SequenceSample.gather([made(of) for of in range(3)]).meta()
+steps = [RedistribStep("bcast", of, [of], [to for to in range(3) if to != of], made(of).ids, keys[: 1 + of % 2])
+         for of in range(3)]  # which takes two exchanges
+data = DataManager({}, timeout=30.0)
+data.setup_process_groups()
+for sample in made(rank).unpack(): data.store(sample)
+own = dict(data.storage)
+if rank == 2: threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+try:
+    while True:
+        data.redistribute(info, steps)
+        assert data.storage_size() == 48
+        data.remove([id for id in data.storage if id not in own])
+except (levada.PeerLost, levada.EngineError) as error:
+    same = len(data.storage) == len(own) and all(data.storage[id] is sample for id, sample in own.items())
+    whole = all((it == rank).all() for sample in own.values() for it in sample.data.values())
+    tell(kind=type(error).__name__, same=same and bool(whole))
+""",
+    )
+    assert outcome.told[0] and outcome.told[1], outcome.errors
+    for (mine,) in outcome.told[:2]:
+        assert mine["kind"] in ("PeerLost", "EngineError") and mine["same"]
 
 
 def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:

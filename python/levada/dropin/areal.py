@@ -27,7 +27,6 @@ Steps say who sends: what they deliver replaces what is there, as it did. Metada
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -159,27 +158,35 @@ class DataManager:
         mine = [id for to, id in moves if to == job.rank]
         keys = [key for key, _ in next(iter(moves.values()))]
         try:
-            self._lend(moves, job.rank)
             planned = _planned(moves, lengths, ranks, suitable_chunk_bytes(part))
-            redistribute(self._wire, planned, group=part, timeout=self.timeout)
+            unsent = self._lend(moves, job.rank)
+            try:
+                redistribute(self._wire, planned, group=part, timeout=self.timeout)
+            except InvalidArgument as error:
+                raise error from unsent
             arrived = self._wire.get(mine, keys if mine else ())
         finally:
             self._wire.remove(self._wire.ids)
         return [self._sample(id, {key: arrived.item(key, i) for key in keys}, lengths) for i, id in enumerate(mine)]
 
-    def _lend(self, moves: Moves, rank: int) -> None:
-        """Puts what this rank is to send on the wire, as far as it has it: the others hear of what is missing."""
+    def _lend(self, moves: Moves, rank: int) -> Exception | None:
+        """Puts what this rank is to send on the wire, as far as it has it and it can be sent: all ranks hear of what is
+        missing, and this one why, by what is returned."""
+        unsent = None
         sent: dict[str, set[str]] = {}
         for (_, id), keys in moves.items():
             sent.setdefault(id, set()).update(key for key, source in keys if source == rank)
         for id, names in sent.items():
             sample = self.storage.get(id)
             data = {} if sample is None else sample.data or {}
-            fields = {key: data[key].cpu() for key in names if data.get(key) is not None}
-            if sample is not None and fields:
-                seqlens = {key: sample.seqlens[key] for key in fields}
-                with contextlib.suppress(InvalidArgument):  # what fits no lengths
+            try:
+                fields = {key: data[key].cpu() for key in names if data.get(key) is not None}
+                if sample is not None and fields:
+                    seqlens = {key: sample.seqlens[key] for key in fields}
                     self._wire.store(SampleBatch([id], fields, seqlens), copy=False)
+            except Exception as problem:  # what fits no lengths, is sparse, or no tensor: the others wait already
+                unsent = unsent or problem
+        return unsent
 
     def _sample(self, id: str, fields: dict[str, Any], lengths: _Lengths) -> SequenceSample:
         if self._move is not None:

@@ -1,0 +1,51 @@
+"""An exchange of torch's tensors. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import pathlib
+
+import process_groups
+import ranks
+
+BODY = """
+import torch
+from levada import exchange
+kinds = {str(kind).removeprefix("torch."): kind for kind in (
+    torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2, torch.bool,
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.complex64, torch.complex128)}
+def made(i, name):
+    torch.manual_seed(1000 * i + list(kinds).index(name))
+    shape = (i % 4, 3)
+    if kinds[name] == torch.bool: return torch.rand(shape) < 0.5
+    if kinds[name] == torch.int64: return torch.randint(2**53, 2**62, shape)
+    return torch.randint(0, 256, (i % 4, 3 * kinds[name].itemsize), dtype=torch.uint8).view(kinds[name])  # any bits
+def batch_of(numbers):
+    return exchange.SampleBatch([f"s{i}" for i in numbers],
+                                {name: torch.cat([made(i, name) for i in numbers]) for name in kinds},
+                                {name: [i % 4 for i in numbers] for name in kinds})
+def bits(tensor): return tensor.contiguous().view(torch.uint8).tolist() if tensor.numel() else []
+def same(batch, i, position):
+    return all(item.dtype == kinds[name] and item.shape == made(i, name).shape and bits(item) == bits(made(i, name))
+               for name in kinds for item in [batch.item(name, position)])
+store = exchange.Store(tensors="torch")
+store.store(batch_of(range(rank, 20, 4)))
+wants = exchange.destinations(levada.Mesh(dp=2, tp=2), [[f"s{i}" for i in range(half, 20, 2)] for half in range(2)])
+done = exchange.redistribute(store, wants, list(kinds), group=job)
+mine = list(range(rank // 2, 20, 2))
+got = store.get([f"s{i}" for i in mine], list(kinds))
+tell(engine=job.engine, moved=done.plan.moved_bytes == done.plan.lower_bound_bytes > 0, kinds=len(kinds),
+     wrong=[i for position, i in enumerate(mine) if not same(got, i, position)])
+"""
+
+
+def check(told: list[list[dict[str, object]]], engine: str) -> None:
+    assert told == [[{"engine": engine, "moved": True, "kinds": 14, "wrong": []}]] * 4
+
+
+def test_all_dtypes_arrive_bit_for_bit_over_shared_memory(tmp_path: pathlib.Path) -> None:
+    check(ranks.succeed(tmp_path, 4, "job = levada.join()\n" + BODY), "shm")
+
+
+def test_all_dtypes_arrive_bit_for_bit_over_a_process_group(tmp_path: pathlib.Path) -> None:
+    join = 'job = levada.join(dist.group.WORLD, engine="c10d")\n'
+    check(process_groups.succeed(tmp_path, 4, join + BODY), "c10d")
