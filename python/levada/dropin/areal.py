@@ -133,8 +133,8 @@ class DataManager:
         move, the same on all ranks.
 
         Raises InvalidArgument alike on all ranks that steps name, with nothing moved, naming id, key and ranks: for what
-        data_info has not, a rank that has not what it is to send, cannot send it (its error has the cause), or has it of
-        other lengths or dtype. Raises PeerLost, EngineError or Timeout where a rank is lost; the storage is then as it
+        data_info has not, a rank that has not what it is to send, cannot send it (its error has the cause), or has it
+        of other lengths or dtype. Raises PeerLost, EngineError or Timeout where a rank is lost; the storage is then as it
         was.
         """
         moves = _moves(plan)
