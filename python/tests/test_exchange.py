@@ -344,35 +344,6 @@ except levada.InvalidArgument as error: tell(error=str(error), values=store.get(
     for rank, (refused,) in enumerate(told):
         assert refused["error"] == "sample s has another value of score on rank 1 than on rank 0"
         assert refused["values"] == {"score": rank + 1}
-def test_what_one_rank_alone_cannot_tell_is_an_error_on_all(tmp_path: pathlib.Path) -> None:
-    told = ranks.succeed(
-        tmp_path,
-        3,
-        """
-from levada import exchange
-store = exchange.Store()
-for i in range(2):
-    dtype = np.float64 if rank == 1 and i else np.float32
-    store.store(exchange.SampleBatch([f"{rank}.{i}"], {"x": np.zeros(3, dtype)}, {"x": [3]}))
-try:
-    exchange.agree(store, timeout=20)
-except levada.InvalidArgument as error:
-    tell(error=str(error))
-if rank == 1: store.remove(["1.0"])
-try:
-    exchange.agree(store, timeout=20)
-except levada.InvalidArgument as error:
-    tell(error=str(error))
-if rank == 1: store.clear()
-tell(ids=exchange.agree(store, timeout=20).meta().ids)
-""",
-    )
-    assert told[0] == told[1] == told[2] and len(told[0]) == 3
-    assert told[0][0]["error"] == "key x is float64 [] for sample 1.1 on rank 1, but float32 [] for sample 1.0 on rank 1"
-    assert all(word in told[0][1]["error"] for word in ("key x", "rank 0", "sample 1.1 on rank 1")), told[0]
-    assert sorted(told[0][2]["ids"]) == ["0.0", "0.1", "2.0", "2.1"]
-
-
 def test_a_rank_that_is_killed_in_the_middle_leaves_no_half_of_a_key(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
@@ -426,6 +397,35 @@ except levada.EngineError as error:
     )
     assert [mine["kind"] for (mine,) in told] == ["KeyboardInterrupt", "EngineError", "EngineError"]
     assert all("a rank was interrupted in an exchange" in mine["text"] for (mine,) in told[1:]), told
+
+
+def test_what_one_rank_alone_cannot_tell_is_an_error_on_all(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+from levada import exchange
+store = exchange.Store()
+for i in range(2):
+    dtype = np.float64 if rank == 1 and i else np.float32
+    store.store(exchange.SampleBatch([f"{rank}.{i}"], {"x": np.zeros(3, dtype)}, {"x": [3]}))
+try:
+    exchange.agree(store, timeout=20)
+except levada.InvalidArgument as error:
+    tell(error=str(error))
+if rank == 1: store.remove(["1.0"])
+try:
+    exchange.agree(store, timeout=20)
+except levada.InvalidArgument as error:
+    tell(error=str(error))
+if rank == 1: store.clear()
+tell(ids=exchange.agree(store, timeout=20).meta().ids)
+""",
+    )
+    assert told[0] == told[1] == told[2] and len(told[0]) == 3
+    assert told[0][0]["error"] == "key x is float64 [] for sample 1.1 on rank 1, but float32 [] for sample 1.0 on rank 1"
+    assert all(word in told[0][1]["error"] for word in ("key x", "rank 0", "sample 1.1 on rank 1")), told[0]
+    assert sorted(told[0][2]["ids"]) == ["0.0", "0.1", "2.0", "2.1"]
 
 
 def test_bfloat16_needs_no_torch() -> None:
