@@ -78,6 +78,8 @@ def find_registration(cls: type) -> Registration | None:
 
 def _findable(cls: Any, path: str) -> str:
     """The name of `cls`, by which every rank finds it."""
+    if not hasattr(cls, "__qualname__"):
+        raise TypeError(f"{path} cannot cross between ranks: {cls!r} has no name; define a function at the top of a module")
     name = name_of(cls)
     try:
         found = find(name)
@@ -99,8 +101,9 @@ def _is_dataclass(cls: Any) -> bool:
     return dataclasses.is_dataclass(cls)
 
 
-def take_apart(value: Any, path: str) -> Parts | None:
-    """The parts of an object that is no plain container; None for one of a class that is not known."""
+def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
+    """The parts of an object that is no plain container; None for one of a class that is not known. Of pickles alone a
+    part may be what can cross no other way."""
     cls = type(value)
     registration = find_registration(cls)
     if registration is not None:
@@ -109,10 +112,11 @@ def take_apart(value: Any, path: str) -> Parts | None:
         return "record", _findable(cls, path), list(cls._fields), list(value), None
     if isinstance(value, Mapping):
         keys, children = list(value.keys()), list(value.values())
-        return "dict", _findable(cls, path), keys, children, _state_of(value, path)
+        return "dict", _findable(cls, path), keys, children, _state_of(value, path, allow_pickle)
     if _is_dataclass(cls):
         names: list[Key] = [field.name for field in dataclasses.fields(cls)]
-        return "record", _findable(cls, path), names, [getattr(value, str(name)) for name in names], None
+        others = {name: each for name, each in getattr(value, "__dict__", {}).items() if name not in names}
+        return "record", _findable(cls, path), names, [getattr(value, str(name)) for name in names], others or None
     return None
 
 
@@ -123,17 +127,24 @@ def _flattened(value: Any, cls: type, registration: Registration) -> Parts:
     return "record", name_of(cls), [str(name) for name in names], children, [parts[1]]
 
 
-def _state_of(value: Any, path: str) -> Any:
+def _state_of(value: Any, path: str, allow_pickle: bool) -> Any:
     """What a mapping needs besides its items: a defaultdict's factory by name, attributes of its own."""
     attributes = dict(getattr(value, "__dict__", {}))
     if isinstance(value, UserDict):
         attributes.pop("data", None)
     if _is_dataclass(value):
         attributes = {}  # its fields are its items
+    if not allow_pickle and "_encodings" in attributes and _is_batch_encoding(value):
+        attributes["_encodings"] = None  # as of a tokenizer in Python, which has none either
     factory = value.default_factory if isinstance(value, defaultdict) else None
     if factory is None and not attributes:
         return None
     return [None if factory is None else _findable(factory, f"{path}.default_factory"), attributes]
+
+
+def _is_batch_encoding(value: Any) -> bool:
+    tokenizers = sys.modules.get("transformers.tokenization_utils_base")
+    return tokenizers is not None and isinstance(value, tokenizers.BatchEncoding)
 
 
 def put_together(name: str, keys: list[Key], children: list[Any], state: Any) -> Any:
@@ -158,6 +169,8 @@ def _instance(cls: Any, name: str, keys: list[Key], children: list[Any], state: 
         made = cls.__new__(cls)
         for key, child in zip(keys, children, strict=True):
             object.__setattr__(made, str(key), child)
+        if state:
+            made.__dict__.update(state)
         return made
     raise Unsupported(f"a batch holds a {name}, which is neither a container nor registered on this rank")
 

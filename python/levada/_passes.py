@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from levada import _levada
@@ -28,6 +29,10 @@ class Beginning:
         self._reader = reader
         self.make = None if reader is None else reader.make
         self.where = None if reader is None else reader.where
+
+    def watch(self, tell_where: Callable[[], None]) -> None:
+        if self._reader is not None:
+            self._reader.watch(tell_where)
 
     def stop(self) -> None:
         """Ends who makes items; what hangs is left to itself."""
@@ -91,6 +96,7 @@ class FeedPass:
         self._move = feed._move
         try:
             self.core = self._start(join(feed.group), feed)
+            begin.watch(self.core.tell_where)
         except BaseException:
             self._begin.stop()
             raise

@@ -6,7 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <atomic>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -27,8 +29,11 @@ namespace {
 
 /// How long leaving waits for a batch that a Python iterator is making.
 constexpr Duration grace = std::chrono::milliseconds(500);
+/// How long close() waits for another thread's next().
+constexpr Duration patience = std::chrono::seconds(5);
 
-/// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child and at exit too.
+/// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child, in a signal handler,
+/// beside another thread's next() and at exit too. Its state is guarded by the GIL, but for what says otherwise.
 class Pass {
  public:
   /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
@@ -41,13 +46,20 @@ class Pass {
         where_(std::move(where)),
         rebuilder_(allow_pickle, shown, others) {
     const auto engine = job.shared();
-    options.poll = check_signals;
+    board_ = engine;
+    options.poll = [this] {
+      check_signals();
+      if (leaving_) throw Leaving();
+    };
     if (record) {
       log_.reset(new TraceLog(cli::make_trace_log(engine->info().size)));
       options.trace = log_.get();
     }
     if (handoff_ && !where_.is_none()) {
-      handoff_->on_stalled([this, board = engine.get()] { tell_where(*board); });
+      handoff_->on_stalled([this] {
+        const nb::gil_scoped_acquire gil;
+        tell_where();
+      });
     }
     if (handoff_) handoff_->set_memory(job.batch_memory());
     if (is_inline()) {
@@ -55,7 +67,7 @@ class Pass {
       handoff_->make_by([this] { make_item(); });
     }
     feed_ = interruptible([engine, mesh, layout, source = std::move(source),
-                           options] { return std::make_unique<Feed>(engine, mesh, layout, source, options); },
+                           options] { return std::make_shared<Feed>(engine, mesh, layout, source, options); },
                           [engine] {
                             engine->abort("a rank was interrupted while it started a feed");
                             return true;
@@ -81,29 +93,45 @@ class Pass {
   bool drop_next() { return take().has_value(); }
 
   void close() {
-    if (!feed_) return;
     if (current_process() != process_) {
-      static_cast<void>(feed_.release());  // its threads are the parent's
+      if (feed_) static_cast<void>(new auto(std::move(feed_)));  // kept: its threads are the parent's
       return;
     }
-    const nb::gil_scoped_release released;
-    if (handoff_) handoff_->stop(is_inline() ? Duration{} : grace);
-    auto feed = std::move(feed_);
-    std::exception_ptr error;
-    try {
-      feed->close();
-    } catch (const std::exception&) {
-      error = std::current_exception();
+    if (busy_ == std::this_thread::get_id()) {  // a signal handler's
+      leaving_ = feed_ != nullptr;
+      return;
     }
-    end_ = feed->end();
-    stats_ = feed->stats();
+    wait_for_other_thread();
+    if (!feed_) return;
+    const Busy busy(*this);
+    leaving_ = false;
+    const auto error = leave(std::exchange(feed_, nullptr));
     ended();
-    feed.reset();
-    if (handoff_) handoff_->stop({});
     if (error) std::rethrow_exception(error);
   }
 
-  void request_stop() { open().request_stop(); }
+  void request_stop() {
+    open();
+    auto feed = feed_;
+    const nb::gil_scoped_release released;  // which the reading thread may need to send, with the lock of what is sent
+    feed->request_stop();
+    feed.reset();
+  }
+
+  /// On the board, for who waits.
+  void tell_where() {
+    const auto engine = board_.lock();
+    if (!engine) return;
+    try {
+      const auto where = nb::cast<std::string>(where_());
+      const auto before = engine->status(engine->info().rank);
+      auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
+      status.since_ns = before.since_ns;
+      engine->post(status);
+    } catch (const std::exception&) {
+      // The group has ended, or the interpreter ends: nobody reads it.
+    }
+  }
 
   std::int64_t step() const { return step_; }
   nb::bytes cursor() const { return nb::bytes(cursor_.data(), cursor_.size()); }
@@ -113,7 +141,7 @@ class Pass {
     return nb::bytes(trace.data(), trace.size());
   }
   nb::object end() const {
-    const auto& end = feed_ ? feed_->end() : end_;
+    const auto& end = is_idle() ? feed_->end() : end_;
     if (!end) return nb::none();
     nb::dict told;
     told["cause"] = std::string(to_string(end->cause));
@@ -123,7 +151,7 @@ class Pass {
     return told;
   }
   nb::dict stats() const {
-    const auto stats = feed_ ? feed_->stats() : stats_;
+    const auto stats = is_idle() ? feed_->stats() : stats_;
     nb::dict told;
     told["batches"] = stats.batches;
     told["samples"] = stats.samples;
@@ -137,6 +165,61 @@ class Pass {
   }
 
  private:
+  /// Ends a wait in next().
+  struct Leaving : std::exception {};
+
+  /// While it lives, this thread is in next() or close().
+  class Busy {
+   public:
+    explicit Busy(Pass& pass) : pass_(pass) { pass_.busy_ = std::this_thread::get_id(); }
+    ~Busy() { pass_.busy_ = {}; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+
+   private:
+    Pass& pass_;
+  };
+
+  /// Whether there is a feed in which no thread is.
+  bool is_idle() const { return feed_ && busy_ == std::thread::id(); }
+
+  /// Throws Timeout.
+  void wait_for_other_thread() {
+    const auto deadline = Deadline::after(patience);
+    while (busy_ != std::thread::id()) {
+      if (feed_) leaving_ = true;
+      if (deadline.expired()) throw Timeout("another thread does not come out of this feed, which cannot be closed");
+      {
+        const nb::gil_scoped_release released;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+
+  /// Gives what closing it threw.
+  std::exception_ptr leave(std::shared_ptr<Feed> feed) {
+    std::exception_ptr error;
+    std::optional<FeedEnd> end;
+    FeedStats stats;
+    {
+      const nb::gil_scoped_release released;
+      if (handoff_) handoff_->stop(is_inline() ? Duration{} : grace);
+      try {
+        feed->close();
+      } catch (const std::exception&) {
+        error = std::current_exception();
+      }
+      end = feed->end();
+      stats = feed->stats();
+      feed.reset();
+      if (handoff_) handoff_->stop({});
+    }
+    end_ = std::move(end);
+    stats_ = stats;
+    return error;
+  }
+
   bool is_inline() const { return handoff_ && !make_.is_none(); }
 
   /// Inside next(). What ends the process, such as KeyboardInterrupt, goes on once the others have been told.
@@ -149,35 +232,30 @@ class Pass {
     }
   }
 
-  /// On the board, for who waits.
-  void tell_where(Engine& engine) {
-    std::string where;
-    {
-      const nb::gil_scoped_acquire gil;
-      try {
-        where = nb::cast<std::string>(where_());
-      } catch (const nb::python_error&) {
-        return;
-      }
-    }
-    const auto before = engine.status(engine.info().rank);
-    auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
-    status.since_ns = before.since_ns;
-    engine.post(status);
-  }
-
   std::optional<Batch> take() {
     auto& feed = open();
+    if (busy_ != std::thread::id())
+      throw InvalidArgument("next() of this feed is under way, on another thread or interrupted by a signal");
     std::optional<Batch> batch;
+    std::exception_ptr error;
     {
+      stats_ = feed.stats();
+      const Busy busy(*this);
       const nb::gil_scoped_release released;
       try {
         batch = feed.next();
+      } catch (const Leaving&) {
+        // Told by leaving_, which a signal handler or another thread may have set meanwhile, too.
       } catch (const std::exception&) {
-        if (!interrupt_) throw;
+        error = std::current_exception();
       }
     }
-    if (interrupt_) std::rethrow_exception(std::exchange(interrupt_, nullptr));
+    if (interrupt_) error = std::exchange(interrupt_, nullptr);
+    if (leaving_) {
+      batch.reset();
+      close();
+    }
+    if (error) std::rethrow_exception(error);
     if (!batch) ended();
     if (!batch) return batch;
     step_ = batch->step + 1;
@@ -203,10 +281,13 @@ class Pass {
   pid_t process_ = current_process();
   std::shared_ptr<Handoff> handoff_;
   nb::object make_, where_;
+  std::weak_ptr<Engine> board_;
   Rebuilder rebuilder_;
   std::exception_ptr interrupt_;
   std::unique_ptr<TraceLog> log_;
-  std::unique_ptr<Feed> feed_;
+  std::shared_ptr<Feed> feed_;         ///< shared with request_stop()
+  std::thread::id busy_;               ///< in next() or close()
+  std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0;
@@ -258,6 +339,7 @@ void bind_feed(nb::module_& module) {
       .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
       .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
       .def("close", &Pass::close)
+      .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("cursor", &Pass::cursor)

@@ -152,11 +152,17 @@ nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi
   return nb::steal(static_cast<PyObject*>(made));
 }
 
+/// "float8_e4m3fn"; of several in a byte "float4_e2m1fn_x2".
+std::string torch_name(DType dtype) {
+  const std::string name = DType{dtype.code, dtype.bits, 1}.name();
+  return dtype.lanes == 1 ? name : fmt::format("{}_x{}", name, dtype.lanes);
+}
+
 nb::object to_torch(const Tensor& tensor, const dlpack::ExchangeApi* exchange) {
   const DType dtype = tensor.dtype();
   if (!is_disguised(dtype)) return to_torch(tensor, dtype, exchange);
-  const auto given = to_torch(tensor, dtype.bits == 8 ? dtypes::uint8 : dtypes::int16, exchange);
-  return given.attr("view")(imported("torch").attr(dtype.name().c_str()));
+  const auto given = to_torch(tensor, dtype.bytes(1) == 1 ? dtypes::uint8 : dtypes::int16, exchange);
+  return given.attr("view")(imported("torch").attr(torch_name(dtype).c_str()));
 }
 
 }  // namespace

@@ -23,12 +23,13 @@ namespace {
 
 /// The way to a part of a batch; made text where something has to be said of it. The parts above must outlive it.
 struct Path {
-  const Path* above = nullptr;  ///< null for the batch itself
-  const Container* container = nullptr;
+  const Path* above = nullptr;           ///< null for the batch itself
+  const Container* container = nullptr;  ///< null for what `above` is besides its children
   std::size_t child = 0;
 
   std::string text() const {
     if (above == nullptr) return "batch";
+    if (container == nullptr) return above->text() + ".state";
     if (container->keys.empty()) return fmt::format("{}[{}]", above->text(), child);
     const auto& key = container->keys[child];
     if (const auto* number = std::get_if<std::int64_t>(&key)) return fmt::format("{}[{}]", above->text(), *number);
@@ -48,9 +49,9 @@ class ToTree {
   ToTree(bool allow_pickle, const BatchClasses& classes, BatchMemory* memory, std::shared_ptr<Spent> spent)
       : allow_pickle_(allow_pickle), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
 
-  Tree root(nb::handle batch) {
+  Tree root(nb::handle batch, const Path& path = {}) {
     char mark = unmarked;
-    Tree tree = node(batch, {}, mark);
+    Tree tree = node(batch, path, mark);
     if (!tree.is_leaf()) return tree;
     Container container{.kind = ContainerKind::list, .type_name = std::string(bare), .keys = {}, .children = {}};
     container.children.push_back(std::move(tree));
@@ -62,6 +63,20 @@ class ToTree {
 
  private:
   Tree node(nb::handle value, const Path& path, char& mark) {
+    if (!allow_pickle_) return part(value, path, mark);
+    const int depth = depth_;
+    try {
+      return part(value, path, mark);
+    } catch (const nb::builtin_exception&) {
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+    }
+    depth_ = depth;
+    return pickle(value, path, mark);
+  }
+
+  /// Throws a TypeError of Python's or of C++ for what can cross as a pickle alone.
+  Tree part(nb::handle value, const Path& path, char& mark) {
     if (value.is_none()) return None{};
     if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
     if (PyLong_CheckExact(value.ptr())) return integer(value, path);
@@ -124,23 +139,28 @@ class ToTree {
 
   /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows, or a pickle.
   Tree object(nb::handle value, const Path& path, char& mark) {
-    const nb::object parts = classes_.take_apart(value, path.text());
+    const nb::object parts = classes_.take_apart(value, path.text(), allow_pickle_);
     if (!parts.is_none()) {
       const auto kind = nb::cast<std::string>(parts[0]) == "dict" ? ContainerKind::dict : ContainerKind::record;
       Container container{.kind = kind, .type_name = nb::cast<std::string>(parts[1]), .keys = {}, .children = {}};
       for (nb::handle key : nb::object(parts[2])) container.keys.push_back(key_of(key, path));
       const nb::object extra = parts[4];
-      return children(std::move(container), nb::object(parts[3]), extra.is_none() ? Bytes{} : encode_tree(root(extra)),
-                      path);
+      auto state = extra.is_none() ? Bytes{} : encode_tree(root(extra, {.above = &path}));
+      return children(std::move(container), nb::object(parts[3]), std::move(state), path);
     }
     const auto name = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__qualname__"));
-    if (!allow_pickle_) {
-      refuse(path,
-             fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
-    }
+    refuse(path, fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
+  }
+
+  static Tree pickle(nb::handle value, const Path& path, char& mark) {
     mark = pickled;
-    const nb::object bytes = nb::module_::import_("pickle").attr("dumps")(value, 5);
-    return bytes_of(bytes);
+    try {
+      const nb::object bytes = nb::module_::import_("pickle").attr("dumps")(value, 5);
+      return bytes_of(bytes);
+    } catch (const nb::python_error& error) {
+      throw Unsupported(
+          fmt::format("{} cannot cross between ranks: {}", path.text(), nb::cast<std::string>(nb::str(error.value()))));
+    }
   }
 
   Tree children(Container container, nb::handle values, Bytes extra, const Path& path) {
@@ -159,8 +179,11 @@ class ToTree {
 
   static Key key_of(nb::handle key, const Path& path) {
     if (PyUnicode_CheckExact(key.ptr())) return nb::cast<std::string>(key);
-    if (PyLong_CheckExact(key.ptr())) return nb::cast<std::int64_t>(key);
-    refuse(path, fmt::format("its key {} is neither a string nor an integer", nb::cast<std::string>(nb::repr(key))));
+    int overflow = 0;
+    const auto number = PyLong_CheckExact(key.ptr()) ? PyLong_AsLongLongAndOverflow(key.ptr(), &overflow) : 0;
+    if (PyLong_CheckExact(key.ptr()) && overflow == 0) return std::int64_t{number};
+    refuse(path, fmt::format("its key {} is neither a string nor an integer of 64 bits",
+                             nb::cast<std::string>(nb::repr(key))));
   }
 
   bool allow_pickle_;

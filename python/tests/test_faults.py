@@ -154,7 +154,10 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path) -> None:
     assert outcome.told == [[{"rank": 2}], [{"rank": 2}], []]
 
 
-@pytest.mark.parametrize(("reader", "place"), [("background", "__iter__ > fetch (script.py:"), ("process", "process ")])
+@pytest.mark.parametrize(
+    ("reader", "place"),
+    [("background", "__iter__ > fetch (script.py:"), ("process", "process "), ("inline", "__iter__ > fetch (script.py:")],
+)
 def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
     tmp_path: pathlib.Path, reader: str, place: str
 ) -> None:
@@ -163,7 +166,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         tmp_path,
         2,
         f"""
-        def fetch(): time.sleep(1000)
+        def fetch(): time.sleep(3 if {reader!r} == "inline" else 1000)  # which nothing can leave but its own end
         class SlowLoader:
             def __iter__(self):
                 yield from range(4)
@@ -178,9 +181,96 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         within=30,
     )
     assert time.monotonic() - began < 20
-    for (mine,) in outcome.told:
+    for (mine,) in outcome.told[1 if reader == "inline" else 0 :]:
         assert mine["steps"] == 2
         assert "step 2" in mine["text"] and "rank 0" in mine["text"] and f"a batch of SlowLoader, in {place}" in mine["text"]
+
+
+def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Odd:
+            def __init__(self, ids): self.ids = ids
+        levada.register(Odd, lambda odd: ((next(iter(())),), None), lambda state, children: Odd(*children))
+        class Stateful(list):
+            def state_dict(self): return next(iter(()))
+        for reader in ("background", "inline", "process"):
+            for source in ([0, 1, Odd(1), Odd(2)], Stateful(range(4))):
+                try:
+                    list(levada.Feed(source, reader=reader))
+                except levada.SourceError as error:
+                    tell(text=str(error))
+        """,
+    )
+    for mine in told:
+        assert len(mine) == 6 and all("StopIteration" in each["text"] for each in mine)
+
+
+def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathlib.Path) -> None:
+    began = time.monotonic()
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import threading
+        class Hanging:
+            def __iter__(self):
+                yield from range(4)
+                time.sleep(1000)
+        def on_alarm(*_):
+            feed.close()
+            try: next(feed_iterator)
+            except levada.InvalidArgument as error: tell(text=str(error))
+        for reader in ("background", "process"):
+            feed = levada.Feed(Hanging(), reader=reader, timeout=300)
+            if rank == 0:
+                signal.signal(signal.SIGALRM, on_alarm)
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
+            feed_iterator = iter(feed)
+            tell(got=list(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
+        def take(): tell(got=list(feed_iterator))
+        feed = levada.Feed(Hanging(), timeout=300)
+        feed_iterator = iter(feed)
+        taker = threading.Thread(target=take)
+        taker.start()
+        time.sleep(0.5 + rank)
+        tell(batches=feed.stats["batches"], end=feed.end)
+        feed.close()
+        taker.join()
+        tell(batches=feed.stats["batches"], cause=feed.end["cause"])
+        """,
+    )
+    assert time.monotonic() - began < 30
+    for rank, mine in enumerate(told):
+        mine = [each for each in mine if "text" not in each or "under way" not in each["text"]]
+        assert mine[:2] == [{"got": [rank, 2 + rank], "cause": "left", "rank": 0}] * 2
+        assert {"got": [rank, 2 + rank]} in mine[2:] and mine[-1] == {"batches": 2, "cause": "left"}
+    assert {"batches": 2, "end": None} in told[0]
+
+
+def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
+    began = time.monotonic()
+    for reader in ("background", "inline"):
+        told = ranks.succeed(
+            tmp_path,
+            2,
+            f"""
+            import threading
+            class Hanging:
+                def __iter__(self):
+                    yield from range(2)
+                    time.sleep(1000 if {reader!r} == "background" else 2)
+            feed = iter(levada.Feed(Hanging(), reader={reader!r}, timeout=300))
+            first = next(feed)
+            threading.Thread(target=next, args=(feed, None), daemon=True).start()
+            time.sleep(0.3)
+            tell(first=first)
+            """,
+        )
+        assert [mine[-1] for mine in told] == [{"first": 0}, {"first": 1}]
+    assert time.monotonic() - began < 40
 
 
 def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:

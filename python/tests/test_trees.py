@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
 from typing import Any, NamedTuple
 
 import levada
@@ -26,8 +27,20 @@ class Sample:
     name: str = "none"
 
 
+@dataclasses.dataclass
+class Measured:
+    ids: Any
+
+    def __post_init__(self) -> None:
+        self.longest = max(self.ids)
+
+
 class Encoding(collections.UserDict):  # type: ignore[type-arg]
     """As tokenizers give: a UserDict whose keys are attributes too."""
+
+    def __init__(self, data: Any, **attributes: Any) -> None:
+        super().__init__(data)
+        self.__dict__.update(attributes)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -92,6 +105,11 @@ def test_a_frozen_data_class_comes_back() -> None:
     assert type(result) is Sample and result.name == "x" and result.ids.tolist() == [1, 1]
 
 
+def test_a_data_class_keeps_what_is_no_field() -> None:
+    result = again([Measured([1, 7, 2])])[0]
+    assert result == Measured([1, 7, 2]) and result.longest == 7
+
+
 def test_a_registered_type_carries_its_state() -> None:
     result = again({"o": Opaque(np.arange(3), "metre")})["o"]
     assert type(result) is Opaque and result.unit == "metre" and result.ids.tolist() == [0, 1, 2]
@@ -109,8 +127,9 @@ DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8",
 @pytest.mark.parametrize("dtype", [*DTYPES, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
 def test_arrays_of_all_dtypes_come_back_bit_by_bit(dtype: Any) -> None:
     array = np.arange(12).astype(dtype).reshape(3, 4)
-    for view in (array, array[1:, ::2], array.T, array[:0], array[1, 1].reshape(()), array[::-1]):
+    for view in (array, array[1:, ::2], array.T, array[:0], array[1:2, 1].reshape(()), array[::-1]):
         result = again({"x": view})["x"]
+        assert type(result) is np.ndarray
         assert result.dtype == view.dtype and result.shape == view.shape
         assert result.tobytes() == view.tobytes()
 
@@ -167,6 +186,10 @@ class Colour(enum.IntEnum):
         ([Colour.red], r"batch\[0\]"),
         ([np.ma.masked_array([1], [0])], r"batch\[0\]"),
         ([collections.defaultdict(lambda: 0)], r"batch\[0\]\.default_factory"),
+        ([collections.defaultdict(functools.partial(int))], r"batch\[0\]\.default_factory"),
+        ({"e": Encoding({"ids": 1}, tool=len)}, r"batch\['e'\]\.state\[1\]\['tool'\]"),
+        ({"o": Opaque(1, len)}, r"batch\['o'\]\.state\[0\]\['unit'\]"),  # type: ignore[arg-type]
+        ([{2**64: 1}], r"batch\[0\]"),
         (len, "batch"),
     ],
 )
@@ -188,6 +211,39 @@ def test_a_local_class_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Local is not found by that name"):
         levada.pack([Local(1)])
+
+
+class Plain:
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Plain
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**64,
+        {(1, 2): [3], True: "yes", 1.5: None},
+        np.array(["a", "b"]),
+        np.array(["2026-01-01"], "M8[D]"),
+        np.array([{"a": 1}, None]),
+        np.ma.masked_array([1, 2], [0, 1]),
+        collections.defaultdict(functools.partial(int), a=1),
+        Named({None: 1}),
+        Plain(),
+    ],
+)
+def test_what_can_cross_no_other_way_is_pickled_where_that_is_allowed(value: Any) -> None:
+    message = levada.pack({"x": value, "y": [np.arange(3)]}, allow_pickle=True)
+    result = levada.unpack(message, allow_pickle=True)
+    assert type(result["x"]) is type(value) and repr(result["x"]) == repr(value) or result["x"] == value
+    assert result["y"][0].tolist() == [0, 1, 2]
+    with pytest.raises(TypeError, match=r"^batch\['x'\]"):
+        levada.pack({"x": value})
+
+
+def test_what_cannot_even_be_pickled_is_named_by_its_path() -> None:
+    with pytest.raises(levada.Unsupported, match=r"^batch\['a'\]\[1\] cannot cross.*generator"):
+        levada.pack({"a": [0, (i for i in "x")]}, allow_pickle=True)
 
 
 def test_pickle_needs_permission_at_both_ends() -> None:

@@ -253,7 +253,7 @@ def _next(
     return batch
 
 
-class _Reader:
+class DataIterator:
     """Reads for a group what its rank 0 calls for."""
 
     read: Callable[[], Batch | None]
@@ -270,7 +270,7 @@ class _Stream:
     evaluation share one feed. Starting it is collective, and happens once."""
 
     def __init__(self, group: Any) -> None:
-        self._reader = _Reader()
+        self._reader = DataIterator()
         # Of the membership, not of the group, so that the group can go.
         self._feed = Feed(
             self._reader,
