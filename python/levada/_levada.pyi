@@ -261,6 +261,9 @@ class Pass:
 
     def close(self) -> None: ...
 
+    def tell_where(self) -> None:
+        """Says on the board what the making of an item is in."""
+
     def request_stop(self) -> None: ...
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -24,6 +25,12 @@ def broken():
     yield {"x": np.ones(2)}
     raise KeyError("no such record")
 """
+
+
+def test_the_console_script_is_the_command() -> None:
+    script = pathlib.Path(sys.executable).parent / "levada"
+    ran = subprocess.run([script, "--version"], check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == subprocess.run([os.environ["LEVADA_COMMAND"], "--version"], capture_output=True, text=True).stdout
 
 
 def run(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -135,15 +135,17 @@ def test_a_rank_that_breaks_ends_the_loop_of_all(tmp_path: pathlib.Path) -> None
         assert told[0][:2] == told[1][:2]
 
 
-def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("reader", ["background", "inline"])
+def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: int, reader: str) -> None:
     job = ranks.start(
         tmp_path,
         3,
-        """
+        f"""
         import itertools
         try:
-            for number in levada.Feed(itertools.count(), mesh=levada.Mesh(tp=3)):
-                if rank == 2 and number == 10:
+            for number in levada.Feed(itertools.count(), mesh=levada.Mesh(tp=3), reader={reader!r}):
+                if rank == {victim} and number == 10:
                     os.kill(os.getpid(), signal.SIGKILL)
         except levada.PeerLost as error:
             tell(rank=error.rank)
@@ -151,7 +153,7 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path) -> None:
     )
     outcome = ranks.finish(job, tmp_path, 3)
     assert outcome.status != 0
-    assert outcome.told == [[{"rank": 2}], [{"rank": 2}], []]
+    assert outcome.told == [[] if rank == victim else [{"rank": victim}] for rank in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,15 @@ def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
     del items
 
 
+def test_an_iterable_without_a_state_has_none_to_save() -> None:
+    feed = levada.Feed(range(4))
+    assert feed.state_dict()["cursor"] == b""
+    next(feed)
+    with pytest.raises(levada.Unsupported, match="no state_dict.*skip="):
+        feed.state_dict()
+    feed.close()
+
+
 def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

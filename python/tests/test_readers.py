@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import pathlib
+import threading
 import time
+from collections.abc import Iterator
 
 import levada
 import pytest
 import ranks
+
+
+def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[int]:
+            self.begun_by = threading.current_thread()
+            self.made_by: set[threading.Thread] = set()
+            return map(self.make, range(3))
+
+        def make(self, number: int) -> int:
+            self.made_by.add(threading.current_thread())
+            return number
+
+    for reader in ("background", "inline"):
+        loader = Loader()
+        assert list(levada.Feed(loader, reader=reader)) == [0, 1, 2]
+        assert loader.begun_by is threading.main_thread()
+        assert (loader.made_by == {threading.main_thread()}) == (reader == "inline") and len(loader.made_by) == 1
 
 
 @pytest.mark.parametrize("readers", ["one", "dp", "all"])

@@ -48,16 +48,41 @@ def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) 
         assert mine == [*expected, last] * 3
 
 
+def test_what_a_fast_tokenizer_gives_crosses_without_its_encodings(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        from tokenizers import Tokenizer, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+        words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "[PAD]": 2}, unk_token="[PAD]"))
+        words.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+        texts = ["a b", "b", "a", "b b b"]
+        loader = torch.utils.data.DataLoader(
+            texts, batch_size=2, collate_fn=lambda texts: tokenizer(texts, return_tensors="pt", padding=True))
+        for allow_pickle in (False, True):
+            (batch,) = levada.Feed(loader, allow_pickle=allow_pickle)
+            tell(ids=batch.input_ids.tolist(), type=type(batch).__name__, fast=batch.is_fast)
+        """,
+    )
+    for rank, mine in enumerate(told):
+        ids = [[[0, 1], [1, 2]], [[0, 2, 2], [1, 1, 1]]][rank]
+        assert mine == [{"ids": ids, "type": "BatchEncoding", "fast": fast} for fast in (False, True)]
+
+
 def test_small_floats_strides_and_aliases_cross_bit_by_bit(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
         """
         import torch
-        names = "bfloat16 float16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz".split()
+        names = "bfloat16 float16 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu complex32".split()
         def batch(step):
             whole = torch.arange(24).reshape(4, 6) + step
             made = {name: (whole % 7).to(getattr(torch, name)) for name in names}
+            made["pairs"] = whole.to(torch.uint8).view(torch.float4_e2m1fn_x2)
             made |= {"columns": whole[:, ::2], "turned": whole.t(), "row": whole[1], "scalar": whole[2, 3], "none": whole[:0]}
             made |= {"expanded": torch.tensor([step]).expand(3, 5), "again": whole, "whole": whole}
             return made

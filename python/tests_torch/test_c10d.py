@@ -17,7 +17,7 @@ def test_the_engine_contract_holds_over_gloo(tmp_path: pathlib.Path) -> None:
         4,
         """
         import levada.testing
-        for members in ([0, 1, 2, 3], [0, 2, 3], [1, 3]):
+        for members in ([0, 1, 2, 3], [0, 2, 3], [1, 3], [2]):
             groups = [dist.new_group(members) for _ in range(8)]  # all ranks make all groups
             if rank in members:
                 names = levada.testing.conformance(lambda: levada.join(groups.pop(), engine="c10d"))
@@ -155,19 +155,60 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         assert mine == [{"held": 0, "bodies": list(range(8)), "right": True}, {"gone": True}]
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_a_killed_rank_is_named_to_the_others_who_end_in_order(tmp_path: pathlib.Path, size: int) -> None:
+def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        from levada.engines.c10d import ProcessGroupWire
+        sent, send = [0] * 3, ProcessGroupWire.send
+        def counted(wire, peer, head, body, last):
+            sent[peer] += 1
+            send(wire, peer, head, body, last)
+        ProcessGroupWire.send = counted
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        fields = {f"field{i}": np.arange(1000) for i in range(20)}
+        feed = levada.Feed([{**fields, "text": "a" * 100, "step": i} for i in range(150)], group=job)
+        before = list(sent)
+        steps = len(list(feed))
+        tell(steps=steps, sent=[after - each for after, each in zip(sent, before)])
+        """,
+    )
+    assert all(mine[0]["steps"] == 50 for mine in told)
+    sent = told[0][0]["sent"]
+    assert sent[0] == 0 and all(50 <= each <= 65 for each in sent[1:]), sent  # and how the feed begins and ends
+
+
+def test_one_rank_may_ask_all_to_stop_while_its_reading_thread_sends(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        import itertools
+        job = levada.join(dist.group.WORLD, engine="c10d")
+        feed = levada.Feed(itertools.count(), levada.Mesh(tp=2), readers="all", group=job)
+        for number in feed:
+            sum(range(20_000))  # with the GIL
+            if rank == 1 and number >= 30: feed.request_stop()
+        tell(cause=feed.end["cause"], step=feed.step)
+        """,
+    )
+    assert [mine[0]["cause"] for mine in told] == ["left"] * 2 and told[0][0]["step"] == told[1][0]["step"]
+
+
+@pytest.mark.parametrize(("size", "victim"), [(2, 1), (3, 2), (3, 0)])
+def test_a_killed_rank_is_named_to_the_others_who_end_in_order(tmp_path: pathlib.Path, size: int, victim: int) -> None:
     started = process_groups.start(
         tmp_path,
         size,
-        """
+        f"""
         import itertools
         job = levada.join(dist.group.WORLD, engine="c10d")
         kept = []
         try:
-            for batch in levada.Feed(({"x": np.full(100_000, i)} for i in itertools.count()), levada.Mesh(tp=size), group=job):
+            for batch in levada.Feed(({{"x": np.full(100_000, i)}} for i in itertools.count()), levada.Mesh(tp=size), group=job):
                 kept.append(batch)
-                if rank == size - 1 and len(kept) == 10:
+                if rank == {victim} and len(kept) == 10:
                     os.kill(os.getpid(), signal.SIGKILL)
         except levada.PeerLost as error:
             tell(rank=error.rank, held=bool(all((batch["x"] == i).all() for i, batch in enumerate(kept))))
@@ -175,10 +216,11 @@ def test_a_killed_rank_is_named_to_the_others_who_end_in_order(tmp_path: pathlib
     )
     began = time.monotonic()
     outcomes = process_groups.finish(started, tmp_path)
-    for outcome in outcomes[:-1]:
+    assert outcomes.pop(victim).status == -9
+    for outcome in outcomes:
         assert outcome.status == 0, outcome.errors
-        assert outcome.told == [[{"rank": size - 1, "held": True}]]
-    assert outcomes[-1].status == -9 and time.monotonic() - began < 60
+        assert outcome.told == [[{"rank": victim, "held": True}]]
+    assert time.monotonic() - began < 60
 
 
 def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathlib.Path) -> None:
