@@ -216,7 +216,9 @@ def _own_group(store: Any, rank: int, size: int, timeout: float) -> Any:
     began = time.monotonic()
     try:
         with _starting_polite_threads():
-            return distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
+            group = distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
+        group.barrier().wait()  # where one has gone before another is connected to all, that one fails
+        return group
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
         raise kind(f"rank {rank} could not reach all ranks of its group: {error}") from error
