@@ -344,6 +344,8 @@ except levada.InvalidArgument as error: tell(error=str(error), values=store.get(
     for rank, (refused,) in enumerate(told):
         assert refused["error"] == "sample s has another value of score on rank 1 than on rank 0"
         assert refused["values"] == {"score": rank + 1}
+
+
 def test_a_rank_that_is_killed_in_the_middle_leaves_no_half_of_a_key(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(
         tmp_path,
