@@ -197,7 +197,8 @@ void SampleStore::update(const SampleBatch& samples) {
   put(samples, Payload::copied);
 }
 
-SampleBatch SampleStore::get(std::span<const std::string> ids, std::span<const std::string> keys) const {
+SampleBatch SampleStore::get(std::span<const std::string> ids, std::span<const std::string> keys,
+                             bool allow_absent) const {
   const std::lock_guard lock(mutex_);
   SampleBatch batch({ids.begin(), ids.end()});
   std::vector<std::size_t> samples(ids.size());
@@ -210,11 +211,12 @@ SampleBatch SampleStore::get(std::span<const std::string> ids, std::span<const s
     const auto is_here = [&](std::size_t sample) { return column.entries[sample].is_here; };
     if (keys.empty() && std::ranges::any_of(samples, is_here)) names.insert(column.key.name);
   }
-  for (const std::string& name : names) add_key(batch, samples, name);
+  for (const std::string& name : names) add_key(batch, samples, name, allow_absent);
   return batch;
 }
 
-void SampleStore::add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name) const {
+void SampleStore::add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name,
+                          bool allow_absent) const {
   const SampleKey* key = nullptr;
   Seqlens seqlens;
   seqlens.reserve(samples.size());
@@ -239,10 +241,11 @@ void SampleStore::add_key(SampleBatch& batch, std::span<const std::size_t> sampl
     seqlens.push_back(entry.part.is_whole() ? entry.lengths.all() : parts);
     bytes[i] = entry.bytes;
   }
-  if (key == nullptr && !samples.empty()) {
+  if (key == nullptr && samples.empty()) return;
+  if (key == nullptr && !allow_absent) {
     throw InvalidArgument(fmt::format("none of these samples, such as {}, has key {}", batch.ids()[0], name));
   }
-  if (key != nullptr) batch.set_bytes(*key, std::move(bytes), std::move(seqlens));
+  batch.set_bytes(key != nullptr ? *key : SampleKey{.name = name}, std::move(bytes), std::move(seqlens));
 }
 
 bool SampleStore::has(std::string_view id) const {

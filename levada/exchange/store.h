@@ -39,9 +39,11 @@ class SampleStore {
   /// meta, and beyond the bound.
   void update(const SampleBatch& samples);
   /// These samples, in this order, with these keys (all that any of them has where `keys` is empty); a key that a
-  /// sample lacks is absent for it. Throws for an id that is not here, for a key that none of them has, and for one
-  /// whose dtype or trailing shape differ among them.
-  SampleBatch get(std::span<const std::string> ids, std::span<const std::string> keys = {}) const;
+  /// sample lacks is absent for it. Throws for an id that is not here, for a key that none of them has (with
+  /// `allow_absent` that is absent for all, and of no dtype), and for one whose dtype or trailing shape differ among
+  /// them.
+  SampleBatch get(std::span<const std::string> ids, std::span<const std::string> keys = {},
+                  bool allow_absent = false) const;
   bool has(std::string_view id) const;
   bool has(std::string_view id, std::string_view key) const;
   /// Which tokens are here of a key; empty where it is not.
@@ -139,7 +141,8 @@ class SampleStore {
   void check_bound(std::uint64_t bytes) const;
   void put(const SampleBatch& samples, Payload payload);
   /// What get() gives of a key.
-  void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name) const;
+  void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name,
+               bool allow_absent) const;
   Entry entry_of(const SampleBatch& samples, const std::string& key, std::size_t position, Payload payload);
   // None of these can fail.
   void put_values(std::size_t sample, PlainValues values);

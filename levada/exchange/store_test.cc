@@ -50,6 +50,20 @@ TEST(SampleStore, OwnsItsMemory) {
   EXPECT_THAT(before.item("tokens", 0)->as<std::int64_t>(), ElementsAre(1, 2));
 }
 
+TEST(SampleStore, GivesKeysThatNoSampleHasWhereThatIsAllowed) {
+  SampleStore store;
+  store.store(made_samples(list({"a", "b"}), {"tokens"}));
+  EXPECT_THROW(store.get(list({"a"}), list({"tokens", "reward"})), InvalidArgument);
+  const SampleBatch got = store.get(list({"a", "b"}), list({"tokens", "reward"}), true);
+  EXPECT_TRUE(got.item("tokens", 1).has_value());
+  EXPECT_FALSE(got.item("reward", 0).has_value());
+  EXPECT_FALSE(got.seqlens("reward").has(1));
+  SampleStore other;
+  other.store(got);
+  EXPECT_TRUE(other.has("a", "tokens"));
+  EXPECT_FALSE(other.has("a", "reward"));
+}
+
 TEST(SampleStore, UpdatesKeysAndValues) {
   SampleStore store;
   store.store(made_samples(list({"a", "b"}), {"tokens"}));

@@ -47,8 +47,8 @@ struct Shelf {
 
 using Keys = std::optional<std::vector<std::string>>;
 
-Samples get(const Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys) {
-  return {shelf.store.get(ids, keys.value_or(std::vector<std::string>())), shelf.kind};
+Samples get(const Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
+  return {shelf.store.get(ids, keys.value_or(std::vector<std::string>()), allow_absent), shelf.kind};
 }
 
 void bind_store(nb::module_& module) {
@@ -75,10 +75,12 @@ void bind_store(nb::module_& module) {
           "Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id "
           "that is not here, for a meta, and beyond the bound; nothing has changed then.")
       .def(
-          "get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), released,
+          "get", &get, nb::arg("ids"), nb::arg("keys") = nb::none(), nb::kw_only(), nb::arg("allow_absent") = false,
+          released,
           "These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. "
           "The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises "
-          "InvalidArgument for an id that is not here, and for a key that none of them has.")
+          "InvalidArgument for an id that is not here, and for a key that none of them has: with allow_absent that is "
+          "absent for all, as on the other ranks of an exchange that allows it.")
       .def(
           "has",
           [](const Shelf& shelf, const std::string& id, const std::optional<std::string>& key) {

@@ -121,7 +121,8 @@ const dlpack::ExchangeApi* exchange_of(const nb::object& type) {
 Tensor from_torch(nb::handle value, const std::string& path) {
   nb::object tensor = value.attr("detach")();
   const auto device = text_of(tensor.attr("device").attr("type"));
-  if (device != "cpu") refuse(path, fmt::format("it lies on {}; batches are made on the CPU", device));
+  // Even as a pickle it would come out on the device of the rank that made it.
+  if (device != "cpu") throw Unsupported(fmt::format("{} lies on {}; batches are made on the CPU", path, device));
   if (text_of(tensor.attr("layout")) != "torch.strided") {
     refuse(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
   }

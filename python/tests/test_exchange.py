@@ -319,8 +319,8 @@ except levada.InvalidArgument as error: tell(error=str(error))
 exchange.redistribute(store, {1: ids}, ["reward"], allow_absent=True)
 tell(a=store.has("a"), b=store.has("b", "reward"))
 exchange.redistribute(store, {1: ids}, ["tokens", "reward", "never"], allow_absent=True)
-mine = store.get(ids, ["tokens", "reward"])
-tell(tokens=mine["tokens"].tolist(), absent=mine.item("reward", 0) is None, values=mine.values(0))
+mine = store.get(ids, ["tokens", "reward", "never"], allow_absent=True)
+tell(tokens=mine["tokens"].tolist(), absent=mine.item("reward", 0) is None and mine.seqlens("never") == [None, None], values=mine.values(0))
 """,
     )
     for rank, (refused, first, second) in enumerate(told):
