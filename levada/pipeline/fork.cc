@@ -28,7 +28,7 @@ class Forked {
     settled_ = true;
     behind_->take(branches_.front().pull_point->thread());
     auto& from = slowest();
-    base_ = from.position;
+    end_ = base_ = from.position;
     for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
     if (!from.restored) return;
     try {
@@ -44,7 +44,7 @@ class Forked {
     auto lock = locked();
     for (;;) {
       if (overrun_) end_overrun(branch);
-      if (branch.position < end()) return take(branch);
+      if (branch.position < end_) return take(branch);
       if (thrown_) std::rethrow_exception(thrown_);
       if (ended_) return std::nullopt;
       if (is_too_far(branch) && !is_let_on(branch)) {
@@ -57,6 +57,7 @@ class Forked {
         if (auto item = make_for_nobody_else(branch, lock)) return item;
       } else if (auto item = make(branch, lock)) {
         items_.push_back(*std::move(item));
+        ++end_;
       }
     }
   }
@@ -93,7 +94,6 @@ class Forked {
   };
 
   Reader& of(int number) { return branches_[static_cast<std::size_t>(number)]; }
-  std::int64_t end() const { return base_ + static_cast<std::int64_t>(items_.size() - front_); }
   std::int64_t buffer() const { return std::get<Fork>(setting_->stage(stage_).operation).buffer; }
 
   std::unique_lock<std::mutex> locked() {
@@ -146,7 +146,7 @@ class Forked {
   void end_overrun(Reader& branch) {
     const bool is_ahead = &branch == ahead_;
     const bool moves = !is_ahead && branch.position <= slowest().position;
-    if (!moves && !overran_ && (is_ahead || branch.position < end())) return;
+    if (!moves && !overran_ && (is_ahead || branch.position < end_)) return;
     const bool exact = moves || overran_;
     overran_ = true;
     wake_others(branch);
@@ -178,7 +178,7 @@ class Forked {
 
   void drop_front() {
     const bool wanted = std::ranges::any_of(branches_, [](const Reader& each) { return !each.gone; });
-    const auto until = wanted ? std::min(slowest().position.load(), end()) : end();
+    const auto until = wanted ? std::min(slowest().position.load(), end_.load()) : end_.load();
     for (; base_ < until; ++base_) items_[front_++] = Item();
     source_.keep_from(base_);
     // All of them, or so many that moving the rest is little work for each.
@@ -226,8 +226,12 @@ class Forked {
   }
 
   void wait_for_puller(Reader& branch) {
-    setting_->pull_threads.wait(
-        *branch.pull_point->thread(), [this] { return puller_.thread(); }, false);
+    // Looked at in this order: one that has the next item made already has given the item before it.
+    const auto blocker = [&]() -> PullThreadPtr {
+      auto puller = puller_.thread();
+      return branch.position < end_ ? nullptr : puller;
+    };
+    setting_->pull_threads.wait(*branch.pull_point->thread(), blocker, false);
   }
 
   /// False: nobody can move.
@@ -247,8 +251,9 @@ class Forked {
 
   std::mutex mutex_;
   std::vector<Item> items_;
-  std::size_t front_ = 0;  ///< before this they have been taken
-  std::int64_t base_ = 0;  ///< position of the item at the front
+  std::size_t front_ = 0;             ///< before this they have been taken
+  std::int64_t base_ = 0;             ///< position of the item at the front
+  std::atomic<std::int64_t> end_{0};  ///< position behind the item at the back
   std::int64_t furthest_restored_ = 0;
   bool settled_ = false, ended_ = false;
   std::exception_ptr thrown_;

@@ -39,8 +39,8 @@ class FullSyncStream final : public StageStream {
 
  private:
   static EndAgreementOptions options(const Setting& setting, int stage, const PullPointPtr& pull_point) {
-    const auto poll = [pull_point, poll = setting.poll] {
-      if (pull_point->thread()->must_stop()) throw Stopped{};
+    const auto poll = [pull_point, &threads = setting.pull_threads, poll = setting.poll] {
+      if (threads.must_stop(*pull_point->thread())) throw Stopped{};
       if (poll) poll();
     };
     return {.stage = setting.stage(stage).name, .timeout = setting.timeout, .poll = poll};

@@ -2,10 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "levada/pipeline/running_testing.h"
 
@@ -148,6 +150,58 @@ TEST(Prefetch, OneBranchMayBeLeftAlone) {
     const auto first = branches[0].then(Prefetch{2}).then(Take{3}).then(Repeat{1});
     Opened opened(Graph::join(Zip{}, {branches[1].then(Prefetch{2}), first}));
     EXPECT_EQ(opened.items().size(), 3u);
+  }
+}
+
+/// Whether `action` ends within half a minute; one that does not is left behind.
+bool ends(std::function<void()> action) {
+  std::promise<void> promise;
+  const auto ended = promise.get_future();
+  std::thread([action = std::move(action), promise = std::move(promise)]() mutable {
+    action();
+    action = nullptr;
+    promise.set_value();
+  }).detach();
+  return ended.wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+}
+
+/// Both branches of a fork on threads of their own, behind another that finds five items and never one more.
+class Searching {
+ public:
+  Searching() {
+    const Filter few = kept([asked = asked_](auto i) {
+      *asked = i;
+      return i < 5;
+    });
+    const auto branches = upto(std::int64_t{1} << 60).then(few).then(Prefetch{3}).fork(2);
+    const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{9}), branches[1].then(Prefetch{9})});
+    opened_ = std::make_shared<Opened>(graph);
+  }
+  bool gives_all() {
+    return ends([opened = opened_] { opened->items(5); });
+  }
+  void wait_for_the_search() const {
+    while (*asked_ < 1000) std::this_thread::yield();
+  }
+  bool is_given_up() {
+    return ends([opened = std::exchange(opened_, nullptr)]() mutable { opened.reset(); });
+  }
+
+ private:
+  std::shared_ptr<std::atomic<std::int64_t>> asked_ = std::make_shared<std::atomic<std::int64_t>>(0);
+  std::shared_ptr<Opened> opened_;
+};
+
+TEST(Prefetch, ABranchIsGivenWhatIsThereWhileAnotherHasTheNextItemMade) {
+  for (int round = 0; round < 100; ++round) ASSERT_TRUE(Searching().gives_all());
+}
+
+TEST(Prefetch, EndsThoughAnItemThatBothBranchesWaitForDoesNotCome) {
+  for (int round = 0; round < 20; ++round) {
+    Searching searching;
+    ASSERT_TRUE(searching.gives_all());
+    searching.wait_for_the_search();
+    ASSERT_TRUE(searching.is_given_up());
   }
 }
 

@@ -56,7 +56,7 @@ class PullThread::Waiting {
 bool PullThreads::wait(PullThread& thread, const Blocker& blocker, bool may_fail) {
   std::unique_lock lock(mutex_);
   const PullThread::Waiting waiting(thread, blocker, may_fail);
-  while (!thread.stopped_ || thread.needed_ > 0) {
+  while (!must_stop(thread)) {
     if (blocker() == nullptr) return true;
     if (in_circle(thread) && may_fail) return false;
     sleep(thread, lock);

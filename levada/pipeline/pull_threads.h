@@ -34,10 +34,8 @@ class PullThread {
 
   bool waiting() const { return waiting_; }
   bool stopped() const { return stopped_; }
-  /// Asked by its own thread: stopped, and none keeps it from that.
-  bool must_stop() const { return stopped_ && needed_ == 0; }
 
-  /// While one lives the thread is not stopped: it makes an item that others want too.
+  /// While one lives the thread is not stopped, unless all is over: it makes an item that others want too.
   class Unstoppable {
    public:
     explicit Unstoppable(PullThread& thread) : thread_(thread) { ++thread_.needed_; }
@@ -93,12 +91,17 @@ class PullThreads {
   void wake(const PullThreadPtr& thread);
   /// Ends the waits of `thread`, that under way and those to come.
   void stop(PullThread& thread);
+  /// Nobody wants any item of the graph any more, so that nothing keeps its threads from being stopped.
+  void end() { over_ = true; }
+  /// Asked by `thread` itself.
+  bool must_stop(const PullThread& thread) const { return over_ || (thread.stopped_ && thread.needed_ == 0); }
 
  private:
   bool in_circle(PullThread& thread);
   void sleep(PullThread& thread, std::unique_lock<std::mutex>& lock);
 
   std::function<void()> poll_;
+  std::atomic<bool> over_{false};
   std::mutex mutex_;
 };
 

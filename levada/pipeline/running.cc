@@ -170,7 +170,7 @@ class Whole final : public Stream {
  public:
   Whole(SettingPtr setting, StagePtr end) : setting_(std::move(setting)), end_(std::move(end)) {}
   ~Whole() override {
-    setting_->over = true;  // before its threads are waited for
+    setting_->pull_threads.end();  // before its threads are waited for
     end_.reset();
   }
   Whole(const Whole&) = delete;

@@ -10,7 +10,7 @@ namespace levada::pipeline {
 void Setting::attend(Clock::time_point now) {
   constexpr auto interval = std::chrono::milliseconds(50);
   if (const PullThread* thread = PullThread::of_this_thread()) {
-    if (over || thread->must_stop()) throw Stopped{};
+    if (pull_threads.must_stop(*thread)) throw Stopped{};
     return;
   }
   attend_at.store((now + interval).time_since_epoch().count(), std::memory_order_relaxed);

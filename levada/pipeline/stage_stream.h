@@ -31,7 +31,6 @@ struct Setting {
   StageLog* log = nullptr;
   PullThreads pull_threads;
   Overruns overruns{};
-  std::atomic<bool> over{false};                     ///< nobody wants any of its items any more
   std::atomic<Clock::time_point::rep> attend_at{0};  ///< when to attend() next
 
   bool must_attend(Clock::time_point now) const {
