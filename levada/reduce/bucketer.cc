@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -32,6 +33,7 @@ constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
 
 /// Memory that empty() gave, and that of the contribution to which it goes.
 struct Placed {
+  const Engine* group = nullptr;
   std::optional<Contribution> contribution;
   std::size_t bytes = 0;
 };
@@ -46,14 +48,23 @@ struct Bucketer::Batch {
   };
   int key = -1;
   DType dtype;
-  std::shared_ptr<const Outcome> outcome;  ///< null while the bucket is open
   std::vector<Entry> entries;
   std::size_t called = 0;  ///< of how many the callbacks have run
 
+  void launched(std::shared_ptr<const Outcome> outcome) {
+    kept_ = std::move(outcome);
+    outcome_ = kept_.get();
+  }
+  /// Null while the bucket is open. Any thread, and the result likewise.
+  const Outcome* outcome() const { return outcome_; }
   Tensor result(std::size_t position) const {
-    const Result& memory = outcome->results()[position];
+    const Result& memory = outcome()->results()[position];
     return Tensor(TensorView(dtype, entries[position].shape, memory.data), memory.owner, true);
   }
+
+ private:
+  std::shared_ptr<const Outcome> kept_;
+  std::atomic<const Outcome*> outcome_ = nullptr;
 };
 
 class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
@@ -84,7 +95,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const int ranks = group->info().size;
     const Shape piece = part_of(input.shape(), ranks);
     const Input whole{.op = op, .dtype = input.dtype(), .piece = piece, .bytes = bytes_of(input.dtype(), piece, ranks)};
-    if (auto placed = placed_at(input)) return enqueue_placed(group, whole, *placed, std::move(callback));
+    if (auto placed = placed_at(input, group, whole)) return enqueue_placed(group, whole, *placed, std::move(callback));
     return enqueue(
         group, whole,
         [&](Contribution& to, std::size_t position, CopyWay way) {
@@ -141,11 +152,12 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     // What others do not see is copied into messages in any case.
     if (bytes < least_placed_bytes || !group->info().zero_copy) return Tensor::empty(dtype, shape);
     auto placed = std::make_shared<Placed>();
+    placed->group = group.get();
     placed->contribution = reducer_of(group).contribution({.dtype = dtype}, bytes, 1);
     placed->bytes = bytes;
     std::byte* data = placed->contribution->data(placed->contribution->add(piece, 0));
     std::erase_if(placed_, [](const auto& each) { return each.second.expired(); });
-    placed_.emplace(data, placed);
+    placed_.insert_or_assign(data, placed);
     return Tensor(TensorView(dtype, shape, data), std::shared_ptr<const void>(placed), true);
   }
 
@@ -154,7 +166,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     do {
       launch_all(bucketing_.flush());
       while (!launched_.empty()) {
-        wait_for(*launched_.front()->outcome);
+        wait_for(*launched_.front()->outcome());
         deliver();
       }
       run_callbacks();
@@ -172,8 +184,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   const BucketerStats& stats() const { return stats_; }
 
   Tensor result_of(const Batch& batch, std::size_t position) {
-    if (!batch.outcome) launch_all(bucketing_.flush_through(batch.key));
-    wait_for(*batch.outcome);
+    if (!batch.outcome()) launch_all(bucketing_.flush_through(batch.key));
+    wait_for(*batch.outcome());
     deliver();
     run_callbacks();
     return batch.result(position);
@@ -205,9 +217,10 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   };
 
   Reducer& reducer_of(const Group& group) {
-    auto& reducer = reducers_[group.get()];
-    if (!reducer) reducer = std::make_unique<Reducer>(group, window, options_.timeout, options_.any_order);
-    return *reducer;
+    const auto found = reducers_.find(group.get());
+    if (found != reducers_.end()) return *found->second;
+    auto made = std::make_unique<Reducer>(group, window, options_.timeout, options_.any_order);
+    return *reducers_.emplace(group.get(), std::move(made)).first->second;
   }
 
   int key_of(const Group& group, const Input& input) {
@@ -219,12 +232,14 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return static_cast<int>(keys_.size()) - 1;
   }
 
-  std::shared_ptr<Placed> placed_at(const Tensor& input) {
+  /// Null where it has to be copied: all but what empty() gave for this very use, which may have another shape now.
+  std::shared_ptr<Placed> placed_at(const Tensor& input, const Group& group, const Input& what) {
     const auto found = placed_.find(input.view().data());
     if (found == placed_.end()) return nullptr;
     auto placed = found->second.lock();
     if (!placed || !placed->contribution) return nullptr;
-    const bool whole = input.view().is_contiguous() && input.view().byte_count() == placed->bytes &&
+    const bool whole = placed->group == group.get() && input.view().is_contiguous() &&
+                       input.view().byte_count() == placed->bytes && what.bytes == placed->bytes &&
                        input.dtype() == placed->contribution->spec().dtype;
     return whole ? placed : nullptr;
   }
@@ -251,12 +266,16 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   template <typename Fill>
   Handle enqueue(const Group& group, const Input& input, Fill fill, Callback callback) {
     check_reducible(input.dtype, input.op);
-    count(input.bytes, input.bytes);
     const int key = key_of(group, input);
     const auto placement = place(key, input.bytes);
-    if (placement.alone) return finish_alone(launch_alone(group, input, input.piece, true, fill, std::move(callback)));
+    if (placement.alone) {
+      Handle handle = launch_alone(group, input, input.piece, true, fill, std::move(callback));
+      count(input.bytes, input.bytes);
+      return finish_alone(std::move(handle));
+    }
     auto& bucket = buckets_[static_cast<std::size_t>(key)];
-    Contribution& contribution = room_for(group, bucket, input);
+    Contribution& contribution = room_for(group, key, input);
+    count(input.bytes, input.bytes);
     // Nobody looks at a bucket before it is complete, and it has all but the last of these messages already.
     fill(contribution, bucket.inputs(), way_to_copy(bucket.contributions.size() * message_bytes));
     return entered(key, input, std::move(callback));
@@ -294,14 +313,23 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return placement;
   }
 
-  Contribution& room_for(const Group& group, Bucket& bucket, const Input& input) {
-    if (!bucket.open || !bucket.contributions[*bucket.open].has_room(input.bytes)) {
-      const auto capacity = static_cast<std::size_t>(std::max<std::int64_t>(options_.capacity, 0));
-      bucket.contributions.push_back(reducer_of(group).contribution(
-          input.spec(), std::max(input.bytes, std::min(message_bytes, capacity)), usual_inputs));
-      bucket.open = bucket.contributions.size() - 1;
+  /// For an input that has been placed. Where it throws the input has not been, so that ranks which try it again stay
+  /// in step with the others.
+  Contribution& room_for(const Group& group, int key, const Input& input) {
+    auto& bucket = buckets_[static_cast<std::size_t>(key)];
+    if (bucket.open && bucket.contributions[*bucket.open].has_room(input.bytes)) {
+      return bucket.contributions[*bucket.open];
     }
-    return bucket.contributions[*bucket.open];
+    const auto capacity = static_cast<std::size_t>(std::max<std::int64_t>(options_.capacity, 0));
+    const std::size_t bytes = std::max(input.bytes, std::min(message_bytes, capacity));
+    try {
+      bucket.contributions.push_back(reducer_of(group).contribution(input.spec(), bytes, usual_inputs));
+    } catch (...) {
+      bucketing_.take_back(key, input.bytes);
+      throw;
+    }
+    bucket.open = bucket.contributions.size() - 1;
+    return bucket.contributions.back();
   }
 
   Handle entered(int key, const Input& input, Callback callback) {
@@ -322,13 +350,13 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   void launch(int key, bool awaited) {
     while (under_way() >= options_.in_flight) {
-      wait_for(*launched_.front()->outcome);
+      wait_for(*launched_.front()->outcome());
       deliver();
     }
     Bucket bucket = std::exchange(buckets_[static_cast<std::size_t>(key)], {});
     Reducer& reducer = *reducers_.at(keys_[static_cast<std::size_t>(key)].group);
     const auto begin = Clock::now();
-    bucket.batch->outcome = reducer.launch(std::move(bucket.contributions), awaited);
+    bucket.batch->launched(reducer.launch(std::move(bucket.contributions), awaited));
     if (awaited) stats_.waited += Clock::now() - begin;
     launched_.push_back(std::move(bucket.batch));
     ++stats_.buckets;
@@ -348,7 +376,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     auto batch = std::make_shared<Batch>();
     batch->dtype = input.dtype;
     batch->entries.push_back({std::move(callback), shape});
-    batch->outcome = reducer_of(group).launch(std::move(contributions), awaited);
+    batch->launched(reducer_of(group).launch(std::move(contributions), awaited));
     launched_.push_back(batch);
     return handle_of(std::move(batch), 0);
   }
@@ -356,7 +384,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   /// Waits for what is larger than a bucket, and runs its callback before those of buckets that are still under way.
   Handle finish_alone(Handle handle) {
     ++stats_.alone;
-    wait_for(*handle.batch_->outcome);
+    wait_for(*handle.batch_->outcome());
     deliver();
     std::erase(launched_, handle.batch_);
     std::erase(ready_, handle.batch_);
@@ -366,7 +394,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   std::ptrdiff_t under_way() const {
-    return std::count_if(launched_.begin(), launched_.end(), [](const auto& each) { return !each->outcome->done(); });
+    return std::count_if(launched_.begin(), launched_.end(), [](const auto& each) { return !each->outcome()->done(); });
   }
 
   std::size_t pending() const {
@@ -389,7 +417,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   /// Moves what has ended, in the order in which it was launched, to what callbacks are to be run of.
   void deliver() {
-    while (!launched_.empty() && launched_.front()->outcome->done()) {
+    while (!launched_.empty() && launched_.front()->outcome()->done()) {
       ready_.push_back(std::move(launched_.front()));
       launched_.pop_front();
     }
@@ -412,7 +440,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const Callback callback = std::exchange(batch.entries[position].callback, {});
     try {
       if (callback) callback(batch.result(position));
-      else static_cast<void>(batch.outcome->results());  // throws what the reduction threw
+      else static_cast<void>(batch.outcome()->results());  // throws what the reduction threw
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -432,18 +460,18 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 };
 
 bool Bucketer::Handle::done() const {
-  return batch_->outcome && batch_->outcome->done();
+  return batch_->outcome() && batch_->outcome()->done();
 }
 
 Tensor Bucketer::Handle::wait() const {
   const auto bucketer = bucketer_.lock();
   if (bucketer) return bucketer->result_of(*batch_, position_);
-  if (!batch_->outcome) throw EngineError("the bucketer went before the input's bucket was reduced");
+  if (!batch_->outcome()) throw EngineError("the bucketer went before the input's bucket was reduced");
   return batch_->result(position_);
 }
 
 Tensor Bucketer::Handle::get() const {
-  if (!batch_->outcome) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
+  if (!batch_->outcome()) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
   return batch_->result(position_);
 }
 

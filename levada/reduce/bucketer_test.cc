@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <thread>
 
@@ -310,6 +311,102 @@ TEST(Bucketer, TimesOutWhenARankDoesNotTakePart) {
       EXPECT_THAT(fault_of([&] { bucketer.flush(); }), HasSubstr("Timeout: rank 0 waited 200.0 ms in reduce-scatter"));
     }
     agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
+  });
+}
+
+TEST(Bucketer, TakesAnInputThatFoundNoMemoryWhenItIsTriedAgain) {
+  const auto body = [](const Handle& engine) {
+    const bool is_short = engine->info().rank == 0;
+    Bucketer bucketer({.timeout = is_short ? std::chrono::milliseconds(500) : std::chrono::seconds(30)});
+    if (is_short) {
+      std::vector<Block> held;
+      while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_THAT(fault_of([&] { bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum); }),
+                    HasSubstr("Timeout"));
+        bucketer.flush();
+      }
+      EXPECT_EQ(bucketer.stats().inputs, 0);
+    }
+    const auto handle = bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
+    agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
+    bucketer.flush();
+    expect_sum(*engine, 0, 40, handle.wait());
+    EXPECT_EQ(bucketer.stats().buckets, 1);
+  };
+  inproc::run_ranks(2, body, {.memory_bytes = std::size_t{16} << 20});
+}
+
+TEST(Bucketer, KnowsNothingOfAGroupThatCouldNotBeOpened) {
+  const auto engine = inproc::make_group(1).front();
+  engine->abort("the test ends it");
+  Bucketer bucketer;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(fault_of([&] { bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum); }),
+                HasSubstr("the test ends it"));
+  }
+  bucketer.flush();
+  bucketer.teardown();
+}
+
+TEST(Bucketer, CopiesMemoryOfAnotherGroup) {
+  for (const bool is_known : {false, true}) {
+    inproc::run_ranks(4, [is_known](const Handle& engine) {
+      const int first = engine->info().rank / 2 * 2;
+      const auto pair = engine->subgroup(std::vector{first, first + 1}, "pair");
+      Bucketer bucketer;
+      if (is_known) bucketer.reduce_scatter(pair, input(*pair, 0, 40), ReduceOp::sum);
+      const Tensor placed = input(*pair, 1, 131'072, bucketer.empty(engine, dtypes::float32, {262'144}));
+      const auto handle = bucketer.reduce_scatter(pair, placed, ReduceOp::sum);
+      bucketer.flush();
+      expect_sum(*pair, 1, 131'072, handle.wait());
+      agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
+    });
+  }
+}
+
+TEST(Bucketer, CopiesItsOwnMemoryWhereAnotherShapeNeedsPadding) {
+  inproc::run_ranks(4, [](const Handle& engine) {
+    Bucketer bucketer;
+    const Tensor placed = input(*engine, 0, 49'152, bucketer.empty(engine, dtypes::float32, {4 * 49'152}));
+    const Tensor six_rows(TensorView(dtypes::float32, {6, 32'768}, placed.view().data()), placed.owner());
+    const Tensor copy = input(*engine, 0, 49'152);
+    const TensorView ordinary(dtypes::float32, {6, 32'768}, copy.view().data());
+    const auto handle = bucketer.reduce_scatter(engine, six_rows, ReduceOp::sum);
+    const auto expected = bucketer.reduce_scatter(engine, Tensor(ordinary, copy.owner()), ReduceOp::sum);
+    bucketer.flush();
+    const auto values = handle.wait(), same = expected.wait();
+    EXPECT_EQ(values.shape(), Shape({2, 32'768}));
+    EXPECT_TRUE(std::ranges::equal(values.as<float>(), same.as<float>()));
+  });
+}
+
+TEST(Bucketer, CopiesNothingThatIsWrittenIntoItsMemoryAgainAndAgain) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer bucketer;
+    Tensor tensor;
+    for (int n = 0; n < 6; ++n) {
+      tensor = input(*engine, n, 65'536, bucketer.empty(engine, dtypes::float32, {2 * 65'536}));
+      const auto handle = bucketer.reduce_scatter(engine, tensor, ReduceOp::sum);
+      bucketer.flush();
+      expect_sum(*engine, n, 65'536, handle.wait());
+    }
+    EXPECT_EQ(bucketer.stats().bytes_copied, 0);
+  });
+}
+
+TEST(Bucketer, GivesAResultOnAnyThreadOnceItsBucketIsLaunched) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer bucketer;
+    for (int n = 0; n < 100; ++n) {
+      const auto handle = bucketer.reduce_scatter(engine, input(*engine, n, 40), ReduceOp::sum);
+      std::thread asking([&, handle] {
+        while (!handle.done()) std::this_thread::yield();
+        expect_sum(*engine, n, 40, handle.get());
+      });
+      bucketer.flush();
+      asking.join();
+    }
   });
 }
 

@@ -10,6 +10,7 @@ Bucketing::Placement Bucketing::apply(int key, std::uint64_t bytes) {
   const bool fits = found != open_.end() && bytes <= static_cast<std::uint64_t>(capacity_) - found->bytes;
   if (fits) {
     found->bytes += bytes;
+    ++found->inputs;
     return {};
   }
   Placement placement;
@@ -17,8 +18,14 @@ Bucketing::Placement Bucketing::apply(int key, std::uint64_t bytes) {
     placement.close = key;
     open_.erase(found);
   }
-  open_.push_back({key, bytes});
+  open_.push_back({key, bytes, 1});
   return placement;
+}
+
+void Bucketing::take_back(int key, std::uint64_t bytes) {
+  const auto found = std::ranges::find(open_, key, &Open::key);
+  found->bytes -= bytes;
+  if (--found->inputs == 0) open_.erase(found);
 }
 
 std::vector<int> Bucketing::flush() {

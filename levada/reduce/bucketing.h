@@ -22,6 +22,9 @@ class Bucketing {
   /// An input of `bytes`, of all ranks' pieces together: at most a bucket's capacity goes into the bucket of `key`,
   /// which stays open when it is exactly full.
   Placement apply(int key, std::uint64_t bytes);
+  /// Undoes the last apply(), which gave no `alone`, for an input that did not come after all; what was closed stays
+  /// so.
+  void take_back(int key, std::uint64_t bytes);
 
   /// All open buckets, in the order in which they were opened; none is open afterwards.
   std::vector<int> flush();
@@ -34,6 +37,7 @@ class Bucketing {
   struct Open {
     int key = 0;
     std::uint64_t bytes = 0;
+    int inputs = 0;
   };
 
   std::int64_t capacity_;

@@ -45,6 +45,20 @@ TEST(Bucketing, TakesInputsOfNoBytes) {
   EXPECT_FALSE(bucketing.apply(0, 0).alone);
 }
 
+TEST(Bucketing, DecidesAsBeforeAfterAnInputIsTakenBack) {
+  Bucketing bucketing(100);
+  bucketing.apply(0, 60);
+  bucketing.apply(1, 0);
+  bucketing.apply(0, 40);
+  bucketing.take_back(0, 40);
+  bucketing.apply(1, 10);
+  bucketing.take_back(1, 10);
+  EXPECT_FALSE(bucketing.apply(0, 40).close);
+  EXPECT_EQ(bucketing.apply(0, 50).close, 0);
+  bucketing.take_back(0, 50);
+  EXPECT_THAT(bucketing.flush(), ElementsAre(1)) << "an input of no bytes is one too";
+}
+
 TEST(Bucketing, FlushesInTheOrderOfOpening) {
   Bucketing bucketing(100);
   for (const int key : {2, 0, 1, 2, 0}) bucketing.apply(key, 40);
