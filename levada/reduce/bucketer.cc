@@ -14,6 +14,7 @@
 #include "levada/base/error.h"
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
+#include "levada/reduce/placed_memory.h"
 #include "levada/reduce/reducer.h"
 #include "levada/tensor/elements.h"
 
@@ -30,13 +31,6 @@ constexpr std::size_t usual_inputs = 64;
 
 /// From how many bytes on empty() gives a message's memory: to copy less costs less than a message.
 constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
-
-/// Memory that empty() gave, and that of the contribution to which it goes.
-struct Placed {
-  const Engine* group = nullptr;
-  std::optional<Contribution> contribution;
-  std::size_t bytes = 0;
-};
 
 }  // namespace
 
@@ -78,6 +72,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   Handle reduce_scatter(const Group& group, std::span<const TensorView> inputs, ReduceOp op, Callback callback) {
     const int ranks = group->info().size;
     check_alike(inputs, ranks);
+    check_reducible(inputs.front().dtype(), op);
     const Shape& piece = inputs.front().shape();
     const std::size_t bytes = inputs.front().byte_count();
     const Input input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
@@ -95,7 +90,10 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const int ranks = group->info().size;
     const Shape piece = part_of(input.shape(), ranks);
     const Input whole{.op = op, .dtype = input.dtype(), .piece = piece, .bytes = bytes_of(input.dtype(), piece, ranks)};
-    if (auto placed = placed_at(input, group, whole)) return enqueue_placed(group, whole, *placed, std::move(callback));
+    check_reducible(input.dtype(), op);
+    if (auto placed = placed_.take(*group, input, whole.bytes)) {
+      return enqueue_placed(group, whole, *std::move(placed), std::move(callback));
+    }
     return enqueue(
         group, whole,
         [&](Contribution& to, std::size_t position, CopyWay way) {
@@ -151,14 +149,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     }
     // What others do not see is copied into messages in any case.
     if (bytes < least_placed_bytes || !group->info().zero_copy) return Tensor::empty(dtype, shape);
-    auto placed = std::make_shared<Placed>();
-    placed->group = group.get();
-    placed->contribution = reducer_of(group).contribution({.dtype = dtype}, bytes, 1);
-    placed->bytes = bytes;
-    std::byte* data = placed->contribution->data(placed->contribution->add(piece, 0));
-    std::erase_if(placed_, [](const auto& each) { return each.second.expired(); });
-    placed_.insert_or_assign(data, placed);
-    return Tensor(TensorView(dtype, shape, data), std::shared_ptr<const void>(placed), true);
+    return placed_.give(*group, reducer_of(group).contribution({.dtype = dtype}, bytes, 1), shape, piece);
   }
 
   void flush() {
@@ -232,18 +223,6 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return static_cast<int>(keys_.size()) - 1;
   }
 
-  /// Null where it has to be copied: all but what empty() gave for this very use, which may have another shape now.
-  std::shared_ptr<Placed> placed_at(const Tensor& input, const Group& group, const Input& what) {
-    const auto found = placed_.find(input.view().data());
-    if (found == placed_.end()) return nullptr;
-    auto placed = found->second.lock();
-    if (!placed || !placed->contribution) return nullptr;
-    const bool whole = placed->group == group.get() && input.view().is_contiguous() &&
-                       input.view().byte_count() == placed->bytes && what.bytes == placed->bytes &&
-                       input.dtype() == placed->contribution->spec().dtype;
-    return whole ? placed : nullptr;
-  }
-
   /// `input`, as it lies in memory, and zeros up to `bytes`.
   static void add_padded(std::byte* to, const TensorView& input, std::size_t bytes, CopyWay way) {
     copy_elements(input, to, way);
@@ -265,7 +244,6 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   /// `fill`: adds the input to a contribution.
   template <typename Fill>
   Handle enqueue(const Group& group, const Input& input, Fill fill, Callback callback) {
-    check_reducible(input.dtype, input.op);
     const int key = key_of(group, input);
     const auto placement = place(key, input.bytes);
     if (placement.alone) {
@@ -281,10 +259,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return entered(key, input, std::move(callback));
   }
 
-  Handle enqueue_placed(const Group& group, const Input& input, Placed& placed, Callback callback) {
-    check_reducible(input.dtype, input.op);
-    Contribution contribution = std::move(*placed.contribution);
-    placed.contribution.reset();
+  Handle enqueue_placed(const Group& group, const Input& input, Contribution contribution, Callback callback) {
     count(input.bytes, 0);
     const int key = key_of(group, input);
     const auto placement = place(key, input.bytes);
@@ -454,8 +429,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   std::vector<Bucket> buckets_;  ///< by key
   std::deque<std::shared_ptr<Batch>> launched_;
   std::deque<std::shared_ptr<Batch>> ready_;
-  std::map<const std::byte*, std::weak_ptr<Placed>> placed_;  ///< by where it begins
-  bool running_ = false;                                      ///< a callback
+  PlacedMemory placed_;
+  bool running_ = false;  ///< a callback
   std::exception_ptr error_;
 };
 
