@@ -219,7 +219,8 @@ class Feed::Impl {
     if (!is_reader()) post("in its own step");
     if (!lead_is_gone()) return;
     hear_decisions();
-    if (follower_.end() || !wiring_.engine->ended(inbox_.channel())) return;
+    // For a batch that may be taken its reader is waited for, who may be another rank.
+    if (follower_.end() || (follower_.may_take() && !wiring_.engine->ended(inbox_.channel()))) return;
     throw PeerLost(wiring_.lead(), fmt::format("rank {} left the feed before step {} without ending it", wiring_.lead(),
                                                follower_.step()));
   }

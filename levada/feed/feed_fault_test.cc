@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <latch>
+#include <thread>
 
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/feed.h"
@@ -186,6 +188,40 @@ TEST(FeedFaults, ALostReaderIsSeenByAllAfterWhatItSent) {
   for (const int rank : {1, 2}) {
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)], AllOf(HasSubstr("PeerLost"), HasSubstr("rank 0")));
   }
+}
+
+TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostToThoseWhoseReaderLives) {
+  std::latch hanging(1), leaving(1);
+  std::promise<void> seen;
+  const auto is_seen = seen.get_future().share();
+  const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto hangs = [&](std::int64_t first) {
+      if (rank != 0 || first < 2) return;
+      hanging.count_down();
+      leaving.wait();
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // for longer than who leaves waits for it
+    };
+    const auto give_up = [&] {
+      leaving.count_down();
+      throw std::runtime_error("it waits no longer");
+    };
+    Feed feed(
+        engine, Mesh::parse("dp=2,tp=2"), layouts::gpt(), numbered({.before = hangs}),
+        {.batch = 1, .readers = Readers::parse("dp"), .poll = rank == 0 ? std::function<void()>(give_up) : nullptr});
+    if (rank == 0) return hanging.wait();
+    if (rank < 3) {
+      if (is_seen.wait_for(std::chrono::seconds(20)) == std::future_status::ready) return;
+      return engine->abort("rank 3 does not see that the lead has left");
+    }
+    try {
+      while (feed.next()) continue;
+    } catch (const Error&) {
+      seen.set_value();
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[3], AllOf(HasSubstr("PeerLost"), HasSubstr("rank 0 left the feed before step")));
 }
 
 TEST(FeedFaults, WhatDoesNotFitIsRefusedOnAllRanksAlike) {
