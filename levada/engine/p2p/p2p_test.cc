@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <future>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -89,6 +90,15 @@ TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
     const auto lease = take(*engines[1], *taking, limit(), "test");
     EXPECT_EQ(lease.value().bytes[(1 << 19) - 1], static_cast<std::byte>(i));
   }
+}
+
+TEST(P2pMessages, FindRoomInAWindowOfWhateverSize) {
+  test::Post post(2);
+  const auto engines = test::make_engines(post);
+  constexpr int most = std::numeric_limits<int>::max();
+  const auto sending = engines[0]->open(0, {1}, most), taking = engines[1]->open(0, {1}, most);
+  send(*engines[0], *sending, 1'000'000, std::byte{1});
+  EXPECT_EQ(take(*engines[1], *taking, limit(), "test").value().bytes[999'999], std::byte{1});
 }
 
 /// Asks nobody what has become of them, as take() does.

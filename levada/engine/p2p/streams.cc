@@ -124,7 +124,7 @@ std::shared_ptr<Stream> Member::stream_of_locked(std::uint64_t key) {
 
 bool Member::has_room(const Stream& stream) const {
   // What all have taken may still be under way in the wire's books, whose memory is to be bounded, too.
-  if (*stream.under_way >= 2 * stream.terms.window) return false;
+  if (*stream.under_way >= 2 * std::int64_t{stream.terms.window}) return false;
   return std::all_of(stream.takers.begin(), stream.takers.end(), [&](const Stream::Taker& taker) {
     return taker_over(stream, taker) || stream.not_taken(taker) < stream.terms.window;
   });
