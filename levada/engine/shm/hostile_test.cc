@@ -30,6 +30,13 @@ class Victim {
   Engine& engine() { return *engine_; }
   Channel& channel() { return *channel_; }
   const Control& control() const { return control_; }
+  /// The second rank, as it is before the pen is taken from it.
+  std::shared_ptr<Engine> peer() const { return make_engine(std::make_shared<Member>(memories_[1])); }
+  /// What the peer has sent last, to be sent again and again.
+  Descriptor take_pen(std::uint64_t sent) {
+    sent_ = sent;
+    return control_.ring(1, 0).at(sent - 1);
+  }
   void push(const Descriptor& descriptor) {
     control_.ring(1, 0).push(sent_, descriptor);
     control_.page(0).pending[0].fetch_or(2);
@@ -69,6 +76,7 @@ TEST(Hostile, DescriptorsThatPointOutsideAreRefused) {
       message(memory_bytes - 10, 11),
       message(~std::uint64_t{0}, 2),
       message(1, ~std::uint64_t{0}),
+      message(page_bytes / 2, 1),
       message(0, 1, Control::slots(2)),
       message(0, 1, ~std::uint32_t{0}),
   };
@@ -114,6 +122,26 @@ TEST(Hostile, AMessageThatWasNeverPublishedIsRefusedWhenTaken) {
   victim.push(message(0, 1));
   EXPECT_EQ(victim.complaint(), "");
   EXPECT_FALSE(victim.engine().try_take(*theirs));
+}
+
+TEST(Hostile, MoreMessagesThanAChannelsWindowAreRefused) {
+  for (const bool before_it_is_opened : {false, true}) {
+    Victim victim;
+    const auto peer = victim.peer();
+    const auto sending = peer->open(1, {0}, 2);
+    publish(*peer, *sending, allocate(*peer, 10, Deadline::now(), "test"), 10, Deadline::now(), "test");
+    const Descriptor sent = victim.take_pen(1);
+    std::shared_ptr<Channel> channel;
+    if (!before_it_is_opened) channel = victim.engine().open(1, {0}, 2);
+    victim.push(sent);
+    EXPECT_EQ(victim.complaint(), "") << "they are as many as the window is";
+    victim.push(sent);
+    if (before_it_is_opened) {
+      EXPECT_EQ(victim.complaint(), "") << "nobody knows the window yet";
+      channel = victim.engine().open(1, {0}, 2);
+    }
+    EXPECT_NE(victim.complaint().find("more messages than a window of 2"), std::string::npos) << victim.complaint();
+  }
 }
 
 TEST(Hostile, ReturnsInDisorderCountAsReturned) {

@@ -13,6 +13,13 @@ namespace {
 /// To look for written pages takes a few system calls; less than this is copied as fast.
 constexpr std::size_t least_private = std::size_t{256} << 10;
 
+/// What is wrong with a stream where more waits to be taken than its window; its sender sees a message as taken only
+/// once it is gone from there. Empty if nothing is.
+std::string beyond_window(const Stream& stream) {
+  if (!stream.opened || stream.arrived.size() <= static_cast<std::size_t>(stream.window)) return {};
+  return fmt::format("more messages than a window of {}", stream.window);
+}
+
 }  // namespace
 
 /// What a lease holds on to.
@@ -100,7 +107,8 @@ std::string Member::accept(int from, const Descriptor& descriptor) {
     case Descriptor::Kind::message: {
       const auto end = checked_add(descriptor.offset, descriptor.bytes);
       const std::uint64_t size = memory_.data[static_cast<std::size_t>(from)]->size();
-      if (descriptor.bytes == 0 || !end || *end > size || descriptor.slot >= Control::slots(size_)) {
+      const bool is_a_block = descriptor.offset % page_bytes == 0 && descriptor.slot < Control::slots(size_);
+      if (descriptor.bytes == 0 || !end || *end > size || !is_a_block) {
         return fmt::format("a message of {} bytes at {} in slot {}, with {} bytes of memory", descriptor.bytes,
                            descriptor.offset, descriptor.slot, size);
       }
@@ -135,9 +143,12 @@ std::string Member::accept_message(Stream& stream, int from, const Descriptor& d
       stream.opened ? stream.from != from || !stream.takes : stream.arrived_from >= 0 && stream.arrived_from != from;
   if (foreign) return "a message on a channel of another rank";
   stream.arrived_from = from;
-  if (stream.opened && !stream.taking) drop(from, descriptor);
-  else stream.arrived.push(descriptor);
-  return {};
+  if (stream.opened && !stream.taking) {
+    drop(from, descriptor);
+    return {};
+  }
+  stream.arrived.push(descriptor);
+  return beyond_window(stream);
 }
 
 void Member::drop(int from, const Descriptor& descriptor) {
@@ -333,6 +344,8 @@ std::shared_ptr<Stream> Member::open(Group& group, std::uint64_t key, int from, 
   if (stream->arrived_from >= 0 && stream->arrived_from != from) {
     mark_corrupt(stream->arrived_from, "a message on a channel of another rank");
     stream->arrived = {};
+  } else if (std::string wrong = beyond_window(*stream); !wrong.empty()) {
+    mark_corrupt(from, std::move(wrong));
   }
   return stream;
 }
