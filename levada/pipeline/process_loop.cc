@@ -201,6 +201,7 @@ void ProcessLoop::hear() {
     const auto* report = std::get_if<protocol::Report>(&order.what);
     answer(state_.heard(), state_.over() || (report != nullptr && report->with_trace));
   }
+  left_ = !state_.over() && engine().ended(*orders_);
 }
 
 void ProcessLoop::wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
@@ -224,7 +225,6 @@ void ProcessLoop::wait_once(const std::vector<Channel*>& take, const std::vector
   if (engine().wait(conditions, deadline) == Woken::ready) {
     traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
     hear();
-    left_ = !state_.over() && engine().ended(*orders_);
   }
   if (process_.poll) process_.poll();
   watch_.works();

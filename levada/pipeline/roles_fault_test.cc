@@ -222,6 +222,27 @@ TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {
   });
 }
 
+TEST(PipelineFaults, AConsumerThatLeavesWithoutAWordEndsWorkersThatNeverWait) {
+  const auto limit = Deadline::after(std::chrono::seconds(20));
+  std::atomic<bool> goes_on{false};
+  const Graph graph = Graph::source(range(0, std::int64_t{1} << 60)).then(testing::kept([&](std::int64_t i) {
+    if (!limit.expired()) return i == 0;
+    goes_on = true;
+    throw std::runtime_error("nobody wants it");
+  }));
+  const auto body = [&](const std::shared_ptr<Engine>& engine) {
+    const Process process = process_of(engine, graph, with_workers(1));
+    if (engine->info().rank != 0) return serve(process);
+    std::vector<Block> held;
+    Consumer consumer(process);
+    consumer.reset(0);
+    EXPECT_TRUE(consumer.next());
+    while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));  // none is left for the word
+  };
+  inproc::run_ranks(2, body, {.memory_bytes = std::size_t{16} << 20});
+  EXPECT_FALSE(goes_on);
+}
+
 TEST(PipelineMemory, StaysTheSameOverManyEpochs) {
   const Graph graph = Graph::source(range(0, 40))
                           .then(Map{[](const Item&) -> Item { return Tree(Tensor::zeros(dtypes::int64, {16384})); }})
