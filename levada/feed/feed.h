@@ -64,7 +64,7 @@ struct FeedStats {
 
 /// A rank's end of the feed. Made and destroyed by all ranks of the engine; next() is called by one thread at a time
 /// and does not need the other ranks to call it at the same time. Readers read ahead on a thread of the feed's own,
-/// unless FeedOptions::ahead is false.
+/// unless FeedOptions::ahead is false. A forked child, which lacks its threads, must neither use nor destroy it.
 class Feed {
  public:
   /// Collective. `source` is used on ranks that read and may be null on others. Throws InvalidArgument, on every rank

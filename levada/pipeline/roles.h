@@ -49,7 +49,7 @@ struct Process {
 /// consumer leaves. What goes wrong in the pipeline goes to the consumer. Throws PeerLost once a process is lost.
 void serve(const Process& process);
 
-/// The consumer. One thread at a time.
+/// The consumer. One thread at a time. A forked child, which lacks its threads, must neither use nor destroy it.
 class Consumer {
  public:
   explicit Consumer(Process process);
