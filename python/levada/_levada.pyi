@@ -535,9 +535,9 @@ class Store:
         Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id that is not here, for a meta, and beyond the bound; nothing has changed then.
         """
 
-    def get(self, ids: Sequence[str], keys: Sequence[str] | None = None) -> SampleBatch:
+    def get(self, ids: Sequence[str], keys: Sequence[str] | None = None, *, allow_absent: bool = False) -> SampleBatch:
         """
-        These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises InvalidArgument for an id that is not here, and for a key that none of them has.
+        These samples, in this order, with these keys (all where None); a key that a sample lacks is absent for it. The tensors share the store's memory, stay as they are when it changes, and must not be written. Raises InvalidArgument for an id that is not here, and for a key that none of them has: with allow_absent that is absent for all, as on the other ranks of an exchange that allows it.
         """
 
     def has(self, id: str, key: str | None = None) -> bool:
