@@ -141,8 +141,8 @@ class Engine {
 
   /// A new stream, to be opened by its sender and all its takers and by nobody else; members open the channels that
   /// they share in the same order, but not at the same time: messages wait for takers that have not opened it yet. The
-  /// sender may be among the takers. At most `window` messages stay published and not yet taken by all. Throws
-  /// InvalidArgument: an empty set, a rank out of range or twice, not a member itself, or a window below one.
+  /// sender may be among the takers. At most `window` messages, for all alike, stay published and not taken by all.
+  /// Throws InvalidArgument: an empty set, a rank out of range or twice, not a member itself, or a window below one.
   virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) = 0;
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {
     return open(from, std::span(to.begin(), to.size()), window);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
@@ -68,7 +69,11 @@ void IdTable::reserve(std::size_t ids) {
 void IdTable::tidy() {
   if (stale_text_ <= much || stale_text_ <= text_.size() / 2) return;
   std::string text;
-  text.reserve(text_.size() - stale_text_);  // from here on nothing fails
+  try {
+    text.reserve(text_.size() - stale_text_);
+  } catch (const std::bad_alloc&) {
+    return;  // until the next time
+  }
   for (std::size_t number = 0; number < entries_.size(); ++number) {
     const std::string_view kept = (*this)[number];
     entries_[number].begin = text.size() & most_text;

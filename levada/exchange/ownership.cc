@@ -59,17 +59,16 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
     state_->check_values(*known[i], samples.values(i), rank);
   }
   for (const std::string& name : samples.keys()) {  // nothing is changed before all of it is known to fit
-    if (samples.key(name).dtype.bits == 0) continue;
-    names.push_back(name);
     const auto key = find_key(name);
     const Seqlens& seqlens = samples.seqlens(name);
-    bool checked = false;
-    for (std::size_t i = 0; key && i < samples.size(); ++i) {
+    bool is_held = false;
+    for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
-      if (!checked) state_->check_key(samples.key(name), samples.ids()[i], rank, replaced);
-      checked = true;
-      if (known[i]) state_->check_lengths(*known[i], *key, seqlens[i], rank);
+      if (key && !is_held) state_->check_key(samples.key(name), samples.ids()[i], rank, replaced);
+      is_held = true;
+      if (key && known[i]) state_->check_lengths(*known[i], *key, seqlens[i], rank);
     }
+    if (is_held) names.push_back(name);
   }
   state_->check_room(
       static_cast<std::size_t>(std::ranges::count_if(names, [&](const auto& name) { return !find_key(name); })));

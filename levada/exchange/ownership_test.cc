@@ -52,6 +52,20 @@ TEST(Ownership, KnowsWhoHoldsWhat) {
   EXPECT_FALSE(ownership.contains("d"));
 }
 
+TEST(Ownership, HearsNothingOfAKeyThatIsAbsent) {
+  Ownership ownership;
+  ownership.add(0, samples({"a"}, 5, dtypes::float32));
+  SampleBatch other(std::vector<std::string>{"b"});
+  other.set({"reward", dtypes::int64, {}}, Seqlens::one_each({1}));
+  Seqlens absent;
+  absent.push_absent();
+  other.set({"tokens", dtypes::float64, {}}, absent);
+  other.set({"never", dtypes::float64, {}}, absent);
+  ownership.add(1, other);
+  EXPECT_EQ(ownership.keys()[ownership.find_key("tokens").value()].dtype, dtypes::float32);
+  EXPECT_FALSE(ownership.find_key("never").has_value());
+}
+
 TEST(Ownership, ForgetsWhatNobodyHolds) {
   Ownership ownership;
   ownership.add(0, samples({"a", "b", "c"}, 5));

@@ -59,18 +59,21 @@ struct SampleMemory::Pool {
   }
 
   void give_back(std::byte* data, std::uint64_t size) noexcept {
+    const std::lock_guard lock(mutex);
+    in_use -= size;
+    if (kept + size + in_use > most_in_use || !keep(data, size)) ::operator delete(data, alignment);
+  }
+
+  /// False where there is no memory even for that.
+  bool keep(std::byte* data, std::uint64_t size) noexcept {
     try {
-      const std::lock_guard lock(mutex);
-      in_use -= size;
-      if (kept + size + in_use <= most_in_use) {
-        free[size].push_back(data);
-        kept += size;
-        return;
-      }
+      free[size].push_back(data);
+      kept += size;
+      return true;
     } catch (const std::bad_alloc&) {
-      // Then it is not kept.
+      std::erase_if(free, [](const auto& each) { return each.second.empty(); });
+      return false;
     }
-    ::operator delete(data, alignment);
   }
 
   void empty() {

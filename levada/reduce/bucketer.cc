@@ -264,7 +264,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const int key = key_of(group, input);
     const auto placement = place(key, input.bytes);
     auto& bucket = buckets_[static_cast<std::size_t>(key)];
-    contribution.settle(input.op, placement.alone ? 0 : bucket.inputs());
+    contribution.settle(input.op, input.piece, placement.alone ? 0 : bucket.inputs());
     if (placement.alone) {
       std::vector<Contribution> alone;
       alone.push_back(std::move(contribution));

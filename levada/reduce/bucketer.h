@@ -37,7 +37,7 @@ struct BucketerStats {
 /// same order; buckets are launched in the order of enqueueing, also across groups, and reduced on a thread a group
 /// while the caller goes on. Callbacks run on the caller's thread, in the order of enqueueing within a bucket, once
 /// each, inside calls of this class; one may enqueue again. One that throws does not keep others from running: flush()
-/// throws the first such exception. An input whose call throws, as for want of memory, has not been enqueued: it may be
+/// throws the first such exception. An input for which the group has no memory in time has not been enqueued: it may be
 /// tried again. One thread at a time. A forked child, which lacks its threads, must neither use nor destroy it.
 class Bucketer {
   class Impl;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levada/engine/engine.h"
@@ -59,9 +60,10 @@ class Contribution {
   int count() const { return count_; }
   const CollectiveSpec& spec() const { return spec_; }
   std::size_t position(std::size_t input) const { return positions_[input]; }
-  /// Of the first input, when that has become known.
-  void settle(ReduceOp op, std::size_t position) {
+  /// Of the first input, when that has become known; a piece of as many bytes as before.
+  void settle(ReduceOp op, Shape piece, std::size_t position) {
     spec_.op = op;
+    spec_.pieces.front() = std::move(piece);
     positions_.front() = static_cast<std::uint32_t>(position);
   }
 

@@ -17,7 +17,7 @@ constexpr std::size_t least_private = std::size_t{256} << 10;
 /// once it is gone from there. Empty if nothing is.
 std::string beyond_window(const Stream& stream) {
   if (!stream.opened || stream.arrived.size() <= static_cast<std::size_t>(stream.window)) return {};
-  return fmt::format("more messages than a window of {}", stream.window);
+  return fmt::format("more messages than a window of {}, which is to be the same for all", stream.window);
 }
 
 }  // namespace
