@@ -129,7 +129,10 @@ class Feed::Impl {
 
   void close() {
     own_step_.reset();
-    if (follower_.end()) return stop_reader();
+    if (follower_.end()) {
+      end_ = follower_.end();
+      return stop_reader();
+    }
     const auto deadline = Deadline::after(timeout_);
     auto lacking = reporter_.send(feed_protocol::Left{wiring_.rank()});
     while (lacking && !deadline.expired()) {

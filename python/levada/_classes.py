@@ -7,6 +7,7 @@ and in the modules that are imported; nothing is imported or unpickled for it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,9 @@ from levada._errors import InvalidArgument, Unsupported
 Key = str | int
 Parts = tuple[str, str, list[Key], list[Any], Any]
 """Kind ("dict" loses keys that a rank does not get, "record" has None there), class, keys, children, what else."""
+
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class Registration(NamedTuple):
@@ -115,9 +119,22 @@ def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
         return "dict", _findable(cls, path), keys, children, _state_of(value, path, allow_pickle)
     if _is_dataclass(cls):
         names: list[Key] = [field.name for field in dataclasses.fields(cls)]
-        others = {name: each for name, each in getattr(value, "__dict__", {}).items() if name not in names}
-        return "record", _findable(cls, path), names, [getattr(value, str(name)) for name in names], others or None
+        return "record", _findable(cls, path), names, [getattr(value, str(name)) for name in names], _notes_of(value, names)
     return None
+
+
+def _notes_of(value: Any, names: list[Key]) -> dict[str, Any] | None:
+    """Plain values that a data class keeps besides its fields. Others, and what it works out on demand, may be of the
+    whole batch, of which a rank gets a part."""
+    cls = type(value)
+    notes = {
+        name: each
+        for name, each in getattr(value, "__dict__", {}).items()
+        if name not in names
+        and type(each) in _PLAIN
+        and not isinstance(getattr(cls, name, None), functools.cached_property)
+    }
+    return notes or None
 
 
 def _flattened(value: Any, cls: type, registration: Registration) -> Parts:

@@ -111,8 +111,9 @@ class Pass {
   }
 
   void request_stop() {
-    open();
+    expect_own_process();
     auto feed = feed_;
+    if (!feed) return;
     const nb::gil_scoped_release released;  // which the reading thread may need to send, with the lock of what is sent
     feed->request_stop();
     feed.reset();
@@ -188,7 +189,9 @@ class Pass {
     const auto deadline = Deadline::after(patience);
     while (busy_ != std::thread::id()) {
       if (feed_) leaving_ = true;
-      if (deadline.expired()) throw Timeout("another thread does not come out of this feed, which cannot be closed");
+      if (feed_ && deadline.expired()) {  // else that thread is closing it, and has a deadline of its own
+        throw Timeout("another thread does not come out of this feed, which cannot be closed");
+      }
       {
         const nb::gil_scoped_release released;
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -233,17 +236,18 @@ class Pass {
   }
 
   std::optional<Batch> take() {
-    auto& feed = open();
+    expect_own_process();
+    if (!feed_) return std::nullopt;  // closed, perhaps by a signal handler since the last batch
     if (busy_ != std::thread::id())
       throw InvalidArgument("next() of this feed is under way, on another thread or interrupted by a signal");
     std::optional<Batch> batch;
     std::exception_ptr error;
     {
-      stats_ = feed.stats();
+      stats_ = feed_->stats();
       const Busy busy(*this);
       const nb::gil_scoped_release released;
       try {
-        batch = feed.next();
+        batch = feed_->next();
       } catch (const Leaving&) {
         // Told by leaving_, which a signal handler or another thread may have set meanwhile, too.
       } catch (const std::exception&) {
@@ -267,15 +271,13 @@ class Pass {
     if (!ended_) ended_ = Clock::now();
   }
 
-  Feed& open() {
+  void expect_own_process() const {
     if (current_process() != process_) {
       throw Unsupported(
           fmt::format("this feed belongs to process {}, from which this one was forked; a child has no "
                       "part in its parent's feeds",
                       process_));
     }
-    if (!feed_) throw InvalidArgument("this feed is closed");
-    return *feed_;
   }
 
   pid_t process_ = current_process();

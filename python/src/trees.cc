@@ -81,7 +81,7 @@ class ToTree {
     if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
     if (PyLong_CheckExact(value.ptr())) return integer(value, path);
     if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
-    if (PyUnicode_CheckExact(value.ptr())) return nb::cast<std::string>(value);
+    if (PyUnicode_CheckExact(value.ptr())) return text_of(value, path);
     if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
     if (PyDict_CheckExact(value.ptr())) return dict(value, path);
     if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
@@ -108,6 +108,13 @@ class ToTree {
       }
     }
     return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
+  }
+
+  static std::string text_of(nb::handle value, const Path& path) {
+    Py_ssize_t bytes = 0;
+    if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &bytes)) return {text, static_cast<std::size_t>(bytes)};
+    const nb::python_error none;
+    refuse(path, fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
   }
 
   static Tree integer(nb::handle value, const Path& path) {
@@ -158,6 +165,8 @@ class ToTree {
       const nb::object bytes = nb::module_::import_("pickle").attr("dumps")(value, 5);
       return bytes_of(bytes);
     } catch (const nb::python_error& error) {
+      // Not what ends the process, nor a want of memory.
+      if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
       throw Unsupported(
           fmt::format("{} cannot cross between ranks: {}", path.text(), nb::cast<std::string>(nb::str(error.value()))));
     }
@@ -178,7 +187,7 @@ class ToTree {
   }
 
   static Key key_of(nb::handle key, const Path& path) {
-    if (PyUnicode_CheckExact(key.ptr())) return nb::cast<std::string>(key);
+    if (PyUnicode_CheckExact(key.ptr())) return text_of(key, path);
     int overflow = 0;
     const auto number = PyLong_CheckExact(key.ptr()) ? PyLong_AsLongLongAndOverflow(key.ptr(), &overflow) : 0;
     if (PyLong_CheckExact(key.ptr()) && overflow == 0) return std::int64_t{number};

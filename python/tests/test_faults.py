@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+import levada
 import pytest
 import ranks
 
@@ -227,10 +228,10 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             except levada.InvalidArgument as error: tell(text=str(error))
         for reader in ("background", "process"):
             feed = levada.Feed(Hanging(), reader=reader, timeout=300)
+            feed_iterator = iter(feed)
             if rank == 0:
                 signal.signal(signal.SIGALRM, on_alarm)
                 signal.setitimer(signal.ITIMER_REAL, 1.0)
-            feed_iterator = iter(feed)
             tell(got=list(feed_iterator), cause=feed.end["cause"], rank=feed.end["rank"])
         def take(): tell(got=list(feed_iterator))
         feed = levada.Feed(Hanging(), timeout=300)
@@ -250,6 +251,46 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
         assert mine[:2] == [{"got": [rank, 2 + rank], "cause": "left", "rank": 0}] * 2
         assert {"got": [rank, 2 + rank]} in mine[2:] and mine[-1] == {"batches": 2, "cause": "left"}
     assert {"batches": 2, "end": None} in told[0]
+
+
+def test_a_closed_pass_is_over() -> None:
+    feed = levada.Feed(range(5))
+    taken = iter(feed)
+    assert next(taken) == 0
+    feed.close()
+    assert next(taken, None) is None
+    feed.request_stop()
+    feed = levada.Feed(range(2))
+    for _ in feed:
+        time.sleep(0.2)  # in which the end is heard of
+        break
+    assert feed.end is not None and feed.end["cause"] in ("exhausted", "left")
+
+
+def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import threading
+        class Slow:
+            def __iter__(self):
+                yield from range(4)
+                time.sleep(7)  # longer than one waits for another thread that does not close
+                yield from range(4, 6)
+        feed = levada.Feed(Slow(), timeout=60)
+        taken = iter(feed)
+        if rank == 0: tell(got=list(taken))
+        else:
+            taker = threading.Thread(target=lambda: tell(got=list(taken)))
+            taker.start()
+            time.sleep(1)
+            feed.close()
+            tell(closed=feed.end["cause"])
+            taker.join()
+        """,
+    )
+    assert {"closed": "left"} in told[1] and {"got": [1, 3]} in told[1]
 
 
 def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import os
 import functools
+import threading
 from typing import Any, NamedTuple
 
 import levada
@@ -33,6 +35,11 @@ class Measured:
 
     def __post_init__(self) -> None:
         self.longest = max(self.ids)
+        self.lock = threading.Lock()
+
+    @functools.cached_property
+    def count(self) -> int:
+        return len(self.ids)
 
 
 class Encoding(collections.UserDict):  # type: ignore[type-arg]
@@ -105,9 +112,12 @@ def test_a_frozen_data_class_comes_back() -> None:
     assert type(result) is Sample and result.name == "x" and result.ids.tolist() == [1, 1]
 
 
-def test_a_data_class_keeps_what_is_no_field() -> None:
-    result = again([Measured([1, 7, 2])])[0]
-    assert result == Measured([1, 7, 2]) and result.longest == 7
+def test_a_data_class_keeps_plain_values_that_are_no_fields() -> None:
+    measured = Measured([1, 7, 2])
+    assert measured.count == 3
+    result = again([measured])[0]
+    assert result == measured and result.longest == 7
+    assert "count" not in vars(result) and not hasattr(result, "lock")
 
 
 def test_a_registered_type_carries_its_state() -> None:
@@ -190,6 +200,8 @@ class Colour(enum.IntEnum):
         ({"e": Encoding({"ids": 1}, tool=len)}, r"batch\['e'\]\.state\[1\]\['tool'\]"),
         ({"o": Opaque(1, len)}, r"batch\['o'\]\.state\[0\]\['unit'\]"),  # type: ignore[arg-type]
         ([{2**64: 1}], r"batch\[0\]"),
+        ({"name": os.fsdecode(b"\xff")}, r"batch\['name'\]"),
+        ([{os.fsdecode(b"\xff"): 1}], r"batch\[0\]"),
         (len, "batch"),
     ],
 )
@@ -229,6 +241,7 @@ class Plain:
         np.ma.masked_array([1, 2], [0, 1]),
         collections.defaultdict(functools.partial(int), a=1),
         Named({None: 1}),
+        [os.fsdecode(b"\xff")],
         Plain(),
     ],
 )
@@ -244,6 +257,20 @@ def test_what_can_cross_no_other_way_is_pickled_where_that_is_allowed(value: Any
 def test_what_cannot_even_be_pickled_is_named_by_its_path() -> None:
     with pytest.raises(levada.Unsupported, match=r"^batch\['a'\]\[1\] cannot cross.*generator"):
         levada.pack({"a": [0, (i for i in "x")]}, allow_pickle=True)
+
+
+class Interrupting:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError()])
+def test_what_ends_a_process_is_not_taken_for_a_failure_to_pickle(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        levada.pack([Interrupting(error)], allow_pickle=True)
 
 
 def test_pickle_needs_permission_at_both_ends() -> None:

@@ -217,7 +217,9 @@ def _own_group(store: Any, rank: int, size: int, timeout: float) -> Any:
     try:
         with _starting_polite_threads():
             group = distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
-        group.barrier().wait()  # where one has gone before another is connected to all, that one fails
+        options = distributed.BarrierOptions()
+        options.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
+        group.barrier(options).wait()  # where one has gone before another is connected to all, that one fails
         return group
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
