@@ -128,7 +128,7 @@ Wants find_wants(const Ownership& ownership, const ExchangeRequest& request,
   }
   FirstError errors;
   for (const auto& [id, want] : unowned) {
-    errors.note(id, [&] {
+    errors.note(id, [&, &id = id, want = want] {  // which clang 14 captures no other way
       return fmt::format("sample {}{} is wanted on {}, but no rank owns it", id, keys_text(request),
                          ranks_text(wants.lists[want]));
     });
