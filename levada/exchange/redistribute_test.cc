@@ -316,7 +316,8 @@ TEST(Redistribute, RefusesOnAllRanksBeforeAnythingMoves) {
   expect_all(refusals(3,  // each rank asks in another order
                       [&](const auto& engine) {
                         ExchangeRequest mine{{{{2}, {"z", "a"}}, {{1, 0}, {"y", "z"}}, {{2}, {"y"}}}, {"tokens", "x"}};
-                        std::ranges::rotate(mine.destinations, mine.destinations.begin() + engine->info().rank);
+                        auto& wants = mine.destinations;
+                        std::rotate(wants.begin(), wants.begin() + engine->info().rank, wants.end());
                         if (engine->info().rank == 1) std::ranges::reverse(mine.keys);
                         exchange(engine, tokens(own(engine), 3), mine);
                       }),
