@@ -14,7 +14,7 @@ namespace levada::pipeline {
 /// The items that one branch has had and another has not. Branches may be at work on several threads.
 class Forked {
  public:
-  Forked(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind)
+  Forked(const SettingPtr& setting, int stage, StagePtr input, PullPointPtr behind)
       : setting_(setting), stage_(stage), source_(setting, stage, std::move(input)), behind_(std::move(behind)) {}
 
   int add(int stage, PullPointPtr pull_point) {

@@ -27,7 +27,7 @@ Failure failure_of(const std::exception_ptr& error) {
 
 class FullSyncStream final : public StageStream {
  public:
-  FullSyncStream(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input,
+  FullSyncStream(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input,
                  const PullPointPtr& pull_point)
       : StageStream(setting, stage, nullptr), agreement_(setting->all_ranks, options(*setting, stage, pull_point)) {
     try {
@@ -140,9 +140,9 @@ class FullSyncStream final : public StageStream {
 
 }  // namespace
 
-StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input,
-                        PullPointPtr pull_point) {
-  return std::make_unique<FullSyncStream>(std::move(setting), stage, open_input, pull_point);
+StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input,
+                        const PullPointPtr& pull_point) {
+  return std::make_unique<FullSyncStream>(setting, stage, open_input, pull_point);
 }
 
 }  // namespace levada::pipeline

@@ -42,8 +42,8 @@ struct Prefetched {
 Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point);
 
 /// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
-StagePtr make_full_sync(SettingPtr setting, int stage, const std::function<StagePtr()>& open_input,
-                        PullPointPtr pull_point);
+StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input,
+                        const PullPointPtr& pull_point);
 
 /// `open` makes the stream of pass number i.
 StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
@@ -271,7 +272,7 @@ void Member::deliver(int from, ByteView bytes, Block body) {
     const std::lock_guard lock(mutex_);
     try {
       for (const Head& head : decode(bytes, size_)) {
-        if (!peer(from).is_out()) accept_locked(from, head, has_body(head) ? std::move(body) : Block());
+        if (!peer(from).is_out()) accept_locked(from, head, has_body(head) ? std::exchange(body, {}) : Block());
       }
     } catch (const Error& error) {
       peer(from).dead = true;

@@ -126,7 +126,7 @@ class Member final : public Receiver {
   /// The stream on which `from` speaks as its sender.
   Stream& stream_from_locked(int from, std::uint64_t key);
   std::shared_ptr<Stream> stream_of_locked(std::uint64_t key);
-  void send_locked(Stream& stream, Arrived message);
+  void send_locked(Stream& stream, const Arrived& message);
   void close_sender_locked(Stream& stream);
   void close_taker_locked(Stream& stream);
   void end_streams_locked(const Group* group, std::vector<Block>& placed);

@@ -149,7 +149,7 @@ bool Member::try_publish(Group& group, Stream& stream, Block& block, std::size_t
   return true;
 }
 
-void Member::send_locked(Stream& stream, Arrived message) {
+void Member::send_locked(Stream& stream, const Arrived& message) {
   ++stream.sent;
   const std::size_t bytes = message.bytes.size();
   const bool fits = bytes <= most_inline;
