@@ -14,8 +14,11 @@ namespace levada::pipeline {
 /// The items that one branch has had and another has not. Branches may be at work on several threads.
 class Forked {
  public:
-  Forked(const SettingPtr& setting, int stage, StagePtr input, PullPointPtr behind)
-      : setting_(setting), stage_(stage), source_(setting, stage, std::move(input)), behind_(std::move(behind)) {}
+  Forked(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind)
+      : setting_(std::move(setting)),
+        stage_(stage),
+        source_(setting_, stage, std::move(input)),
+        behind_(std::move(behind)) {}
 
   int add(int stage, PullPointPtr pull_point) {
     if (!branches_.empty() && pull_point != branches_.front().pull_point) several_threads_ = true;
