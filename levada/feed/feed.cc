@@ -129,10 +129,22 @@ class Feed::Impl {
 
   void close() {
     own_step_.reset();
-    if (follower_.end()) {
-      end_ = follower_.end();
-      return stop_reader();
-    }
+    if (!follower_.end()) leave();
+    end_ = follower_.end();
+    stop_reader();
+  }
+
+  const std::optional<FeedEnd>& end() const { return end_; }
+  bool is_reader() const { return wiring_.is_reader(); }
+  FeedStats stats() const {
+    FeedStats stats = stats_;
+    if (reader_) stats.read = reader_->stats();
+    return stats;
+  }
+
+ private:
+  /// Until the end has come back.
+  void leave() {
     const auto deadline = Deadline::after(timeout_);
     auto lacking = reporter_.send(feed_protocol::Left{wiring_.rank()});
     while (lacking && !deadline.expired()) {
@@ -148,19 +160,8 @@ class Feed::Impl {
       if (lead_is_gone()) follower_.apply(feed_protocol::Ended{gone()});
       else wait(true, deadline, "leaving the feed");
     }
-    end_ = follower_.end();
-    stop_reader();
   }
 
-  const std::optional<FeedEnd>& end() const { return end_; }
-  bool is_reader() const { return wiring_.is_reader(); }
-  FeedStats stats() const {
-    FeedStats stats = stats_;
-    if (reader_) stats.read = reader_->stats();
-    return stats;
-  }
-
- private:
   static FeedWiring wire(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout,
                          const std::shared_ptr<Source>& source, const FeedOptions& options) {
     std::string error;

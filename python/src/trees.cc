@@ -95,7 +95,7 @@ class ToTree {
       mark = static_cast<char>(kind);
       return lent(classes_.libraries.from_python(value, kind, path.text()));
     }
-    return object(value, path, mark);
+    return object(value, path);
   }
 
   Tensor lent(const Tensor& tensor) {
@@ -144,8 +144,8 @@ class ToTree {
     return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
   }
 
-  /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows, or a pickle.
-  Tree object(nb::handle value, const Path& path, char& mark) {
+  /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows.
+  Tree object(nb::handle value, const Path& path) {
     const nb::object parts = classes_.take_apart(value, path.text(), allow_pickle_);
     if (!parts.is_none()) {
       const auto kind = nb::cast<std::string>(parts[0]) == "dict" ? ContainerKind::dict : ContainerKind::record;
