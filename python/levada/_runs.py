@@ -146,6 +146,15 @@ class Run(Generic[T]):
         return self._epoch if self._begun is None or self._is_over else self._begun
 
     @property
+    def is_started(self) -> bool:
+        """Whether its processes are there."""
+        return self._consumer is not None
+
+    def start(self) -> None:
+        """Starts its processes, which the first pass does otherwise."""
+        self._start()
+
+    @property
     def is_restored(self) -> bool:
         """Whether the next pass goes on in the middle of an epoch."""
         return self._position is not None

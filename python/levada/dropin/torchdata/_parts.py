@@ -1,30 +1,27 @@
-"""A graph of datapipes: found, placed by Levada, and cut in parts that are processes' own."""
+"""A graph of datapipes, divided into the parts that the dispatching process, the workers and this process carry out."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import IterDataPipe, MapDataPipe  # type: ignore[import-not-found, unused-ignore]
-from torch.utils.data.graph import (  # type: ignore[import-not-found, unused-ignore]
-    _list_connected_datapipes,
-)
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
 from levada._errors import InvalidArgument
 from levada._levada import Graph, Opening
 from levada._sources import NativeSource
-from levada.dropin._torchdata_pipes import SHARDING_PRIORITIES, SeedGenerator, ShardingRoundRobinDispatcher
+from levada._workers import dumps
+from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, is_kind
+from levada.dropin.torchdata.graph import all_of, connected, set_datapipes_seed, set_graph_random_seed, shards
+from levada.dropin.torchdata.random import SeedGenerator
+from levada.dropin.torchdata.utils import WorkerInfo
 
 DataPipe = Any
-
-
-class WorkerInfo(NamedTuple):
-    """A worker's place among the workers."""
-
-    num_workers: int
-    worker_id: int
+_TORCHDATA = "torchdata.datapipes.iter"
 
 
 class Cut(NamedTuple):
@@ -34,28 +31,6 @@ class Cut(NamedTuple):
     """What the dispatching process gives; None where there is none."""
     gathered: DataPipe
     """What the workers give."""
-
-
-def connected(datapipe: DataPipe) -> list[DataPipe]:
-    """The datapipes that this one holds, such as those before it."""
-    found: list[DataPipe] = _list_connected_datapipes(datapipe, True, set())
-    return found
-
-
-def all_of(datapipe: DataPipe) -> list[DataPipe]:
-    """This one and all before it, those before it first."""
-    order: dict[int, DataPipe] = {}
-    entered: set[int] = set()
-    waiting = [(datapipe, False)]
-    while waiting:
-        pipe, is_ready = waiting.pop()
-        if is_ready:
-            order[id(pipe)] = pipe
-        elif id(pipe) not in entered:
-            entered.add(id(pipe))
-            waiting.append((pipe, True))
-            waiting.extend((before, False) for before in reversed(connected(pipe)))
-    return list(order.values())
 
 
 def cut(datapipe: DataPipe, workers: int) -> Cut:
@@ -97,9 +72,9 @@ def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
 def _stage_of(pipe: DataPipe, inputs: list[Graph], name: str) -> Graph:
     if not inputs:
         return Graph.source(_nothing, name, False, name=name)
-    is_mark = isinstance(pipe, ShardingRoundRobinDispatcher)
+    is_mark = is_kind(pipe, "ShardingRoundRobinDispatcher")
     is_own = hasattr(pipe, "is_replicable") and not pipe.is_replicable()
-    if not (is_mark or is_own or _shards(pipe)):
+    if not (is_mark or is_own or shards(pipe)):
         return Graph.transform(inputs, open=_nothing, what=name, name=name)
     before = inputs[0] if len(inputs) == 1 else Graph.zip(inputs, name=f"before {name}")
     if is_mark:
@@ -111,57 +86,21 @@ def _nothing(*_: Any) -> Iterator[Any]:
     return iter(())
 
 
-def _shards(pipe: DataPipe) -> bool:
-    """Whether it divides items among workers."""
-    if not callable(getattr(pipe, "apply_sharding", None)) or not getattr(pipe, "is_shardable", lambda: True)():
-        return False
-    return getattr(pipe, "sharding_group_filter", None) in (None, SHARDING_PRIORITIES.MULTIPROCESSING)
-
-
-def replace(datapipe: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
-    """The graph with `new` in the place of `old`, changed where it stands."""
-    if datapipe is old:
-        return new
-    for pipe in all_of(datapipe):
-        held: dict[str, Any] = pipe.__dict__
-        for name, value in list(held.items()):
-            held[name] = _replaced(value, old, new)
-    return datapipe
-
-
-def _replaced(value: Any, old: DataPipe, new: DataPipe) -> Any:
-    """`value`, or where it holds `old` one that holds `new`."""
-    if value is old:
-        return new
-    if isinstance(value, (IterDataPipe, MapDataPipe)):
-        return value
-    if isinstance(value, dict):
-        return _kept(value, {key: _replaced(each, old, new) for key, each in value.items()}, value.values())
-    if type(value) in (list, tuple, set, frozenset):
-        return _kept(value, type(value)(_replaced(each, old, new) for each in value), value)
-    return value
-
-
-def _kept(before: Any, after: Any, held: Iterable[Any]) -> Any:
-    now = after.values() if isinstance(after, dict) else after
-    return before if [id(each) for each in held] == [id(each) for each in now] else after
-
-
-def set_seeds(datapipe: DataPipe, seeds: SeedGenerator) -> None:
-    """Seeds what draws at random: by shared seeds what stands before a sharding_filter, by its own what does not."""
-    before: dict[int, DataPipe] = {}
-    for pipe in all_of(datapipe):
-        if _shards(pipe):
-            before.update((id(each), each) for each in all_of(pipe))
-    for pipe in all_of(datapipe):
-        if callable(getattr(pipe, "set_seed", None)):
-            pipe.set_seed(seeds.generate_shared_seed() if id(pipe) in before else seeds.generate_seed())
-
-
-def set_shared_seeds(datapipe: DataPipe, seeds: SeedGenerator) -> None:
-    for pipe in all_of(datapipe):
-        if callable(getattr(pipe, "set_seed", None)):
-            pipe.set_seed(seeds.generate_shared_seed())
+def undivided(datapipe: DataPipe) -> list[DataPipe]:
+    """Returns the sources whose items no sharding_filter() divides among workers."""
+    found: list[DataPipe] = []
+    entered: set[int] = set()
+    waiting = [datapipe]
+    while waiting:
+        pipe = waiting.pop()
+        if id(pipe) in entered or shards(pipe) or isinstance(pipe, MapDataPipe):
+            continue
+        entered.add(id(pipe))
+        before = connected(pipe)
+        waiting.extend(before)
+        if not before:
+            found.append(pipe)
+    return found
 
 
 class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
@@ -182,7 +121,7 @@ class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class Part(NativeSource):
-    """What a process runs of the graph. Sent to it; there begun anew in each epoch."""
+    """The part of the graph that one process carries out. It is sent there, and starts again in each epoch."""
 
     def __init__(
         self,
@@ -216,14 +155,26 @@ class Part(NativeSource):
             self._datapipe = self.iter_reset_fn(self._datapipe)
         seeds = SeedGenerator(opening.shared_seed)
         if self._dispatches:
-            set_shared_seeds(self._datapipe, seeds)
+            set_datapipes_seed(all_of(self._datapipe), seeds, distributed_shared=True)
         else:
             seeds.spawn(self._rank, inplace=True)
             seeds.spawn(number, inplace=True)
-            set_seeds(self._datapipe, seeds)
+            set_graph_random_seed(self._datapipe, seeds)
         if self._reset_fn is not None:
             self._datapipe = self._reset_fn(self._datapipe, info, seeds)
         return iter(self._datapipe)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "modules": [_TORCHDATA] if _TORCHDATA in sys.modules else [], "classes": _own_classes()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name in state.pop("modules"):
+            importlib.import_module(name)  # the functions of workers call its datapipes by their functional names
+        main = sys.modules["__main__"]
+        for cls in state.pop("classes"):
+            if not hasattr(main, cls.__name__):
+                setattr(main, cls.__name__, cls)
+        self.__dict__.update(state)
 
     def _prepare(self, info: WorkerInfo) -> None:
         self._is_ready = True
@@ -245,3 +196,20 @@ class Part(NativeSource):
                 beside.update((id(each), each) for each in connected(pipe) if id(each) not in fed)
         return list(beside.values())
 
+
+
+def _own_classes() -> list[type]:
+    """Returns the classes of a __main__ that another process does not import, so that it can send their instances."""
+    main = sys.modules["__main__"]
+    if hasattr(main, "__file__"):
+        return []
+    own = [value for value in vars(main).values() if isinstance(value, type) and value.__module__ == "__main__"]
+    return [cls for cls in own if _can_be_sent(cls)]
+
+
+def _can_be_sent(cls: type) -> bool:
+    try:
+        dumps(cls)
+    except Exception:
+        return False
+    return True

@@ -1,78 +1,33 @@
-"""torchdata's DataLoader2 and its reading services, over torch's own datapipes.
-
-    from levada.dropin.torchdata import DataLoader2, MultiProcessingReadingService    # was: from torchdata.dataloader2
-
-In torchdata                                      Here
-------------------------------------------------  ------------------------------------------------------------------
-items cross pickled, through queues that are      items cross in shared memory, tensors where they lie; nobody polls
-polled every 0.1 ms
-a state is that of the epoch's beginning          state_dict() is where the loop stands, and goes on with the next item
-a worker that is killed leaves the loop waiting   levada.PeerLost within a second, with process and signal
-an exception comes wrapped, its traceback as      the exception itself, caused by a levada.StageFailed with process,
-text                                              item number and traceback
-lambdas and local functions need dill             cross by cloudpickle
-a fork that is too far apart raises in the        as before where both branches are in one process
-middle of an epoch
-pause with a dispatching process is unsafe        is answered by each process once
-what a service before wants done before an epoch  is done by both; the workers' processes start anew where it is another
-is left out by the in-process service and by the  function than before
-distributed one
-an unsharded branch beside a dispatch gives its   is refused, by name
-items to each worker
-"""
+"""The loader: datapipes, and the reading service that carries them out."""
 
 from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import IterDataPipe, MapDataPipe  # type: ignore[import-not-found, unused-ignore]
+from torch.utils.data.datapipes.datapipe import (  # type: ignore[import-not-found, unused-ignore]
+    _DataPipeSerializationWrapper,
+)
 
 from levada._workers import dumps
-from levada.dropin._torchdata_graph import WorkerInfo
-from levada.dropin._torchdata_pipes import (
-    SHARDING_PRIORITIES,
-    FullSync,
-    PinMemory,
-    Prefetcher,
-    RoundRobinDemultiplexer,
-    SeedGenerator,
-    ShardingRoundRobinDispatcher,
-)
-from levada.dropin._torchdata_services import (
+from levada.dropin.torchdata.error import PauseIteration
+from levada.dropin.torchdata.random import SeedGenerator
+from levada.dropin.torchdata.reading_service import (
     CheckpointableReadingServiceInterface,
     DataPipe,
-    DistributedReadingService,
-    InProcessReadingService,
-    MultiProcessingReadingService,
-    PrototypeMultiProcessingReadingService,
     ReadingServiceInterface,
     ResetFn,
-    SequentialReadingService,
     clone,
 )
 
-__all__ = [
-    "CheckpointableReadingServiceInterface",
-    "DataLoader2",
-    "DataLoader2Iterator",
-    "DistributedReadingService",
-    "FullSync",
-    "InProcessReadingService",
-    "MultiProcessingReadingService",
-    "PinMemory",
-    "Prefetcher",
-    "PrototypeMultiProcessingReadingService",
-    "ReadingServiceInterface",
-    "RoundRobinDemultiplexer",
-    "SHARDING_PRIORITIES",
-    "SeedGenerator",
-    "SequentialReadingService",
-    "ShardingRoundRobinDispatcher",
-    "WorkerInfo",
-]
+__all__ = ["DataLoader2", "DataLoader2Iterator"]
+
+SERIALIZED_DATAPIPE_KEY_NAME = "serialized_datapipe"
+READING_SERVICE_STATE_KEY_NAME = "reading_service_state"
+RANDOMNESS_STATE_KEY_NAME = "randomness_state"
 
 T = TypeVar("T")
 
@@ -104,13 +59,16 @@ class DataLoader2Iterator(Iterator[T]):
         loader = self.dataloader
         if self.iterator_id != loader.valid_iterator_id:
             raise RuntimeError(
-                "this iterator was ended by another one of the same DataLoader2, which has one at a time"
+                "this iterator has been invalidated: a newer one of the same DataLoader2 has been made, and only the newest "
+                "may be used"
             )
         if loader._is_paused:
             raise StopIteration
         loader._reset_iter = True
         try:
             item: T = next(loader._datapipe_iter)  # type: ignore[arg-type]
+        except PauseIteration:
+            raise StopIteration from None
         except StopIteration:
             loader._is_over = True
             if loader.reading_service is not None:
@@ -122,25 +80,29 @@ class DataLoader2Iterator(Iterator[T]):
         if self.limit_threshold is not None and self.limit_counter is not None:
             self.limit_counter += 1
             if self.limit_counter >= self.limit_threshold:
-                self.limit_counter = 0
-                loader._pause()
+                self._pause()
         return item
 
+    def _pause(self) -> None:
+        self.dataloader._pause()
+        self.limit_counter = 0
+
     def __getattr__(self, name: str) -> Any:
-        """Of what is iterated."""
+        """Returns the attribute of the iterator that the datapipes returned."""
         loader = self.__dict__.get("dataloader")
         if loader is None or loader._datapipe_iter is None:
             raise AttributeError(name)
         return getattr(loader._datapipe_iter, name)
 
     def resume(self) -> None:
-        """Goes on after a limit was reached."""
+        """Lets the loop continue after a limit was reached."""
         self.dataloader._resume()
 
     def limit(self, num_batches: int | None) -> None:
         """The loop ends after so many more items, until resume(), and after so many again; None: no more."""
         self.limit_counter = 0
         self.limit_threshold = num_batches
+        self.dataloader._limit(num_batches)
 
 
 class DataLoader2(Generic[T]):
@@ -171,6 +133,7 @@ class DataLoader2(Generic[T]):
         self._is_over = False
         self._seeds = SeedGenerator()
         self._seeds_of_epoch: SeedGenerator = clone(self._seeds)
+        self._has_seeds = False  # of a state, for the next epoch
         self._seed: int | None = None
         self._reset_seed = True
         self._state_dict: dict[str, Any] | None = None
@@ -195,8 +158,9 @@ class DataLoader2(Generic[T]):
 
     def _begin_epoch(self) -> None:
         if self._seed is None:
-            if self._state_dict is None or self.valid_iterator_id is not None:
+            if not self._has_seeds:
                 self._seeds.seed()
+            self._has_seeds = False
         elif self._reset_seed:
             self._seeds.seed(self._seed)
             self._reset_seed = False
@@ -257,9 +221,9 @@ class DataLoader2(Generic[T]):
         if in_epoch and isinstance(service, CheckpointableReadingServiceInterface):
             place = service.checkpoint()
         return {
-            "serialized_datapipe": self._before,
-            "reading_service_state": place,
-            "randomness_state": (
+            SERIALIZED_DATAPIPE_KEY_NAME: self._before,
+            READING_SERVICE_STATE_KEY_NAME: place,
+            RANDOMNESS_STATE_KEY_NAME: (
                 self._seed,
                 self._reset_seed,
                 pickle.dumps(self._seeds_of_epoch if in_epoch else self._seeds),
@@ -271,39 +235,56 @@ class DataLoader2(Generic[T]):
     def from_state(
         cls, state: dict[str, Any], reading_service: CheckpointableReadingServiceInterface
     ) -> DataLoader2[Any]:
-        """A loader that goes on where state_dict() was called."""
+        """Returns a loader that resumes where state_dict() was called."""
         made: DataLoader2[Any] = cls(None, None, reading_service)
         made.load_state_dict(state)
         return made
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Before the first iter()."""
+        """Resumes where state_dict() was called. Only before the first iter(). A state that torchdata saved resumes at the
+        beginning of an epoch, as there."""
         if self._datapipe_iter is not None:
-            raise RuntimeError("this DataLoader2 has been iterated; load_state_dict() takes a new one")
+            raise RuntimeError("this DataLoader2 has been iterated already; call load_state_dict() on a new one")
         self._state_dict = state_dict
-        self.datapipe = pickle.loads(state_dict["serialized_datapipe"])
+        datapipe = pickle.loads(state_dict[SERIALIZED_DATAPIPE_KEY_NAME])
+        self.datapipe = datapipe._datapipe if isinstance(datapipe, _DataPipeSerializationWrapper) else datapipe
         self._adapt()
-        self.reading_service_state = state_dict["reading_service_state"]
-        self._seed, self._reset_seed = state_dict["randomness_state"][:2]
-        self._seeds, self._seeds_of_epoch = map(pickle.loads, state_dict["randomness_state"][2:])
+        self.reading_service_state = state_dict[READING_SERVICE_STATE_KEY_NAME]
+        if RANDOMNESS_STATE_KEY_NAME in state_dict:
+            self._seed, self._reset_seed, *seeds = state_dict[RANDOMNESS_STATE_KEY_NAME]
+            self._seeds, self._seeds_of_epoch = map(pickle.loads, seeds)
+            self._has_seeds = True
 
     def _restore_checkpoint_beginning_of_epoch(self) -> None:
-        """After a state was loaded: begins with the first item of its epoch."""
+        """After a state was loaded: starts with the first item of its epoch."""
         self._seeds = self._seeds_of_epoch
         self.reading_service_state = None
 
     def _pause(self) -> None:
-        pause = getattr(self.reading_service, "_pause", None)
-        if pause is None:
-            warnings.warn("this reading service cannot pause", stacklevel=2)
+        service: Any = self.reading_service
+        if not hasattr(service, "_pause"):
+            warnings.warn(f"a {type(service).__name__} does not support pause, the loop goes on", stacklevel=2)
             return
         self._is_paused = True
-        pause()
+        change = service._pause()
+        if change is not None:
+            self.datapipe = change(self.datapipe)
 
     def _resume(self) -> None:
+        service: Any = self.reading_service
         if not self._is_paused:
-            warnings.warn("this DataLoader2 is not paused", stacklevel=2)
+            warnings.warn("resume() is called on a DataLoader2 that is not paused", stacklevel=2)
             return
-        resume: Callable[[], None] = getattr(self.reading_service, "_resume")
-        resume()
+        change = service._resume()
+        if change is not None:
+            self.datapipe = change(self.datapipe)
         self._is_paused = False
+
+    def _limit(self, num_batches: int | None) -> None:
+        change = getattr(self.reading_service, "_limit", _no_limit)(num_batches)
+        if change is not None:
+            self.datapipe = change(self.datapipe, num_batches)
+
+
+def _no_limit(_: int | None) -> None:
+    """Of reading services that need not know."""

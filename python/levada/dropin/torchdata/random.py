@@ -1,0 +1,53 @@
+"""The seeds of an epoch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch  # type: ignore[import-not-found, unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+
+__all__ = ["SeedGenerator", "dist_share_seed"]
+
+
+class SeedGenerator:
+    """Draws seeds one after the other: seeds that all ranks and workers share, and seeds of this rank or worker alone."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._place: tuple[int, ...] = ()
+        self.seed(seed)
+
+    def seed(self, seed: int | None = None) -> None:
+        """Starts again from `seed`; without one, from a seed that torch's CPU generator draws, and so another one each
+        time."""
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
+        self._seed = seed
+        self._shared = random.Random(f"shared {seed}")
+        self._own = random.Random(f"own {seed} {self._place}")
+
+    def generate_shared_seed(self) -> int:
+        return self._shared.getrandbits(64)
+
+    def generate_seed(self) -> int:
+        return self._own.getrandbits(64)
+
+    def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
+        """Returns a generator whose own seeds are those of that rank or worker; `inplace`: this one becomes it."""
+        if worker_id < 0:
+            raise ValueError(f"worker_id must be at least 0, got {worker_id}")
+        made = self if inplace else SeedGenerator(self._seed)
+        made._shared.setstate(self._shared.getstate())
+        made._place = (*self._place, worker_id)
+        made._own = random.Random(f"own {self._own.getrandbits(64) if inplace else self._seed} {made._place}")
+        return made
+
+
+def dist_share_seed(seed: int, process_group: Any = None) -> int:
+    """Returns rank 0's seed on every rank of the group. Collective."""
+    shared = torch.tensor(seed - 2**63, dtype=torch.int64)
+    dist.broadcast(shared, src=0, group=process_group)
+    return int(shared.item()) + 2**63

@@ -1,0 +1,530 @@
+"""Reading services: who carries out the datapipes of a DataLoader2."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import multiprocessing
+import pickle
+import sys
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
+from torch.utils.data import IterDataPipe  # type: ignore[import-not-found, unused-ignore]
+from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
+
+from levada import _levada
+from levada._errors import InvalidArgument, StageFailed, Unsupported
+from levada._job import rank
+from levada._pipeline import native
+from levada._runs import Run
+from levada._workers import CONTEXTS, dumps
+from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, FullSync, Prefetcher, is_kind
+from levada.dropin.torchdata._parts import Entrance, Part, cut, undivided
+from levada.dropin.torchdata.graph import all_of, replace, set_graph_random_seed
+from levada.dropin.torchdata.random import SeedGenerator, dist_share_seed
+from levada.dropin.torchdata.utils import WorkerInfo
+
+__all__ = [
+    "CheckpointableReadingServiceInterface",
+    "DistributedReadingService",
+    "InProcessReadingService",
+    "MultiProcessingReadingService",
+    "PrototypeMultiProcessingReadingService",
+    "ReadingServiceInterface",
+    "SequentialReadingService",
+]
+
+DataPipe = Any
+ResetFn = Callable[[DataPipe], DataPipe]
+InitFn = Callable[[DataPipe, WorkerInfo], DataPipe]
+LimitFn = Callable[[DataPipe, int | None], DataPipe]
+WorkerResetFn = Callable[[DataPipe, WorkerInfo, SeedGenerator], DataPipe]
+
+_TIMEOUT = 1800.0
+"""Seconds for what a datapipe does to make an item, and for ranks to wait for each other."""
+
+
+def clone(value: Any) -> Any:
+    """A copy that shares nothing, of what can be sent to another process."""
+    return pickle.loads(dumps(value))
+
+
+class ReadingServiceInterface(ABC):
+    """How a DataLoader2 has its datapipes carried out."""
+
+    @abstractmethod
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        """Called once, before the first epoch: the datapipe that is iterated instead."""
+
+    def finalize(self) -> None:
+        """Called when the loader is shut down."""
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        """Called before each epoch. `iter_reset_fn`: what the service before this one wants done to its datapipes; what is
+        returned is for the service after this one, or behind the last for the loader."""
+        return None
+
+    def finalize_iteration(self) -> None:
+        """Called when an epoch has ended."""
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # of what has gone before this
+            self.finalize()
+
+
+class CheckpointableReadingServiceInterface(ReadingServiceInterface):
+    """One that can say where it stands."""
+
+    @abstractmethod
+    def checkpoint(self) -> bytes:
+        """After the item given last."""
+
+    @abstractmethod
+    def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
+        """In place of initialize(), where checkpoint() was called."""
+
+
+class InProcessReadingService(CheckpointableReadingServiceInterface):
+    """Carries everything out in this process. `prefetch_cnt`: items made ahead. `init_fn(datapipe, info)` is called once,
+    `reset_fn(datapipe, info, seeds)` before each epoch; each returns the datapipe to use from then on."""
+
+    def __init__(
+        self, prefetch_cnt: int = 0, init_fn: InitFn | None = None, reset_fn: WorkerResetFn | None = None
+    ) -> None:
+        self._prefetch_cnt = prefetch_cnt
+        self._init_fn = init_fn
+        self._reset_fn = reset_fn
+        self._end_datapipe = _Counter()
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
+        if self._init_fn is not None:
+            datapipe = self._init_fn(datapipe, WorkerInfo(1, 0))
+        if self._prefetch_cnt > 0:
+            datapipe = Prefetcher(datapipe, self._prefetch_cnt)
+        self._end_datapipe.datapipe = datapipe
+        return self._end_datapipe
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        end = self._end_datapipe
+        if iter_reset_fn is not None:
+            end.datapipe = iter_reset_fn(end.datapipe)
+        set_graph_random_seed(end.datapipe, seed_generator)
+        if self._reset_fn is not None:
+            end.datapipe = self._reset_fn(end.datapipe, WorkerInfo(1, 0), seed_generator)
+        return None
+
+    def checkpoint(self) -> bytes:
+        return pickle.dumps(self._end_datapipe.given)
+
+    def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
+        restored = self.initialize(datapipe)
+        if serialized_state:
+            self._end_datapipe.skip = pickle.loads(serialized_state)
+        return restored
+
+    def _pause(self, pause_fn: ResetFn | None = None) -> ResetFn | None:
+        _call_all(self._end_datapipe, "pause")
+        if pause_fn is not None:
+            self._end_datapipe.datapipe = pause_fn(self._end_datapipe.datapipe)
+        return None
+
+    def _resume(self, resume_fn: ResetFn | None = None) -> ResetFn | None:
+        if resume_fn is not None:
+            self._end_datapipe.datapipe = resume_fn(self._end_datapipe.datapipe)
+        _call_all(self._end_datapipe, "resume")
+        return None
+
+    def _limit(self, num_batches: int | None, limit_fn: LimitFn | None = None) -> LimitFn | None:
+        if limit_fn is not None:
+            limit_fn(self._end_datapipe.datapipe, num_batches)
+        return None
+
+
+class _Counter(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
+    """Counts the items that an epoch has returned, and may skip those returned before."""
+
+    def __init__(self) -> None:
+        self.datapipe: DataPipe = None
+        self.given = 0
+        self.skip = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        skip, self.skip, self.given = self.skip, 0, 0
+        for item in self.datapipe:
+            self.given += 1
+            if self.given > skip:
+                yield item
+
+    def __len__(self) -> int:
+        return len(self.datapipe)
+
+
+def _call_all(datapipe: DataPipe, name: str) -> None:
+    """Calls that method of every datapipe of the graph that has one, those before first."""
+    for pipe in all_of(datapipe):
+        method = getattr(pipe, name, None)
+        if callable(method):
+            method()
+
+
+class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
+    """Workers as processes. All before every sharding_round_robin_dispatch() runs in one more process, which sends its
+    items to the workers in turn. A datapipe whose is_replicable() returns False stays in this process.
+
+    - `num_workers`: how many; 0: everything runs in this process.
+    - `multiprocessing_context`: "fork", "forkserver" or "spawn"; None: multiprocessing's own start method. A process that
+      has threads of Levada's by then, such as those of another loader, cannot be forked; workers then start by
+      "forkserver", without importing the main module. If "fork" was asked for, a warning says so.
+    - `worker_prefetch_cnt`: how many items may wait for a worker. `main_prefetch_cnt`: how many for this process, of all
+      workers together; rounded up to the same number for each.
+    - `worker_init_fn(datapipe, info)`: called in each worker when it has started.
+    - `worker_reset_fn(datapipe, info, seeds)`: called in each of the other processes before each epoch. Both return the
+      datapipe to use from then on.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 0,
+        multiprocessing_context: str | None = None,
+        worker_prefetch_cnt: int = 10,
+        main_prefetch_cnt: int = 10,
+        worker_init_fn: InitFn | None = None,
+        worker_reset_fn: WorkerResetFn | None = None,
+    ) -> None:
+        if num_workers < 0:
+            raise ValueError(f"num_workers must be at least 0, got {num_workers}")
+        if multiprocessing_context not in (None, *CONTEXTS):
+            known = ", ".join(CONTEXTS)
+            raise InvalidArgument(f'multiprocessing_context must be one of {known}, got "{multiprocessing_context}"')
+        self.num_workers = num_workers
+        self.multiprocessing_context = multiprocessing_context
+        self.worker_prefetch_cnt = worker_prefetch_cnt
+        self.main_prefetch_cnt = main_prefetch_cnt
+        self.worker_init_fn = worker_init_fn
+        self.worker_reset_fn = worker_reset_fn
+        self._in_process: InProcessReadingService | None = None
+        self._run: Run[Any] | None = None
+        self._items: _Items
+        self._parts: list[Part] = []
+        self._packed_reset_fn: bytes | None = None
+        self._end_datapipe: DataPipe = None
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        if self.num_workers == 0:
+            self._in_process = InProcessReadingService(0, self.worker_init_fn, self.worker_reset_fn)
+            return self._in_process.initialize(datapipe)
+        dispatched, collected = cut(datapipe, self.num_workers)
+        if dispatched is None:  # beside one that is dispatched, cut() refuses it
+            self._warn_of_copies(collected)
+        workers = Entrance()
+        self._end_datapipe = replace(datapipe, collected, workers)
+        self._run = self._make_run(dispatched, collected)
+        self._items = _Items(self._run)
+        workers.open = self._items.__iter__
+        return self._end_datapipe
+
+    def _warn_of_copies(self, datapipe: DataPipe) -> None:
+        if self.num_workers == 1 or self.worker_init_fn is not None or self.worker_reset_fn is not None:
+            return
+        for pipe in undivided(datapipe):
+            warnings.warn(
+                f"nothing divides the items of {pipe} among the {self.num_workers} workers, so that each of them returns "
+                "all of them; put sharding_filter() or sharding_round_robin_dispatch() behind it",
+                stacklevel=6,
+            )
+
+    def _make_run(self, dispatched: DataPipe | None, collected: DataPipe) -> Run[Any]:
+        own = rank()
+        entrance = None
+        if dispatched is not None:
+            entrance = Entrance()
+            collected = entrance if collected is dispatched else replace(collected, dispatched, entrance)
+        work = Part(collected, entrance, self.num_workers, own, self.worker_init_fn, self.worker_reset_fn)
+        dispatch = None
+        if dispatched is not None:
+            dispatch = Part(dispatched, None, self.num_workers, own, None, self.worker_reset_fn, dispatches=True)
+        self._parts = [work] if dispatch is None else [dispatch, work]
+        return native(dispatch, work).run(
+            self.num_workers,
+            worker_prefetch=self.worker_prefetch_cnt,
+            main_prefetch=-(-self.main_prefetch_cnt // self.num_workers),
+            timeout=_TIMEOUT,
+            seed=0,
+            alone=True,
+        )
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        if self._in_process is not None:
+            return self._in_process.initialize_iteration(seed_generator, iter_reset_fn)
+        assert self._run is not None
+        self._reset_parts_by(iter_reset_fn)
+        epoch = seed_generator.generate_shared_seed() >> 1  # all seeds of an epoch are drawn from its number
+        if not self._run.is_restored:
+            self._run.set_epoch(epoch)
+        set_graph_random_seed(self._end_datapipe, seed_generator)
+        self._start(self._run)
+        return None
+
+    def _reset_parts_by(self, iter_reset_fn: ResetFn | None) -> None:
+        """Has the other processes call it before each epoch. Processes that call another function are ended."""
+        packed = None if iter_reset_fn is None else dumps(iter_reset_fn)
+        if packed == self._packed_reset_fn:
+            return
+        assert self._run is not None
+        self._run.close()
+        self._packed_reset_fn = packed
+        for part in self._parts:
+            part.iter_reset_fn = iter_reset_fn
+
+    def _start(self, run: Run[Any]) -> None:
+        """Starts the processes, unless they are at work: now, for what the first item starts cannot be forked."""
+        if run.is_started:
+            return
+        context = self.multiprocessing_context or multiprocessing.get_context().get_start_method()
+        reason = _levada.unforkable() if context == "fork" else None
+        if reason is not None:
+            context = "forkserver"
+        if reason is not None and self.multiprocessing_context is not None:
+            warnings.warn(f'{reason}, which a fork would lack; workers start by "forkserver" instead', stacklevel=5)
+        run.options = dataclasses.replace(run.options, context=context)
+        with contextlib.nullcontext() if reason is None else _main_not_imported():
+            run.start()
+
+    def finalize(self) -> None:
+        if self._run is not None:
+            self._items.close()
+            _call_all(self._end_datapipe, "shutdown")
+            self._run.close()
+
+    def checkpoint(self) -> bytes:
+        if self._in_process is not None:
+            return self._in_process.checkpoint()
+        return pickle.dumps(None if self._run is None else self._run.state_dict())
+
+    def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
+        if self.num_workers == 0:
+            self.initialize(datapipe)
+            assert self._in_process is not None
+            return self._in_process.restore(datapipe, serialized_state)
+        restored = self.initialize(datapipe)
+        state = pickle.loads(serialized_state) if serialized_state else None
+        if self._run is not None and state is not None:
+            self._run.load_state_dict(state)
+        return restored
+
+    def _pause(self, pause_fn: ResetFn | None = None) -> ResetFn | None:
+        if self._in_process is not None:
+            return self._in_process._pause(pause_fn)
+        _refuse("pause_fn", pause_fn)
+        if self._run is not None:
+            _call_all(self._end_datapipe, "pause")
+            self._items.pause()
+        return None
+
+    def _resume(self, resume_fn: ResetFn | None = None) -> ResetFn | None:
+        if self._in_process is not None:
+            return self._in_process._resume(resume_fn)
+        _refuse("resume_fn", resume_fn)
+        if self._run is not None:
+            self._items.resume()
+            _call_all(self._end_datapipe, "resume")
+        return None
+
+    def _limit(self, num_batches: int | None, limit_fn: LimitFn | None = None) -> LimitFn | None:
+        if self._in_process is not None:
+            return self._in_process._limit(num_batches, limit_fn)
+        _refuse("limit_fn", limit_fn)
+        return None
+
+
+def _refuse(name: str, function: Any) -> None:
+    if function is not None:
+        raise Unsupported(
+            f"the {name} of another reading service would have to run in the workers in the middle of an epoch, which "
+            "they cannot; let initialize_iteration() return a function, which they call before each epoch"
+        )
+
+
+class _Items:
+    """The items of a run, as a datapipe of this process iterates them: a pause makes it wait instead of end, and failures
+    carry torchdata's text as well."""
+
+    def __init__(self, run: Run[Any]) -> None:
+        self._run = run
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        items = iter(self._run)
+        while True:
+            try:
+                item = next(items)
+            except StopIteration:
+                if self._is_closed or self._goes_on.is_set():
+                    return
+                self._goes_on.wait()
+                continue
+            except Exception as error:
+                _add_place(error)
+                raise
+            yield item
+
+    def pause(self) -> None:
+        self._goes_on.clear()
+        self._run.pause()
+
+    def resume(self) -> None:
+        self._run.resume()
+        self._goes_on.set()
+
+    def close(self) -> None:
+        """Lets a thread that waits end."""
+        self._is_closed = True
+        self._goes_on.set()
+
+
+class _Text(str):
+    """A text that a KeyError shows as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _add_place(error: Exception) -> None:
+    """Adds to the text of what a datapipe of another process raised where it was, as torchdata words it."""
+    failed = error.__cause__
+    is_text = not error.args or isinstance(error.args[0], str)
+    if not isinstance(failed, StageFailed) or not is_text:
+        return
+    place = failed.process.partition(" (")[0].replace("worker ", "worker process ").removeprefix("the ")
+    text = f"Caught {type(error).__name__} in {place}.\nOriginal {failed.traceback}"
+    error.args = (_Text(text), *error.args[1:])
+
+
+@contextlib.contextmanager
+def _main_not_imported() -> Iterator[None]:
+    """Processes that start meanwhile do not import the main module, which may have no `if __name__ == "__main__":`; what
+    it defines is sent to them by value."""
+    main: Any = sys.modules["__main__"]
+    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
+
+
+class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):
+    """The name that MultiProcessingReadingService had at first."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        text = "PrototypeMultiProcessingReadingService is deprecated; use MultiProcessingReadingService"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        super().__init__(*args, **kwargs)
+
+
+class DistributedReadingService(ReadingServiceInterface):
+    """Divides the items of each sharding_filter() among the ranks of torch.distributed, which end together and draw from
+    the same seed. `timeout`: seconds of one wait."""
+
+    def __init__(self, timeout: float = _TIMEOUT) -> None:
+        if not dist.is_available():
+            raise RuntimeError("this torch has no torch.distributed")
+        self._timeout = timeout
+        self._datapipe: DataPipe = None
+        self._group: Any = None
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        if not dist.is_initialized():
+            raise RuntimeError("torch.distributed is not initialized")
+        # A group of its own: seeds need no device, and do not queue between the collectives of a training.
+        self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=self._timeout))
+        apply_sharding(datapipe, dist.get_world_size(), dist.get_rank(), SHARDING_PRIORITIES.DISTRIBUTED)
+        if not is_kind(datapipe, "FullSync"):
+            datapipe = FullSync(datapipe, self._timeout)
+        self._datapipe = datapipe
+        return datapipe
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        seed_generator.seed(dist_share_seed(seed_generator.generate_shared_seed(), self._group))
+        seed_generator.spawn(dist.get_rank(), inplace=True)
+        set_graph_random_seed(self._datapipe, seed_generator)
+        return iter_reset_fn
+
+    def finalize(self) -> None:
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+
+
+class SequentialReadingService(CheckpointableReadingServiceInterface):
+    """Several, each over what the one before it made: such as the ranks', then the workers'."""
+
+    def __init__(self, *reading_services: ReadingServiceInterface) -> None:
+        self.reading_services = reading_services
+
+    def initialize(self, datapipe: DataPipe) -> DataPipe:
+        for service in self.reading_services:
+            datapipe = service.initialize(datapipe)
+        return datapipe
+
+    def finalize(self) -> None:
+        for service in reversed(self.reading_services):
+            service.finalize()
+
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
+        for service in self.reading_services:
+            iter_reset_fn = service.initialize_iteration(seed_generator=seed_generator, iter_reset_fn=iter_reset_fn)
+        return iter_reset_fn
+
+    def finalize_iteration(self) -> None:
+        for service in reversed(self.reading_services):
+            service.finalize_iteration()
+
+    def checkpoint(self) -> bytes:
+        states = [getattr(service, "checkpoint", bytes)() for service in self.reading_services]
+        return pickle.dumps(states)
+
+    def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
+        for service, state in zip(self.reading_services, pickle.loads(serialized_state), strict=True):
+            if isinstance(service, CheckpointableReadingServiceInterface):
+                datapipe = service.restore(datapipe, state)
+            else:
+                datapipe = service.initialize(datapipe)
+        return datapipe
+
+    def _pause(self, pause_fn: ResetFn | None = None) -> ResetFn | None:
+        return self._chain("_pause", pause_fn)
+
+    def _resume(self, resume_fn: ResetFn | None = None) -> ResetFn | None:
+        return self._chain("_resume", resume_fn)
+
+    def _chain(self, name: str, function: ResetFn | None) -> ResetFn | None:
+        for service in self.reading_services:
+            if hasattr(service, name):
+                function = getattr(service, name)(function)
+        return function
+
+    def _limit(self, num_batches: int | None, limit_fn: LimitFn | None = None) -> LimitFn | None:
+        for service in self.reading_services:
+            if hasattr(service, "_limit"):
+                limit_fn = getattr(service, "_limit")(num_batches, limit_fn)
+        return limit_fn
