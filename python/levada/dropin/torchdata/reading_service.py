@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
@@ -134,7 +134,7 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
         return restored
 
     def _pause(self, pause_fn: ResetFn | None = None) -> ResetFn | None:
-        _call_all(self._end_datapipe, "pause")
+        _pause_all(self._end_datapipe)
         if pause_fn is not None:
             self._end_datapipe.datapipe = pause_fn(self._end_datapipe.datapipe)
         return None
@@ -142,7 +142,7 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
     def _resume(self, resume_fn: ResetFn | None = None) -> ResetFn | None:
         if resume_fn is not None:
             self._end_datapipe.datapipe = resume_fn(self._end_datapipe.datapipe)
-        _call_all(self._end_datapipe, "resume")
+        _call(all_of(self._end_datapipe), "resume")
         return None
 
     def _limit(self, num_batches: int | None, limit_fn: LimitFn | None = None) -> LimitFn | None:
@@ -170,12 +170,18 @@ class _Counter(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
         return len(self.datapipe)
 
 
-def _call_all(datapipe: DataPipe, name: str) -> None:
-    """Calls that method of every datapipe of the graph that has one, those before first."""
-    for pipe in all_of(datapipe):
+def _call(pipes: Iterable[DataPipe], name: str) -> None:
+    """Calls that method of each that has one."""
+    for pipe in pipes:
         method = getattr(pipe, name, None)
         if callable(method):
             method()
+
+
+def _pause_all(datapipe: DataPipe) -> None:
+    """Pauses what makes items ahead, from the end of the graph on: it waits for its thread, which may wait for the one
+    before."""
+    _call(reversed(all_of(datapipe)), "pause")
 
 
 class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
@@ -306,7 +312,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
     def finalize(self) -> None:
         if self._run is not None:
             self._items.close()
-            _call_all(self._end_datapipe, "shutdown")
+            _call(reversed(all_of(self._end_datapipe)), "shutdown")
             self._run.close()
 
     def checkpoint(self) -> bytes:
@@ -330,7 +336,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             return self._in_process._pause(pause_fn)
         _refuse("pause_fn", pause_fn)
         if self._run is not None:
-            _call_all(self._end_datapipe, "pause")
+            _pause_all(self._end_datapipe)
             self._items.pause()
         return None
 
@@ -340,7 +346,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         _refuse("resume_fn", resume_fn)
         if self._run is not None:
             self._items.resume()
-            _call_all(self._end_datapipe, "resume")
+            _call(all_of(self._end_datapipe), "resume")
         return None
 
     def _limit(self, num_batches: int | None, limit_fn: LimitFn | None = None) -> LimitFn | None:
