@@ -7,22 +7,28 @@ import copy
 import json
 import pathlib
 import pickle
+import sys
 from types import SimpleNamespace
+from typing import Any
 
 import levada
+import numpy as np
 import process_groups
 import pytest
 import ranks
 import torch
 from levada.dropin.areal import (
+    DataPipeTensorParallelTopology,
     GlobalStorageTracker,
     MicroBatchSpec,
+    PipeDataTensorParallelTopology,
     ProcessTopology,
     RedistribPlanner,
     RedistribStep,
     SequenceSample,
     SequenceSplitSpec,
     dp_heads,
+    hops,
 )
 
 
@@ -85,6 +91,73 @@ def test_the_key_by_which_a_sample_is_split_does_not_depend_on_the_order_of_keys
     for names in (list(data), list(reversed(data))):
         one = SequenceSample.from_default([2, 3], ["a", "b"], {name: data[name] for name in names})
         assert one._get_split_key() == "prompt_mask"
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        torch.tensor([[2, 3], [1, 4]]),
+        np.array([[2, 3], [1, 4]], np.int32),
+        ([2, 3], (1, 4)),
+        [torch.tensor([2, 3]), np.array([1, 4])],
+        [[torch.tensor(2), np.int64(3)], [1.0, 4]],
+        iter([range(2, 4), (1, 4)]),
+    ],
+)
+def test_lengths_become_lists_of_lists_of_int(lengths: Any) -> None:
+    sample = SequenceSample(
+        keys=["x"], trailing_shapes={"x": []}, dtypes={"x": torch.int64}, ids=["a", "b"], seqlens={"x": lengths},
+        data={"x": torch.arange(10)}, metadata={"m": (1, 2), "n": np.array([3, 4])},
+    )  # fmt: skip
+    assert sample.seqlens == {"x": [[2, 3], [1, 4]]} and sample.trailing_shapes == {"x": ()}
+    assert all(type(length) is int for item in sample.seqlens["x"] for length in item)
+    assert sample.metadata == {"m": [1, 2], "n": [3, 4]} and type(sample.metadata["n"]) is list
+    json.dumps(sample.meta().seqlens)
+
+
+def test_lengths_that_are_no_whole_numbers_are_refused() -> None:
+    fields: Any = dict(keys={"x"}, trailing_shapes={"x": ()}, dtypes={"x": None}, ids=["a"])
+    for lengths in ([[1.5]], [["2"]], [3], [torch.tensor(3)], [None], 4):
+        with pytest.raises(levada.InvalidArgument, match="whole numbers"):
+            SequenceSample(**fields, seqlens={"x": lengths})
+    for values in ("ab", {"a": 1}, 3):
+        with pytest.raises(levada.InvalidArgument, match="metadata m"):
+            SequenceSample(**fields, seqlens={"x": [[1]]}, metadata={"m": values})
+    assert SequenceSample.from_default([[3]], ["a"], {"seq": torch.zeros(3)}).seqlens == {"seq": [[3]]}
+    assert SequenceSample.from_default(torch.tensor([3]), ["a"], {"seq": torch.zeros(3)}).seqlens == {"seq": [[3]]}
+    with pytest.raises(AssertionError, match="one sequence each"):
+        SequenceSample.from_default([[1, 2]], ["a"], {"seq": torch.zeros(3)})
+
+
+def test_unknown_keywords_of_a_sample_are_ignored() -> None:
+    mask = torch.ones(2)
+    fields: Any = dict(keys={"x"}, trailing_shapes={"x": ()}, dtypes={"x": None}, ids=["a"], seqlens={"x": [[1]]})
+    sample = SequenceSample(**fields, prompt_mask=mask)
+    assert not hasattr(sample, "prompt_mask") and sample.keys == {"x"}
+    with SequenceSample.disable_validation():
+        assert SequenceSample(**fields, prompt_mask=mask).keys == {"x"}
+
+
+def test_each_shuffle_has_another_order_and_a_seed_fixes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = some("abcdefghijklmnop")
+    orders = [tuple(SequenceSample.shuffled(batch).ids) for _ in range(8)]
+    assert len(set(orders)) == 8 and all(sorted(order) == batch.ids for order in orders)
+    assert SequenceSample.shuffled(batch, seed=5).ids == SequenceSample.shuffled(batch, 5).ids
+    monkeypatch.setitem(sys.modules, "realhf.base.seeding", SimpleNamespace(get_shuffle_seed=iter([5, 6]).__next__))
+    assert SequenceSample.shuffled(batch).ids == SequenceSample.shuffled(batch, 5).ids
+    assert SequenceSample.shuffled(batch).ids == SequenceSample.shuffled(batch, 6).ids
+    indices = np.arange(batch.bs)  # AReaL's own way to an order
+    np.random.RandomState(6).shuffle(indices)
+    assert SequenceSample.shuffled(batch, 6).ids == [batch.ids[i] for i in indices]
+
+
+def test_a_split_makes_no_more_micro_batches_than_the_longest_first_does() -> None:
+    lens = [93, 38, 16, 96, 43, 93, 92, 65, 55, 65, 86, 25, 39, 37, 76, 64, 65, 51, 76, 5, 62]
+    batch = SequenceSample.from_default(lens, list(range(len(lens))), {"seq": torch.zeros(sum(lens))})
+    parts, *_ = batch.split(MicroBatchSpec(n_mbs=6, max_tokens_per_mb=158))
+    assert len(parts) == 8 == -(-sum(lens) // 158)
+    assert sorted(id for part in parts for id in part.ids) == sorted(batch.ids)
+    assert all(part.data["seq"].numel() <= 158 for part in parts)
 
 
 def test_samples_share_nothing_that_they_change() -> None:
@@ -169,6 +242,21 @@ def test_a_topology_names_the_places_of_ranks() -> None:
         topo.get_rank(pipe=2, data=0, tensor=0)
     with pytest.raises(ValueError, match="at least one rank"):
         ProcessTopology(["pipe"], [0])
+    with pytest.raises(AssertionError):
+        topo.get_rank(pipe=2, data=0, tensor=0)
+
+
+def test_topologies_have_the_names_of_areals() -> None:
+    trained = PipeDataTensorParallelTopology(2, 3, 4, True, False, True, max_prompt_len=5)
+    assert (trained.axes, trained.dims) == (["pipe", "data", "tensor"], [2, 4, 3])
+    assert trained.sequence_parallel and not trained.gradient_checkpointing and trained.gradient_accumulation_fusion
+    made = DataPipeTensorParallelTopology(num_pp=2, num_tp=3, num_dp=4, sequence_parallel=False)
+    assert (made.axes, made.dims, made.max_prompt_len) == (["data", "pipe", "tensor"], [4, 2, 3], None)
+    place = made.ProcessCoord(data=1, pipe=0, tensor=2)
+    assert made.mapping[place] == 8 == made.get_rank(data=1, pipe=0, tensor=2) and type(made.get_coord(8)) is type(place)
+    assert str(place) == "DataPipeTensorProcessCoord(data=1, pipe=0, tensor=2)" and str(made) == str(made.mapping)
+    for topo in (trained, made):
+        assert pickle.loads(pickle.dumps(topo)) == topo and copy.deepcopy(topo).mapping == topo.mapping
 
 
 class Parallelism(ProcessTopology):
@@ -207,7 +295,8 @@ def test_who_is_no_rank_plans_and_sends_the_steps() -> None:
     assert pickle.loads(pickle.dumps(steps)) == steps
     assert [(s.comm_type, s.root, s.dsts, s.ids, s.keys) for s in steps] == [
         ("bcast", 0, [4, 5], ["00"], ["y"]),
-        ("bcast", 1, [4, 5], ["10"], ["x", "y"]),
+        ("bcast", 1, [4, 5], ["10"], ["x"]),
+        ("bcast", 1, [4, 5], ["10"], ["y"]),
         ("bcast", 4, [5], ["00"], ["x"]),  # on the same node
     ]
     reordered = dict(reversed([(rank, ids[::-1]) for rank, ids in dests.items()]))
@@ -226,10 +315,46 @@ def test_who_is_no_rank_plans_and_sends_the_steps() -> None:
             planner.derive_plan({0: ["99"]}, ["x"], pattern)
         with pytest.raises(levada.InvalidArgument, match="z"):
             planner.derive_plan({0: ["10"]}, ["z"], pattern)
+        with pytest.raises(AssertionError if pattern == "bcast" else KeyError, match="nobody has it"):
+            planner.derive_plan({0: ["99"]}, ["x"], pattern)
+    with pytest.raises(NotImplementedError):
+        planner.derive_plan(dests, ["x"], "ring")
+    assert planner.derive_plan_bcast(dests, ("y", "x")) == steps
+    assert planner.derive_plan_gather_scatter(dests, ("x", "y")) == through
     with pytest.raises(levada.InvalidArgument, match="pattern"):
         planner.derive_plan(dests, ["x"], "ring")
     asyncio.run(planner.storage_tracker.clear_data(["00", "10"]))
     assert "00" not in planner.storage_tracker.storages[4] and ("10", "x") not in planner.storage_tracker.data_owner
+
+
+def test_a_planner_takes_a_tracker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = tracked().storage_tracker
+    dests = {4: ["00", "10"], 5: ["10", "00"]}
+    monkeypatch.delitem(sys.modules, "realhf.base.cluster", raising=False)
+    for nodes_of, alone in ((8, [RedistribPlanner(tracker), RedistribPlanner(storage_tracker=tracker)]), (4, None)):
+        if alone is None:
+            spec = SimpleNamespace(n_gpus_per_node=4)
+            monkeypatch.setitem(sys.modules, "realhf.base.cluster", SimpleNamespace(spec=spec))
+            alone = [RedistribPlanner(tracker)]
+        both = RedistribPlanner(SimpleNamespace(n_gpus_per_node=nodes_of), tracker)
+        for planner in alone:
+            assert planner.derive_plan(dests, ["x", "y"], "bcast") == both.derive_plan(dests, ["x", "y"], "bcast")
+    with pytest.raises(levada.InvalidArgument, match="GlobalStorageTracker"):
+        RedistribPlanner(SimpleNamespace(n_gpus_per_node=4))
+
+
+def test_a_tracker_can_be_locked() -> None:
+    tracker = GlobalStorageTracker(1)
+
+    async def adds_while_locked() -> bool:
+        async with tracker.lock:
+            adding = asyncio.create_task(tracker.add_data(0, ["a"], "x", is_owner=True))
+            await asyncio.sleep(0)
+            waited = not tracker.storages[0]
+        await adding
+        return waited
+
+    assert asyncio.run(adds_while_locked()) and tracker.storages == [{"a": ["x"]}]
 
 
 def test_a_step_that_says_nothing_is_refused() -> None:
@@ -239,7 +364,7 @@ def test_a_step_that_says_nothing_is_refused() -> None:
         RedistribStep("gather", 0, [1, 2], None, [["a"]], ["x"]),
     ):
         with pytest.raises(levada.InvalidArgument):
-            list(step.hops())
+            list(hops(step))
 
 
 PROLOGUE = """
@@ -310,6 +435,13 @@ tell(has=has, passed_on=hand.storage["1"].data["ids"].tolist() if rank in (2, 3)
 expected = made("1").data["ids"].add(5).tolist()
 tell(expected=expected)
 
+class Theirs:                    # AReaL's RedistribStep: the same fields
+    def __init__(self, comm_type, root, srcs, dsts, ids, keys):
+        self.comm_type, self.root, self.srcs, self.dsts, self.ids, self.keys = comm_type, root, srcs, dsts, ids, keys
+theirs = manager()
+theirs.redistribute(info, [Theirs("bcast", 1, [1], (0, 2, 3), ["5", "9"], ["ids"])])
+tell(theirs=all(theirs.get(id).data["ids"].tolist() == made(id).data["ids"].tolist() for id in ("5", "9")))
+
 swap = manager()                 # ranks 0 and 1 hold versions of one sample, and send each other theirs; 2 gets 0's
 if rank < 2: swap.storage["x"] = SequenceSample.from_default([3], ["x"], {"input_ids": torch.full((3,), rank)})
 swapped = SequenceSample.from_default([3], ["x"], {"input_ids": torch.zeros(3, dtype=torch.int64)}).meta()
@@ -333,6 +465,7 @@ tell(later=empty.get("0").data["later"] if rank == 3 else "no", lengths=empty.ge
         assert all(mine[i]["right"] and mine[i]["only"] for i in (0, 1)), (rank, mine[:2])
         if mine[3]["expected"] and rank in (2, 3):
             assert mine[2]["passed_on"] == mine[3]["expected"]
+        assert mine.pop(4) == {"theirs": True}
         assert mine[4]["swap"] == [[1] * 3, [1] * 3, [0] * 3, None][rank]
         assert mine[5] == {"device": "cpu" if rank == 0 else "meta", "dtypes": True}
         assert mine[6]["lengths"] == [[4]] and mine[6]["later"] == (None if rank == 3 else "no")
@@ -386,7 +519,7 @@ if rank == 0:
         assert mine[1]["only"]
     assert [mine[2]["cause"] for mine in told] == ["NoneType", "not asked", "TypeError", "not asked"]
     first = told[0][3:]
-    assert first[0]["twice"][0] == first[0]["many"][0] == "InvalidArgument"
+    assert first[0]["twice"][0] == first[0]["many"][0] == "Refused"
     assert first[0]["get"][0] == first[0]["update"][0] == "KeyError" and first[0]["has"] == [True, False]
     assert first[1:] == [{"updated": [1.0], "size": 3}, {"size": 2}, {"size": 0}]
 
@@ -452,6 +585,31 @@ def test_ranks_that_no_step_names_need_not_come(tmp_path: pathlib.Path) -> None:
     assert told == [[{"got": [3, 4]}], [{"got": [3, 4]}], []]
 
 
+def test_a_split_without_a_group_takes_that_of_realhf_or_is_refused(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        from types import SimpleNamespace
+        from levada.dropin.areal import MicroBatchSpec, SequenceSample
+        pair = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])][rank % 2]
+        def split(count):
+            sample = SequenceSample.from_default([1] * count, list(range(count)), {"seq": torch.zeros(count)})
+            return len(sample.synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=2)))
+        try: split(6)
+        except levada.InvalidArgument as error: tell(refused=str(error))
+        sys.modules["realhf.base.constants"] = SimpleNamespace(data_parallel_group=lambda: pair)
+        if rank % 2 == 0:   # the model on ranks 1 and 3 splits later, or not at all
+            tell(parts=split([6, 0, 8][rank]))
+        dist.barrier()
+        if rank % 2:
+            tell(parts=split([0, 4, 0, 5][rank]))
+        """,
+    )
+    assert ["pass group=" in mine[0]["refused"] for mine in told] == [True] * 4
+    assert [mine[1]["parts"] for mine in told] == [4, 3, 4, 3]
+
+
 def test_a_split_that_one_rank_cannot_make_fails_on_all(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
@@ -463,12 +621,12 @@ def sample(count, tokens=2):
     return SequenceSample.from_default([tokens] * count, names, {"input_ids": torch.zeros(tokens * count)})
 def split(batch, **spec):
     began = time.monotonic()
-    why = refused(lambda: batch.synced_data_parallel_split(MicroBatchSpec(**spec)))
+    why = refused(lambda: batch.synced_data_parallel_split(MicroBatchSpec(**spec), levada.join()))
     return [why, time.monotonic() - began < 30]
 tell(few=split(sample([1, 4][rank]), n_mbs=2), long=split(sample(4, [2, 9][rank]), max_tokens_per_mb=8))
 tell(later=split(sample([2, 4][rank]), max_tokens_per_mb=2))
-tell(parts=len(sample([3, 4][rank]).synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=4))))
-tell(parts=len(sample([4, 4][rank], [1, 2][rank]).synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=2))))
+tell(parts=len(sample([3, 4][rank]).synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=4), levada.join())))
+tell(parts=len(sample([4, 4][rank], [1, 2][rank]).synced_data_parallel_split(MicroBatchSpec(max_tokens_per_mb=2), levada.join())))
 """,
     )
     assert told[0] == told[1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -13,11 +15,26 @@ from levada import exchange
 from levada._errors import InvalidArgument
 
 
+class Refused(InvalidArgument, AssertionError):
+    """Raised where AReaL asserts."""
+
+
+class Missing(InvalidArgument, KeyError):
+    """Raised where AReaL raises KeyError."""
+
+    __str__ = Exception.__str__  # KeyError's would quote the sentence
+
+
+class NotKnown(InvalidArgument, NotImplementedError):
+    """Raised where AReaL raises NotImplementedError."""
+
+
 @functools.cache
 def _coordinates_along(axes: tuple[str, ...]) -> Any:
-    """The class of coordinates along these axes. It belongs to no module, so that what is made of it says how."""
-    fields: Any = collections.namedtuple("ProcessCoord", axes)  # type: ignore[misc]
-    return type("ProcessCoord", (fields,), {"__slots__": (), "__reduce__": lambda self: (_at, (axes, tuple(self)))})
+    """The class of coordinates along these axes. It belongs to no module, so its instances are pickled by _at()."""
+    name = "".join(axis.title() for axis in axes) + "ProcessCoord"
+    fields: Any = collections.namedtuple(name, axes)  # type: ignore[misc]
+    return type(name, (fields,), {"__slots__": (), "__reduce__": lambda self: (_at, (axes, tuple(self)))})
 
 
 def _at(axes: tuple[str, ...], place: tuple[int, ...]) -> Any:
@@ -37,10 +54,14 @@ class ProcessTopology:
         if any(dim < 1 for dim in dims):
             raise InvalidArgument(f"dims are {list(dims)}; an axis has at least one rank")
         self.axes, self.dims = list(axes), list(dims)
-        place = _coordinates_along(tuple(axes))
         self.mapping: dict[Any, int] = {
-            place(*at): rank for rank, at in enumerate(itertools.product(*map(range, self.dims)))
+            self.ProcessCoord(*at): rank for rank, at in enumerate(itertools.product(*map(range, self.dims)))
         }
+
+    @property
+    def ProcessCoord(self) -> Any:  # noqa: N802  AReaL's name
+        """The class of coordinates, a named tuple of the axes."""
+        return _coordinates_along(tuple(self.axes))
 
     def world_size(self) -> int:
         """Ranks in all."""
@@ -66,7 +87,7 @@ class ProcessTopology:
             raise InvalidArgument(f"a rank has coordinates along {self.axes}, not along {sorted(coordinates)}")
         place = tuple(coordinates[axis] for axis in self.axes)
         if place not in self.mapping:
-            raise InvalidArgument(f"there is no rank at {coordinates}")
+            raise Refused(f"there is no rank at {coordinates}")
         return self.mapping[place]
 
     def filter_match(self, **coordinates: int) -> list[int]:
@@ -104,6 +125,40 @@ class ProcessTopology:
     def __repr__(self) -> str:
         return f"ProcessTopology(axes={self.axes}, dims={self.dims})"
 
+    def __str__(self) -> str:
+        return str(self.mapping)
+
+
+class PipeDataTensorParallelTopology(ProcessTopology):
+    """AReaL's topology of a model that is trained: axes pipe, data, tensor."""
+
+    def __init__(
+        self,
+        num_pp: int,
+        num_tp: int,
+        num_dp: int,
+        sequence_parallel: bool,
+        gradient_checkpointing: bool,
+        gradient_accumulation_fusion: bool,
+        max_prompt_len: int | None = None,
+    ) -> None:
+        super().__init__(axes=["pipe", "data", "tensor"], dims=[num_pp, num_dp, num_tp])
+        self.sequence_parallel = sequence_parallel
+        self.gradient_checkpointing = gradient_checkpointing
+        self.gradient_accumulation_fusion = gradient_accumulation_fusion
+        self.max_prompt_len = max_prompt_len
+
+
+class DataPipeTensorParallelTopology(ProcessTopology):
+    """AReaL's topology of a model that generates: axes data, pipe, tensor."""
+
+    def __init__(
+        self, num_pp: int, num_tp: int, num_dp: int, sequence_parallel: bool, max_prompt_len: int | None = None
+    ) -> None:
+        super().__init__(axes=["data", "pipe", "tensor"], dims=[num_dp, num_pp, num_tp])
+        self.sequence_parallel = sequence_parallel
+        self.max_prompt_len = max_prompt_len
+
 
 def dp_heads(topo: ProcessTopology) -> list[int]:
     """For each data-parallel group the rank that gives out what it has made: tensor 0 of the last pipeline stage."""
@@ -112,9 +167,10 @@ def dp_heads(topo: ProcessTopology) -> list[int]:
 
 class GlobalStorageTracker:
     """Which rank has which keys of which ids, and who owns them: `storages[rank][id]`, `data_owner[id, key]`. Kept by one
-    process; nothing in it waits, so that it needs no lock."""
+    process. add_data() and clear_data() hold `lock`, add_data_synced() does not."""
 
     def __init__(self, world_size: int) -> None:
+        self.lock = asyncio.Lock()
         self.storages: list[dict[Hashable, list[str]]] = [{} for _ in range(world_size)]
         self.data_owner: dict[tuple[Hashable, str], int] = {}
 
@@ -128,15 +184,17 @@ class GlobalStorageTracker:
                 self.data_owner[id, key] = rank
 
     async def add_data(self, rank: int, ids: Iterable[Hashable], key: str, is_owner: bool) -> None:
-        """add_data_synced(), for those who await it."""
-        self.add_data_synced(rank, ids, key, is_owner)
+        """As add_data_synced()."""
+        async with self.lock:
+            self.add_data_synced(rank, ids, key, is_owner)
 
     async def clear_data(self, ids: Iterable[Hashable]) -> None:
         """Nobody has these ids any more."""
-        for id in set(ids):
-            for storage in self.storages:
-                for key in storage.pop(id, ()):
-                    self.data_owner.pop((id, key), None)
+        async with self.lock:
+            for id in set(ids):
+                for storage in self.storages:
+                    for key in storage.pop(id, ()):
+                        self.data_owner.pop((id, key), None)
 
 
 @dataclasses.dataclass
@@ -151,22 +209,24 @@ class RedistribStep:
     ids: Sequence[Any]
     keys: Sequence[str]
 
-    def hops(self) -> Iterator[tuple[int, int, Sequence[Hashable]]]:
-        """Who sends what to whom: from, to, ids. Raises InvalidArgument for a step that says no such thing."""
-        ends = self.srcs if self.comm_type == "gather" else self.dsts
-        if self.comm_type not in ("gather", "scatter", "bcast") or self.root is None or ends is None:
-            raise InvalidArgument(f"no gather, scatter or bcast with root and ranks is {dataclasses.astuple(self)}")
-        if self.comm_type != "bcast" and len(ends) != len(self.ids):
-            raise InvalidArgument(f"{self!r} has ids for {len(self.ids)} ranks, not {len(ends)}")
-        for number, end in enumerate(ends):
-            if self.comm_type == "gather":
-                yield end, self.root, self.ids[number]
-            else:
-                yield self.root, end, self.ids if self.comm_type == "bcast" else self.ids[number]
-
     def __repr__(self) -> str:
         ends = f"from {self.srcs} to {self.root}" if self.comm_type == "gather" else f"from {self.root} to {self.dsts}"
         return f"{self.comm_type.capitalize()} {list(self.keys)} {ends}."
+
+
+def hops(step: Any) -> Iterator[tuple[int, int, Sequence[Hashable]]]:
+    """Yields who sends what to whom in a RedistribStep, which may be AReaL's own: from, to, ids. Raises InvalidArgument
+    for a step without root or ranks, and for one of another kind."""
+    ends = step.srcs if step.comm_type == "gather" else step.dsts
+    if step.comm_type not in ("gather", "scatter", "bcast") or step.root is None or ends is None:
+        raise InvalidArgument(f"no gather, scatter or bcast with root and ranks is {dataclasses.astuple(step)}")
+    if step.comm_type != "bcast" and len(ends) != len(step.ids):
+        raise InvalidArgument(f"{step!r} has ids for {len(step.ids)} ranks, not {len(ends)}")
+    for number, end in enumerate(ends):
+        if step.comm_type == "gather":
+            yield end, step.root, step.ids[number]
+        else:
+            yield step.root, end, step.ids if step.comm_type == "bcast" else step.ids[number]
 
 
 class Cluster(Protocol):
@@ -176,28 +236,40 @@ class Cluster(Protocol):
 
 
 class RedistribPlanner:
-    """Derives steps from what a tracker knows."""
+    """Derives steps from what a tracker knows: RedistribPlanner(cluster_config, tracker), or RedistribPlanner(tracker), as
+    up to AReaL v0.3.0, where nodes have as many GPUs as realhf's cluster says, or 8."""
 
-    def __init__(self, cluster_config: Cluster, storage_tracker: GlobalStorageTracker) -> None:
-        self.cluster_config = cluster_config
+    def __init__(
+        self, cluster_config: Cluster | GlobalStorageTracker | None = None, storage_tracker: Any = None
+    ) -> None:
+        if storage_tracker is None:
+            storage_tracker, cluster_config = cluster_config, None
+        if not hasattr(storage_tracker, "storages"):
+            raise InvalidArgument(f"storage_tracker is {storage_tracker!r}; pass a GlobalStorageTracker")
+        self.cluster_config: Any = cluster_config
         self.storage_tracker = storage_tracker
 
     def derive_plan(
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str], pattern: str = "gather-scatter"
     ) -> list[RedistribStep]:
-        """The steps after which each rank of `dests` has `keys` of its ids; what it has already is left out.
+        """Returns the steps after which each rank of `dests` has `keys` of its ids; what it has already is left out. They
+        are the same whatever the order of dests, ids and keys. pattern: "bcast" or "gather-scatter".
 
-        pattern: "bcast": whoever has a sample sends it, a rank on the same node first, then the least busy one, to all
-        that lack it at once. "gather-scatter": the owners' go to the first of them, and from there to the others. The
-        same whatever the order of dests, ids and keys. Raises InvalidArgument for another pattern, and, naming id, key
-        and ranks, for what nobody has.
+        Raises InvalidArgument for another pattern, which is a NotImplementedError too, and, naming id, key and ranks, for
+        what nobody has.
         """
-        if pattern not in ("bcast", "gather-scatter"):
-            raise InvalidArgument(f'pattern is "{pattern}"; it must be one of bcast, gather-scatter')
-        keys = sorted(set(keys))
-        return self._broadcasts(dests, keys) if pattern == "bcast" else self._gather_scatter(dests, keys)
+        if pattern == "bcast":
+            return self.derive_plan_bcast(dests, keys)
+        if pattern == "gather-scatter":
+            return self.derive_plan_gather_scatter(dests, keys)
+        raise NotKnown(f'pattern is "{pattern}"; it must be one of bcast, gather-scatter')
 
-    def _broadcasts(self, dests: Mapping[int, Sequence[Hashable]], keys: list[str]) -> list[RedistribStep]:
+    def derive_plan_bcast(
+        self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
+    ) -> list[RedistribStep]:
+        """Whoever has a sample sends it, a rank on the same node first, then the least busy one, to all that lack it at
+        once; a step for each key. Raises InvalidArgument, which is an AssertionError too, for what nobody has."""
+        keys = sorted(set(keys))
         ids = {str(id): id for wanted in dests.values() for id in wanted}
         held = exchange.Ownership()
         for rank, storage in enumerate(self.storage_tracker.storages):
@@ -209,20 +281,33 @@ class RedistribPlanner:
         for text, id in ids.items():
             for key in keys:
                 if not held.holders(text, key):
-                    raise _nobody(id, key, dests)
-        per_node = max(1, self.cluster_config.n_gpus_per_node)
+                    raise Refused(_nobody(id, key, dests))
+        per_node = max(1, self._gpus_per_node())
         hosts = [rank // per_node for rank in range(len(self.storage_tracker.storages))]
         wants = {rank: [str(id) for id in wanted] for rank, wanted in dests.items()}
         plan = exchange.plan(held, wants, keys, host_of=hosts)
         steps = []
         for multicast in (plan[number] for number in range(len(plan))):
-            for some, alike in _by_keys(multicast.items).items():
-                members = [ids[text] for text in alike]
-                source = multicast.source
-                steps.append(RedistribStep("bcast", source, [source], multicast.to, members, list(some)))
+            source = multicast.source
+            moved: dict[str, list[Hashable]] = {}
+            for text, key in multicast.items:
+                moved.setdefault(key, []).append(ids[text])
+            for key, members in moved.items():  # AReaL's DataManager takes one key a step
+                steps.append(RedistribStep("bcast", source, [source], multicast.to, members, [key]))
         return steps
 
-    def _gather_scatter(self, dests: Mapping[int, Sequence[Hashable]], keys: list[str]) -> list[RedistribStep]:
+    def _gpus_per_node(self) -> int:
+        if self.cluster_config is not None:
+            return int(self.cluster_config.n_gpus_per_node)
+        cluster: Any = sys.modules.get("realhf.base.cluster")
+        return 8 if cluster is None else int(cluster.spec.n_gpus_per_node)
+
+    def derive_plan_gather_scatter(
+        self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
+    ) -> list[RedistribStep]:
+        """The owners' samples go to the first owner, and from there to the others. Raises InvalidArgument, which is a
+        KeyError too, for what nobody owns."""
+        keys = sorted(set(keys))
         merged: dict[tuple[Any, ...], RedistribStep] = {}
         steps = [step for key in keys for step in self._through_root(dests, key)]
         for step in sorted(steps, key=lambda each: each.comm_type):  # gathers first
@@ -258,21 +343,10 @@ class RedistribPlanner:
     def _owner(self, id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> int:
         owner = self.storage_tracker.data_owner.get((id, key))
         if owner is None:
-            raise _nobody(id, key, dests)
+            raise Missing(_nobody(id, key, dests))
         return owner
 
 
-def _nobody(id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> InvalidArgument:
+def _nobody(id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> str:
     ranks = sorted(rank for rank, wanted in dests.items() if id in wanted)
-    return InvalidArgument(f"key {key} of sample {id} is wanted on ranks {ranks}, but nobody has it")
-
-
-def _by_keys(items: Iterable[tuple[str, str]]) -> dict[tuple[str, ...], list[str]]:
-    """Ids that have the same keys."""
-    keys_of: dict[str, list[str]] = {}
-    for id, key in items:
-        keys_of.setdefault(id, []).append(key)
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for id, keys in keys_of.items():
-        alike.setdefault(tuple(keys), []).append(id)
-    return alike
+    return f"key {key} of sample {id} is wanted on ranks {ranks}, but nobody has it"

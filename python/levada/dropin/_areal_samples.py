@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import itertools
 import json
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -15,10 +17,12 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 
 from levada import _levada
 from levada._errors import InvalidArgument
-from levada._job import join
+from levada._job import join, world_size
+from levada.dropin._areal_plans import Missing, NotKnown, Refused
 from levada.exchange import balance
 
 _validates = contextvars.ContextVar("validates", default=True)
+_shuffles = itertools.count()
 
 _LENGTHS: dict[str, Callable[[int], int]] = {
     **dict.fromkeys(
@@ -73,13 +77,15 @@ class SequenceSplitSpec:
         self.sizes = sizes
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, init=False)
 class SequenceSample:
     """A batch of samples by id. For each key all ids' sequences lie one after the other in one tensor,
     [tokens, trailing...]; seqlens[key][i] has the lengths of sample i's.
 
-    trailing_shapes, dtypes: by key, of the tensors; None for a key without data. ids: unique; they become strings. data:
-    by key; None as a whole for a meta, which has the structure alone. metadata: lists of one value an id.
+    trailing_shapes, dtypes: by key, of the tensors; None for a key without data. ids: unique; they become strings.
+    seqlens: whole numbers in lists, tuples, tensors or arrays; they become lists of lists of int. data: by key; None as a
+    whole for a meta, which has the structure alone. metadata: one value an id; tuples, arrays and the like become lists.
+    Other keyword arguments are ignored, as AReaL does.
 
     Raises ValueError where ids, lengths, shapes or dtypes do not fit, KeyError where the fields have different keys.
     """
@@ -92,26 +98,39 @@ class SequenceSample:
     data: dict[str, Any] | None = None
     metadata: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        given = list(self.keys)
+    def __init__(
+        self,
+        keys: Iterable[str],
+        trailing_shapes: Mapping[str, Any],
+        dtypes: Mapping[str, Any],
+        ids: Iterable[Hashable],
+        seqlens: Mapping[str, Any],
+        data: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        given = list(keys)
         self.keys = set(given)
+        metadata = {} if metadata is None else metadata
         if not _validates.get():
+            self.__dict__ |= {"trailing_shapes": trailing_shapes, "dtypes": dtypes, "ids": ids, "seqlens": seqlens}
+            self.__dict__ |= {"data": data, "metadata": metadata}
             return
         if len(self.keys) != len(given):
             raise InvalidArgument(f"keys {given} are not all different")
-        self.ids = [str(id) for id in self.ids]
+        self.ids = [str(id) for id in ids]
         if len(set(self.ids)) != len(self.ids):
             raise InvalidArgument(f"ids {self.ids} are not all different")
+        # Its own dictionaries: update_() and remap_keys_() change them.
+        self.trailing_shapes = {key: None if it is None else tuple(it) for key, it in trailing_shapes.items()}
+        self.dtypes = dict(dtypes)
+        self.seqlens = {key: _lengths(key, items) for key, items in seqlens.items()}
+        self.data = None if data is None else dict(data)
+        self.metadata = {name: _values(name, values) for name, values in metadata.items()}
         self._check_keys()
-        # Its own: update_() and remap_keys_() change them.
-        self.trailing_shapes = {key: None if it is None else tuple(it) for key, it in self.trailing_shapes.items()}
-        self.dtypes, self.seqlens, self.metadata = dict(self.dtypes), dict(self.seqlens), dict(self.metadata)
-        self.data = None if self.data is None else dict(self.data)
         for key, lengths in self.seqlens.items():
             if len(lengths) != len(self.ids):
                 raise InvalidArgument(f"key {key} has lengths for {len(lengths)} samples; there are {len(self.ids)}")
-            if not all(isinstance(item, list) and all(isinstance(each, int) for each in item) for item in lengths):
-                raise InvalidArgument(f"lengths of key {key} are no lists of lists of int")
         for key, tensor in (self.data or {}).items():
             self._check_tensor(key, tensor)
 
@@ -121,7 +140,7 @@ class SequenceSample:
             fields["data"] = self.data
         for name, field in fields.items():
             if field.keys() != self.keys:
-                raise KeyError(f"keys are {sorted(self.keys)}, those of {name} {sorted(field)}")
+                raise Missing(f"keys are {sorted(self.keys)}, those of {name} {sorted(field)}")
 
     def _check_tensor(self, key: str, tensor: Any) -> None:
         if tensor is None:
@@ -157,13 +176,13 @@ class SequenceSample:
     ) -> SequenceSample:
         """Samples of one sequence each, of `seqlens` tokens; a key's lengths are one, so many, or one less, as its name
         says. Raises NotImplementedError for a name that says nothing, ValueError for metadata of another length."""
-        tokens = [each if isinstance(each, int) else int(*each) for each in seqlens]
+        tokens = [each if isinstance(each, int) else _only_length(each) for each in seqlens]
         for name, values in (metadata or {}).items():
             if not isinstance(values, list) or len(values) != len(tokens):
                 raise InvalidArgument(f"metadata {name} is no list of {len(tokens)} values")
         unknown = sorted(data.keys() - _LENGTHS.keys())
         if unknown:
-            raise NotImplementedError(f"no lengths are known for the keys {unknown}; make a SequenceSample of them")
+            raise NotKnown(f"no lengths are known for the keys {unknown}; make a SequenceSample of them")
         return cls(
             keys=set(data),
             trailing_shapes={key: None if it is None else tuple(it.shape[1:]) for key, it in data.items()},
@@ -241,8 +260,13 @@ class SequenceSample:
         return max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
 
     def synced_data_parallel_split(self, mb_spec: MicroBatchSpec, group: Any = None) -> list[SequenceSample]:
-        """split() into as many micro-batches on every rank of `group`, by default of the whole job. Collective over it.
-        Raises RuntimeError, alike on all ranks, where one cannot be split so."""
+        """split() into as many micro-batches on every rank of `group`. Collective over it. By default it is the
+        data-parallel group of the model that realhf runs, where realhf is imported.
+
+        Raises RuntimeError, alike on all ranks, where one cannot be split so; InvalidArgument without `group` where there
+        are several ranks and realhf is not imported.
+        """
+        joined = join(_data_parallel_group() if group is None else group)
         while True:
             parts: list[SequenceSample] = []
             problem = ""
@@ -251,7 +275,7 @@ class SequenceSample:
             except RuntimeError as error:
                 problem = str(error)
             mine = json.dumps([len(parts), problem]).encode()
-            told = [json.loads(each) for each in _levada.agree(join(group), mine, 300.0, "splitting micro-batches")]
+            told = [json.loads(each) for each in _levada.agree(joined, mine, 300.0, "splitting micro-batches")]
             for rank, (_, problem) in enumerate(told):
                 if problem:
                     raise RuntimeError(f"rank {rank}: {problem}")
@@ -264,7 +288,7 @@ class SequenceSample:
     def reorder(sample: SequenceSample, indices: Sequence[int] | Any) -> SequenceSample:
         """The samples at these positions, each of them once."""
         if sorted(indices) != list(range(sample.bs)):
-            raise InvalidArgument(f"an order of {sample.bs} samples has each position once")
+            raise Refused(f"an order of {sample.bs} samples has each position once")
         alone = sample.unpack()
         return SequenceSample.gather([alone[i] for i in indices], sample.keys) if alone else sample
 
@@ -275,14 +299,19 @@ class SequenceSample:
         """What a model made of samples in the order of split(), in the order before it."""
         sizes = [sum(expected_seqlens[i]) for i in forward_indices]
         if len(forward_indices) != len(expected_seqlens) or x.shape[0] != sum(sizes):
-            raise InvalidArgument(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
+            raise Refused(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
         parts = x.split(sizes)
         return torch.cat([parts[i] for i in backward_indices])
 
     @staticmethod
-    def shuffled(sample: SequenceSample, seed: int = 0) -> SequenceSample:
-        """In a random order that `seed` determines."""
-        return SequenceSample.reorder(sample, np.random.default_rng(seed).permutation(sample.bs).tolist())
+    def shuffled(sample: SequenceSample, seed: int | None = None) -> SequenceSample:
+        """In a random order that `seed` determines. By default it is another order at each call: that of realhf's next
+        shuffle seed where realhf is imported, else of how often this process has called it. So ranks that call it equally
+        often have the same orders."""
+        if seed is None:
+            seeding: Any = sys.modules.get("realhf.base.seeding")
+            seed = next(_shuffles) if seeding is None else int(seeding.get_shuffle_seed())
+        return SequenceSample.reorder(sample, np.random.RandomState(seed).permutation(sample.bs).tolist())
 
     def unpack(self) -> list[SequenceSample]:
         """One by one; tensors are views."""
@@ -317,7 +346,7 @@ class SequenceSample:
     def update_(self, other: SequenceSample) -> None:
         """Takes over the keys and metadata of another batch of the same ids; of a meta, no data for keys that are here."""
         if self.ids != other.ids:
-            raise InvalidArgument(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
+            raise Refused(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
         self.keys = self.keys | other.keys
         self.trailing_shapes.update(other.trailing_shapes)
         self.dtypes.update(other.dtypes)
@@ -385,6 +414,48 @@ class SequenceSample:
         return cls(set(data["keys"]), shapes, dtypes, data["ids"], data["seqlens"], tensors, data["metadata"])
 
 
+def _whole(number: Any) -> int:
+    """Raises TypeError or ValueError for what is no whole number."""
+    whole = int(number)
+    if whole != number:
+        raise ValueError(f"{number!r} is no whole number")
+    return whole
+
+
+def _lengths(key: str, items: Any) -> list[list[int]]:
+    try:
+        return [[_whole(length) for length in item] for item in items]
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"lengths of key {key} must be lists of whole numbers, one list a sample: {error}") from error
+
+
+def _only_length(item: Any) -> int:
+    """The length of a sample of one sequence, given alone or in a list."""
+    lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", 0) else [item]
+    if len(lengths) != 1:
+        raise Refused(f"from_default() takes samples of one sequence each; lengths {item} are of {len(lengths)}")
+    (key_lengths,) = _lengths("seqlens", [lengths])
+    return key_lengths[0]
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"metadata {name} must be a list of one value a sample, not a {type(values).__name__}")
+    return list(values)
+
+
+def _data_parallel_group() -> Any:
+    constants: Any = sys.modules.get("realhf.base.constants")
+    if constants is not None:
+        return constants.data_parallel_group()
+    if world_size() > 1:
+        raise InvalidArgument(
+            "synced_data_parallel_split() does not know the data-parallel group of this rank's model: pass group=, "
+            "or group=levada.join() if it is the whole job"
+        )
+    return None
+
+
 def _tokens(seqlens: Iterable[Iterable[int]]) -> int:
     return sum(map(sum, seqlens))
 
@@ -406,10 +477,27 @@ def _groups(lens: list[int], mb_spec: MicroBatchSpec) -> list[list[int]]:
         raise RuntimeError(f"a sample has {max(lens)} tokens, more than the {most} of a micro-batch")
     if len(lens) < mb_spec.n_mbs:
         raise RuntimeError(f"{len(lens)} samples cannot be cut into {mb_spec.n_mbs} micro-batches")
-    count = max(mb_spec.n_mbs, -(-sum(lens) // most), 1)
-    while True:
+    greedy = _fill(lens, most, mb_spec.n_mbs)
+    for number in range(max(mb_spec.n_mbs, -(-sum(lens) // most), 1), len(greedy) + 1):
         for equal in (False, True):
-            groups = balance(lens, count, equal=equal)
+            groups = balance(lens, number, equal=equal)
             if all(groups) and all(sum(lens[i] for i in group) <= most for group in groups):
                 return groups
-        count += 1
+    return greedy
+
+
+def _fill(lens: list[int], most: int, least_groups: int) -> list[list[int]]:
+    """Puts the longest first into the group of fewest samples that has room, and opens another where none has: as many
+    micro-batches as AReaL makes."""
+    groups: list[list[int]] = []
+    totals: list[int] = []
+    for i in sorted(range(len(lens)), key=lambda each: -lens[each]):
+        roomy = [at for at, total in enumerate(totals) if total + lens[i] <= most]
+        if len(groups) < least_groups or not roomy:
+            roomy = [len(groups)]
+            groups.append([])
+            totals.append(0)
+        at = min(roomy, key=lambda each: (len(groups[each]), totals[each]))
+        groups[at].append(i)
+        totals[at] += lens[i]
+    return groups

@@ -1,8 +1,8 @@
 """AReaL's data manager: samples move from the workers of one model to those of another.
 
-    from levada.dropin.areal import DataManager, GlobalStorageTracker, RedistribPlanner, SequenceSample
+    from levada.dropin.areal import DataManager, GlobalStorageTracker, RedistribPlanner, RedistribStep, SequenceSample
     # was: from realhf.system.data_manager import DataManager
-    #      from realhf.system.redistributor import GlobalStorageTracker, RedistribPlanner
+    #      from realhf.system.redistributor import GlobalStorageTracker, RedistribPlanner, RedistribStep
     #      from realhf.api.core.data_api import SequenceSample
 
 In AReaL                                          Here
@@ -20,7 +20,6 @@ parts of a batch share dictionaries: update_() of they are independent
 one changes the others
 what a rank lacks ends that rank; others wait     one error on all of them, naming id, key and ranks, and nothing has
                                                   moved
-a tracker with a lock and asyncio                 a value; add_data() may be awaited still
 
 Steps say who sends: what they deliver replaces what is there, as it did. Metadata do not travel, as they did not.
 """
@@ -35,19 +34,25 @@ from levada._errors import InvalidArgument
 from levada._job import join, join_part
 from levada._levada import Membership, suitable_chunk_bytes
 from levada.dropin._areal_plans import (
+    DataPipeTensorParallelTopology,
     GlobalStorageTracker,
+    PipeDataTensorParallelTopology,
     ProcessTopology,
     RedistribPlanner,
     RedistribStep,
+    Refused,
     dp_heads,
+    hops,
 )
 from levada.dropin._areal_samples import MicroBatchSpec, SequenceSample, SequenceSplitSpec
 from levada.exchange import ExchangePlan, Ownership, SampleBatch, Store, plan, redistribute
 
 __all__ = [
     "DataManager",
+    "DataPipeTensorParallelTopology",
     "GlobalStorageTracker",
     "MicroBatchSpec",
+    "PipeDataTensorParallelTopology",
     "ProcessTopology",
     "RedistribPlanner",
     "RedistribStep",
@@ -100,9 +105,9 @@ class DataManager:
     def store(self, x: SequenceSample) -> None:
         """One new sample, which is held as it is. Raises InvalidArgument for more than one, and for an id that is here."""
         if len(x.ids) != 1:
-            raise InvalidArgument(f"a batch of {len(x.ids)} samples cannot be stored; unpack() it")
+            raise Refused(f"a batch of {len(x.ids)} samples cannot be stored; unpack() it")
         if x.ids[0] in self.storage:
-            raise InvalidArgument(f"sample {x.ids[0]} is stored already; update() it, or remove() it")
+            raise Refused(f"sample {x.ids[0]} is stored already; update() it, or remove() it")
         self.storage[x.ids[0]] = x
 
     def update(self, x: SequenceSample) -> None:
@@ -128,7 +133,7 @@ class DataManager:
         self._wire.clear()
 
     def redistribute(self, data_info: SequenceSample, plan: Iterable[RedistribStep]) -> None:
-        """Carries out steps, in their order, derived or made by hand. To be called, after setup_process_groups() on all
+        """Carries out steps, in their order, derived or made by hand; they may be AReaL's own. To be called, after setup_process_groups() on all
         ranks, by all that they name; others may call it too, and get nothing. data_info: the meta of all samples that
         move, the same on all ranks.
 
@@ -242,7 +247,7 @@ def _moves(steps: Iterable[RedistribStep]) -> Moves:
     rank that had it first."""
     origins: dict[tuple[int, str], dict[str, int]] = {}
     for step in steps:
-        for source, to, ids in step.hops():
+        for source, to, ids in hops(step):
             own = dict.fromkeys(sorted(step.keys), source)
             for id in map(str, ids):
                 passed = origins.get((source, id))
