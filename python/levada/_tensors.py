@@ -10,6 +10,7 @@ from typing import Any
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from levada import _levada
+from levada._devices import is_dense
 
 _names: dict[Any, str] = {}
 _dtypes: dict[str, Any] = {}
@@ -25,7 +26,7 @@ def reduce_tensor(tensor: Any) -> Any:
         return tensor.__reduce_ex__(5)
     strides = None
     if not tensor.is_contiguous():
-        if _is_dense(tensor):
+        if is_dense(tensor):
             strides = tensor.stride()
         else:
             tensor = tensor.contiguous()
@@ -52,14 +53,3 @@ def rebuild_tensor(
 
 def _is_plain(tensor: Any) -> bool:
     return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
-
-
-def _is_dense(tensor: Any) -> bool:
-    """Whether its elements fill their memory, in whatever order of dimensions."""
-    expected = 1
-    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if extent != 1:
-            if stride != expected:
-                return False
-            expected *= extent
-    return True

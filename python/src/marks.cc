@@ -33,6 +33,20 @@ State State::decode(ByteView bytes) {
   return state;
 }
 
+Bytes Plain::encode() const {
+  ByteWriter writer;
+  writer.put_sized(std::string_view(type_name));
+  writer.put_sized(ByteView(message));
+  return std::move(writer).take();
+}
+
+Plain Plain::decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  Plain plain{.type_name = reader.get_string(), .message = reader.get_bytes()};
+  reader.expect_end();
+  return plain;
+}
+
 std::string step_of(const Container& container, std::size_t child) {
   std::string step;
   if (container.keys.empty()) append_position(step, child);

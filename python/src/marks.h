@@ -14,8 +14,10 @@ namespace levada::python {
 
 /// A batch that is a lone leaf crosses within a list of this class: a feed's batches are containers.
 inline constexpr std::string_view bare = "levada:bare";
-/// The mark of a leaf of pickled bytes; tensors' marks are their TensorKind, numpy arrays and all else have none.
+/// The mark of a leaf of pickled bytes, and of one that is an encoded Plain; tensors' marks are their TensorKind, numpy
+/// arrays and all else have none.
 inline constexpr char pickled = 'p';
+inline constexpr char plain = 'v';
 inline constexpr char unmarked = static_cast<char>(TensorKind::array);
 
 /// That a leaf is not what it looks like: its step in the path, and what it is.
@@ -29,6 +31,16 @@ struct State {
   Bytes encode() const;
   /// Throws CorruptMessage.
   static State decode(ByteView bytes);
+};
+
+/// A plain value that a Tree has no leaf for: its class, and a message of what it is made again from.
+struct Plain {
+  std::string type_name;
+  Bytes message;
+
+  Bytes encode() const;
+  /// Throws CorruptMessage.
+  static Plain decode(ByteView bytes);
 };
 
 std::string step_of(const Container& container, std::size_t child);

@@ -1,5 +1,6 @@
 #include "python/src/rebuild.h"
 
+#include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -38,6 +39,28 @@ nb::object key_of(const Key& key) {
   return nb::steal(text);
 }
 
+/// A message that nothing else has been said of before.
+FlatTree read_whole(Bytes message) {
+  SchemaCache schemas;
+  const auto memory = std::make_shared<Bytes>(std::move(message));
+  return read_message(*memory, memory, schemas).content;
+}
+
+/// A level of messages within one another, of which hostile bytes may have more than the stack holds.
+class Within {
+ public:
+  explicit Within(int& depth) : depth_(depth) {
+    if (depth_ == max_tree_depth) throw Unsupported(fmt::format("messages lie within one another {} deep", depth_));
+    ++depth_;
+  }
+  ~Within() { --depth_; }
+  Within(const Within&) = delete;
+  Within& operator=(const Within&) = delete;
+
+ private:
+  int& depth_;
+};
+
 /// Finds the parts of a tree, whose leaves it numbers.
 class PartFinder {
  public:
@@ -71,10 +94,7 @@ class PartFinder {
     nb::list names;
     for (const auto& key : made.keys) names.append(key);
     made.names = names;
-    if (marks.extra().empty()) return made;
-    SchemaCache schemas;
-    const auto memory = std::make_shared<Bytes>(marks.extra());
-    made.extra = std::make_shared<FlatTree>(read_message(*memory, memory, schemas).content);
+    if (!marks.extra().empty()) made.extra = std::make_shared<FlatTree>(read_whole(marks.extra()));
     return made;
   }
 
@@ -137,7 +157,7 @@ class Rebuilder::Making {
       case Part::Form::dict: return dict(part);
       case Part::Form::list: return list(part);
       case Part::Form::tuple: return nb::tuple(list(part));
-      case Part::Form::object: return by_.put_together_(part.class_name, part.names, list(part), extra(part));
+      case Part::Form::object: return by_.put_together_(part.class_name, part.names, list(part), extra(part), by_.allow_pickle_);
     }
     return nb::none();
   }
@@ -172,10 +192,17 @@ class Rebuilder::Making {
   }
 
   nb::object bytes(const Bytes& bytes, char mark) const {
+    if (mark == plain) return this->plain_value(Plain::decode(bytes));
     nb::object value = nb::bytes(bytes.data(), bytes.size());
     if (mark != pickled) return value;
     if (!by_.allow_pickle_) throw Unsupported("a batch holds a pickled object; give allow_pickle=True on every rank");
     return nb::module_::import_("pickle").attr("loads")(value);
+  }
+
+  nb::object plain_value(Plain value) const {
+    nb::list form;
+    form.append(by_.rebuild(read_whole(std::move(value.message))));
+    return by_.put_together_(value.type_name, nb::list(), form, nb::none(), by_.allow_pickle_);
   }
 
   /// Aliases share one Python object, as they did where they came from.
@@ -188,7 +215,7 @@ class Rebuilder::Making {
   }
 
   nb::object tensor(const Tensor& tensor, TensorKind kind) const {
-    if (kind != TensorKind::torch) {
+    if (!is_torch(kind)) {
       return by_.libraries_.to_python(tensor, kind, tensor.is_writable() && by_.shown_ == Shown::as_is);
     }
     if (by_.shown_ == Shown::without_torch) {
@@ -216,6 +243,7 @@ Rebuilder::~Rebuilder() = default;
 nb::object Rebuilder::rebuild(const FlatTree& batch) {
   libraries_.look_again();
   const auto recipe = recipe_of(batch);
+  const Within within(depth_);
   return Making(*this, *recipe, batch.leaves).make(recipe->root);
 }
 
@@ -237,10 +265,10 @@ std::shared_ptr<const Recipe> Rebuilder::recipe_of(const FlatTree& batch) {
 
 bool has_torch(const Tree& tree) {
   if (tree.is_leaf()) return false;
-  const auto is_torch = [](const auto& mark) { return mark.second == static_cast<char>(TensorKind::torch); };
+  const auto marks_torch = [](const auto& mark) { return is_torch(static_cast<TensorKind>(mark.second)); };
   const Container& container = tree.container();
   const auto marks = State::decode(container.state).marks;
-  return std::any_of(marks.begin(), marks.end(), is_torch) ||
+  return std::any_of(marks.begin(), marks.end(), marks_torch) ||
          std::any_of(container.children.begin(), container.children.end(), has_torch);
 }
 

@@ -44,7 +44,8 @@ class Rebuilder {
   TensorLibraries libraries_;
   nanobind::object put_together_;  ///< of levada/_classes.py
   std::unordered_map<std::uint64_t, std::shared_ptr<const Recipe>> recipes_;
-  Schema last_;  ///< of a batch that came as a tree
+  Schema last_;    ///< of a batch that came as a tree
+  int depth_ = 0;  ///< of messages within the one that is being rebuilt
 };
 
 /// Whether a Rebuilder would make a torch tensor of one of its tensors.

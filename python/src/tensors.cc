@@ -166,6 +166,35 @@ nb::object to_torch(const Tensor& tensor, const dlpack::ExchangeApi* exchange) {
   return given.attr("view")(imported("torch").attr(torch_name(dtype).c_str()));
 }
 
+/// Whether its elements lie as torch's memory formats channels_last and channels_last_3d have them, and not in C order.
+bool is_channels_last(const TensorView& view) {
+  const auto& shape = view.shape();
+  const std::size_t rank = shape.rank();
+  if ((rank != 4 && rank != 5) || view.is_contiguous()) return false;
+  std::int64_t expected = 1;
+  const auto follows = [&](std::size_t dim) {
+    const bool is_next = shape[dim] == 1 || view.strides()[dim] == expected;
+    expected *= shape[dim];
+    return is_next;
+  };
+  bool follow = follows(1);
+  for (std::size_t dim = rank - 1; dim > 1; --dim) follow = follows(dim) && follow;
+  return follows(0) && follow;
+}
+
+nb::object with_traits(nb::object tensor, int traits) {
+  if (traits == 0) return tensor;
+  const nb::object torch = imported("torch");
+  if ((traits & TorchTraits::channels_last) != 0) {
+    const bool is_3d = nb::cast<int>(tensor.attr("dim")()) == 5;
+    const nb::object format = torch.attr(is_3d ? "channels_last_3d" : "channels_last");
+    tensor = tensor.attr("contiguous")(nb::arg("memory_format") = format);
+  }
+  const bool requires_grad = (traits & TorchTraits::requires_grad) != 0;
+  if ((traits & TorchTraits::parameter) != 0) return torch.attr("nn").attr("Parameter")(tensor, requires_grad);
+  return requires_grad ? nb::object(tensor.attr("requires_grad_")()) : tensor;
+}
+
 }  // namespace
 
 void TensorLibraries::look_again() {
@@ -176,9 +205,23 @@ void TensorLibraries::look_again() {
   if (torch_.is_none()) {
     torch_ = class_in("torch", "Tensor");
     torch_exchange_ = exchange_of(torch_);
+    parameter_ = class_in("torch.nn.parameter", "Parameter");
     is_neg_ = nb::getattr(torch_, "is_neg", nb::none());
     is_conj_ = nb::getattr(torch_, "is_conj", nb::none());
   }
+}
+
+bool TensorLibraries::is_plain_torch(nb::handle value) const {
+  const nb::handle type(Py_TYPE(value.ptr()));
+  return type.is(torch_) || type.is(parameter_);
+}
+
+TensorKind TensorLibraries::torch_kind(nb::handle value, const TensorView& view) const {
+  int kind = static_cast<int>(TensorKind::torch);
+  if (nb::cast<bool>(value.attr("requires_grad"))) kind += TorchTraits::requires_grad;
+  if (nb::handle(Py_TYPE(value.ptr())).is(parameter_)) kind += TorchTraits::parameter;
+  if (is_channels_last(view)) kind += TorchTraits::channels_last;
+  return static_cast<TensorKind>(kind);
 }
 
 std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
@@ -215,6 +258,10 @@ bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
 
 Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
   if (kind == TensorKind::torch) {
+    if (!is_plain_torch(value)) {
+      const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
+      refuse(path, fmt::format("a {} is more than its elements; give as_subclass(torch.Tensor) of it", type));
+    }
     auto plain = plain_tensor(value);
     return plain ? *std::move(plain) : from_torch(value, path);
   }
@@ -228,9 +275,9 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
 }
 
 nb::object TensorLibraries::to_python(const Tensor& tensor, TensorKind kind, bool writable) const {
-  if (kind == TensorKind::torch) {
+  if (is_torch(kind)) {
     if (torch_.is_none()) throw Unsupported("the batch holds torch tensors; import torch on every rank");
-    return to_torch(tensor, torch_exchange_);
+    return with_traits(to_torch(tensor, torch_exchange_), static_cast<int>(kind) & TorchTraits::all);
   }
   auto array = arrays_.make(tensor, writable);
   return kind == TensorKind::scalar ? nb::object(array[nb::tuple()]) : array;

@@ -16,8 +16,20 @@ namespace levada::python {
 enum class TensorKind : char {
   array = 'n',   ///< numpy.ndarray; also any other DLPack producer
   scalar = 's',  ///< numpy.generic, such as numpy.float32(1)
-  torch = 't',   ///< torch.Tensor
+  torch = '@',   ///< torch.Tensor; any of the bits below may be added
 };
+
+/// What a torch tensor has besides its elements.
+struct TorchTraits {
+  static constexpr int requires_grad = 1;
+  static constexpr int parameter = 2;
+  static constexpr int channels_last = 4;  ///< the memory format of that name for its rank, 4 or 5
+  static constexpr int all = 7;
+};
+
+constexpr bool is_torch(TensorKind kind) {
+  return (static_cast<int>(kind) & ~TorchTraits::all) == static_cast<int>(TensorKind::torch);
+}
 
 /// The classes of the libraries that are imported at the moment; imports none. With the GIL, as everything here.
 class TensorLibraries {
@@ -28,6 +40,10 @@ class TensorLibraries {
 
   /// Whether `value` is a tensor of a library or a DLPack producer, and of which kind.
   bool is_tensor(nanobind::handle value, TensorKind& kind) const;
+  /// Whether it is of torch's own classes, which are no more than elements and TorchTraits.
+  bool is_plain_torch(nanobind::handle value) const;
+  /// The kind of a tensor of such a class, whose elements `view` shows.
+  TensorKind torch_kind(nanobind::handle value, const TensorView& view) const;
   /// The elements of a tensor of torch's own class as they lie in this machine's memory, good as long as somebody holds
   /// `value`; empty for any other, which from_python() takes or refuses.
   std::optional<TensorView> plain_view(nanobind::handle value) const;
@@ -45,6 +61,7 @@ class TensorLibraries {
 
  private:
   nanobind::object array_ = nanobind::none(), generic_ = nanobind::none(), torch_ = nanobind::none();
+  nanobind::object parameter_ = nanobind::none();                            ///< torch.nn.Parameter
   nanobind::object is_neg_ = nanobind::none(), is_conj_ = nanobind::none();  ///< methods of torch's tensors
   NumpyArrays arrays_;
   const dlpack::ExchangeApi* torch_exchange_ = nullptr;  ///< null where torch is not imported, or too old

@@ -23,12 +23,13 @@ namespace {
 
 /// The way to a part of a batch; made text where something has to be said of it. The parts above must outlive it.
 struct Path {
-  const Path* above = nullptr;           ///< null for the batch itself
+  const Path* above = nullptr;           ///< null for the whole
   const Container* container = nullptr;  ///< null for what `above` is besides its children
   std::size_t child = 0;
+  std::string_view whole = "batch";
 
   std::string text() const {
-    if (above == nullptr) return "batch";
+    if (above == nullptr) return std::string(whole);
     if (container == nullptr) return above->text() + ".state";
     if (container->keys.empty()) return fmt::format("{}[{}]", above->text(), child);
     const auto& key = container->keys[child];
@@ -79,23 +80,25 @@ class ToTree {
   Tree part(nb::handle value, const Path& path, char& mark) {
     if (value.is_none()) return None{};
     if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
-    if (PyLong_CheckExact(value.ptr())) return integer(value, path);
+    if (PyLong_CheckExact(value.ptr())) {
+      if (const auto number = integer(value)) return *number;
+    }
     if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
     if (PyUnicode_CheckExact(value.ptr())) return text_of(value, path);
     if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
-    if (PyDict_CheckExact(value.ptr())) return dict(value, path);
+    if (PyDict_CheckExact(value.ptr()) && has_plain_keys(value)) return dict(value, path);
     if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
     if (PyTuple_CheckExact(value.ptr())) return sequence(ContainerKind::tuple, value, path);
     if (const auto plain = classes_.libraries.plain_tensor(value)) {
-      mark = static_cast<char>(TensorKind::torch);
+      mark = static_cast<char>(classes_.libraries.torch_kind(value, plain->view()));
       return lent(*plain);
     }
     TensorKind kind{};
-    if (classes_.libraries.is_tensor(value, kind)) {
-      mark = static_cast<char>(kind);
-      return lent(classes_.libraries.from_python(value, kind, path.text()));
-    }
-    return object(value, path);
+    if (!classes_.libraries.is_tensor(value, kind)) return object(value, path, mark);
+    if (is_torch(kind) && !classes_.libraries.is_plain_torch(value)) return object(value, path, mark);
+    const auto tensor = classes_.libraries.from_python(value, kind, path.text());
+    mark = static_cast<char>(is_torch(kind) ? classes_.libraries.torch_kind(value, tensor.view()) : kind);
+    return lent(tensor);
   }
 
   Tensor lent(const Tensor& tensor) {
@@ -117,11 +120,20 @@ class ToTree {
     refuse(path, fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
   }
 
-  static Tree integer(nb::handle value, const Path& path) {
+  /// Empty for one of more than 64 bits.
+  static std::optional<std::int64_t> integer(nb::handle value) {
     int overflow = 0;
     const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-    if (overflow != 0) refuse(path, "an integer has at most 64 bits");
-    return static_cast<std::int64_t>(number);
+    return overflow == 0 ? std::optional<std::int64_t>(number) : std::nullopt;
+  }
+
+  /// Whether all are strings and integers, which need no class to be told of.
+  static bool has_plain_keys(nb::handle dict) {
+    PyObject* key = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(dict.ptr(), &at, &key, nullptr) != 0;) {
+      if (!PyUnicode_CheckExact(key) && !(PyLong_CheckExact(key) && integer(key))) return false;
+    }
+    return true;
   }
 
   static Bytes bytes_of(nb::handle value) {
@@ -145,11 +157,17 @@ class ToTree {
   }
 
   /// What is neither leaf nor plain container: an object of a class that levada/_classes.py knows.
-  Tree object(nb::handle value, const Path& path) {
+  Tree object(nb::handle value, const Path& path, char& mark) {
     const nb::object parts = classes_.take_apart(value, path.text(), allow_pickle_);
     if (!parts.is_none()) {
-      const auto kind = nb::cast<std::string>(parts[0]) == "dict" ? ContainerKind::dict : ContainerKind::record;
-      Container container{.kind = kind, .type_name = nb::cast<std::string>(parts[1]), .keys = {}, .children = {}};
+      const auto form = nb::cast<std::string>(parts[0]);
+      const auto type_name = nb::cast<std::string>(parts[1]);
+      if (form == "leaf") {
+        mark = plain;
+        return Plain{type_name, encode_tree(root(nb::object(parts[3][0]), {.above = &path}))}.encode();
+      }
+      const auto kind = form == "dict" ? ContainerKind::dict : ContainerKind::record;
+      Container container{.kind = kind, .type_name = type_name, .keys = {}, .children = {}};
       for (nb::handle key : nb::object(parts[2])) container.keys.push_back(key_of(key, path));
       const nb::object extra = parts[4];
       auto state = extra.is_none() ? Bytes{} : encode_tree(root(extra, {.above = &path}));
@@ -188,11 +206,7 @@ class ToTree {
 
   static Key key_of(nb::handle key, const Path& path) {
     if (PyUnicode_CheckExact(key.ptr())) return text_of(key, path);
-    int overflow = 0;
-    const auto number = PyLong_CheckExact(key.ptr()) ? PyLong_AsLongLongAndOverflow(key.ptr(), &overflow) : 0;
-    if (PyLong_CheckExact(key.ptr()) && overflow == 0) return std::int64_t{number};
-    refuse(path, fmt::format("its key {} is neither a string nor an integer of 64 bits",
-                             nb::cast<std::string>(nb::repr(key))));
+    return nb::cast<std::int64_t>(key);
   }
 
   bool allow_pickle_;

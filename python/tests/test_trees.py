@@ -5,9 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-import os
 import functools
+import os
+import pathlib
+import sys
 import threading
+import types
 from typing import Any, NamedTuple
 
 import levada
@@ -97,6 +100,74 @@ def test_containers_come_back_as_their_types_in_order() -> None:
     assert list(result) == list(batch)
     assert {key: type(value) for key, value in result.items()} == {key: type(value) for key, value in batch.items()}
     assert result[7].default_factory is list
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63,
+        -(2**63) - 1,
+        337_358_423_911_236_212_063_141_183_107_834_567_809,
+        -(2**64) * 10**40,
+        complex(-0.0, float("inf")),
+        range(7),
+        range(2**70, 0, -3),
+        {1, "two", (3.0, None)},
+        frozenset({frozenset({2**64}), b"x"}),
+        set(),
+        bytearray(b"x"),
+        pathlib.Path("a/b"),
+        pathlib.Path(os.fsdecode(b"\xff")),
+        pathlib.PurePosixPath("/"),
+        pathlib.PureWindowsPath("c:/x"),
+        types.SimpleNamespace(),
+        types.SimpleNamespace(ids=[1, 2], name="x"),
+    ],
+)
+def test_plain_values_of_other_classes_come_back(value: Any) -> None:
+    result = again({"v": [value], "w": 1})["v"][0]
+    assert result == value and type(result) is type(value) and repr(result) == repr(value) or isinstance(value, (set, frozenset))
+    assert again(value) == value  # alone
+
+
+def test_bits_of_complex_numbers_come_back() -> None:
+    result = again([complex(-0.0, float("-nan"))])[0]
+    assert np.complex128(result).tobytes() == np.complex128(complex(-0.0, float("-nan"))).tobytes()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {(1, 2): [3], True: "yes", 1.5: None, None: 1, "s": 2, 7: 3},
+        {2**64: 1, b"x": {(): 0}},
+        {"(1, 2)": 1, (1, 2): 2},
+        {frozenset({1}): pathlib.Path("x"), pathlib.Path("y"): 1},
+        collections.OrderedDict([((2,), 1), ((1,), 2)]),
+        collections.defaultdict(list, {(1, 2): [3]}),
+        collections.Counter([(1, 2), (1, 2), "a"]),
+        Named({None: 1}),
+    ],
+)
+def test_dicts_with_plain_keys_come_back_in_order(value: Any) -> None:
+    result = again({"v": value})["v"]
+    assert result == value and type(result) is type(value)
+    assert list(map(repr, result)) == list(map(repr, value))
+
+
+def test_a_namespace_holds_tensors() -> None:
+    result = again([types.SimpleNamespace(ids=np.arange(3))])[0]
+    assert type(result) is types.SimpleNamespace and result.ids.tolist() == [0, 1, 2]
+
+
+def test_a_message_nested_in_itself_too_deep_is_refused() -> None:
+    value: Any = frozenset()
+    for _ in range(40):
+        value = frozenset({value})
+    assert again([value]) == [value]
+    for _ in range(40):
+        value = frozenset({value})
+    with pytest.raises(TypeError, match="nested more than"):
+        levada.pack([value])
 
 
 def test_a_user_dict_keeps_its_attributes() -> None:
@@ -191,15 +262,14 @@ class Colour(enum.IntEnum):
         ({"a": {3: np.array(["x"])}}, r"batch\['a'\]\[3\]"),
         ({"a": np.array([None])}, r"batch\['a'\]"),
         ([np.zeros(2, ">i4")], r"batch\[0\]"),
-        ({"a": [{(1, 2): 3}]}, r"batch\['a'\]\[0\]"),
-        ({"a": 2**64}, r"batch\['a'\]"),
+        ({"a": [{(1, len): 3}]}, r"batch\['a'\]\[0\]\.state\[2\]\[0\]\[1\]\[1\]"),
+        ({"a": {1, len}}, r"batch\['a'\]\.state\[[01]\]"),
         ([Colour.red], r"batch\[0\]"),
         ([np.ma.masked_array([1], [0])], r"batch\[0\]"),
         ([collections.defaultdict(lambda: 0)], r"batch\[0\]\.default_factory"),
         ([collections.defaultdict(functools.partial(int))], r"batch\[0\]\.default_factory"),
         ({"e": Encoding({"ids": 1}, tool=len)}, r"batch\['e'\]\.state\[1\]\['tool'\]"),
         ({"o": Opaque(1, len)}, r"batch\['o'\]\.state\[0\]\['unit'\]"),  # type: ignore[arg-type]
-        ([{2**64: 1}], r"batch\[0\]"),
         ({"name": os.fsdecode(b"\xff")}, r"batch\['name'\]"),
         ([{os.fsdecode(b"\xff"): 1}], r"batch\[0\]"),
         (len, "batch"),
@@ -233,14 +303,14 @@ class Plain:
 @pytest.mark.parametrize(
     "value",
     [
-        2**64,
-        {(1, 2): [3], True: "yes", 1.5: None},
+        {(1, len): [3]},
+        {1, len},
         np.array(["a", "b"]),
         np.array(["2026-01-01"], "M8[D]"),
         np.array([{"a": 1}, None]),
         np.ma.masked_array([1, 2], [0, 1]),
         collections.defaultdict(functools.partial(int), a=1),
-        Named({None: 1}),
+        Named({len: 1}),
         [os.fsdecode(b"\xff")],
         Plain(),
     ],
@@ -284,14 +354,30 @@ def test_a_class_that_is_not_imported_is_named_and_not_imported() -> None:
     message = levada.pack([Pair(1, 2)]).replace(__name__.encode(), b"x" * len(__name__))
     with pytest.raises(levada.CorruptMessage):
         levada.unpack(message)  # the hash finds it
-    import sys
-
     module = sys.modules.pop(__name__)
     try:
         with pytest.raises(levada.Unsupported, match=f"import {__name__} on every rank"):
             levada.unpack(levada_message)
     finally:
         sys.modules[__name__] = module
+
+
+def test_a_class_that_is_not_imported_is_imported_where_pickles_are_allowed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_late.py").write_text("import typing\nclass Late(typing.NamedTuple):\n    x: int\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = __import__("imported_late")
+    message = levada.pack([module.Late(1)])
+    del sys.modules["imported_late"]
+    with pytest.raises(levada.Unsupported, match=r"import imported_late on every rank, or give allow_pickle=True"):
+        levada.unpack(message)
+    assert "imported_late" not in sys.modules
+    assert levada.unpack(message, allow_pickle=True)[0].x == 1
+    del sys.modules["imported_late"]
+    monkeypatch.undo()
+    with pytest.raises(levada.Unsupported, match="imported_late.*No module named"):
+        levada.unpack(message, allow_pickle=True)
 
 
 levada_message = levada.pack([Pair(1, 2)])

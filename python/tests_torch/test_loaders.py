@@ -96,8 +96,9 @@ def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkey
         reserved: list[int] = []
         held: list[Any] = []
 
-        def __init__(self, device: Any) -> None:
-            self.copied = SimpleNamespace(record=lambda: None)
+        def __init__(self, device: Any) -> None: ...
+
+        def sent(self) -> None: ...
 
         def reserve(self, size: int) -> None:
             self.reserved.append(size)
@@ -107,7 +108,79 @@ def test_what_lies_on_a_device_does_not_pass_through_this_machines_memory(monkey
             return tensor
 
     monkeypatch.setattr(_devices, "_Stage", Stage)
+    monkeypatch.setattr(_devices, "_with_index", lambda device: device)
     there, here = torch.ones(1000, device="meta"), torch.ones(3)
     moved = _devices._Staging(torch.device("meta")).move({"there": there, "here": [here, here]})
     assert moved["there"] is there and moved["here"][0].device.type == "meta" and moved["here"][0] is moved["here"][1]
     assert Stage.reserved == [512] and len(Stage.held) == 1 and Stage.held[0] is here
+
+
+def test_what_requires_gradients_does_so_on_the_device() -> None:
+    batch = {"w": torch.nn.Parameter(torch.ones(2)), "fixed": torch.nn.Parameter(torch.ones(2), False), "x": torch.ones(2)}
+    batch["g"] = torch.ones(2, requires_grad=True)
+    (moved,) = levada.Feed([batch], device="meta")
+    assert [type(each) for each in moved.values()] == [type(each) for each in batch.values()]
+    assert [each.requires_grad for each in moved.values()] == [True, False, False, True]
+    assert all(each.is_leaf and each.device.type == "meta" for each in moved.values())
+
+
+class Streams:
+    """torch.accelerator and torch.Event of a machine with two devices, which copy when they are waited for."""
+
+    def __init__(self) -> None:
+        self.queues: dict[int, list[Any]] = {0: [], 1: []}
+
+    def run(self, stream: int) -> None:
+        while self.queues[stream]:
+            self.queues[stream].pop(0)()
+
+    def event(self, device: Any) -> Any:
+        marked: list[int] = []
+        return SimpleNamespace(
+            record=lambda stream=0: marked.append(stream),  # without a stream: that of the current device
+            synchronize=lambda: [self.run(stream) for stream in marked],
+        )
+
+    def copy(self, tensor: Any, device: Any) -> Any:
+        there = torch.empty_like(tensor)
+        self.queues[device.index].append(lambda: there.copy_(tensor))
+        return there
+
+
+@pytest.mark.parametrize(("device", "current", "index"), [("cuda:1", 0, 1), ("cuda", 1, 1), ("cuda", 0, 0)])
+def test_memory_on_its_way_to_a_device_is_used_again_once_that_device_has_it(
+    monkeypatch: pytest.MonkeyPatch, device: str, current: int, index: int
+) -> None:
+    streams = Streams()
+    new_empty, to = torch.Tensor.new_empty, torch.Tensor.to
+    monkeypatch.setattr(torch, "Event", streams.event)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: device.index)
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda tensor, size, pin_memory: new_empty(tensor, size))
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda tensor, *to_, **given: streams.copy(tensor, *to_) if given else to(tensor, *to_)
+    )
+    move = _devices.mover(device)
+    assert move is not None
+    moved = [move({"x": torch.full((3,), float(step)), "step": step}) for step in range(6)]
+    streams.run(0 if index == 1 else 1)
+    assert streams.queues[index], "the device still copies"
+    streams.run(index)
+    assert [batch["x"].tolist() for batch in moved] == [[float(step)] * 3 for step in range(6)]
+
+
+def test_images_keep_their_memory_format_on_the_way_to_a_device() -> None:
+    images = torch.arange(120.0).reshape(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    stage = SimpleNamespace(_memory=torch.empty(1024, dtype=torch.uint8), _used=0)
+    held = _devices._Stage.hold(stage, images)  # type: ignore[arg-type]
+    assert held.stride() == images.stride() and torch.equal(held, images)
+    part = torch.arange(12.0).reshape(3, 4)[:, ::2]
+    assert torch.equal(_devices._Stage.hold(stage, part), part)  # type: ignore[arg-type]
+
+
+def test_an_accelerator_that_torch_was_built_for_and_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert _devices.accelerator() is None
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert _devices.accelerator() == torch.device("cuda")

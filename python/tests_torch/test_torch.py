@@ -31,8 +31,66 @@ def test_tensors_of_all_dtypes_come_back_bit_by_bit(name: str) -> None:
 
 
 def test_kinds_do_not_mix() -> None:
-    result = levada.unpack(levada.pack([torch.ones(2), np.ones(2), torch.ones(2, requires_grad=True)]))
-    assert [type(each) for each in result] == [torch.Tensor, np.ndarray, torch.Tensor]
+    batch = [torch.ones(2), np.ones(2), torch.nn.Parameter(torch.ones(2))]
+    result = levada.unpack(levada.pack(batch))
+    assert [type(each) for each in result] == [torch.Tensor, np.ndarray, torch.nn.Parameter]
+
+
+def test_what_requires_gradients_still_does() -> None:
+    batch = {
+        "x": torch.ones(2),
+        "g": torch.ones(2, requires_grad=True),
+        "made": torch.ones(2, requires_grad=True) * 2,
+        "w": torch.nn.Parameter(torch.ones(2)),
+        "fixed": torch.nn.Parameter(torch.arange(2), requires_grad=False),
+        "h": torch.ones(2, dtype=torch.bfloat16, requires_grad=True),
+    }
+    result = levada.unpack(levada.pack(batch))
+    assert [each.requires_grad for each in result.values()] == [False, True, True, True, False, True]
+    assert [type(each) for each in result.values()] == [type(each) for each in batch.values()]
+    assert all(each.is_leaf for each in result.values()) and result["made"].tolist() == [2, 2]
+    (result["g"].sum() + result["w"].sum()).backward()
+    assert result["g"].grad.tolist() == result["w"].grad.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (2, 1, 4, 5), (1, 3, 1, 5), (2, 3, 2, 4, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_images_keep_their_memory_format(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    format = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    images = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+    for each in (images, images.contiguous(memory_format=format)):
+        result = levada.unpack(levada.pack([each]))[0]
+        assert torch.equal(result, images) and result.stride() == each.stride()
+
+
+def test_values_of_torch_that_are_no_tensors_come_back() -> None:
+    batch = [torch.Size([2, 3]), torch.Size([]), torch.float32, torch.float8_e4m3fn, torch.device("cuda:1"), torch.device("cpu")]
+    result = levada.unpack(levada.pack(batch))
+    assert result == batch and list(map(type, result)) == list(map(type, batch))
+
+
+class Labelled(torch.Tensor):
+    pass
+
+
+class Registered(torch.Tensor):
+    pass
+
+
+def test_a_subclass_of_tensor_is_refused_by_name_unless_it_is_registered() -> None:
+    with pytest.raises(TypeError, match=r"^batch\['x'\] cannot cross between ranks: it is a Labelled; register"):
+        levada.pack({"x": torch.ones(2).as_subclass(Labelled)})
+    with pytest.raises(TypeError, match="a Labelled is more than its elements"):
+        levada.ReduceScatter()(torch.ones(2).as_subclass(Labelled))
+    pickled = levada.pack([torch.ones(2).as_subclass(Labelled)], allow_pickle=True)
+    assert type(levada.unpack(pickled, allow_pickle=True)[0]) is Labelled
+    levada.register(
+        Registered,
+        lambda tensor: ((tensor.as_subclass(torch.Tensor),), None),
+        lambda _, children: children[0].as_subclass(Registered),
+    )
+    result = levada.unpack(levada.pack([torch.ones(2).as_subclass(Registered)]))[0]
+    assert type(result) is Registered and result.tolist() == [1, 1]
 
 
 def test_aliases_come_back_aliased() -> None:
