@@ -40,6 +40,7 @@ struct Bucketer::Batch {
     Callback callback;
     Shape shape;  ///< of the result, which may have been padded, or in another form
   };
+  const Engine* group = nullptr;
   int key = -1;
   DType dtype;
   std::vector<Entry> entries;
@@ -105,8 +106,6 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   Handle all_reduce(const Group& group, const TensorView& input, ReduceOp op, Callback callback) {
     check_cpu(input);
     check_reducible(input.dtype(), op);
-    deliver();
-    run_callbacks();
     const int ranks = group->info().size;
     const Shape piece = part_of(Shape{static_cast<std::int64_t>(input.element_count())}, ranks);
     const Input whole{.collective = Collective::all_reduce,
@@ -114,8 +113,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
                       .dtype = input.dtype(),
                       .piece = piece,
                       .bytes = bytes_of(input.dtype(), piece, ranks)};
-    return launch_alone(
-        group, whole, input.shape(), false,
+    return launch_at_once(
+        group, whole, input.shape(),
         [&](Contribution& to, std::size_t position, CopyWay way) {
           add_padded(to.data(to.add(piece, position)), input, whole.bytes, way);
         },
@@ -124,16 +123,14 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   Handle all_gather(const Group& group, const TensorView& input, Callback callback) {
     check_cpu(input);
-    deliver();
-    run_callbacks();
     Shape all{group->info().size};
     for (const std::int64_t extent : input.shape()) all.push_back(extent);
     const Input whole{.collective = Collective::all_gather,
                       .dtype = input.dtype(),
                       .piece = input.shape(),
                       .bytes = input.byte_count()};
-    return launch_alone(
-        group, whole, all, false,
+    return launch_at_once(
+        group, whole, all,
         [&](Contribution& contribution, std::size_t position, CopyWay) {
           copy_elements(input, contribution.data(contribution.add(input.shape(), position)));
         },
@@ -156,17 +153,14 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     ++stats_.flushes;
     do {
       launch_all(bucketing_.flush());
-      while (!launched_.empty()) {
-        wait_for(*launched_.front()->outcome());
-        deliver();
-      }
-      run_callbacks();
+      while (!launched_.empty()) retire(launched_.begin());
+      run_due_callbacks();
     } while (bucketing_.any_open() || !launched_.empty());
     if (const auto error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
   void teardown() {
-    if (bucketing_.any_open() || !launched_.empty() || !ready_.empty()) {
+    if (pending() > 0) {
       throw InvalidArgument(fmt::format("{} inputs are not reduced yet: flush() before teardown()", pending()));
     }
     for (auto& [engine, reducer] : reducers_) reducer->trim();
@@ -177,8 +171,10 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   Tensor result_of(const Batch& batch, std::size_t position) {
     if (!batch.outcome()) launch_all(bucketing_.flush_through(batch.key));
     wait_for(*batch.outcome());
-    deliver();
-    run_callbacks();
+    while (std::ranges::find(launched_, &batch, &std::shared_ptr<Batch>::get) != launched_.end()) {
+      retire(oldest_of(batch.group));
+    }
+    run_due_callbacks();
     return batch.result(position);
   }
 
@@ -247,9 +243,9 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const int key = key_of(group, input);
     const auto placement = place(key, input.bytes);
     if (placement.alone) {
-      Handle handle = launch_alone(group, input, input.piece, true, fill, std::move(callback));
+      auto contributions = contribution_of(group, input, fill);
       count(input.bytes, input.bytes);
-      return finish_alone(std::move(handle));
+      return reduce_alone(group, std::move(contributions), input, std::move(callback));
     }
     auto& bucket = buckets_[static_cast<std::size_t>(key)];
     Contribution& contribution = room_for(group, key, input);
@@ -268,7 +264,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     if (placement.alone) {
       std::vector<Contribution> alone;
       alone.push_back(std::move(contribution));
-      return finish_alone(launched(group, std::move(alone), input, input.piece, true, std::move(callback)));
+      return reduce_alone(group, std::move(alone), input, std::move(callback));
     }
     bucket.contributions.push_back(std::move(contribution));
     return entered(key, input, std::move(callback));
@@ -281,8 +277,6 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   Bucketing::Placement place(int key, std::size_t bytes) {
-    deliver();
-    run_callbacks();
     const auto placement = bucketing_.apply(key, bytes);
     if (placement.close) launch(*placement.close, false);
     return placement;
@@ -311,11 +305,14 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     auto& batch = buckets_[static_cast<std::size_t>(key)].batch;
     if (!batch) {
       batch = std::make_shared<Batch>();
+      batch->group = keys_[static_cast<std::size_t>(key)].group;
       batch->key = key;
       batch->dtype = input.dtype;
     }
     batch->entries.push_back({std::move(callback), input.piece});
-    return handle_of(batch, batch->entries.size() - 1);
+    Handle handle = handle_of(batch, batch->entries.size() - 1);
+    run_due_callbacks();  // after this input, which they may follow with others
+    return handle;
   }
 
   /// The caller waits for them all: what comes last need not be handed to another thread.
@@ -324,58 +321,87 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void launch(int key, bool awaited) {
-    while (under_way() >= options_.in_flight) {
-      wait_for(*launched_.front()->outcome());
-      deliver();
-    }
+    const Engine* const group = keys_[static_cast<std::size_t>(key)].group;
+    make_room(group);
     Bucket bucket = std::exchange(buckets_[static_cast<std::size_t>(key)], {});
-    Reducer& reducer = *reducers_.at(keys_[static_cast<std::size_t>(key)].group);
-    const auto begin = Clock::now();
-    bucket.batch->launched(reducer.launch(std::move(bucket.contributions), awaited));
-    if (awaited) stats_.waited += Clock::now() - begin;
-    launched_.push_back(std::move(bucket.batch));
+    launch(std::move(bucket.batch), std::move(bucket.contributions), awaited);
     ++stats_.buckets;
   }
 
+  void launch(std::shared_ptr<Batch> batch, std::vector<Contribution> contributions, bool awaited) {
+    const auto begin = Clock::now();
+    batch->launched(reducers_.at(batch->group)->launch(std::move(contributions), awaited));
+    if (awaited) stats_.waited += Clock::now() - begin;
+    launched_.push_back(std::move(batch));
+  }
+
   template <typename Fill>
-  Handle launch_alone(const Group& group, const Input& input, const Shape& shape, bool awaited, Fill fill,
-                      Callback callback) {
+  std::vector<Contribution> contribution_of(const Group& group, const Input& input, Fill fill) {
     std::vector<Contribution> contributions;
     contributions.push_back(reducer_of(group).contribution(input.spec(), input.bytes, 1));
     fill(contributions.back(), 0, way_to_copy(input.bytes));
-    return launched(group, std::move(contributions), input, shape, awaited, std::move(callback));
+    return contributions;
   }
 
-  Handle launched(const Group& group, std::vector<Contribution> contributions, const Input& input, const Shape& shape,
-                  bool awaited, Callback callback) {
+  static std::shared_ptr<Batch> batch_of(const Group& group, DType dtype, const Shape& shape, Callback callback) {
     auto batch = std::make_shared<Batch>();
-    batch->dtype = input.dtype;
+    batch->group = group.get();
+    batch->dtype = dtype;
     batch->entries.push_back({std::move(callback), shape});
-    batch->launched(reducer_of(group).launch(std::move(contributions), awaited));
-    launched_.push_back(batch);
+    return batch;
+  }
+
+  /// Launches an input of no bucket.
+  template <typename Fill>
+  Handle launch_at_once(const Group& group, const Input& input, const Shape& shape, Fill fill, Callback callback) {
+    make_room(group.get());
+    auto contributions = contribution_of(group, input, fill);
+    auto batch = batch_of(group, input.dtype, shape, std::move(callback));
+    launch(batch, std::move(contributions), false);
+    run_due_callbacks();
     return handle_of(std::move(batch), 0);
   }
 
-  /// Waits for what is larger than a bucket, and runs its callback before those of buckets that are still under way.
-  Handle finish_alone(Handle handle) {
+  /// Reduces an input that is larger than a bucket, and runs its callback before those of buckets that are under way.
+  Handle reduce_alone(const Group& group, std::vector<Contribution> contributions, const Input& input,
+                      Callback callback) {
     ++stats_.alone;
-    wait_for(*handle.batch_->outcome());
-    deliver();
-    std::erase(launched_, handle.batch_);
-    std::erase(ready_, handle.batch_);
-    run_callback(*handle.batch_, 0);
-    run_callbacks();
-    return handle;
+    auto batch = batch_of(group, input.dtype, input.piece, std::move(callback));
+    const auto begin = Clock::now();
+    batch->launched(reducer_of(group).launch(std::move(contributions), true));
+    stats_.waited += Clock::now() - begin;
+    wait_for(*batch->outcome());
+    run_callback(*batch, 0);
+    run_due_callbacks();
+    return handle_of(std::move(batch), 0);
   }
 
-  std::ptrdiff_t under_way() const {
-    return std::count_if(launched_.begin(), launched_.end(), [](const auto& each) { return !each->outcome()->done(); });
+  using Launched = std::deque<std::shared_ptr<Batch>>;
+
+  Launched::iterator oldest_of(const Engine* group) {
+    return std::ranges::find(launched_, group, [](const auto& batch) { return batch->group; });
+  }
+
+  /// Waits until a group has room for one more batch. Which callbacks become due follows from what has been enqueued,
+  /// and not from what has been reduced by now, so that it is the same on all ranks of the group.
+  void make_room(const Engine* group) {
+    const auto is_of_group = [group](const auto& batch) { return batch->group == group; };
+    while (std::ranges::count_if(launched_, is_of_group) >= options_.in_flight) retire(oldest_of(group));
+  }
+
+  /// Waits for a batch, whose callbacks are due then.
+  void retire(Launched::iterator launched) {
+    wait_for(*(*launched)->outcome());
+    due_.push_back(std::move(*launched));
+    launched_.erase(launched);
   }
 
   std::size_t pending() const {
     std::size_t inputs = 0;
     for (const Bucket& bucket : buckets_) inputs += bucket.inputs();
-    for (const auto& each : launched_) inputs += each->entries.size();
+    for (const auto* batches : {&launched_, &due_}) {
+      for (const auto& each : *batches) inputs += each->entries.size() - each->called;
+    }
     return inputs;
   }
 
@@ -390,35 +416,26 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     stats_.waited += Clock::now() - begin;
   }
 
-  /// Moves what has ended, in the order in which it was launched, to what callbacks are to be run of.
-  void deliver() {
-    while (!launched_.empty() && launched_.front()->outcome()->done()) {
-      ready_.push_back(std::move(launched_.front()));
-      launched_.pop_front();
-    }
-  }
-
   /// One callback after the other: what a callback itself calls runs none of the others.
-  void run_callbacks() {
-    if (running_) return;
-    running_ = true;
-    while (!ready_.empty()) {
-      const std::shared_ptr<Batch> first = ready_.front();
+  void run_due_callbacks() {
+    while (!running_ && !due_.empty()) {
+      const std::shared_ptr<Batch> first = due_.front();
       const std::size_t position = first->called++;
-      if (first->called == first->entries.size()) ready_.pop_front();
+      if (first->called == first->entries.size()) due_.pop_front();
       run_callback(*first, position);
     }
-    running_ = false;
   }
 
   void run_callback(Batch& batch, std::size_t position) {
     const Callback callback = std::exchange(batch.entries[position].callback, {});
+    const bool within_another = std::exchange(running_, true);
     try {
       if (callback) callback(batch.result(position));
       else static_cast<void>(batch.outcome()->results());  // throws what the reduction threw
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
+    running_ = within_another;
   }
 
   BucketerOptions options_;
@@ -427,8 +444,8 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   std::map<const Engine*, std::unique_ptr<Reducer>> reducers_;
   std::vector<Key> keys_;
   std::vector<Bucket> buckets_;  ///< by key
-  std::deque<std::shared_ptr<Batch>> launched_;
-  std::deque<std::shared_ptr<Batch>> ready_;
+  Launched launched_;                         ///< in this order, without those whose callbacks are due
+  std::deque<std::shared_ptr<Batch>> due_;  ///< whose callbacks are to be run, in this order
   PlacedMemory placed_;
   bool running_ = false;  ///< a callback
   std::exception_ptr error_;

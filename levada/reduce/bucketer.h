@@ -16,8 +16,10 @@ namespace levada {
 struct BucketerOptions {
   /// Bytes of a bucket, of all ranks' pieces together. Larger inputs are reduced by themselves; zero: all are.
   std::int64_t capacity = std::int64_t{25} << 20;
-  int in_flight = 2;                            ///< closed buckets that are being reduced while the next one is filled
-  Duration timeout = std::chrono::seconds(30);  ///< of one wait
+  /// Buckets of a group, all-reduces and all-gathers among them, that are launched and whose callbacks have not run.
+  /// The call that launches one more waits for the oldest.
+  int in_flight = 2;
+  Duration timeout = std::chrono::minutes(30);  ///< of one wait
   /// Lets groups that have sums of their own (Engine::open_reducer()) make them, in an order of theirs; others, and
   /// types that they do not add up, go in the order of ranks as ever. The same on all ranks.
   bool any_order = false;
@@ -35,10 +37,18 @@ struct BucketerStats {
 
 /// Reduces and scatters tensors of a group of ranks, or several. All ranks of a group enqueue the same inputs in the
 /// same order; buckets are launched in the order of enqueueing, also across groups, and reduced on a thread a group
-/// while the caller goes on. Callbacks run on the caller's thread, in the order of enqueueing within a bucket, once
-/// each, inside calls of this class; one may enqueue again. One that throws does not keep others from running: flush()
-/// throws the first such exception. An input for which the group has no memory in time has not been enqueued: it may be
-/// tried again. One thread at a time. A forked child, which lacks its threads, must neither use nor destroy it.
+/// while the caller goes on.
+///
+/// Callbacks run on the caller's thread, once each, in the order of launching within a group and of enqueueing within a
+/// bucket: those of a group's bucket n at the end of the call that launches its bucket n + in_flight, or before wait()
+/// for a later bucket of the group or flush() returns; that of an input larger than a bucket in the call that enqueues
+/// it. They never run earlier because a reduction happens to be done: when they run follows from the calls alone, so a
+/// callback may enqueue, and its inputs take the same place on every rank of the group. What a callback calls runs no
+/// other callback, except that of an input larger than a bucket. One that throws does not keep others from running:
+/// flush() throws the first such exception.
+///
+/// An input for which the group has no memory in time has not been enqueued: it may be tried again. One thread at a
+/// time. A forked child, which lacks its threads, must neither use nor destroy it.
 class Bucketer {
   class Impl;
   struct Batch;
@@ -52,9 +62,10 @@ class Bucketer {
    public:
     /// Whether it has been reduced, well or badly.
     bool done() const;
-    /// The result, which lives as long as it is held. Where the input's bucket is still open it is closed, and with it
-    /// those that were opened before: all ranks have to do so alike. Throws what the reduction threw, and EngineError
-    /// once the Bucketer is gone.
+    /// The result, which lives as long as it is held. Closes the input's bucket where it is still open, and those that
+    /// were opened before it. Runs the group's callbacks up to this bucket's. All ranks of the group must call it at the
+    /// same place among their inputs, unless the bucket is launched and no callback enqueues. Throws what the reduction
+    /// threw, and EngineError once the Bucketer is gone.
     Tensor wait() const;
     /// The same on any thread, for an input that has been launched; runs no callback. Throws InvalidArgument where its
     /// bucket is open.
