@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "levada/base/error.h"
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
+#include "levada/reduce/one_caller.h"
 #include "levada/reduce/placed_memory.h"
 #include "levada/reduce/reducer.h"
 #include "levada/tensor/elements.h"
@@ -62,7 +62,7 @@ struct Bucketer::Batch {
   std::atomic<const Outcome*> outcome_ = nullptr;
 };
 
-class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
+class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Impl> {
  public:
   explicit Impl(const BucketerOptions& options) : options_(options), bucketing_(options.capacity) {
     if (options.in_flight < 1) {
@@ -98,7 +98,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return enqueue(
         group, whole,
         [&](Contribution& to, std::size_t position, CopyWay way) {
-          add_padded(to.data(to.add(piece, position)), input, whole.bytes, way);
+          copy_padded(input, whole.bytes, to.data(to.add(piece, position)), way);
         },
         std::move(callback));
   }
@@ -116,7 +116,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return launch_at_once(
         group, whole, input.shape(),
         [&](Contribution& to, std::size_t position, CopyWay way) {
-          add_padded(to.data(to.add(piece, position)), input, whole.bytes, way);
+          copy_padded(input, whole.bytes, to.data(to.add(piece, position)), way);
         },
         std::move(callback));
   }
@@ -170,7 +170,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   Tensor result_of(const Batch& batch, std::size_t position) {
     if (!batch.outcome()) launch_all(bucketing_.flush_through(batch.key));
-    wait_for(*batch.outcome());
+    wait_for(batch);
     while (std::ranges::find(launched_, &batch, &std::shared_ptr<Batch>::get) != launched_.end()) {
       retire(oldest_of(batch.group));
     }
@@ -206,7 +206,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   Reducer& reducer_of(const Group& group) {
     const auto found = reducers_.find(group.get());
     if (found != reducers_.end()) return *found->second;
-    auto made = std::make_unique<Reducer>(group, window, options_.timeout, options_.any_order);
+    auto made = std::make_unique<Reducer>(group, window, options_.timeout, options_.any_order, options_.poll);
     return *reducers_.emplace(group.get(), std::move(made)).first->second;
   }
 
@@ -217,16 +217,6 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     keys_.push_back(key);
     buckets_.emplace_back();
     return static_cast<int>(keys_.size()) - 1;
-  }
-
-  /// `input`, as it lies in memory, and zeros up to `bytes`.
-  static void add_padded(std::byte* to, const TensorView& input, std::size_t bytes, CopyWay way) {
-    copy_elements(input, to, way);
-    std::memset(to + input.byte_count(), 0, bytes - input.byte_count());
-  }
-
-  static std::size_t bytes_of(DType dtype, const Shape& piece, int ranks) {
-    return TensorView(dtype, piece, nullptr).byte_count() * static_cast<std::size_t>(ranks);
   }
 
   Handle handle_of(std::shared_ptr<Batch> batch, std::size_t position) {
@@ -331,8 +321,10 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
   void launch(std::shared_ptr<Batch> batch, std::vector<Contribution> contributions, bool awaited) {
     const auto begin = Clock::now();
     batch->launched(reducers_.at(batch->group)->launch(std::move(contributions), awaited));
-    if (awaited) stats_.waited += Clock::now() - begin;
     launched_.push_back(std::move(batch));
+    if (!awaited) return;
+    stats_.waited += Clock::now() - begin;
+    wait_for(*launched_.back());
   }
 
   template <typename Fill>
@@ -370,7 +362,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     const auto begin = Clock::now();
     batch->launched(reducer_of(group).launch(std::move(contributions), true));
     stats_.waited += Clock::now() - begin;
-    wait_for(*batch->outcome());
+    wait_for(*batch);
     run_callback(*batch, 0);
     run_due_callbacks();
     return handle_of(std::move(batch), 0);
@@ -391,7 +383,7 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
 
   /// Waits for a batch, whose callbacks are due then.
   void retire(Launched::iterator launched) {
-    wait_for(*(*launched)->outcome());
+    wait_for(**launched);
     due_.push_back(std::move(*launched));
     launched_.erase(launched);
   }
@@ -405,14 +397,9 @@ class Bucketer::Impl : public std::enable_shared_from_this<Impl> {
     return inputs;
   }
 
-  void wait_for(const Outcome& outcome) {
-    if (outcome.done()) return;
+  void wait_for(const Batch& batch) {
     const auto begin = Clock::now();
-    try {
-      static_cast<void>(outcome.results());
-    } catch (const std::exception&) {
-      // Thrown where its results are asked for.
-    }
+    reducers_.at(batch.group)->wait_for(*batch.outcome());
     stats_.waited += Clock::now() - begin;
   }
 
@@ -456,15 +443,22 @@ bool Bucketer::Handle::done() const {
 }
 
 Tensor Bucketer::Handle::wait() const {
-  const auto bucketer = bucketer_.lock();
-  if (bucketer) return bucketer->result_of(*batch_, position_);
+  if (const auto bucketer = bucketer_.lock()) {
+    const OneCaller::Call call(*bucketer);
+    return bucketer->result_of(*batch_, position_);
+  }
   if (!batch_->outcome()) throw EngineError("the bucketer went before the input's bucket was reduced");
   return batch_->result(position_);
 }
 
 Tensor Bucketer::Handle::get() const {
-  if (!batch_->outcome()) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
+  static_cast<void>(is_reduced(Deadline::never()));
   return batch_->result(position_);
+}
+
+bool Bucketer::Handle::is_reduced(Deadline deadline) const {
+  if (!batch_->outcome()) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
+  return batch_->outcome()->wait(deadline);
 }
 
 Bucketer::Bucketer(const BucketerOptions& options) : impl_(std::make_shared<Impl>(options)) {}
@@ -472,27 +466,35 @@ Bucketer::~Bucketer() = default;
 
 Bucketer::Handle Bucketer::reduce_scatter(const Group& group, std::span<const TensorView> inputs, ReduceOp op,
                                           Callback callback) {
+  const OneCaller::Call call(*impl_);
   return impl_->reduce_scatter(group, inputs, op, std::move(callback));
 }
 Bucketer::Handle Bucketer::reduce_scatter(const Group& group, const Tensor& input, ReduceOp op, Callback callback) {
+  const OneCaller::Call call(*impl_);
   return impl_->reduce_scatter(group, input, op, std::move(callback));
 }
 Bucketer::Handle Bucketer::all_reduce(const Group& group, const TensorView& input, ReduceOp op, Callback callback) {
+  const OneCaller::Call call(*impl_);
   return impl_->all_reduce(group, input, op, std::move(callback));
 }
 Bucketer::Handle Bucketer::all_gather(const Group& group, const TensorView& input, Callback callback) {
+  const OneCaller::Call call(*impl_);
   return impl_->all_gather(group, input, std::move(callback));
 }
 Tensor Bucketer::empty(const Group& group, DType dtype, const Shape& shape) {
+  const OneCaller::Call call(*impl_);
   return impl_->empty(group, dtype, shape);
 }
 void Bucketer::flush() {
+  const OneCaller::Call call(*impl_);
   impl_->flush();
 }
 void Bucketer::teardown() {
+  const OneCaller::Call call(*impl_);
   impl_->teardown();
 }
 BucketerStats Bucketer::stats() const {
+  const OneCaller::Call call(*impl_);
   return impl_->stats();
 }
 

@@ -23,6 +23,9 @@ struct BucketerOptions {
   /// Lets groups that have sums of their own (Engine::open_reducer()) make them, in an order of theirs; others, and
   /// types that they do not add up, go in the order of ranks as ever. The same on all ranks.
   bool any_order = false;
+  /// Called about twenty times a second on the thread of a call that waits, to look for signals, say. What it throws
+  /// ends the call, and the group (Engine::abort()), so that no other rank waits for this one.
+  std::function<void()> poll = {};
 };
 
 struct BucketerStats {
@@ -48,7 +51,8 @@ struct BucketerStats {
 /// flush() throws the first such exception.
 ///
 /// An input for which the group has no memory in time has not been enqueued: it may be tried again. One thread at a
-/// time. A forked child, which lacks its threads, must neither use nor destroy it.
+/// time: a call throws InvalidArgument while another thread is inside one; a Handle's done() and get() may be called
+/// from any thread. A forked child, which lacks its threads, must neither use nor destroy it.
 class Bucketer {
   class Impl;
   struct Batch;
@@ -70,6 +74,8 @@ class Bucketer {
     /// The same on any thread, for an input that has been launched; runs no callback. Throws InvalidArgument where its
     /// bucket is open.
     Tensor get() const;
+    /// Waits until get() need not: false if that is not so by the deadline. Throws as get() does where the bucket is open.
+    bool is_reduced(Deadline deadline) const;
 
    private:
     friend class Impl;

@@ -200,5 +200,45 @@ TEST(Bucketer, LetsOverlappingGroupsRunAheadOfEachOther) {
   });
 }
 
+TEST(Bucketer, RefusesASecondThreadWhileACallIsUnderWay) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer bucketer;
+    std::string refused[4];
+    const auto handle = bucketer.reduce_scatter(engine, numbered(*engine, 1), ReduceOp::sum, [&](const Tensor&) {
+      std::thread([&] {
+        refused[0] = fault_of([&] { bucketer.reduce_scatter(engine, numbered(*engine, 2), ReduceOp::sum); });
+        refused[1] = fault_of([&] { bucketer.all_reduce(engine, numbered(*engine, 2), ReduceOp::sum); });
+        refused[2] = fault_of([&] { bucketer.flush(); });
+        refused[3] = fault_of([&] { static_cast<void>(bucketer.stats()); });
+      }).join();
+    });
+    bucketer.flush();
+    for (const std::string& each : refused) {
+      EXPECT_EQ(each,
+                "InvalidArgument: a call of this bucketer is under way on another thread; let one thread at a time use "
+                "it");
+    }
+    std::thread([&] { EXPECT_EQ(bucketer.stats().inputs, 1); }).join();
+  });
+}
+
+TEST(Bucketer, EndsTheGroupWhenItsPollThrowsInAWait) {
+  struct Interruption {};
+  for (const bool in_background : {false, true}) {
+    inproc::run_ranks(2, [in_background](const Handle& engine) {
+      if (engine->info().rank == 1) {
+        EXPECT_THAT(fault_of([&] { agree(*engine, {}, Deadline::after(std::chrono::seconds(60)), "test"); }),
+                    testing::HasSubstr("a rank was interrupted in a reduction"));
+        return;
+      }
+      Bucketer bucketer({.capacity = bytes_of_one(*engine), .poll = [] { throw Interruption(); }});
+      const auto first = bucketer.reduce_scatter(engine, numbered(*engine, 1), ReduceOp::sum);
+      if (in_background) bucketer.reduce_scatter(engine, numbered(*engine, 2), ReduceOp::sum);
+      EXPECT_THROW(static_cast<void>(first.wait()), Interruption);
+      EXPECT_THAT(fault_of([&] { static_cast<void>(first.wait()); }), testing::HasSubstr("interrupted"));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace levada

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "levada/base/error.h"
+#include "levada/tensor/elements.h"
 
 namespace levada {
 
@@ -30,6 +33,15 @@ Shape part_of(const Shape& shape, int ranks) {
   Shape part = shape;
   part[0] = (shape[0] + ranks - 1) / ranks;
   return part;
+}
+
+std::size_t bytes_of(DType dtype, const Shape& piece, int ranks) {
+  return TensorView(dtype, piece, nullptr).byte_count() * static_cast<std::size_t>(ranks);
+}
+
+void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyWay way) {
+  copy_elements(input, to, way);
+  std::memset(to + input.byte_count(), 0, bytes - input.byte_count());
 }
 
 }  // namespace levada

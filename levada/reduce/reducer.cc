@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/polled.h"
 
 namespace levada {
 namespace {
@@ -16,6 +18,11 @@ namespace {
 /// page. Small ones share so many bytes, so that one that is kept does not hold many more.
 constexpr std::size_t shared_bytes = std::size_t{64} << 10;
 constexpr std::size_t alignment = 64;
+
+/// Between two looks of a caller that waits for another thread.
+constexpr auto poll_interval = std::chrono::milliseconds(50);
+
+constexpr const char* interrupted = "a rank was interrupted in a reduction";
 
 /// After a sum under the engine has failed.
 constexpr auto until_a_loss_is_seen = std::chrono::seconds(1);
@@ -59,14 +66,16 @@ bool Outcome::done() const {
   return done_;
 }
 
-const std::vector<Result>& Outcome::results(Deadline deadline) const {
+bool Outcome::wait(Deadline deadline) const {
   std::unique_lock lock(mutex_);
-  while (!done_) {
-    if (deadline.is_never()) changed_.wait(lock);
-    else if (changed_.wait_until(lock, deadline.at()) == std::cv_status::timeout && !done_) {
-      throw Timeout("a collective is still under way");
-    }
-  }
+  const auto is_done = [this] { return done_; };
+  if (!deadline.is_never()) return changed_.wait_until(lock, deadline.at(), is_done);
+  changed_.wait(lock, is_done);
+  return true;
+}
+
+const std::vector<Result>& Outcome::results() const {
+  wait(Deadline::never());
   if (error_) std::rethrow_exception(error_);
   return results_;
 }
@@ -81,8 +90,10 @@ void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
   changed_.notify_all();
 }
 
-Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order)
-    : group_(std::move(group)), timeout_(timeout), of_all_(size()), of_own_(1) {
+Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order,
+                 std::function<void()> poll)
+    : group_(std::move(group)), poll_(std::move(poll)), polled_(group_), waits_(group_.get()), timeout_(timeout), of_all_(size()), of_own_(1) {
+  if (poll_) polled_ = polled(group_, [this] { poll_caller(); });
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   for (const int from : all) to_all_.push_back(group_->open(from, all, window));
@@ -111,10 +122,22 @@ Reducer::~Reducer() {
   thread_.join();
 }
 
+template <typename Work>
+auto Reducer::interruptible(Work work) {
+  try {
+    return work();
+  } catch (const EngineError&) {
+    if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+    throw;
+  }
+}
+
 Contribution Reducer::contribution(CollectiveSpec spec, std::size_t bytes, std::size_t inputs) {
-  Block block = levada::allocate(*group_, Contribution::block_bytes(bytes, inputs), Deadline::after(timeout_),
-                                 to_string(spec.collective));
-  return Contribution(std::move(block), size(), std::move(spec));
+  return interruptible([&] {
+    Block block = levada::allocate(*polled_, Contribution::block_bytes(bytes, inputs), Deadline::after(timeout_),
+                                   to_string(spec.collective));
+    return Contribution(std::move(block), size(), std::move(spec));
+  });
 }
 
 std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contributions, bool awaited) {
@@ -130,10 +153,27 @@ std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contrib
     launched_.notify_all();
     return outcome;
   }
-  carry_out(std::move(task));
+  carry_out(std::move(task), *polled_);
   const std::lock_guard lock(mutex_);
   busy_ = false;
   return outcome;
+}
+
+void Reducer::wait_for(const Outcome& outcome) {
+  interruptible([&] {
+    while (!outcome.wait(poll_ ? Deadline::after(poll_interval) : Deadline::never())) poll_caller();
+    if (interruption_) throw EngineError(interrupted);
+  });
+}
+
+void Reducer::poll_caller() {
+  try {
+    poll_();
+  } catch (...) {
+    interruption_ = std::current_exception();
+    group_->abort(interrupted);
+    throw EngineError(interrupted);
+  }
 }
 
 void Reducer::trim() {
@@ -145,13 +185,14 @@ void Reducer::trim() {
 }
 
 void Reducer::run() noexcept {
-  while (auto task = next()) carry_out(*std::move(task));
+  while (auto task = next()) carry_out(*std::move(task), *group_);
   for (const Task& task : tasks_) {
     task.outcome->end({}, std::make_exception_ptr(EngineError("the reducer is gone")));
   }
 }
 
-void Reducer::carry_out(Task task) noexcept {
+void Reducer::carry_out(Task task, Engine& waits) noexcept {
+  waits_ = &waits;
   std::vector<Result> results;
   std::exception_ptr error = broken_;
   try {
@@ -297,7 +338,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     group_->post(Status::make(to_string(collective), number_, slow));
     std::vector<Channel*> room;
     if (!to_send.empty()) room.push_back(to_send.front().channel);
-    const Woken woken = group_->wait({.take = take, .publish = room, .stop = &stop_}, deadline);
+    const Woken woken = waits_->wait({.take = take, .publish = room, .stop = &stop_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
       throw Timeout(explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, timeout_));
@@ -418,7 +459,7 @@ Block Reducer::allocate(std::size_t bytes) {
   const auto deadline = Deadline::after(timeout_);
   while (true) {
     if (auto block = group_->try_allocate(bytes)) return *std::move(block);
-    const Woken woken = group_->wait({.allocate = bytes, .stop = &stop_}, deadline);
+    const Woken woken = waits_->wait({.allocate = bytes, .stop = &stop_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
       Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].get()};

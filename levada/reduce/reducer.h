@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,8 +30,10 @@ class Outcome {
  public:
   /// Whether it has ended, well or badly.
   bool done() const;
-  /// One an input. Waits for the end; throws what went wrong, and Timeout.
-  const std::vector<Result>& results(Deadline deadline = Deadline::never()) const;
+  /// Waits for the end; whether it was reached by the deadline.
+  bool wait(Deadline deadline) const;
+  /// One an input. Waits for the end; throws what went wrong.
+  const std::vector<Result>& results() const;
 
  private:
   friend class Reducer;
@@ -51,8 +54,10 @@ class Reducer {
  public:
   /// Collective: opens the group's channels. `window`: messages of a rank that others have not taken yet. `timeout`: of
   /// one wait for another rank, and of one for memory. `any_order`: sums are made by the group itself, where it has any
-  /// of that type, in an order of its own.
-  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order = false);
+  /// of that type, in an order of its own. `poll`: called about twenty times a second on the thread of a call of this
+  /// class that waits; what it throws aborts the group and ends the call.
+  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order = false,
+          std::function<void()> poll = {});
   /// Gives up what has not ended.
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -69,6 +74,9 @@ class Reducer {
   /// ranks in the same way. The Outcome throws InvalidArgument, naming ranks, input and shapes, where ranks disagree.
   /// `awaited`: the caller has nothing else to do: if nothing is under way, it happens inside this call.
   std::shared_ptr<const Outcome> launch(std::vector<Contribution> contributions, bool awaited = false);
+
+  /// Waits until a collective that was launched here has ended, well or badly. Throws what `poll` threw in it.
+  void wait_for(const Outcome& outcome);
 
   /// Waits until all that was launched has ended, and gives the memory that nobody holds any more back to the system.
   void trim();
@@ -108,8 +116,13 @@ class Reducer {
     Contribution::Message message;
   };
 
+  /// poll_() on a caller's thread: EngineError for its exception, which is kept for interruptible() to throw.
+  void poll_caller();
+  template <typename Work>
+  auto interruptible(Work work);
   void run() noexcept;
-  void carry_out(Task task) noexcept;
+  /// `waits`: the group, as the thread that calls waits for it.
+  void carry_out(Task task, Engine& waits) noexcept;
   /// The next task; empty when there is to be none any more.
   std::optional<Task> next();
   std::vector<Result> results_of(std::vector<Contribution> contributions);
@@ -130,6 +143,10 @@ class Reducer {
   int size() const { return group_->info().size; }
 
   std::shared_ptr<Engine> group_;
+  std::function<void()> poll_;      ///< empty where there is nothing to look for
+  std::shared_ptr<Engine> polled_;  ///< group_, for waits on a caller's thread
+  Engine* waits_;                   ///< of the two, the one for waits of the collective under way
+  std::exception_ptr interruption_;
   Duration timeout_;
   std::shared_ptr<GroupReducer> under_engine_;       ///< null where sums are made here
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender

@@ -45,6 +45,18 @@ struct Shelf {
   TensorKind kind;
 };
 
+/// What `work` does with a batch, without the GIL; no other thread can change the batch meanwhile.
+template <typename Work>
+void with_batch(Samples& samples, Work work) {
+  struct Reader {
+    explicit Reader(Samples& read) : samples(read) { ++samples.readers; }
+    ~Reader() { --samples.readers; }
+    Samples& samples;
+  } const reader(samples);
+  const nb::gil_scoped_release released;
+  work(samples.batch);
+}
+
 using Keys = std::optional<std::vector<std::string>>;
 
 Samples get(const Shelf& shelf, const std::vector<std::string>& ids, const Keys& keys, bool allow_absent) {
@@ -63,15 +75,20 @@ void bind_store(nb::module_& module) {
            "get() gives, arrays of \"numpy\" or tensors of \"torch\".")
       .def(
           "store",
-          [](Shelf& shelf, const Samples& samples, bool copy) {
-            copy ? shelf.store.store(samples.batch) : shelf.store.store_without_copy(samples.batch);
+          [](Shelf& shelf, Samples& samples, bool copy) {
+            with_batch(samples, [&](const SampleBatch& batch) {
+              copy ? shelf.store.store(batch) : shelf.store.store_without_copy(batch);
+            });
           },
-          nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true, released,
+          nb::arg("samples"), nb::kw_only(), nb::arg("copy") = true,
           "New samples. copy=False: the batch's own memory is held, and must not be written while it is. Raises "
           "InvalidArgument for an id that is here already, for a meta, and beyond the bound; nothing is stored then.")
       .def(
-          "update", [](Shelf& shelf, const Samples& samples) { shelf.store.update(samples.batch); }, nb::arg("samples"),
-          released,
+          "update",
+          [](Shelf& shelf, Samples& samples) {
+            with_batch(samples, [&](const SampleBatch& batch) { shelf.store.update(batch); });
+          },
+          nb::arg("samples"),
           "Adds keys and values to samples that are here, replacing what they have. Raises InvalidArgument for an id "
           "that is not here, for a meta, and beyond the bound; nothing has changed then.")
       .def(
@@ -304,12 +321,12 @@ void bind_functions(nb::module_& module) {
           nb::arg("destinations"), nb::arg("keys"), nb::arg("cut_keys"), nb::arg("allow_absent"));
   module.def(
       "plan_exchange",
-      [](const Ownership& ownership, const ExchangeRequest& request, std::vector<int> host_of,
-         std::uint64_t chunk_bytes) {
+      // A copy, which other threads cannot change, and which shares its memory.
+      [](Ownership ownership, const ExchangeRequest& request, std::vector<int> host_of, std::uint64_t chunk_bytes) {
+        const nb::gil_scoped_release released;
         return plan_exchange(ownership, request, {.host_of = std::move(host_of), .chunk_bytes = chunk_bytes});
       },
-      nb::arg("ownership"), nb::arg("request"), nb::arg("host_of"), nb::arg("chunk_bytes"),
-      nb::call_guard<nb::gil_scoped_release>());
+      nb::arg("ownership"), nb::arg("request"), nb::arg("host_of"), nb::arg("chunk_bytes"));
   module.def("redistribute", &redistribute, nb::arg("job"), nb::arg("store"), nb::arg("request"),
              nb::arg("chunk_bytes").none(), nb::arg("in_flight_bytes"), nb::arg("timeout"));
   module.def(

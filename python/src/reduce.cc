@@ -14,6 +14,7 @@
 #include "python/src/launch.h"
 #include "python/src/process.h"
 #include "python/src/tensors.h"
+#include "python/src/waiting.h"
 
 namespace nb = nanobind;
 
@@ -103,7 +104,10 @@ class ReduceHandle {
     return result([this] { return handle_.wait(); });
   }
   nb::object get() const {
-    return result([this] { return handle_.get(); });
+    return result([this] {
+      while (!handle_.is_reduced(Deadline::after(std::chrono::milliseconds(50)))) check_signals();
+      return handle_.get();
+    });
   }
 
  private:
@@ -132,7 +136,8 @@ class PythonBucketer {
         .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
         .in_flight = in_flight,
         .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-        .any_order = any_order};
+        .any_order = any_order,
+        .poll = check_signals};
     bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
                    const nb::gil_scoped_release released;  // which its threads may wait for
                    delete last;
@@ -178,8 +183,14 @@ class PythonBucketer {
 
   nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
                    bool torch) {
-    const Tensor tensor = open()->empty(job.shared(), DType::parse(dtype), Shape(shape));
-    return TensorLibraries().to_python(tensor, torch ? TensorKind::torch : TensorKind::array);
+    const auto group = job.shared();
+    const auto bucketer = open();
+    std::optional<Tensor> made;
+    {
+      const nb::gil_scoped_release released;
+      made = bucketer->empty(group, DType::parse(dtype), Shape(shape));
+    }
+    return TensorLibraries().to_python(*made, torch ? TensorKind::torch : TensorKind::array);
   }
 
   void flush() {

@@ -20,8 +20,17 @@ namespace {
 
 std::int64_t integer(nb::handle number) {
   const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
-  if (!index.is_valid()) throw nb::python_error();
-  return nb::cast<std::int64_t>(index);
+  const std::int64_t value = index.is_valid() ? PyLong_AsLongLong(index.ptr()) : -1;
+  if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+  return value;
+}
+
+/// Throws Python's UnicodeEncodeError for a text that has no UTF-8.
+std::string text_of(nb::handle text) {
+  Py_ssize_t size = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes == nullptr) throw nb::python_error();
+  return {bytes, static_cast<std::size_t>(size)};
 }
 
 /// One length, a list of them, or None, an item.
@@ -54,10 +63,21 @@ DType dtype_of(nb::handle given) {
 PlainValue value_of(nb::handle value, const std::string& name) {
   if (value.is_none()) return None{};
   if (PyBool_Check(value.ptr()) != 0) return nb::cast<bool>(value);
-  if (PyLong_Check(value.ptr()) != 0) return nb::cast<std::int64_t>(value);
+  if (PyLong_Check(value.ptr()) != 0) {
+    int overflow = 0;
+    const std::int64_t number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+    if (overflow == 0) return number;
+    throw InvalidArgument(fmt::format("value {} is an integer of more than 64 bits", name));
+  }
   if (PyFloat_Check(value.ptr()) != 0) return nb::cast<double>(value);
-  if (PyUnicode_Check(value.ptr()) != 0) return nb::cast<std::string>(value);
+  if (PyUnicode_Check(value.ptr()) != 0) return text_of(value);
   throw nb::type_error(fmt::format("value {} is no None, bool, int, float or str", name).c_str());
+}
+
+/// `what`: of which the key is one, in the TypeError for one that is no str.
+std::string name_of(nb::handle key, const char* what) {
+  if (PyUnicode_Check(key.ptr()) != 0) return text_of(key);
+  throw nb::type_error(fmt::format("keys of {} must be str, got {}", what, nb::repr(key).c_str()).c_str());
 }
 
 /// A mapping; empty for None.
@@ -70,7 +90,7 @@ nb::dict dict_of(nb::handle mapping) {
 PlainValues values_of(const nb::dict& given) {
   PlainValues values;
   for (const auto& [key, value] : given) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = name_of(key, "values");
     values.emplace(name, value_of(value, name));
   }
   return values;
@@ -116,7 +136,7 @@ void set_items(Samples& samples, std::string name, nb::handle items, nb::handle 
     tensors.emplace_back(std::move(tensor));
   }
   if (!seqlens.is_none()) lengths = seqlens_of(seqlens);
-  samples.batch.set_items(std::move(key), tensors, std::move(lengths));
+  samples.changing().set_items(std::move(key), tensors, std::move(lengths));
 }
 
 void set(Samples& samples, std::string key, nb::handle data, nb::handle seqlens) {
@@ -126,21 +146,22 @@ void set(Samples& samples, std::string key, nb::handle data, nb::handle seqlens)
   Tensor packed = libraries.from_python(data, kind, fmt::format("key {}", key));
   if (kind == TensorKind::torch) samples.kind = kind;
   auto lengths = seqlens.is_none() ? Seqlens::one_each(Lengths(samples.batch.size(), 1)) : seqlens_of(seqlens);
-  samples.batch.set(std::move(key), std::move(packed), std::move(lengths));
+  samples.changing().set(std::move(key), std::move(packed), std::move(lengths));
 }
 
 void set_meta(Samples& samples, std::string key, nb::handle dtype, nb::handle seqlens, const Lengths& trailing) {
-  samples.batch.set({std::move(key), dtype_of(dtype), Shape(trailing)}, seqlens_of(seqlens));
+  samples.changing().set({std::move(key), dtype_of(dtype), Shape(trailing)}, seqlens_of(seqlens));
 }
 
 Samples make(std::vector<std::string> ids, const nb::dict& fields, const nb::dict& seqlens, const nb::list& values) {
   Samples samples{SampleBatch(std::move(ids))};
   for (const auto& [key, data] : fields) {
-    set(samples, nb::cast<std::string>(key), data, seqlens.contains(key) ? nb::object(seqlens[key]) : nb::none());
+    set(samples, name_of(key, "fields"), data, seqlens.contains(key) ? nb::object(seqlens[key]) : nb::none());
   }
   for (const auto& [key, lengths] : seqlens) {
+    const auto name = name_of(key, "seqlens");
     if (fields.contains(key)) continue;
-    throw InvalidArgument(fmt::format("seqlens has key {}, fields has not", nb::cast<std::string>(key)));
+    throw InvalidArgument(fmt::format("seqlens has key {}, fields has not", name));
   }
   if (values.size() != 0 && values.size() != samples.batch.size()) {
     throw InvalidArgument(fmt::format("there are {} values for {} samples", values.size(), samples.batch.size()));
@@ -206,7 +227,7 @@ Samples select(const Samples& samples, const std::optional<std::vector<std::stri
 }
 
 void update(Samples& samples, const Samples& other) {
-  samples.batch.update(other.batch);
+  samples.changing().update(other.batch);
   if (other.kind == TensorKind::torch) samples.kind = other.kind;
 }
 
@@ -253,7 +274,7 @@ void bind_fields(nb::class_<Samples>& type) {
       .def(
           "set_values",
           [](Samples& samples, std::size_t position, nb::handle values) {
-            samples.batch.set_values(position, values_of(dict_of(values)));
+            samples.changing().set_values(position, values_of(dict_of(values)));
           },
           nb::arg("position"), nb::arg("values"),
           nb::sig(
@@ -356,6 +377,11 @@ void bind_division(nb::class_<Samples>& type) {
 }
 
 }  // namespace
+
+SampleBatch& Samples::changing() {
+  if (readers > 0) throw InvalidArgument("this SampleBatch is being stored by another thread; change it afterwards");
+  return batch;
+}
 
 TensorKind kind_of_tensors(const std::string& name) {
   if (name == "numpy") return TensorKind::array;

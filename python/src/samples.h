@@ -13,10 +13,14 @@
 
 namespace levada::python {
 
-/// A SampleBatch, and what its tensors come out as.
+/// A SampleBatch, and what its tensors come out as. Guarded by the GIL.
 struct Samples {
   SampleBatch batch;
   TensorKind kind = TensorKind::array;
+  int readers = 0;  ///< calls that read the batch without the GIL
+
+  /// The batch, to be changed. Throws InvalidArgument while another thread's call reads it.
+  SampleBatch& changing();
 };
 
 /// Which kind "numpy" and "torch" name. Throws InvalidArgument for another name.

@@ -443,3 +443,62 @@ def test_the_example_of_three_models_on_the_same_ranks_runs() -> None:
     assert len(lines) == 10 and all(line.endswith("all as computed alone") for line in lines)
     rewards = [float(line.split()[3].rstrip(",")) for line in lines]
     assert sum(rewards[-3:]) > sum(rewards[:3])  # it learns
+
+
+def test_keys_that_are_no_text_and_numbers_that_are_too_large_are_named() -> None:
+    tokens = np.zeros(1)
+    with pytest.raises(TypeError, match="keys of fields must be str, got 1"):
+        exchange.SampleBatch(["a"], {1: tokens})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="keys of seqlens must be str, got 2"):
+        exchange.SampleBatch(["a"], {"x": tokens}, {2: [1]})  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match=r"keys of values must be str, got \('a', 1\)"):
+        exchange.SampleBatch(["a"], values=[{("a", 1): 1}])  # type: ignore[dict-item]
+    with pytest.raises(levada.InvalidArgument, match="value n is an integer of more than 64 bits"):
+        exchange.SampleBatch(["a"], values=[{"n": 2**64}])
+    with pytest.raises(OverflowError):
+        exchange.SampleBatch(["a"], {"x": tokens}, {"x": [2**70]})
+    for values in ({"\ud800": 1}, {"n": "\ud800"}):
+        with pytest.raises(UnicodeEncodeError):
+            exchange.SampleBatch(["a"], values=[values])
+
+
+def test_threads_may_store_and_change_the_same_batch(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        1,
+        """
+        import threading
+        from levada import exchange
+        ids = [str(number) for number in range(3000)]
+        batch = exchange.SampleBatch(ids, {"a": np.zeros(3000)})
+        held = exchange.Ownership()
+        refused, start = set(), threading.Barrier(4)
+        def work(act):
+            start.wait()
+            for number in range(60):
+                try: act(number)
+                except levada.InvalidArgument as error: refused.add(str(error))
+        def store(number):
+            kept = exchange.Store()
+            kept.store(batch)
+            kept.update(batch)
+            held.merge(kept.ownership(number % 3))
+        def change(number):
+            batch.set("ab"[number % 2] * 2, np.full(3000, number))
+            batch.set_values(number, {"n": number})
+        def plan(number):
+            exchange.plan(held, {number % 3: ids[:number]}, ["a"])
+            held.clear(number % 3)
+        threads = [threading.Thread(target=work, args=(act,)) for act in (store, store, change, plan)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+        change(0), change(1)
+        kept = exchange.Store()
+        kept.store(batch)
+        tell(refused=sorted(refused), keys=batch.keys, same=kept.get(ids) == batch)
+        """,
+    )
+    ((only,),) = told
+    assert only["keys"] == ["a", "aa", "bb"] and only["same"]
+    known = ("is being stored by another thread", "is wanted on rank", "has another value of n", "has sequences of")
+    assert all(any(part in each for part in known) for each in only["refused"])

@@ -138,3 +138,58 @@ def test_a_rank_that_is_killed_is_named(tmp_path: pathlib.Path) -> None:
         """,
     )
     assert outcome.told[0] == [{"lost": 1}], outcome.errors
+
+
+def test_a_second_thread_is_refused_while_one_is_inside_a_call(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        1,
+        """
+        import threading
+        reduce, called, told = levada.ReduceScatter(capacity_mb=0.05), [], []
+        reduce(np.ones(2)).wait()
+        start = threading.Barrier(3)
+        def work():
+            start.wait()
+            for number in range(300):
+                try:
+                    handle = reduce(np.ones((64, 8)), callback=lambda result: called.append(float(result[0, 0])))
+                    reduce.flush()
+                    handle.wait()
+                except levada.InvalidArgument as error:
+                    told.append(str(error))
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for each in threads: each.start()
+        for each in threads: each.join()
+        reduce.flush()
+        tell(called=sorted(set(called)), right=len(called) == reduce.stats["inputs"] - 1, told=sorted(set(told)))
+        """,
+    )
+    ((only,),) = told
+    assert only["called"] == [1.0] and only["right"]
+    assert all("is under way on another thread; let one thread at a time use it" in each for each in only["told"])
+
+
+def test_a_signal_handler_that_raises_ends_a_wait_and_the_group(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Alarm(Exception): pass
+        def alarm(*_): raise Alarm
+        reduce = levada.ReduceScatter(capacity_mb=0)
+        reduce.all_reduce(np.zeros(1)).wait()
+        try:
+            if rank == 0:
+                signal.signal(signal.SIGALRM, alarm)
+                signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+                reduce(np.zeros(4)).wait()
+            else:
+                levada.exchange.agree(levada.exchange.Store())
+        except (Alarm, levada.EngineError) as error:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            tell(error=f"{type(error).__name__}: {error}")
+        """,
+    )
+    assert told[0] == [{"error": "Alarm: "}]
+    assert "a rank was interrupted in a reduction" in told[1][0]["error"]
