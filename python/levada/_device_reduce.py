@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import datetime
 import importlib
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from levada import _levada
@@ -81,8 +84,7 @@ class DeviceHandle:
     def wait(self) -> Any:
         """The result, for what the current stream does next. Where the input's bucket is still open it is closed, and with
         it those that were opened before: all ranks have to do so alike."""
-        if self._bucket.sums is None:
-            self._reduce.launch_through(self._bucket.key)
+        self._reduce.finish(self._bucket)
         return self.get()
 
     def get(self) -> Any:
@@ -96,16 +98,17 @@ class DeviceHandle:
 class _Key:
     """What shares a bucket: the ranks, the device, the dtype and the operation."""
 
-    def __init__(self, number: int, group: Any, own: Any, like: Any, op: str) -> None:
-        self.number, self.group, self.own, self.like, self.op = number, group, own, like, op
-        self.size = int(group.size())
-        self.job = join(group)  # over which ranks tell each other what they mean
+    def __init__(self, number: int, own: Any, host: Any, like: Any, op: str) -> None:
+        self.number, self.own, self.like, self.op = number, own, like, op
+        self.size = int(own.size())
+        self.job = join(host)  # over which ranks tell each other what they mean
 
 
 class DeviceReduce:
     """Buckets of tensors on devices. Sums go over a process group of their own, made of the user's ranks, of the device's
     backend (nccl for cuda): it orders them behind what the current stream has been given, and waiting orders the current
-    stream behind them; nothing else waits. The order of summation, and the precision of halves, are the backend's."""
+    stream behind them; nothing else waits. The order of summation, and the precision of halves, are the backend's.
+    Nothing crosses the user's own group. Callbacks run when those of a Bucketer do, so at the same place on every rank."""
 
     def __init__(self, capacity: int, in_flight: int, timeout: float) -> None:
         self._capacity, self._in_flight, self._timeout = capacity, in_flight, timeout
@@ -115,8 +118,10 @@ class DeviceReduce:
         self._own: dict[tuple[tuple[int, ...], str], Any] = {}
         self._open: dict[int, _Bucket] = {}
         self._launched: collections.deque[_Bucket] = collections.deque()
+        self._due: collections.deque[_Bucket] = collections.deque()  # whose callbacks are to be run
         self._error: BaseException | None = None
         self._running = False
+        self._caller = threading.RLock()
 
     def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
         """As ReduceScatter."""
@@ -126,72 +131,108 @@ class DeviceReduce:
         size = size_of(group)
         pieces = _parts(torch, tensors[0], size) if whole else tensors
         _check_alike(pieces, size)
-        key = self._key(torch, group, pieces[0], op)
-        self._run_callbacks(all_of_them=False)
-        bytes_of_all = pieces[0].numel() * pieces[0].element_size() * size
-        close, alone = self._bucketing.apply(key.number, bytes_of_all)
-        if close is not None:
-            self._launch(close)
-        if alone:
-            bucket = _Bucket(key, pieces[0].numel())
-        elif key.number not in self._open:
-            bucket = self._open[key.number] = _Bucket(key, self._capacity // size // pieces[0].element_size())
-        else:
-            bucket = self._open[key.number]
-        entry = bucket.add(pieces, tuple(pieces[0].shape), callback)
-        if alone:
-            self._reduce(bucket)
-            self._settle(bucket)
+        with self._call():
+            key = self._key(torch, group, pieces[0], op)
+            bytes_of_all = pieces[0].numel() * pieces[0].element_size() * size
+            close, alone = self._bucketing.apply(key.number, bytes_of_all)
+            if close is not None:
+                self._launch(close)
+            if alone:
+                bucket = _Bucket(key, pieces[0].numel())
+            elif key.number not in self._open:
+                bucket = self._open[key.number] = _Bucket(key, self._capacity // size // pieces[0].element_size())
+            else:
+                bucket = self._open[key.number]
+            entry = bucket.add(pieces, tuple(pieces[0].shape), callback)
+            if alone:
+                self._reduce(bucket)
+                self._run_callbacks_of(bucket)
+            self._run_due_callbacks()
         return DeviceHandle(self, bucket, entry)
 
-    def launch_through(self, key: _Key) -> None:
-        """Launches the bucket of a key and those that were opened before."""
-        for number in self._bucketing.flush_through(key.number):
-            self._launch(number)
+    def average(self, group: Any, tensor: Any) -> Any:
+        """The torch.futures.Future of a tensor's average over all ranks, in its own memory. All ranks of a group ask for
+        the same in the same order."""
+        size = size_of(group)
+        ranks = _ranks_of(group)
+        own = self._own_group(ranks, tensor.device.type)
+        return own.allreduce([tensor]).get_future().then(lambda sums: sums.value()[0].div_(size))
+
+    def finish(self, bucket: _Bucket) -> None:
+        """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
+        with self._call():
+            if bucket.sums is None:
+                for number in self._bucketing.flush_through(bucket.key.number):
+                    self._launch(number)
+            while bucket in self._launched:
+                self._retire(next(each for each in self._launched if each.key.own is bucket.key.own))
+            self._run_due_callbacks()
 
     def flush(self) -> None:
         """Launches what is open and runs all callbacks. Raises the first exception of one."""
-        while self._open or self._launched:
-            for number in self._bucketing.flush():
-                self._launch(number)
-            self._run_callbacks(all_of_them=True)
-        error, self._error = self._error, None
+        with self._call():
+            while self._open or self._launched:
+                for number in self._bucketing.flush():
+                    self._launch(number)
+                while self._launched:
+                    self._retire(self._launched[0])
+                self._run_due_callbacks()
+            error, self._error = self._error, None
         if error is not None:
             raise error
 
     def pending(self) -> int:
         """Inputs whose callbacks have not run."""
-        return sum(len(bucket.entries) - bucket.called for bucket in [*self._open.values(), *self._launched])
+        buckets = [*self._open.values(), *self._launched, *self._due]
+        return sum(len(bucket.entries) - bucket.called for bucket in buckets)
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """Around a call from outside; those of callbacks nest."""
+        if not self._caller.acquire(blocking=False):
+            raise InvalidArgument("a call of this bucketer is under way on another thread; let one thread at a time use it")
+        try:
+            yield
+        finally:
+            self._caller.release()
 
     def _key(self, torch: Any, group: Any, like: Any, op: str) -> _Key:
         if op not in ("sum", "average"):
             raise InvalidArgument(f'op is "{op:.40}"; it must be one of sum, average')
         if like.dtype == torch.bool or (op == "average" and not like.is_floating_point()):
             raise Unsupported(f"there is no {op} of {str(like.dtype).removeprefix('torch.')}")
-        ranks = tuple(torch.distributed.get_process_group_ranks(group))
+        ranks = _ranks_of(group)
         names = (ranks, like.dtype, like.device, op)
         if names not in self._keys:
-            own = self._own_group(torch.distributed, ranks, like.device.type)
-            self._keys[names] = _Key(len(self._by_number), group, own, like.new_empty(0), op)
+            own, host = self._own_group(ranks, like.device.type), self._own_group(ranks, "cpu")
+            self._keys[names] = _Key(len(self._by_number), own, host, like.new_empty(0), op)
             self._by_number.append(self._keys[names])
         return self._keys[names]
 
-    def _own_group(self, distributed: Any, ranks: tuple[int, ...], device: str) -> Any:
+    def _own_group(self, ranks: tuple[int, ...], device: str) -> Any:
+        """A process group over these ranks of the world for tensors on a device. Collective over them at first."""
+        distributed = importlib.import_module("torch.distributed")
         if (ranks, device) not in self._own:
             try:
                 backend = distributed.get_default_backend_for_device(device)
             except ValueError:
                 raise Unsupported(f"torch has no backend that reduces tensors on {device}") from None
-            self._own[ranks, device] = distributed.new_group(list(ranks), backend=backend, use_local_synchronization=True)
+            self._own[ranks, device] = distributed.new_group(
+                list(ranks),
+                backend=backend,
+                timeout=datetime.timedelta(seconds=self._timeout),
+                use_local_synchronization=True,
+            )
         return self._own[ranks, device]
 
     def _launch(self, number: int) -> None:
-        under_way = [bucket for bucket in self._launched if bucket.work is not None]
-        for first in under_way[: max(len(under_way) - self._in_flight + 1, 0)]:
-            first.settle()
         bucket = self._open.pop(number)
-        self._launched.append(bucket)
+        # Which callbacks become due follows from what has been enqueued, not from what has been reduced by now.
+        of_group = [each for each in self._launched if each.key.own is bucket.key.own]
+        for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
+            self._retire(first)
         self._reduce(bucket)
+        self._launched.append(bucket)
 
     def _reduce(self, bucket: _Bucket) -> None:
         distributed = importlib.import_module("torch.distributed")
@@ -209,8 +250,16 @@ class DeviceReduce:
         for entry in bucket.entries if bucket.used == 0 else ():
             entry.result = bucket.sums.view(entry.shape)
 
-    def _settle(self, bucket: _Bucket) -> None:
-        """Runs the callbacks of a bucket that has been launched."""
+    def _retire(self, bucket: _Bucket) -> None:
+        """Waits for a launched bucket, whose callbacks are due then."""
+        with contextlib.suppress(InvalidArgument):  # raised where its callbacks are run
+            bucket.settle()
+        self._launched.remove(bucket)
+        self._due.append(bucket)
+
+    def _run_callbacks_of(self, bucket: _Bucket) -> None:
+        """What a callback itself calls runs no others."""
+        within_another, self._running = self._running, True
         try:
             bucket.settle()
         except InvalidArgument as error:
@@ -224,17 +273,19 @@ class DeviceReduce:
                     entry.callback(entry.result)
             except Exception as error:
                 self._error = self._error or error
+        self._running = within_another
 
-    def _run_callbacks(self, *, all_of_them: bool) -> None:
-        """In the order of launching, of what has ended, or of all; what a callback itself calls runs none."""
-        if self._running:
-            return
-        self._running = True
-        try:
-            while self._launched and (all_of_them or self._launched[0].done()):
-                self._settle(self._launched.popleft())
-        finally:
-            self._running = False
+    def _run_due_callbacks(self) -> None:
+        while self._due and not self._running:
+            self._run_callbacks_of(self._due.popleft())
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    """The world's ranks in a process group, by their ranks in it."""
+    ranks = tuple(importlib.import_module("torch.distributed").get_process_group_ranks(group))
+    if list(ranks) != sorted(ranks):
+        raise Unsupported(f"tensors on a device are reduced over groups in ascending order of ranks, not {list(ranks)}")
+    return ranks
 
 
 def _count(shape: tuple[int, ...]) -> int:

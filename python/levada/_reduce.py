@@ -24,16 +24,20 @@ class ReduceScatter:
                 reduce(gradient, callback=keep)    # returns when the gradient may be used again
                                                    # all callbacks have run by here
 
-    All ranks of a group enqueue the same inputs in the same order. Callbacks run on the caller's thread inside calls of
-    this object, in the order of enqueueing within a bucket, once each; one may enqueue again. One that raises does not
-    keep the others from running: flush() raises the first such exception. One thread at a time.
+    All ranks of a group enqueue the same inputs in the same order. Callbacks run on the caller's thread, once each, in the
+    order of enqueueing within a bucket: those of a group's bucket n at the end of the call that launches its bucket
+    n + in_flight, or before wait() for a later one or flush() returns; that of an input larger than a bucket in the call
+    that enqueues it. So they run at the same place on every rank, whatever the timing, and may enqueue. One that raises
+    does not keep the others from running: flush() raises the first such exception. One thread at a time: a call raises
+    InvalidArgument while another thread is inside one.
 
     - `group`: a process group of torch.distributed, a Membership, or None for the whole job; each call may name another.
       Groups of the same ranks share buckets where they are the same object or Membership.
     - `capacity_mb`: MiB of a bucket, of all ranks' pieces together. Larger inputs are reduced by themselves before the
       call returns, and close no bucket; 0: all are.
-    - `in_flight`: closed buckets that are being reduced while the next one is filled.
-    - `timeout`: seconds of one wait.
+    - `in_flight`: launched buckets of a group whose callbacks have not run; the call that launches one more waits for the
+      oldest. All-reduces and all-gathers count as buckets.
+    - `timeout`: seconds of one wait: by default 30 minutes, for another rank may be saving a checkpoint.
     - `order`: "ranks": sums are made in the order of ranks, the same bits on every run. "any": the group may make them in
       an order of its own, where it can: over c10d, gloo's reduce_scatter does, of all types but halves. The same on all
       ranks.
@@ -47,7 +51,7 @@ class ReduceScatter:
         *,
         capacity_mb: float = 25.0,
         in_flight: int = 2,
-        timeout: float = 30.0,
+        timeout: float = 1800.0,
         order: str = "ranks",
     ) -> None:
         if order not in ORDERS:
@@ -85,11 +89,13 @@ class ReduceScatter:
     def all_reduce(
         self, input: Any, callback: Callback | None = None, *, op: str = "sum", group: Any = None
     ) -> ReduceHandle:
-        """The sum, or average, of all ranks' inputs, of the same shape, on every rank; not in a bucket."""
+        """The sum, or average, of all ranks' inputs on the CPU, of the same shape, on every rank; not in a bucket."""
+        _expect_cpu(input, "all_reduce")
         return self._core.all_reduce(self._job(group), input, op, callback)
 
     def all_gather(self, input: Any, callback: Callback | None = None, *, group: Any = None) -> ReduceHandle:
-        """All ranks' inputs, of the same shape, side by side along a new first dimension; not in a bucket."""
+        """All ranks' inputs on the CPU, of the same shape, side by side along a new first dimension; not in a bucket."""
+        _expect_cpu(input, "all_gather")
         return self._core.all_gather(self._job(group), input, callback)
 
     def empty(self, *shape: int, dtype: Any = "float32", group: Any = None) -> Any:
@@ -133,6 +139,11 @@ class ReduceScatter:
         if kind is None:
             self.flush()
 
+    def average_on_device(self, tensor: Any) -> Any:
+        """The torch.futures.Future of the average of a torch tensor on a device over this object's group, in the tensor's
+        own memory, made by the device's backend over a group of its own. For communication hooks."""
+        return self._on_devices().average(self._process_group(None), tensor)
+
     def _on_devices(self) -> DeviceReduce:
         if self._devices is None:
             capacity_mb, in_flight, timeout = self._limits
@@ -154,6 +165,11 @@ class ReduceScatter:
         if self._joined is None:
             self._joined = join(self.group)
         return self._joined
+
+
+def _expect_cpu(input: Any, name: str) -> None:
+    if not on_cpu(input):
+        raise Unsupported(f"{name}() takes a tensor on the CPU, got one on {input.device}; use torch.distributed's own")
 
 
 def on_cpu(inputs: Any) -> bool:

@@ -11,7 +11,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 from levada._levada import ReduceHandle
-from levada._reduce import ReduceScatter
+from levada._reduce import ReduceScatter, on_cpu
 
 UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
 
@@ -20,7 +20,7 @@ class State:
     """What average() takes: the group whose ranks average (by default the whole job) and the seconds of one wait. One for
     each model."""
 
-    def __init__(self, group: Any = None, *, timeout: float = 30.0) -> None:
+    def __init__(self, group: Any = None, *, timeout: float = 1800.0) -> None:
         self.reduce = ReduceScatter(group, capacity_mb=0, timeout=timeout)
         self.under_way: UnderWay = queue.SimpleQueue()
         threading.Thread(target=_complete, args=(self.under_way,), name="levada ddp", daemon=True).start()
@@ -36,7 +36,10 @@ def average(
     bucket: dist.GradBucket,  # type: ignore[name-defined, unused-ignore]
 ) -> torch.futures.Future[torch.Tensor]:
     """The average of one of the model's own buckets over all ranks: made in the background, while the backward pass goes
-    on. To be given to register_comm_hook()."""
+    on. To be given to register_comm_hook(). Gradients on a GPU are averaged there, by its backend's all-reduce over a
+    process group of Levada's own: the same sums as without the hook."""
+    if not on_cpu(bucket.buffer()):
+        return state.reduce.average_on_device(bucket.buffer())  # type: ignore[no-any-return, unused-ignore]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     state.under_way.put((state.reduce.all_reduce(bucket.buffer(), op="average"), future))
     return future

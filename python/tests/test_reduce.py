@@ -175,17 +175,18 @@ def test_a_signal_handler_that_raises_ends_a_wait_and_the_group(tmp_path: pathli
         tmp_path,
         2,
         """
+        from levada import exchange
         class Alarm(Exception): pass
         def alarm(*_): raise Alarm
         reduce = levada.ReduceScatter(capacity_mb=0)
-        reduce.all_reduce(np.zeros(1)).wait()
+        reduce(np.zeros(2)).wait()
         try:
             if rank == 0:
                 signal.signal(signal.SIGALRM, alarm)
                 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
                 reduce(np.zeros(4)).wait()
             else:
-                levada.exchange.agree(levada.exchange.Store())
+                exchange.agree(exchange.Store())
         except (Alarm, levada.EngineError) as error:
             signal.setitimer(signal.ITIMER_REAL, 0)
             tell(error=f"{type(error).__name__}: {error}")

@@ -163,6 +163,94 @@ def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pat
         assert only["lost"] == 1 and only["seconds"] < 1, only
 
 
+def test_fairscales_bucketer_asserts_and_calls_back_as_fairscales(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        from levada.dropin.fairscale import ReduceScatterBucketer
+        bucketer, world, recorded = ReduceScatterBucketer(timeout=20), dist.group.WORLD, []
+        def scaled(result): recorded.append((result * torch.ones(1, requires_grad=True)).requires_grad)
+        bucketer.reduce_scatter_async([torch.ones(2)] * 2, world, scaled)
+        bucketer.reduce_scatter_async([torch.ones(2, dtype=torch.int64)] * 2, world)
+        bucketer.reduce_scatter_async([torch.ones(4_000_000)] * 2, world, scaled)
+        for call in (bucketer.teardown, lambda: bucketer.reduce_scatter_async([torch.ones(2)] * 3, world)):
+            try: call()
+            except AssertionError as error: tell(error=str(error), known=isinstance(error, levada.InvalidArgument))
+        bucketer.flush()
+        keys = sorted(str(dtype) for dtype, device, group in bucketer.buckets if device.type == "cpu" and group is world)
+        tell(recorded=recorded, keys=keys, groups=all(each.group is world for each in bucketer.buckets.values()))
+        bucketer.teardown()
+        """,
+    )
+    for teardown, length, only in told:
+        assert teardown["known"] and "Incorrect call of teardown: 2 inputs are not reduced yet" in str(teardown["error"])
+        assert length == {"error": "reduce_scatter received 3 inputs, expected group.size() (2)", "known": True}
+        assert only == {"recorded": [False, False], "keys": ["torch.float32", "torch.int64"], "groups": True}
+
+
+def test_gradients_on_a_device_are_averaged_by_its_backend(tmp_path: pathlib.Path) -> None:
+    """By tensors on the CPU: what differs on another device is torch's own."""
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        import levada.ddp
+        from torch.nn.parallel import DistributedDataParallel
+        def gradients(through_levada):
+            torch.manual_seed(1)
+            model = DistributedDataParallel(torch.nn.Linear(5, 3))
+            if through_levada: model.register_comm_hook(levada.ddp.State(), levada.ddp.average)
+            model(torch.full((2, 5), 1.0 + rank)).square().sum().backward()
+            return [each.grad.flatten().tolist() for each in model.parameters()]
+        theirs, ours = gradients(False), gradients(True)
+        levada.ddp.on_cpu = lambda tensor: False
+        tell(theirs=theirs, ours=ours, on_device=gradients(True))
+        class Elsewhere:
+            is_cpu, device = False, "cuda:0"
+        try: levada.ReduceScatter().all_reduce(Elsewhere())
+        except levada.Unsupported as error: tell(error=str(error))
+        """,
+    )
+    for found, refused in told:
+        for ours, theirs, on_device in zip(found["ours"], found["theirs"], found["on_device"], strict=True):
+            assert ours == pytest.approx(theirs) and on_device == pytest.approx(theirs)
+        assert refused["error"] == "all_reduce() takes a tensor on the CPU, got one on cuda:0; use torch.distributed's own"
+
+
+def test_callbacks_on_a_device_run_at_the_same_places_on_every_rank(tmp_path: pathlib.Path) -> None:
+    """By tensors on the CPU, with delays that differ between ranks."""
+    told = process_groups.succeed(
+        tmp_path,
+        3,
+        """
+        import random
+        from levada._device_reduce import DeviceReduce
+        dawdle, world = random.Random(rank), dist.group.WORLD
+        log = []
+        for seed in range(8):
+            reduce, chance = DeviceReduce(16 * 3, 1 + seed % 3, 30.0), random.Random(seed)
+            def give(number):
+                log.append(["enqueues", number])
+                def call_back(result):
+                    log.append(["called back", number, result.tolist() == [3.0 * number] * 4])
+                    if number < 1000 and random.Random(number * 100 + seed).random() < 0.4:
+                        give(1000 * (number + 1))
+                return reduce.reduce_scatter(world, [torch.full((4,), float(number))] * 3, "sum", call_back)
+            for number in range(12):
+                time.sleep(dawdle.random() * 0.002)
+                handle = give(number)
+                if chance.random() < 0.1: handle.wait()
+                if chance.random() < 0.1: reduce.flush()
+            reduce.flush()
+        tell(log=log)
+        """,
+    )
+    ((first,), (second,), (third,)) = told
+    assert first == second == third
+    assert all(entry[2] for entry in first["log"] if entry[0] == "called back")
+
+
 def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> None:
     """By tensors on the CPU: what differs on another device is torch's own."""
     told = process_groups.succeed(

@@ -23,52 +23,84 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
-from levada._levada import Membership
+from levada._errors import InvalidArgument
 from levada._groups import size_of
 from levada._job import join
+from levada._levada import Membership
 from levada._reduce import ReduceScatter, on_cpu
+
+
+class Misuse(InvalidArgument, AssertionError):
+    """What fairscale asserts: an AssertionError there, and one of Levada's errors here."""
+
+
+class Bucket(NamedTuple):
+    """An entry of ReduceScatterBucketer.buckets."""
+
+    group: Any
 
 
 class ReduceScatterBucketer:
     """Collects reduce-scatters into buckets, one for each device, dtype and set of ranks, of `bucket_cap_mb` MiB over all
     ranks; 0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns. All
-    ranks of a group enqueue the same in the same order. `engine`: as in levada.join(); `order`: as in
-    levada.ReduceScatter.
+    ranks of a group enqueue the same in the same order. `timeout`: seconds of one wait; `engine`: as in levada.join();
+    `order`: as in levada.ReduceScatter.
     """
 
-    def __init__(self, bucket_cap_mb: int = 25, *, engine: str = "auto", order: str = "ranks") -> None:
+    def __init__(
+        self, bucket_cap_mb: float = 25, *, timeout: float = 1800.0, engine: str = "auto", order: str = "ranks"
+    ) -> None:
         self.bucket_cap_mb = bucket_cap_mb
         self._engine = engine
-        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, order=order)
+        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, timeout=timeout, order=order)
         self._enqueue = self._reduce._core.reduce_scatter  # of tensors on the CPU
         # Weakly, as a group that comes after one of the same ranks is another.
         self._joined: weakref.WeakKeyDictionary[Any, Membership] = weakref.WeakKeyDictionary()
         self._ranks: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDictionary()
+        self._buckets: weakref.WeakKeyDictionary[Any, set[tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+
+    @property
+    def buckets(self) -> dict[tuple[Any, Any, Any], Bucket]:
+        """An entry for each (dtype, device, group) of which an input was collected."""
+        return {(*each, group): Bucket(group) for group, kinds in self._buckets.items() for each in kinds}
 
     def reduce_scatter_async(
         self, input_list: Sequence[Any], group: Any, callback_fn: Callable[[Any], object] | None = None
     ) -> None:
         """Enqueues group.size() tensors of one shape, dtype and device. `callback_fn` is called with the sum of all
-        ranks' input_list[rank], by flush() at the latest, on this thread. Nothing is recorded of tensors that require
-        grad. Raises levada.InvalidArgument, naming position and values, for a list of another length and tensors that
-        differ, and where this rank is not in the group."""
+        ranks' input_list[rank], by flush() at the latest, on this thread, without recording gradients. Nothing is recorded
+        of tensors that require grad. Raises AssertionError, which is a levada.InvalidArgument, for a list of another
+        length; levada.InvalidArgument, naming position and values, for tensors that differ, and where this rank is not in
+        the group."""
+        size = size_of(group)
+        if len(input_list) != size:
+            raise Misuse(f"reduce_scatter received {len(input_list)} inputs, expected group.size() ({size})")
+        callback = None if callback_fn is None else _without_grad(callback_fn)
         if on_cpu(input_list):
             joined = self._joined[group] if group in self._joined else self._membership(group)
-            self._enqueue(joined, input_list, "sum", callback_fn)
+            self._enqueue(joined, input_list, "sum", callback)
         else:
-            self._reduce(input_list, callback_fn, group=group)
+            self._reduce(input_list, callback, group=group)
+        first = input_list[0]
+        if 0 < first.nbytes * size <= self.bucket_cap_mb * 2**20:
+            self._buckets.setdefault(group, set()).add((first.dtype, first.device))
 
     def flush(self) -> None:
         """Reduces what is in buckets; all callbacks have run when it returns. Raises the first exception of one."""
         self._reduce.flush()
 
     def teardown(self) -> None:
-        """Gives the memory of buckets back to the system. Raises levada.InvalidArgument while work is pending."""
-        self._reduce.teardown()
+        """Gives the memory of buckets back to the system. Raises AssertionError, which is a levada.InvalidArgument, while
+        work is pending."""
+        try:
+            self._reduce.teardown()
+        except InvalidArgument as problem:
+            raise Misuse(f"Incorrect call of teardown: {problem}") from None
 
     def _membership(self, group: Any) -> Membership:
         size_of(group)
@@ -77,3 +109,11 @@ class ReduceScatterBucketer:
         membership = next(alike, None) or join(group, engine=self._engine)
         self._joined[group], self._ranks[group] = membership, ranks
         return membership
+
+
+def _without_grad(callback: Callable[[Any], object]) -> Callable[[Any], object]:
+    def called(result: Any) -> object:
+        with torch.no_grad():
+            return callback(result)
+
+    return called
