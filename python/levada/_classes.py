@@ -111,6 +111,8 @@ def find_registration(cls: type) -> Registration | None:
     own = _registered.get(name_of(cls))
     if own is not None and own.cls is cls:
         return own
+    if _is_tensordict(cls):
+        return Registration(cls, _flatten_tensordict, _unflatten_tensordict)
     optree = sys.modules.get("optree")
     if optree is None:
         return None
@@ -118,6 +120,30 @@ def find_registration(cls: type) -> Registration | None:
     if entry is None or entry.kind != optree.PyTreeKind.CUSTOM:
         return None
     return Registration(cls, entry.flatten_func, entry.unflatten_func)
+
+
+def _is_tensordict(cls: type) -> bool:
+    return cls is getattr(sys.modules.get("tensordict"), "TensorDict", None)
+
+
+def _flatten_tensordict(value: Any) -> tuple[Any, ...]:
+    keys = list(value.keys())
+    state = [keys, list(value.batch_size), list(value.names), value.device is not None]
+    return [value[key] for key in keys], state, keys
+
+
+def _unflatten_tensordict(state: Any, children: list[Any]) -> Any:
+    """Of the keys that this rank was given, along whose batch dimensions a layout may have cut them."""
+    keys, batch_size, names, has_device = state
+    items = {key: child for key, child in zip(keys, children, strict=True) if child is not None}
+    for child in items.values():
+        if hasattr(child, "shape"):
+            batch_size = child.shape[: len(batch_size)]
+            device = getattr(child, "device", None) if has_device else None
+            break
+    else:
+        device = None
+    return find("tensordict:TensorDict")(items, batch_size=batch_size, names=names, device=device)
 
 
 def _findable(cls: Any, path: str) -> str:

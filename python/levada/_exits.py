@@ -1,9 +1,51 @@
-"""How processes end, in words."""
+"""Processes that this one starts: they end when it ends, however it ends."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import multiprocessing.util  # noqa: F401  its exit, which waits for child processes, is to come after this module's
+import os
+import queue
 import signal
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from multiprocessing.process import BaseProcess
+
+from levada import _levada
+
+_started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+def start(process: BaseProcess) -> None:
+    """Starts it, on a thread that ends when this process does: the kernel kills it with the thread that started it. Ctrl-C
+    does not reach it before it calls begin()."""
+    if threading.current_thread() is threading.main_thread():
+        _start(process)
+    else:
+        started: Future[None] = Future()
+        _starter(os.getpid()).put(lambda: _answer(started, process))
+        started.result()
+    _started.add(process)
+
+
+def begin(parent: int) -> None:
+    """What a process does first that start() has started: from now on it dies with its parent and ignores Ctrl-C, which is
+    for its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _levada.die_with(parent)
+
+
+def end(process: BaseProcess, grace: float = 0.0) -> None:
+    """Waits so many seconds for its end, kills it, and waits for that. Ctrl-C does not spare it."""
+    try:
+        process.join(grace)
+    finally:
+        process.kill()
+        process.join()
 
 
 def exit_text(process: BaseProcess) -> str:
@@ -12,3 +54,39 @@ def exit_text(process: BaseProcess) -> str:
     if code is None:
         return "was lost"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def _start(process: BaseProcess) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@functools.cache
+def _starter(owner: int) -> queue.SimpleQueue[Callable[[], None]]:
+    """What is put in is called by a thread of this process that does not end before it."""
+    calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def call_all() -> None:
+        while True:
+            calls.get()()
+
+    threading.Thread(target=call_all, name="levada starter", daemon=True).start()
+    return calls
+
+
+def _answer(started: Future[None], process: BaseProcess) -> None:
+    try:
+        started.set_result(_start(process))
+    except BaseException as error:
+        started.set_exception(error)
+
+
+@atexit.register
+def _kill_all() -> None:
+    """For whom an interrupt of end() has spared, and whom multiprocessing would wait for."""
+    for process in list(_started):
+        if process._parent_pid == os.getpid():  # type: ignore[attr-defined]
+            process.kill()

@@ -26,12 +26,20 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
         _raised.popitem(last=False)
     message = "".join(traceback.format_exception_only(type(exception), exception)).strip()
     text = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
+    _forget_locals(exception)
     kind = type(exception).__name__ if isinstance(exception, _errors.Error) else "SourceError"
     packed = pickle.dumps((os.getpid(), number, _pickled(exception)))
     told = exception if isinstance(exception, StageFailed) else exception.__cause__
     if isinstance(told, StageFailed) and told.stage:
         return kind, message, told.traceback, packed, told.stage, told.process, told.item
     return kind, message, text, packed, "", "", 0
+
+
+def _forget_locals(exception: BaseException | None) -> None:
+    """Lets go of what the functions held that it came through: it may be kept long after them."""
+    while exception is not None:
+        traceback.clear_frames(exception.__traceback__)
+        exception = exception.__cause__ or exception.__context__
 
 
 def _pickled(exception: BaseException) -> bytes:

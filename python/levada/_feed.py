@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import sys
 import weakref
@@ -38,6 +39,23 @@ def tell_epoch(source: Any, epoch: int) -> None:
             tell(epoch)
 
 
+def _check_whole(name: str, number: Any) -> None:
+    if number is None:
+        return
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise InvalidArgument(f"{name} must be a whole number, got {number!r}")
+    if not -(2**31) <= number < 2**31:
+        raise InvalidArgument(f"{name} must be less than {2**31:,}, got {number:,}")
+
+
+def _check_seconds(name: str, seconds: Any) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < seconds <= _MOST_SECONDS:
+        raise InvalidArgument(f"{name} must be a number of seconds, positive and at most {_MOST_SECONDS:.0e}, got {seconds!r}")
+
+
+_MOST_SECONDS = 1e8
+
+
 class Feed:
     """Batches of one reader, or some, on every rank of a mesh: `for batch in feed`.
 
@@ -53,7 +71,7 @@ class Feed:
       Pipeline one a host, whose processes then serve all ranks there.
     - `reader`: who iterates an iterable: a thread in the "background", ahead of the steps; "inline" the caller's own
       thread, inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its
-      own.
+      own, which imports the main module again.
     - `divide`: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
     - `batch`: samples a dp rank and step, of a Corpus; of an iterable's global batches, to be split, the rows of a dp
       rank, so that the last batch may have fewer.
@@ -100,6 +118,11 @@ class Feed:
         self._is_corpus = isinstance(source, Corpus)
         self._counts_rows = not self._is_corpus and batch is not None
         self._check(reader, divide, tail, skip)
+        for name, number in {"batch": batch, "depth": depth, "skip": skip, "steps": steps}.items():
+            _check_whole(name, number)
+        _check_seconds("timeout", timeout)
+        if any(isinstance(part, Feed) for part in _parts_of(source)):
+            raise InvalidArgument("the source is a feed already; iterate it, or give its own source")
         if readers is None:
             readers = "host" if isinstance(source, (Pipeline, Run)) else "one"
         # One rank reads for others, and so reads all there is.
@@ -254,13 +277,15 @@ class Feed:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch taken, for load_state_dict() of another run: of a Corpus on any mesh, of an
-        iterable that has a state_dict() of its own on each rank its own. Raises Unsupported for other iterables."""
-        if not self._is_corpus and self.step > 0 and not (self._last and self._last.cursor):
-            raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
+        iterable that has a state_dict() of its own on each rank its own. A loader whose state is large is asked for it
+        now and then; the items since then are read again. Raises Unsupported for other iterables, and for a loader's
+        state that cannot be saved."""
         if self._last is None:
             cursor = self._cursor
         else:
             cursor = self._last.cursor if self._last.step > 0 else self._began_at
+        if self.step > 0 and not cursor:
+            raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
         return {"source": "corpus" if self._is_corpus else "iterable", "cursor": cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

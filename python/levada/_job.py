@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing.util  # noqa: F401  its exit, which waits for child processes, is to come after this module's
+import multiprocessing.process
 import sys
 import weakref
 from typing import Any, Protocol
 
-from levada import _levada
+from levada import _exits, _levada  # noqa: F401  the exit of _exits, which kills processes, is to come after this module's
 from levada._errors import InvalidArgument, Unsupported
 from levada._groups import ENGINES, finish, join_group
 from levada._levada import Membership
@@ -42,6 +42,11 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 60.0) -> M
     """
     if engine not in ENGINES:
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}')
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise Unsupported(
+            "this process is being started by another one and imports the main module for that; what joins a job, as a feed "
+            'does, belongs under if __name__ == "__main__": there'
+        )
     joined = _join_job(engine, timeout) if group is None else join_group(group, engine, timeout)
     _joined.add(joined)
     return joined

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import signal
+import pickle
 import socket
 import traceback
 from typing import Any
 
 from levada import _levada
 from levada._errors import Error, PeerLost, SourceError
-from levada._exits import exit_text
+from levada._exits import begin, end, exit_text, start
 from levada._layouts import make_layout
 from levada._levada import Handoff, Membership, Mesh, Pass, Source
-from levada._readers import BackgroundReader, Maker, ReportedError, open_maker
+from levada._readers import BackgroundReader, Maker, ReportedError, State, open_maker
+from levada._workers import dumps
 
 _START = 60.0
 """Seconds for the process to start, which may have to import what its parent has."""
@@ -25,6 +26,12 @@ _GRACE = 1.0
 """Seconds to end in order, with workers of the loader's own."""
 
 
+_ON_STDERR = (
+    "what it said of it is on stderr. It imports the main module again, so what that does belongs under "
+    "if __name__ == \"__main__\":"
+)
+
+
 class ProcessReader(BackgroundReader):
     """A process that iterates, and a thread here that takes its batches."""
 
@@ -32,8 +39,7 @@ class ProcessReader(BackgroundReader):
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
         self._child = _Child(source, state, allow_pickle)
-        state_dict = self._child.state_dict if hasattr(source, "state_dict") else None
-        super().__init__(Maker(self._child, state_dict, handoff, allow_pickle))
+        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle))
         self.where = self._child.where
 
     def stop(self) -> None:
@@ -47,22 +53,24 @@ class _Child:
     def __init__(self, source: Any, state: Any, allow_pickle: bool) -> None:
         self._owner = os.getpid()
         self._name = type(source).__name__
-        self._allow_pickle = allow_pickle
+        self._state: State | None = None
+        given = dumps((source, state), f"a {self._name}", "an object whose __iter__ makes")
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # No daemon, for that could have no workers; _serve() sees to it that it does not outlive this process.
-        self._process = multiprocessing.Process(
-            target=_serve, args=(there, self._owner, source, state, allow_pickle), name="levada reader", daemon=False
+        # No daemon, for that could have no workers; begin() sees to it that it does not outlive this process. No fork, for
+        # this process has threads of Levada's, whose locks a fork could find taken for good.
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(there, self._owner, given, allow_pickle), name="levada reader", daemon=False
         )
         with here, there:
-            self._process.start()
+            start(self._process)
             there.close()
             try:
                 self._job = _levada.link(1, 2, [here.detach()], _START)
                 self._pass = _start(self._job, None, None, allow_pickle)
             except PeerLost:
-                raise SourceError(self._exit_text()) from None
+                raise SourceError(f"{self._exit_text()} while it started; {_ON_STDERR}") from None
             except BaseException:
-                self._end()
+                end(self._process)
                 raise
 
     def __iter__(self) -> _Child:
@@ -70,15 +78,21 @@ class _Child:
 
     def __next__(self) -> Any:
         try:
-            return next(self._pass)
+            item = next(self._pass)
         except PeerLost:
             raise ReportedError(self._exit_text()) from None
         except SourceError as error:
             raise ReportedError(self._pass.end["message"] if self._pass.end else str(error)) from None
+        if self._pass.state is not None:
+            self._state = (*self._pass.state, 0)
+        elif self._state is not None:
+            self._state = (*self._state[:2], self._state[2] + 1)
+        return item
 
-    def state_dict(self) -> Any:
-        """The loader's, after the batch taken last."""
-        return _levada.read_cursor(self._pass.cursor, allow_pickle=self._allow_pickle)[2]
+    def state(self) -> State | None:
+        """The loader's, where one has come since it was asked for last."""
+        state, self._state = self._state, None
+        return state
 
     def where(self) -> str:
         return f"process {self._process.pid}"
@@ -87,30 +101,26 @@ class _Child:
         """Ends the process, and waits for that. Any thread. Does nothing in a forked child, whose it is not."""
         if os.getpid() != self._owner:
             return
-        with contextlib.suppress(Error):
-            self._pass.request_stop()
-        self._end(_GRACE)
-
-    def _end(self, grace: float = 0.0) -> None:
-        self._process.join(grace)
-        if self._process.is_alive():
-            self._process.kill()
-        self._process.join()
+        try:
+            with contextlib.suppress(Error):
+                self._pass.request_stop()
+        finally:
+            end(self._process, _GRACE)
 
     def _exit_text(self) -> str:
         """How the process ended, which its going has told already."""
-        self._end(_GRACE)
+        end(self._process, _GRACE)
         return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
 
 
-def _serve(link: socket.socket, parent: int, source: Any, state: Any, allow_pickle: bool) -> None:
+def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool) -> None:
     """The process."""
-    _levada.die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
+    begin(parent)
     job = _levada.link(0, 2, [link.detach()], _START)
-    handoff = Handoff(1, 0, f"a batch of {type(source).__name__}", False)
+    handoff = Handoff(1, 0, "a batch of a loader", False)
     make = None
     try:
+        source, state = pickle.loads(given)
         make = open_maker(source, state, handoff, allow_pickle).make
     except Exception:
         handoff.fail(traceback.format_exc())

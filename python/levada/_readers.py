@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from levada import _levada
 from levada._levada import Handoff
 
 READERS = ("background", "inline", "process")
@@ -19,15 +20,50 @@ _LONG = 0.5
 """Seconds after which those who wait are told what an item takes so long in."""
 
 
+_FREE = 1e-4
+_SHARE = 0.01
+"""Asking a loader for its state takes so many seconds, or at most such a share of the time."""
+
+State = tuple[bytes, str, int]
+"""A loader's state, packed; why it could not be; and how many items have come since."""
+
+
 class ReportedError(Exception):
     """A failure elsewhere, whose text says all there is to say."""
 
 
+class PacedState:
+    """A loader's state, asked for at a pace that costs its batches nothing to speak of: that of an item between two
+    states is the earlier one, from which the items since are read again."""
+
+    def __init__(self, state_dict: Callable[[], Any], allow_pickle: bool) -> None:
+        self._state_dict = state_dict
+        self._allow_pickle = allow_pickle
+        self._due = 0.0
+
+    def __call__(self) -> State | None:
+        """None where it is not due."""
+        begun = time.monotonic()
+        if begun < self._due:
+            return None
+        state = self._pack()
+        ended = time.monotonic()
+        if ended - begun > _FREE:
+            self._due = ended + (ended - begun) / _SHARE
+        return state
+
+    def _pack(self) -> State:
+        try:
+            return _levada.pack_state(self._state_dict(), allow_pickle=self._allow_pickle), "", 0
+        except Exception as error:  # which concerns only those who ask the feed for its state
+            return b"", "".join(traceback.format_exception_only(error)).strip(), 0
+
+
 class Maker:
-    """Makes what a feed asks a Handoff for: the items of one iterator, each with the state after it."""
+    """Makes what a feed asks a Handoff for: the items of one iterator, with the states after some of them."""
 
     def __init__(
-        self, iterator: Iterator[Any], state: Callable[[], Any] | None, handoff: Handoff, allow_pickle: bool
+        self, iterator: Iterator[Any], state: Callable[[], State | None], handoff: Handoff, allow_pickle: bool
     ) -> None:
         self._iterator = iterator
         self._state = state
@@ -61,8 +97,7 @@ class Maker:
             except StopIteration:
                 self._handoff.end(done)
                 return False
-        state = None if self._state is None else self._state()
-        self._handoff.prepare(item, state, allow_pickle=self._allow_pickle)
+        self._handoff.prepare(item, self._state(), allow_pickle=self._allow_pickle)
         return True
 
     def where(self) -> str:
@@ -86,7 +121,9 @@ def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool) ->
         raise TypeError("this rank reads for the feed, but its source is None")
     if state is not None:
         source.load_state_dict(state)
-    return Maker(iter(source), getattr(source, "state_dict", None), handoff, allow_pickle)
+    iterator = iter(source)
+    state_dict = getattr(source, "state_dict", None)
+    return Maker(iterator, PacedState(state_dict, allow_pickle) if state_dict else lambda: None, handoff, allow_pickle)
 
 
 class Reader(Protocol):

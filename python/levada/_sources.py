@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -29,8 +30,15 @@ def is_sequence(source: Any) -> bool:
     """Whether items can be had by number, so that a part of them is read alone and going on costs nothing."""
     if isinstance(source, Sequence):
         return True
-    by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__")
-    return by_number and not hasattr(source, "keys") and not hasattr(source, "__iter__")
+    by_number = hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "keys")
+    return by_number and (not hasattr(source, "__iter__") or _iterates_by_number(source))
+
+
+def _iterates_by_number(source: Any) -> bool:
+    """Whether it is of a class that gives the same items in a loop and by number. Others may shuffle in one of them."""
+    classes = [("numpy", "ndarray"), ("torch", "Tensor"), ("datasets", "Dataset")]
+    found = (getattr(sys.modules.get(module), name, None) for module, name in classes)
+    return any(isinstance(source, cls) for cls in found if cls is not None)
 
 
 def divides_itself(source: Any) -> bool:
@@ -73,6 +81,6 @@ def open_source(source: Any, opening: Opening, index: int, count: int, given: in
 def _by_number(source: Any, first: int, step: int) -> Iterator[Any]:
     if isinstance(source, range):
         return iter(source[first::step])
-    if first == 0 and step == 1 and isinstance(source, (list, tuple)):
+    if first == 0 and step == 1 and hasattr(source, "__iter__"):
         return iter(source)
     return map(source.__getitem__, range(first, len(source), step))

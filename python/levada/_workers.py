@@ -24,7 +24,7 @@ from typing import Any
 
 from levada import _failures, _levada
 from levada._errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
-from levada._exits import exit_text
+from levada._exits import begin, exit_text, start
 from levada._levada import Membership, Opening
 from levada._pipeline import Step, build
 
@@ -74,7 +74,7 @@ class WorkerGroup:
         links: list[socket.socket] = []
         deadline = time.monotonic() + timeout
         try:
-            with _one_thread_each(tasks[0].threads), _signals_later():
+            with _one_thread_each(tasks[0].threads):
                 for rank, task in enumerate(tasks, 1):
                     links.append(self._start(context, rank, task))
             self._hear(deadline)
@@ -102,7 +102,7 @@ class WorkerGroup:
             daemon=False,
         )
         with there, telling:
-            process.start()
+            start(process)
         self._processes.append(process)
         self._told.append(told)
         return here
@@ -155,7 +155,8 @@ class WorkerGroup:
         process, told = self._processes[at], self._told[at]
         text = b""
         with contextlib.suppress(OSError):
-            os.kill(process.pid or 0, signal.SIGUSR1)
+            assert process.pid, "0 would be all processes of this one's group"
+            os.kill(process.pid, signal.SIGUSR1)
             deadline = time.monotonic() + _ANSWER
             while told.poll(0.05 if text else max(deadline - time.monotonic(), 0)):
                 more = os.read(told.fileno(), 1 << 16)
@@ -217,21 +218,9 @@ def _one_thread_each(threads: int) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-@contextlib.contextmanager
-def _signals_later() -> Iterator[None]:
-    """Ctrl-C does not reach a process before it has said that it is not for it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _serve(link: socket.socket, telling: Connection, parent: int, rank: int, size: int, given: bytes | Task) -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _levada.die_with(parent)
+    begin(parent)
     try:
         task = given if isinstance(given, Task) else pickle.loads(given)
         graph = _prepare(task)
@@ -270,9 +259,9 @@ def seed_all(opening: Opening) -> None:
         torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, what: str = "a stage", instead: str = "a function that makes") -> bytes:
     """A pickle for a process that is started: by name what the other process can import, by value what it cannot, such
-    as lambdas and local functions."""
+    as lambdas and local functions. Raises StageFailed, which names `what` and what may be given `instead`."""
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
     main = sys.modules.get("__main__")
@@ -288,7 +277,10 @@ def dumps(value: Any) -> bytes:
     try:
         Pickler(stream, protocol=5).dump(value)
     except Exception as error:
-        raise _unpicklable(error) from error
+        raise StageFailed(
+            f"{what} cannot be sent to another process: {error}; give {instead} what cannot be sent (a generator, an open "
+            "file, a connection), which is then called in the process that needs it"
+        ) from error
     return stream.getvalue()
 
 
@@ -299,11 +291,3 @@ def _is_in(module: Any, given: Any) -> bool:
     for step in given.__qualname__.split("."):
         found = getattr(found, step, None)
     return found is given
-
-
-def _unpicklable(error: Exception) -> Error:
-    text = (
-        f"a stage cannot be sent to another process: {error}; give a function that makes what cannot be sent (a generator, "
-        "an open file, a connection), which is then called in the process that needs it"
-    )
-    return StageFailed(text)

@@ -135,7 +135,19 @@ class Pass {
   }
 
   std::int64_t step() const { return step_; }
-  nb::bytes cursor() const { return nb::bytes(cursor_.data(), cursor_.size()); }
+  nb::bytes cursor() const {
+    if (loader_ && !loader_->state->failure.empty()) {
+      throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
+    }
+    const Bytes cursor = loader_ ? loader_->encode() : cursor_;
+    return nb::bytes(cursor.data(), cursor.size());
+  }
+  /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
+  nb::object state() const {
+    if (!loader_ || !has_new_state_) return nb::none();
+    const auto& [message, failure] = *loader_->state;
+    return nb::make_tuple(nb::bytes(message.data(), message.size()), failure);
+  }
   /// What was recorded, encoded; empty where nothing is.
   nb::bytes trace() const {
     const Bytes trace = log_ ? encode(log_->trace()) : Bytes();
@@ -263,8 +275,20 @@ class Pass {
     if (!batch) ended();
     if (!batch) return batch;
     step_ = batch->step + 1;
-    cursor_ = batch->cursor;
+    keep(std::move(batch->cursor));
     return batch;
+  }
+
+  void keep(Bytes cursor) {
+    if (!IterableCursor::is_one(cursor)) {
+      cursor_ = std::move(cursor);
+      return;
+    }
+    auto now = IterableCursor::decode(cursor);
+    has_new_state_ = now.state.has_value();
+    if (!now.state && loader_) now.state = std::move(loader_->state);
+    if (!now.state) throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not come");
+    loader_ = std::move(now);
   }
 
   void ended() {
@@ -293,7 +317,9 @@ class Pass {
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0;
-  Bytes cursor_;
+  Bytes cursor_;                         ///< after the batch taken last, of other sources than a loader
+  std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
+  bool has_new_state_ = false;
   std::optional<FeedEnd> end_;
   FeedStats stats_;
 };
@@ -344,7 +370,9 @@ void bind_feed(nb::module_& module) {
       .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
-      .def_prop_ro("cursor", &Pass::cursor)
+      .def_prop_ro("cursor", &Pass::cursor, "Where to resume behind the batch taken last. Raises Unsupported.")
+      .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
+                   "The loader's state, where the batch taken last came with one.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
       .def_prop_ro("trace", &Pass::trace, "What was recorded, encoded.")
       .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));

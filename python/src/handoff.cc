@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -12,7 +13,9 @@ namespace levada::python {
 namespace {
 
 constexpr Duration long_wait = std::chrono::milliseconds(500);
-constexpr std::uint32_t cursor_version = 1;
+constexpr std::uint32_t cursor_version = 2;
+// What a cursor says of its state.
+constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2;
 constexpr std::string_view cursor_magic = "levada iterable";
 
 /// The extent along dim 0 of the first tensor that has one.
@@ -50,7 +53,11 @@ void Handoff::give() {
   {
     const std::lock_guard lock(mutex_);
     given_ = position_;
-    state_ = std::move(prepared_.state);
+    if (prepared_.state) {
+      state_ = std::exchange(prepared_.state, std::nullopt);
+      state_position_ = position_ - prepared_.since;
+      state_next_ = -1;
+    }
   }
   answer(std::exchange(prepared_, {}));
 }
@@ -154,8 +161,9 @@ void Handoff::expect_last(std::int64_t rows) {
 
 Bytes Handoff::cursor(std::int64_t next) const {
   const std::lock_guard lock(mutex_);
-  if (state_.empty()) return {};
-  return IterableCursor{next, position_, state_}.encode();
+  if (!state_) return {};
+  if (state_next_ < 0) state_next_ = next;
+  return IterableCursor{next, state_position_, state_next_ == next ? state_ : std::nullopt}.encode();
 }
 
 Bytes IterableCursor::encode() const {
@@ -164,17 +172,35 @@ Bytes IterableCursor::encode() const {
   writer.put(cursor_version);
   writer.put(next);
   writer.put(position);
-  writer.put_sized(ByteView(state));
+  if (!state) {
+    writer.put(earlier_state);
+  } else if (state->failure.empty()) {
+    writer.put(packed_state);
+    writer.put_sized(ByteView(state->message));
+  } else {
+    writer.put(failed_state);
+    writer.put_sized(std::string_view(state->failure));
+  }
   return std::move(writer).take();
+}
+
+bool IterableCursor::is_one(ByteView bytes) {
+  ByteWriter writer;
+  writer.put_sized(cursor_magic);
+  const Bytes begin = std::move(writer).take();
+  return bytes.size() > begin.size() && std::ranges::equal(begin, bytes.first(begin.size()));
 }
 
 IterableCursor IterableCursor::decode(ByteView bytes) {
   ByteReader reader(bytes);
   if (reader.get_string() != cursor_magic) reader.fail("this is no state of a feed of an iterable");
   if (reader.get<std::uint32_t>() != cursor_version) reader.fail("a state of another version");
-  IterableCursor cursor{reader.get<std::int64_t>(), reader.get<std::int64_t>(), {}};
-  const auto state = reader.get_sized();
-  cursor.state.assign(state.begin(), state.end());
+  const auto next = reader.get<std::int64_t>();
+  IterableCursor cursor{next, reader.get<std::int64_t>(), {}};
+  const auto form = reader.get<std::uint8_t>();
+  if (form == packed_state) cursor.state = LoaderState{reader.get_bytes(), {}};
+  else if (form == failed_state) cursor.state = LoaderState{{}, reader.get_string()};
+  else if (form != earlier_state) reader.fail("a state of no known form");
   reader.expect_end();
   if (cursor.next < 0 || cursor.position < 0) reader.fail("a negative position");
   return cursor;

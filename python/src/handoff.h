@@ -17,6 +17,12 @@
 
 namespace levada::python {
 
+/// A loader's state, which only the rank that reads understands: opaque bytes to all others.
+struct LoaderState {
+  Bytes message;
+  std::string failure;  ///< why there is no message; empty where there is one
+};
+
 /// A Source whose items are made by another thread or a function, one when it is asked for: what a Python iterator
 /// yields. An item is `samples` numbers of the Source: one batch, or a global one for so many ranks. The reading thread
 /// needs no GIL and is let go by stop(), whatever the other thread is stuck in.
@@ -38,7 +44,8 @@ class Handoff : public Source {
   struct Item {
     Tree tree;
     std::optional<BatchMemory::Place> place;  ///< of tensors in a Block
-    Bytes state;                              ///< the iterator's own, after it
+    std::optional<LoaderState> state;         ///< empty where the loader has not been asked since the last one
+    std::int64_t since = 0;                   ///< items that came after that state, this one included
   };
   /// The item, which goes with give(). Its tensors may lie in memory that is used again once another item is wanted.
   void prepare(Item item) { prepared_ = std::move(item); }
@@ -64,6 +71,7 @@ class Handoff : public Source {
 
   std::optional<std::int64_t> size() const override;
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
+  /// An IterableCursor. Its state is in those of the first `next` after it was given, and absent from later ones.
   Bytes cursor(std::int64_t next) const override;
   std::string activity() const override { return activity_; }
   ReadStats stats() const override { return {}; }
@@ -94,7 +102,9 @@ class Handoff : public Source {
   const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
   std::shared_ptr<BatchMemory> batch_memory_;
   Item prepared_;  ///< on the making side
-  Bytes state_;    ///< after the item given last
+  std::optional<LoaderState> state_;      ///< the last that was given
+  std::int64_t state_position_ = 0;       ///< items that had been given by then
+  mutable std::int64_t state_next_ = -1;  ///< in whose cursors it is; -1 before there is one
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -105,13 +115,15 @@ class Handoff : public Source {
   std::optional<Deadline> stop_;
 };
 
-/// Where a run of an iterable goes on: what cursor() of a Handoff holds.
+/// Where a run of an iterable resumes: what cursor() of a Handoff holds.
 struct IterableCursor {
-  std::int64_t next = 0;      ///< the first sample not yet given out
-  std::int64_t position = 0;  ///< items that the iterator had given
-  Bytes state;                ///< the iterator's own, as a message
+  std::int64_t next = 0;             ///< the first sample not yet given out
+  std::int64_t position = 0;         ///< items that the iterator had given when it was asked for its state
+  std::optional<LoaderState> state;  ///< empty where it is that of an earlier cursor
 
   Bytes encode() const;
+  /// Whether these are the bytes of one, and not of a corpus's cursor.
+  static bool is_one(ByteView bytes);
   /// Reads bytes that may lie. Throws CorruptMessage.
   static IterableCursor decode(ByteView bytes);
 };

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -69,8 +70,10 @@ Membership link(int rank, int size, const std::vector<int>& sockets, double time
                     [] { return false; }));
 }
 
-/// By a thread: PR_SET_PDEATHSIG knows only the parent, which may be a fork server, and takes its thread for it.
+/// By the kernel, which kills a stopped process too, when the thread ends that started this process; it may be a fork
+/// server's, which ends with `process`. And by a thread, for the moment before.
 void die_with(pid_t process) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   if (!watched) throw EngineError(fmt::format("process {}, which started this one, has ended", process));
   sigset_t all, before;
@@ -172,7 +175,8 @@ void bind_launch(nb::module_& module) {
              "batches take at most `memory_bytes`, or as much as the machine allows.");
   module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
              "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
-  module.def("die_with", &die_with, nb::arg("process"), "From now on this process is killed when that one ends.");
+  module.def("die_with", &die_with, nb::arg("process"), 
+             "From now on this process is killed when that one ends, or the thread there that started it.");
   module.def(
       "unforkable",
       [] {

@@ -39,10 +39,24 @@ struct PythonHandoff final : Handoff {
   BatchClasses classes;
 };
 
-void prepare(PythonHandoff& handoff, nb::handle batch, nb::handle state, bool allow_pickle) {
-  Bytes own = state.is_none() ? Bytes{} : encode_tree(to_tree(state, allow_pickle));
+/// A message, why there is none, and how many items have come since.
+using GivenState = std::optional<std::tuple<nb::bytes, std::string, std::int64_t>>;
+
+nb::bytes pack_state(nb::handle state, bool allow_pickle) {
+  const auto message = encode_tree(to_tree(state, allow_pickle, "state"));
+  return nb::bytes(message.data(), message.size());
+}
+
+void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& state, bool allow_pickle) {
   auto lent = lend(batch, allow_pickle, handoff.classes, handoff.batch_memory().get(), handoff.spent());
-  handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(own)});
+  Handoff::Item item{std::move(lent.tree), std::move(lent.place), {}, 0};
+  if (state) {
+    const auto& [bytes, failure, since] = *state;
+    const auto message = view_of(bytes);
+    item.state = LoaderState{{message.begin(), message.end()}, failure};
+    item.since = since;
+  }
+  handoff.prepare(std::move(item));
 }
 
 std::int64_t wanted(PythonHandoff& handoff) {
@@ -63,7 +77,8 @@ void fail(PythonHandoff& handoff, std::string text) {
 
 std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& bytes, bool allow_pickle) {
   const auto cursor = IterableCursor::decode(view_of(bytes));
-  auto memory = std::make_shared<Bytes>(cursor.state);
+  if (!cursor.state || !cursor.state->failure.empty()) throw InvalidArgument("a state of a feed without its loader's");
+  auto memory = std::make_shared<Bytes>(cursor.state->message);
   SchemaCache schemas;
   const auto state = read_message(*memory, memory, schemas).content;
   return {cursor.next, cursor.position, Rebuilder(allow_pickle).rebuild(state)};
@@ -127,8 +142,11 @@ void bind_sources(nb::module_& module) {
       .def("wanted", &wanted, "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
       .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
            nb::arg("allow_pickle") = false,
-           nb::sig("def prepare(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None"),
-           "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted().")
+           nb::sig("def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) "
+                   "-> None"),
+           "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). "
+           "state: what pack_state() made of the loader's, or b\"\"; why it could not; and how many items have come "
+           "since. None where the loader has not been asked since the last one.")
       .def("give", &Handoff::give, nb::call_guard<nb::gil_scoped_release>(),
            "Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.")
       .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
@@ -147,6 +165,9 @@ void bind_sources(nb::module_& module) {
   module.def("open_corpus", &open_corpus, nb::arg("options"),
              nb::sig("def open_corpus(**options: typing.Any) -> CorpusSource"));
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
+  module.def("pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def pack_state(state: object, *, allow_pickle: bool = False) -> bytes"),
+             "A loader's state as bytes. Raises TypeError, naming its place, for what they cannot hold.");
   module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
   module.def(

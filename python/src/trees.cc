@@ -262,9 +262,9 @@ BatchClasses::BatchClasses() {
   take_apart = nb::module_::import_("levada._classes").attr("take_apart");
 }
 
-Tree to_tree(nb::handle batch, bool allow_pickle) {
+Tree to_tree(nb::handle batch, bool allow_pickle, std::string_view name) {
   const BatchClasses classes;
-  return ToTree(allow_pickle, classes).root(batch);
+  return ToTree(allow_pickle, classes).root(batch, {.whole = name});
 }
 
 Lent lend(nb::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "levada/tree/tree.h"
 #include "python/src/batch_memory.h"
@@ -13,8 +14,8 @@
 namespace levada::python {
 
 /// `batch` as a tree whose tensors view Python's memory and keep it alive. Throws Python's TypeError, naming the place
-/// as in batch['meta'][2].fn, for what cannot cross. With the GIL.
-Tree to_tree(nanobind::handle batch, bool allow_pickle);
+/// as in batch['meta'][2].fn, for what cannot cross; `name` is that of the whole. With the GIL.
+Tree to_tree(nanobind::handle batch, bool allow_pickle, std::string_view name = "batch");
 
 /// What Python is asked for before a batch can be taken apart: it takes longer than to do that. To be kept, and ended
 /// with the GIL.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pathlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from collections.abc import Iterator
 import levada
 import pytest
 import ranks
+from levada import _exits
 
 
 def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
@@ -102,12 +105,13 @@ def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Pa
             def __iter__(self):
                 yield from range(8)
                 raise KeyError("no such record")
-        got = []
-        try:
-            for batch in levada.Feed(Broken(), mesh=levada.Mesh(dp=2, tp=2), reader={reader!r}):
-                got.append(batch)
-        except levada.SourceError as error:
-            tell(steps=len(got), text=str(error))
+        if __name__ == "__main__":
+            got = []
+            try:
+                for batch in levada.Feed(Broken(), mesh=levada.Mesh(dp=2, tp=2), reader={reader!r}):
+                    got.append(batch)
+            except levada.SourceError as error:
+                tell(steps=len(got), text=str(error))
         """,
     )
     for (mine,) in told:
@@ -152,20 +156,18 @@ def test_the_reader_is_one_of_three() -> None:
         levada.Feed(levada.Corpus("a.txt"), reader="inline")
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_process_of_its_own_gives_the_same_batches(tmp_path: pathlib.Path, method: str) -> None:
+def test_a_process_of_its_own_gives_the_same_batches(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
-        f"""
+        """
         import multiprocessing
         class Loader:
             def __iter__(self):
                 for i in range(7):
                     array = np.full(50_000, i)
-                    yield {{"x": array, "same": array, "pid": os.getpid()}}
-        if __name__ == "__main__":  # which a spawned process imports again
-            multiprocessing.set_start_method({method!r})
+                    yield {"x": array, "same": array, "pid": os.getpid()}
+        if __name__ == "__main__":  # which the other process imports again
             for _ in range(2):
                 got, pids = [], set()
                 for batch in levada.Feed(Loader(), reader="process"):
@@ -195,15 +197,17 @@ def test_what_goes_wrong_in_the_process_reaches_every_rank(tmp_path: pathlib.Pat
                 yield from range(4)
                 os._exit(3)
         class NotIterable: pass
-        for loader in (Killed(), Exiting(), NotIterable(), None):
-            try:
-                list(levada.Feed(loader, reader="process"))
-            except levada.SourceError as error:
-                tell(text=str(error))
+        if __name__ == "__main__":
+            for loader in (Killed(), Exiting(), NotIterable(), None, (i for i in range(3))):
+                try:
+                    list(levada.Feed(loader, reader="process"))
+                except levada.SourceError as error:
+                    tell(text=str(error))
         """,
     )
     for mine in told:
-        killed, exited, not_iterable, none = (each["text"] for each in mine)
+        killed, exited, not_iterable, none, generator = (each["text"] for each in mine)
+        assert "a generator cannot be sent to another process" in generator and "object whose __iter__ makes" in generator
         assert "which iterated Killed, was killed by SIGKILL" in killed
         assert "which iterated Exiting, ended with exit status 3" in exited
         assert "'NotIterable' object is not iterable" in not_iterable
@@ -217,18 +221,48 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_reading_process_does_not_outlive_its_rank(tmp_path: pathlib.Path) -> None:
+def test_a_program_without_a_main_guard_is_told_of_it(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        class Loader:
+            def __iter__(self):
+                return iter(range(2))
+        try:
+            list(levada.Feed(Loader(), reader="process"))
+        except levada.SourceError as error:
+            tell(text=str(error))
+        """,
+    )
+    for (mine,) in told:
+        assert "ended with exit status 1 while it started" in mine["text"]
+        assert 'belongs under if __name__ == "__main__":' in mine["text"]
+
+
+@pytest.mark.parametrize(("signal_to_child", "in_thread"), [(0, False), (19, False), (19, True)])
+def test_a_reading_process_does_not_outlive_its_rank_not_even_stopped(
+    tmp_path: pathlib.Path, signal_to_child: int, in_thread: bool
+) -> None:
     job = ranks.start(
         tmp_path,
         1,
-        """
+        f"""
         class Loader:
             def __iter__(self):
                 yield os.getpid()
                 time.sleep(1000)
-        for pid in levada.Feed(Loader(), reader="process"):
-            tell(pid=pid)
-            os.kill(os.getpid(), signal.SIGKILL)
+        def use():
+            for pid in levada.Feed(Loader(), reader="process"):
+                tell(pid=pid)
+                os.kill(pid, {signal_to_child})
+                os.kill(os.getpid(), signal.SIGKILL)
+        if __name__ == "__main__":
+            if {in_thread}:
+                import threading
+                threading.Thread(target=use).start()
+            else:
+                use()
         """,
     )
     outcome = ranks.finish(job, tmp_path, 1)
@@ -238,6 +272,67 @@ def test_a_reading_process_does_not_outlive_its_rank(tmp_path: pathlib.Path) -> 
     while is_running(told["pid"]):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_reading_process_outlives_the_thread_that_began_the_pass(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        1,
+        """
+        import threading
+        class Loader:
+            def __iter__(self):
+                return iter(range(20))
+        if __name__ == "__main__":
+            feed = levada.Feed(Loader(), reader="process")
+            passing = []
+            thread = threading.Thread(target=lambda: passing.append(iter(feed)))
+            thread.start()
+            thread.join()
+            tell(got=list(passing[0]))
+        """,
+    )
+    assert told == [[{"got": list(range(20))}]]
+
+
+def test_an_interrupt_of_its_end_does_not_spare_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,))
+    _exits.start(process)
+    join, interrupts = process.join, [KeyboardInterrupt(), KeyboardInterrupt()]
+
+    def interrupted(timeout: float | None = None) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        join(timeout)
+
+    monkeypatch.setattr(process, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _exits.end(process, 100.0)
+    join(30)
+    assert process.exitcode == -signal.SIGKILL and not interrupts
+
+
+def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path: pathlib.Path) -> None:
+    outcome = ranks.run(
+        tmp_path,
+        1,
+        """
+        class Loader:
+            def __iter__(self):
+                yield os.getpid()
+                time.sleep(1000)
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        if __name__ == "__main__":
+            passing = iter(levada.Feed(Loader(), reader="process"))
+            tell(pid=next(passing))
+            signal.signal(signal.SIGALRM, interrupt)
+            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+            next(passing)
+        """,
+    )
+    assert outcome.status != 0 and "KeyboardInterrupt" in outcome.errors
+    assert not is_running(outcome.told[0][0]["pid"])
 
 
 @pytest.mark.parametrize("reader", ["background", "inline", "process"])
@@ -250,12 +345,13 @@ def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, re
             def __iter__(self):
                 for i in range(10**9):
                     yield {{"x": np.full(100_000, i), "pid": os.getpid()}}
-        feed = levada.Feed(Loader(), reader={reader!r})
-        passing = iter(feed)
-        kept = [next(passing) for _ in range(7)]
-        cycle = [feed, passing, kept]
-        cycle.append(cycle)
-        tell(first=[int(batch["x"][0]) for batch in kept], reader=kept[0]["pid"])
+        if __name__ == "__main__":
+            feed = levada.Feed(Loader(), reader={reader!r})
+            passing = iter(feed)
+            kept = [next(passing) for _ in range(7)]
+            cycle = [feed, passing, kept]
+            cycle.append(cycle)
+            tell(first=[int(batch["x"][0]) for batch in kept], reader=kept[0]["pid"])
         """,
     )
     assert outcome.status == 0 and outcome.errors == "", outcome.errors
@@ -277,13 +373,14 @@ def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path,
                 while self.at < 20:
                     self.at += 1
                     yield self.at - 1
-        feed = levada.Feed(Loader(), reader={reader!r})
-        before = [next(feed) for _ in range(3)]
-        state = feed.state_dict()
-        feed.close()
-        feed = levada.Feed(Loader(), reader={reader!r})
-        feed.load_state_dict(state)
-        tell(before=before, after=list(feed))
+        if __name__ == "__main__":
+            feed = levada.Feed(Loader(), reader={reader!r})
+            before = [next(feed) for _ in range(3)]
+            state = feed.state_dict()
+            feed.close()
+            feed = levada.Feed(Loader(), reader={reader!r})
+            feed.load_state_dict(state)
+            tell(before=before, after=list(feed))
         """,
     )
     for rank, (mine,) in enumerate(told):

