@@ -246,8 +246,9 @@ class DataLoader2(Generic[T]):
         if self._datapipe_iter is not None:
             raise RuntimeError("this DataLoader2 has been iterated already; call load_state_dict() on a new one")
         self._state_dict = state_dict
-        datapipe = pickle.loads(state_dict[SERIALIZED_DATAPIPE_KEY_NAME])
-        self.datapipe = datapipe._datapipe if isinstance(datapipe, _DataPipeSerializationWrapper) else datapipe
+        self.datapipe = pickle.loads(state_dict[SERIALIZED_DATAPIPE_KEY_NAME])
+        if isinstance(self.datapipe, _DataPipeSerializationWrapper):
+            self.datapipe = getattr(self.datapipe, "_datapipe")
         self._adapt()
         self.reading_service_state = state_dict[READING_SERVICE_STATE_KEY_NAME]
         if RANDOMNESS_STATE_KEY_NAME in state_dict:
