@@ -135,7 +135,7 @@ def test_every_rank_of_the_group_gets_what_its_first_one_reads(tmp_path: pathlib
         assert mine[6] == {"ends": 3, "next": tokens(9), "mine": tokens(5)}
 
 
-def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: pathlib.Path) -> None:
+def test_each_stage_gets_its_keys_and_what_else_there_is(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
         6,
@@ -151,41 +151,35 @@ def test_each_stage_gets_its_keys_and_a_stage_without_data_is_silent(tmp_path: p
     mask = torch.ones(1, 1, 8, 8, dtype=torch.bool)
     full = [batch(stage, attention_mask=mask, input_ids=torch.zeros(3), extra="x")]
     cfg = config(pp=3)
-    if stage == 1:   # nobody answers: the first of the two has not even called
-        quiet = get(cfg, []) if rank == 3 else None
-        dist.barrier(groups.tp)
-        quiet = quiet or bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)
-        tell(stage=present(quiet), keys=list(quiet))
-        if first:
-            try: get(cfg, full, middle=True)
-            except levada.InvalidArgument as error: tell(refused="broadcast_all_keys=True" in str(error))
-    else:
-        got = get(cfg, full)
-        tell(stage=present(got), keys=list(got))
+    got = get(cfg, full)
+    tell(stage=present(got), keys=list(got))
+    if stage == 1:
+        got = get(cfg, full, middle=True)
+        tell(stage=present(got), keys=list(got), extra=got["extra"], ids=told(got["input_ids"]))
     tell(mtp=present(get(cfg, full, use_mtp=True)))
     layout = config(pp=3, layout="Et*2|m|L")
     tell(own_mtp=present(get(layout, full, middle=True, use_mtp=True)), built=bridge.is_dataset_built_on_rank(groups, layout.model))
     tell(everything=present(get(cfg, full, middle=True, broadcast_all_keys=True)), built=bridge.is_dataset_built_on_rank(groups))
-    tell(nothing=present(get(cfg, full) if stage == 2 else bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)))
     same = batch(1)
     same["input_ids"] = same["tokens"]
     got = get(cfg, [same])
-    tell(ids=got.get("input_ids") is got["tokens"])
+    tell(same=got.get("input_ids") is got["tokens"], ids=told(got.get("input_ids")))
     """,
     )
     first, last = ["tokens", "attention_mask", "position_ids"], ["labels", "loss_mask", "attention_mask"]
     with_mtp = STANDARD
     for rank, mine in enumerate(told):
         stage, reads = rank // 2, rank % 2 == 0
-        if stage == 1 and reads:
-            assert mine.pop(1) == {"refused": True}
+        if stage == 1:
+            extras = [*STANDARD, "input_ids", "extra"]
+            assert mine.pop(1) == {"stage": [], "keys": extras, "extra": "x", "ids": [0.0] * 3}
         assert mine[0]["stage"] == [first, [], last][stage]
         assert mine[0]["keys"] == (STANDARD if stage == 1 else [*STANDARD, "input_ids", "extra"])
         assert mine[1] == {"mtp": [first, [], with_mtp][stage]}
         assert mine[2] == {"own_mtp": [first, first, with_mtp][stage], "built": reads}
         assert mine[3] == {"everything": STANDARD, "built": reads and stage != 1}
-        assert mine[4] == {"nothing": last if stage == 2 else []}
-        assert mine[5] == {"ids": True}
+        # the last stage needs no tokens, but gets input_ids; between them nobody has an iterator
+        assert mine[4] == {"same": stage != 2, "ids": None if stage == 1 else tokens(1)}
 
 
 def test_the_switch_changes_who_reads_and_not_what_is_read(tmp_path: pathlib.Path) -> None:
@@ -321,6 +315,67 @@ def test_each_virtual_stage_has_an_iterator_of_its_own(tmp_path: pathlib.Path) -
             assert each["got"] == [number if is_first else None, number + 1 if is_last else None]
 
 
+def test_a_step_of_ten_values_gets_ten(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        2,
+        """
+    groups, cfg = grid(pp=1, tp=2), config()
+    packed = dict(cu_seqlens=torch.tensor([[0, 4, 8]], dtype=torch.int32), cu_seqlens_argmin=torch.tensor(3),
+                  max_seqlen=torch.tensor(4), cu_seqlens_unpadded=torch.tensor([[0, 3, 8]], dtype=torch.int32),
+                  cu_seqlens_unpadded_argmin=torch.tensor(2))
+    newer = dict(cu_seqlens_q=torch.tensor([[0, 4, 8]], dtype=torch.int32))
+    iterator = read_by(rank == 0, [batch(0), batch(1, **packed), batch(2, **newer)])
+    for _ in range(2):
+        tell(got=list(map(told, bridge.get_batch_with_cu_seqlens(iterator, cfg, pg_collection=groups))))
+    try:
+        bridge.get_batch_with_cu_seqlens(iterator, cfg, pg_collection=groups)
+    except levada.InvalidArgument as error:
+        tell(text=str(error))
+    """,
+    )
+    row = tokens(0)[0]
+    standard = [[row], [[at + 1 for at in row]], [[1.0] * 8], None, [row]]
+    for mine in told:
+        assert mine[0]["got"] == [*standard, None, None, None, None, None]
+        assert len(mine[1]["got"]) == 10 and mine[1]["got"][0] == tokens(1)
+        assert mine[1]["got"][5:] == [[[0, 4, 8]], 3, 4, [[0, 3, 8]], 2]
+        assert "cu_seqlens_q" in mine[2]["text"]
+
+
+def test_a_step_with_a_get_batch_of_its_own_reads_a_broadcast_iterator(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        2,
+        """
+    groups = grid(pp=1, tp=2)
+    def own_get_batch(data_iterator):     # of any version: it takes what it wants
+        batch = next(data_iterator)
+        return batch["tokens"], batch.get("visual_inputs"), sorted(batch)
+    def never():
+        raise AssertionError("rank 1 reads")
+        yield
+    def failing():
+        yield batch(5)
+        raise OSError("disk gone")
+    chunks = [iter([batch(0, visual_inputs="x"), batch(1)]), failing()] if rank == 0 else [never(), None]
+    for chunk in (0, 1, 0):
+        values = own_get_batch(bridge.BroadcastIterator(chunks[chunk], groups.tp))
+        tell(got=[told(values[0]), *values[1:]])
+    try:
+        next(bridge.BroadcastIterator(chunks[1], groups.tp))
+    except levada.SourceError as error:
+        tell(text=str(error))
+    tell(ended=list(bridge.BroadcastIterator(chunks[0], groups.tp)))
+    """,
+    )
+    keys = ["labels", "loss_mask", "position_ids", "tokens"]
+    for mine in told:
+        assert mine[0]["got"] == [tokens(0), "x", [*keys, "visual_inputs"]]
+        assert [each["got"] for each in mine[1:3]] == [[tokens(5), None, keys], [tokens(1), None, keys]]
+        assert "OSError: disk gone" in mine[3]["text"] and mine[4] == {"ended": []}
+
+
 def test_context_parallel_ranks_get_their_slices(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
@@ -365,17 +420,15 @@ def test_what_goes_wrong_is_known_on_every_rank_and_does_not_last(tmp_path: path
         yield batch(0)
         raise OSError("disk gone")
     class Unknown: pass
-    bad = [failing(), iter([[1, 2]]), iter([batch(0, what=Unknown())])]
+    bad = [failing(), iter([[1, 2]]), iter([batch(0, what=Unknown())]), None]
     for iterator in bad:
         try:
             while True:
-                bridge.get_batch_on_this_tp_rank(read_by(rank == 0, iterator), cfg, pg_collection=groups)
+                bridge.get_batch_on_this_tp_rank(iterator if rank == 0 else None, cfg, pg_collection=groups)
         except levada.SourceError as error:
             tell(text=str(error))
     good = read_by(rank == 0, [batch(4)])
     tell(tokens=told(bridge.get_batch_on_this_tp_rank(good, cfg, pg_collection=groups)["tokens"]))
-    none = bridge.get_batch_on_this_tp_rank(None, cfg, pg_collection=groups)   # its reader has no iterator
-    tell(none=[key for key in STANDARD if none[key] is None])
     if rank == 0:
         sys.exit()
     try:
@@ -388,7 +441,8 @@ def test_what_goes_wrong_is_known_on_every_rank_and_does_not_last(tmp_path: path
         assert "OSError: disk gone" in mine[0]["text"]
         assert "the data iterator gave a list, not a mapping" in mine[1]["text"]
         assert "batch['what'] cannot cross between ranks" in mine[2]["text"]
-        assert mine[3:5] == [{"tokens": tokens(4)}, {"none": STANDARD}]
+        assert "tensor-parallel rank 0 has no data iterator" in mine[3]["text"]
+        assert mine[4] == {"tokens": tokens(4)}
     assert told[1][5] == {"lost": 0}
 
 
@@ -430,6 +484,17 @@ def test_a_virtual_stage_that_hosts_mtp_is_found() -> None:
 def test_without_groups_those_of_megatron_are_asked_for() -> None:
     with pytest.raises(levada.Unsupported, match="megatron.core"):
         bridge.is_dataset_built_on_rank()
+
+
+def test_a_stage_can_be_set_as_megatrons_tests_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = SimpleNamespace(tp=Place(at=0, of=1), pp=Place(at=0, of=1), cp=Place(at=0, of=1))
+    cfg = SimpleNamespace(model=SimpleNamespace(), dataset=SimpleNamespace())
+    for name, value in (("is_pp_first_stage", False), ("is_pp_last_stage", False)):
+        monkeypatch.setattr(bridge, name, lambda pp, value=value: value)
+    assert bridge.get_batch(iter([]), cfg, pg_collection=groups) == (None,) * 6
+    monkeypatch.setattr(bridge, "is_pp_last_stage", lambda pp: True)
+    monkeypatch.setattr(bridge, "get_batch_on_this_cp_rank", lambda batch, cp_group: {**batch, "labels": "cut"})
+    assert bridge.get_batch(iter([{"tokens": 1, "labels": 2}]), cfg, pg_collection=groups)[:2] == (None, "cut")
 
 
 def test_a_group_of_one_reads_for_itself() -> None:

@@ -37,14 +37,14 @@ class Stage(NamedTuple):
     """Is to have every key, whatever it does."""
 
     @classmethod
-    def here(cls, pp: Any, model: Any, *, use_mtp: bool, vp_stage: int | None = None, everything: bool = False) -> Stage:
-        rank, size = place(pp)
+    def of_chunk(cls, pp: Any, model: Any, *, first: bool, last: bool, use_mtp: bool, vp_stage: int | None) -> Stage:
+        """first, last: whether this rank is on the first, the last stage; `vp_stage` of it is the stage returned."""
         chunks = getattr(model, "virtual_pipeline_model_parallel_size", None) or 1
-        first = rank == 0 and not vp_stage
-        last = rank == size - 1 and vp_stage in (None, chunks - 1)
+        first = first and not vp_stage
+        last = last and vp_stage in (None, chunks - 1)
         layout = getattr(model, "pipeline_model_parallel_layout", None)
-        predicts = use_mtp and (last if layout is None else hosts_mtp(layout, rank, size, vp_stage))
-        return cls(first, last, predicts, everything)
+        predicts = use_mtp and (last if layout is None else hosts_mtp(layout, *place(pp), vp_stage))
+        return cls(first, last, predicts, everything=False)
 
     @property
     def reads(self) -> bool:
@@ -92,12 +92,10 @@ def _repeated(match: re.Match[str]) -> str:
 
 
 def projected(data: Mapping[str, Any], keys: frozenset[str]) -> Batch:
-    """Of the standard keys those in `keys`, and all others. "input_ids" stands for tokens that are not there."""
+    """The standard keys in `keys`, and all other keys. "input_ids" stands for tokens that are not there."""
     batch = dict(data)
     if batch.get("tokens") is None:
         batch["tokens"] = batch.get("input_ids")
-    if "input_ids" in batch and batch["input_ids"] is batch["tokens"] and "tokens" not in keys:
-        batch["input_ids"] = None
     return {
         key: value for key, value in batch.items() if key not in STANDARD or (key in keys and value is not None)
     }

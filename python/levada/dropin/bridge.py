@@ -1,6 +1,14 @@
 """Megatron-Bridge's broadcast_data_across_tp: one rank of a tensor-parallel group reads, its peers get what it read.
 
-    from levada.dropin.bridge import get_batch    # was: from megatron.bridge.training.gpt_step import get_batch
+Steps of one version of Megatron-Bridge unpack as many values as its get_batch returns:
+
+    Megatron-Bridge           gpt_step.get_batch                     vlm_step.get_batch
+    ------------------------  -------------------------------------  ---------------------------------------------
+    v0.6.0, main              get_batch (6 values)                   get_vlm_batch (7 values)
+    v0.3.0 to v0.5.1, PR 2405 get_batch_with_cu_seqlens (10 values)  its own, which pads and packs, with a
+                                                                     BroadcastIterator
+
+BroadcastIterator fits the steps of all versions: they read it with their own get_batch.
 
 In Megatron-Bridge                                Here
 ------------------------------------------------  ------------------------------------------------------------------
@@ -8,15 +16,13 @@ a broadcast a tensor, each of a shape worked out  one message a batch, of the sh
 from the configuration                            stays short
 extra keys cost two broadcasts of pickles, and    extra keys are in the same message; absent ones cost nothing
 one more where there are none
-a stage that reads nothing gets memory that       a stage that reads nothing gets None for every key and talks to nobody
-nobody has written
-a stage that reads and has no iterator fails on   get_batch() raises on every rank of the group
+a stage that reads and has no iterator fails on   it is an error on every rank of the group
 one rank; its peers wait
 labels are None on some ranks of a stage and      a key is None on every rank of a stage, or on none
 tensors on the one that reads
 input_ids crosses a second time                   input_ids and tokens are one tensor
-a stage between the first and the last reads an   it reads with broadcast_all_keys=True, and refuses an iterator
-iterator that it has, for the extra keys          without
+a stage between the first and the last has what   it gets the extra keys, and None for the standard ones
+memory held for the standard keys
 the end of the data ends the rank that reads;     StopIteration on every rank; an exception of the iterator is
 its peers wait until their time-out               levada.SourceError on every rank, with its traceback
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
@@ -60,26 +66,21 @@ def get_batch_on_this_tp_rank(
     A pipeline stage gets the standard keys that it needs, the others are None: tokens, position_ids and attention_mask
     the first; labels, loss_mask and attention_mask the last, with tokens and position_ids if `use_mtp`; a stage that
     hosts multi-token prediction (cfg.model.pipeline_model_parallel_layout) as the first; all of them where there is one
-    stage, and with `broadcast_all_keys`. Another stage gets None for each and does not communicate; so does one whose
-    reader has no iterator get None for each. A key that the batch lacks is None too. Where the batch has input_ids for
-    tokens, both are one tensor.
+    stage, and with `broadcast_all_keys`. Another stage needs none, and its reader may have no iterator; if it has one,
+    its other keys are delivered. A key that the batch lacks is None too. Where the batch has input_ids for tokens, both
+    are one tensor, and a stage that does not need tokens gets input_ids.
 
     Shapes are those of the data. Collective over pg_collection.tp. Raises StopIteration on every rank where the iterator
-    ends, SourceError where it raises, Timeout, PeerLost; InvalidArgument for an iterator on a stage that does not read.
+    ends; SourceError where it raises, and where a stage that needs keys has no iterator; Timeout, PeerLost.
     """
-    stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp, everything=broadcast_all_keys)
+    stage = _stage(pg_collection, cfg, use_mtp)._replace(everything=broadcast_all_keys)
     if stage.last and use_mtp:
         stage = stage._replace(predicts=True)
+    if data_iterator is None and not stage.reads:
+        data_iterator = itertools.repeat({})
+    keys = stage.standard
     batch: Batch = dict.fromkeys(STANDARD)
-    if stage.reads:
-        keys = stage.standard
-        data = itertools.repeat(dict[str, Any]()) if data_iterator is None else data_iterator
-        batch |= _next(data, lambda each: projected(each, keys), pg_collection.tp)
-    elif data_iterator is not None:
-        raise InvalidArgument(
-            "this pipeline stage does not read, so that what its data iterator has would be lost: "
-            "pass broadcast_all_keys=True on every rank, or None here"
-        )
+    batch |= _next(data_iterator, lambda each: projected(each, keys), pg_collection.tp)
     return _moved(batch, on_host=frozenset())
 
 
@@ -91,8 +92,9 @@ def get_batch(
     pg_collection: Any,
     vp_stage: int | None = None,
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None]:
-    """Tokens, labels, loss_mask, attention_mask, position_ids and what is known of packed sequences, for a step of GPT:
-    the keys for PackedSeqParams and, beside cu_seqlens_q, padding_mask, which the step takes out of them.
+    """Tokens, labels, loss_mask, attention_mask, position_ids and what is known of packed sequences, for a step of GPT of
+    Megatron-Bridge v0.6.0 and later: the keys for PackedSeqParams and, beside cu_seqlens_q, padding_mask, which the step
+    takes out of them.
 
     With cfg.dataset.broadcast_data_across_tp the iterator of tensor-parallel rank 0 is read for its group, else each
     rank reads its own: the result is the same. None is what the (virtual) stage does not need; attention_mask also
@@ -104,18 +106,18 @@ def get_batch(
     in the text of a SourceError, where a sequence cannot be sliced, and where a stage that reads has no iterator.
     """
     custom_mask = _masks(cfg.dataset)
-    stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp, vp_stage=vp_stage)
+    stage = _stage(pg_collection, cfg, use_mtp, vp_stage)
     if not stage.first and not stage.last:
         stage = stage._replace(everything=custom_mask or _packs(cfg.dataset))
     if not stage.reads:
         return None, None, None, None, None, None
     keys = stage.standard if custom_mask or stage.everything else stage.standard - {"attention_mask"}
-    cp = place(pg_collection.cp)
 
     def prepare(data: Mapping[str, Any]) -> Batch:
         packing = packed_keys(data)
         wanted = {*keys, *packing, *(("padding_mask",) if "cu_seqlens_q" in packing else ())}
-        return sliced({key: value for key, value in projected(data, keys).items() if key in wanted}, *cp)
+        batch = {key: value for key, value in projected(data, keys).items() if key in wanted}
+        return get_batch_on_this_cp_rank(batch, cp_group=pg_collection.cp)
 
     batch = _moved(_next(data_iterator, prepare, _broadcast_group(cfg, pg_collection)), on_host=ON_HOST)
     packing = {key: value for key, value in batch.items() if key not in STANDARD and value is not None}
@@ -123,14 +125,36 @@ def get_batch(
     return tokens, labels, loss_mask, attention_mask, position_ids, packing or None
 
 
+def get_batch_with_cu_seqlens(
+    data_iterator: Iterator[Mapping[str, Any]] | None,
+    cfg: Any,
+    use_mtp: bool = False,
+    *,
+    pg_collection: Any,
+    vp_stage: int | None = None,
+) -> tuple[Any, ...]:
+    """As get_batch(), in the 10 values of Megatron-Bridge v0.3.0 to v0.5.1 and of PR 2405: tokens, labels, loss_mask,
+    attention_mask, position_ids, cu_seqlens, cu_seqlens_argmin, max_seqlen, cu_seqlens_unpadded,
+    cu_seqlens_unpadded_argmin. Raises InvalidArgument for a batch with cu_seqlens_q, which these steps do not know.
+    """
+    *standard, packing = get_batch(data_iterator, cfg, use_mtp, pg_collection=pg_collection, vp_stage=vp_stage)
+    packing = packing or {}
+    if "cu_seqlens_q" in packing:
+        raise InvalidArgument("the batch has cu_seqlens_q, which a step of 10 values would lose: use get_batch()")
+    return *standard, *(packing.get(key) for key in _TEN_VALUES)
+
+
+_TEN_VALUES = ("cu_seqlens", "cu_seqlens_argmin", "max_seqlen", "cu_seqlens_unpadded", "cu_seqlens_unpadded_argmin")
+
+
 def get_vlm_batch(
     data_iterator: Iterator[Mapping[str, Any]] | None, cfg: Any, use_mtp: bool = False, *, pg_collection: Any
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None, Any]:
-    """As get_batch(), for a step with images: vlm_step's get_batch. Every stage reads, and so has to have an iterator;
+    """As get_batch(), for a step with images: vlm_step's get_batch of Megatron-Bridge v0.6.0 and later. Every stage reads, and so has to have an iterator;
     the seventh value is the batch's visual_inputs, whose pixels only the first stage gets. Nothing is sliced: the model
     does that itself.
     """
-    stage = Stage.here(pg_collection.pp, cfg.model, use_mtp=use_mtp)
+    stage = _stage(pg_collection, cfg, use_mtp)
     keys = {"tokens", "position_ids"}
     if stage.last:
         keys |= {"labels", "loss_mask"}
@@ -149,6 +173,46 @@ def get_vlm_batch(
     packing = {key: value for key, value in batch.items() if key not in STANDARD and value is not None}
     tokens, labels, loss_mask, attention_mask, position_ids = map(batch.get, STANDARD)
     return tokens, labels, loss_mask, attention_mask, position_ids, packing or None, images
+
+
+class BroadcastIterator:
+    """Yields on every rank of a tensor-parallel group the batches of its rank 0's iterator, on the CPU, whole: for a step
+    that calls its own get_batch(). The other ranks' iterators may be None, and are not read.
+
+    next() is collective over `group`. Raises what get_batch_on_this_tp_rank() does.
+    """
+
+    def __init__(self, data_iterator: Iterator[Mapping[str, Any]] | None, group: Any) -> None:
+        self._data = data_iterator
+        self._group = group
+
+    def __iter__(self) -> BroadcastIterator:
+        return self
+
+    def __next__(self) -> Batch:
+        return _next(self._data, dict, self._group)
+
+
+def is_pp_first_stage(pp_group: Any) -> bool:
+    """Whether this rank is on the first pipeline stage."""
+    return place(pp_group)[0] == 0
+
+
+def is_pp_last_stage(pp_group: Any) -> bool:
+    """Whether this rank is on the last pipeline stage."""
+    rank, size = place(pp_group)
+    return rank == size - 1
+
+
+def get_batch_on_this_cp_rank(batch: Batch, *, cp_group: Any) -> Batch:
+    """The part of the batch that a context-parallel rank computes with, of each packed sequence where there are some.
+    Raises InvalidArgument where a sequence cannot be cut so."""
+    return sliced(batch, *place(cp_group))
+
+
+def _stage(pg_collection: Any, cfg: Any, use_mtp: bool, vp_stage: int | None = None) -> Stage:
+    first, last = is_pp_first_stage(pg_collection.pp), is_pp_last_stage(pg_collection.pp)
+    return Stage.of_chunk(pg_collection.pp, cfg.model, first=first, last=last, use_mtp=use_mtp, vp_stage=vp_stage)
 
 
 def is_dataset_built_on_rank(
