@@ -111,6 +111,11 @@ cfg = Space(model=Space(), dataset=Space(broadcast_data_across_tp=True))
 row = torch.arange(6).reshape(1, 6)
 batch = {"tokens": row, "labels": row + 1, "loss_mask": torch.ones(1, 6), "position_ids": row}
 data_iterator = iter([batch]) if rank == 0 else None
+steps = Space(forward_step=lambda state, data, model, plan: next(data)["tokens"].tolist())
+for name, module in {"training": Space(gpt_step=steps), "training.utils.pg_utils": Space(get_pg_collection=lambda _: pg_collection)}.items():
+    sys.modules["megatron.bridge." + name] = module
+exec(blocks.pop(0))
+tell(shared=forward_step(None, iter([batch]) if rank == 0 else None, None))
 exec(blocks[0])
 tell(got=[tokens.tolist(), labels.tolist(), attention_mask])
 build = lambda: tell(built=rank)
@@ -128,6 +133,7 @@ tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["toke
 """,
     )
     for rank, mine in enumerate(told):
+        assert mine.pop(0) == {"shared": [[0, 1, 2, 3, 4, 5]]}
         assert mine[0] == {"got": [[[0, 1, 2, 3, 4, 5]], [[1, 2, 3, 4, 5, 6]], None]}
         assert (mine[1] == {"built": 0}) is (rank == 0)
         assert mine[-1] == {"shapes": [[2, 64]] * 3, "first": told[0][-1]["first"]}

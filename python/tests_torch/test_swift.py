@@ -10,7 +10,7 @@ import levada
 import process_groups
 import pytest
 import torch
-from levada.dropin.swift import DataLoaderDispatcher
+from levada.dropin.swift import DataLoaderDispatcher, install
 
 LOADERS = """
     import collections
@@ -291,7 +291,124 @@ def test_an_epoch_reaches_dataset_and_sampler() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(levada.InvalidArgument, match="skip_batches is -1"):
-        DataLoaderDispatcher([], skip_batches=-1)
     with pytest.raises(levada.InvalidArgument, match="base_dataloader is None"):
         list(DataLoaderDispatcher(None))
+
+    class Scattering(DataLoaderDispatcher):
+        def _scatter_object_list(self, inputs: Any) -> Any:
+            return inputs
+
+    with pytest.raises(levada.Unsupported, match="Scattering has _scatter_object_list"):
+        list(Scattering([1]))
+
+
+def test_a_negative_skip_skips_nothing_and_no_group_is_1() -> None:
+    dispatcher = DataLoaderDispatcher([1, 2], skip_batches=-1)
+    assert list(dispatcher) == [1, 2] and dispatcher.group == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a stand-in for the accelerator of a machine that has none")
+def test_batches_go_to_the_accelerator_where_the_group_is_on_it(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        2,
+        """
+    from levada.dropin import swift
+    swift.accelerator = lambda: torch.device("meta")
+    data = [{"x": torch.ones(2)} for _ in range(2)]
+    kinds = [batch["x"].device.type for batch in DataLoaderDispatcher(data)]
+    dist.get_backend = lambda group=None: "nccl"
+    kinds += [batch["x"].device.type for batch in DataLoaderDispatcher(data)]
+    kinds += [batch["x"].device.type for batch in DataLoaderDispatcher(data, device="cpu")]
+    tell(kinds=kinds)
+    """,
+    )
+    assert told == [[{"kinds": ["cpu", "meta", "cpu"]}]] * 2
+
+
+def test_the_time_out_is_that_of_the_group(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        2,
+        """
+    import datetime
+    from levada.dropin import swift
+    class Short(DataLoaderDispatcher):
+        limited = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
+        @property
+        def group(self): return self.limited
+    class Hanging:
+        def __iter__(self):
+            yield 1
+            time.sleep(30)
+    began = time.monotonic()
+    if rank == 1:
+        try:
+            list(Short(None))
+        except levada.Timeout as error:
+            tell(text=str(error), soon=time.monotonic() - began < 20)
+            os._exit(0)
+    tell(group=swift._timeout_of(Short.limited), default=swift._timeout_of(dist.group.WORLD))
+    try: list(Short(Hanging()))
+    finally: os._exit(0)
+    """,
+    )
+    assert told[0] == [{"group": 3.0, "default": 1800.0}]
+    assert told[1][0]["soon"] and "rank 0" in told[1][0]["text"]
+
+
+SWIFT = {
+    "swift/__init__.py": "",
+    "swift/dataloader/__init__.py": "from .dispatcher import DataLoaderDispatcher",
+    "swift/dataloader/dispatcher.py": """
+import torch.distributed as dist
+class DataLoaderDispatcher:
+    def __init__(self, base_dataloader, device=None, skip_batches=0):
+        raise AssertionError("ms-swift's own")
+    @property
+    def group(self): return dist.group.WORLD
+    def _scatter_object_list(self, inputs): raise AssertionError("ms-swift's own")
+    def _skip_batches(self, base_iter): raise AssertionError("ms-swift's own")
+    def __iter__(self): raise AssertionError("ms-swift's own")
+""",
+    "swift/trainers.py": """
+from swift.dataloader import DataLoaderDispatcher
+class Own(DataLoaderDispatcher):
+    def __init__(self, loader, instance, device=None, skip_batches=0):
+        super().__init__(loader)
+        self.instance, self.device, self.skip_batches = instance, device, skip_batches
+def skip_first_batches(loader, count):
+    return type(loader)(loader.base_dataloader, skip_batches=count) if isinstance(loader, DataLoaderDispatcher) else None
+def make(loader): return DataLoaderDispatcher(loader, None)
+""",
+}
+
+
+@pytest.mark.parametrize("first", ["install", "trainers"])
+def test_ms_swifts_own_class_is_replaced_in_place(folder: pathlib.Path, first: str) -> None:
+    for name, text in SWIFT.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    imports = ["import levada.dropin.swift; levada.dropin.swift.install()", "from swift import trainers"]
+    told = run(
+        folder,
+        2,
+        "\n".join(f"    {each}" for each in (imports if first == "install" else imports[::-1]))
+        + """
+    loader = trainers.make(Loader(6))
+    tell(got=[number(batch) for batch in loader])
+    tell(got=[number(batch) for batch in trainers.skip_first_batches(loader, 2)])
+    own = trainers.Own(Loader(6), "sp", skip_batches=1)
+    tell(got=[number(batch) for batch in own], same=isinstance(own, trainers.DataLoaderDispatcher), instance=own.instance)
+    levada.dropin.swift.install()    # again
+    tell(got=[number(batch) for batch in loader])
+    """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == mine[3] == {"got": [rank, 2 + rank, 4 + rank]} and mine[1] == {"got": [4 + rank]}
+        assert mine[2] == {"got": [2 + rank, 4 + rank], "same": True, "instance": "sp"}
+
+
+def test_without_ms_swift_nothing_is_replaced() -> None:
+    with pytest.raises(levada.Unsupported, match="ms-swift is not installed"):
+        install()

@@ -1,4 +1,5 @@
-"""Loaders of other systems by their own names and signatures, made of levada's pieces: a program changes one import.
+"""Loaders of other systems by their own names and signatures, made of Levada's pieces.
 
-swift: ms-swift's DataLoaderDispatcher. bridge: Megatron-Bridge's broadcast_data_across_tp.
+areal: AReaL's data manager. bridge: Megatron-Bridge's broadcast_data_across_tp. fairscale: its reduce-scatter bucketer.
+swift: ms-swift's DataLoaderDispatcher. torchdata: DataLoader2 and its reading services.
 """

@@ -1,6 +1,7 @@
 """ms-swift's DataLoaderDispatcher: one rank reads, every rank of the group trains on a batch of its own.
 
-    from levada.dropin.swift import DataLoaderDispatcher    # was: from swift.dataloader import DataLoaderDispatcher
+    import levada.dropin.swift
+    levada.dropin.swift.install()    # before or after ms-swift's trainers are imported
 
 In ms-swift                                       Here
 ------------------------------------------------  ------------------------------------------------------------------
@@ -12,8 +13,6 @@ named tuples and some mappings do not survive     named tuples, mappings and dat
 the move to a device
 an exception of the loader ends one rank; the     every rank raises levada.SourceError with the loader's traceback, at
 others wait until their time-out                  the same step
-a rank that leaves its loop leaves the others     the others' loops end
-waiting
 set_epoch() tells the data set                    and the loader itself, its sampler and batch sampler
 skip_batches past the end is a RuntimeError       all ranks stop
 device=0 moves nothing                            device=0 is a device
@@ -21,16 +20,20 @@ device=0 moves nothing                            device=0 is a device
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
-from levada._devices import mover
-from levada._errors import InvalidArgument
+from levada._devices import accelerator, mover
+from levada._errors import InvalidArgument, Unsupported
 from levada._feed import Feed, tell_epoch
 from levada._levada import Mesh
+
+_HOOKS = ("_scatter_object_list", "_skip_batches", "_scatter_device")
+"""ms-swift's private methods, none of which is called here."""
 
 
 class DataLoaderDispatcher:
@@ -38,20 +41,21 @@ class DataLoaderDispatcher:
     (others may pass None). A last round that the data does not fill is dropped on all ranks. The batches of a round may
     differ in shape and structure. What cannot cross as it is is pickled, as ms-swift does with everything.
 
-    base_dataloader: any iterable of batches. device: where each batch goes. skip_batches: rounds that each iter()
-    leaves out, on all ranks. Subclasses may override rank, world_size and group, alike; without torch.distributed each
-    process iterates alone, and batches are those of the loader itself.
+    base_dataloader: any iterable of batches. device: where each batch goes; None: to the accelerator where the group's
+    backend is nccl or hccl, else batches stay. skip_batches: rounds that each iter() leaves out, on all ranks. Subclasses
+    may override rank, world_size, group and timeout, alike; without torch.distributed each process iterates alone, and
+    batches are those of the loader itself.
 
     Iterating is collective over the group. Raises, from the iteration: SourceError on every rank, Timeout, PeerLost;
-    InvalidArgument where rank and world_size are not those of the group.
+    InvalidArgument where rank and world_size are not those of the group; Unsupported where a subclass has ms-swift's
+    private methods, which would not be called.
     """
 
-    timeout: float = 1800.0
-    """Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps."""
+    timeout: float | None = None
+    """Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps. None: those
+    of the process group, which are ms-swift's `ddp_timeout`."""
 
     def __init__(self, base_dataloader: Iterable[Any] | None, device: Any = None, skip_batches: int = 0) -> None:
-        if skip_batches < 0:
-            raise InvalidArgument(f"skip_batches is {skip_batches}; it counts rounds from 0")
         self.base_dataloader = base_dataloader
         self.device = device
         self.skip_batches = skip_batches
@@ -66,22 +70,29 @@ class DataLoaderDispatcher:
 
     @property
     def group(self) -> Any:
-        """The torch.distributed process group among whose ranks the batches are dealt."""
-        return dist.group.WORLD if dist.is_initialized() else None
+        """The torch.distributed process group among whose ranks the batches are dealt; 1 without torch.distributed."""
+        return dist.group.WORLD if dist.is_initialized() else 1
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the loader, its dataset, sampler and batch sampler and that one's sampler, whichever has a set_epoch()."""
         tell_epoch(self.base_dataloader, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        move = mover(self.device)
-        for batch in self._dealt() if dist.is_initialized() and self.world_size > 1 else self._alone():
+        overridden = [name for name in _HOOKS if hasattr(type(self), name)]
+        if overridden:
+            raise Unsupported(f"{type(self).__name__} has {', '.join(overridden)}, which Levada's dispatcher never calls")
+        distributed = dist.is_initialized()
+        device = self.device
+        if device is None and distributed and dist.get_backend(self.group) in ("nccl", "hccl"):
+            device = accelerator()
+        move = mover(device)
+        for batch in self._dealt() if distributed and self.world_size > 1 else self._alone():
             yield batch if move is None else move(batch)
 
     def _alone(self) -> Iterator[Any]:
         if self.base_dataloader is None:
             raise InvalidArgument("base_dataloader is None, and no other rank reads for this one")
-        return islice(iter(self.base_dataloader), self.skip_batches, None)
+        return islice(iter(self.base_dataloader), max(0, self.skip_batches), None)
 
     def _dealt(self) -> Iterator[Any]:
         place, actual = (self.rank, self.world_size), (dist.get_rank(self.group), dist.get_world_size(self.group))
@@ -92,9 +103,43 @@ class DataLoaderDispatcher:
             Mesh(dp=self.world_size),
             group=self.group,
             reader="inline",
-            skip=self.skip_batches,
-            timeout=self.timeout,
+            skip=max(0, self.skip_batches),
+            timeout=_timeout_of(self.group) if self.timeout is None else self.timeout,
             access="private",
             allow_pickle=True,
         ) as feed:
             yield from feed
+
+
+def _timeout_of(group: Any) -> float:
+    """Seconds after which a process group gives up; 1800 where torch does not say."""
+    for device in getattr(group, "_device_types", []):
+        options = getattr(group._get_backend(device), "options", None)
+        timeout = getattr(options, "_timeout", None)
+        if timeout is not None:
+            return float(timeout.total_seconds())
+    return 1800.0
+
+
+def install() -> None:
+    """Makes ms-swift's own DataLoaderDispatcher work as this one, whichever of its modules have been imported: the class
+    stays, so that its subclasses and isinstance() hold. To be called on every rank, before training. Raises Unsupported
+    where ms-swift is not installed, or has no such class.
+    """
+    theirs = _class_of_swift()
+    for name in _HOOKS:
+        if name in vars(theirs):
+            delattr(theirs, name)
+    for name, value in vars(DataLoaderDispatcher).items():
+        if name not in ("__dict__", "__weakref__", "__module__"):
+            setattr(theirs, name, value)
+
+
+def _class_of_swift() -> Any:
+    for module in ("swift.dataloader.dispatcher", "swift.llm.data_loader"):  # of versions 4 and 3
+        try:
+            return importlib.import_module(module).DataLoaderDispatcher
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise  # something that ms-swift imports
+    raise Unsupported("ms-swift is not installed, so its DataLoaderDispatcher cannot be replaced; install ms-swift first")
