@@ -35,17 +35,18 @@ pipeline::Map tensor_of(std::uint64_t bytes) {
 pipeline::Graph graph_of(const DispatchOptions& options) {
   auto graph = pipeline::Graph::source(pipeline::range(0, std::numeric_limits<std::int64_t>::max()));
   if (options.item_bytes > int_bytes) graph = graph.then(tensor_of(options.item_bytes), "tensor");
+  if (options.shuffle > 0) graph = graph.then(pipeline::Shuffle{.buffer = options.shuffle});
   return graph.then(pipeline::Dispatch{}).then(pipeline::Map{[](pipeline::Item item) { return item; }});
 }
 
-/// Takes items for so long, each of which has to be the next.
-std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double seconds) {
+/// Takes items for so long, each of which has to be the next unless they are shuffled.
+std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double seconds, bool is_shuffled) {
   const auto end = Clock::now() + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
   std::int64_t next = first;
   do {
     for (int i = 0; i < 64; ++i, ++next) {
       const auto item = consumer.next();
-      if (!item || number_of(*item) != next) throw EngineError(fmt::format("item {} did not come in its turn", next));
+      if (!item || (number_of(*item) != next && !is_shuffled)) throw EngineError(fmt::format("item {} did not come in its turn", next));
     }
   } while (Clock::now() < end);
   return next - first;
@@ -61,6 +62,7 @@ void check(const DispatchOptions& options) {
     throw InvalidArgument(
         fmt::format("--item-bytes is {}; give up to {}, or a multiple of it", options.item_bytes, int_bytes));
   }
+  if (options.shuffle < 0) throw InvalidArgument(fmt::format("--shuffle is {}; give at least 0", options.shuffle));
   if (!(options.seconds > 0)) throw InvalidArgument("--seconds has to be more than 0");
 }
 
@@ -87,11 +89,12 @@ DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOpti
   }
   pipeline::Consumer consumer(process);
   consumer.reset(0);
-  const std::int64_t warm_up = take(consumer, 0, std::min(0.3, options.seconds));
+  const bool is_shuffled = options.shuffle > 0;
+  const std::int64_t warm_up = take(consumer, 0, std::min(0.3, options.seconds), is_shuffled);
   const auto before = consumer.stats();
   const auto begun = Clock::now();
   DispatchResult result;
-  result.items = take(consumer, warm_up, options.seconds);
+  result.items = take(consumer, warm_up, options.seconds, is_shuffled);
   const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
   const auto after = consumer.stats();
   consumer.shutdown(std::chrono::seconds(10));

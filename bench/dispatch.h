@@ -14,6 +14,7 @@ struct DispatchOptions {
   std::uint64_t item_bytes = 8;  ///< up to 8: an int; else a tensor of so many bytes
   double seconds = 2;            ///< that count
   std::int64_t prefetch = 10;    ///< messages that wait at an edge
+  std::int64_t shuffle = 0;      ///< items in the buffer of a shuffle before they are dealt; 0: no shuffle
   bool record = false;           ///< what each process does when
 };
 
@@ -29,7 +30,8 @@ void check(const DispatchOptions& options);
 /// The consumer's, the dispatching process's, the workers'.
 int ranks_of(const DispatchOptions& options);
 
-/// On every rank; rank 0, the consumer, gets the result. Throws EngineError when other items come than were dealt.
+/// On every rank; rank 0, the consumer, gets the result. Throws EngineError when other items come than were dealt,
+/// as far as their order tells.
 DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOptions& options);
 
 }  // namespace levada::bench

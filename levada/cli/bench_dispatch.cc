@@ -21,6 +21,7 @@ std::string to_json(const EngineInfo& info, const bench::DispatchOptions& option
       {"engine", info.name},
       {"workers", options.workers},
       {"item_bytes", options.item_bytes},
+      {"shuffle", options.shuffle},
       {"items", result.items},
       {"items_per_s", result.items_per_s},
       {"wakeups_per_item", result.wakeups_per_item},
@@ -63,6 +64,7 @@ void add_bench_dispatch(CLI::App& bench, Invocation& invocation) {
   add_option(*command, "--seconds", arguments->options.seconds, "X", "That count");
   add_option(*command, "--prefetch", arguments->options.prefetch, "N",
              "Messages that wait for a worker, and for the consumer");
+  add_option(*command, "--shuffle", arguments->options.shuffle, "N", "Items in a shuffle buffer before the dispatch");
   add_option(*command, "--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
   command->add_flag("--record", arguments->options.record, "Keep what each process does when, as for a trace");
   command->add_flag("--json", arguments->ranks.json, "Print one JSON object");

@@ -58,9 +58,8 @@ std::int64_t CursorFields::integer(std::string_view name) const {
 }
 
 std::int64_t CursorFields::count(std::string_view name) const {
-  constexpr auto most = std::int64_t{1} << 62;  // so that counting on does not overflow
   const auto value = integer(name);
-  if (value < 0 || value > most) refuse(fmt::format("its {} is {}", name, value));
+  if (value < 0 || value > max_count) refuse(fmt::format("its {} is {}", name, value));
   return value;
 }
 

@@ -10,6 +10,10 @@
 
 namespace levada::pipeline {
 
+/// The largest number of items that a cursor may have: the sum of two of them, and one times the number of workers, are
+/// numbers too.
+inline constexpr std::int64_t max_count = std::int64_t{1} << 50;
+
 /// A cursor as it travels.
 Bytes pack_cursor(const Cursor& cursor);
 /// Throws CorruptMessage.
@@ -24,7 +28,7 @@ class CursorFields {
   bool has(std::string_view name) const { return find(name) != nullptr; }
   /// Throws InvalidArgument that names the stage and what is missing or amiss; so do the others.
   const Tree& at(std::string_view name) const;
-  std::int64_t count(std::string_view name) const;  ///< at least 0
+  std::int64_t count(std::string_view name) const;  ///< from 0 to max_count
   std::int64_t integer(std::string_view name) const;
   const Bytes& bytes(std::string_view name) const;
   [[noreturn]] void refuse(std::string_view what) const;

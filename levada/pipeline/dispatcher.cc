@@ -1,7 +1,10 @@
 // The dispatching process: makes items and deals them to the workers in turn.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "levada/base/error.h"
 #include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/process_loop.h"
 
@@ -78,7 +81,13 @@ class Dispatcher {
       begin_message(*stream);
       for (bool full = false; !full && dealer_.number() < state.dealt_bound();) {
         auto item = stream->next();
-        if (!item) return std::nullopt;
+        if (!item) {
+          if (!dealer_.has_caught_up()) {
+            throw InvalidArgument(
+                fmt::format("the state is of further on than item {}, after which there are none", dealer_.number()));
+          }
+          return std::nullopt;
+        }
         if (dealer_.wanted()) add(*std::move(item));
         dealer_.dealt();
         full = sizer_.add(Clock::now);
@@ -89,11 +98,14 @@ class Dispatcher {
   }
 
   void begin_message(const Stream& stream) {
-    const auto now = Clock::now();
+    auto now = Clock::now();
+    if (rate_.is_due(dealer_.number() - saved_at_, now)) {
+      saved_at_ = dealer_.number();
+      place_ = protocol::Place{dealer_.number(), pack_cursor(stream.save())};
+      rate_.saved(now, Clock::now());
+      now = Clock::now();
+    }
     sizer_.begin(now);
-    if (!rate_.due(dealer_.number() - saved_at_, now)) return;
-    saved_at_ = dealer_.number();
-    place_ = protocol::Place{dealer_.number(), pack_cursor(stream.save())};
   }
 
   void add(Item item) {

@@ -17,6 +17,9 @@ class MapStream final : public StageStream {
     }
     return std::nullopt;
   }
+  std::int64_t pass_over(std::int64_t items) override {
+    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageStream::pass_over(items);
+  }
 };
 
 class FilterStream final : public StageStream {
@@ -71,6 +74,12 @@ class ShardStream final : public StageStream {
       if (mine || !item) return item;
     }
   }
+  std::int64_t pass_over(std::int64_t items) override {
+    if (items == 0) return 0;
+    const auto before = (division_.index + division_.count - given_ % division_.count) % division_.count;
+    const auto passed = skip_input(before + (items - 1) * division_.count + 1);
+    return passed <= before ? 0 : (passed - before - 1) / division_.count + 1;
+  }
 
   Division division_;
 };
@@ -81,6 +90,7 @@ class Identity final : public StageStream {
 
  private:
   std::optional<Item> make() override { return pull(); }
+  std::int64_t pass_over(std::int64_t items) override { return skip_input(items); }
 };
 
 }  // namespace

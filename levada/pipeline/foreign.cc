@@ -19,6 +19,11 @@ class ForeignStream : public StageStream {
   StreamPtr stream_;
 
  private:
+  std::int64_t pass_over(std::int64_t items) override {
+    const auto passed = guarded([&] { return stream_->skip(items); });
+    given_ += passed;
+    return passed;
+  }
   std::int64_t item_number() const override { return given_; }
   Saved saved() const override { return {{}, {{"at", stream_->save()}}}; }
   void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
@@ -42,6 +47,7 @@ class GivenStream final : public ForeignStream {
     given_ += item.has_value();
     return item;
   }
+  std::int64_t pass_over(std::int64_t items) override { return Stream::skip(items); }
 
   StageCounts elsewhere_;
 };
@@ -99,6 +105,7 @@ class TransformStream final : public ForeignStream {
     }
     setting_->overruns.fail();
   }
+  std::int64_t pass_over(std::int64_t items) override { return Stream::skip(items); }
   std::optional<Item> make_one() {
     try {
       return ForeignStream::make();

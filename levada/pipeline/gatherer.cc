@@ -7,6 +7,7 @@
 
 #include "levada/base/trace.h"
 #include "levada/engine/collect.h"
+#include "levada/pipeline/cursor_fields.h"
 
 namespace levada::pipeline {
 namespace {
@@ -17,8 +18,11 @@ using protocol::Start;
 
 constexpr auto poll_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
-/// More places of the dispatching process than this are thinned out.
-constexpr std::size_t most_places = 64;
+/// Of places of the dispatching process: more are thinned out.
+constexpr std::size_t max_places = 64;
+constexpr std::size_t max_place_bytes = std::size_t{32} << 20;
+/// Names the cursor in what is said of it.
+constexpr std::string_view cursor_name = "in the workers";
 
 /// How many of items [0, given) go to `worker`.
 std::int64_t share_of(std::int64_t given, int worker, int workers) {
@@ -138,6 +142,8 @@ void Gatherer::throw_left(int rank) {
 
 void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
   const std::lock_guard one_after_the_other(ordering_);
+  if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more orders");
+  over_ = std::holds_alternative<protocol::Shutdown>(what);
   // What finds no memory takes no number, or the next order would look like one after the next.
   const std::size_t size = encode(protocol::Order{orders_.given() + 1, what}).size();
   Block block = allocate(*process_.engine, size, deadline, "pipeline");
@@ -185,11 +191,14 @@ void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
 
 void Gatherer::limit(std::int64_t items, bool is_end) {
   protocol::Limit limit;
+  const auto after = [](std::int64_t given, std::int64_t more) {
+    return more < protocol::no_bound - given ? given + more : protocol::no_bound;
+  };
   // Where the consumer has stages of its own, nobody knows how many of the workers' items one of its items takes.
   if (is_end) {
-    if (placement_.one_to_one) limit.dealt = given_before_ + merge_.given() + items;
+    if (placement_.one_to_one) limit.dealt = after(given_before_ + merge_.given(), items);
     const std::int64_t each = placement_.one_to_one ? items / workers() + 1 : items;
-    for (int w = 0; w < workers(); ++w) limit.given.push_back(merge_.given(w) + each);
+    for (int w = 0; w < workers(); ++w) limit.given.push_back(after(merge_.given(w), each));
   }
   give_order(std::move(limit), deadline_from_now());
 }
@@ -210,7 +219,6 @@ void Gatherer::resume() {
 bool Gatherer::shutdown(Deadline deadline) {
   try {
     take_answers();
-    over_ = true;
     publish_order(protocol::Shutdown{}, deadline);
     await_answers(deadline);
     return true;
@@ -334,10 +342,15 @@ void Gatherer::wait_while_paused() {
 void Gatherer::add_place(Place place) {
   const auto after = [](const Place& a, const Place& b) { return a.number < b.number; };
   places_.insert(std::upper_bound(places_.begin(), places_.end(), place, after), std::move(place));
-  if (places_.size() < most_places) return;
+  const auto fill = [this] {
+    std::size_t bytes = 0;
+    for (const Place& each : places_) bytes += each.cursor.size();
+    return std::max(static_cast<double>(places_.size()) / max_places, static_cast<double>(bytes) / max_place_bytes);
+  };
+  if (fill() < 1) return;
   const Place* needed_first = &place_before(needed());
   places_.erase(places_.begin(), places_.begin() + (needed_first - places_.data()));
-  if (places_.size() < most_places / 2) return;
+  if (fill() < 0.5 || places_.size() <= 2) return;
   std::size_t kept = 1;
   for (std::size_t i = 2; i < places_.size(); i += 2) places_[kept++] = std::move(places_[i]);
   places_.resize(kept);
@@ -364,19 +377,30 @@ Cursor Gatherer::save() const {
   for (std::size_t w = 0; has_state_ && w < queues_.size(); ++w) {
     const WorkerQueue& queue = queues_[w];
     const std::int64_t drop = queue.start.drop + merge_.given(static_cast<int>(w)) - queue.start_given;
-    parts.push_back(Tree::dict({{"drawn", number(queue.start.drawn)},
+    parts.push_back(Tree::dict({{"stage", Tree(std::string(cursor_name))},
+                                {"drawn", number(queue.start.drawn)},
                                 {"given", number(queue.start.given)},
                                 {"drop", number(drop)},
                                 {"cursor", Tree(queue.start.cursor)}}));
   }
   const Place& place = place_before(needed());
-  return Tree::dict({{"workers", number(workers())},
+  return Tree::dict({{"stage", Tree(std::string(cursor_name))},
+                     {"workers", number(workers())},
                      {"given", number(given_before_ + merge_.given())},
                      {"mark", number(merge_.position().mark)},
                      {"worker", number(merge_.position().worker)},
                      {"number", number(place.number)},
                      {"cursor", Tree(place.cursor)},
                      {"parts", Tree::list(std::move(parts))}});
+}
+
+// As a run of no workers would have it.
+Cursor Gatherer::cursor_behind(std::int64_t items) {
+  return Tree::dict({{"stage", Tree(std::string(cursor_name))},
+                     {"workers", 0},
+                     {"given", Tree(items)},
+                     {"number", 0},
+                     {"cursor", Tree(Bytes{})}});
 }
 
 Gatherer::Beginning Gatherer::beginning_anywhere(std::int64_t given, const Place& place) const {
@@ -391,22 +415,13 @@ Gatherer::Beginning Gatherer::beginning_anywhere(std::int64_t given, const Place
 }
 
 Gatherer::Beginning Gatherer::beginning(const Cursor& cursor) const {
-  const auto number = [](const Tree& tree, const char* key) {
-    const auto* value = std::get_if<std::int64_t>(&tree.at(key).leaf());
-    if (value == nullptr || *value < 0) throw InvalidArgument(fmt::format("a pipeline's cursor has a bad {}", key));
-    return *value;
-  };
-  const auto bytes = [](const Tree& tree) {
-    const auto* value = std::get_if<Bytes>(&tree.at("cursor").leaf());
-    if (value == nullptr) throw InvalidArgument("a pipeline's cursor has a bad cursor in it");
-    return *value;
-  };
-  const Place place{number(cursor, "number"), bytes(cursor)};
-  const std::int64_t given = number(cursor, "given");
-  const std::int64_t saved_workers = number(cursor, "workers");
-  if (place.number > given && !has_state_) throw InvalidArgument("a pipeline's cursor lies behind its own items");
+  const CursorFields fields(cursor, cursor_name);
+  const Place place{fields.count("number"), fields.bytes("cursor")};
+  const std::int64_t given = fields.count("given");
+  const std::int64_t saved_workers = fields.count("workers");
+  if (place.number > given && !has_state_) fields.refuse(fmt::format("it is of item {} of {}", place.number, given));
   if (!has_state_ || (saved_workers != workers() && placement_.one_to_one)) return beginning_anywhere(given, place);
-  const auto& parts = cursor.at("parts").container().children;
+  const auto& parts = list_in_cursor(fields.at("parts"), cursor_name);
   if (saved_workers != workers() || static_cast<std::int64_t>(parts.size()) != workers()) {
     throw InvalidArgument(
         fmt::format("this cursor is of a pipeline with {} workers whose stages are not one-to-one, and cannot be "
@@ -414,9 +429,10 @@ Gatherer::Beginning Gatherer::beginning(const Cursor& cursor) const {
                     saved_workers, workers()));
   }
   Beginning from{.given = given, .dispatcher = place};
-  from.position = {number(cursor, "mark"), static_cast<int>(number(cursor, "worker") % workers())};
+  from.position = {fields.count("mark"), static_cast<int>(fields.count("worker") % workers())};
   for (const Tree& part : parts) {
-    from.workers.push_back({number(part, "drawn"), number(part, "given"), number(part, "drop"), bytes(part)});
+    const CursorFields of(part, cursor_name);
+    from.workers.push_back({of.count("drawn"), of.count("given"), of.count("drop"), of.bytes("cursor")});
   }
   return from;
 }

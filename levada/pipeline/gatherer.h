@@ -21,6 +21,8 @@ class Gatherer {
 
   // ---- orders. Throw Timeout, PeerLost, naming the process.
 
+  /// Of what stands behind the first `items`, where the placement is one-to-one.
+  static Cursor cursor_behind(std::int64_t items);
   /// Begins anew, at first or at a cursor. Nobody is taking items.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
   /// So many more items.
@@ -112,7 +114,7 @@ class Gatherer {
   std::int64_t given_before_ = 0;
   bool halted_ = false;
 
-  bool over_ = false;  ///< all have been told to end
+  std::atomic<bool> over_{false};  ///< all have been told to end, or are about to be
 };
 
 }  // namespace levada::pipeline

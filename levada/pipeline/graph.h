@@ -23,6 +23,8 @@ class Origin {
   /// Whether open() keeps to a Division by itself, so that what is left out is not even read: by files, byte ranges of
   /// a .jsonl, ranges of an index.
   virtual bool divides() const = 0;
+  /// Whether part p of n is items p, p + n, p + 2n, ... of the whole.
+  virtual bool divides_in_turns() const { return false; }
   virtual StreamPtr open(const Opening& opening, Division division) const = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 
@@ -32,6 +33,11 @@ class NumberedStream final : public Stream {
     const auto number = division_.index + division_.count * (size_ - left_);
     --left_;
     return at_(number);
+  }
+  std::int64_t skip(std::int64_t items) override {
+    const auto passed = std::min(items, left_);
+    left_ -= passed;
+    return passed;
   }
   Cursor save() const override { return Tree(size_ - left_); }
   void restore(const Cursor& cursor) override {
@@ -69,6 +75,7 @@ class Range final : public Origin {
 
   std::string describe() const override { return fmt::format("range of {}", size_); }
   bool divides() const override { return true; }
+  bool divides_in_turns() const override { return true; }
   StreamPtr open(const Opening&, Division division) const override {
     // Unsigned, for between the ends of a range there may be more than a signed number holds.
     return numbered(
@@ -88,6 +95,7 @@ class Trees final : public Origin {
 
   std::string describe() const override { return fmt::format("{} items", trees_->size()); }
   bool divides() const override { return true; }
+  bool divides_in_turns() const override { return true; }
   StreamPtr open(const Opening&, Division division) const override {
     return numbered(static_cast<std::int64_t>(trees_->size()), division,
                     [trees = trees_](std::int64_t i) { return (*trees)[static_cast<std::size_t>(i)]; });
@@ -135,6 +143,12 @@ class SampleStream final : public Stream {
     ++read_;
     return only_sample(*batch);
   }
+  std::int64_t skip(std::int64_t items) override {
+    if (!options_->per_epoch) return Stream::skip(items);
+    const auto passed = std::clamp<std::int64_t>(size() - read_, 0, items);
+    read_ += passed;
+    return passed;
+  }
 
   Cursor save() const override {
     const auto sample = first_ + division_.index + division_.count * read_;
@@ -146,7 +160,7 @@ class SampleStream final : public Stream {
     const auto next = count_in(cursor.at("next"));
     const auto& source = cursor.at("source");
     const auto* bytes = source.is_leaf() ? std::get_if<Bytes>(&source.leaf()) : nullptr;
-    if (next > (end_ - first_) / division_.count + 1 || bytes == nullptr) {
+    if (next > size() || bytes == nullptr) {
       throw InvalidArgument(fmt::format("the state is of sample {}, which is none of this epoch", next));
     }
     if (options_->resume) static_cast<void>(options_->resume(*source_, *bytes));
@@ -154,6 +168,12 @@ class SampleStream final : public Stream {
   }
 
  private:
+  /// Of this part.
+  std::int64_t size() const {
+    const auto all = end_ - first_;
+    return all > division_.index ? (all - division_.index - 1) / division_.count + 1 : 0;
+  }
+
   std::shared_ptr<levada::Source> source_;
   std::shared_ptr<const SampleOptions> options_;
   Division division_;
@@ -169,6 +189,7 @@ class Samples final : public Origin {
 
   std::string describe() const override { return options_->what; }
   bool divides() const override { return true; }
+  bool divides_in_turns() const override { return true; }
   StreamPtr open(const Opening& opening, Division division) const override {
     return std::make_unique<SampleStream>(open_(), options_, opening.epoch, division);
   }

@@ -150,8 +150,13 @@ class Placing {
     if (dealt_) return gives_one_each(*dealt_, gathered);
     auto shards = reach_.all<Shard>();
     std::erase_if(shards, [&](int shard) { return !reach_.is_or_feeds(shard, gathered); });
-    return shards.size() == 1 && reach_.can_cut_behind(shards.front()) && !divides_at_source(graph_, shards.front()) &&
+    return shards.size() == 1 && reach_.can_cut_behind(shards.front()) && divides_in_turns(shards.front()) &&
            gives_one_each(shards.front(), gathered);
+  }
+  bool divides_in_turns(int shard) const {
+    if (!divides_at_source(graph_, shard)) return true;
+    const int before = graph_.stages()[static_cast<std::size_t>(shard)].inputs.front();
+    return std::get<Source>(graph_.stages()[static_cast<std::size_t>(before)].operation).origin->divides_in_turns();
   }
 
   void check_branches(const Placement& placement) const {

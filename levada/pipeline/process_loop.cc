@@ -98,12 +98,17 @@ Failure failure_of(const std::exception_ptr& error, const std::string& process, 
   return failure;
 }
 
-bool SaveRate::due(std::int64_t items, Clock::time_point now) {
-  constexpr std::int64_t most_items = 128;
-  constexpr auto longest = std::chrono::milliseconds(1);
-  if (last_ && items < most_items && now - *last_ < longest) return false;
-  last_ = now;
-  return true;
+bool SaveRate::is_due(std::int64_t items, Clock::time_point now) const {
+  constexpr std::int64_t max_items = 128;
+  constexpr auto max_time = std::chrono::milliseconds(1);
+  constexpr int cost_part = 32;
+  if (!last_) return true;
+  return (items >= max_items || now - *last_ >= max_time) && now - *last_ >= cost_ * cost_part;
+}
+
+void SaveRate::saved(Clock::time_point begun, Clock::time_point ended) {
+  last_ = ended;
+  cost_ = ended - begun;
 }
 
 // ---- Watch

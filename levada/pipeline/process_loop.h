@@ -50,14 +50,17 @@ bool workers_have_state(const Graph& graph, const Placement& placement);
 /// Any exception as what the consumer throws; `item`: where nothing better is known.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
 
-/// How often where a stream stands is told: often enough that little is made again, too seldom to cost anything.
+/// Paces how often a process saves where its stream stands: often enough that little is made again, so seldom that it
+/// takes little of the time, however much a save takes.
 class SaveRate {
  public:
-  /// Whether it is due before an item that is made `now`, the first of `items` since it was last.
-  bool due(std::int64_t items, Clock::time_point now);
+  /// Whether to save at `now`, `items` after the last time.
+  bool is_due(std::int64_t items, Clock::time_point now) const;
+  void saved(Clock::time_point begun, Clock::time_point ended);
 
  private:
   std::optional<Clock::time_point> last_;
+  Duration cost_{};
 };
 
 /// Posts which stage a process is in once it has been there for a while. A thread.

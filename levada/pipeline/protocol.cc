@@ -66,6 +66,10 @@ bool Dealer::wanted() const {
   return number_ >= first_[static_cast<std::size_t>(worker())];
 }
 
+bool Dealer::has_caught_up() const {
+  return std::all_of(first_.begin(), first_.end(), [this](std::int64_t first) { return number_ > first - workers_; });
+}
+
 // ---- Drawer
 
 void Drawer::apply(const Items& items) {

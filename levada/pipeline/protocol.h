@@ -171,6 +171,8 @@ class Dealer {
   /// Whether its worker has not had it.
   bool wanted() const;
   void dealt() { ++number_; }
+  /// Whether so many items have been dealt that each worker can have had what it says: else there are fewer than that.
+  bool has_caught_up() const;
 
   bool operator==(const Dealer&) const = default;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <mutex>
 
 #include "levada/base/trace.h"
 #include "levada/pipeline/gatherer.h"
@@ -38,9 +39,10 @@ class Consumer::Impl {
   }
   ~Impl() { end_stream(); }
 
-  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
+  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind = 0) {
+    if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
     end_stream();
-    limit_.reset();
+    left_ = protocol::no_bound;
     paused_ = false;
     epoch_ = epoch;
     given_ = 0;
@@ -65,19 +67,28 @@ class Consumer::Impl {
     }
     StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
     if (cursor) stream->restore(stages_of(*cursor));
+    const bool workers_go_on = pass && placement_.one_to_one && placement_.gathered == process_.graph.end();
+    if (behind > 0 && workers_go_on) pass->restore(Gatherer::cursor_behind(behind));
     if (pass) pass->begin();
+    if (behind > 0 && !workers_go_on) {
+      const auto passed = stream->skip(behind);
+      if (passed < behind) {
+        throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
+      }
+    }
     // Stages that go on from their end let go of what is before them.
     if (pass.use_count() == 1) gatherer_->halt();
     stream_ = std::move(stream);
+    const std::lock_guard lock(timing_);
     begun_ = Clock::now();
   }
 
   std::optional<Item> next() {
     if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
-    if (paused_ || (limit_ && *limit_ == 0)) return std::nullopt;
+    if (paused_ || left_ == 0) return std::nullopt;
     auto item = stream_->next();
     if (!item) count_time();
-    if (item && limit_) --*limit_;
+    if (item && left_ != protocol::no_bound) --left_;
     if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
     return item;
   }
@@ -85,16 +96,16 @@ class Consumer::Impl {
   void limit(std::int64_t items) {
     if (items < 0) throw InvalidArgument(fmt::format("a limit of {} items; give at least 0", items));
     if (gatherer_ && stream_) gatherer_->limit(items, placement_.gathered == process_.graph.end());
-    limit_ = items;
+    left_ = items;
   }
   void pause() {
     // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
     if (!paused_.exchange(true) && gatherer_) gatherer_->pause();
   }
   void resume() {
-    if (gatherer_ && (paused_ || limit_)) gatherer_->resume();
+    if (gatherer_ && (paused_ || left_ != protocol::no_bound)) gatherer_->resume();
     paused_ = false;
-    limit_.reset();
+    left_ = protocol::no_bound;
   }
   bool paused() const { return paused_; }
 
@@ -112,8 +123,7 @@ class Consumer::Impl {
 
   Stats stats() {
     Stats stats;
-    const Duration time = spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
-    stats.seconds = std::chrono::duration<double>(time).count();
+    stats.seconds = std::chrono::duration<double>(time_spent()).count();
     stats.stages.resize(counts_.size());
     protocol::ProcessTotals own;
     for (const StageCounts& stage : counts_) {
@@ -212,8 +222,14 @@ class Consumer::Impl {
 
   /// The epoch is over.
   void count_time() {
+    const std::lock_guard lock(timing_);
     if (begun_) spent_ += Clock::now() - *begun_;
     begun_.reset();
+  }
+
+  Duration time_spent() {
+    const std::lock_guard lock(timing_);
+    return spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
   }
 
   Process process_;
@@ -222,11 +238,12 @@ class Consumer::Impl {
   std::unique_ptr<StageLog> log_;
   std::unique_ptr<Gatherer> gatherer_;
   StreamPtr stream_;
+  std::mutex timing_;                       ///< guards the two that follow
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way
   Duration spent_{};                        ///< in those before
   std::int64_t epoch_ = 0;
   std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
-  std::optional<std::int64_t> limit_;
+  std::atomic<std::int64_t> left_{protocol::no_bound};  ///< until a limit
   std::atomic<bool> paused_{false};
   bool over_ = false;
 };
@@ -243,6 +260,9 @@ Consumer::~Consumer() {
 
 void Consumer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
   impl_->reset(epoch, cursor);
+}
+void Consumer::reset_behind(std::int64_t epoch, std::int64_t items) {
+  impl_->reset(epoch, {}, items);
 }
 std::optional<Item> Consumer::next() {
   return impl_->next();

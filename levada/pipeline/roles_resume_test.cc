@@ -1,5 +1,9 @@
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <limits>
+
+#include "levada/pipeline/process_loop.h"
 #include "levada/pipeline/roles_testing.h"
 #include "levada/tree/codec.h"
 
@@ -36,6 +40,12 @@ Graph zipped() {
 Graph sharded() {
   const auto one_more = mapped([](std::int64_t i) { return i + 1; });
   return Graph::source(range(0, count)).then(one_more).then(Shard{}).then(one_more);
+}
+Graph divided(std::int64_t items = count, std::atomic<int>* made = nullptr) {
+  return Graph::source(range(0, items)).then(Shard{}).then(mapped([made](std::int64_t i) {
+    if (made != nullptr) ++*made;
+    return i + 1;
+  }));
 }
 Graph early_end() {
   return dealt().then(Take{.count = 4});
@@ -91,7 +101,7 @@ TEST(PipelineResume, GoesOnAtEveryItemWithAsManyWorkers) {
 }
 
 TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
-  for (const auto& graph : {one_to_one(), sharded()}) {
+  for (const auto& graph : {one_to_one(), sharded(), divided()}) {
     const Saved saved = saved_at_every_item(graph, with_workers(3));
     EXPECT_EQ(saved.all.size(), static_cast<std::size_t>(count));
     for (const int workers : {1, 2, 5}) {
@@ -99,6 +109,136 @@ TEST(PipelineResume, GoesOnAtEveryItemWithOtherWorkersWhereStagesAreOneToOne) {
       expect_goes_on(graph, with_workers(workers), saved);
     }
   }
+}
+
+TEST(PipelineResume, MakesNothingAgainWithOtherWorkersWhereTheSourceCanSeek) {
+  constexpr std::int64_t many = 100'000, at = 99'000;
+  std::atomic<int> made{0};
+  Cursor cursor;
+  run_pipeline(divided(many), with_workers(3), [&](Consumer& consumer) {
+    consumer.reset(0);
+    EXPECT_EQ(take_from(consumer, at).size(), static_cast<std::size_t>(at));
+    cursor = consumer.save();
+  });
+  run_pipeline(divided(many, &made), with_workers(2), [&](Consumer& consumer) {
+    consumer.reset(0, cursor);
+    const auto rest = rest_of(consumer);
+    ASSERT_EQ(rest.size(), static_cast<std::size_t>(many - at));
+    EXPECT_EQ(rest.front(), Tree(at + 1));
+  });
+  EXPECT_EQ(made, many - at);
+}
+
+TEST(PipelineResume, BeginsBehindAnyItem) {
+  for (const auto& graph : {one_to_one(), sharded(), divided()}) {
+    for (const int workers : {0, 1, 3}) {
+      const auto options = with_workers(workers);
+      const Saved saved = saved_at_every_item(graph, options);
+      run_pipeline(graph, options, [&](Consumer& consumer) {
+        for (std::int64_t items = 0; items <= count; ++items) {
+          SCOPED_TRACE(::testing::Message() << "behind " << items << " with " << workers << " workers");
+          consumer.reset_behind(2, items);
+          EXPECT_EQ(rest_of(consumer), std::vector<Tree>(saved.all.begin() + items, saved.all.end()));
+        }
+      });
+    }
+  }
+}
+
+void expect_refused(Consumer& consumer, const std::function<void()>& begin, const char* why) {
+  try {
+    begin();
+    const auto items = rest_of(consumer);
+    ADD_FAILURE() << "it was taken, and gave " << items.size() << " items";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::invalid_argument);
+    EXPECT_THAT(error.what(), HasSubstr(why));
+  }
+}
+
+TEST(PipelineResume, RefusesAStateThatLiesBehindTheEnd) {
+  const auto dealt_of = [](std::int64_t items) {
+    return Graph::source(range(0, items)).then(Dispatch{}).then(testing::same());
+  };
+  const auto divided_of = [](std::int64_t items) { return divided(items); };
+  for (const std::function<Graph(std::int64_t)>& graph_of :
+       std::initializer_list<std::function<Graph(std::int64_t)>>{dealt_of, divided_of}) {
+    const Cursor cursor = saved_at_every_item(graph_of(count), with_workers(2)).cursors.back();
+    for (const int workers : {1, 2, 3}) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers");
+      run_pipeline(graph_of(10), with_workers(workers), [&](Consumer& consumer) {
+        expect_refused(consumer, [&] { consumer.reset(2, cursor); }, "state is of");
+        expect_refused(consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
+        consumer.reset(0);
+        EXPECT_EQ(rest_of(consumer).size(), 10u);
+      });
+    }
+    run_pipeline(graph_of(10), with_workers(0), [&](Consumer& consumer) {
+      expect_refused(consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
+    });
+  }
+}
+
+/// The tree with each integer of it, in turn, replaced by `number`.
+std::vector<Tree> with_each_integer(const Tree& tree, std::int64_t number) {
+  std::vector<Tree> changed;
+  if (tree.is_leaf()) {
+    if (std::holds_alternative<std::int64_t>(tree.leaf())) changed.push_back(Tree(number));
+    return changed;
+  }
+  for (std::size_t i = 0; i < tree.container().children.size(); ++i) {
+    for (Tree& child : with_each_integer(tree.container().children[i], number)) {
+      Container container = tree.container();
+      container.children[i] = std::move(child);
+      changed.emplace_back(std::move(container));
+    }
+  }
+  return changed;
+}
+
+TEST(PipelineResume, RefusesCountsThatNoPipelineHas) {
+  for (const auto& graph : {one_to_one(), with_memory(), divided()}) {
+    const Cursor cursor = saved_at_every_item(graph, with_workers(2)).cursors[5];
+    run_pipeline(graph, with_workers(2), [&](Consumer& consumer) {
+      for (const std::int64_t number : {std::numeric_limits<std::int64_t>::max(), std::int64_t{1} << 61,
+                                        std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+        for (const Tree& changed : with_each_integer(cursor, number)) {
+          try {
+            consumer.reset(2, changed);
+            take_from(consumer, 100);
+          } catch (const Error& error) {
+            EXPECT_EQ(error.kind(), ErrorKind::invalid_argument) << error.what();
+          }
+        }
+      }
+      consumer.reset(2, cursor);
+      EXPECT_FALSE(rest_of(consumer).empty());
+    });
+  }
+}
+
+TEST(PipelineResume, TakesALimitOfAnySize) {
+  run_pipeline(one_to_one(), with_workers(2), [](Consumer& consumer) {
+    consumer.reset(0);
+    EXPECT_EQ(take_from(consumer, 1).size(), 1u);
+    consumer.limit(std::numeric_limits<std::int64_t>::max());
+    EXPECT_EQ(rest_of(consumer).size(), static_cast<std::size_t>(count) - 1);
+  });
+}
+
+TEST(PipelineResume, SavesSoSeldomThatItTakesLittleOfTheTime) {
+  using std::chrono::microseconds;
+  using std::chrono::milliseconds;
+  const auto begin = Clock::now();
+  SaveRate rate;
+  EXPECT_TRUE(rate.is_due(0, begin));
+  rate.saved(begin, begin + microseconds(1));
+  EXPECT_FALSE(rate.is_due(127, begin + microseconds(100)));
+  EXPECT_TRUE(rate.is_due(128, begin + microseconds(100)));
+  EXPECT_TRUE(rate.is_due(1, begin + milliseconds(2)));
+  rate.saved(begin, begin + milliseconds(10));
+  EXPECT_FALSE(rate.is_due(1'000'000, begin + milliseconds(200)));
+  EXPECT_TRUE(rate.is_due(1, begin + milliseconds(400)));
 }
 
 TEST(PipelineResume, GoesOnWhereStagesRunInTheConsumer) {

@@ -34,7 +34,7 @@ struct Running {
   std::shared_ptr<Engine> all_ranks;  ///< for FullSync; null where this is the only rank
   /// False: Prefetch is the identity, so that after each item it is known how many had been drawn from `instead`.
   bool prefetches = true;
-  Duration timeout = std::chrono::seconds(300);  ///< for FullSync, of what another rank says
+  Duration timeout = std::chrono::minutes(30);  ///< for FullSync, of what another rank says
   /// Called now and then by the thread that asks for items, while it makes them or waits for them; what it throws ends
   /// the stream.
   std::function<void()> poll = {};
@@ -47,8 +47,8 @@ struct Running {
 
 /// The stream of stage `end` and of what is before it, where each stage in `instead` is the stream given. What a
 /// stage's function throws comes out of next() as StageFailed, with what next() of the streams in `instead` throws left
-/// as it is; so does what is no std::exception, which on_error does not skip either. save() is cheap enough to be
-/// called every few hundred items. Throws StageFailed for what cannot be opened.
+/// as it is; so does what is no std::exception, which on_error does not skip either. save() may cost
+/// time in proportion to what stages hold, such as a Shuffle's buffer. Throws StageFailed for what cannot be opened.
 StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int, StreamPtr> instead = {});
 
 }  // namespace levada::pipeline

@@ -50,6 +50,12 @@ std::optional<Item> StageStream::next() {
   return counted();
 }
 
+std::int64_t StageStream::skip(std::int64_t items) {
+  if (ended_ || failed_) return 0;
+  if (!starts_.empty()) begin();
+  return pass_over(items);
+}
+
 std::optional<Item> StageStream::counted() {
   try {
     auto item = make();

@@ -67,6 +67,7 @@ class StageStream : public Stream {
   StageStream(SettingPtr setting, int stage, StagePtr input);
 
   std::optional<Item> next() final;
+  std::int64_t skip(std::int64_t items) final;
   Cursor save() const final { return Tree::list(entries()); }
   void restore(const Cursor& cursor) final { restore_entries(list_in_cursor(cursor, stage().name)); }
 
@@ -81,6 +82,13 @@ class StageStream : public Stream {
  protected:
   /// The next item; empty at the end, after which it is not asked again.
   virtual std::optional<Item> make() = 0;
+  /// skip(): of a stage that gives an item for each that comes in and remembers none, skip_input().
+  virtual std::int64_t pass_over(std::int64_t items) { return Stream::skip(items); }
+  std::int64_t skip_input(std::int64_t items) {
+    const auto passed = input_->skip(items);
+    given_ += passed;
+    return passed;
+  }
   /// What is to be known beside the base's, and the entries of what comes before.
   struct Saved {
     std::vector<Tree> before;

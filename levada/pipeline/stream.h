@@ -35,6 +35,14 @@ class Stream {
   /// The next item; empty at the end, and from then on.
   virtual std::optional<Item> next() = 0;
 
+  /// Passes over the next `items`; how many of them there were. With less work than next() takes where that can be
+  /// saved: a source that can seek does.
+  virtual std::int64_t skip(std::int64_t items) {
+    std::int64_t passed = 0;
+    while (passed < items && next()) ++passed;
+    return passed;
+  }
+
   /// Where it stands. A stream opened the same way that is given this by restore() gives the items that this one would
   /// give next.
   virtual Cursor save() const = 0;

@@ -1,7 +1,10 @@
 // A worker: draws what it is dealt, makes what the consumer is given.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "levada/base/error.h"
 #include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/process_loop.h"
 
@@ -132,7 +135,12 @@ class Worker {
     if (marks_by_draw_) instead.emplace(*loop_.placement().dealt, std::make_unique<Dealt>(*this));
     const auto stream = open(loop_.process().graph, *loop_.placement().gathered, running, std::move(instead));
     if (!start().cursor.empty()) stream->restore(unpack_cursor(start().cursor));
-    for (std::int64_t i = 0; i < start().drop && stream->next(); ++i) ++given_;
+    const auto passed = stream->skip(start().drop);
+    given_ += passed;
+    if (passed < start().drop) {
+      throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
+                                        given_, loop_.process().name));
+    }
     for (;;) {
       begin_message(*stream);
       for (bool full = false; !full && made() < bound();) {
@@ -166,13 +174,16 @@ class Worker {
 
   void begin_message(const Stream& stream) {
     loop_.attend();
-    const auto now = Clock::now();
+    auto now = Clock::now();
+    if (saves_ && rate_.is_due(given_ - saved_at_, now)) {
+      saved_at_ = given_;
+      const Cursor cursor = stream.save();
+      const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
+      start_ = protocol::Start{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
+      rate_.saved(now, Clock::now());
+      now = Clock::now();
+    }
     sizer_.begin(now);
-    if (!saves_ || !rate_.due(given_ - saved_at_, now)) return;
-    saved_at_ = given_;
-    Cursor cursor = stream.save();
-    const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
-    start_ = protocol::Start{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
   }
 
   /// Sends what has been made.
@@ -248,7 +259,10 @@ class Worker {
 
   /// The position of a restored stream: its messages begin at start().drawn.
   void skip_to(std::int64_t drawn, bool ended) {
-    while (drawer_.drawn() < drawn && draw()) {
+    while (drawer_.drawn() < drawn) {
+      if (draw()) continue;
+      throw InvalidArgument(fmt::format("the state is of further on than item {} of {}, after which there are none",
+                                        drawer_.drawn(), loop_.process().name));
     }
     if (ended) drawer_.restore(drawer_.drawn(), true);
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import multiprocessing.process
 import multiprocessing.util  # noqa: F401  its exit, which waits for child processes, is to come after this module's
 import os
 import queue
@@ -28,6 +29,8 @@ def start(process: BaseProcess) -> None:
         started: Future[None] = Future()
         _starter(os.getpid()).put(lambda: _answer(started, process))
         started.result()
+    if not _started:
+        os.register_at_fork(after_in_child=_forget_all)
     _started.add(process)
 
 
@@ -82,6 +85,12 @@ def _answer(started: Future[None], process: BaseProcess) -> None:
         started.set_result(_start(process))
     except BaseException as error:
         started.set_exception(error)
+
+
+def _forget_all() -> None:
+    """A child that is forked meanwhile does not take them for its own when it ends."""
+    for process in list(_started):
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
 
 
 @atexit.register

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import itertools
 import os
-import pickle
+import secrets
+import sys
 import traceback
 from typing import Any
 
-from levada import _errors
-from levada._errors import StageFailed
+from levada import _errors, _levada
+from levada._classes import name_of
+from levada._errors import Error, StageFailed
 
 _KEPT = 16
 _raised: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
 _numbers = itertools.count()
+_token = secrets.token_hex(8)
 
 
 def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]:
-    """Kind, message, traceback and the exception itself, as it crosses, in this process the very object; and the stage,
-    process and item where another stage had failed before and the exception only passed through."""
+    """Kind, message, traceback and the exception itself, as plain values or, in this process, the very object; and the
+    stage, process and item where another stage had failed before and the exception only passed through."""
     number = next(_numbers)
     _raised[number] = exception
     while len(_raised) > _KEPT:
@@ -28,7 +32,7 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
     text = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
     _forget_locals(exception)
     kind = type(exception).__name__ if isinstance(exception, _errors.Error) else "SourceError"
-    packed = pickle.dumps((os.getpid(), number, _pickled(exception)))
+    packed = _levada.pack([_process(), number, *_described(exception)])
     told = exception if isinstance(exception, StageFailed) else exception.__cause__
     if isinstance(told, StageFailed) and told.stage:
         return kind, message, told.traceback, packed, told.stage, told.process, told.item
@@ -42,32 +46,41 @@ def _forget_locals(exception: BaseException | None) -> None:
         exception = exception.__cause__ or exception.__context__
 
 
-def _pickled(exception: BaseException) -> bytes:
+def _process() -> str:
+    return f"{os.getpid()} {_token}"
+
+
+def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]]:
+    """Class, arguments and attributes, those that are plain values."""
+    arguments = list(exception.args)
+    if not _is_plain(arguments):
+        arguments = [str(exception)]
+    attributes = {name: value for name, value in vars(exception).items() if _is_plain(value)}
+    return name_of(type(exception)), arguments, attributes
+
+
+def _is_plain(value: Any) -> bool:
     try:
-        return pickle.dumps(exception)
-    except Exception:
-        return b""
+        _levada.pack(value)
+    except (TypeError, Error):
+        return False
+    return True
 
 
 def unpack(
     text: str, stage: str, process: str, item: int, trace: str, packed: bytes, kind: str = "SourceError"
 ) -> BaseException:
-    """The exception, caused by a StageFailed that says where; that one alone where it cannot be made again."""
+    """The exception, caused by a StageFailed that says where; that one alone where it cannot be made again. The bytes may
+    be of another rank: nothing is unpickled or imported, and no code of the exception's class runs."""
     failed = StageFailed(text)
     failed.stage, failed.process, failed.item, failed.traceback = stage, process, item, trace
     if not packed:
         return _of_kind(kind, text) or failed
-    process_id, number, pickled = pickle.loads(packed)
-    original: Any = None
-    if process_id == os.getpid():
-        original = _raised.pop(number, None)
-    elif pickled:
-        original = _unpickled(pickled)
+    original = _original(packed)
     if original is None or isinstance(original, (StopIteration, StopAsyncIteration)):
         return failed  # which would end a loop as if there were no more items
     if original.__cause__ is None and not isinstance(original, StageFailed):
         original.__cause__ = failed
-    assert isinstance(original, BaseException)
     return original
 
 
@@ -77,9 +90,26 @@ def _of_kind(kind: str, text: str) -> BaseException | None:
     return cls(text) if cls is not None and cls is not _errors.SourceError else None
 
 
-def _unpickled(packed: bytes) -> BaseException | None:
+def _original(packed: bytes) -> BaseException | None:
     try:
-        original = pickle.loads(packed)
+        process, number, name, arguments, attributes = _levada.unpack(packed)
+        if process == _process():
+            return _raised.pop(number, None)
+        return _made_again(name, arguments, attributes)
     except Exception:
         return None
-    return original if isinstance(original, BaseException) else None
+
+
+def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
+    """None unless it is an Exception whose class is imported here: another process's SystemExit is not to end this one."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get("__main__" if module == "__mp_main__" else module)
+    for step in path.split("."):
+        found = vars(found).get(step)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return None
+    builtin = next(cls for cls in found.__mro__ if getattr(builtins, cls.__name__, None) is cls)
+    made: Exception = builtin.__new__(found, *arguments)
+    builtin.__init__(made, *arguments)
+    vars(made).update(attributes)
+    return made

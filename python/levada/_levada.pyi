@@ -826,7 +826,8 @@ class Graph:
     """A pipeline's stages, the last of which is its end."""
 
     @staticmethod
-    def source(open: object, what: str, divides: bool, *, name: str) -> Graph: ...
+    def source(open: object, what: str, divides: str, *, name: str, allow_pickle: bool = False) -> Graph:
+        """`divides`: "no", "in parts" or "in turns"."""
 
     @staticmethod
     def corpus(*, tensors: str, name: str, **options: Any) -> Graph:
@@ -836,13 +837,13 @@ class Graph:
     def zip(inputs: Sequence[Graph], *, name: str) -> Graph: ...
 
     @staticmethod
-    def transform(inputs: Sequence[Graph], *, open: object, what: str, name: str) -> Graph: ...
+    def transform(inputs: Sequence[Graph], *, open: object, what: str, name: str, allow_pickle: bool = False) -> Graph: ...
 
     def map(self, *, function: object, on_error: str, name: str) -> Graph: ...
 
     def filter(self, *, predicate: object, on_error: str, name: str) -> Graph: ...
 
-    def flat_map(self, *, function: object, on_error: str, name: str) -> Graph: ...
+    def flat_map(self, *, function: object, on_error: str, name: str, allow_pickle: bool = False) -> Graph: ...
 
     def batch(self, *, size: int, drop_last: bool, name: str) -> Graph: ...
 
@@ -880,12 +881,7 @@ class Graph:
 class Consumer:
     """The end of a pipeline that gives its items."""
 
-    def reset(self, epoch: int, cursor: Any) -> None: ...
-
-    def go_on_behind(self, items: int, has_cursor: bool) -> None: ...
-
-    @property
-    def given(self) -> int: ...
+    def reset(self, epoch: int, items: int, cursor: Any) -> None: ...
 
     def limit(self, items: int) -> None: ...
 
@@ -896,7 +892,16 @@ class Consumer:
     @property
     def paused(self) -> bool: ...
 
-    def save(self) -> Any: ...
+    def save(self) -> tuple[int, Any]:
+        """How many items have been given, and the cursor behind them."""
+
+    def close(self) -> bool:
+        """
+        Ends another thread's call and lets none begin; False where this thread's own call is to do what follows.
+        """
+
+    def must_close(self) -> bool:
+        """Whether a close() has been left to this thread; once."""
 
     def shutdown(self, grace: float) -> bool: ...
 

@@ -34,7 +34,7 @@ class Step(NamedTuple):
 class Elsewhere:
     """Stands for what another process runs, and so need not be sent."""
 
-    def __init__(self, divides: bool) -> None:
+    def __init__(self, divides: str) -> None:
         self.divides = divides
 
     def __call__(self, *_: Any) -> Any:
@@ -86,8 +86,12 @@ def _unused(name: str, names: set[str]) -> str:
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 
 
-def build(steps: Iterable[Step], on_error: str = "raise") -> Graph:
-    """The graph of these steps; `on_error` for stages that say nothing of it."""
+_WITH_STATE = ("source", "flat_map", "transform")
+"""Operations on iterables, which may have a state_dict()."""
+
+
+def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = False) -> Graph:
+    """The graph of these steps; `on_error` for stages that say nothing of it; `allow_pickle` for iterables' states."""
     made: list[Any] = []
     for step in steps:
         inputs = [made[at] for at in step.inputs]
@@ -97,6 +101,8 @@ def build(steps: Iterable[Step], on_error: str = "raise") -> Graph:
             continue
         if "on_error" in arguments:
             arguments["on_error"] = arguments["on_error"] or on_error
+        if step.operation in _WITH_STATE:
+            arguments["allow_pickle"] = allow_pickle
         if step.operation == "source":
             made.append(_source(step.name, **arguments))
         elif step.operation in ("zip", "transform"):
@@ -106,12 +112,15 @@ def build(steps: Iterable[Step], on_error: str = "raise") -> Graph:
     return cast(Graph, made[-1])
 
 
-def _source(name: str, source: Any) -> Graph:
+def _source(name: str, source: Any, allow_pickle: bool) -> Graph:
     if isinstance(source, Elsewhere):
         return Graph.source(source, "elsewhere", source.divides, name=name)
     if isinstance(source, Corpus):
         return Graph.corpus(tensors=source.tensors, name=name, **source.options())
-    return Graph.source(functools.partial(open_source, source), describe(source), divides_itself(source), name=name)
+    open_part = functools.partial(open_source, source)
+    return Graph.source(
+        open_part, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle
+    )
 
 
 class _Transformer:
@@ -140,8 +149,8 @@ class Pipeline(Generic[T]):
 
     `for item in pipeline` runs all of it in this process.
 
-    A source is iterated anew in each epoch. Where it has state_dict() and load_state_dict() these say where it stands,
-    otherwise going on passes over what was given before. What has items by number (a list, a range, a map-style data set)
+    A source is iterated anew in each epoch. Where it has state_dict() and load_state_dict() these say where it stands, in
+    plain values; otherwise going on passes over what was given before. What has items by number (a list, a range, a map-style data set)
     is divided by a shard() right behind it without being read, and goes on at once.
 
     Every stage may be given a name, by which failures, show() and stats() call it. on_error="skip" leaves out an item
@@ -294,11 +303,12 @@ class Pipeline(Generic[T]):
         on_error: str = "raise",
         worker_init: Callable[[int], Any] | None = None,
         threads: int = 1,
-        timeout: float = 300.0,
-        start_timeout: float = 120.0,
+        timeout: float = 1800.0,
+        start_timeout: float = 1800.0,
         group: Any = None,
         alone: bool = False,
         record: bool = False,
+        allow_pickle: bool = False,
     ) -> Run[T]:
         """The pipeline at work; each `for` over what this gives is an epoch.
 
@@ -318,6 +328,8 @@ class Pipeline(Generic[T]):
         - `group`: the ranks among which shard() divides and which fullsync() holds together: a process group of
           torch.distributed, or what join() gave; None: the whole job. `alone`: this rank reads all by itself.
         - `record`: keep what each process does when, for write_trace().
+        - `allow_pickle`: whether state_dict() may hold pickles, of what sources' own state_dict() return that is no plain
+          value, and load_state_dict() unpickle them. Unpickling runs whatever code a state names.
         """
         from levada._runs import Options, Run
 
@@ -337,6 +349,7 @@ class Pipeline(Generic[T]):
             group=group,
             alone=alone,
             record=record,
+            allow_pickle=allow_pickle,
         )
         return Run(self, options)
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import operator
 import os
 import secrets
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from levada import _levada
-from levada._errors import Error, InvalidArgument, PeerLost, Timeout
+from levada._corpus import Corpus
+from levada._errors import CorruptMessage, Error, InvalidArgument, PeerLost, Timeout
 from levada._job import close_at_exit, join, world_size
 from levada._history import write_pipeline_history
 from levada._levada import Consumer, Epoch, Membership
@@ -25,7 +30,12 @@ _GRACE = 5.0
 """Seconds for processes to end in order."""
 _SCHEDULED = 0.2
 """Seconds for a process that has said that it ends to do so."""
-_VERSION = 1
+_PATIENCE = 5.0
+"""Seconds that close() waits for another thread that starts processes."""
+_MAX_WORKERS = 1022
+"""As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
+_MAX_ITEMS = 1 << 50
+_VERSION = 2
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
 """Of operations that hold what has to be sent, the argument that does."""
 
@@ -49,40 +59,88 @@ class Options:
     group: Any
     alone: bool
     record: bool
+    allow_pickle: bool
 
     def __post_init__(self) -> None:
-        for name in ("workers", "worker_prefetch", "main_prefetch", "threads"):
-            if getattr(self, name) < 0:
+        for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "threads"):
+            if self._integer(name) < 0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
+        for name in ("timeout", "start_timeout"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, (int, float)) or not seconds > 0:
+                raise InvalidArgument(f"{name} is {seconds!r}; it must be a positive number of seconds")
+        if self.workers > _MAX_WORKERS:
+            raise InvalidArgument(f"workers is {self.workers}; a pipeline has at most {_MAX_WORKERS}")
         if self.on_error not in ("raise", "skip"):
             raise InvalidArgument(f'on_error is "{self.on_error}"; it must be raise or skip')
         if self.context not in CONTEXTS:
             raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
-        if self.seed is not None and not 0 <= self.seed < 2**64:
+        if self.seed is not None and not 0 <= self._integer("seed") < 2**64:
             raise InvalidArgument(f"seed is {self.seed}; it has 64 bits")
+
+    def _integer(self, name: str) -> int:
+        try:
+            return operator.index(getattr(self, name))
+        except TypeError:
+            raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be an integer") from None
+
+
+class _Position(NamedTuple):
+    """Where an epoch stands."""
+
+    workers: int
+    keeps_order: bool
+    items: int
+    """How many have been given."""
+    cursor: Any
+    """The C++ core's."""
+
+    def encode(self) -> bytes:
+        return _levada.pack(tuple(self))
+
+    @staticmethod
+    def decode(packed: bytes) -> _Position:
+        """Of bytes that may lie. Raises CorruptMessage."""
+        position = _levada.unpack(packed)
+        types = (int, bool, int)
+        if type(position) is tuple and len(position) == 4 and tuple(map(type, position[:3])) == types:
+            workers, keeps_order, items, cursor = position
+            if workers >= 0 and 0 <= items <= _MAX_ITEMS:
+                return _Position(workers, keeps_order, items, cursor)
+        raise CorruptMessage("the position in this state of a pipeline is none")
+
+
+def _checksum(seed: int, epoch: int, position: bytes | None) -> str:
+    digest = hashlib.blake2b(f"{_VERSION} {seed} {epoch} {position is None} ".encode(), digest_size=8)
+    digest.update(position or b"")
+    return digest.hexdigest()
 
 
 class Run(Generic[T]):
     """What Pipeline.run() gives: `for item in run` is an epoch, the next one the next epoch. Its processes start with the
-    first, and stay until close(), the end of a `with` block, or until nobody has it any more."""
+    first, and stay until close(), the end of a `with` block, or until nobody has it any more.
+
+    One thread takes items; others may meanwhile call pause(), resume(), stats(), show(), write_report(), write_trace()
+    and close(), which ends the loop. Whatever else they call raises InvalidArgument while an item is on its way."""
 
     def __init__(self, pipeline: Pipeline[T], options: Options) -> None:
         self.pipeline = pipeline
         self.options = options
         self._steps = steps_of(pipeline)
-        self._graph = build(self._steps, options.on_error)
+        self._graph = build(self._steps, options.on_error, options.allow_pickle)
         self._roles, dealt, _, one_to_one = self._graph.place(options.workers, options.ordered)
         self._keeps_order = options.workers == 0 or options.ordered or one_to_one
         self._dispatches = dealt is not None
         self._warn_of_copies()
         self._seed = options.seed
         self._epoch = 0
-        self._position: dict[str, Any] | None = None
+        self._position: _Position | None = None
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
         self._told: tuple[str, bytes] | None = None
         self._begun: int | None = None
-        self._is_over = False
+        self._is_over = self._is_stuck = False
+        self._starting = threading.RLock()
         self._owner = os.getpid()
         close_at_exit(self)
 
@@ -97,27 +155,38 @@ class Run(Generic[T]):
 
     def __iter__(self) -> Epoch:
         """The next epoch, or what is left of the one that a loaded state is of. Ends the one under way."""
-        consumer = self._start()
-        self._go_on(consumer)
-        self._begun, self._is_over = self._epoch, False
-        self._epoch += 1
-        return Epoch(self, consumer)
+        with self._starting:
+            consumer = self._start()
+            with self._closed_if_asked(consumer):
+                self._go_on(consumer)
+            self._begun, self._is_over, self._is_stuck = self._epoch, False, False
+            self._epoch += 1
+            return Epoch(self, consumer)
 
     def _go_on(self, consumer: Consumer) -> None:
         """Begins the epoch, at the loaded state where there is one."""
-        position, self._position = self._position, None
+        position = self._position
         if position is None:
-            consumer.reset(self._epoch, None)
+            consumer.reset(self._epoch, 0, None)
             return
         # A cursor of one process says nothing of several: what gives the same items is begun again and passed over.
-        is_alike = (position["workers"] == 0) == (self.options.workers == 0)
-        if not is_alike and not (position["keeps_order"] and self._keeps_order):
+        is_alike = (position.workers == 0) == (self.options.workers == 0)
+        if not is_alike and not (position.keeps_order and self._keeps_order):
             raise InvalidArgument(
-                f"this state is of a run with {position['workers']} workers, whose order one with {self.options.workers} "
+                f"this state is of a run with {position.workers} workers, whose order one with {self.options.workers} "
                 "does not have, for not every item makes one; ordered=True has that of one process"
             )
-        consumer.reset(self._epoch, position["cursor"] if is_alike else None)
-        consumer.go_on_behind(position["items"], is_alike)
+        consumer.reset(self._epoch, position.items, position.cursor if is_alike else None)
+        self._position = None
+
+    @contextmanager
+    def _closed_if_asked(self, consumer: Consumer) -> Iterator[None]:
+        """Closes afterwards, where a signal handler has asked for it meanwhile."""
+        try:
+            yield
+        finally:
+            if consumer.must_close():
+                self.close()
 
     def __len__(self) -> int:
         """Of an epoch. Raises TypeError where that is not known before."""
@@ -167,30 +236,53 @@ class Run(Generic[T]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, after the item given last: small, and good for another number of workers where every item
-        makes one."""
-        state = {"version": _VERSION, "seed": self.seed, "epoch": self._epoch, "position": self._position}
-        if self._consumer is None or self._begun is None or self._is_over or self._position is not None:
-            return state
-        position = {
-            "workers": self.options.workers,
-            "keeps_order": self._keeps_order,
-            "items": self._consumer.given,
-            "cursor": self._consumer.save(),
+        makes one. Raises InvalidArgument once it has been closed in the middle of an epoch."""
+        epoch, position = self._epoch, self._position
+        if position is None and self._begun is not None and not self._is_over:
+            epoch, position = self._begun, self._save()
+        packed = None if position is None else position.encode()
+        return {
+            "version": _VERSION,
+            "seed": self.seed,
+            "epoch": epoch,
+            "position": packed,
+            "checksum": _checksum(self.seed, epoch, packed),
         }
-        return {**state, "epoch": self._begun, "position": position}
+
+    def _save(self) -> _Position:
+        consumer = self._consumer
+        if consumer is None:
+            raise InvalidArgument(
+                f"this run has been closed in the middle of epoch {self._begun}, so that it stands nowhere; call "
+                "state_dict() before close()"
+            )
+        with self._closed_if_asked(consumer):
+            items, cursor = consumer.save()
+        return _Position(self.options.workers, self._keeps_order, items, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next pass go on where state_dict() was taken, of a pipeline of the same stages."""
-        if state.get("version") != _VERSION:
-            raise InvalidArgument("this is no state of a pipeline, or one of another version")
-        if self._seed is not None and self._consumer is not None and self._seed != state["seed"]:
+        """Lets the next pass go on where state_dict() was taken, of a pipeline of the same stages. Raises InvalidArgument
+        for what is no state, CorruptMessage for one that has been changed."""
+        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
+            raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
+        seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
+        if type(seed) is not int or type(epoch) is not int or not isinstance(packed, (bytes, type(None))):
+            raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
+        if state.get("checksum") != _checksum(seed, epoch, packed):
+            raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
+        if not 0 <= seed < 2**64 or not 0 <= epoch < 2**62:
+            raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
+        position = None if packed is None else _Position.decode(packed)
+        if self._seed is not None and self._consumer is not None and self._seed != seed:
             self.close()
-        self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
+        self._seed, self._epoch, self._position = seed, epoch, position
         self._begun = None
 
     def limit(self, items: int) -> None:
         """The loop ends after so many more items; resume() lets it go on."""
-        self._start().limit(items)
+        consumer = self._start()
+        with self._closed_if_asked(consumer):
+            consumer.limit(items)
 
     def pause(self) -> None:
         """Nothing is made ahead any more, and a loop ends, until resume()."""
@@ -237,15 +329,37 @@ class Run(Generic[T]):
 
     def close(self, grace: float = _GRACE) -> None:
         """Ends the processes, and waits for that; those that have not ended after `grace` seconds are killed, and a warning
-        says where they were. The next pass starts others."""
+        says where they were. The next pass starts others. A loop that is under way ends, on another thread too. Raises
+        Timeout where that thread does not come out of a stage in this process, with the others ended."""
         if os.getpid() != self._owner:
             return
+        consumer = self._consumer
+        still_inside: Timeout | None = None
+        try:
+            if consumer is not None and not consumer.close():
+                return  # in a signal handler, within a call of this thread's own, which closes it
+        except Timeout as error:
+            still_inside = error
+        if not self._starting.acquire(timeout=_PATIENCE):
+            raise Timeout("another thread starts the processes of this pipeline, which therefore cannot be closed yet")
+        try:
+            if consumer is not None and consumer is not self._consumer:
+                return  # another thread has closed it
+            self._end(0.0 if still_inside else _SCHEDULED if self._is_stuck else grace, still_inside is None)
+        finally:
+            self._starting.release()
+        if still_inside is not None:
+            raise still_inside
+
+    def _end(self, grace: float, tells: bool) -> None:
+        """Ends the processes; `tells` them to, so that they can end in order."""
         consumer, self._consumer = self._consumer, None
         workers, self._worker_group = self._worker_group, None
         deadline = time.monotonic() + grace
-        is_whole = consumer is not None
+        is_whole = tells and consumer is not None and not self._is_stuck
+        self._is_stuck = False
         try:
-            if consumer is not None:
+            if consumer is not None and tells:
                 try:
                     consumer.shutdown(grace)
                 except Error:
@@ -273,8 +387,13 @@ class Run(Generic[T]):
         return job if job.size > 1 else None
 
     def _start(self) -> Consumer:
+        with self._starting:
+            return self._started()
+
+    def _started(self) -> Consumer:
         if self._consumer is None:
             if self.options.workers > 0 and self._worker_group is None:
+                self._make_indexes()
                 self._worker_group = WorkerGroup(self.options.context, self._tasks(), self.options.start_timeout)
             job = self._job()
             name = f"the consumer (process {os.getpid()})"
@@ -285,6 +404,13 @@ class Run(Generic[T]):
                 self.close()
                 raise
         return self._consumer
+
+    def _make_indexes(self) -> None:
+        """Those of corpora that workers read: else each of them would make them all."""
+        for step in self._steps:
+            source = step.arguments.get("source")
+            if isinstance(source, Corpus) and source.cache and self._roles[step.name] == "worker":
+                _levada.open_corpus(**source.options())
 
     def _process_options(self) -> dict[str, Any]:
         job = self._job()
@@ -311,6 +437,8 @@ class Run(Generic[T]):
                 [self._sent(step, role) for step in self._steps],
                 self._process_options(),
                 self.options.on_error,
+                self.options.allow_pickle,
+                self.options.start_timeout,
                 self.options.threads,
                 self.options.worker_init,
             )
@@ -331,6 +459,7 @@ class Run(Generic[T]):
         if workers is None:
             return
         if kind == "Timeout":
+            self._is_stuck = True
             raise Timeout(f"{text}\n\n{workers.describe()}")
         at = rank - 1 if rank > 0 else workers.lost()
         if at is None:

@@ -41,9 +41,12 @@ def _iterates_by_number(source: Any) -> bool:
     return any(isinstance(source, cls) for cls in found if cls is not None)
 
 
-def divides_itself(source: Any) -> bool:
-    """Whether a shard right behind it has it open its part alone."""
-    return isinstance(source, (Corpus, NativeSource)) or is_sequence(source)
+def divides_itself(source: Any) -> str:
+    """Whether a shard right behind it has it open its part alone, and whether that is every n-th item: "no", "in parts"
+    or "in turns"."""
+    if isinstance(source, NativeSource):
+        return "in parts"
+    return "in turns" if isinstance(source, Corpus) or is_sequence(source) else "no"
 
 
 def check_source(source: Any) -> None:
@@ -72,6 +75,9 @@ def open_source(source: Any, opening: Opening, index: int, count: int, given: in
     if state is not None:
         source.load_state_dict(state)
     elif is_sequence(source):
+        size = max(0, -(-(len(source) - index) // count))
+        if given > size:
+            raise InvalidArgument(f"the state is of item {given} of a {type(source).__name__} that has {size} of them here")
         return _by_number(source, index + given * count, count), getattr(source, "state_dict", None), given
     iterator = iter(source() if is_factory(source) else source)
     state_dict = getattr(source, "state_dict", None) if hasattr(source, "load_state_dict") else None

@@ -11,6 +11,7 @@ import multiprocessing.connection
 import os
 import pickle
 import random
+import resource
 import signal
 import socket
 import sys
@@ -45,6 +46,8 @@ class Task:
     steps: list[Step]
     options: dict[str, Any]
     on_error: str
+    allow_pickle: bool
+    start_timeout: float
     threads: int
     worker_init: Callable[[int], Any] | None
 
@@ -67,6 +70,7 @@ class WorkerGroup:
 
     def __init__(self, context: str, tasks: list[Task], timeout: float) -> None:
         check_context(context)
+        _check_descriptors(len(tasks))
         self._owner = os.getpid()
         self._tasks = tasks
         self._processes: list[BaseProcess] = []
@@ -101,8 +105,16 @@ class WorkerGroup:
             name=f"levada {task.title}",
             daemon=False,
         )
-        with there, telling:
-            start(process)
+        try:
+            with there, telling:
+                start(process)
+        except OSError as error:
+            here.close()
+            told.close()
+            raise Unsupported(
+                f"{task.title} cannot be started: {error.strerror}; use fewer workers, or raise the limits on processes "
+                "(ulimit -u), file descriptors (ulimit -n) and memory"
+            ) from error
         self._processes.append(process)
         self._told.append(told)
         return here
@@ -150,28 +162,32 @@ class WorkerGroup:
         """A process that has ended, by its place; None where there is none."""
         return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
 
-    def where(self, at: int) -> str:
-        """The Python functions that a process is in, the innermost first; empty where it does not answer."""
-        process, told = self._processes[at], self._told[at]
+    def _ask(self, at: int) -> None:
+        """Has a process say where it is."""
+        pid = self._processes[at].pid
+        assert pid is not None
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGUSR1)
+
+    def _answer(self, at: int, deadline: float) -> str:
+        """The Python functions that a process is in, the innermost first."""
+        told = self._told[at]
         text = b""
         with contextlib.suppress(OSError):
-            assert process.pid, "0 would be all processes of this one's group"
-            os.kill(process.pid, signal.SIGUSR1)
-            deadline = time.monotonic() + _ANSWER
             while told.poll(0.05 if text else max(deadline - time.monotonic(), 0)):
                 more = os.read(told.fileno(), 1 << 16)
                 if not more:
                     break
                 text += more
-        return text.decode(errors="replace").rstrip()
+        return text.decode(errors="replace").rstrip() or "(it does not answer)"
 
     def describe(self) -> str:
         """Where each process is."""
-        return "\n\n".join(
-            f"{self.name_of(at)} is in:\n{self.where(at) or '(it does not answer)'}"
-            for at, process in enumerate(self._processes)
-            if process.exitcode is None
-        )
+        running = [at for at, process in enumerate(self._processes) if process.exitcode is None]
+        for at in running:
+            self._ask(at)
+        deadline = time.monotonic() + _ANSWER
+        return "\n\n".join(f"{self.name_of(at)} is in:\n{self._answer(at, deadline)}" for at in running)
 
     def end(self, grace: float) -> None:
         """Waits for them to end, which they have been told to; kills those that do not, with a warning that says where
@@ -182,7 +198,8 @@ class WorkerGroup:
         for at, process in enumerate(self._processes):
             process.join(max(deadline - time.monotonic(), 0))
             if process.exitcode is None and grace > 0:
-                where = self.where(at) or "(it does not answer)"
+                self._ask(at)
+                where = self._answer(at, time.monotonic() + _ANSWER)
                 text = f"{self.name_of(at)} did not end in time and is killed; it was in:\n{where}"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._kill()
@@ -198,6 +215,18 @@ class WorkerGroup:
         job = getattr(self, "job", None)
         if job is not None:
             job.leave()
+
+
+def _check_descriptors(processes: int) -> None:
+    """Raises where this process has too few left to hold those that link it to so many others."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    wanted = 4 * processes + 16
+    left = limit - len(os.listdir("/proc/self/fd"))
+    if limit != resource.RLIM_INFINITY and wanted > left:
+        raise Unsupported(
+            f"{processes} processes take some {wanted} file descriptors, and this process may open {left} more; use fewer "
+            "workers, or raise the limit (ulimit -n)"
+        )
 
 
 def _as_connection(ready: Any) -> Connection:
@@ -229,7 +258,7 @@ def _serve(link: socket.socket, telling: Connection, parent: int, rank: int, siz
         return
     telling.send_bytes(b"")
     faulthandler.register(signal.SIGUSR1, file=telling.fileno(), all_threads=True)
-    job = _levada.link(rank, size, [link.detach()], task.options["timeout"])
+    job = _levada.link(rank, size, [link.detach()], task.start_timeout)
     with contextlib.suppress(PeerLost):  # the others hear of it, or are gone
         _levada.serve(job, graph, task.options, f"{task.title} (process {os.getpid()})", seed_all)
     job.leave()
@@ -244,7 +273,7 @@ def _prepare(task: Task) -> _levada.Graph:
             torch.set_num_threads(task.threads)
     if task.worker_init is not None and task.role == "worker":
         task.worker_init(task.number)
-    return build(task.steps, task.on_error)
+    return build(task.steps, task.on_error, task.allow_pickle)
 
 
 def seed_all(opening: Opening) -> None:

@@ -10,9 +10,11 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/words.h"
 #include "levada/pipeline/origins.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/roles.h"
@@ -20,6 +22,7 @@
 #include "python/src/bindings.h"
 #include "python/src/failures.h"
 #include "python/src/launch.h"
+#include "python/src/occupancy.h"
 #include "python/src/pickling.h"
 #include "python/src/process.h"
 #include "python/src/rebuild.h"
@@ -44,6 +47,9 @@ OnError on_error_of(const std::string& word) {
   if (word == "skip") return OnError::skip;
   throw InvalidArgument(fmt::format("on_error is {:.40}; it must be raise or skip", word));
 }
+
+constexpr Word<DividesItself> divides_words[] = {
+    {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
 std::string_view name_of(pipeline::Role role) {
   switch (role) {
@@ -125,7 +131,12 @@ void serve(const Membership& job, const Graph& graph, const nb::dict& options, c
   pipeline::serve(process);
 }
 
-/// The consumer, which a forked child leaves alone.
+/// How long close() waits for another thread's next().
+constexpr Duration patience = std::chrono::seconds(5);
+
+/// The consumer. Python may use it on any thread, in a signal handler and in a forked child, which leaves it alone. One
+/// thread at a time takes items; any other may pause, resume and ask for statistics meanwhile, and close it. Its state
+/// is guarded by the GIL, but for what says otherwise.
 class Consumer {
  public:
   Consumer(std::shared_ptr<Engine> engine, const Graph& graph, const nb::dict& options, std::string name,
@@ -137,7 +148,7 @@ class Consumer {
                               .name = std::move(name),
                               .all_ranks = std::move(all_ranks),
                               .begin_epoch = {},
-                              .poll = check_signals};
+                              .poll = [this] { poll(); }};
     const nb::gil_scoped_release released;
     consumer_ = std::make_unique<pipeline::Consumer>(std::move(process));
   }
@@ -149,47 +160,87 @@ class Consumer {
     consumer_.reset();
   }
 
-  void reset(std::int64_t epoch, const std::optional<nb::object>& cursor) {
+  /// Begins the epoch behind its first `items`, where `cursor` stands if there is one.
+  void reset(std::int64_t epoch, std::int64_t items, const std::optional<nb::object>& cursor) {
+    auto& consumer = open_consumer();
     std::optional<pipeline::Cursor> from;
     if (cursor) from = to_tree(*cursor, false);
-    const nb::gil_scoped_release released;
-    consumer().reset(epoch, from);
+    const auto pausing = enter_pausing();
+    take([&] {
+      if (from || items == 0) consumer.reset(epoch, from);
+      else consumer.reset_behind(epoch, items);
+    });
     left_.reset();
     ++pass_;
-    given_ = 0;
+    given_ = items;
   }
-  std::optional<Item> next() {
-    auto item = consumer().next();
+  /// The next item of pass number `pass`. Nothing at its end, at a limit, while paused and once it is closed.
+  std::optional<Item> next(std::int64_t pass) {
+    if (pass_ != pass) {
+      throw InvalidArgument("another epoch of this pipeline has begun, which ended this one's iterator");
+    }
+    if (closing_) return std::nullopt;
+    auto& consumer = this->consumer();
+    const Occupancy::Entry taking(taking_, what);
+    std::optional<Item> item;
+    try {
+      const nb::gil_scoped_release released;
+      item = consumer.next();
+    } catch (const std::exception&) {
+      if (!closing_) throw;
+    }
+    if (closing_) return std::nullopt;
     if (item && left_) --*left_;
     given_ += item.has_value();
     return item;
   }
-  /// As if so many items had been given; passes over them unless `has_cursor`, which goes on behind them.
-  void go_on_behind(std::int64_t items, bool has_cursor) {
-    while (!has_cursor && given_ < items && next()) {
-    }
-    given_ = items;
-  }
-  std::int64_t given() const { return given_; }
   void limit(std::int64_t items) {
-    consumer().limit(items);
+    auto& consumer = open_consumer();
+    take([&] { consumer.limit(items); });
     left_ = items;
   }
-  void resume() {
-    consumer().resume();
-    left_.reset();
+  void pause() {
+    auto& consumer = open_consumer();
+    const auto pausing = enter_pausing();
+    const nb::gil_scoped_release released;
+    consumer.pause();
   }
-  /// Where next() is empty: whether that is for good.
-  bool is_over() const { return !consumer().paused() && left_ != 0; }
-  nb::object save() {
-    pipeline::Cursor cursor;
+  void resume() {
+    auto& consumer = open_consumer();
+    const auto pausing = enter_pausing();
     {
       const nb::gil_scoped_release released;
-      cursor = consumer().save();
+      consumer.resume();
     }
-    return Rebuilder(false).rebuild(cursor);
+    left_.reset();
   }
+  bool paused() const { return consumer().paused(); }
+  /// Where next() is empty: whether that is for good.
+  bool is_over() const { return !closing_ && !consumer().paused() && left_ != 0; }
+  /// How many items of this epoch have been given, and the cursor behind them.
+  std::tuple<std::int64_t, nb::object> save() {
+    auto& consumer = open_consumer();
+    const auto cursor = take([&] { return consumer.save(); });
+    return {given_, Rebuilder(false).rebuild(cursor)};
+  }
+
+  /// Ends the call under way on another thread, and lets none begin. False in a signal handler that has interrupted
+  /// this thread's own call: whoever made that is to close the run then, as must_close() tells it. Throws Timeout.
+  bool close() {
+    closing_ = true;
+    if (taking_.is_mine()) {
+      must_close_ = true;
+      return false;
+    }
+    taking_.wait_for_others(Deadline::after(patience));
+    if (taking_.is_free()) return true;
+    throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
+  }
+  /// Once true for each close() that has been left to the caller.
+  bool must_close() { return std::exchange(must_close_, false); }
+  /// After close(). Whether all processes have answered in time.
   bool shutdown(double grace) {
+    const nb::gil_scoped_release released;
     return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));
   }
   pipeline::Stats stats() const {
@@ -230,6 +281,11 @@ class Consumer {
     return {json, nb::bytes(traces.data(), traces.size())};
   }
 
+  std::int64_t pass() const { return pass_; }
+
+ private:
+  static constexpr std::string_view what = "this pipeline run";
+
   pipeline::Consumer& consumer() const {
     if (current_process() != process_) {
       throw Unsupported(fmt::format(
@@ -237,12 +293,44 @@ class Consumer {
     }
     return *consumer_;
   }
-  std::int64_t pass() const { return pass_; }
+  [[noreturn]] static void throw_closed() { throw InvalidArgument("this pipeline run has been closed"); }
+  pipeline::Consumer& open_consumer() const {
+    auto& consumer = this->consumer();
+    if (closing_) throw_closed();
+    return consumer;
+  }
+  /// What `work`, a call that one thread at a time may make, gives. Throws InvalidArgument once this is closed.
+  template <typename Work>
+  std::invoke_result_t<Work> take(Work work) {
+    const Occupancy::Entry taking(taking_, what);
+    try {
+      const nb::gil_scoped_release released;
+      return work();
+    } catch (const std::exception&) {
+      if (closing_) throw_closed();
+      throw;
+    }
+  }
+  /// Another thread that pauses or resumes is waited for.
+  Occupancy::Entry enter_pausing() {
+    pausing_.wait_for_others(Deadline::never());
+    return {pausing_, what};
+  }
+  /// On any thread that waits. Ends the taking thread's call once this is to be closed, as Ctrl-C does.
+  void poll() const {
+    check_signals();
+    if (!closing_ || !taking_.is_mine()) return;
+    const nb::gil_scoped_acquire gil;
+    PyErr_SetNone(PyExc_GeneratorExit);
+    throw nb::python_error();
+  }
 
- private:
   pid_t process_ = current_process();
   PythonValues values_;
   std::unique_ptr<pipeline::Consumer> consumer_;
+  Occupancy taking_, pausing_;
+  std::atomic<bool> closing_ = false;  ///< read without the GIL
+  bool must_close_ = false;
   std::int64_t pass_ = 0;
   std::optional<std::int64_t> left_;  ///< until a limit
   std::int64_t given_ = 0;            ///< in this epoch
@@ -262,24 +350,19 @@ class Epoch {
       : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
 
   nb::object next() {
-    if (consumer_->pass() != pass_) {
-      throw InvalidArgument("another epoch of this pipeline has begun, which ended this one's iterator");
-    }
     std::optional<Item> item;
     try {
-      const nb::gil_scoped_release released;
-      item = consumer_->next();
+      item = consumer_->next(pass_);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
       const auto* lost = dynamic_cast<const PeerLost*>(&error);
       run_.attr("_tell")(std::string(error.name()), std::string(error.what()), lost == nullptr ? -1 : lost->rank());
       throw;
     }
-    if (!item) {
-      if (consumer_->is_over()) run_.attr("_end_epoch")();
-      throw nb::stop_iteration();
-    }
-    return object_of(*std::move(item));
+    if (item) return object_of(*std::move(item));
+    if (consumer_->must_close()) run_.attr("close")();
+    if (consumer_->is_over()) run_.attr("_end_epoch")();
+    throw nb::stop_iteration();
   }
 
  private:
@@ -304,10 +387,13 @@ void bind_beginnings(nb::class_<Graph>& graph_class) {
   graph_class
       .def_static(
           "source",
-          [](nb::object open, const std::string& what, bool divides, const std::string& name) {
-            return Graph::source(python_origin(std::move(open), what, divides), name);
+          [](nb::object open, const std::string& what, const std::string& divides, const std::string& name,
+             bool allow_pickle) {
+            const auto divides_itself = parse_word("divides", divides, divides_words);
+            return Graph::source(python_origin(std::move(open), what, divides_itself, allow_pickle), name);
           },
-          nb::arg("open"), nb::arg("what"), nb::arg("divides"), nb::kw_only(), nb::arg("name"))
+          nb::arg("open"), nb::arg("what"), nb::arg("divides"), nb::kw_only(), nb::arg("name"),
+          nb::arg("allow_pickle") = false, "`divides`: \"no\", \"in parts\" or \"in turns\".")
       .def_static("corpus", &corpus_graph, nb::arg("options"),
                   nb::sig("def corpus(*, tensors: str, name: str, **options: typing.Any) -> Graph"),
                   "The samples of a levada.Corpus, whose fields `options` are.")
@@ -319,10 +405,12 @@ void bind_beginnings(nb::class_<Graph>& graph_class) {
           nb::arg("inputs"), nb::kw_only(), nb::arg("name"))
       .def_static(
           "transform",
-          [](const std::vector<Graph>& inputs, nb::object open, const std::string& what, const std::string& name) {
-            return Graph::join(transform_of(std::move(open), what), inputs, name);
+          [](const std::vector<Graph>& inputs, nb::object open, const std::string& what, const std::string& name,
+             bool allow_pickle) {
+            return Graph::join(transform_of(std::move(open), what, allow_pickle), inputs, name);
           },
-          nb::arg("inputs"), nb::kw_only(), nb::arg("open"), nb::arg("what"), nb::arg("name"));
+          nb::arg("inputs"), nb::kw_only(), nb::arg("open"), nb::arg("what"), nb::arg("name"),
+          nb::arg("allow_pickle") = false);
 }
 
 /// Stages that call a function of the user's on each item.
@@ -342,10 +430,11 @@ void bind_function_stages(nb::class_<Graph>& graph_class) {
           nb::kw_only(), nb::arg("predicate"), nb::arg("on_error"), nb::arg("name"))
       .def(
           "flat_map",
-          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
-            return graph.then(flat_map_of(std::move(function), on_error_of(on_error)), name);
+          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name,
+             bool allow_pickle) {
+            return graph.then(flat_map_of(std::move(function), on_error_of(on_error), allow_pickle), name);
           },
-          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"));
+          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"), nb::arg("allow_pickle") = false);
 }
 
 /// Stages that give items as they come: together, in another order, only some, again.
@@ -438,19 +527,19 @@ void bind_graph(nb::module_& module) {
 
 void bind_pipeline(nb::module_& module) {
   bind_graph(module);
-  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
-      .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("cursor").none(),
-           nb::sig("def reset(self, epoch: int, cursor: typing.Any) -> None"))
-      .def("go_on_behind", &Consumer::go_on_behind, nb::arg("items"), nb::arg("has_cursor"), unlocked)
-      .def_prop_ro("given", &Consumer::given)
-      .def("limit", &Consumer::limit, nb::arg("items"), unlocked)
-      .def(
-          "pause", [](Consumer& self) { self.consumer().pause(); }, unlocked)
-      .def("resume", &Consumer::resume, unlocked)
-      .def_prop_ro("paused", [](Consumer& self) { return self.consumer().paused(); })
-      .def("save", &Consumer::save, nb::sig("def save(self) -> typing.Any"))
-      .def("shutdown", &Consumer::shutdown, nb::arg("grace"), unlocked)
+      .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("cursor").none(),
+           nb::sig("def reset(self, epoch: int, items: int, cursor: typing.Any) -> None"))
+      .def("limit", &Consumer::limit, nb::arg("items"))
+      .def("pause", &Consumer::pause)
+      .def("resume", &Consumer::resume)
+      .def_prop_ro("paused", &Consumer::paused)
+      .def("save", &Consumer::save, nb::sig("def save(self) -> tuple[int, typing.Any]"),
+           "How many items have been given, and the cursor behind them.")
+      .def("close", &Consumer::close,
+           "Ends another thread's call and lets none begin; False where this thread's own call is to do what follows.")
+      .def("must_close", &Consumer::must_close, "Whether a close() has been left to this thread; once.")
+      .def("shutdown", &Consumer::shutdown, nb::arg("grace"))
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
            nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
       .def("story", &Consumer::story, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),

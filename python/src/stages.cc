@@ -1,5 +1,6 @@
 #include "python/src/stages.h"
 
+#include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -9,9 +10,12 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/cursor_fields.h"
+#include "levada/tree/codec.h"
 #include "python/src/bindings.h"
 #include "python/src/failures.h"
 #include "python/src/rebuild.h"
+#include "python/src/trees.h"
 
 namespace nb = nanobind;
 
@@ -43,18 +47,17 @@ nb::object iterator_of(nb::handle iterable) {
   return iterator;
 }
 
-nb::object pickle() {
-  return nb::module_::import_("pickle");
-}
-
-/// "given": how many items; "state": what the iterable says of itself, a pickle; "inputs": where those it takes stand.
+/// "given": how many items; "state": what the iterable says of itself, a message; "inputs": where those it takes stand.
 struct Position {
+  static constexpr std::string_view name = "an iterable";
+
   std::int64_t given = 0;
   std::optional<Bytes> state;
   std::vector<Cursor> inputs;
 
   Cursor encode() const {
-    Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {"given"}, .children = {}, .state = {}};
+    Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {"stage", "given"}, .children = {}};
+    container.children.emplace_back(std::string(name));
     container.children.emplace_back(given);
     if (state) {
       container.keys.emplace_back("state");
@@ -67,33 +70,20 @@ struct Position {
     return Tree(std::move(container));
   }
   static Position decode(const Cursor& cursor) {
-    Position position;
-    const auto* given = std::get_if<std::int64_t>(&cursor.at("given").leaf());
-    if (given == nullptr || *given < 0) throw InvalidArgument("a state of a pipeline does not count items");
-    position.given = *given;
-    if (cursor.contains("state")) {
-      const auto* state = std::get_if<Bytes>(&cursor.at("state").leaf());
-      if (state == nullptr) throw InvalidArgument("a state of a pipeline holds no state of its iterable");
-      position.state = *state;
-    }
-    if (cursor.contains("inputs")) position.inputs = cursor.at("inputs").container().children;
+    const pipeline::CursorFields fields(cursor, name);
+    Position position{.given = fields.count("given"), .state = {}, .inputs = {}};
+    if (fields.has("state")) position.state = fields.bytes("state");
+    if (fields.has("inputs")) position.inputs = pipeline::list_in_cursor(fields.at("inputs"), name);
     return position;
   }
 };
 
-Bytes pickled(nb::handle value) {
-  const auto bytes = nb::cast<nb::bytes>(pickle().attr("dumps")(value));
-  const auto view = as_bytes({bytes.c_str(), bytes.size()});
-  return {view.begin(), view.end()};
-}
-
-nb::object unpickled(const Bytes& bytes) {
-  return pickle().attr("loads")(nb::bytes(bytes.data(), bytes.size()));
-}
-
-/// The items of an iterable that is made when the first is wanted.
+/// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values, which
+/// may hold pickles only where those are allowed.
 class PythonStream : public pipeline::Stream {
  public:
+  explicit PythonStream(bool allow_pickle) : allow_pickle_(allow_pickle) {}
+
   std::optional<Item> next() override {
     return in_python([&]() -> std::optional<Item> {
       if (!iterator_.is_valid()) open();
@@ -103,12 +93,14 @@ class PythonStream : public pipeline::Stream {
       return item_of(*std::move(item));
     });
   }
+  std::int64_t skip(std::int64_t items) override {
+    if (iterator_.is_valid() || start_.state) return Stream::skip(items);
+    start_.given += items;  // open() throws where there are fewer
+    return items;
+  }
   Cursor save() const override {
     if (!iterator_.is_valid()) return start_.encode();
-    Position position{.given = given_, .state = {}, .inputs = {}};
-    in_python([&] {
-      if (state_dict_.is_valid() && !state_dict_.is_none()) position.state = pickled(state_dict_());
-    });
+    Position position{.given = given_, .state = own_state(), .inputs = {}};
     position.inputs = position.state ? save_inputs() : start_of_inputs_;
     return position.encode();
   }
@@ -135,6 +127,9 @@ class PythonStream : public pipeline::Stream {
     std::int64_t skipped = 0;
   };
   virtual Opened make(const Position& start) = 0;
+  nb::object rebuilt(const Bytes& state) const {
+    return Rebuilder(allow_pickle_).rebuild(pipeline::unpack_cursor(state));
+  }
   virtual std::vector<Cursor> save_inputs() const { return {}; }
 
   std::vector<Cursor> start_of_inputs_;  ///< from which what has no state is made again
@@ -145,25 +140,56 @@ class PythonStream : public pipeline::Stream {
     iterator_ = std::move(opened.iterator);
     state_dict_ = std::move(opened.state_dict);
     if (!start_.state) {
-      for (auto at = opened.skipped; at < start_.given && next_of(iterator_); ++at) {
+      for (auto at = opened.skipped; at < start_.given; ++at) {
+        if (next_of(iterator_)) continue;
+        throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", start_.given, at));
       }
     }
     given_ = start_.given;
   }
 
+  /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
+  std::optional<Bytes> own_state() const {
+    return in_python([&]() -> std::optional<Bytes> {
+      if (!state_dict_.is_valid() || state_dict_.is_none()) return std::nullopt;
+      const nb::object state = state_dict_();
+      try {
+        return encode_tree(to_tree(state, allow_pickle_));
+      } catch (const nb::python_error& error) {
+        if (!error.matches(PyExc_TypeError)) throw;
+        warn_of(nb::cast<std::string>(nb::str(error.value())));
+      } catch (const nb::builtin_exception& error) {
+        warn_of(error.what());
+      } catch (const Unsupported& error) {
+        warn_of(error.what());
+      }
+      state_dict_ = nb::none();
+      return std::nullopt;
+    });
+  }
+  static void warn_of(const std::string& why) {
+    const auto text = fmt::format(
+        "what a source's state_dict() returns cannot be kept, so that going on reads again what was given before; return "
+        "plain values, or call run(allow_pickle=True): {}",
+        why);
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
+  }
+
+  bool allow_pickle_;
   Position start_;
-  nb::object iterator_, state_dict_;
+  nb::object iterator_;
+  mutable nb::object state_dict_;
   std::int64_t given_ = 0;
 };
 
 class OriginStream final : public PythonStream {
  public:
-  OriginStream(Shared open, Opening opening, pipeline::Division division)
-      : open_(std::move(open)), opening_(opening), division_(division) {}
+  OriginStream(Shared open, Opening opening, pipeline::Division division, bool allow_pickle)
+      : PythonStream(allow_pickle), open_(std::move(open)), opening_(opening), division_(division) {}
 
  private:
   Opened make(const Position& start) override {
-    const nb::object state = start.state ? unpickled(*start.state) : nb::none();
+    const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
     const nb::tuple made = nb::cast<nb::tuple>(
         open_.get()(opening_, division_.index, division_.count, start.state ? 0 : start.given, state));
     return {.iterator = made[0], .state_dict = made[1], .skipped = nb::cast<std::int64_t>(made[2])};
@@ -176,28 +202,31 @@ class OriginStream final : public PythonStream {
 
 class PythonOrigin final : public pipeline::Origin {
  public:
-  PythonOrigin(Shared open, std::string description, bool divides)
-      : open_(std::move(open)), description_(std::move(description)), divides_(divides) {}
+  PythonOrigin(Shared open, std::string description, DividesItself divides, bool allow_pickle)
+      : open_(std::move(open)), description_(std::move(description)), divides_(divides), allow_pickle_(allow_pickle) {}
   std::string describe() const override { return description_; }
-  bool divides() const override { return divides_; }
+  bool divides() const override { return divides_ != DividesItself::no; }
+  bool divides_in_turns() const override { return divides_ == DividesItself::in_turns; }
   StreamPtr open(const Opening& opening, pipeline::Division division) const override {
-    return std::make_unique<OriginStream>(open_, opening, division);
+    return std::make_unique<OriginStream>(open_, opening, division, allow_pickle_);
   }
 
  private:
   Shared open_;
   std::string description_;
-  bool divides_;
+  DividesItself divides_;
+  bool allow_pickle_;
 };
 
 /// What a function makes of one item.
 class MadeStream final : public PythonStream {
  public:
-  explicit MadeStream(nb::object iterable) : iterable_(std::move(iterable)) {}
+  MadeStream(nb::object iterable, bool allow_pickle)
+      : PythonStream(allow_pickle), iterable_(std::move(iterable)) {}
 
  private:
   Opened make(const Position& start) override {
-    if (start.state) iterable_.get().attr("load_state_dict")(unpickled(*start.state));
+    if (start.state) iterable_.get().attr("load_state_dict")(rebuilt(*start.state));
     auto iterator = iterator_of(iterable_.get());
     return {.iterator = iterator, .state_dict = nb::getattr(iterable_.get(), "state_dict", nb::none())};
   }
@@ -235,8 +264,8 @@ class StageIterator {
 
 class TransformStream final : public PythonStream {
  public:
-  TransformStream(Shared open, std::vector<StreamPtr> inputs, Opening opening)
-      : open_(std::move(open)), waiting_(std::move(inputs)), opening_(opening) {}
+  TransformStream(Shared open, std::vector<StreamPtr> inputs, Opening opening, bool allow_pickle)
+      : PythonStream(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), opening_(opening) {}
   ~TransformStream() override {
     drop();
     for (const auto& input : inputs_) input->close();
@@ -253,7 +282,7 @@ class TransformStream final : public PythonStream {
     }
     waiting_.clear();
     auto iterable = open_.get()(iterators, opening_);
-    if (start.state) iterable.attr("load_state_dict")(unpickled(*start.state));
+    if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
     return {.iterator = iterator_of(iterable), .state_dict = nb::getattr(iterable, "state_dict", nb::none())};
   }
   void restore_inputs(const std::vector<Cursor>& cursors) {
@@ -293,6 +322,7 @@ class ShownStream final : public pipeline::Stream {
       return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
     });
   }
+  std::int64_t skip(std::int64_t items) override { return stream_->skip(items); }
   Cursor save() const override { return stream_->save(); }
   void restore(const Cursor& cursor) override { stream_->restore(cursor); }
 
@@ -307,6 +337,7 @@ class ShownOrigin final : public pipeline::Origin {
   ShownOrigin(std::shared_ptr<const Origin> origin, TensorKind kind) : origin_(std::move(origin)), kind_(kind) {}
   std::string describe() const override { return origin_->describe(); }
   bool divides() const override { return origin_->divides(); }
+  bool divides_in_turns() const override { return origin_->divides_in_turns(); }
   StreamPtr open(const Opening& opening, pipeline::Division division) const override {
     return std::make_unique<ShownStream>(origin_->open(opening, division), kind_);
   }
@@ -322,8 +353,9 @@ std::shared_ptr<const pipeline::Origin> shown_origin(std::shared_ptr<const pipel
   return std::make_shared<ShownOrigin>(std::move(trees), kind);
 }
 
-std::shared_ptr<const pipeline::Origin> python_origin(nb::object open, std::string description, bool divides) {
-  return std::make_shared<PythonOrigin>(Shared(std::move(open)), std::move(description), divides);
+std::shared_ptr<const pipeline::Origin> python_origin(nb::object open, std::string description, DividesItself divides,
+                                                      bool allow_pickle) {
+  return std::make_shared<PythonOrigin>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
 }
 
 pipeline::Map map_of(nb::object function, pipeline::OnError on_error) {
@@ -344,17 +376,19 @@ pipeline::Filter filter_of(nb::object predicate, pipeline::OnError on_error) {
   return {.predicate = apply, .on_error = on_error};
 }
 
-pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error) {
-  const auto apply = [function = Shared(std::move(function))](Item item) -> StreamPtr {
-    return in_python([&] { return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item)))); });
+pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, bool allow_pickle) {
+  const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> StreamPtr {
+    return in_python([&] {
+      return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item))), allow_pickle);
+    });
   };
   return {.function = apply, .on_error = on_error};
 }
 
-pipeline::Transform transform_of(nb::object open, std::string what) {
-  const auto apply = [open = Shared(std::move(open))](std::vector<StreamPtr> inputs,
-                                                      const Opening& opening) -> StreamPtr {
-    return std::make_unique<TransformStream>(open, std::move(inputs), opening);
+pipeline::Transform transform_of(nb::object open, std::string what, bool allow_pickle) {
+  const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<StreamPtr> inputs,
+                                                                    const Opening& opening) -> StreamPtr {
+    return std::make_unique<TransformStream>(open, std::move(inputs), opening, allow_pickle);
   };
   return {.what = std::move(what), .open = apply};
 }

@@ -1,0 +1,257 @@
+"""Several threads on one object: whatever they call, each gets a right answer or an error that says why, and the process
+lives. `LEVADA_THREADS` says how many times each program runs; script/check threads has it run many times."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+TIMES = int(os.environ.get("LEVADA_THREADS", "1"))
+
+PROLOGUE = """
+import collections, itertools, multiprocessing, sys, threading, time
+import numpy as np
+import levada
+from levada import exchange
+
+def together(*works):
+    # Runs each on a thread of its own; what they return or raise.
+    outcomes = [None] * len(works)
+    barrier = threading.Barrier(len(works))
+    def run(at, work):
+        barrier.wait()
+        try:
+            outcomes[at] = work()
+        except Exception as error:
+            outcomes[at] = error
+    threads = [threading.Thread(target=run, args=(at, work), daemon=True) for at, work in enumerate(works)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join(120)
+    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
+    return outcomes
+
+def same(item):
+    return item
+
+def no(item):
+    return False
+
+def is_busy(outcome):
+    return isinstance(outcome, levada.InvalidArgument) and "under way, on another thread" in str(outcome)
+
+if __name__ == "__main__":
+"""
+
+
+def run(folder: pathlib.Path, body: str) -> None:
+    path = folder / "program.py"
+    path.write_text(PROLOGUE + textwrap.indent(textwrap.dedent(body), "    "))
+    for _ in range(TIMES):
+        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, f"{ran.returncode}: {ran.stdout}{ran.stderr}"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_that_take_from_one_epoch_get_each_item_once_or_are_refused(tmp_path: pathlib.Path, workers: int) -> None:
+    run(
+        tmp_path,
+        f"""
+        with levada.Pipeline(range(3000)).dispatch().map(same).run({workers}, context="forkserver", timeout=60) as run:
+            items, got = iter(run), []
+            def take():
+                refused = 0
+                while len(got) < 3000:
+                    try:
+                        for item in items: got.append(item)
+                        return refused
+                    except levada.InvalidArgument as error:
+                        if not is_busy(error): raise
+                        refused += 1
+                        time.sleep(0)
+                return refused
+            outcomes = together(take, take, take)
+            assert all(isinstance(each, int) for each in outcomes), outcomes
+            assert sorted(got) == list(range(3000)), (len(got), collections.Counter(got).most_common(3))
+        """,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whatever_a_second_thread_calls_on_a_run_does_no_harm(tmp_path: pathlib.Path, workers: int) -> None:
+    run(
+        tmp_path,
+        f"""
+        with levada.Pipeline(range(20000)).shuffle(100).dispatch().map(same).run({workers}, context="forkserver", timeout=60) as run:
+            got, states, over = [], [], threading.Event()
+            def take():
+                items = iter(run)
+                while len(got) < 20000:
+                    try:
+                        for item in items: got.append(item)
+                        run.resume()  # a pause or a limit ended it
+                    except levada.InvalidArgument as error:
+                        if not is_busy(error): raise
+                over.set()
+            def ask(work):
+                def asking():
+                    while not over.is_set():
+                        try:
+                            work()
+                        except levada.InvalidArgument as error:
+                            if not is_busy(error): raise
+                        time.sleep(0.001)
+                return asking
+            outcomes = together(take, ask(lambda: states.append(run.state_dict())), ask(run.stats), ask(run.show),
+                                ask(lambda: (run.pause(), run.resume())), ask(lambda: run.limit(50)))
+            assert not any(outcomes), outcomes
+            assert sorted(got) == list(range(20000)), len(got)
+            state = next((each for each in reversed(states) if each["position"]), None)
+        if state is not None:
+            with levada.Pipeline(range(20000)).shuffle(100).dispatch().map(same).run({workers}, context="forkserver") as run:
+                run.load_state_dict(state)
+                rest = list(run)
+                assert not rest or rest == got[-len(rest):]
+        """,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_close_ends_a_loop_that_waits_on_another_thread(tmp_path: pathlib.Path, workers: int) -> None:
+    run(
+        tmp_path,
+        f"""
+        run = levada.Pipeline(lambda: itertools.count()).shard().filter(no).run({workers}, context="forkserver", timeout=60)
+        begun = threading.Event()
+        def take():
+            items = iter(run)
+            begun.set()
+            return list(items)
+        def close():
+            begun.wait(60)
+            run.close()
+        began = time.monotonic()
+        assert together(take, close) == [[], None]
+        assert time.monotonic() - began < 30
+        assert not multiprocessing.active_children()
+        """,
+    )
+
+
+def test_threads_that_begin_epochs_of_one_run_end_each_others(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        with levada.Pipeline(range(500)).dispatch().map(same).run(1, context="forkserver", timeout=60) as run:
+            def loop():
+                whole = 0
+                for _ in range(10):
+                    try:
+                        whole += list(run) == list(range(500))
+                    except levada.InvalidArgument as error:
+                        if not is_busy(error) and "another epoch" not in str(error): raise
+                return whole
+            outcomes = together(loop, loop, loop)
+            assert all(isinstance(each, int) for each in outcomes), outcomes
+            assert list(run) == list(range(500))
+        """,
+    )
+
+
+def test_threads_on_one_feed_get_each_batch_once_or_are_refused(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        feed = levada.Feed([{"x": np.full(4, number)} for number in range(2000)], timeout=60)
+        batches, got = iter(feed), []
+        def take():
+            while len(got) < 2000:
+                try:
+                    for batch in batches: got.append(int(batch["x"][0]))
+                    return
+                except levada.InvalidArgument as error:
+                    if not is_busy(error): raise
+        def ask():
+            while len(got) < 2000:
+                feed.step, feed.stats, feed.end
+        outcomes = together(take, take, take, ask)
+        assert not any(outcomes), outcomes
+        assert sorted(got) == list(range(2000)), len(got)
+        feed.close()
+        """,
+    )
+
+
+def test_threads_on_one_reduce_scatter_are_refused_or_get_their_sums(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        with levada.ReduceScatter() as reduce:
+            def work():
+                for number in range(300):
+                    try:
+                        handle = reduce(np.full((64, 8), float(number)))
+                        if number % 7 == 0: reduce.flush()
+                        assert handle.wait().tolist() == np.full((64, 8), float(number)).tolist()
+                    except levada.InvalidArgument as error:
+                        if "thread" not in str(error): raise
+            outcomes = together(work, work, work)
+            assert not any(outcomes), outcomes
+        """,
+    )
+
+
+def test_threads_on_one_store_and_one_batch_of_samples_read_and_add_side_by_side(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        store = exchange.Store()
+        batch = exchange.SampleBatch([f"s{n}" for n in range(64)], {"x": np.arange(64)}, {"x": [1] * 64})
+        def add(first):
+            def adding():
+                for part in batch.split([8] * 8)[first::2]:
+                    try:
+                        store.store(part)
+                    except levada.InvalidArgument as error:
+                        if "thread" not in str(error): raise
+                return None
+            return adding
+        def read():
+            for number in range(200):
+                assert batch.item("x", number % 64).tolist() == [number % 64]
+                len(batch.unpack()), batch.reorder(list(reversed(range(64)))), len(store)
+        outcomes = together(add(0), add(1), read, read)
+        assert not any(outcomes), outcomes
+        """,
+    )
+
+
+def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        f"""
+        path = {str(tmp_path / "corpus.jsonl")!r}
+        with open(path, "w") as file:
+            for number in range(200): file.write('{{"text": "%s"}}\\n' % ("x" * number))
+        corpus = levada.Corpus(path, sequence=16, cache_dir={str(tmp_path)!r})
+        batch = {{"x": np.arange(100), "y": [1, "two", None], "z": (3.0, b"four")}}
+        digests, packed = levada.Digests(), levada.pack(batch)
+        mesh = levada.Mesh(dp=2, tp=2)
+        layout = levada.layout({{"x": "shard(dp,0)"}}, otherwise="replicate(tp)")
+        def work():
+            sizes = set()
+            for _ in range(100):
+                assert levada.pack(batch) == packed and levada.unpack(packed)["y"] == batch["y"]
+                digests.add(batch)
+                digests.fields()
+                sizes.add((len(corpus), corpus.digest))
+                str(mesh), mesh.coordinate(3, "tp"), str(layout), levada.collate([{{"x": np.arange(3)}}] * 4)
+            return sizes
+        outcomes = together(work, work, work)
+        assert outcomes[0] == outcomes[1] == outcomes[2] and len(outcomes[0]) == 1, outcomes
+        """,
+    )
