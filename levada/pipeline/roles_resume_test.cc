@@ -158,11 +158,11 @@ void expect_refused(Consumer& consumer, const std::function<void()>& begin, cons
 
 TEST(PipelineResume, RefusesAStateThatLiesBehindTheEnd) {
   const auto dealt_of = [](std::int64_t items) {
-    return Graph::source(range(0, items)).then(Dispatch{}).then(testing::same());
+    return Graph::source(range(0, items)).then(Dispatch{}).then(mapped([](std::int64_t i) { return i; }));
   };
   const auto divided_of = [](std::int64_t items) { return divided(items); };
   for (const std::function<Graph(std::int64_t)>& graph_of :
-       std::initializer_list<std::function<Graph(std::int64_t)>>{dealt_of, divided_of}) {
+       std::vector<std::function<Graph(std::int64_t)>>{dealt_of, divided_of}) {
     const Cursor cursor = saved_at_every_item(graph_of(count), with_workers(2)).cursors.back();
     for (const int workers : {1, 2, 3}) {
       SCOPED_TRACE(::testing::Message() << workers << " workers");

@@ -177,6 +177,7 @@ class Whole final : public Stream {
   Whole& operator=(const Whole&) = delete;
 
   std::optional<Item> next() override { return end_->next(); }
+  std::int64_t skip(std::int64_t items) override { return end_->skip(items); }
   Cursor save() const override { return end_->save(); }
   void restore(const Cursor& cursor) override { end_->restore(cursor); }
 

@@ -52,11 +52,16 @@ def _process() -> str:
 
 def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]]:
     """Class, arguments and attributes, those that are plain values."""
-    arguments = list(exception.args)
+    arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which are more than args of an OSError
     if not _is_plain(arguments):
         arguments = [str(exception)]
     attributes = {name: value for name, value in vars(exception).items() if _is_plain(value)}
     return name_of(type(exception)), arguments, attributes
+
+
+def _builtin_of(kind: type) -> Any:
+    """The built-in exception that it is derived from, or is."""
+    return next(cls for cls in kind.__mro__ if getattr(builtins, cls.__name__, None) is cls)
 
 
 def _is_plain(value: Any) -> bool:
@@ -108,7 +113,7 @@ def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> 
         found = vars(found).get(step)
     if not (isinstance(found, type) and issubclass(found, Exception)):
         return None
-    builtin = next(cls for cls in found.__mro__ if getattr(builtins, cls.__name__, None) is cls)
+    builtin = _builtin_of(found)
     made: Exception = builtin.__new__(found, *arguments)
     builtin.__init__(made, *arguments)
     vars(made).update(attributes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import ranks
 import varying
-from levada import Pipeline
+from levada import Pipeline, _runs
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
 
@@ -416,3 +417,159 @@ def test_a_feed_of_a_pipeline_has_one_reader_for_all_ranks_of_a_host(tmp_path: p
 def test_thousands_of_empty_epochs_end() -> None:
     with Pipeline[int]([]).dispatch().map(double).run(2, context="forkserver") as run:
         assert sum(len(list(run)) for _ in range(2000)) == 0 and run.epoch == 2000
+
+
+class Fickle:
+    """A source whose state is no plain value."""
+
+    def __init__(self, state: Any) -> None:
+        self.begin, self.next, self.state = 0, 0, state
+
+    def __iter__(self) -> Iterator[int]:
+        self.next, self.begin = self.begin, 0
+        while self.next < 30:
+            self.next += 1
+            yield self.next - 1
+
+    def state_dict(self) -> Any:
+        return {"next": self.next, "more": self.state}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.begin = state["next"]
+
+
+class Marked:
+    """Says when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.putenv, ("LEVADA_UNPICKLED", "yes")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_holds_plain_values_and_pickles_only_where_they_are_allowed(workers: int) -> None:
+    for state in ({"tokens": np.arange(3), "seen": [1, 2.5, None, "x", b"y"]}, (1, 2)):
+        with Pipeline(Fickle(state)).dispatch().run(workers, context="forkserver") as run:
+            items = iter(run)
+            assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+            run.load_state_dict(run.state_dict())
+            assert list(run) == list(range(5, 30))
+    with Pipeline(Fickle(Marked())).dispatch().run(0) as run:
+        items = iter(run)
+        assert next(items) == 0
+        with pytest.warns(RuntimeWarning, match="allow_pickle=True"):
+            assert b"putenv" not in run.state_dict()["position"]
+    with Pipeline(Fickle(Marked())).dispatch().run(0, allow_pickle=True) as run:
+        items = iter(run)
+        assert next(items) == 0
+        state = run.state_dict()
+        assert b"putenv" in state["position"]
+    with Pipeline(Fickle(0)).dispatch().run(0) as run:
+        run.load_state_dict(state)
+        with pytest.raises(levada.Unsupported, match="pickle"):
+            list(run)
+
+
+def test_a_state_that_has_been_changed_is_refused() -> None:
+    pipeline = Pipeline(Stateful(60)).shuffle(10).dispatch().map(double)
+    draw = random.Random(3)
+    with pipeline.run(0, seed=3) as run:
+        items = iter(run)
+        next(items)
+        state = run.state_dict()
+        run.load_state_dict(state)
+        others: list[Any] = [None, -1, 1.5, "x", b"", [], {}, 2**70, state["epoch"] + 1]
+        for name in state:
+            for other in others:
+                if other != state[name]:
+                    with pytest.raises((levada.InvalidArgument, levada.CorruptMessage)):
+                        run.load_state_dict({**state, name: other})
+            without = {key: value for key, value in state.items() if key != name}
+            with pytest.raises((levada.InvalidArgument, levada.CorruptMessage)):
+                run.load_state_dict(without)
+        for _ in range(200):
+            changed = bytearray(state["position"])
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+            with pytest.raises(levada.CorruptMessage, match="check sum"):
+                run.load_state_dict({**state, "position": bytes(changed)})
+        with pytest.raises(levada.InvalidArgument, match="no state"):
+            run.load_state_dict([])  # type: ignore[arg-type]
+
+
+def forged(value: Any, draw: random.Random) -> Any:
+    """Another value in one place of it."""
+    if isinstance(value, dict) and value:
+        key = draw.choice(list(value))
+        return {**value, key: forged(value[key], draw)}
+    if isinstance(value, (list, tuple)) and value:
+        at = draw.randrange(len(value))
+        return type(value)([*value[:at], forged(value[at], draw), *value[at + 1 :]])
+    return draw.choice([None, -1, 2**62, 7, 1.5, "x", b"y", [], {}, True])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
+    pipeline = Pipeline(Stateful(60)).shuffle(10).dispatch().map(double)
+    draw = random.Random(4)
+    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
+        items = iter(run)
+        next(items)
+        state = run.state_dict()
+        for _ in range(100 if workers == 0 else 30):
+            packed = levada.pack(forged(levada.unpack(state["position"]), draw))
+            checksum = _runs._checksum(state["seed"], state["epoch"], packed)
+            run.load_state_dict(state)
+            try:
+                run.load_state_dict({**state, "position": packed, "checksum": checksum})
+                list(itertools.islice(run, 5))
+            except (levada.InvalidArgument, levada.CorruptMessage, levada.Unsupported):
+                pass
+        run.load_state_dict(state)
+        assert len(list(run)) == 59
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_behind_the_end_is_an_error_and_not_an_empty_epoch(workers: int) -> None:
+    def of(items: int) -> list[Pipeline[Any]]:
+        numbers = Pipeline(range(items)).dispatch().map(double)
+        return [numbers, Pipeline(lambda: iter(range(items))).dispatch(), Pipeline(list(range(items))).shard().map(double)]
+
+    for longer, shorter in zip(of(20), of(10), strict=True):
+        with longer.run(workers, context="forkserver", seed=1) as run:
+            items = iter(run)
+            for _ in range(15):
+                next(items)
+            state = run.state_dict()
+        for others in (workers, 1):
+            with shorter.run(others, context="forkserver", seed=1) as run:
+                run.load_state_dict(state)
+                with pytest.raises(levada.InvalidArgument, match="state is of"):
+                    list(run)
+
+
+def test_going_on_with_other_workers_makes_nothing_again(tmp_path: pathlib.Path) -> None:
+    made = tmp_path / "made"
+
+    def mark(item: int) -> int:
+        with made.open("ab") as file:
+            file.write(b".")
+        return item
+
+    pipeline = Pipeline(range(300)).shard().map(mark)
+    with pipeline.run(2, context="forkserver") as run:
+        items = iter(run)
+        assert [next(items) for _ in range(200)] == list(range(200))
+        state = run.state_dict()
+    for workers in (0, 1, 3):
+        made.unlink()
+        with pipeline.run(workers, context="forkserver") as run:
+            run.load_state_dict(state)
+            assert list(run) == list(range(200, 300))
+        assert made.stat().st_size == 100
+
+
+def test_a_run_that_was_closed_within_an_epoch_has_no_state() -> None:
+    with Pipeline(range(10)).run() as run:
+        next(iter(run))
+    with pytest.raises(levada.InvalidArgument, match="before close"):
+        run.state_dict()
+    assert list(run) == list(range(10)) and run.state_dict()["epoch"] == 2

@@ -7,28 +7,31 @@ import itertools
 import multiprocessing
 import os
 import pathlib
+import pickle
+import resource
 import signal
 import subprocess
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import levada
 import pytest
-from levada import Pipeline
+from levada import Pipeline, _failures
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
 OPTIONS: dict[str, Any] = {"context": "forkserver", "seed": 1}
 
 
 class Odd(Exception):
-    """Cannot be made again from its arguments."""
+    """Cannot be made again by calling it with its arguments."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")
+        self.second = second
+        self.kept = object()
 
 
 def fail_at(number: int) -> Any:
@@ -107,12 +110,71 @@ def test_any_stage_can_fail_and_the_next_epoch_is_whole() -> None:
 
 def test_an_exception_that_cannot_be_made_again_is_told() -> None:
     def fail(item: int) -> int:
-        raise Odd(item, 2)
+        class Local(Exception):
+            pass
+
+        raise Local(item, 2)
 
     with Pipeline(range(3)).dispatch().map(fail).run(1, **OPTIONS) as run:
-        with pytest.raises(levada.StageFailed, match="0 and 2") as caught:
+        with pytest.raises(levada.StageFailed, match=r"\(0, 2\)") as caught:
             list(run)
-    assert "raise Odd" in caught.value.traceback
+    assert "raise Local" in caught.value.traceback
+
+
+def from_elsewhere(packed: bytes) -> BaseException:
+    """What another process makes of it."""
+    process, *described = levada.unpack(packed)
+    return _failures.unpack("it failed", "map", "worker 0", 3, "", levada.pack([f"not {process}", *described]))
+
+
+def test_an_exception_comes_with_what_is_plain_of_it_and_runs_no_code_of_its_class() -> None:
+    made = from_elsewhere(_failures.pack(Odd(1, 2))[3])
+    assert type(made) is Odd and str(made) == "1 and 2" and made.second == 2 and not hasattr(made, "kept")
+    assert isinstance(made.__cause__, levada.StageFailed) and made.__cause__.stage == "map"
+    for error in (OSError(2, "no such file", "name"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), KeyError("k")):
+        made = from_elsewhere(_failures.pack(error)[3])
+        assert type(made) is type(error) and str(made) == str(error) and made.args == error.args
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "builtins:SystemExit", "builtins:KeyboardInterrupt", "absent:Error", "os:path.sep", "levada", ""]
+)
+def test_what_another_process_names_is_neither_imported_nor_called(name: str) -> None:
+    for packed in (levada.pack(["another", 1, name, ["true"], {}]), pickle.dumps(name), b"\0" * 100):
+        made = _failures.unpack("it failed", "map", "worker 0", 3, "", packed)
+        assert type(made) is levada.StageFailed and made.stage == "map"
+
+
+def test_a_stage_that_exits_is_an_error_and_not_the_end_of_the_program() -> None:
+    def leave(item: int) -> int:
+        sys.exit(0)
+
+    with Pipeline(range(3)).dispatch().map(leave).run(1, **OPTIONS) as run:
+        with pytest.raises(levada.StageFailed, match="SystemExit"):
+            list(run)
+    with pytest.raises(levada.StageFailed, match="SystemExit"):
+        list(Pipeline(range(3)).dispatch().map(str).run(1, worker_init=leave, **OPTIONS))
+
+
+def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
+    pipeline = Pipeline(range(3)).dispatch().map(str)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"workers": 1_000_000}, "workers is 1000000; a pipeline has at most 1022"),
+        ({"workers": 1, "timeout": "3"}, "timeout is '3'; it must be a positive number"),
+        ({"workers": 1, "start_timeout": 0}, "start_timeout is 0; it must be a positive number"),
+        ({"workers": 1.5}, "workers is 1.5; it must be an integer"),
+        ({"workers": 1, "seed": "x"}, "seed is 'x'; it must be an integer"),
+    ]
+    for options, why in cases:
+        with pytest.raises(levada.InvalidArgument, match=why):
+            pipeline.run(**options)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    try:
+        with pytest.raises(levada.Unsupported, match=r"61 processes take some \d+ file descriptors.*ulimit -n"):
+            list(pipeline.run(60, **OPTIONS))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_items_that_fail_can_be_left_out_and_are_counted() -> None:
@@ -219,6 +281,42 @@ def test_the_end_of_a_program_leaves_nothing_behind(tmp_path: pathlib.Path, then
     assert is_gone(int(out.split()[0])) and ("mine" in err) == ("mine" in then) and "leak" not in err
 
 
+def test_a_child_that_is_forked_meanwhile_ends_quietly(tmp_path: pathlib.Path) -> None:
+    then = """
+    child = os.fork()
+    if child == 0: sys.exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+    ran = program(tmp_path, then.strip("\n").lstrip())
+    out, err = ran.communicate(timeout=60)
+    assert out.splitlines()[1:] == ["0"] and ran.returncode == 0 and "Traceback" not in err, err
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_a_stopped_process_does_not_outlive_its_parent(tmp_path: pathlib.Path, context: str) -> None:
+    ran = program(tmp_path, "time.sleep(300)", context)
+    assert ran.stdout is not None
+    worker = int(ran.stdout.readline().split()[0])
+    os.kill(worker, signal.SIGSTOP)
+    ran.kill()
+    ran.communicate(timeout=60)
+    assert is_gone(worker)
+
+
+def test_a_signal_handler_may_close_a_run_while_an_item_is_waited_for(tmp_path: pathlib.Path) -> None:
+    then = """
+    signal.signal(signal.SIGUSR1, lambda *_: run.close())
+    print("given", sum(1 for _ in items) < 10**6, flush=True)
+"""
+    ran = program(tmp_path, then.strip("\n").lstrip())
+    assert ran.stdout is not None
+    worker = int(ran.stdout.readline().split()[0])
+    os.kill(ran.pid, signal.SIGUSR1)
+    out, err = ran.communicate(timeout=60)
+    assert ran.returncode in (0, -signal.SIGUSR1) and is_gone(worker), err
+    assert not out or out == "given True\n", (out, err)
+
+
 def test_ctrl_c_ends_a_wait(tmp_path: pathlib.Path) -> None:
     ran = program(tmp_path, "[None for _ in items]; time.sleep(60)")
     assert ran.stdout is not None
@@ -304,7 +402,6 @@ def test_a_process_that_hangs_is_named_with_its_place() -> None:
     with pytest.raises(levada.Timeout, match=r"worker 0 \(process \d+\)") as caught:
         list(run)
     assert "in hang" in str(caught.value)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        run.close(grace=0.5)
-    assert any("in hang" in str(each.message) for each in told)
+    begin = time.monotonic()
+    run.close()
+    assert not multiprocessing.active_children() and time.monotonic() - begin < 4  # a hang is not waited for once more

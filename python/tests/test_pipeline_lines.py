@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import pickle
 from typing import Any
@@ -92,3 +93,32 @@ def test_what_cannot_be_read_is_told_with_its_path(paths: list[pathlib.Path]) ->
     with pytest.raises(UnicodeDecodeError) as caught:
         list(Pipeline.from_lines(paths[1]))
     assert isinstance(caught.value.__cause__, levada.StageFailed) and caught.value.__cause__.stage == "flat_map"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("change", ["truncated", "replaced", "overwritten"])
+def test_a_file_that_changes_while_it_is_read_ends_the_epoch_with_its_name(
+    tmp_path: pathlib.Path, workers: int, change: str
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"line {number}\n" for number in range(200_000)))
+    with Pipeline.from_lines(path, range_bytes=50_000).shard().run(workers, context="forkserver") as run:
+        items = iter(run)
+        next(items)
+        if change == "truncated":
+            os.truncate(path, 100)
+        elif change == "replaced":
+            other = tmp_path / "other.txt"
+            other.write_bytes(path.read_bytes())
+            other.rename(path)
+        else:
+            with path.open("r+") as file:
+                file.write("LINE")
+        with pytest.raises(levada.SourceError, match=r"lines.txt has changed since the pipeline was made"):
+            list(items)
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(levada.SourceError, match="pipe is not a regular file"):
+        Pipeline.from_lines(tmp_path / "pipe")
