@@ -77,7 +77,7 @@ void show(const report::FeedReport& report, bool json) {
 
 int feed_as_rank(const FeedArguments& arguments, const Job& job) {
   if (!arguments.save_state.empty()) hold_termination();
-  const auto engine = launch::join({.engine = arguments.engine});
+  const auto engine = launch::join({.engine = arguments.engine, .timeout = parse_duration(arguments.timeout)});
   if (const auto report = feed_rank(engine, job, arguments)) show(*report, arguments.json);
   return 0;
 }

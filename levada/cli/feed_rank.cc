@@ -152,6 +152,11 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
   return {content.fields(), std::chrono::duration<double>(Clock::now() - begin).count()};
 }
 
+/// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
+bool failed_together(const Feed& feed) {
+  return feed.end() && feed.end()->cause == FeedEnd::Cause::failed;
+}
+
 /// Where the feed ended in agreement, also with an error, all ranks have used the same batches: a state to go on from.
 Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
                   StateKeeper& state) try {
@@ -159,7 +164,7 @@ Fed take_and_save(Feed& feed, const FeedArguments& arguments, std::optional<std:
   state.save();
   return fed;
 } catch (const Error&) {
-  if (feed.end()) state.save();
+  if (failed_together(feed)) state.save();
   throw;
 }
 
@@ -303,11 +308,6 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
     history.edges.push_back({readers[static_cast<std::size_t>(rank.rank)], rank.rank, rank.bytes});
   }
   write_history(run.arguments.history, gathered.report, std::move(history));
-}
-
-/// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
-bool failed_together(const Feed& feed) {
-  return feed.end() && feed.end()->cause == FeedEnd::Cause::failed;
 }
 
 /// Writes what can still be shown of a feed that failed; what goes wrong with that is no more than said.

@@ -368,6 +368,15 @@ Bytes Corpus::cursor(std::int64_t next) const {
   return state_->cursor(next).encode();
 }
 
+std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
+  std::vector<std::pair<std::string, std::string>> identity{{"corpus", state_->digest}};
+  identity.insert(identity.end(), state_->order.begin(), state_->order.end());
+  const auto samples = size();
+  identity.emplace_back("number of samples", samples ? std::to_string(*samples) : "without end");
+  identity.emplace_back("attention mask", state_->options.attention_mask ? "yes" : "no");
+  return identity;
+}
+
 std::int64_t Corpus::resume(ByteView cursor) const {
   const auto saved = Cursor::decode(cursor);
   state_->cursor(saved.next).expect_same(saved);

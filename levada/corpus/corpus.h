@@ -88,6 +88,7 @@ class Corpus final : public Source {
   std::optional<std::int64_t> size() const override;
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;
+  std::vector<std::pair<std::string, std::string>> identity() const override;
   std::string activity() const override;
   ReadStats stats() const override;
 

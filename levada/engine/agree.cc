@@ -62,13 +62,15 @@ class Gather {
 
   std::vector<Bytes> run(ByteView mine, Deadline deadline) {
     const auto begin = Clock::now();
+    const auto explain = [&] { return explain_missing(Clock::now() - begin); };
     Posted posted(engine_, what_);
+    Reminder reminder;
     parts_[0].assign(mine.begin(), mine.end());
     for (take_ready(); !missing_.empty(); take_ready()) {
       std::vector<Channel*> waiting;
       for (const int rank : missing_) waiting.push_back(&channel(rank));
       posted.waiting_for(missing_.front(), say_missing());
-      if (engine_.wait({.take = waiting}, deadline) == Woken::timeout) throw_missing(Clock::now() - begin);
+      if (reminder.wait(engine_, {.take = waiting}, deadline, explain) == Woken::timeout) throw Timeout(explain());
     }
     return std::move(parts_);
   }
@@ -94,9 +96,9 @@ class Gather {
     return fmt::format("missing {} {}", missing_.size() == 1 ? "is rank" : "are ranks", fmt::join(missing_, ", "));
   }
 
-  [[noreturn]] void throw_missing(Duration waited) {
+  std::string explain_missing(Duration waited) {
     const std::string text = explain_wait(engine_, what_, missing_.front(), waited);
-    throw Timeout(missing_.size() == 1 ? text : fmt::format("{}; {}", text, say_missing()));
+    return missing_.size() == 1 ? text : fmt::format("{}; {}", text, say_missing());
   }
 
   Engine& engine_;

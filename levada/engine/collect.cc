@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 
 #include "levada/base/error.h"
@@ -83,37 +84,49 @@ std::string explain_full_window(Engine& engine, Channel& channel, std::string_vi
 
 }  // namespace
 
+Woken Reminder::wait(Engine& engine, const WaitFor& conditions, Deadline deadline,
+                     const std::function<std::string()>& explain) {
+  for (;;) {
+    const Woken woken = engine.wait(conditions, due_.at() < deadline.at() ? due_ : deadline);
+    if (woken != Woken::timeout || deadline.expired() || !due_.expired()) return woken;
+    due_ = Deadline::after(interval_);  // so that it has waited twice as long by then
+    interval_ *= 2;
+    const std::string line = fmt::format("levada: {}; still waiting\n", explain());
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
+}
+
 Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
                std::span<Channel* const> sent) {
   const auto begin = Clock::now();
+  const auto explain = [&] { return explain_full_memory(engine, bytes, what, Clock::now() - begin, sent); };
+  Reminder reminder;
   for (;;) {
     if (auto block = engine.try_allocate(bytes)) return *std::move(block);
-    if (engine.wait({.allocate = bytes}, deadline) == Woken::timeout) {
-      throw Timeout(explain_full_memory(engine, bytes, what, Clock::now() - begin, sent));
-    }
+    if (reminder.wait(engine, {.allocate = bytes}, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 }
 
 void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline,
              std::string_view what) {
   const auto begin = Clock::now();
+  const auto explain = [&] { return explain_full_window(engine, channel, what, Clock::now() - begin); };
+  Reminder reminder;
   Channel* const channels[] = {&channel};
   while (!engine.try_publish(channel, block, bytes)) {
-    if (engine.wait({.publish = channels}, deadline) == Woken::timeout) {
-      throw Timeout(explain_full_window(engine, channel, what, Clock::now() - begin));
-    }
+    if (reminder.wait(engine, {.publish = channels}, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 }
 
 std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what) {
   const auto begin = Clock::now();
+  const auto explain = [&] { return explain_wait(engine, what, channel.from(), Clock::now() - begin); };
+  Reminder reminder;
   Channel* const channels[] = {&channel};
   for (;;) {
     if (auto lease = engine.try_take(channel)) return lease;
     if (engine.ended(channel)) return std::nullopt;
-    if (engine.wait({.take = channels}, deadline) == Woken::timeout) {
-      throw Timeout(explain_wait(engine, what, channel.from(), Clock::now() - begin));
-    }
+    if (reminder.wait(engine, {.take = channels}, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 }
 

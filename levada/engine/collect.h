@@ -1,12 +1,30 @@
 // What every operation needs on top of an Engine's verbs, written once: calls that block, and a small all-gather.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "levada/engine/engine.h"
 
 namespace levada {
+
+/// One wait for other ranks, in as many calls of Engine::wait() as it takes. Writes a line on standard error once it
+/// has lasted for `first`, and again each time it has lasted twice as long as at the line before.
+class Reminder {
+ public:
+  static constexpr Duration after = std::chrono::seconds(30);
+
+  explicit Reminder(Duration first = after) : interval_(first), due_(Deadline::after(first)) {}
+
+  /// Engine::wait(). `explain` returns what a Timeout would say now.
+  Woken wait(Engine& engine, const WaitFor& conditions, Deadline deadline, const std::function<std::string()>& explain);
+
+ private:
+  Duration interval_;
+  Deadline due_;
+};
 
 /// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much of
 /// what this rank has sent on `sent`.

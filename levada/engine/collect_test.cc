@@ -6,6 +6,7 @@
 #include <string>
 
 #include "levada/base/error.h"
+#include "levada/engine/inproc/inproc.h"
 
 namespace levada {
 namespace {
@@ -199,6 +200,31 @@ TEST(Status, KeepsTextThatFitsAndEndsItWithAZero) {
 TEST(Status, CutsTextBetweenCharacters) {
   const Status status = Status::make(std::string(22, 'o') + "\u00e9", 0);
   EXPECT_EQ(std::string_view(status.operation.data()), std::string(22, 'o'));
+}
+
+/// What Reminder writes while it waits on an engine on which nothing comes, for so many looks of each.
+std::string reminded(Duration first, Duration wait) {
+  const auto engines = inproc::make_group(2);
+  const auto channel = engines[0]->open(1, {0}, 1);
+  Channel* const channels[] = {channel.get()};
+  Reminder reminder(first);
+  int times = 0;
+  testing::internal::CaptureStderr();
+  const auto woken = reminder.wait(*engines[0], {.take = channels}, Deadline::after(wait),
+                                   [&] { return "rank 0 waits, line " + std::to_string(++times); });
+  EXPECT_EQ(woken, Woken::timeout);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Reminders, ALongWaitWritesALineThatSaysWhoIsWaitedForAndLaterAnother) {
+  const auto text = reminded(std::chrono::milliseconds(20), std::chrono::milliseconds(200));
+  EXPECT_THAT(text,
+              StartsWith("levada: rank 0 waits, line 1; still waiting\nlevada: rank 0 waits, line 2; still waiting\n"));
+}
+
+TEST(Reminders, AShortWaitWritesNothing) {
+  EXPECT_EQ(reminded(Reminder::after, std::chrono::milliseconds(20)), "");
+  EXPECT_EQ(reminded(Duration::max(), std::chrono::milliseconds(20)), "");
 }
 
 }  // namespace

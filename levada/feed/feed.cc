@@ -4,37 +4,79 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
+#include "levada/base/text.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/polled.h"
 #include "levada/feed/reader.h"
 
 namespace levada {
 namespace {
 
+/// How long a rank that has been left without a reason listens for one before it raises its error.
+constexpr Duration until_a_reason_comes = std::chrono::milliseconds(300);
+/// Between two calls of FeedOptions::poll.
+constexpr Duration moment = std::chrono::milliseconds(50);
+
+template <std::size_t N>
+std::string_view text_of(const std::array<char, N>& field) {
+  return {field.data(), static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
+}
+
+using Lines = std::vector<std::pair<std::string, std::string>>;
+
 /// What all ranks must have said alike, as lines for people; an error of this rank's own comes first.
 struct Terms {
   std::string error;
-  std::vector<std::pair<std::string, std::string>> lines;
+  std::string name;  ///< of the pass
+  Lines lines;
+  Lines source;  ///< of ranks that read
 
   Bytes encode() const {
     ByteWriter writer;
     writer.put_sized(std::string_view(error));
-    for (const auto& [name, value] : lines) {
-      writer.put_sized(std::string_view(name));
-      writer.put_sized(std::string_view(value));
+    writer.put_sized(std::string_view(name));
+    for (const Lines& part : {lines, source}) {
+      writer.put(static_cast<std::uint32_t>(part.size()));
+      for (const auto& [line, value] : part) {
+        writer.put_sized(std::string_view(line));
+        writer.put_sized(std::string_view(value));
+      }
     }
     return std::move(writer).take();
   }
   static Terms decode(ByteView bytes) {
     ByteReader reader(bytes);
-    Terms terms{.error = reader.get_string(), .lines = {}};
-    while (reader.remaining() > 0) {
-      auto name = reader.get_string();
-      terms.lines.emplace_back(std::move(name), reader.get_string());
+    Terms terms{.error = reader.get_string(), .name = reader.get_string(), .lines = {}, .source = {}};
+    for (Lines* part : {&terms.lines, &terms.source}) {
+      part->resize(reader.get_count(8));
+      for (auto& [line, value] : *part) {
+        line = reader.get_string();
+        value = reader.get_string();
+      }
     }
+    reader.expect_end();
     return terms;
   }
 };
+
+/// "ranks disagree on WHAT shuffle: rank 1 has 'seed 2', rank 0 has 'seed 1'"; empty where they do not.
+std::string difference(std::string_view what, const Lines& here, int rank, const Lines& first, int first_rank) {
+  const auto value_of = [](const Lines& lines, const std::string& name) {
+    const auto found = std::ranges::find(lines, name, &Lines::value_type::first);
+    return found == lines.end() ? std::string("none") : found->second;
+  };
+  for (const Lines& lines : {first, here}) {
+    for (const auto& [name, unused] : lines) {
+      const auto [mine, theirs] = std::pair(value_of(here, name), value_of(first, name));
+      if (mine == theirs) continue;
+      return fmt::format("ranks disagree on {} {}: rank {} has '{}', rank {} has '{}'", what, name, rank, mine,
+                         first_rank, theirs);
+    }
+  }
+  return {};
+}
 
 int depth_of(const Mesh& mesh, const FeedOptions& options) {
   return options.depth == 0 ? mesh.axis_size("pp") + 2 : options.depth;
@@ -58,8 +100,10 @@ void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const F
   }
 }
 
-Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, const std::string& error) {
+Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, const Source* source,
+               const std::string& error) {
   return {error,
+          options.name,
           {{"mesh", mesh.to_string()},
            {"layout", layout.to_json()},
            {"batch", std::to_string(options.batch)},
@@ -68,21 +112,55 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
            {"first sample", std::to_string(options.first_sample)},
            {"steps", options.steps ? std::to_string(*options.steps) : "all"},
            {"readers", options.readers.to_string()},
-           {"depth", std::to_string(depth_of(mesh, options))}}};
+           {"depth", std::to_string(depth_of(mesh, options))}},
+          source == nullptr ? Lines{} : source->identity()};
 }
 
-/// Throws, on every rank the same, the first rank's error or the first difference from rank 0.
+/// Throws, on every rank the same, the first rank's error or the first difference from rank 0; from the first reader in
+/// what concerns their sources.
 void agree_on(Engine& engine, const Terms& mine, Deadline deadline) {
-  const auto all = agree(engine, mine.encode(), deadline, "starting the feed");
-  const Terms first = Terms::decode(all.front());
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const Terms terms = Terms::decode(all[rank]);
+  std::vector<Terms> all;
+  for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed")) {
+    all.push_back(Terms::decode(bytes));
+  }
+  int reader = -1;
+  for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+    const Terms& terms = all[static_cast<std::size_t>(rank)];
     if (!terms.error.empty()) throw InvalidArgument(terms.error);
-    for (std::size_t i = 0; i < first.lines.size() && i < terms.lines.size(); ++i) {
-      if (terms.lines[i] == first.lines[i]) continue;
-      throw InvalidArgument(fmt::format("ranks disagree on the feed's {}: rank {} has '{}', rank 0 has '{}'",
-                                        first.lines[i].first, rank, terms.lines[i].second, first.lines[i].second));
+    if (terms.name != all.front().name) {
+      throw InvalidArgument(
+          fmt::format("rank {} begins {}, rank 0 begins {}; make and iterate feeds in the same order on all ranks",
+                      rank, terms.name, all.front().name));
     }
+    auto error = difference("the feed's", terms.lines, rank, all.front().lines, 0);
+    if (error.empty() && !terms.source.empty()) {
+      if (reader < 0) reader = rank;
+      error =
+          difference("what they read, its", terms.source, rank, all[static_cast<std::size_t>(reader)].source, reader);
+    }
+    if (!error.empty()) throw InvalidArgument(error);
+  }
+}
+
+/// A group for one pass: what a start that failed or an earlier pass has left unread never reaches this one.
+std::shared_ptr<Engine> group_of_pass(Engine& engine) {
+  std::vector<int> all(static_cast<std::size_t>(engine.info().size));
+  std::iota(all.begin(), all.end(), 0);
+  return engine.subgroup(all, "feed");
+}
+
+/// agree_on(). A rank that gives up ends the pass for all: others may have started it already.
+void start_together(Engine& group, const Terms& terms, Deadline deadline) {
+  try {
+    agree_on(group, terms, deadline);
+  } catch (const Timeout& timeout) {
+    group.abort(timeout.what());
+    throw;
+  } catch (const Error&) {
+    throw;  // which all ranks see
+  } catch (...) {
+    group.abort("it was interrupted while it started the feed");
+    throw;
   }
 }
 
@@ -99,6 +177,7 @@ class Feed::Impl {
         inbox_(wiring_.engine, wiring_.data[static_cast<std::size_t>(wiring_.own_audience())], options.access,
                depth_of(mesh, options), options.writes),
         timeout_(options.timeout),
+        remind_after_(options.remind_after),
         poll_(options.poll),
         batch_(options.batch),
         data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")),
@@ -112,9 +191,10 @@ class Feed::Impl {
     own_step_.reset();
     while (true) {
       hear_decisions();
+      if (follower_.is_abandoned()) expect_company();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
-      if (reader_) reader_->read_now(follower_.step());
+      if (reader_ && reader_->read_now(follower_.step(), [this] { while_reading(); })) continue;
       if (follower_.may_take()) {
         if (auto arrival = inbox_.try_take()) {
           stats_.taking += arrival->there - called;
@@ -125,17 +205,22 @@ class Feed::Impl {
     }
   }
 
-  void request_stop() { reporter_.send(feed_protocol::Left{wiring_.rank()}); }
+  void request_stop() { reporter_.send(feed_protocol::StopAsked{wiring_.rank()}); }
 
-  void close() {
+  void close(std::string_view reason) {
     own_step_.reset();
-    if (!follower_.end()) leave();
-    end_ = follower_.end();
+    if (!end_) hear_decisions();
+    const bool has_more = !end_ && !follower_.finished();
+    const bool is_left = !end_ && reason.empty() && follower_.is_abandoned() && !follower_.departure()->reason.empty();
+    if (has_more || (!end_ && !reason.empty())) leave(reason);
+    if (!end_) end_ = has_more ? own_end(FeedEnd::Cause::left, wiring_.rank()) : *follower_.end();
     stop_reader();
+    if (is_left) throw_left(*follower_.departure());
   }
 
   const std::optional<FeedEnd>& end() const { return end_; }
   bool is_reader() const { return wiring_.is_reader(); }
+  const std::shared_ptr<Engine>& group() const { return wiring_.engine; }
   FeedStats stats() const {
     FeedStats stats = stats_;
     if (reader_) stats.read = reader_->stats();
@@ -143,48 +228,103 @@ class Feed::Impl {
   }
 
  private:
-  /// Until the end has come back.
-  void leave() {
+  /// Says that this rank leaves. The lead, which forwards it, also waits until it has.
+  void leave(std::string_view reason) {
     const auto deadline = Deadline::after(timeout_);
-    auto lacking = reporter_.send(feed_protocol::Left{wiring_.rank()});
-    while (lacking && !deadline.expired()) {
+    Reminder reminder(remind_after_);
+    const auto explain = [&] { return explain_wait(*wiring_.engine, "leaving the feed", wiring_.lead(), timeout_); };
+    auto lacking =
+        reporter_.send(feed_protocol::Left{wiring_.rank(), follower_.step(), std::string(cut_text(reason, 2000))});
+    while (lacking) {
       const std::span<Channel* const> room(&lacking.room, lacking.room == nullptr ? 0 : 1);
-      wiring_.engine->wait({.publish = room, .allocate = lacking.memory}, deadline);
+      wait({.publish = room, .allocate = lacking.memory}, deadline, reminder, explain);
       lacking = reporter_.send(std::nullopt);
+      if (lacking && deadline.expired()) throw Timeout(explain());  // where memory seems to be there and is not
+      if (lacking && poll_) poll_();
     }
-    while (!follower_.end()) {
-      hear_decisions();
-      while (inbox_.try_take()) {
-      }
-      if (follower_.end()) break;
-      if (lead_is_gone()) follower_.apply(feed_protocol::Ended{gone()});
-      else wait(true, deadline, "leaving the feed");
+    if (wiring_.rank() != wiring_.lead()) return;
+    const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
+    for (hear_decisions(); !is_known_to_have_left(); hear_decisions()) {
+      wait({.take = decisions}, deadline, reminder, explain);
     }
+  }
+  /// Whether the ranks have been told of this one's leaving, or of another's that concerns them as much.
+  bool is_known_to_have_left() const {
+    const auto& left = follower_.departure();
+    return left && left->step <= follower_.step();
   }
 
   static FeedWiring wire(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout,
                          const std::shared_ptr<Source>& source, const FeedOptions& options) {
     std::string error;
     std::vector<Audience> audiences;
+    bool reads = false;
     try {
       check(*engine, mesh, layout, options);
       audiences = fan_out_audiences(
           layout, mesh, {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
       const int rank = engine->info().rank;
-      const bool reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
+      reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
       if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
     } catch (const InvalidArgument& problem) {
       error = problem.what();
     }
-    agree_on(*engine, terms_of(mesh, layout, options, error), Deadline::after(options.timeout));
-    return wire_feed(std::move(engine), std::move(audiences), depth_of(mesh, options));
+    auto group = group_of_pass(*engine);
+    const auto terms = terms_of(mesh, layout, options, reads ? source.get() : nullptr, error);
+    start_together(options.poll ? *polled(group, options.poll) : *group, terms, Deadline::after(options.timeout));
+    return wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
   }
 
   void hear_decisions() {
     while (const auto event = try_receive(*wiring_.engine, *wiring_.decisions)) {
       if (const auto* granted = std::get_if<feed_protocol::Granted>(&*event)) follower_.apply(*granted);
       if (const auto* ended = std::get_if<feed_protocol::Ended>(&*event)) follower_.apply(*ended);
+      if (const auto* left = std::get_if<feed_protocol::Left>(&*event)) follower_.apply(*left);
     }
+  }
+
+  /// Throws PeerLost: the step that is due cannot be used, since a rank has left. One that gave no reason may have left
+  /// at the end, of which word is still on its way, or may be ending with an exception of which it did not know yet.
+  void expect_company() {
+    const auto deadline = Deadline::after(until_a_reason_comes);
+    const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
+    while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
+      const std::span<Channel* const> word(decisions.data(), lead_is_gone() ? 0 : 1);
+      wiring_.engine->wait({.take = word}, Deadline::after(moment / 2));
+      hear_decisions();
+      const auto left = *follower_.departure();
+      const Status status = wiring_.engine->status(left.rank);
+      if (text_of(status.operation) == raised_operation) {
+        follower_.apply(feed_protocol::Left{left.rank, left.step, std::string(text_of(status.detail))});
+      }
+    }
+    if (!follower_.is_abandoned()) return;
+    end_ = own_end(FeedEnd::Cause::abandoned, follower_.departure()->rank);
+    end_->message = follower_.departure()->reason;
+    stop_reader();
+    throw_left(*follower_.departure());
+  }
+
+  [[noreturn]] void throw_left(const feed_protocol::Left& left) const {
+    const auto asked = fmt::format("rank {} is at step {}", wiring_.rank(), follower_.step());
+    if (!left.reason.empty()) {
+      throw PeerLost(left.rank, fmt::format("rank {} left the feed at step {} with {}; {} and cannot go on without it",
+                                            left.rank, left.step, left.reason, asked));
+    }
+    throw PeerLost(left.rank, fmt::format("rank {} left the feed at step {}, but {} and asks for more; let all ranks "
+                                          "leave their loops at the same step, or one of them call request_stop()",
+                                          left.rank, left.step, asked));
+  }
+
+  FeedEnd own_end(FeedEnd::Cause cause, int rank) const {
+    return {.cause = cause, .step = follower_.step(), .rank = rank, .message = {}};
+  }
+
+  /// Called again and again while this rank's caller waits for memory to read into.
+  void while_reading() {
+    if (poll_) poll_();
+    hear_decisions();
+    if (follower_.is_abandoned()) expect_company();
   }
 
   std::optional<Batch> finish() {
@@ -196,8 +336,8 @@ class Feed::Impl {
 
   Batch hand_out(Inbox::Arrival arrival) {
     ByteReader envelope(arrival.envelope);
-    const auto step = envelope.get<std::int64_t>();
-    const auto in_round = envelope.get<std::int64_t>();
+    const auto step = envelope.get_least<std::int64_t>(0, "step");
+    const auto in_round = envelope.get_least<std::int64_t>(0, "number of samples");
     const auto cursor = envelope.get_sized();
     if (step != follower_.step()) envelope.fail(fmt::format("step {} came, step {} was due", step, follower_.step()));
     follower_.advance();
@@ -214,43 +354,38 @@ class Feed::Impl {
   }
 
   void wait_for_batch() {
+    const bool may_take = follower_.may_take();
+    // A stream that has ended would wake for nothing.
+    std::vector<Channel*> channels;
+    if (!lead_is_gone()) channels.push_back(wiring_.decisions.get());
+    if (may_take && !wiring_.engine->ended(inbox_.channel())) channels.push_back(&inbox_.channel());
+    if (channels.empty()) {
+      throw PeerLost(waiting_for(), fmt::format("rank {} left the feed before step {} without ending it", waiting_for(),
+                                                follower_.step()));
+    }
     if (!is_reader()) post("waiting for a batch");
     const auto start = Clock::now();
-    const TraceScope scope(trace_, TraceThread::step, follower_.may_take() ? TraceKind::handover : TraceKind::grant,
+    const TraceScope scope(trace_, TraceThread::step, may_take ? TraceKind::handover : TraceKind::grant,
                            follower_.step(), waiting_for());
-    wait(follower_.may_take(), Deadline::after(timeout_), "the feed");
+    Reminder reminder(remind_after_);
+    wait({.take = channels}, Deadline::after(timeout_), reminder,
+         [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), Clock::now() - start); });
     stats_.waited += Clock::now() - start;
     if (!is_reader()) post("in its own step");
-    if (!lead_is_gone()) return;
-    hear_decisions();
-    // For a batch that may be taken its reader is waited for, who may be another rank.
-    if (follower_.end() || (follower_.may_take() && !wiring_.engine->ended(inbox_.channel()))) return;
-    throw PeerLost(wiring_.lead(), fmt::format("rank {} left the feed before step {} without ending it", wiring_.lead(),
-                                               follower_.step()));
   }
 
-  /// For a decision, or for a batch where that helps: one that may not be used yet, or a stream that has ended, would
-  /// wake for nothing.
-  void wait(bool for_batch, Deadline deadline, std::string_view what) {
-    const std::array<Channel*, 2> channels = {wiring_.decisions.get(), &inbox_.channel()};
-    const bool both = for_batch && !wiring_.engine->ended(inbox_.channel());
-    while (!wait_a_while({.take = std::span(channels.data(), both ? 2 : 1)}, deadline)) {
-      if (deadline.expired()) throw Timeout(explain_wait(*wiring_.engine, what, waiting_for(), timeout_));
+  /// Until one of the conditions holds. Throws Timeout, with what `explain` returns then.
+  void wait(const WaitFor& conditions, Deadline deadline, Reminder& reminder,
+            const std::function<std::string()>& explain) {
+    while (true) {
+      const auto until = poll_ ? Deadline::after(std::min(moment, deadline.remaining())) : deadline;
+      if (reminder.wait(*wiring_.engine, conditions, until, explain) != Woken::timeout) return;
+      if (deadline.expired()) throw Timeout(explain());
       if (poll_) poll_();
     }
   }
 
-  /// Until the deadline or, where there is somebody to poll, for a moment; whether there is something.
-  bool wait_a_while(const WaitFor& conditions, Deadline deadline) {
-    constexpr Duration moment = std::chrono::milliseconds(50);
-    const auto until = poll_ ? Deadline::after(std::min(moment, deadline.remaining())) : deadline;
-    return wiring_.engine->wait(conditions, until) != Woken::timeout;
-  }
-
   bool lead_is_gone() { return wiring_.engine->ended(*wiring_.decisions); }
-  FeedEnd gone() const {
-    return {.cause = FeedEnd::Cause::left, .step = follower_.step(), .rank = wiring_.lead(), .message = {}};
-  }
 
   void stop_reader() {
     if (reader_) reader_->stop();
@@ -268,6 +403,7 @@ class Feed::Impl {
   const Audience& own_;
   Inbox inbox_;
   Duration timeout_;
+  Duration remind_after_;
   std::function<void()> poll_;
   std::int64_t batch_;
   std::int64_t data_coordinate_;
@@ -292,7 +428,7 @@ Feed::Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layou
 
 Feed::~Feed() {
   try {
-    impl_->close();
+    impl_->close({});
   } catch (const std::exception&) {
     // The group has ended otherwise, or poll gave up: there is nobody to tell.
   }
@@ -304,8 +440,8 @@ std::optional<Batch> Feed::next() {
 void Feed::request_stop() {
   impl_->request_stop();
 }
-void Feed::close() {
-  impl_->close();
+void Feed::close(std::string_view reason) {
+  impl_->close(reason);
 }
 const std::optional<FeedEnd>& Feed::end() const {
   return impl_->end();
@@ -315,6 +451,9 @@ FeedStats Feed::stats() const {
 }
 bool Feed::is_reader() const {
   return impl_->is_reader();
+}
+const std::shared_ptr<Engine>& Feed::group() const {
+  return impl_->group();
 }
 
 }  // namespace levada

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "levada/base/trace.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
 #include "levada/feed/protocol.h"
 #include "levada/feed/tail.h"
@@ -18,6 +19,10 @@
 #include "levada/tree/tree.h"
 
 namespace levada {
+
+/// The Status::operation of a rank that an exception ends; its text is the detail. Ranks that such a rank has left
+/// without a reason read it there.
+inline constexpr std::string_view raised_operation = "raised";
 
 struct FeedOptions {
   std::int64_t batch = 1;             ///< samples a dp rank and step
@@ -31,13 +36,17 @@ struct FeedOptions {
   int depth = 0;
   /// Whether this rank, if it reads, does so on a thread of the feed's own, before its caller asks; else inside next().
   bool ahead = true;
-  Duration timeout = std::chrono::seconds(30);  ///< of one wait
+  /// Of one wait, the one at the start included. As long as a peer may be saving a checkpoint or compiling.
+  Duration timeout = std::chrono::minutes(30);
+  Duration remind_after = Reminder::after;  ///< of one wait: as Reminder does
   Access access = Access::read_only;
   std::function<bool(const Tree&)> writes = {};  ///< with Access::private_: of which batches, as Inbox asks
   TraceLog* trace = nullptr;                     ///< records what this rank does and waits for; outlives the feed
-  /// Called again and again, on the caller's thread, while next() or close() wait; what it throws ends the wait, and
-  /// the feed can go on with the next call. May be empty.
+  /// Called again and again, on the caller's thread, while the constructor, next() or close() wait; what it throws ends
+  /// the wait, and after next() or close() the feed can be used on. May be empty.
   std::function<void()> poll = {};
+  /// Which pass this is, as an error names it: the same on all ranks, so that passes of different feeds never mix.
+  std::string name = {};
 };
 
 /// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.
@@ -67,8 +76,10 @@ struct FeedStats {
 /// unless FeedOptions::ahead is false. A forked child, which lacks its threads, must neither use nor destroy it.
 class Feed {
  public:
-  /// Collective. `source` is used on ranks that read and may be null on others. Throws InvalidArgument, on every rank
-  /// alike, where options, mesh or layout do not fit or differ between ranks.
+  /// Collective: ranks meet in the order in which they make feeds on `engine`. `source` is used on ranks that read and
+  /// may be null on others. Throws InvalidArgument, on every rank alike, where options, mesh or layout do not fit, or
+  /// where they, the name or the readers' sources differ between ranks; Timeout, after which the other ranks' start, or
+  /// their feed if it has started, throws EngineError.
   Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
        const FeedOptions& options);
   /// close(), without its exceptions.
@@ -77,22 +88,27 @@ class Feed {
   Feed& operator=(const Feed&) = delete;
 
   /// The next batch; empty after the last, at the same step on every rank. Throws what a reader threw, on every rank at
-  /// the step where it happened; Timeout, which explains who waits for whom; PeerLost.
+  /// the step where it happened; Timeout, which explains who waits for whom; PeerLost, also where another rank has left
+  /// the feed without this step.
   std::optional<Batch> next();
 
   /// Asks all ranks to stop soon, at one step; next() goes on until then. Not collective: one rank is enough. Any
   /// thread. Where the lead has no room for the word, it is sent by the next call of next().
   void request_stop();
 
-  /// Leaves early: the readers stop, the other ranks get what was already under way and then see the end, with this
-  /// rank as its cause. Does nothing after the end. Waits until the end has come back, up to the timeout.
-  void close();
+  /// Leaves early. Ranks that leave at the same step do so in order; next() throws PeerLost on any that asks for more.
+  /// `reason`: the exception that makes this rank leave, for the others' error; with one it is an error too where the
+  /// feed ends at this very step. Does nothing after the end. Waits no longer than the timeout, for room to say so.
+  /// Throws PeerLost where another rank has left for a reason of its own and this one has none.
+  void close(std::string_view reason = {});
 
   /// Empty until next() has returned empty or thrown, or close() has returned.
   const std::optional<FeedEnd>& end() const;
   FeedStats stats() const;
   /// Whether this rank reads.
   bool is_reader() const;
+  /// The group of this pass alone, on whose board ranks explain their waits.
+  const std::shared_ptr<Engine>& group() const;
 
  private:
   class Impl;

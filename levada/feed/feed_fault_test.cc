@@ -72,34 +72,111 @@ TEST(FeedFaults, OneReaderOfSeveralThatThrowsEndsAllAtItsStep) {
   for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("rank 1"), HasSubstr("broken pipe")));
 }
 
-TEST(FeedFaults, ARankThatLeavesEarlyEndsTheOthersInOrder) {
+TEST(FeedFaults, ARankThatLeavesIsAnErrorWithItsReasonOnAllThatAskForMore) {
   for (const char* readers : {"one", "all"}) {
     for (const int leaver : {0, 2}) {
-      std::vector<std::int64_t> steps(4);
-      inproc::run_ranks(4, [&](const std::shared_ptr<Engine>& engine) {
-        const int rank = engine->info().rank;
-        Feed feed(engine, Mesh::parse("dp=2,tp=2"), layouts::gpt(), numbered({.samples = 1000000}),
-                  {.batch = 1, .readers = Readers::parse(readers)});
-        auto& step = steps[static_cast<std::size_t>(rank)];
-        while (step < (rank == leaver ? 3 : 1000000) && feed.next()) ++step;
-        feed.close();
-        ASSERT_TRUE(feed.end());
-        EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
-        EXPECT_EQ(feed.end()->rank, leaver);
-        EXPECT_TRUE(rank == leaver || step == feed.end()->step);
-      });
+      for (const char* reason : {"", "ValueError: loss is NaN"}) {
+        const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
+          const int rank = engine->info().rank;
+          Feed feed(engine, Mesh::parse("dp=2,tp=2"), layouts::gpt(), numbered({.samples = 1000000}),
+                    {.batch = 1, .readers = Readers::parse(readers)});
+          try {
+            for (int step = 0; step < (rank == leaver ? 3 : 1000000); ++step) EXPECT_TRUE(feed.next());
+          } catch (const PeerLost& lost) {
+            EXPECT_EQ(lost.rank(), leaver);
+            EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::abandoned);
+            EXPECT_EQ(feed.end()->rank, leaver);
+            EXPECT_EQ(feed.end()->message, reason);
+            throw;
+          }
+          feed.close(reason);
+          EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
+          EXPECT_EQ(feed.end()->step, 3);
+        });
+        const auto left = "rank " + std::to_string(leaver) + " left the feed at step 3";
+        for (int rank = 0; rank < 4; ++rank) {
+          const auto& error = errors[static_cast<std::size_t>(rank)];
+          if (rank == leaver) EXPECT_THAT(error, "none");
+          else EXPECT_THAT(error, AllOf(HasSubstr("PeerLost"), HasSubstr(left), HasSubstr(reason)));
+        }
+      }
     }
   }
 }
 
-TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeout) {
+TEST(FeedFaults, ARankThatHasToWaitForTheStepOfADepartureHearsOfItWhileTheReaderReads) {
+  for (const bool ahead : {true, false}) {
+    std::latch seen(1);
+    const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
+      const int rank = engine->info().rank;
+      std::function<void()> waiting;
+      const auto slow = [&](std::int64_t first) {
+        if (first < 6) return;
+        while (!seen.try_wait()) {  // as a source that waits for something does
+          if (waiting) waiting();
+          std::this_thread::yield();
+        }
+      };
+      class Waiting final : public testing::Numbered {
+       public:
+        Waiting(NumberedOptions options, std::function<void()>& to_call)
+            : Numbered(std::move(options)), waiting_(to_call) {}
+        void on_wait(std::function<void()> call) override { waiting_ = std::move(call); }
+
+       private:
+        std::function<void()>& waiting_;
+      };
+      Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(),
+                std::make_shared<Waiting>(NumberedOptions{.before = slow}, waiting), {.batch = 1, .ahead = ahead});
+      for (int step = 0; step < 2; ++step) EXPECT_TRUE(feed.next());
+      if (rank == 1) return feed.close("ValueError: no");
+      try {
+        feed.next();
+      } catch (const PeerLost&) {
+        if (rank == 2) seen.count_down();
+        throw;
+      }
+    });
+    EXPECT_THAT(errors[1], "none");
+    for (const int rank : {0, 2}) EXPECT_THAT(errors[rank], HasSubstr("rank 1 left the feed at step 2")) << ahead;
+  }
+}
+
+TEST(FeedFaults, ALeadThatLeavesForAReasonIsAnErrorAlsoWhereTheOthersLeaveOrTheFeedEnds) {
+  for (const bool at_the_end : {false, true}) {
+    std::latch gone(1);
+    const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
+      Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered({.samples = at_the_end ? 9 : 90}), {.batch = 1});
+      for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
+      if (engine->info().rank == 0) {
+        feed.close("ValueError: no");
+        return gone.count_down();
+      }
+      gone.wait();
+      if (at_the_end) feed.next();
+      else feed.close();
+    });
+    EXPECT_THAT(errors[0], "none");
+    for (const int rank : {1, 2}) {
+      EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                  HasSubstr("PeerLost: rank 0 left the feed at step 3 with ValueError: no"));
+    }
+  }
+}
+
+TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutOrItsPoll) {
   const auto errors =
       errors_of(2,
                 [](const std::shared_ptr<Engine>& engine) {
                   const bool leads = engine->info().rank == 0;
+                  int polls = 0;
+                  const auto poll = [&] {
+                    if (++polls == 3) throw std::runtime_error("interrupted");
+                  };
                   Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000}),
-                            {.batch = 1, .timeout = std::chrono::seconds(leads ? 60 : 2)});
+                            {.batch = 1, .timeout = std::chrono::seconds(leads ? 60 : 2), .poll = poll});
                   EXPECT_TRUE(feed.next());
+                  polls = 3;
                   if (leads) {
                     while (feed.next()) {
                     }
@@ -108,10 +185,13 @@ TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeout)
                   std::vector<Block> held;
                   while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));
                   EXPECT_THROW(feed.close(), Timeout);
+                  polls = 0;
+                  EXPECT_THROW(feed.close(), std::runtime_error);
                   held.clear();
                   feed.close();
                 },
                 {.memory_bytes = std::size_t{1} << 20});
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 left the feed at step 1"));
   EXPECT_THAT(errors[1], "none");
 }
 
@@ -241,6 +321,78 @@ TEST(FeedFaults, WhatDoesNotFitIsRefusedOnAllRanksAlike) {
   EXPECT_THAT(refusal(Mesh::parse("dp=2"), {}, 1), HasSubstr("feed's batch: rank 1 has '7', rank 0 has '1'"));
   EXPECT_THAT(refusal(Mesh::parse("dp=2"), {}, -1, nullptr),
               HasSubstr("rank 0 reads for the feed but was given no source"));
+}
+
+TEST(FeedFaults, RanksThatBeginDifferentFeedsAreRefusedOnAllRanks) {
+  const auto errors = errors_of(3, [](const std::shared_ptr<Engine>& engine) {
+    Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered(),
+              {.batch = 1, .name = engine->info().rank == 2 ? "pass 1 of feed 2" : "pass 1 of feed 1"});
+  });
+  for (const auto& error : errors) {
+    EXPECT_THAT(error, HasSubstr("rank 2 begins pass 1 of feed 2, rank 0 begins pass 1 of feed 1"));
+  }
+}
+
+TEST(FeedFaults, ReadersOfDifferentDataAreRefusedOnAllRanks) {
+  const auto errors = [](const char* readers) {
+    return errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
+      const bool differs = engine->info().rank == 2;
+      Feed feed(engine, Mesh::parse("dp=2,tp=2"), layouts::gpt(),
+                numbered({.identity = {{"corpus", "abc"}, {"shuffle", differs ? "seed 2" : "seed 1"}}}),
+                {.batch = 1, .readers = Readers::parse(readers)});
+      EXPECT_TRUE(feed.next());
+    });
+  };
+  for (const auto& error : errors("dp")) {
+    EXPECT_THAT(error, HasSubstr("shuffle: rank 2 has 'seed 2', rank 0 has 'seed 1'"));
+  }
+  for (const auto& error : errors("one")) EXPECT_THAT(error, "none") << "which rank 2 does not read";
+}
+
+TEST(FeedFaults, AStartThatARankGivesUpEndsForAllAndTheNextOneWorks) {
+  std::latch given_up(1);
+  const auto errors = errors_of(3, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    const auto start = [&](Duration timeout) {
+      Feed feed(engine, Mesh::parse("dp=3"), layouts::gpt(), numbered(), {.batch = 1, .timeout = timeout});
+      for (int step = 0; step < 3; ++step) EXPECT_EQ(feed.next()->step, step);
+    };
+    if (rank == 0) {
+      EXPECT_THROW(start(std::chrono::milliseconds(50)), Timeout);
+      given_up.count_down();
+    } else {
+      if (rank == 2) given_up.wait();  // rank 1 may be waiting in its start
+      try {
+        start(std::chrono::seconds(60));
+        ADD_FAILURE() << "rank 0 is not there";
+      } catch (const EngineError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("rank 0 aborted: rank 0 waited"));
+      }
+    }
+    start(std::chrono::seconds(60));
+  });
+  for (const auto& error : errors) EXPECT_THAT(error, "none");
+}
+
+TEST(FeedFaults, ATimeoutNamesTheRankThatIsFurthestBehind) {
+  std::latch done(3);
+  const auto errors = errors_of(4, [&](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank;
+    Feed feed(engine, Mesh::parse("tp=4"), layouts::gpt(), numbered({.samples = 1'000'000}),
+              {.batch = 1, .timeout = std::chrono::seconds(2)});
+    EXPECT_TRUE(feed.next());
+    if (rank == 3) return done.wait();
+    try {
+      while (feed.next()) {
+      }
+    } catch (const Timeout&) {
+      done.arrive_and_wait();  // whoever leaves first would be the others' error
+      throw;
+    }
+  });
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], AllOf(HasSubstr("Timeout"), HasSubstr("rank 3 has not taken")));
+  }
 }
 
 TEST(FeedFaults, ALayoutThatNamesAFieldTheBatchLacksEndsAllRanksWithItsName) {

@@ -211,6 +211,7 @@ TEST(Feed, ARankThatAsksForAStopGetsTheSameLastStepAsAllOthers) {
                const std::lock_guard lock(mutex);
                last_steps.insert(last);
                ends.insert(feed.end()->step);
+               EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::stopped);
              });
     ASSERT_EQ(last_steps.size(), 1u) << readers;
     EXPECT_EQ(*ends.begin(), *last_steps.begin() + 1);
@@ -357,7 +358,7 @@ TEST(Feed, ARoundIsReadOnlyWhenItsReadersCallerAsksForIt) {
   }
 }
 
-TEST(Feed, AnAbandonedReadEndsAllAsARankThatLeaves) {
+TEST(Feed, AnAbandonedReadIsARankThatLeaves) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     const auto abandon = [](std::int64_t first) {
       if (first >= 6) throw ReadAbandoned();
@@ -365,8 +366,8 @@ TEST(Feed, AnAbandonedReadEndsAllAsARankThatLeaves) {
     Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(),
               std::make_shared<Numbered>(NumberedOptions{.before = abandon}), {.batch = 1});
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(feed.next());
-    EXPECT_FALSE(feed.next());
-    EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::left);
+    EXPECT_THROW(feed.next(), PeerLost);
+    EXPECT_EQ(feed.end()->cause, FeedEnd::Cause::abandoned);
     EXPECT_EQ(feed.end()->rank, 0);
   });
 }

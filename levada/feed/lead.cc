@@ -10,12 +10,21 @@ bool FeedLead::advance() {
 void FeedLead::apply(const feed_protocol::Event& event) {
   if (const auto* ready = std::get_if<feed_protocol::Ready>(&event)) decisions_.apply(*ready);
   if (const auto* stopped = std::get_if<feed_protocol::Stopped>(&event)) decisions_.apply(*stopped);
+  if (const auto* asked = std::get_if<feed_protocol::StopAsked>(&event)) decisions_.apply(*asked);
   if (const auto* left = std::get_if<feed_protocol::Left>(&event)) decisions_.apply(*left);
 }
 
 bool FeedLead::has_news() const {
-  if (end_sent_) return false;
-  return decisions_.end() || (wiring_.readers.size() > 1 && decisions_.granted() > granted_sent_);
+  return news().has_value();
+}
+
+std::optional<feed_protocol::Event> FeedLead::news() const {
+  // The end first: a rank that left where the feed ends anyway is no error.
+  if (decisions_.end() && !end_sent_) return feed_protocol::Ended{*decisions_.end()};
+  if (const auto& left = decisions_.departure(); left && left != departure_sent_) return *left;
+  const bool has_grant = wiring_.readers.size() > 1 && !end_sent_ && decisions_.granted() > granted_sent_;
+  if (!has_grant) return std::nullopt;
+  return feed_protocol::Granted{decisions_.granted()};
 }
 
 bool FeedLead::hear() {
@@ -30,16 +39,16 @@ bool FeedLead::hear() {
 }
 
 bool FeedLead::tell() {
-  if (!has_news()) return false;
-  const auto& end = decisions_.end();
-  const std::int64_t granted = decisions_.granted();
-  const feed_protocol::Event word =
-      end ? feed_protocol::Event(feed_protocol::Ended{*end}) : feed_protocol::Event(feed_protocol::Granted{granted});
-  lacking_ = try_send(*wiring_.engine, *wiring_.decisions, word);
-  if (lacking_) return false;
-  granted_sent_ = granted;
-  end_sent_ = end.has_value();
-  return true;
+  bool told = false;
+  while (const auto word = news()) {
+    lacking_ = try_send(*wiring_.engine, *wiring_.decisions, *word);
+    if (lacking_) break;
+    if (const auto* left = std::get_if<feed_protocol::Left>(&*word)) departure_sent_ = *left;
+    if (const auto* granted = std::get_if<feed_protocol::Granted>(&*word)) granted_sent_ = granted->rounds;
+    if (std::holds_alternative<feed_protocol::Ended>(*word)) end_sent_ = true;
+    told = true;
+  }
+  return told;
 }
 
 }  // namespace levada

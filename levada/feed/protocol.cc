@@ -8,8 +8,10 @@ std::string_view to_string(FeedEnd::Cause cause) {
   switch (cause) {
     case FeedEnd::Cause::exhausted: return "exhausted";
     case FeedEnd::Cause::steps: return "steps";
-    case FeedEnd::Cause::left: return "left";
+    case FeedEnd::Cause::stopped: return "stopped";
     case FeedEnd::Cause::failed: return "failed";
+    case FeedEnd::Cause::left: return "left";
+    case FeedEnd::Cause::abandoned: return "abandoned";
   }
   return "unknown";
 }
@@ -19,7 +21,7 @@ std::string_view to_string(FeedEnd::Cause cause) {
 namespace levada::feed_protocol {
 namespace {
 
-enum class Tag : std::uint8_t { ready = 1, stopped = 2, left = 3, granted = 4, ended = 5 };
+enum class Tag : std::uint8_t { ready = 1, stopped = 2, stop_asked = 3, left = 4, granted = 5, ended = 6 };
 
 void put_end(ByteWriter& writer, const FeedEnd& end) {
   writer.put(end.cause);
@@ -52,9 +54,15 @@ struct Encoder {
     writer.put(std::int32_t{event.reader});
     put_end(writer, event.end);
   }
+  void operator()(const StopAsked& event) {
+    writer.put(Tag::stop_asked);
+    writer.put(std::int32_t{event.rank});
+  }
   void operator()(const Left& event) {
     writer.put(Tag::left);
     writer.put(std::int32_t{event.rank});
+    writer.put(event.step);
+    writer.put_sized(std::string_view(event.reason));
   }
   void operator()(const Granted& event) {
     writer.put(Tag::granted);
@@ -76,7 +84,12 @@ Event get_event(ByteReader& reader) {
       const auto number = reader.get<std::int32_t>();
       return Stopped{number, get_end(reader)};
     }
-    case Tag::left: return Left{reader.get<std::int32_t>()};
+    case Tag::stop_asked: return StopAsked{reader.get<std::int32_t>()};
+    case Tag::left: {
+      const auto rank = reader.get<std::int32_t>();
+      const auto step = reader.get_least<std::int64_t>(0, "step");
+      return Left{rank, step, reader.get_string()};
+    }
     case Tag::granted: return Granted{reader.get_least<std::int64_t>(0, "rounds")};
     case Tag::ended: break;
   }
@@ -110,9 +123,15 @@ void Lead::apply(const Stopped& event) {
   settle();
 }
 
-void Lead::apply(const Left& event) {
+void Departure::apply(const Left& event) {
+  const bool concerns_more = !first_ || event.step < first_->step ||
+                             (event.step == first_->step && first_->reason.empty() && !event.reason.empty());
+  if (concerns_more) first_ = event;
+}
+
+void Lead::apply(const StopAsked& event) {
   if (end_) return;
-  end_ = FeedEnd{.cause = FeedEnd::Cause::left, .step = granted(), .rank = event.rank, .message = {}};
+  end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .step = granted(), .rank = event.rank, .message = {}};
 }
 
 std::int64_t Lead::granted() const {

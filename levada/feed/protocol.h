@@ -1,8 +1,12 @@
 // How far all ranks may go, and where they stop: the feed's decisions as values, without I/O.
 //
 // The lead is the first reader. Readers tell it how many rounds they have sent (Ready), where their data ended and why
-// (Stopped); ranks tell it that they leave (Left). It decides how many rounds may be used (granted) and, once, the end.
-// A single reader needs no grants: a round reaches all of its audiences or none, so what has arrived may be used.
+// (Stopped); ranks ask it to stop all of them (StopAsked). It decides how many rounds may be used (granted) and, once,
+// the end. A single reader needs no grants: a round reaches all of its audiences or none, so what has arrived may be
+// used.
+//
+// A rank that leaves the feed reports that too (Left), and the lead forwards it to all ranks. Each rank decides by
+// itself what it means: ranks that leave at the same step never notice, a rank that asks for that step gets an error.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +21,25 @@
 
 namespace levada {
 
-/// Why a feed ended; the same on every rank.
+/// Why a feed ended. `left` and `abandoned` are one rank's own view; every other end is the same on every rank.
 struct FeedEnd {
   enum class Cause : std::uint8_t {
     exhausted = 1,  ///< no further round of data
     steps = 2,      ///< as many steps as were asked for
-    left = 3,       ///< a rank left early, or asked all to stop
+    stopped = 3,    ///< a rank asked all ranks to stop
     failed = 4,     ///< a reader threw
+    left = 5,       ///< this rank closed its feed
+    abandoned = 6,  ///< another rank left, and this one could not go on without it
   };
   Cause cause = Cause::exhausted;
-  std::int64_t step = 0;  ///< the number of steps that every rank is given
-  int rank = 0;           ///< whose doing it was: the reader that came to the end or failed, the rank that left
+  std::int64_t step = 0;  ///< the number of steps that were handed out
+  int rank = 0;           ///< the reader that came to the end or failed, the rank that asked for the stop or left
   ErrorKind error = ErrorKind::source;
   std::string message;  ///< of the error
   bool operator==(const FeedEnd&) const = default;
 };
 
-/// "exhausted", "steps", "left", "failed".
+/// "exhausted", "steps", "stopped", "failed", "left", "abandoned".
 std::string_view to_string(FeedEnd::Cause cause);
 
 namespace feed_protocol {
@@ -50,9 +56,16 @@ struct Stopped {
   FeedEnd end;
   bool operator==(const Stopped&) const = default;
 };
-/// A rank wants no more.
+/// A rank asks for an end on all ranks.
+struct StopAsked {
+  int rank = 0;
+  bool operator==(const StopAsked&) const = default;
+};
+/// A rank has left after so many steps, and will not use another.
 struct Left {
   int rank = 0;
+  std::int64_t step = 0;
+  std::string reason;  ///< the exception that made it leave; empty if none did
   bool operator==(const Left&) const = default;
 };
 /// The lead's word: so many rounds may be used.
@@ -66,10 +79,21 @@ struct Ended {
   bool operator==(const Ended&) const = default;
 };
 
-using Event = std::variant<Ready, Stopped, Left, Granted, Ended>;
+using Event = std::variant<Ready, Stopped, StopAsked, Left, Granted, Ended>;
 Bytes encode(const Event& event);
 /// Reads bytes that may lie. Throws CorruptMessage.
 Event decode(ByteView bytes);
+
+/// Of the ranks that have left, the one that concerns most others: the earliest, and of those of one step one that
+/// gives a reason.
+class Departure {
+ public:
+  void apply(const Left& event);
+  const std::optional<Left>& get() const { return first_; }
+
+ private:
+  std::optional<Left> first_;
+};
 
 /// What the lead knows and decides. apply() takes events in any order of the readers, each reader's own in order;
 /// decisions only grow: granted() never falls, an end is never changed.
@@ -79,11 +103,13 @@ class Lead {
 
   void apply(const Ready& event);
   void apply(const Stopped& event);
-  void apply(const Left& event);
+  void apply(const StopAsked& event);
+  void apply(const Left& event) { departure_.apply(event); }
 
   /// Rounds that every reader has sent, up to the end.
   std::int64_t granted() const;
   const std::optional<FeedEnd>& end() const { return end_; }
+  const std::optional<Left>& departure() const { return departure_.get(); }
 
  private:
   /// The readers' stops become the end once every reader has come as far as the nearest of them.
@@ -92,6 +118,7 @@ class Lead {
   std::vector<std::int64_t> ready_;
   std::vector<std::optional<FeedEnd>> stopped_;
   std::optional<FeedEnd> end_;
+  Departure departure_;
 };
 
 /// What one rank may hand to its caller.
@@ -102,19 +129,30 @@ class Follower {
 
   void apply(const Granted& event);
   void apply(const Ended& event) { end_ = event.end; }
+  void apply(const Left& event) { departure_.apply(event); }
   /// The caller was given the batch of step(). Only when may_take().
   void advance() { ++step_; }
 
   std::int64_t step() const { return step_; }
-  bool may_take() const { return !finished() && (end_ ? step_ < end_->step : !needs_grants_ || step_ < granted_); }
+  bool may_take() const {
+    return !is_abandoned() && !finished() && (end_ ? step_ < end_->step : !needs_grants_ || step_ < granted_);
+  }
   bool finished() const { return end_ && step_ >= end_->step; }
+  /// Whether asking for step() is an error, because a rank has left without it. A rank that gave no reason and left
+  /// where the feed ends anyway is none.
+  bool is_abandoned() const {
+    const auto& left = departure_.get();
+    return left && step_ >= left->step && (!finished() || !left->reason.empty());
+  }
   const std::optional<FeedEnd>& end() const { return end_; }
+  const std::optional<Left>& departure() const { return departure_.get(); }
 
  private:
   bool needs_grants_;
   std::int64_t granted_ = 0;
   std::int64_t step_ = 0;
   std::optional<FeedEnd> end_;
+  Departure departure_;
 };
 
 }  // namespace feed_protocol

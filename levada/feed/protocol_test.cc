@@ -17,8 +17,8 @@ FeedEnd exhausted(std::int64_t step, int rank = 0) {
 TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
   const FeedEnd failed{
       .cause = FeedEnd::Cause::failed, .step = 7, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
-  for (const Event& event :
-       {Event(Ready{2, 9}), Event(Stopped{1, failed}), Event(Left{5}), Event(Granted{11}), Event(Ended{failed})}) {
+  for (const Event& event : {Event(Ready{2, 9}), Event(Stopped{1, failed}), Event(StopAsked{5}),
+                             Event(Left{5, 3, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
 }
@@ -35,6 +35,8 @@ TEST(FeedProtocol, RefusesBytesThatAreNoEvent) {
   bad.push_back(std::byte{0});
   EXPECT_THROW(decode(bad), CorruptMessage);
   EXPECT_THROW(decode(encode(Granted{-1})), CorruptMessage);
+  EXPECT_THROW(decode(encode(Left{1, -1, ""})), CorruptMessage);
+  EXPECT_THROW(decode(encode(Ended{{.cause = FeedEnd::Cause::left, .message = {}}})), CorruptMessage);
 }
 
 TEST(FeedProtocol, GrantsWhatEveryReaderHasSent) {
@@ -74,11 +76,57 @@ TEST(FeedProtocol, AFailureIsToldRatherThanAnEndAtTheSameStep) {
 TEST(FeedProtocol, AnEndOnceToldStays) {
   Lead lead(1);
   lead.apply(Ready{0, 2});
-  lead.apply(Left{3});
-  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::left, .step = 2, .rank = 3, .message = {}}));
-  lead.apply(Left{1});
+  lead.apply(StopAsked{3});
+  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .step = 2, .rank = 3, .message = {}}));
+  lead.apply(StopAsked{1});
   lead.apply(Stopped{0, exhausted(2)});
   EXPECT_EQ(lead.end()->rank, 3);
+}
+
+TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
+  Lead lead(1);
+  lead.apply(Ready{0, 2});
+  lead.apply(Left{3, 1, "ValueError: no"});
+  EXPECT_FALSE(lead.end());
+  EXPECT_EQ(lead.granted(), 2);
+}
+
+TEST(FeedProtocol, ForwardsTheEarliestDepartureAndOfOneStepOneWithAReason) {
+  Lead lead(1);
+  EXPECT_FALSE(lead.departure());
+  lead.apply(Left{3, 7, ""});
+  EXPECT_EQ(lead.departure()->rank, 3);
+  lead.apply(Left{2, 8, "later"});
+  EXPECT_EQ(lead.departure()->rank, 3);
+  lead.apply(Left{1, 7, "ValueError: no"});
+  EXPECT_EQ(lead.departure()->rank, 1);
+  lead.apply(Left{0, 7, "another"});
+  EXPECT_EQ(lead.departure()->rank, 1);
+  lead.apply(Left{4, 6, ""});
+  EXPECT_EQ(lead.departure()->rank, 4);
+}
+
+TEST(FeedProtocol, OnlyARankThatAsksForTheStepOfADepartureIsAbandoned) {
+  Follower follower(false);
+  follower.apply(Left{1, 2, "ValueError: no"});
+  EXPECT_FALSE(follower.is_abandoned());
+  EXPECT_TRUE(follower.may_take());
+  follower.advance();
+  EXPECT_FALSE(follower.is_abandoned());
+  follower.advance();
+  EXPECT_TRUE(follower.is_abandoned());
+  EXPECT_FALSE(follower.may_take());
+}
+
+TEST(FeedProtocol, ADepartureWhereTheFeedEndsIsAnErrorOnlyWithAReason) {
+  for (const char* reason : {"", "ValueError: no"}) {
+    Follower follower(false);
+    follower.apply(Left{1, 1, reason});
+    follower.advance();
+    EXPECT_TRUE(follower.is_abandoned());
+    follower.apply(Ended{exhausted(1)});
+    EXPECT_EQ(follower.is_abandoned(), *reason != '\0');
+  }
 }
 
 /// A feed without I/O: readers, lead and ranks as values, every queue explicit, so that all orders of what can happen
@@ -95,6 +143,8 @@ struct Model {
     std::int64_t data = 0;  ///< batches sent to it and not taken
     std::deque<Event> decisions;
     bool left = false;
+    bool was_abandoned = false;  ///< got an error
+    bool is_over() const { return left || was_abandoned || follower.finished(); }
   };
 
   std::vector<Reader> readers;
@@ -104,8 +154,13 @@ struct Model {
       reports;  ///< one queue: the order in which the lead hears several readers is explored as sending order
   std::int64_t granted_told = 0;
   bool end_told = false;
+  std::optional<Left> departure_told;
   int depth = 1;
   std::set<int> may_leave;
+  std::string reason;                  ///< with which they leave
+  std::optional<std::int64_t> leaves;  ///< the step at which all of them do, and not before; empty: at any
+  bool may_stop = false;               ///< whether rank 0 may ask for a stop
+  bool asked_stop = false;
   std::set<std::string> heard;  ///< what the lead has been told: with its end, all that its state depends on
 
   Model(std::vector<Reader> the_readers, int rank_count, int window)
@@ -115,7 +170,7 @@ struct Model {
 
   bool has_room(std::size_t reader) const {
     for (std::size_t i = reader; i < ranks.size(); i += readers.size()) {
-      if (!ranks[i].left && ranks[i].data >= depth) return false;
+      if (!ranks[i].left && !ranks[i].was_abandoned && ranks[i].data >= depth) return false;
     }
     return true;
   }
@@ -132,10 +187,16 @@ struct Model {
     heard.emplace(as_text(encode(event)));
     if (const auto* ready = std::get_if<Ready>(&event)) lead.apply(*ready);
     if (const auto* stopped = std::get_if<Stopped>(&event)) lead.apply(*stopped);
+    if (const auto* asked = std::get_if<StopAsked>(&event)) lead.apply(*asked);
     if (const auto* gone = std::get_if<Left>(&event)) lead.apply(*gone);
   }
-  bool all_ended() const {
-    return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.follower.end().has_value(); });
+  /// Rank 0 leads until it is over; one that leaves first tells all that it does.
+  bool lead_is_gone() const {
+    return ranks[0].is_over() &&
+           (!ranks[0].left || (departure_told && departure_told->step <= ranks[0].follower.step()));
+  }
+  bool all_over() const {
+    return std::all_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return rank.is_over(); });
   }
 };
 
@@ -147,7 +208,8 @@ std::vector<Model> Model::successors() const {
   };
   for (std::size_t r = 0; r < readers.size(); ++r) {
     const Reader& reader = readers[r];
-    const bool leads_to_end = r == 0 && lead.end();
+    // A rank that has left reads no more.
+    const bool leads_to_end = (r == 0 && lead.end()) || ranks[r].is_over();
     if (reader.stopped || leads_to_end) continue;
     const int number = static_cast<int>(r);
     if (reader.sent == reader.length) {
@@ -159,47 +221,67 @@ std::vector<Model> Model::successors() const {
       });
     } else if (has_room(r)) {
       branch([&](Model& m) {
-        for (std::size_t i = r; i < ranks.size(); i += readers.size()) m.ranks[i].data += m.ranks[i].left ? 0 : 1;
+        for (std::size_t i = r; i < ranks.size(); i += readers.size()) m.ranks[i].data += m.ranks[i].is_over() ? 0 : 1;
         m.report(Ready{number, ++m.readers[r].sent});
       });
     }
   }
-  if (!reports.empty()) {
+  if (!reports.empty() && !lead_is_gone()) {
     branch([&](Model& m) {
       m.hear(m.reports.front());
       m.reports.pop_front();
     });
   }
   const bool grant = readers.size() > 1 && lead.granted() > granted_told;
-  if (!end_told && (lead.end() || grant)) {
+  const auto tell = [&](const Event& word, auto&& change) {
     branch([&](Model& m) {
-      const Event word = lead.end() ? Event(Ended{*lead.end()}) : Event(Granted{lead.granted()});
       for (Rank& rank : m.ranks) rank.decisions.push_back(word);
-      m.granted_told = lead.granted();
-      m.end_told = lead.end().has_value();
+      change(m);
     });
+  };
+  if (lead_is_gone()) {
+  } else if (!end_told && lead.end()) {
+    tell(Ended{*lead.end()}, [](Model& m) { m.end_told = true; });
+  } else if (lead.departure() && lead.departure() != departure_told) {
+    tell(*lead.departure(), [](Model& m) { m.departure_told = m.lead.departure(); });
+  } else if (!end_told && grant) {
+    tell(Granted{lead.granted()}, [](Model& m) { m.granted_told = m.lead.granted(); });
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Rank& rank = ranks[i];
-    if (!rank.decisions.empty()) {
+    if (!rank.decisions.empty() && !rank.is_over()) {
       branch([&](Model& m) {
         const Event event = rank.decisions.front();
         m.ranks[i].decisions.pop_front();
         if (const auto* granted = std::get_if<Granted>(&event)) m.ranks[i].follower.apply(*granted);
         if (const auto* ended = std::get_if<Ended>(&event)) m.ranks[i].follower.apply(*ended);
+        if (const auto* gone = std::get_if<Left>(&event)) m.ranks[i].follower.apply(*gone);
       });
     }
-    if (rank.data > 0 && !rank.left && rank.follower.may_take()) {
+    if (rank.is_over()) continue;
+    const bool leaves_here = may_leave.contains(static_cast<int>(i)) && (!leaves || rank.follower.step() == *leaves);
+    if (leaves_here) {
+      branch([&](Model& m) {
+        m.ranks[i].left = true;
+        m.ranks[i].data = 0;
+        m.report(Left{static_cast<int>(i), rank.follower.step(), reason});
+      });
+      if (leaves) continue;  // it asks for no other step
+    }
+    if (rank.data > 0 && rank.follower.may_take()) {
       branch([&](Model& m) {
         --m.ranks[i].data;
         m.ranks[i].follower.advance();
       });
     }
-    if (may_leave.contains(static_cast<int>(i)) && !rank.left && !rank.follower.end()) {
+    const bool needs_lead = !rank.follower.finished() && !rank.follower.may_take();
+    const bool needs_reader = rank.follower.may_take() && rank.data == 0 && ranks[i % readers.size()].is_over();
+    const bool is_stranded = lead_is_gone() && rank.decisions.empty() && (needs_lead || needs_reader);
+    if (rank.follower.is_abandoned() || is_stranded) branch([&](Model& m) { m.ranks[i].was_abandoned = true; });
+    if (may_stop && i == 0 && !asked_stop) {
       branch([&](Model& m) {
-        m.ranks[i].left = true;
-        m.ranks[i].data = 0;
-        m.report(Left{static_cast<int>(i)});
+        m.asked_stop = true;
+        m.report(StopAsked{0});
       });
     }
   }
@@ -215,24 +297,35 @@ std::string Model::key() const {
   key += '/';
   for (const std::string& event : heard) key += event;
   number(lead.granted());
-  number(granted_told * 2 + (end_told ? 1 : 0));
+  number(granted_told * 4 + (end_told ? 1 : 0) + (asked_stop ? 2 : 0));
   if (lead.end()) add(Ended{*lead.end()});
+  if (lead.departure()) add(*lead.departure());
+  if (departure_told) add(*departure_told);
   for (const Rank& rank : ranks) {
     key += '|';
     number(rank.follower.step());
-    number(rank.data * 4 + (rank.left ? 2 : 0) + (rank.follower.may_take() ? 1 : 0));
+    number(rank.data * 8 + (rank.was_abandoned ? 4 : 0) + (rank.left ? 2 : 0) + (rank.follower.may_take() ? 1 : 0));
     if (rank.follower.end()) add(Ended{*rank.follower.end()});
+    if (rank.follower.departure()) add(*rank.follower.departure());
     key += '/';
     for (const Event& event : rank.decisions) add(event);
   }
   return key;
 }
 
-/// Goes through every order of events. At each state where nothing more can happen all ranks must know the same end,
-/// and those that stayed must have been given all the steps up to it. Returns the ends seen.
-std::set<std::int64_t> explore(const Model& start) {
+/// How a feed came out.
+struct Outcome {
+  std::int64_t most_steps = 0;  ///< that a rank was given
+  bool any_left = false;
+  bool any_abandoned = false;
+  auto operator<=>(const Outcome&) const = default;
+};
+
+/// Goes through every order of events. Where nothing more can happen, no rank may still be waiting; ranks that came to
+/// an end came to the lead's; none was given a step at which, as it knew, another had left. Returns how feeds came out.
+std::set<Outcome> explore(const Model& start) {
   std::set<std::string> seen;
-  std::set<std::int64_t> ends;
+  std::set<Outcome> outcomes;
   std::vector<Model> stack{start};
   while (!stack.empty()) {
     const Model state = std::move(stack.back());
@@ -240,44 +333,88 @@ std::set<std::int64_t> explore(const Model& start) {
     if (!seen.insert(state.key()).second) continue;
     auto next = state.successors();
     if (next.empty()) {
-      EXPECT_TRUE(state.all_ended()) << "a deadlock: " << state.key();
-      if (!state.all_ended()) return ends;
+      EXPECT_TRUE(state.all_over()) << "a deadlock: " << state.key();
+      if (!state.all_over()) return outcomes;
+      Outcome outcome;
       for (const Model::Rank& rank : state.ranks) {
+        outcome.most_steps = std::max(outcome.most_steps, rank.follower.step());
+        outcome.any_left |= rank.left;
+        outcome.any_abandoned |= rank.was_abandoned;
+        if (rank.left || rank.was_abandoned) continue;
         EXPECT_EQ(*rank.follower.end(), *state.lead.end());
-        EXPECT_TRUE(rank.left || rank.follower.step() == state.lead.end()->step);
+        EXPECT_EQ(rank.follower.step(), state.lead.end()->step);
       }
-      ends.insert(state.lead.end()->step);
+      EXPECT_TRUE(outcome.any_left || !outcome.any_abandoned);
+      outcomes.insert(outcome);
     }
     for (Model& model : next) stack.push_back(std::move(model));
   }
-  return ends;
+  return outcomes;
 }
 
-using Ends = std::set<std::int64_t>;
+using Outcomes = std::set<Outcome>;
+
+Outcomes ends_at(std::int64_t step) {
+  return {{.most_steps = step}};
+}
 
 TEST(FeedProtocolExplored, OneReaderGivesAllItsRoundsToAll) {
   for (const int depth : {1, 2}) {
-    EXPECT_EQ(explore(Model({{.length = 4}}, 3, depth)), Ends{4});
-    EXPECT_EQ(explore(Model({{.length = 0}}, 3, depth)), Ends{0});
-    EXPECT_EQ(explore(Model({{.length = 2, .fails = true}}, 3, depth)), Ends{2});
+    EXPECT_EQ(explore(Model({{.length = 4}}, 3, depth)), ends_at(4));
+    EXPECT_EQ(explore(Model({{.length = 0}}, 3, depth)), ends_at(0));
+    EXPECT_EQ(explore(Model({{.length = 2, .fails = true}}, 3, depth)), ends_at(2));
   }
 }
 
 TEST(FeedProtocolExplored, SeveralReadersStopWhereTheShortestStops) {
-  EXPECT_EQ(explore(Model({{.length = 3}, {.length = 3}}, 2, 1)), Ends{3});
-  EXPECT_EQ(explore(Model({{.length = 3}, {.length = 1}}, 2, 2)), Ends{1});
-  EXPECT_EQ(explore(Model({{.length = 1, .fails = true}, {.length = 2}}, 2, 1)), Ends{1});
-  EXPECT_EQ(explore(Model({{.length = 2}, {.length = 2}, {.length = 1, .fails = true}}, 3, 1)), Ends{1});
+  EXPECT_EQ(explore(Model({{.length = 3}, {.length = 3}}, 2, 1)), ends_at(3));
+  EXPECT_EQ(explore(Model({{.length = 3}, {.length = 1}}, 2, 2)), ends_at(1));
+  EXPECT_EQ(explore(Model({{.length = 1, .fails = true}, {.length = 2}}, 2, 1)), ends_at(1));
+  EXPECT_EQ(explore(Model({{.length = 2}, {.length = 2}, {.length = 1, .fails = true}}, 3, 1)), ends_at(1));
 }
 
-TEST(FeedProtocolExplored, ARankMayLeaveAtAnyMoment) {
-  Model one({{.length = 3}}, 3, 1);
-  one.may_leave = {0, 2};
-  EXPECT_EQ(explore(one), (Ends{0, 1, 2, 3}));
+TEST(FeedProtocolExplored, AStopThatARankAsksForIsTheSameEndForAll) {
+  for (const std::size_t readers : {1, 2}) {
+    Model model(std::vector<Model::Reader>(readers, {.length = 2}), 2, 1);
+    model.may_stop = true;
+    for (const Outcome& outcome : explore(model)) EXPECT_FALSE(outcome.any_left || outcome.any_abandoned);
+  }
+}
 
-  Model two({{.length = 2}, {.length = 2}}, 2, 1);
-  two.may_leave = {1};
-  EXPECT_EQ(explore(two), (Ends{0, 1, 2}));
+TEST(FeedProtocolExplored, RanksThatAllLeaveAtTheSameStepNeverSeeAnError) {
+  for (const std::size_t readers : {1, 2}) {
+    for (const char* reason : {"", "StopTraining: enough"}) {
+      Model model(std::vector<Model::Reader>(readers, {.length = 3}), 3, 2);
+      model.may_leave = {0, 1, 2};
+      model.leaves = 2;
+      model.reason = reason;
+      EXPECT_EQ(explore(model), (Outcomes{{.most_steps = 2, .any_left = true}})) << readers << reason;
+    }
+  }
+}
+
+TEST(FeedProtocolExplored, ARankThatLeavesWhileAnotherGoesOnIsAnErrorOnThatOrTheyHadTheirEnd) {
+  for (const std::size_t readers : {1, 2}) {
+    for (const int leaver : {0, 1, 2}) {
+      Model model(std::vector<Model::Reader>(readers, {.length = 3}), 3, 1);
+      model.may_leave = {leaver};
+      const auto outcomes = explore(model);
+      EXPECT_TRUE(outcomes.contains({.most_steps = 3})) << "nobody left";
+      EXPECT_TRUE(outcomes.contains({.most_steps = 0, .any_left = true, .any_abandoned = true}));
+    }
+  }
+}
+
+TEST(FeedProtocolExplored, ARankThatLeavesWithAReasonBeforeTheEndIsNeverTheEndForARankThatHasNotPassedIt) {
+  // The leaver is no reader and the others wait for it at each step, as ranks that train together do.
+  Model model({{.length = 3}}, 2, 1);
+  model.may_leave = {1};
+  model.leaves = 2;
+  model.reason = "ValueError: no";
+  for (const Outcome& outcome : explore(model)) {
+    EXPECT_TRUE(outcome.any_left);
+    EXPECT_TRUE(outcome.any_abandoned || outcome.most_steps == 3) << "rank 0 had been given all by then";
+  }
 }
 
 }  // namespace

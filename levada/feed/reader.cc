@@ -8,15 +8,23 @@
 #include "levada/feed/feed.h"
 
 namespace levada {
+namespace {
+
+/// How often a reader that waits looks who keeps it waiting.
+constexpr Duration until_looked_again = std::chrono::milliseconds(100);
+
+}  // namespace
 
 FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds rounds, const FeedOptions& options)
     : wiring_(wiring),
       reporter_(reporter),
       rounds_(std::move(rounds)),
       timeout_(options.timeout),
+      remind_after_(options.remind_after),
       trace_(options.trace),
       ahead_(options.ahead) {
   if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
+  rounds_.on_wait(lead_ && ahead_ ? [this] { hear_meanwhile(); } : std::function<void()>());
   thread_ = std::thread([this] { run(); });
 }
 
@@ -24,15 +32,18 @@ FeedReader::~FeedReader() {
   stop();
 }
 
-void FeedReader::read_now(std::int64_t round) {
-  if (ahead_) return;
-  const std::lock_guard lock(driving_);
+bool FeedReader::read_now(std::int64_t round, const std::function<void()>& waiting) {
+  if (ahead_) return false;
+  std::unique_lock lock(driving_);
   // A round that waits for room is the thread's to send, as are decisions and reports: an end of a channel is one
   // thread's at a time.
-  if (round != round_ || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return;
+  if (round != round_ || reported_end_ || !prepared_.empty() || (lead_ && lead_->has_end())) return false;
   try {
-    read_round();
+    waiting_ = waiting;
+    read_round(lock);
     if (!prepared_.empty()) send_round();
+  } catch (const Interrupted&) {
+    std::rethrow_exception(std::exchange(thrown_, nullptr));
   } catch (const PeerLost&) {
     throw;
   } catch (const std::exception& error) {
@@ -41,9 +52,10 @@ void FeedReader::read_now(std::int64_t round) {
   }
   post("in its own step", -1, {});
   const bool has_news = lead_ ? lead_->has_news() : bool(reporter_.send(std::nullopt));
-  if (!has_news && !reported_end_ && prepared_.empty()) return;
+  if (!has_news && !reported_end_ && prepared_.empty()) return true;
   has_news_.store(true);
   wiring_.engine->wake();
+  return true;
 }
 
 void FeedReader::stop() {
@@ -64,9 +76,9 @@ void FeedReader::run() noexcept {
       has_news_.store(false);
       Awaited next;
       {
-        const std::lock_guard lock(driving_);
+        std::unique_lock lock(driving_);
         if (finished()) return;
-        if (advance()) continue;
+        if (advance(lock)) continue;
         if (finished()) return;
         next = awaited();
       }
@@ -81,34 +93,53 @@ void FeedReader::run() noexcept {
 }
 
 bool FeedReader::finished() const {
-  return lead_ ? lead_->done() : reported_end_ && !reporter_.send(std::nullopt);
+  // The lead goes on forwarding who has left.
+  return !lead_ && reported_end_ && !reporter_.send(std::nullopt);
 }
 
-bool FeedReader::advance() {
+bool FeedReader::advance(std::unique_lock<std::mutex>& driving) {
   const bool led = lead_ && lead_->advance();
   reporter_.send(std::nullopt);
+  if (is_reading_) return led;
   if (lead_ && lead_->has_end()) {
     prepared_.clear();
     return led;
   }
   if (!prepared_.empty()) return send_round() || led;
   if (reported_end_ || !ahead_) return led;
-  read_round();
+  read_round(driving);
   return true;
 }
 
-void FeedReader::read_round() {
+void FeedReader::hear_meanwhile() {
+  const std::lock_guard lock(driving_);
+  lead_->advance();
+}
+
+void FeedReader::read_round(std::unique_lock<std::mutex>& driving) {
   post("reading", -1, rounds_.source().activity());
   sample_memory();
-  prepared_ = rounds_.read(round_, [this](std::size_t bytes) { return allocate(bytes); });
+  is_reading_ = true;
+  driving.unlock();
+  std::vector<FeedRounds::Outgoing> read;
+  std::exception_ptr error;
+  try {
+    read = rounds_.read(round_, [this](std::size_t bytes) { return allocate(bytes); });
+  } catch (...) {
+    error = std::current_exception();
+  }
+  driving.lock();
+  is_reading_ = false;
+  if (error) std::rethrow_exception(error);
+  prepared_ = std::move(read);
   sample_memory();
   {
     const std::lock_guard lock(stats_mutex_);
     stats_ = rounds_.source().stats();
   }
-  if (!rounds_.ended()) return;
-  report(feed_protocol::Stopped{wiring_.reader_index(), *rounds_.ended()});
-  reported_end_ = true;
+  if (rounds_.abandoned()) report(feed_protocol::Left{wiring_.rank(), round_, {}});
+  else if (rounds_.ended()) report(feed_protocol::Stopped{wiring_.reader_index(), *rounds_.ended()});
+  reported_end_ = rounds_.abandoned() || rounds_.ended();
 }
 
 bool FeedReader::send_round() {
@@ -155,6 +186,7 @@ FeedReader::Awaited FeedReader::awaited() {
   } else {
     awaited.add(reporter_.send(std::nullopt));
   }
+  if (is_reading_) return awaited;
   if (prepared_.empty()) {
     if (!ahead_ && !reported_end_) post("in its own step", -1, {});
     return awaited;
@@ -162,7 +194,7 @@ FeedReader::Awaited FeedReader::awaited() {
   awaited.held = round_;
   if (Channel* const full = full_channel()) {
     awaited.room.push_back(full);
-    awaited.slow = post_full(*full);
+    awaited.slow = post_full();
   } else {
     for (const auto& outgoing : prepared_) awaited.room.push_back(outgoing.channel);  // room was made since
   }
@@ -174,17 +206,25 @@ void FeedReader::wait(const Awaited& awaited) {
                          awaited.held.value_or(0), awaited.slow);
   const WaitFor conditions{
       .take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
-  wiring_.engine->wait(conditions, Deadline::never());
+  if (awaited.slow < 0) {
+    wiring_.engine->wait(conditions, Deadline::never());
+    return;
+  }
+  // When it began to wait all of an audience may have been as far behind as one that will stay there.
+  while (wiring_.engine->wait(conditions, Deadline::after(until_looked_again)) == Woken::timeout) post_full();
 }
 
-int FeedReader::post_full(Channel& channel) const {
-  for (const auto& holder : wiring_.engine->holders(channel)) {
-    if (holder.not_taken < channel.window()) continue;
-    post("waiting for room", holder.rank,
-         fmt::format("rank {} has not taken step {}", holder.rank, round_ - channel.window()));
-    return holder.rank;
+int FeedReader::post_full() const {
+  Engine::Holder furthest{.rank = -1};
+  for (const auto& outgoing : prepared_) {
+    for (const auto& holder : wiring_.engine->holders(*outgoing.channel)) {
+      if (holder.not_taken > furthest.not_taken) furthest = holder;
+    }
   }
-  return -1;
+  if (furthest.rank < 0) return -1;
+  post("waiting for room", furthest.rank,
+       fmt::format("rank {} has not taken step {}", furthest.rank, round_ - furthest.not_taken));
+  return furthest.rank;
 }
 
 void FeedReader::sample_memory() const {
@@ -194,24 +234,42 @@ void FeedReader::sample_memory() const {
 
 Block FeedReader::allocate(std::size_t bytes) {
   Engine& engine = *wiring_.engine;
+  const auto begin = Clock::now();
   const auto deadline = Deadline::after(timeout_);
-  while (true) {
-    if (auto block = engine.try_allocate(bytes)) return std::move(*block);
+  const auto explain = [&] {
     std::vector<Channel*> sent;
     for (const auto& channel : wiring_.data) {
       if (channel && channel->from() == wiring_.rank()) sent.push_back(channel.get());
     }
-    const std::string why = explain_full_memory(engine, bytes, "the feed", timeout_, sent);
-    post("waiting for memory", -1, why);
+    return explain_full_memory(engine, bytes, "the feed", Clock::now() - begin, sent);
+  };
+  Reminder reminder(remind_after_);
+  while (true) {
+    if (auto block = engine.try_allocate(bytes)) return std::move(*block);
+    post("waiting for memory", -1, explain());
     const TraceScope scope(trace_, TraceThread::reader, TraceKind::memory, round_);
-    const Woken woken = engine.wait({.allocate = bytes, .stop = &stop_}, deadline);
+    const auto until = Deadline::after(std::min(until_looked_again, deadline.remaining()));
+    const Woken woken = reminder.wait(engine, {.allocate = bytes, .stop = &stop_}, until, explain);
     if (woken == Woken::stopped) throw Interrupted{};
-    if (woken == Woken::timeout) throw Timeout(why);
+    if (deadline.expired()) throw Timeout(explain());
+    if (lead_ && ahead_) hear_meanwhile();
+    if (waiting_) call_waiting();
+  }
+}
+
+void FeedReader::call_waiting() {
+  try {
+    waiting_();
+  } catch (...) {
+    thrown_ = std::current_exception();
+    throw Interrupted{};  // which nobody takes for a failure of the source
   }
 }
 
 void FeedReader::post(std::string_view operation, int waiting_for, std::string_view detail) const {
-  wiring_.engine->post(Status::make(operation, round_, waiting_for, detail));
+  auto status = Status::make(operation, round_, waiting_for, detail);
+  if (posted_.operation == status.operation && posted_.step == status.step) status.since_ns = posted_.since_ns;
+  wiring_.engine->post(posted_ = status);
 }
 
 }  // namespace levada

@@ -1,8 +1,10 @@
 // The reading side of a feed: rounds are read ahead by a thread, or one by one by the caller; a thread sends what there
-// was no room for, hears the other ranks and tells them the end.
+// was no room for, hears the other ranks and tells them the end and who has left.
 #pragma once
 
 #include <atomic>
+#include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 
@@ -18,9 +20,11 @@ class FeedReader {
   /// stop().
   ~FeedReader();
 
-  /// Reads round `round` and sends it, on the calling thread, unless that has been done or the thread reads ahead.
-  /// Throws PeerLost; Timeout, after aborting the group, where no memory was to be had.
-  void read_now(std::int64_t round);
+  /// Reads round `round` and sends it, on the calling thread, unless that has been done or the thread reads ahead;
+  /// whether it did.
+  /// Calls `waiting` again and again while it waits for memory, and throws what that throws; PeerLost; Timeout, after
+  /// aborting the group, where no memory was to be had.
+  bool read_now(std::int64_t round, const std::function<void()>& waiting);
   /// Ends the thread, whatever it has not sent.
   void stop();
   ReadStats stats() const;
@@ -44,37 +48,47 @@ class FeedReader {
   };
 
   /// Whether anything was done.
-  bool advance();
+  bool advance(std::unique_lock<std::mutex>& driving);
+  /// As far as the lead's work goes; for a thread that reads.
+  void hear_meanwhile();
   Awaited awaited();
   void wait(const Awaited& awaited);
   bool finished() const;
-  void read_round();
+  /// `driving` is released while it reads.
+  void read_round(std::unique_lock<std::mutex>& driving);
   bool send_round();
   void report(const feed_protocol::Event& event);
-  /// Says for which rank this one waits, and which that is.
-  int post_full(Channel& channel) const;
+  /// Says for which rank this one waits, and which that is: the one furthest behind.
+  int post_full() const;
   Block allocate(std::size_t bytes);
+  /// waiting_(). Throws Interrupted for what that throws, which is in thrown_.
+  void call_waiting();
   /// A channel of the prepared round that has no room, the same as before if that has none; null if all have.
   Channel* full_channel();
   void sample_memory() const;
-  /// Says for whom this reader waits, and since when.
+  /// Says for whom this reader waits; since when, if it has said so before, remains.
   void post(std::string_view operation, int waiting_for, std::string_view detail) const;
 
   const FeedWiring& wiring_;
   Reporter& reporter_;
   FeedRounds rounds_;
   Duration timeout_;
+  Duration remind_after_;
   TraceLog* trace_;
   std::optional<FeedLead> lead_;
   std::vector<FeedRounds::Outgoing> prepared_;
   Channel* slowest_ = nullptr;  ///< which had no room the last time one had none
   std::int64_t round_ = 0;      ///< the next one to send
   bool reported_end_ = false;
+  bool is_reading_ = false;  ///< with driving_ released
+  mutable Status posted_;    ///< last
 
   mutable std::mutex stats_mutex_;
   ReadStats stats_;
   const bool ahead_;
-  std::mutex driving_;                 ///< held by the thread that advances
+  std::function<void()> waiting_;      ///< of the caller that is in read_now()
+  std::exception_ptr thrown_;          ///< by waiting_
+  std::mutex driving_;                 ///< held by the thread that advances, but while it reads
   std::atomic<bool> has_news_{false};  ///< the thread has to look again what there is to do
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -104,7 +104,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
   } catch (const EngineError&) {
     throw;
   } catch (const ReadAbandoned&) {
-    end(FeedEnd::Cause::left, round);
+    abandoned_ = true;
   } catch (const Error& error) {
     end(FeedEnd::Cause::failed, round);
     ended_->error = error.kind();

@@ -1,6 +1,7 @@
 // Reads a reader's batches, round after round, and makes messages of them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,11 +44,14 @@ class FeedRounds {
 
   /// Reads round number `round` whole, all of this reader's batches of it, and finds memory for all messages, which are
   /// to be completed; the one for this rank's own audience is the last. Empty, with why in ended(), when there is none:
-  /// the data or the steps are over, or the source threw.
+  /// the data or the steps are over, or the source threw; or in abandoned(): the source's user wants no more.
   std::vector<Outgoing> read(std::int64_t round, const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
+  bool abandoned() const { return abandoned_; }
 
   const Source& source() const { return *source_; }
+  /// Source::on_wait().
+  void on_wait(std::function<void()> waiting) { source_->on_wait(std::move(waiting)); }
 
  private:
   /// What is sent of batches of one structure and shape.
@@ -91,6 +95,7 @@ class FeedRounds {
   TraceLog* trace_;
   std::vector<Unit> units_;
   std::optional<FeedEnd> ended_;
+  bool abandoned_ = false;
 };
 
 }  // namespace levada

@@ -16,10 +16,11 @@ struct NumberedOptions {
   bool in_memory_given = true;  ///< whether tensors are asked of the feed's memory, or made elsewhere
   /// Called before each read with the number of its first sample; may throw or wait.
   std::function<void(std::int64_t first)> before = [](std::int64_t) {};
+  std::vector<std::pair<std::string, std::string>> identity = {};
 };
 
 /// The fields of a GPT step: token j of sample g is 1000g + j, labels one more, and so on.
-class Numbered final : public Source {
+class Numbered : public Source {
  public:
   explicit Numbered(NumberedOptions options) : options_(std::move(options)) {}
 
@@ -41,6 +42,7 @@ class Numbered final : public Source {
     writer.put(next);
     return std::move(writer).take();
   }
+  std::vector<std::pair<std::string, std::string>> identity() const override { return options_.identity; }
   std::string activity() const override { return "counting samples"; }
   ReadStats stats() const override { return {}; }
 

@@ -46,9 +46,9 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   }
   std::vector<int> everybody(static_cast<std::size_t>(group.info().size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  // Readers are at most `depth` sent rounds and the one they hold ahead of the slowest rank: so many grants, and the
-  // end.
-  wiring.decisions = group.open(wiring.lead(), everybody, depth + 4);
+  // Readers are at most `depth` sent rounds and the one they hold ahead of the slowest rank: so many grants, the end,
+  // and a few ranks that leave one after the other.
+  wiring.decisions = group.open(wiring.lead(), everybody, depth + 8);
   for (const int from : everybody) {
     const bool member = rank == from || rank == wiring.lead();
     wiring.reports.push_back(member ? group.open(from, {wiring.lead()}, report_window) : nullptr);

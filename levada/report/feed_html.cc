@@ -63,7 +63,8 @@ std::string figure(std::string_view name, const std::string& value, const std::s
 std::string end_in_words(const FeedReport& report) {
   if (report.end_cause == "exhausted") return "the data ended";
   if (report.end_cause == "steps") return "as asked";
-  if (report.end_cause == "left") return "a rank left";
+  if (report.end_cause == "stopped") return "a rank asked for a stop";
+  if (report.end_cause == "left") return "the ranks left";
   return "then it failed";
 }
 

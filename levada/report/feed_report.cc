@@ -64,7 +64,7 @@ std::string data_sentence(const FeedReport& report) {
   text += "; ";
   const auto steps = counted(report.steps, "step");
   if (report.end_cause == "exhausted") text += "the data ended after " + steps;
-  else if (report.end_cause == "left") text += "stopped after " + steps;
+  else if (report.end_cause == "stopped" || report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);
   if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
   return text;

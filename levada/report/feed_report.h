@@ -71,7 +71,7 @@ struct FeedReport {
   std::int64_t sequence = 1;
   std::int64_t steps = 0;
   std::int64_t samples = 0;  ///< counted once a data-parallel rank, padding not counted
-  std::string end_cause;     ///< "exhausted", "steps", "left"
+  std::string end_cause;     ///< FeedEnd::Cause in words
   std::string state_file;    ///< where the state was saved; empty: nowhere
   std::int64_t skipped_lines = 0;
   std::uint64_t index_bytes = 0;

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "levada/tensor/tensor.h"
 #include "levada/tree/tree.h"
@@ -42,6 +45,14 @@ class Source {
 
   /// Position before sample `next`, from which another run can go on: portable bytes.
   virtual Bytes cursor(std::int64_t next) const = 0;
+
+  /// What decides which samples it has and in which order, as names and values. Ranks that read for the same feed
+  /// compare theirs before the first step. Empty where nothing is known of that.
+  virtual std::vector<std::pair<std::string, std::string>> identity() const { return {}; }
+
+  /// `waiting` is to be called about ten times a second, on the reading thread, while a read() waits for something.
+  /// What it throws ends the read(). To be set before the first one. A source that never waits for long need not.
+  virtual void on_wait(std::function<void()> /*waiting*/) {}
 
   /// What it is doing, for the status board: "reading corpus.jsonl". Any thread may ask.
   virtual std::string activity() const = 0;

@@ -1,4 +1,4 @@
-"""Processes that this one starts: they end when it ends, however it ends."""
+"""How processes end: those that this one starts, which never outlive it, and this one itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import multiprocessing.util  # noqa: F401  its exit, which waits for child proce
 import os
 import queue
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from levada import _levada
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+_uncaught: BaseException | None = None  # what ends this process, once it ends
 
 
 def start(process: BaseProcess) -> None:
@@ -49,6 +51,27 @@ def end(process: BaseProcess, grace: float = 0.0) -> None:
     finally:
         process.kill()
         process.join()
+
+
+def note_uncaught() -> str:
+    """Called when the interpreter ends: what exception ends it, as failure_text() has it; "" if none is known."""
+    global _uncaught
+    if not hasattr(sys, "ps1"):  # at a prompt, one that came and went
+        _uncaught = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return failure_text(_uncaught)
+
+
+def handled() -> BaseException | None:
+    """The exception that this thread handles, or that ends the process."""
+    return sys.exc_info()[1] or _uncaught
+
+
+def failure_text(error: BaseException | None) -> str:
+    """ "ValueError: loss is NaN"; "" for None, and where a generator was closed, which says nothing of why."""
+    if error is None or isinstance(error, GeneratorExit):
+        return ""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def exit_text(process: BaseProcess) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import os
 import sys
@@ -11,16 +12,25 @@ from typing import Any
 
 from levada._corpus import Corpus
 from levada._devices import mover
-from levada._errors import InvalidArgument, Unsupported
+from levada._errors import Error, InvalidArgument, Unsupported
 from levada._groups import size_of
 from levada._history import write_feed_history
-from levada._job import world_size
+from levada._job import join, world_size
 from levada._layouts import Fields, make_layout
-from levada._levada import Layout, Mesh, Pass
+from levada._levada import Layout, Membership, Mesh, Pass
 from levada._pipeline import Pipeline
 from levada._passes import Beginning, FeedPass, begin_corpus, begin_iterable
 from levada._readers import READERS
 from levada._runs import Run
+
+
+_made = itertools.count(1)  # feeds of the whole job
+_made_in: weakref.WeakKeyDictionary[Any, itertools.count[int]] = weakref.WeakKeyDictionary()
+
+
+def _number_in(group: Any) -> int:
+    """Counts the feeds made for a group; the same on all its ranks, which make them alike."""
+    return next(_made if group is None else _made_in.setdefault(group, itertools.count(1)))
 
 
 def _parts_of(source: Any) -> Iterator[Any]:
@@ -59,7 +69,8 @@ _MOST_SECONDS = 1e8
 class Feed:
     """Batches of one reader, or some, on every rank of a mesh: `for batch in feed`.
 
-    Made and iterated on every rank alike; each iter() is a pass over the source and is collective.
+    Made and iterated on every rank alike, several feeds in the same order; each iter() is a pass over the source and is
+    collective.
 
     - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), a Corpus, a Pipeline,
       or what Pipeline.run(..., alone=True) gives.
@@ -79,7 +90,8 @@ class Feed:
       repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
     - `depth`: batches a rank may be behind its reader; 0: two more than pp.
     - `skip`: steps to leave out of the next pass.
-    - `timeout`: seconds of one wait.
+    - `timeout`: seconds of one wait, also for all ranks to begin a pass. After 30 s a line on standard error says who is
+      waited for.
     - `access`: "private" lets a rank write to its batch, unseen by the others, and copies only where that is cheaper;
       "copy" gives every rank memory of its own; "read_only" gives numpy arrays that cannot be written and refuses torch,
       which has no such tensors; None: "private" for torch, "read_only" for numpy.
@@ -91,7 +103,8 @@ class Feed:
     when the feed is made.
 
     Raises, from its iteration: SourceError on every rank at the step at which a reader raised, with its traceback;
-    Timeout, which says who waits for whom; PeerLost.
+    Timeout, which says who waits for whom; PeerLost where a rank was killed, or left its loop, by an exception or
+    otherwise, while this one asks for more.
     """
 
     def __init__(
@@ -108,7 +121,7 @@ class Feed:
         depth: int = 0,
         skip: int = 0,
         steps: int | None = None,
-        timeout: float = 30.0,
+        timeout: float = 1800.0,
         access: str | None = None,
         device: Any = None,
         allow_pickle: bool = False,
@@ -131,8 +144,9 @@ class Feed:
             source._record()
         self.record = record
         self.group = group
+        size = world_size() if group is None else size_of(group)
         if mesh is None:
-            mesh = Mesh(dp=world_size() if group is None else size_of(group))
+            mesh = Mesh(dp=size)
         self.mesh = mesh
         self.layout = self._layout(layout, divide)
         self.readers = readers
@@ -151,6 +165,8 @@ class Feed:
         data = sys.modules.get("torch.utils.data")
         if data is not None:
             data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
+        self._number = _number_in(group)
+        self._passes = 0  # begun
         self._epoch = 0
         self._cursor = b""
         self._began_at = b""  # the pass under way
@@ -189,16 +205,25 @@ class Feed:
         return self.batch * self.mesh.axis_size("dp")
 
     def __iter__(self) -> Iterator[Any]:
-        """A new pass, from the start of the source; one that is under way is closed."""
+        """A new pass, from the start of the source; one that is under way is closed, and raises InvalidArgument where its
+        loop goes on."""
         return self._start()
 
     def _start(self) -> FeedPass:
-        self.close()
-        started = FeedPass(self, self._begin())
+        running = self._running() if self._running is not None else None
+        self._own = self._running = None
+        if running is not None:
+            running.supersede()
+        begin = self._begin()
+        self._passes += 1
+        started = FeedPass(self, begin, f"pass {self._passes} of feed {self._number}")
         # Weakly: a loop that is left drops its iterator, and that is how the other ranks hear of it.
         self._running = weakref.ref(started)
         self._last = started.core
         return started
+
+    def _join(self) -> Membership:
+        return join(self.group, timeout=self.timeout)
 
     def __next__(self) -> Any:
         """The next batch of a pass that the first next() begins and close() or iter() ends."""
@@ -209,11 +234,15 @@ class Feed:
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except Error:
+            if kind is None:  # otherwise that says why
+                raise
 
     def close(self) -> None:
-        """Leaves the pass under way: the other ranks get what was sent and then see the end. Waits for that."""
+        """Leaves the pass under way. All ranks may do so at the same step; on one that asks for more it is an error."""
         running = self._running() if self._running is not None else None
         self._own = self._running = None
         if running is not None:
@@ -252,8 +281,8 @@ class Feed:
 
     @property
     def end(self) -> dict[str, Any] | None:
-        """Why the pass ended, the same on every rank: cause ("exhausted", "steps", "left", "failed"), step, rank,
-        message. None before."""
+        """Why the pass ended: cause, step, rank, message. None before. "exhausted", "steps", "stopped" (request_stop()) and
+        "failed" are the same on every rank; this one "left" its loop, or was "abandoned" by a rank that left before."""
         return None if self._last is None else self._last.end
 
     @property

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing.process
 import sys
 import weakref
 from typing import Any, Protocol
 
-from levada import _exits, _levada  # noqa: F401  the exit of _exits, which kills processes, is to come after this module's
-from levada._errors import InvalidArgument, Unsupported
+from levada import _levada
+from levada._errors import Error, InvalidArgument, Unsupported
+from levada._exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
 from levada._groups import ENGINES, finish, join_group
 from levada._levada import Membership
 
@@ -28,7 +30,7 @@ class Closable(Protocol):
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-def join(group: Any = None, *, engine: str = "auto", timeout: float = 60.0) -> Membership:
+def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) -> Membership:
     """This process's membership in a group of ranks. Collective at its first call for a group, which waits `timeout`
     seconds for all its ranks; later ones give the same. Feeds call it themselves.
 
@@ -118,7 +120,11 @@ def close_at_exit(what: Closable) -> None:
 
 @atexit.register
 def _leave() -> None:
-    """Ends what is open while threads still run, so that nobody waits for this rank and none is alarmed."""
+    """Ends what is open while threads still run, so that nobody waits for this rank."""
+    failure = note_uncaught()
+    for joined in list(_joined) if failure else ():
+        with contextlib.suppress(Error):  # the job has ended otherwise
+            joined.note_exception(failure)
     for each in list(_open):
         try:
             each.close()

@@ -145,6 +145,11 @@ class Membership:
         This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which give the same name.
         """
 
+    def note_exception(self, text: str) -> None:
+        """
+        Says on the board that an exception ends this rank, for ranks whose feeds it has left.
+        """
+
     def leave(self) -> None:
         """
         Leaves the job: the other ranks are not alarmed. What has been received stays.
@@ -259,7 +264,10 @@ class Pass:
     def drop_next(self) -> bool:
         """Takes a batch and makes nothing of it; False after the last."""
 
-    def close(self) -> None: ...
+    def close(self, reason: str = '') -> None:
+        """
+        Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.
+        """
 
     def tell_where(self) -> None:
         """Says on the board what the making of an item is in."""
@@ -282,8 +290,15 @@ class Pass:
     @property
     def stats(self) -> dict[str, Any]: ...
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 30.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False) -> Pass:
-    """Starts a pass. Collective."""
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True) -> Pass:
+    """
+    Starts a pass. Collective. `name`: which, the same on all ranks; `remind`: whether long waits say so.
+    """
+
+class WhenDropped:
+    """Calls a function when it goes, with the exception in flight or None."""
+
+    def __init__(self, call: object) -> None: ...
 
 class Link:
     """

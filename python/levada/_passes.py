@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from levada import _levada
 from levada._corpus import Corpus
-from levada._errors import Error
-from levada._job import close_at_exit, join
-from levada._levada import Handoff, Membership, Pass, Source
+from levada._errors import Error, InvalidArgument
+from levada._exits import failure_text, handled
+from levada._job import close_at_exit
+from levada._levada import Handoff, Membership, Pass, Source, WhenDropped
 from levada._process import ProcessReader
 from levada._memory import make_batches_for
 from levada._runs import Run
@@ -63,8 +66,8 @@ def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Begin
 def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
     """At a state of an earlier run, or where iter() of `source` begins."""
     first, position, state = _levada.read_cursor(cursor, allow_pickle=feed.allow_pickle) if cursor else (0, 0, None)
-    if isinstance(source, Run) and feed.readers != "one" and len(set(join(feed.group).host_of)) > 1:
-        source.agree_on_seed(join(feed.group))
+    if isinstance(source, Run) and feed.readers != "one" and len(set(feed._join().host_of)) > 1:
+        source.agree_on_seed(feed._join())
     if not _reads(feed):
         return Beginning(None, first)
     samples = feed._samples_a_step if feed.divide == "split" else 1
@@ -84,25 +87,28 @@ def _reader_of(feed: Feed, source: Any, state: Any, handoff: Handoff) -> Reader:
 
 
 def _reads(feed: Feed) -> bool:
-    job = join(feed.group)
+    job = feed._join()
     return _levada.reads(feed.readers, feed.mesh, job.host_of, job.rank)
 
 
 class FeedPass:
-    """The iterator of one pass; leaves the feed when it goes, as at a `break`."""
+    """The iterator of one pass. Leaves the feed when it goes, as at a `break` or when its loop raises."""
 
-    def __init__(self, feed: Feed, begin: Beginning) -> None:
+    def __init__(self, feed: Feed, begin: Beginning, name: str) -> None:
         self._begin = begin
         self._move = feed._move
+        self._before = handled()  # which is not why the pass will be left
+        self._is_superseded = False
         try:
-            self.core = self._start(join(feed.group), feed)
+            self.core = self._start(feed._join(), feed, name)
             begin.watch(self.core.tell_where)
         except BaseException:
             self._begin.stop()
             raise
+        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._before))
         close_at_exit(self)
 
-    def _start(self, job: Membership, feed: Feed) -> Pass:
+    def _start(self, job: Membership, feed: Feed, name: str) -> Pass:
         if isinstance(self._begin.source, Handoff):
             make_batches_for(job)
         return _levada.start(
@@ -124,24 +130,35 @@ class FeedPass:
             tensors=feed.source.tensors if isinstance(feed.source, Corpus) else "numpy",
             allow_pickle=feed.allow_pickle,
             record=feed.record,
+            name=name,
         )
 
     def __iter__(self) -> FeedPass:
         return self
 
     def __next__(self) -> Any:
+        if self._is_superseded:
+            raise InvalidArgument("a newer pass of this feed has ended this one; a feed has one pass at a time")
         batch = next(self.core)
         return batch if self._move is None else self._move(batch)
 
-    def __del__(self) -> None:
-        if hasattr(self, "core"):
-            try:
-                self.close()
-            except Error:
-                return  # the job has ended otherwise, which the next call says
+    def supersede(self) -> None:
+        """close(); where batches were left, next() then says so instead of ending a loop early."""
+        self._is_superseded = self.core.end is None
+        self.close()
 
     def close(self) -> None:
-        try:
-            self.core.close()
-        finally:
-            self._begin.stop()
+        _leave(self.core, self._begin, self._before, handled())
+
+
+def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+    """Leaves the feed because of an exception, unless that was there `before` the pass."""
+    try:
+        core.close("" if error is before else failure_text(error))
+    finally:
+        begin.stop()
+
+
+def _leave_dropped(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+    with contextlib.suppress(Error):  # the job has ended otherwise, which the next call says
+        _leave(core, begin, before, error or handled())

@@ -142,4 +142,5 @@ def _start(job: Membership, source: Source | None, make: Any, allow_pickle: bool
         timeout=_TIMEOUT,
         make=make,
         allow_pickle=allow_pickle,
+        remind=False,
     )

@@ -45,14 +45,12 @@ class Pass {
         make_(std::move(make)),
         where_(std::move(where)),
         rebuilder_(allow_pickle, shown, others) {
-    const auto engine = job.shared();
-    board_ = engine;
     options.poll = [this] {
       check_signals();
       if (leaving_) throw Leaving();
     };
     if (record) {
-      log_.reset(new TraceLog(cli::make_trace_log(engine->info().size)));
+      log_.reset(new TraceLog(cli::make_trace_log(job.engine().info().size)));
       options.trace = log_.get();
     }
     if (handoff_ && !where_.is_none()) {
@@ -66,12 +64,12 @@ class Pass {
       options.ahead = false;
       handoff_->make_by([this] { make_item(); });
     }
-    feed_ = interruptible([engine, mesh, layout, source = std::move(source),
-                           options] { return std::make_shared<Feed>(engine, mesh, layout, source, options); },
-                          [engine] {
-                            engine->abort("a rank was interrupted while it started a feed");
-                            return true;
-                          });
+    const auto engine = job.shared();
+    {
+      const nb::gil_scoped_release released;
+      feed_ = std::make_shared<Feed>(engine, mesh, layout, std::move(source), options);
+    }
+    board_ = feed_->group();
   }
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
@@ -92,7 +90,8 @@ class Pass {
 
   bool drop_next() { return take().has_value(); }
 
-  void close() {
+  /// `reason`: the exception that makes this rank leave.
+  void close(const std::string& reason = {}) {
     if (current_process() != process_) {
       if (feed_) static_cast<void>(new auto(std::move(feed_)));  // kept: its threads are the parent's
       return;
@@ -105,7 +104,7 @@ class Pass {
     if (!feed_) return;
     const Busy busy(*this);
     leaving_ = false;
-    const auto error = leave(std::exchange(feed_, nullptr));
+    const auto error = leave(std::exchange(feed_, nullptr), reason);
     ended();
     if (error) std::rethrow_exception(error);
   }
@@ -212,8 +211,8 @@ class Pass {
     }
   }
 
-  /// Gives what closing it threw.
-  std::exception_ptr leave(std::shared_ptr<Feed> feed) {
+  /// Returns what closing it threw.
+  std::exception_ptr leave(std::shared_ptr<Feed> feed, const std::string& reason) {
     std::exception_ptr error;
     std::optional<FeedEnd> end;
     FeedStats stats;
@@ -221,7 +220,7 @@ class Pass {
       const nb::gil_scoped_release released;
       if (handoff_) handoff_->stop(is_inline() ? Duration{} : grace);
       try {
-        feed->close();
+        feed->close(reason);
       } catch (const std::exception&) {
         error = std::current_exception();
       }
@@ -324,11 +323,35 @@ class Pass {
   FeedStats stats_;
 };
 
+/// Calls a function when the last reference to it goes, with the exception that is in flight at that moment: as when a
+/// `for` loop, which alone knows its iterator, is left by one. A `__del__` cannot see that.
+class WhenDropped {
+ public:
+  explicit WhenDropped(nb::object call) : call_(std::move(call)) {}
+  WhenDropped(const WhenDropped&) = delete;
+  WhenDropped& operator=(const WhenDropped&) = delete;
+  ~WhenDropped() {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    if (type != nullptr) PyErr_NormalizeException(&type, &value, &trace);
+    try {
+      call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("levada: leaving a feed");
+    }
+    call_.reset();
+    PyErr_Restore(type, value, trace);
+  }
+
+ private:
+  nb::object call_;
+};
+
 constexpr Word<TensorKind> tensor_words[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
 
 FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
                        std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
-                       int depth, double timeout, const std::string& access) {
+                       int depth, double timeout, const std::string& access, const std::string& name, bool remind) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
   return {.batch = batch,
           .divide = parse_divide(divide),
@@ -338,7 +361,9 @@ FeedOptions options_of(std::int64_t batch, const std::string& divide, const std:
           .readers = Readers::parse(readers),
           .depth = depth,
           .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-          .access = access.empty() ? Access::private_ : parse_access(access)};
+          .remind_after = remind ? Reminder::after : Duration::max(),
+          .access = access.empty() ? Access::private_ : parse_access(access),
+          .name = name};
 }
 
 std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
@@ -346,9 +371,9 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
-                            bool record) {
+                            bool record, const std::string& name, bool remind) {
   const auto others = parse_word("tensors", tensors, tensor_words);
-  auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access);
+  auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind);
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch
@@ -366,7 +391,8 @@ void bind_feed(nb::module_& module) {
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
       .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
       .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
-      .def("close", &Pass::close)
+      .def("close", &Pass::close, nb::arg("reason") = "",
+           "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
       .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
@@ -379,9 +405,12 @@ void bind_feed(nb::module_& module) {
   module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
              nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
-             nb::arg("depth") = 0, nb::arg("timeout") = 30.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
+             nb::arg("depth") = 0, nb::arg("timeout") = 1800.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
-             nb::arg("record") = false, "Starts a pass. Collective.");
+             nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true,
+             "Starts a pass. Collective. `name`: which, the same on all ranks; `remind`: whether long waits say so.");
+  nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")
+      .def(nb::init<nb::object>(), nb::arg("call"));
 }
 
 }  // namespace levada::python

@@ -13,6 +13,7 @@ namespace levada::python {
 namespace {
 
 constexpr Duration long_wait = std::chrono::milliseconds(500);
+constexpr Duration moment = std::chrono::milliseconds(100);
 constexpr std::uint32_t cursor_version = 2;
 // What a cursor says of its state.
 constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2;
@@ -92,6 +93,7 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
   }
   if (make_) make_();
   else changed_.notify_all();
+  auto stalled = Deadline::after(long_wait);
   std::unique_lock lock(mutex_);
   while (!answer_) {
     const bool was_interrupted = make_ != nullptr;  // before it could say anything
@@ -99,19 +101,22 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
       wanted_ = 0;
       return Abandoned{};
     }
-    wait_for_answer(lock);
+    wait_for_answer(lock, stalled);
   }
   auto given = std::move(*answer_);
   answer_.reset();
   return given;
 }
 
-void Handoff::wait_for_answer(std::unique_lock<std::mutex>& lock) {
-  const auto tell = Deadline::after(long_wait);
-  const auto until = stop_ ? std::min(stop_->at(), tell.at()) : tell.at();
-  if (changed_.wait_until(lock, until) != std::cv_status::timeout || !tell.expired() || !stalled_) return;
+void Handoff::wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled) {
+  const auto until = Deadline::after(moment).at();
+  if (changed_.wait_until(lock, stop_ ? std::min(stop_->at(), until) : until) != std::cv_status::timeout) return;
   lock.unlock();
-  stalled_();
+  if (waiting_) waiting_();
+  if (stalled_ && stalled.expired()) {
+    stalled_();
+    stalled = Deadline::after(long_wait);
+  }
   lock.lock();
 }
 

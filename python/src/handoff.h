@@ -71,6 +71,7 @@ class Handoff : public Source {
 
   std::optional<std::int64_t> size() const override;
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
+  void on_wait(std::function<void()> waiting) override { waiting_ = std::move(waiting); }
   /// An IterableCursor. Its state is in those of the first `next` after it was given, and absent from later ones.
   Bytes cursor(std::int64_t next) const override;
   std::string activity() const override { return activity_; }
@@ -86,8 +87,8 @@ class Handoff : public Source {
   using Answer = std::variant<Item, End, Failure, Abandoned>;
 
   Answer ask(std::int64_t items);
-  /// Until something has changed, `stop_` has come, or long enough.
-  void wait_for_answer(std::unique_lock<std::mutex>& lock);
+  /// Until something has changed, `stop_` has come, or long enough to call waiting_, and stalled_ from `stalled` on.
+  void wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled);
   /// Makes sure that an item of so few rows is the last. Throws SourceError.
   void expect_last(std::int64_t rows);
   void answer(Answer answer);
@@ -109,7 +110,7 @@ class Handoff : public Source {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::int64_t wanted_ = 0;
-  std::function<void()> make_, stalled_;
+  std::function<void()> make_, stalled_, waiting_;
   std::optional<Answer> answer_;
   bool ended_ = false;
   std::optional<Deadline> stop_;

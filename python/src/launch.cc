@@ -22,6 +22,7 @@
 #include "levada/cli/speaker.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/shm/shm.h"
+#include "levada/feed/feed.h"
 #include "levada/launch/launch.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
@@ -166,6 +167,13 @@ void bind_launch(nb::module_& module) {
           nb::arg("ranks"), nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
           "This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which "
           "give the same name.")
+      .def(
+          "note_exception",
+          [](const Membership& job, const std::string& text) {
+            job.engine().post(Status::make(raised_operation, -1, -1, text));
+          },
+          nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
+          "Says on the board that an exception ends this rank, for ranks whose feeds it has left.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
