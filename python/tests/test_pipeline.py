@@ -8,6 +8,8 @@ import os
 import pathlib
 import pickle
 import random
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 import ranks
 import varying
-from levada import Pipeline, _runs
+from levada import Pipeline, _runs, _sources
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
 
@@ -154,6 +156,37 @@ def test_a_shard_behind_items_by_number_reads_no_others() -> None:
     assert list(pipeline) == list(range(0, 20, 2)) and source.read == list(range(10))
     assert got(pipeline, 3) == list(range(0, 20, 2))
     assert got(Pipeline(iter_numbers).shard(), 3) == list(range(10))
+
+
+def test_arrays_and_datasets_are_read_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(map(int, got(Pipeline(np.arange(10)).shard().map(double), 2))) == list(range(0, 20, 2))
+    assert _sources.is_sequence(np.arange(10).reshape(5, 2))
+
+    class Dataset(ByNumber):
+        """As that of Hugging Face: with a loop of its own beside."""
+
+        loops = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.loops += 1
+            return iter(range(self.count))
+
+    class Shuffled(Dataset):
+        pass
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=Dataset))
+    source = Dataset(10)
+    with Pipeline[int](source).shard().map(double).run() as run:
+        items = iter(run)
+        first = [next(items) for _ in range(7)]
+        state = run.state_dict()
+    assert source.loops == 1, "a loop over all is a loop of its own"
+    with Pipeline[int](source).shard().map(double).run() as run:
+        run.load_state_dict(state)
+        assert first + list(run) == list(range(0, 20, 2))
+    assert source.read == [7, 8, 9] and source.loops == 1
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(Dataset=int))
+    assert not _sources.is_sequence(Shuffled(10))
 
 
 def iter_numbers() -> Iterator[int]:

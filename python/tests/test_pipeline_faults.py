@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -187,6 +188,28 @@ def test_items_that_fail_can_be_left_out_and_are_counted() -> None:
     with Pipeline(range(10)).dispatch().map(fail_at(3), name="check").run(2, on_error="skip", **OPTIONS) as run:
         assert list(run) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
         assert run.stats()["stages"]["check"]["skipped"] == 1
+
+
+def test_what_failed_does_not_keep_what_its_functions_held() -> None:
+    class Large:
+        pass
+
+    held: list[weakref.ref[Large]] = []
+
+    def fail(item: int) -> int:
+        large = Large()
+        held.append(weakref.ref(large))
+        try:
+            raise OSError("first")
+        except OSError:
+            raise ValueError(item)
+
+    assert list(Pipeline(range(5)).map(fail, on_error="skip")) == []
+    gc.collect()
+    assert len(held) == 5 and [each() for each in held] == [None] * 5
+    with pytest.raises(ValueError) as caught:
+        list(Pipeline(range(5)).map(fail))
+    assert "raise OSError" in "".join(traceback.format_exception(caught.value))
 
 
 def test_failures_while_starting_are_told() -> None:

@@ -98,3 +98,35 @@ def test_small_floats_strides_and_aliases_cross_bit_by_bit(tmp_path: pathlib.Pat
     )
     for mine in told:
         assert mine == [{"wrong": [], "keys": True, "aliased": True}] * 6
+
+
+def test_a_tensordict_crosses_and_is_cut_as_its_tensors_are(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        from tensordict import TensorDict
+        def make():
+            nested = TensorDict({"c": torch.ones(4, 2, 1)}, batch_size=[4, 2])
+            return TensorDict({"a": torch.arange(8).view(4, 2), "n": nested, "name": "x"}, batch_size=[4], names=["rows"])
+        def loader():
+            for _ in range(4):
+                yield make()
+        for divide in ("deal", "split"):
+            for device in (None, "meta"):
+                for batch in levada.Feed(loader(), divide=divide, device=device):
+                    tell(kind=type(batch).__name__, size=list(batch.batch_size), names=batch.names, name=batch["name"],
+                         nested=list(batch["n"].batch_size), device=batch["a"].device.type,
+                         a=batch["a"].tolist() if device is None else None)
+        back = levada.unpack(levada.pack([make().to("cpu")]))[0]
+        tell(back=str(back.device), same=bool((back == make()).all()))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        whole = {"kind": "TensorDict", "size": [4], "names": ["rows"], "name": "x", "nested": [4, 2], "device": "cpu"}
+        rows = [[0, 1], [2, 3], [4, 5], [6, 7]]
+        half = {**whole, "size": [2], "nested": [2, 2]}
+        dealt, split = {**whole, "a": rows}, {**half, "a": rows[2 * rank : 2 * rank + 2]}
+        moved = [{**each, "device": "meta", "a": None} for each in (whole, half)]
+        assert mine == [*[dealt] * 2, *[moved[0]] * 2, *[split] * 4, *[moved[1]] * 4, {"back": "cpu", "same": True}]
