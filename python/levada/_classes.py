@@ -184,8 +184,8 @@ def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
     if is_named_tuple(cls):
         return "record", _findable(cls, path), list(cls._fields), list(value), None
     if isinstance(value, Mapping):
-        names, others = _names_of(value.keys())
-        return "dict", _findable(cls, path), names, list(value.values()), _state_of(value, others, path, allow_pickle)
+        keys, others = _names_of(value.keys())
+        return "dict", _findable(cls, path), keys, list(value.values()), _state_of(value, others, path, allow_pickle)
     if cls is types.SimpleNamespace:
         return "record", name_of(cls), list(vars(value)), list(vars(value).values()), None
     if _is_dataclass(cls):

@@ -105,7 +105,8 @@ def _starter(owner: int) -> queue.SimpleQueue[Callable[[], None]]:
 
 def _answer(started: Future[None], process: BaseProcess) -> None:
     try:
-        started.set_result(_start(process))
+        _start(process)
+        started.set_result(None)
     except BaseException as error:
         started.set_exception(error)
 

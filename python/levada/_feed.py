@@ -59,7 +59,7 @@ def _check_whole(name: str, number: Any) -> None:
 
 
 def _check_seconds(name: str, seconds: Any) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < seconds <= _MOST_SECONDS:
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < float(seconds) <= _MOST_SECONDS:
         raise InvalidArgument(f"{name} must be a number of seconds, positive and at most {_MOST_SECONDS:.0e}, got {seconds!r}")
 
 

@@ -169,7 +169,9 @@ def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Member
     """
 
 def die_with(process: int) -> None:
-    """From now on this process is killed when that one ends."""
+    """
+    From now on this process is killed when that one ends, or the thread there that started it.
+    """
 
 def unforkable() -> str | None:
     """
@@ -210,9 +212,9 @@ class Handoff(Source):
         Blocks until an item is wanted: how many to go on; 0 when there is no more to do.
         """
 
-    def prepare(self, batch: object, state: object | None, *, allow_pickle: bool = False) -> None:
+    def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) -> None:
         """
-        The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted().
+        The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). state: what pack_state() made of the loader's, or b""; why it could not; and how many items have come since. None where the loader has not been asked since the last one.
         """
 
     def give(self) -> None:
@@ -250,6 +252,11 @@ def open_corpus(**options: Any) -> CorpusSource: ...
 
 def unopened(kind: str, message: str) -> Source: ...
 
+def pack_state(state: object, *, allow_pickle: bool = False) -> bytes:
+    """
+    A loader's state as bytes. Raises TypeError, naming its place, for what they cannot hold.
+    """
+
 def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, Any]: ...
 
 def corpus_position(cursor: bytes) -> int: ...
@@ -278,7 +285,12 @@ class Pass:
     def step(self) -> int: ...
 
     @property
-    def cursor(self) -> bytes: ...
+    def cursor(self) -> bytes:
+        """Where to resume behind the batch taken last. Raises Unsupported."""
+
+    @property
+    def state(self) -> tuple[bytes, str] | None:
+        """The loader's state, where the batch taken last came with one."""
 
     @property
     def end(self) -> dict[str, Any] | None: ...

@@ -316,7 +316,7 @@ class Pass {
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
   std::int64_t step_ = 0;
-  Bytes cursor_;                         ///< after the batch taken last, of other sources than a loader
+  Bytes cursor_;                          ///< after the batch taken last, of other sources than a loader
   std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
   bool has_new_state_ = false;
   std::optional<FeedEnd> end_;

@@ -102,7 +102,7 @@ class Handoff : public Source {
   const std::string activity_;
   const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
   std::shared_ptr<BatchMemory> batch_memory_;
-  Item prepared_;  ///< on the making side
+  Item prepared_;                         ///< on the making side
   std::optional<LoaderState> state_;      ///< the last that was given
   std::int64_t state_position_ = 0;       ///< items that had been given by then
   mutable std::int64_t state_next_ = -1;  ///< in whose cursors it is; -1 before there is one

@@ -183,7 +183,7 @@ void bind_launch(nb::module_& module) {
              "batches take at most `memory_bytes`, or as much as the machine allows.");
   module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
              "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
-  module.def("die_with", &die_with, nb::arg("process"), 
+  module.def("die_with", &die_with, nb::arg("process"),
              "From now on this process is killed when that one ends, or the thread there that started it.");
   module.def(
       "unforkable",

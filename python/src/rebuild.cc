@@ -157,7 +157,8 @@ class Rebuilder::Making {
       case Part::Form::dict: return dict(part);
       case Part::Form::list: return list(part);
       case Part::Form::tuple: return nb::tuple(list(part));
-      case Part::Form::object: return by_.put_together_(part.class_name, part.names, list(part), extra(part), by_.allow_pickle_);
+      case Part::Form::object:
+        return by_.put_together_(part.class_name, part.names, list(part), extra(part), by_.allow_pickle_);
     }
     return nb::none();
   }

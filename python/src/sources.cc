@@ -142,8 +142,9 @@ void bind_sources(nb::module_& module) {
       .def("wanted", &wanted, "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
       .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
            nb::arg("allow_pickle") = false,
-           nb::sig("def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) "
-                   "-> None"),
+           nb::sig(
+               "def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) "
+               "-> None"),
            "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). "
            "state: what pack_state() made of the loader's, or b\"\"; why it could not; and how many items have come "
            "since. None where the loader has not been asked since the last one.")
