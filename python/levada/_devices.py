@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import importlib
 import sys
+import types
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -180,6 +181,8 @@ def _map_children(value: Any, function: Any) -> Any:
         return made
     if isinstance(value, Mapping):
         return cls({key: function(child) for key, child in value.items()})
+    if cls is types.SimpleNamespace:
+        return cls(**{name: function(child) for name, child in vars(value).items()})
     if dataclasses.is_dataclass(cls):
         made = copy.copy(value)
         for field in dataclasses.fields(cls):

@@ -31,8 +31,6 @@ def start(process: BaseProcess) -> None:
         started: Future[None] = Future()
         _starter(os.getpid()).put(lambda: _answer(started, process))
         started.result()
-    if not _started:
-        os.register_at_fork(after_in_child=_forget_all)
     _started.add(process)
 
 
@@ -115,6 +113,9 @@ def _forget_all() -> None:
     """A child that is forked meanwhile does not take them for its own when it ends."""
     for process in list(_started):
         multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @atexit.register

@@ -79,10 +79,12 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
 def test_tensors_go_to_the_device_and_nothing_else() -> None:
     tensor = torch.arange(6.0)
     batches = [{"x": tensor, "same": tensor, "meta": (torch.ones(2, dtype=torch.bfloat16), "text", 5)}]
+    batches[0]["more"] = SimpleNamespace(x=tensor, odd={(0, 1): tensor})
     (moved,) = levada.Feed(batches, device="meta")
     assert moved["x"].device.type == "meta" and moved["x"].shape == (6,) and moved["x"] is moved["same"]
     assert moved["meta"][0].dtype == torch.bfloat16 and moved["meta"][0].device.type == "meta"
     assert moved["meta"][1:] == ("text", 5)
+    assert moved["more"].x is moved["x"] and moved["more"].odd[0, 1] is moved["x"]
     (stayed,) = levada.Feed(batches, device=torch.device("cpu"))
     assert torch.equal(stayed["x"], tensor) and stayed["x"].device.type == "cpu"
     with pytest.raises(RuntimeError, match="nowhere"):
