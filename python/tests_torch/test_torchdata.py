@@ -13,6 +13,7 @@ import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import levada
@@ -166,6 +167,30 @@ def test_branches_and_what_stays_in_this_process() -> None:
     mark = IterableWrapper(range(6)).sharding_round_robin_dispatch(MULTIPROCESSING)
     with DataLoader2(mark.zip(IterableWrapper("abcdef").sharding_filter()), reading_service=service()) as loader:
         assert list(loader) == list(zip(range(6), "abcdef"))
+
+
+class Threaded(IterDataPipe):
+    """Asks for items on a thread of its own."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        with ThreadPoolExecutor(1) as pool:
+            yield from pool.submit(list, self.source).result()
+
+
+def test_workers_receive_on_one_thread() -> None:
+    def prefetching(pipe: Any, info: WorkerInfo) -> Any:
+        return pipe.prefetch(3)
+
+    mark = IterableWrapper(range(40)).sharding_round_robin_dispatch(MULTIPROCESSING)
+    for pipe in (mark.prefetch(2).map(add_one).prefetch(4), mark.map(add_one)):
+        with DataLoader2(pipe, reading_service=service(worker_init_fn=prefetching)) as loader:
+            assert list(loader) == list(range(1, 41)) == list(loader)
+    loader = DataLoader2(Threaded(mark), reading_service=service())
+    with pytest.raises(levada.Unsupported, match="worker_prefetch_cnt"):
+        list(loader)
 
 
 def test_tensors_cross_and_are_ones_own() -> None:
@@ -342,6 +367,11 @@ def test_seeds_are_repeatable_and_of_ones_own() -> None:
     assert len({child.generate_shared_seed() for child in children}) == 1
     again: SeedGenerator = pickle.loads(pickle.dumps(one))
     assert again.generate_shared_seed() == one.generate_shared_seed()
+    rank = SeedGenerator(3).spawn(1)
+    first = rank.generate_seed()
+    rank.spawn(2, inplace=True)
+    rank.seed(3)
+    assert rank.spawn(1, inplace=True).generate_seed() == first == SeedGenerator(3).spawn(1).generate_seed()
     with pytest.raises(ValueError, match="2\\*\\*64"):
         SeedGenerator(2**64)
 
@@ -469,8 +499,11 @@ def test_datapipes_of_torchdata_work_whichever_is_imported_first(
         service = dropin.DistributedReadingService()
         print(json.dumps(["synced", service.initialize(synced) is synced]))
         service.finalize()
-        with dropin.DataLoader2(synced, reading_service=dropin.DistributedReadingService()) as loader:
-            print(json.dumps(["ranks", list(loader)]))
+        both = dropin.SequentialReadingService(
+            dropin.DistributedReadingService(), dropin.MultiProcessingReadingService(2, "fork")
+        )
+        with dropin.DataLoader2(IterableWrapper(range(5)).sharding_filter().fullsync(), reading_service=both) as loader:
+            print(json.dumps(["ranks", sorted(loader), sorted(loader)]))
 
     if __name__ == "__main__":
         main()
@@ -478,7 +511,7 @@ def test_datapipes_of_torchdata_work_whichever_is_imported_first(
     got = run_script(tmp_path, imports + textwrap.dedent(body), folder_of(version))
     numbers, items = [number for each in range(6) for number in (each, each)], list(range(1, 13))
     assert got[:3] == [[context, numbers, items] for context in ("fork", "spawn", "forkserver")]
-    assert got[3:] == [["divided", [2, 4, 10, 12, 18, 20]], ["synced", True], ["ranks", [0, 1, 2, 3, 4]]]
+    assert got[3:] == [["divided", [2, 4, 10, 12, 18, 20]], ["synced", True], ["ranks", list(range(5)), list(range(5))]]
 
 
 @pytest.mark.parametrize("reading", [InProcessReadingService, service])

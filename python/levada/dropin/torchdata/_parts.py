@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch.utils.data import IterDataPipe, MapDataPipe  # type: ignore[import-not-found, unused-ignore]
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
-from levada._errors import InvalidArgument
+from levada._errors import InvalidArgument, Unsupported
 from levada._levada import Graph, Opening
 from levada._sources import NativeSource
 from levada._workers import dumps
 from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, is_kind
-from levada.dropin.torchdata.graph import all_of, connected, set_datapipes_seed, set_graph_random_seed, shards
+from levada.dropin.torchdata.graph import all_of, connected, replace, set_datapipes_seed, set_graph_random_seed, shards
 from levada.dropin.torchdata.random import SeedGenerator
 from levada.dropin.torchdata.utils import WorkerInfo
 
@@ -150,7 +151,7 @@ class Part(NativeSource):
         if not self._is_ready:
             self._prepare(info)
         if self._entrance is not None:
-            self._entrance.open = functools.partial(iter, inputs[0])
+            self._entrance.open = functools.partial(iter, _Received(inputs[0]))
         if self.iter_reset_fn is not None:
             self._datapipe = self.iter_reset_fn(self._datapipe)
         seeds = SeedGenerator(opening.shared_seed)
@@ -162,6 +163,8 @@ class Part(NativeSource):
             set_graph_random_seed(self._datapipe, seeds)
         if self._reset_fn is not None:
             self._datapipe = self._reset_fn(self._datapipe, info, seeds)
+        if self._entrance is not None:
+            self._datapipe = _without_prefetchers(self._datapipe, self._entrance)
         return iter(self._datapipe)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,6 +199,34 @@ class Part(NativeSource):
                 beside.update((id(each), each) for each in connected(pipe) if id(each) not in fed)
         return list(beside.values())
 
+
+
+class _Received:
+    """The items that the dispatching process sends, which a worker takes on the thread that answers for it alone."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+        self._owner = threading.get_ident()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if threading.get_ident() != self._owner:
+            raise Unsupported(
+                "a datapipe behind sharding_round_robin_dispatch() asks for items on a thread of its own, which workers do "
+                "not support; put it before the dispatch, or leave making items ahead to worker_prefetch_cnt"
+            )
+        return next(self._items)
+
+
+def _without_prefetchers(datapipe: DataPipe, entrance: Entrance) -> DataPipe:
+    """Takes out the prefetchers behind the entrance: the worker itself makes items ahead, on one thread."""
+    for pipe in all_of(datapipe):
+        is_prefetcher = is_kind(pipe, "Prefetcher") and not is_kind(pipe, "PinMemory")
+        if is_prefetcher and any(each is entrance for each in all_of(pipe)):
+            datapipe = replace(datapipe, pipe, pipe.source_datapipe)
+    return datapipe
 
 
 def _own_classes() -> list[type]:

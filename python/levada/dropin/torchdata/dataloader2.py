@@ -47,7 +47,7 @@ class _InOrder(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
 
 class DataLoader2Iterator(Iterator[T]):
-    """An epoch of a DataLoader2; over when another one is begun."""
+    """An epoch of a DataLoader2, until another one begins."""
 
     def __init__(self, dataloader: DataLoader2[T], iterator_id: int) -> None:
         self.dataloader = dataloader
@@ -99,15 +99,15 @@ class DataLoader2Iterator(Iterator[T]):
         self.dataloader._resume()
 
     def limit(self, num_batches: int | None) -> None:
-        """The loop ends after so many more items, until resume(), and after so many again; None: no more."""
+        """Ends the loop after so many more items, until resume(), and after as many again; None removes the limit."""
         self.limit_counter = 0
         self.limit_threshold = num_batches
         self.dataloader._limit(num_batches)
 
 
 class DataLoader2(Generic[T]):
-    """Datapipes at work. `datapipe_adapter_fn`: one function or several that change the datapipe first;
-    `reading_service`: who carries it out, by default this process. Both are copied, so that they can be used again."""
+    """Iterates datapipes. `datapipe_adapter_fn`: one function or several that change the datapipe first;
+    `reading_service`: carries it out, by default in this process. Datapipe and service are copied and can be used again."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class DataLoader2(Generic[T]):
 
     def __iter__(self) -> DataLoader2Iterator[T]:
         if self.datapipe is None:
-            raise RuntimeError("there is no datapipe; give one, or load_state_dict()")
+            raise RuntimeError("this DataLoader2 has no datapipe: pass one to it, or call load_state_dict()")
         if self._terminated:
             raise RuntimeError("this DataLoader2 has been shut down")
         if self._reset_iter:
@@ -181,13 +181,13 @@ class DataLoader2(Generic[T]):
         if self.reading_service_state is None:
             return service.initialize(self.datapipe)
         if not isinstance(service, CheckpointableReadingServiceInterface):
-            raise TypeError(f"a {type(service).__name__} cannot go on at a state")
+            raise TypeError(f"the reading service, a {type(service).__name__}, has no restore() and cannot resume a state")
         return service.restore(self.datapipe, self.reading_service_state)
 
     def seed(self, seed: int) -> None:
-        """What all that is drawn at random is drawn from, from the next epoch on."""
+        """Seeds all that is random, from the next epoch on."""
         if not 0 <= seed < 2**64:
-            raise ValueError(f"the seed is {seed}; it has 64 bits")
+            raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
         self._seed = seed
         self._reset_seed = True
 
@@ -213,7 +213,7 @@ class DataLoader2(Generic[T]):
         self.shutdown()
 
     def state_dict(self) -> dict[str, Any]:
-        """The datapipes, the seeds and, after an item, where the loop stands."""
+        """Returns the datapipes, the seeds and, after an item, the loop's position."""
         if self.valid_iterator_id is None and self._state_dict is not None:
             return self._state_dict
         service, place = self.reading_service, None
@@ -288,4 +288,4 @@ class DataLoader2(Generic[T]):
 
 
 def _no_limit(_: int | None) -> None:
-    """Of reading services that need not know."""
+    """Stands for the _limit() of a reading service that has none: the loop counts by itself."""

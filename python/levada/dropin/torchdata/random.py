@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -15,7 +16,6 @@ class SeedGenerator:
     """Draws seeds one after the other: seeds that all ranks and workers share, and seeds of this rank or worker alone."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self._place: tuple[int, ...] = ()
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> None:
@@ -25,9 +25,9 @@ class SeedGenerator:
             seed = int(torch.randint(2**63 - 1, (), device="cpu").item())
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
-        self._seed = seed
+        self._name = str(seed)
         self._shared = random.Random(f"shared {seed}")
-        self._own = random.Random(f"own {seed} {self._place}")
+        self._own = random.Random(self._name)
 
     def generate_shared_seed(self) -> int:
         return self._shared.getrandbits(64)
@@ -39,10 +39,9 @@ class SeedGenerator:
         """Returns a generator whose own seeds are those of that rank or worker; `inplace`: this one becomes it."""
         if worker_id < 0:
             raise ValueError(f"worker_id must be at least 0, got {worker_id}")
-        made = self if inplace else SeedGenerator(self._seed)
-        made._shared.setstate(self._shared.getstate())
-        made._place = (*self._place, worker_id)
-        made._own = random.Random(f"own {self._own.getrandbits(64) if inplace else self._seed} {made._place}")
+        made = self if inplace else copy.deepcopy(self)
+        made._name = f"{self._name}, {worker_id}"
+        made._own = random.Random(made._name)
         return made
 
 

@@ -310,10 +310,11 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             run.start()
 
     def finalize(self) -> None:
-        if self._run is not None:
+        run, self._run = self._run, None
+        if run is not None:
             self._items.close()
             _call(reversed(all_of(self._end_datapipe)), "shutdown")
-            self._run.close()
+            run.close()
 
     def checkpoint(self) -> bytes:
         if self._in_process is not None:
