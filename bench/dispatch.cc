@@ -46,7 +46,8 @@ std::int64_t take(pipeline::Consumer& consumer, std::int64_t first, double secon
   do {
     for (int i = 0; i < 64; ++i, ++next) {
       const auto item = consumer.next();
-      if (!item || (number_of(*item) != next && !is_shuffled)) throw EngineError(fmt::format("item {} did not come in its turn", next));
+      if (!item || (number_of(*item) != next && !is_shuffled))
+        throw EngineError(fmt::format("item {} did not come in its turn", next));
     }
   } while (Clock::now() < end);
   return next - first;

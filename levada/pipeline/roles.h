@@ -26,9 +26,9 @@ struct ProcessOptions {
   std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< bound on either in bytes, beyond one item
   bool ordered = false;                                ///< the order of a single process, whatever the stages
   std::uint64_t seed = 0;
-  int rank = 0, ranks = 1;                       ///< of the job that the consumer is part of
+  int rank = 0, ranks = 1;                      ///< of the job that the consumer is part of
   Duration timeout = std::chrono::minutes(30);  ///< for an item, or an answer
-  bool record = false;                           ///< what each process does when, for traces()
+  bool record = false;                          ///< what each process does when, for traces()
 };
 
 /// A pipeline that one process runs, and how it came to it. `engine` is null without workers.
@@ -49,8 +49,8 @@ struct Process {
 /// consumer leaves. What goes wrong in the pipeline goes to the consumer. Throws PeerLost once a process is lost.
 void serve(const Process& process);
 
-/// The consumer. One thread at a time, but that stats(), traces(), paused() and one of pause() and resume() may be called
-/// on other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
+/// The consumer. One thread at a time, but that stats(), traces(), paused() and one of pause() and resume() may be
+/// called on other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
 class Consumer {
  public:
   explicit Consumer(Process process);
@@ -61,8 +61,8 @@ class Consumer {
   /// placement is one-to-one. What is under way of an earlier epoch is dropped; limit and pause are over. Throws
   /// InvalidArgument for a cursor of something else.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {});
-  /// Begins epoch `epoch` behind its first `items`, which are not made where the stages are one-to-one and the source can
-  /// seek. Throws InvalidArgument where there are fewer; where workers make them, next() does.
+  /// Begins epoch `epoch` behind its first `items`, which are not made where the stages are one-to-one and the source
+  /// can seek. Throws InvalidArgument where there are fewer; where workers make them, next() does.
   void reset_behind(std::int64_t epoch, std::int64_t items);
   /// The next item; empty at the end of the epoch, at a limit, and while paused. Items come in the order of those that
   /// they were made from, whichever worker made them. Throws StageFailed in the failed item's place;

@@ -167,14 +167,17 @@ TEST(PipelineResume, RefusesAStateThatLiesBehindTheEnd) {
     for (const int workers : {1, 2, 3}) {
       SCOPED_TRACE(::testing::Message() << workers << " workers");
       run_pipeline(graph_of(10), with_workers(workers), [&](Consumer& consumer) {
-        expect_refused(consumer, [&] { consumer.reset(2, cursor); }, "state is of");
-        expect_refused(consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
+        expect_refused(
+            consumer, [&] { consumer.reset(2, cursor); }, "state is of");
+        expect_refused(
+            consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
         consumer.reset(0);
         EXPECT_EQ(rest_of(consumer).size(), 10u);
       });
     }
     run_pipeline(graph_of(10), with_workers(0), [&](Consumer& consumer) {
-      expect_refused(consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
+      expect_refused(
+          consumer, [&] { consumer.reset_behind(2, 11); }, "state is of");
     });
   }
 }

@@ -450,7 +450,7 @@ class Run(Generic[T]):
         name = _CALLABLES.get(step.operation)
         if name is None or self._roles[step.name] == role:
             return step
-        divides = step.operation == "source" and divides_itself(step.arguments["source"])
+        divides = divides_itself(step.arguments["source"]) if step.operation == "source" else "no"
         return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
 
     def _tell(self, kind: str, text: str, rank: int) -> None:

@@ -78,8 +78,8 @@ struct Position {
   }
 };
 
-/// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values, which
-/// may hold pickles only where those are allowed.
+/// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values,
+/// which may hold pickles only where those are allowed.
 class PythonStream : public pipeline::Stream {
  public:
   explicit PythonStream(bool allow_pickle) : allow_pickle_(allow_pickle) {}
@@ -169,7 +169,8 @@ class PythonStream : public pipeline::Stream {
   }
   static void warn_of(const std::string& why) {
     const auto text = fmt::format(
-        "what a source's state_dict() returns cannot be kept, so that going on reads again what was given before; return "
+        "what a source's state_dict() returns cannot be kept, so that going on reads again what was given before; "
+        "return "
         "plain values, or call run(allow_pickle=True): {}",
         why);
     if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
@@ -221,8 +222,7 @@ class PythonOrigin final : public pipeline::Origin {
 /// What a function makes of one item.
 class MadeStream final : public PythonStream {
  public:
-  MadeStream(nb::object iterable, bool allow_pickle)
-      : PythonStream(allow_pickle), iterable_(std::move(iterable)) {}
+  MadeStream(nb::object iterable, bool allow_pickle) : PythonStream(allow_pickle), iterable_(std::move(iterable)) {}
 
  private:
   Opened make(const Position& start) override {
@@ -378,9 +378,8 @@ pipeline::Filter filter_of(nb::object predicate, pipeline::OnError on_error) {
 
 pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, bool allow_pickle) {
   const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> StreamPtr {
-    return in_python([&] {
-      return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item))), allow_pickle);
-    });
+    return in_python(
+        [&] { return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item))), allow_pickle); });
   };
   return {.function = apply, .on_error = on_error};
 }
