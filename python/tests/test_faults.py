@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -371,3 +372,22 @@ def test_a_forked_child_is_told_that_it_has_no_part(tmp_path: pathlib.Path) -> N
 def test_a_failing_rank_fails_the_run(tmp_path: pathlib.Path) -> None:
     outcome = ranks.run(tmp_path, 2, "if rank == 1: raise RuntimeError('on purpose')")
     assert outcome.status == 1 and "on purpose" in outcome.errors
+
+
+def test_a_thread_that_cannot_be_started_is_told_with_the_limits_to_raise(tmp_path: pathlib.Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("some text " * 1000)
+    code = f"""
+import resource
+import levada, numpy
+corpus = levada.Corpus({str(text)!r}, sequence=16)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + 4 * 2**20  # less than the stack of a thread
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    list(levada.Feed(corpus))
+except levada.EngineError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "no thread can be started; raise the limits on processes and memory" in ran.stdout, ran.stderr
