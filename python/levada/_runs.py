@@ -32,6 +32,8 @@ _SCHEDULED = 0.2
 """Seconds for a process that has said that it ends to do so."""
 _PATIENCE = 5.0
 """Seconds that close() waits for another thread that starts processes."""
+_FOREVER = 1e8
+"""Seconds: more are as good as none, and fewer than a clock's count holds."""
 _MAX_WORKERS = 1022
 """As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
 _MAX_ITEMS = 1 << 50
@@ -69,6 +71,7 @@ class Options:
             seconds = getattr(self, name)
             if not isinstance(seconds, (int, float)) or not seconds > 0:
                 raise InvalidArgument(f"{name} is {seconds!r}; it must be a positive number of seconds")
+            object.__setattr__(self, name, min(float(seconds), _FOREVER))
         if self.workers > _MAX_WORKERS:
             raise InvalidArgument(f"workers is {self.workers}; a pipeline has at most {_MAX_WORKERS}")
         if self.on_error not in ("raise", "skip"):
@@ -232,7 +235,7 @@ class Run(Generic[T]):
         """Which one the next pass is."""
         if epoch < 0:
             raise InvalidArgument(f"epoch is {epoch}")
-        self._epoch, self._position = epoch, None
+        self._epoch, self._position, self._begun = epoch, None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands, after the item given last: small, and good for another number of workers where every item

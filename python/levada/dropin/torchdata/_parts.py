@@ -72,7 +72,7 @@ def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
 
 def _stage_of(pipe: DataPipe, inputs: list[Graph], name: str) -> Graph:
     if not inputs:
-        return Graph.source(_nothing, name, False, name=name)
+        return Graph.source(_nothing, name, "no", name=name)
     is_mark = is_kind(pipe, "ShardingRoundRobinDispatcher")
     is_own = hasattr(pipe, "is_replicable") and not pipe.is_replicable()
     if not (is_mark or is_own or shards(pipe)):
