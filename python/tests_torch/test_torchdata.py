@@ -435,13 +435,13 @@ from torchdata.datapipes.iter import IterableWrapper
 """
 
 
-def run_script(folder: pathlib.Path, text: str, *search: pathlib.Path) -> list[Any]:
+def run_script(folder: pathlib.Path, text: str, search: pathlib.Path | None = None, *arguments: str) -> list[Any]:
     """Runs a program of its own, which writes a line of JSON for each result."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
-    path = os.pathsep.join([*map(str, search), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(search or folder), os.environ.get("PYTHONPATH", "")])
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script)],
+        [sys.executable, "-W", "ignore", str(script), *arguments],
         capture_output=True,
         text=True,
         timeout=600,
@@ -465,7 +465,7 @@ def test_datapipes_of_torchdata_work_whichever_is_imported_first(
     tmp_path: pathlib.Path, version: str, imports: str
 ) -> None:
     body = """
-    import json, multiprocessing, os
+    import json, multiprocessing, os, sys
     multiprocessing.set_forkserver_preload(["levada.dropin.torchdata"])
 
     def add_one(item):
@@ -486,7 +486,7 @@ def test_datapipes_of_torchdata_work_whichever_is_imported_first(
 
     def main():
         import torch.distributed as dist
-        for context in ("fork", "spawn", "forkserver"):
+        for context in sys.argv[1:]:
             service = dropin.MultiProcessingReadingService(2, context, worker_init_fn=numbered)
             with dropin.DataLoader2(dispatching(), reading_service=service) as loader:
                 got = list(loader)
@@ -508,10 +508,11 @@ def test_datapipes_of_torchdata_work_whichever_is_imported_first(
     if __name__ == "__main__":
         main()
     """
-    got = run_script(tmp_path, imports + textwrap.dedent(body), folder_of(version))
+    contexts = ["fork", "spawn", "forkserver"] if version == VERSIONS[-1] else ["fork"]
+    got = run_script(tmp_path, imports + textwrap.dedent(body), folder_of(version), *contexts)
     numbers, items = [number for each in range(6) for number in (each, each)], list(range(1, 13))
-    assert got[:3] == [[context, numbers, items] for context in ("fork", "spawn", "forkserver")]
-    assert got[3:] == [["divided", [2, 4, 10, 12, 18, 20]], ["synced", True], ["ranks", list(range(5)), list(range(5))]]
+    assert got[:-3] == [[context, numbers, items] for context in contexts]
+    assert got[-3:] == [["divided", [2, 4, 10, 12, 18, 20]], ["synced", True], ["ranks", list(range(5)), list(range(5))]]
 
 
 @pytest.mark.parametrize("reading", [InProcessReadingService, service])

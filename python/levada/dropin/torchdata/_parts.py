@@ -26,40 +26,43 @@ _TORCHDATA = "torchdata.datapipes.iter"
 
 
 class Cut(NamedTuple):
-    """The datapipes behind which the graph is cut."""
+    """The datapipes behind which the graph is divided among processes."""
 
-    dealt: DataPipe | None
-    """What the dispatching process gives; None where there is none."""
-    gathered: DataPipe
-    """What the workers give."""
+    dispatch_boundary: DataPipe | None
+    """The last one of the dispatching process; None without one."""
+    collect_boundary: DataPipe
+    """The last one of the workers."""
 
 
 def cut(datapipe: DataPipe, workers: int) -> Cut:
-    """Where Levada's placement cuts the graph. Raises InvalidArgument, naming the datapipes, for one beside a mark that
-    nothing divides."""
+    """Returns where Levada's placement divides the graph. Raises InvalidArgument, naming the datapipes, for an undivided
+    branch beside a dispatch."""
     pipes = all_of(datapipe)
     by_name = {f"{type(pipe).__name__.removesuffix('IterDataPipe')}_{at}": pipe for at, pipe in enumerate(pipes)}
     graph = _graph_of(pipes, {id(pipe): name for name, pipe in by_name.items()})
-    dealt, gathered = graph.place(workers, False)[1:3]
-    for name in (dealt, gathered):
+    dispatch_boundary, collect_boundary = graph.place(workers, False)[1:3]
+    for name in (dispatch_boundary, collect_boundary):
         if name is not None and name not in by_name:
-            raise InvalidArgument(f"the datapipes can be cut behind none of them, but only at {name}")
-    assert gathered is not None
-    return Cut(None if dealt is None else by_name[dealt], by_name[gathered])
+            raise InvalidArgument(
+                f"the datapipes can only be divided among processes at {name}, which is none of them; put "
+                "sharding_round_robin_dispatch() behind what joins its branches"
+            )
+    assert collect_boundary is not None
+    return Cut(None if dispatch_boundary is None else by_name[dispatch_boundary], by_name[collect_boundary])
 
 
 def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
-    """The graph that stands for theirs: a stage of a datapipe's name for each, and forks where several take from one."""
+    """Returns a graph of Levada's of the same shape: a stage for each datapipe, and a fork where several read one."""
     numbers = {id(pipe): at for at, pipe in enumerate(pipes)}
     inputs = {id(pipe): [p for p in connected(pipe) if numbers[id(p)] < numbers[id(pipe)]] for pipe in pipes}
-    takers: dict[int, int] = {}
+    readers: dict[int, int] = {}
     for before in inputs.values():
         for pipe in before:
-            takers[id(pipe)] = takers.get(id(pipe), 0) + 1
+            readers[id(pipe)] = readers.get(id(pipe), 0) + 1
     ends: dict[int, list[Graph]] = {}
     for pipe in pipes:
         stage = _stage_of(pipe, [ends[id(before)].pop() for before in inputs[id(pipe)]], names[id(pipe)])
-        count = takers.get(id(pipe), 1)
+        count = readers.get(id(pipe), 1)
         forked = f"after {names[id(pipe)]}"
         ends[id(pipe)] = [stage] if count == 1 else stage.fork(branches=count, buffer=1, name=forked)
     graph = ends[id(pipes[-1])][0]
@@ -73,12 +76,12 @@ def _graph_of(pipes: list[DataPipe], names: dict[int, str]) -> Graph:
 def _stage_of(pipe: DataPipe, inputs: list[Graph], name: str) -> Graph:
     if not inputs:
         return Graph.source(_nothing, name, "no", name=name)
-    is_mark = is_kind(pipe, "ShardingRoundRobinDispatcher")
+    is_dispatch = is_kind(pipe, "ShardingRoundRobinDispatcher")
     is_own = hasattr(pipe, "is_replicable") and not pipe.is_replicable()
-    if not (is_mark or is_own or shards(pipe)):
+    if not (is_dispatch or is_own or shards(pipe)):
         return Graph.transform(inputs, open=_nothing, what=name, name=name)
     before = inputs[0] if len(inputs) == 1 else Graph.zip(inputs, name=f"before {name}")
-    if is_mark:
+    if is_dispatch:
         return before.dispatch(name=name)
     return before.fullsync(name=name) if is_own else before.shard(name=name)
 
@@ -105,7 +108,7 @@ def undivided(datapipe: DataPipe) -> list[DataPipe]:
 
 
 class Entrance(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
-    """Stands for a part of the graph that another process runs: gives what comes of it."""
+    """Stands for a part of the graph that another process carries out, and returns the items that it sends."""
 
     def __init__(self) -> None:
         self.open: Callable[[], Iterator[Any]] | None = None
@@ -189,7 +192,7 @@ class Part(NativeSource):
             self._datapipe = self._init_fn(self._datapipe, info)
 
     def _branches(self) -> list[DataPipe]:
-        """What of the graph no dispatching process feeds, and so has to be divided here."""
+        """Returns the branches that no dispatching process feeds, which are divided among the workers instead."""
         if self._entrance is None:
             return [self._datapipe]
         fed = {id(pipe) for pipe in all_of(self._datapipe) if any(each is self._entrance for each in all_of(pipe))}

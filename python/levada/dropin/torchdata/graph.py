@@ -90,13 +90,13 @@ def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
 
 
 def connected(datapipe: DataPipe) -> list[DataPipe]:
-    """The datapipes that this one holds, such as those before it."""
+    """Returns the datapipes that this one holds, such as those before it."""
     found: list[DataPipe] = _list_connected_datapipes(datapipe, True, set())
     return found
 
 
 def all_of(datapipe: DataPipe) -> list[DataPipe]:
-    """This one and all before it, those before it first."""
+    """Returns this one and all before it, in the order in which items pass them."""
     order: dict[int, DataPipe] = {}
     entered: set[int] = set()
     waiting = [(datapipe, False)]
@@ -119,7 +119,7 @@ def shards(pipe: DataPipe) -> bool:
 
 
 def replace(datapipe: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
-    """The graph with `new` in the place of `old`, changed where it stands."""
+    """Puts `new` in the place of `old`, in the graph itself, and returns its end."""
     if datapipe is old:
         return new
     for pipe in all_of(datapipe):
@@ -130,7 +130,7 @@ def replace(datapipe: DataPipe, old: DataPipe, new: DataPipe) -> DataPipe:
 
 
 def _replaced(value: Any, old: DataPipe, new: DataPipe) -> Any:
-    """`value`, or where it holds `old` one that holds `new`."""
+    """Returns `value`, or if it holds `old`, a copy that holds `new`."""
     if value is old:
         return new
     if isinstance(value, (IterDataPipe, MapDataPipe)):

@@ -1,4 +1,4 @@
-"""Reading services: who carries out the datapipes of a DataLoader2."""
+"""Reading services, which carry out the datapipes of a DataLoader2."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ _TIMEOUT = 1800.0
 
 
 def clone(value: Any) -> Any:
-    """A copy that shares nothing, of what can be sent to another process."""
+    """Returns a copy, made by pickling."""
     return pickle.loads(dumps(value))
 
 
 class ReadingServiceInterface(ABC):
-    """How a DataLoader2 has its datapipes carried out."""
+    """The base of reading services."""
 
     @abstractmethod
     def initialize(self, datapipe: DataPipe) -> DataPipe:
-        """Called once, before the first epoch: the datapipe that is iterated instead."""
+        """Called once, before the first epoch. Returns the datapipe to iterate."""
 
     def finalize(self) -> None:
         """Called when the loader is shut down."""
@@ -68,8 +68,8 @@ class ReadingServiceInterface(ABC):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Called before each epoch. `iter_reset_fn`: what the service before this one wants done to its datapipes; what is
-        returned is for the service after this one, or behind the last for the loader."""
+        """Called before each epoch. `iter_reset_fn`: what the service before this one returned, to be called with the
+        datapipe. Returns such a function for the service after this one, or for the loader, or None."""
         return None
 
     def finalize_iteration(self) -> None:
@@ -81,15 +81,15 @@ class ReadingServiceInterface(ABC):
 
 
 class CheckpointableReadingServiceInterface(ReadingServiceInterface):
-    """One that can say where it stands."""
+    """A reading service that can save its position."""
 
     @abstractmethod
     def checkpoint(self) -> bytes:
-        """After the item given last."""
+        """Returns the position after the last item."""
 
     @abstractmethod
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
-        """In place of initialize(), where checkpoint() was called."""
+        """Called instead of initialize(), to resume where checkpoint() was called."""
 
 
 class InProcessReadingService(CheckpointableReadingServiceInterface):
@@ -125,7 +125,7 @@ class InProcessReadingService(CheckpointableReadingServiceInterface):
         return None
 
     def checkpoint(self) -> bytes:
-        return pickle.dumps(self._end_datapipe.given)
+        return pickle.dumps(self._end_datapipe.returned)
 
     def restore(self, datapipe: DataPipe, serialized_state: bytes) -> DataPipe:
         restored = self.initialize(datapipe)
@@ -156,14 +156,14 @@ class _Counter(IterDataPipe):  # type: ignore[misc, type-arg, unused-ignore]
 
     def __init__(self) -> None:
         self.datapipe: DataPipe = None
-        self.given = 0
+        self.returned = 0
         self.skip = 0
 
     def __iter__(self) -> Iterator[Any]:
-        skip, self.skip, self.given = self.skip, 0, 0
+        skip, self.skip, self.returned = self.skip, 0, 0
         for item in self.datapipe:
-            self.given += 1
-            if self.given > skip:
+            self.returned += 1
+            if self.returned > skip:
                 yield item
 
     def __len__(self) -> int:
@@ -481,7 +481,7 @@ class DistributedReadingService(ReadingServiceInterface):
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
-    """Several, each over what the one before it made: such as the ranks', then the workers'."""
+    """Several services, each over the datapipe that the one before it returned: such as the ranks', then the workers'."""
 
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:
         self.reading_services = reading_services
