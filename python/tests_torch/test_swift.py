@@ -388,11 +388,15 @@ def make(loader): return DataLoaderDispatcher(loader, None)
 }
 
 
-@pytest.mark.parametrize("first", ["install", "trainers"])
-def test_ms_swifts_own_class_is_replaced_in_place(folder: pathlib.Path, first: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "place"), [("install", "dataloader/dispatcher"), ("trainers", "dataloader/dispatcher"), ("trainers", "llm/data_loader")]
+)
+def test_ms_swifts_own_class_is_replaced_in_place(folder: pathlib.Path, first: str, place: str) -> None:
+    package, _, module = place.partition("/")
     for name, text in SWIFT.items():
-        (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (folder / name).write_text(text)
+        path = folder / name.replace("dataloader", package).replace("dispatcher", module)
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text.replace("swift.dataloader", f"swift.{package}").replace(".dispatcher", f".{module}"))
     imports = ["import levada.dropin.swift; levada.dropin.swift.install()", "from swift import trainers"]
     told = run(
         folder,

@@ -431,7 +431,7 @@ def _lengths(key: str, items: Any) -> list[list[int]]:
 
 def _only_length(item: Any) -> int:
     """The length of a sample of one sequence, given alone or in a list."""
-    lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", 0) else [item]
+    lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", False) else [item]
     if len(lengths) != 1:
         raise Refused(f"from_default() takes samples of one sequence each; lengths {item} are of {len(lengths)}")
     (key_lengths,) = _lengths("seqlens", [lengths])

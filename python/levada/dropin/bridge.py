@@ -48,6 +48,12 @@ from levada._job import join
 from levada._levada import Mesh
 from levada.dropin._megatron import ON_HOST, STANDARD, Batch, Stage, hosts_mtp, packed_keys, place, projected, sliced
 
+parallel_state: Any
+try:
+    from megatron.core import parallel_state  # type: ignore[import-not-found, no-redef, unused-ignore]
+except ImportError:
+    parallel_state = None
+
 TIMEOUT = 1800.0
 """Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps."""
 
@@ -246,10 +252,8 @@ def _always(*_: Any, **__: Any) -> bool:
 
 
 def _groups() -> tuple[Any, Any]:
-    try:
-        from megatron.core import parallel_state  # type: ignore[import-not-found, unused-ignore]
-    except ImportError as error:
-        raise Unsupported("pass a pg_collection: megatron.core, whose groups it would be, is not installed") from error
+    if parallel_state is None:
+        raise Unsupported("pass a pg_collection: megatron.core, whose groups it would be, is not installed")
     return (
         parallel_state.get_tensor_model_parallel_group(),
         parallel_state.get_pipeline_model_parallel_group(),
