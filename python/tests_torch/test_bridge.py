@@ -469,6 +469,23 @@ def test_datasets_are_built_where_they_are_read(layout: Any) -> None:
     assert built == [tp == 0 and (pp in (0, 4) or (pp == 3 and layout is not None)) for pp in range(5) for tp in range(2)]
 
 
+@pytest.mark.parametrize(
+    ("options", "packs"),
+    [
+        ({}, False),
+        ({"enable_offline_packing": True}, True),
+        ({"enable_offline_packing": True, "offline_packing_specs": SimpleNamespace(packed_sequence_size=0)}, False),
+        ({"enable_in_batch_packing": True}, True),
+        ({"packed_sequence_specs": SimpleNamespace(packed_sequence_size=8)}, True),  # to v0.5.1, as are the next two
+        ({"packed_sequence_specs": SimpleNamespace(packed_sequence_size=0)}, False),
+        ({"pack_sequences_in_batch": True}, True),
+    ],
+)
+def test_stages_between_read_where_sequences_are_packed(options: dict[str, Any], packs: bool) -> None:
+    groups = SimpleNamespace(tp=Place(at=0, of=2), pp=Place(at=1, of=3))
+    assert bridge.is_dataset_built_on_rank(groups, dataset_config=SimpleNamespace(**options)) is packs
+
+
 def test_a_virtual_stage_that_hosts_mtp_is_found() -> None:
     parsed = SimpleNamespace(layout=[[["E"], []], [["t"], [SimpleNamespace(name="mtp")]], [["t"], ["L"]]])
     model = SimpleNamespace(pipeline_model_parallel_layout=parsed)

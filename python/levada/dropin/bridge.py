@@ -270,11 +270,14 @@ def _masks(dataset: Any) -> bool:
 
 
 def _packs(dataset: Any) -> bool:
-    """Whether the data set packs sequences, whose boundaries every stage needs."""
-    if getattr(dataset, "enable_offline_packing", False):
-        size = getattr(getattr(dataset, "offline_packing_specs", None), "packed_sequence_size", None)
+    """Whether the data set packs sequences, whose boundaries every stage needs; by the options of v0.6.0 and those before."""
+    specs = getattr(dataset, "packed_sequence_specs", None)
+    if specs is None and getattr(dataset, "enable_offline_packing", False):
+        specs = getattr(dataset, "offline_packing_specs", None) or object()
+    if specs is not None:
+        size = getattr(specs, "packed_sequence_size", None)
         return size is None or size > 0
-    return bool(getattr(dataset, "enable_in_batch_packing", False))
+    return any(getattr(dataset, name, False) for name in ("enable_in_batch_packing", "pack_sequences_in_batch"))
 
 
 def _without_pixels(images: Any) -> Any:
