@@ -154,7 +154,7 @@ TEST_F(CorpusMixing, RefusesACursorOfAnotherMix) {
     json.replace(json.find(what), what.size(), by);
     return fault_of([&] { open(json, {.shuffle_seed = 1}).resume(cursor); });
   };
-  EXPECT_THAT(refusal(three_, "5,", "6,"), HasSubstr("weights is 1 2 6 by samples (mix 1), there 1 2 5 by samples"));
+  EXPECT_THAT(refusal(three_, "5,", "6,"), HasSubstr("weights is 1 2 6 by samples (mix 2), there 1 2 5 by samples"));
   EXPECT_THAT(refusal(three_, "1000", "999"), HasSubstr("caps is none none 999, there none none 1000"));
   EXPECT_THAT(refusal(three_, "{\"sources", "{\"by\": \"tokens\", \"sources"), HasSubstr("weights is 1 2 5 by tokens"));
   EXPECT_THAT(refusal(three_, "a.txt", "b1.txt"), HasSubstr("corpus is"));

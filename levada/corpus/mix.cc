@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t most_sources = 1024;
+// A source's share of a block: with less than that, rounding up to a slot would more than double it.
+constexpr double least_slots = 0.5;
 
 void check(const std::vector<MixPart>& parts) {
   if (parts.empty()) throw InvalidArgument("a mix needs a source");
@@ -29,10 +31,25 @@ void check(const std::vector<MixPart>& parts) {
       throw InvalidArgument(
           fmt::format("the weight of {} is {}; it must be a number above zero", part.name, part.share));
     }
+    if (part.most && (*part.most < 1 || *part.most > Mix::most_samples)) {
+      throw InvalidArgument(fmt::format("the source {} is to give at most {} samples; that must be 1 to {}", part.name,
+                                        *part.most, Mix::most_samples));
+    }
+  }
+  double all = 0;
+  for (const auto& part : parts) all += part.share;
+  for (const auto& part : parts) {
+    const auto slots = part.share / all * static_cast<double>(Mix::block);
+    if (slots >= least_slots) continue;
+    throw InvalidArgument(
+        fmt::format("the weight of {} gives it {:.2g} of the {} samples of a block, less than {}: raise it, or leave "
+                    "the source out",
+                    part.name, slots, Mix::block, least_slots));
   }
 }
 
-/// Divides `slots` among those of `who` in proportion to their shares, by largest remainder.
+/// Divides `slots` among those of `who` in proportion to their shares, by largest remainder; none of them gets nothing
+/// as long as another has more than one.
 void apportion(std::int64_t slots, const std::vector<MixPart>& parts, const std::vector<std::size_t>& who,
                std::vector<std::int64_t>& quotas) {
   double all = 0;
@@ -48,6 +65,13 @@ void apportion(std::int64_t slots, const std::vector<MixPart>& parts, const std:
   std::ranges::stable_sort(remainders, [](const auto& a, const auto& b) { return a.first > b.first; });
   // Never more than there are sources, whatever rounding does.
   for (std::size_t i = 0; left > 0; ++i, --left) ++quotas[remainders[i % remainders.size()].second];
+  for (const auto k : who) {
+    if (quotas[k] > 0) continue;
+    const auto most = *std::ranges::max_element(who, {}, [&](std::size_t each) { return quotas[each]; });
+    if (quotas[most] < 2) return;
+    --quotas[most];
+    quotas[k] = 1;
+  }
 }
 
 /// The slots of one block: no source is dealt more than it has left.
@@ -60,24 +84,16 @@ std::vector<std::int64_t> quotas_of(const std::vector<MixPart>& parts, const std
   auto slots = Mix::block;
   while (!who.empty()) {
     apportion(slots, parts, who, quotas);
+    // Those that would exceed what they have left get just that, and the others share the rest anew.
     const auto ends = [&](std::size_t k) { return quotas[k] > left[k]; };
     if (std::ranges::none_of(who, ends)) break;
-    for (const auto k : who) {
-      if (ends(k)) slots -= quotas[k] = left[k];
-    }
-    std::erase_if(who, [&](std::size_t k) { return quotas[k] == left[k]; });
+    std::erase_if(who, [&](std::size_t k) {
+      if (!ends(k)) return false;
+      slots -= quotas[k] = left[k];
+      return true;
+    });
   }
   return quotas;
-}
-
-void expect_slots(const std::vector<MixPart>& parts, const std::vector<std::int64_t>& quotas) {
-  const auto none = std::ranges::find(quotas, 0);
-  if (none == quotas.end()) return;
-  const auto& part = parts[static_cast<std::size_t>(none - quotas.begin())];
-  throw InvalidArgument(
-      fmt::format("the weight of {} gives it none of the {} samples of a block: raise it, or leave the "
-                  "source out",
-                  part.name, Mix::block));
 }
 
 std::int64_t sum_of(const std::vector<std::int64_t>& values) {
@@ -99,7 +115,6 @@ Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
   check(parts);
   std::vector<std::int64_t> left, before(parts.size());
   for (const auto& part : parts) left.push_back(part.most.value_or(unlimited));
-  expect_slots(parts, quotas_of(parts, std::vector(parts.size(), unlimited)));
   for (std::int64_t first_block = 0;;) {
     auto quotas = quotas_of(parts, left);
     const auto slots = sum_of(quotas);

@@ -12,7 +12,7 @@ namespace levada {
 struct MixPart {
   std::string name;                       ///< for messages
   double share = 1;                       ///< of the samples, in proportion to the others' shares; above zero
-  std::optional<std::int64_t> most = {};  ///< samples that it gives in all; at least 1
+  std::optional<std::int64_t> most = {};  ///< samples that it gives in all; 1 to Mix::most_samples
 };
 
 /// A source's own sample number `number`, counted over all its epochs.
@@ -23,17 +23,19 @@ struct MixedSample {
 };
 
 /// Deals the slots of a mix in blocks: each source has a fixed number of a block's slots, its share of them by largest
-/// remainder, and a permutation of the block picks which. A source takes its own samples in their order. One that has
-/// given its most is dealt no more, and the others share its slots in proportion; its last block is dealt so that it
-/// gives exactly that. The same on every platform. One thread at a time.
+/// remainder but at least one, and a permutation of the block picks which. A source takes its own samples in their
+/// order. One that has given its most is dealt no more, and the others share its slots in proportion; its last block is
+/// dealt so that it gives exactly that. The same on every platform. One thread at a time.
 class Mix {
  public:
   static constexpr std::int64_t block = 4096;
+  /// The largest cap. The caps of all sources together can be counted in 64 bits.
+  static constexpr std::int64_t most_samples = std::int64_t{1} << 52;
   /// Names the order in cursors: to be changed with the algorithm.
-  static constexpr int version = 1;
+  static constexpr int version = 2;
 
-  /// Throws InvalidArgument for parts that cannot be mixed: shares that are no positive numbers, or too small for a
-  /// slot of a block.
+  /// Throws InvalidArgument for parts that cannot be mixed: shares that are no positive numbers, or less than half a
+  /// slot of a block; caps that are none.
   Mix(const std::vector<MixPart>& parts, std::uint64_t seed);
 
   /// Samples in all; empty without end.

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <random>
 
 #include "levada/base/error.h"
 
@@ -91,6 +93,73 @@ TEST(Mix, EndsWhenAllHaveGivenTheirMost) {
   }
 }
 
+/// Parts with caps that often end in the same block, or just where a block does.
+std::vector<MixPart> random_parts(std::mt19937& random, bool endless) {
+  const auto below = [&](std::int64_t most) { return static_cast<std::int64_t>(random() % most); };
+  std::vector<MixPart> parts(1 + below(3) * below(40));
+  const auto scale = std::vector<std::int64_t>{1, 100, 1024, 1000}[below(4)];
+  for (auto& part : parts) {
+    part.share = below(2) == 0 ? 1 : 1 + static_cast<double>(below(1000)) / 50;
+    part.most = scale * (1 + below(below(2) == 0 ? 5 : 20));
+  }
+  if (endless) parts.front().most = {};
+  return parts;
+}
+
+/// Reads the mix to where all caps are surely reached, block by block, and checks each against what is promised.
+void check_mix(const std::vector<MixPart>& parts, bool endless) {
+  std::int64_t caps = 0;
+  double shares = 0;
+  for (const auto& part : parts) caps += part.most.value_or(0), shares += part.share;
+  Mix mix(parts, 5);
+  ASSERT_EQ(mix.size(), endless ? std::nullopt : std::optional(caps));
+  const auto end = endless ? (2 + caps) * Mix::block : caps;
+  std::vector<std::int64_t> given(parts.size());
+  for (std::int64_t g = 0; g < end; ++g) {
+    if (g % Mix::block == 0 && endless) {
+      // The rest has only the source without a cap.
+      const auto capped = std::accumulate(given.begin() + 1, given.end(), std::int64_t{0});
+      if (capped == caps) break;
+    }
+    const auto sample = mix.at(g);
+    ASSERT_EQ(sample.number, given[sample.source]++) << "sample " << g;
+    if (g % Mix::block == Mix::block - 1 || g == end - 1) {
+      ASSERT_EQ(mix.taken(g + 1), given) << "sample " << g;
+    }
+  }
+  for (std::size_t k = endless ? 1 : 0; k < parts.size(); ++k) ASSERT_EQ(given[k], parts[k].most) << "source " << k;
+}
+
+TEST(Mix, GivesOfEverySourceExactlyItsCapWhateverCapsAndWeights) {
+  std::mt19937 random(17);
+  for (int trial = 0; trial < 200; ++trial) {
+    SCOPED_TRACE(trial);
+    const bool endless = trial % 2 == 0;
+    ASSERT_NO_FATAL_FAILURE(check_mix(random_parts(random, endless), endless));
+  }
+}
+
+TEST(Mix, EndsSourcesOfOneBlockOfWhichOneHasExactlyItsQuotaLeft) {
+  const std::vector<MixPart> parts = {{"a", 1, 1000}, {"b", 1, 1024}, {"c", 2, 10'000}};
+  Mix mix(parts, 3);
+  EXPECT_EQ(mix.size(), 12'024);
+  EXPECT_THAT(counts_of(mix, 3, 0, Mix::block), ElementsAre(1000, 1024, 2072));
+  EXPECT_THAT(mix.taken(2 * Mix::block), ElementsAre(1000, 1024, 6168));
+  EXPECT_THAT(counts_of(mix, 3, 0, 12'024), ElementsAre(1000, 1024, 10'000));
+}
+
+TEST(Mix, StarvesNoSourceOfASmallShareWhenOthersEnd) {
+  // 0.6 slots each, which rounding gives to the one or the other.
+  std::vector<MixPart> parts(8, {"small", 0.6 / 4096, 50});
+  parts.push_back({"a", 0.4, 5000});
+  parts.push_back({"b", 0.3, 7001});
+  parts.push_back({"c", 0.3, 4096});
+  ASSERT_NO_FATAL_FAILURE(check_mix(parts, false));
+  parts.insert(parts.begin(), {"rest", 1, {}});
+  for (std::size_t k = 1; k <= 8; ++k) parts[k].share *= 2;
+  ASSERT_NO_FATAL_FAILURE(check_mix(parts, true));
+}
+
 TEST(Mix, ReachesAnySampleAtOnce) {
   Mix mix({{"a", 1}, {"b", 3, 1'000'000'000'000}}, 1);
   const std::int64_t far = 4'000'000'000'000;
@@ -105,7 +174,10 @@ TEST(Mix, RefusesSharesThatAreNone) {
   EXPECT_THAT(fault_of({{"web", -1}}), HasSubstr("is -1;"));
   EXPECT_THAT(fault_of({{"web", std::nan("")}}), HasSubstr("is nan;"));
   EXPECT_THAT(fault_of({{"web", std::numeric_limits<double>::infinity()}}), HasSubstr("is inf;"));
-  EXPECT_THAT(fault_of({{"code", 1}, {"web", 1e-5}}), HasSubstr("the weight of web gives it none of the 4096 samples"));
+  EXPECT_THAT(fault_of({{"code", 1}, {"web", 1e-5}}),
+              HasSubstr("the weight of web gives it 0.041 of the 4096 samples"));
+  EXPECT_THAT(fault_of({{"web", 1, 0}}), HasSubstr("the source web is to give at most 0 samples"));
+  EXPECT_THAT(fault_of({{"web", 1, Mix::most_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
   EXPECT_THAT(fault_of(std::vector<MixPart>(1025)), HasSubstr("at most 1024"));
 }
 
