@@ -5,8 +5,12 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -34,7 +38,59 @@ bool is_same_file(int fd, const std::string& path) {
          opened.st_ino == named.st_ino;
 }
 
+/// What there was at the name of a partial file.
+enum class Found { nothing, in_use, of_another_user, no_file, stuck };
+
+/// Removes it if no process writes to it: Found::nothing. `stuck`: could not, with errno set.
+Found remove_if_abandoned(const std::string& partial) {
+  const UniqueFd fd(::open(partial.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) {
+    if (errno == ENOENT) return Found::nothing;
+    return errno == ELOOP ? Found::no_file : errno == EACCES ? Found::of_another_user : Found::stuck;
+  }
+  if (!S_ISREG(status.st_mode)) return Found::no_file;
+  if (status.st_uid != ::geteuid()) return Found::of_another_user;
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return Found::in_use;
+  // It may have got its name between the calls.
+  if (!is_same_file(fd.get(), partial)) return Found::nothing;
+  return ::unlink(partial.c_str()) == 0 || errno == ENOENT ? Found::nothing : Found::stuck;
+}
+
+/// The names of partial files, for a signal handler: it can take no lock, so they lie in memory that is never freed.
+struct PartialName {
+  enum State : int { free, changing, set };
+  std::atomic<int> state = free;
+  std::array<char, PATH_MAX> path{};
+};
+std::array<PartialName, 16> partial_names;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+/// The slot that holds the name; partial_names.size() if there is none left, or the name is too long.
+std::size_t note_partial(const std::string& path) {
+  if (path.size() >= PATH_MAX) return partial_names.size();
+  for (std::size_t slot = 0; slot < partial_names.size(); ++slot) {
+    auto& name = partial_names[slot];
+    int free = PartialName::free;
+    if (!name.state.compare_exchange_strong(free, PartialName::changing)) continue;
+    std::memcpy(name.path.data(), path.c_str(), path.size() + 1);  // not payload: a file's name
+    name.state = PartialName::set;
+    return slot;
+  }
+  return partial_names.size();
+}
+
+void forget_partial(std::size_t slot) {
+  if (slot < partial_names.size()) partial_names[slot].state = PartialName::free;
+}
+
 }  // namespace
+
+void AtomicFile::remove_partial_files() noexcept {
+  for (auto& name : partial_names) {
+    if (name.state == PartialName::set) ::unlink(name.path.data());
+  }
+}
 
 AtomicFile::AtomicFile(std::string path, Write write)
     : path_(std::move(path)), partial_(partial_name(path_)), write_(write ? std::move(write) : ::write) {
@@ -42,7 +98,9 @@ AtomicFile::AtomicFile(std::string path, Write write)
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_) ::unlink(partial_.c_str());
+  if (!fd_) return;
+  ::unlink(partial_.c_str());
+  forget_partial(slot_);
 }
 
 void AtomicFile::fail(std::string_view what, int error) const {
@@ -52,20 +110,59 @@ void AtomicFile::fail(std::string_view what, int error) const {
 }
 
 void AtomicFile::open() {
-  constexpr mode_t readable = 0666;
   while (true) {
-    UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, readable));
-    if (!fd) fail("create", errno);
-    // Held as long as the file is open. Where a file system has no locks, two writers at once are not found out.
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw SourceError(fmt::format("another process is writing {}: wait for its end, or choose another name", path_));
+    auto fd = create();
+    if (!fd) {
+      make_way();
+      continue;
     }
-    // It may have got its name, or been removed, between the two calls.
-    if (!is_same_file(fd.get(), partial_)) continue;
-    if (::ftruncate(fd.get(), 0) != 0) fail("create", errno);
+    // Held as long as the file is open. Where a file system has no locks, two writers at once are not found out.
+    const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    // Before it was locked, another process may have taken it for an abandoned one.
+    if (!locked || !is_same_file(fd.get(), partial_)) continue;
     fd_ = std::move(fd);
+    slot_ = note_partial(partial_);
     return;
   }
+}
+
+/// Empty if there is a partial file already.
+UniqueFd AtomicFile::create() const {
+  constexpr mode_t readable = 0666;
+  UniqueFd fd(::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, readable));
+  if (!fd && errno != EEXIST) fail("create", errno);
+  return fd;
+}
+
+/// Removes a partial file that a process which is gone has left. Throws if it is not that.
+void AtomicFile::make_way() const {
+  const auto refuse = [&](std::string_view why) {
+    throw SourceError(fmt::format("cannot create {}: {} {}: remove it, or choose another name", path_, partial_, why));
+  };
+  switch (remove_if_abandoned(partial_)) {
+    case Found::nothing: return;
+    case Found::in_use:
+      throw FileBusy(fmt::format("another process is writing {}: wait for its end, or choose another name", path_));
+    case Found::of_another_user: refuse("belongs to another user"); break;
+    case Found::no_file: refuse("is not a regular file"); break;
+    case Found::stuck: fail("create", errno);
+  }
+}
+
+void AtomicFile::remove_abandoned(const std::string& folder, std::string_view suffix) noexcept try {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto name = entry.path().filename().string();
+    if (name.starts_with('.') && name.ends_with(fmt::format("{}.partial", suffix))) {
+      remove_if_abandoned(entry.path().string());
+    }
+  }
+} catch (const std::exception&) {
+  return;  // They cost room, no more.
+}
+
+bool AtomicFile::is_own() const {
+  struct stat status {};
+  return ::fstat(fd_.get(), &status) == 0 && status.st_uid == ::geteuid();
 }
 
 void AtomicFile::write(ByteView bytes) {
@@ -97,10 +194,13 @@ void AtomicFile::sync() {
   if (::fsync(fd_.get()) != 0) fail("write", errno);
 }
 
-void AtomicFile::publish() {
+void AtomicFile::publish(bool lasting) {
+  // Without locks another process may have taken it for an abandoned one, and begun its own.
+  if (!is_same_file(fd_.get(), partial_)) throw FileBusy(fmt::format("another process is writing {}", path_));
   if (std::rename(partial_.c_str(), path_.c_str()) != 0) fail("name", errno);
+  forget_partial(slot_);
   fd_ = {};
-  sync_folder_of(path_);
+  if (lasting) sync_folder_of(path_);
 }
 
 void sync_folder_of(const std::string& path) {

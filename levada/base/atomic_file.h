@@ -7,20 +7,29 @@
 #include <string>
 
 #include "levada/base/bytes.h"
+#include "levada/base/error.h"
 #include "levada/base/unique_fd.h"
 
 namespace levada {
 
+/// Another process writes the file.
+class FileBusy : public SourceError {
+ public:
+  using SourceError::SourceError;
+};
+
 /// Is written as `.NAME.partial` in the same folder, and then takes the place of what had the name before. If it is
-/// destroyed sooner, it leaves nothing; what a killed process left is taken over by the next one that writes the file.
-/// What is large goes to the disk while it is written, and leaves the system's cache. One thread at a time. What goes
-/// wrong, a full disk too, is a SourceError that names the file.
+/// destroyed sooner, it leaves nothing; what a killed process left is removed by the next one that writes the file. The
+/// partial file is always a new one of this process: nobody else can have made it, or hold it open. What is large goes
+/// to the disk while it is written, and leaves the system's cache. One thread at a time. What goes wrong, a full disk
+/// too, is a SourceError that names the file.
 class AtomicFile {
  public:
   /// Writes some of the bytes, as ::write does.
   using Write = std::function<ssize_t(int fd, const void* bytes, std::size_t size)>;
 
-  /// Throws also if another process is writing the same file. `write` is another one for tests.
+  /// Throws FileBusy if another process is writing the same file; also SourceError if another user's partial file is in
+  /// the way. `write` is another one for tests.
   explicit AtomicFile(std::string path, Write write = {});
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -30,17 +39,30 @@ class AtomicFile {
   void write(ByteView bytes);
   /// Returns once everything written is on the disk.
   void sync();
-  /// Gives it its name, for good: call sync() before.
-  void publish();
+  /// Gives it its name, for good: call sync() before. `lasting` false: perhaps not for good, if power fails.
+  void publish(bool lasting = true);
+  /// Whether the file belongs to this user: some network file systems give all files to another one.
+  bool is_own() const;
+
+  /// Removes what killed processes have left of files whose names end with `suffix`. Throws nothing: what cannot be
+  /// removed stays.
+  static void remove_abandoned(const std::string& folder, std::string_view suffix) noexcept;
+
+  /// Removes the partial files of this process, for a signal handler that then ends it: async-signal-safe. Of more than
+  /// 16 at a time some may stay.
+  static void remove_partial_files() noexcept;
 
  private:
   void open();
+  UniqueFd create() const;
+  void make_way() const;
   void start_stretch();
   [[noreturn]] void fail(std::string_view what, int error) const;
 
   std::string path_, partial_;
   Write write_;
   UniqueFd fd_;
+  std::size_t slot_ = 0;  ///< in the list of remove_partial_files()
   std::uint64_t written_ = 0, started_ = 0;
 };
 

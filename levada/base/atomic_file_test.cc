@@ -19,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 class AtomicFileTest : public ::testing::Test {
  protected:
@@ -117,6 +118,59 @@ TEST_F(AtomicFileTest, SaysThatTheDiskIsFullAndLeavesNothing) {
             "SourceError: cannot write " + path() + ": the disk is full, and nothing of it is left there");
   EXPECT_THAT(names(), ElementsAre("state"));
   EXPECT_EQ(content(), "before");
+}
+
+TEST_F(AtomicFileTest, DoesNotWriteToAFileThatSomebodyElseHoldsOpenOrHasLinked) {
+  const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
+  const auto other = path() + ".other";
+  std::ofstream(other) << "precious";
+  std::filesystem::create_hard_link(other, partial);
+  std::ifstream held(partial);
+  AtomicFile file(path());
+  file.write(as_bytes("mine"));
+  file.publish();
+  EXPECT_EQ(content(), "mine");
+  std::ostringstream text;
+  text << held.rdbuf();
+  EXPECT_EQ(text.str(), "precious");
+}
+
+TEST_F(AtomicFileTest, RefusesThePartialFileOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
+  std::ofstream(partial) << "theirs";
+  ASSERT_EQ(::chown(partial.c_str(), 12345, 12345), 0);
+  EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr(".state.partial belongs to another user: remove it"));
+}
+
+TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {
+  std::ofstream(path() + ".index") << "whole";
+  std::ofstream(path().substr(0, path().size() - 5) + ".dead.index.partial") << "half";
+  std::ofstream(path().substr(0, path().size() - 5) + ".dead.bin.partial") << "half of something else";
+  const AtomicFile alive(path() + "2.index");
+  AtomicFile::remove_abandoned(path().substr(0, path().size() - 6), ".index");
+  EXPECT_THAT(names(), UnorderedElementsAre("state.index", ".dead.bin.partial", ".state2.index.partial"));
+  AtomicFile::remove_abandoned(path() + "/none", ".index");
+}
+
+TEST_F(AtomicFileTest, IsRemovedByASignalHandlerThatEndsTheProcess) {
+  const auto child = ::fork();
+  if (child == 0) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      AtomicFile::remove_partial_files();
+      ::_exit(3);
+    };
+    ::sigaction(SIGHUP, &action, nullptr);
+    AtomicFile file(path()), second(path() + "2");
+    file.write(as_bytes("half"));
+    second.publish();
+    ::raise(SIGHUP);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  EXPECT_THAT(names(), ElementsAre("state2"));
 }
 
 TEST_F(AtomicFileTest, SaysWhereItCannotBeMade) {

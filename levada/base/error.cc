@@ -1,6 +1,10 @@
 #include "levada/base/error.h"
 
+#include "levada/base/text.h"
+
 namespace levada {
+
+Error::Error(ErrorKind kind, const std::string& message) : std::runtime_error(printable_lines(message)), kind_(kind) {}
 
 std::string_view error_name(ErrorKind kind) {
   switch (kind) {

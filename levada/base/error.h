@@ -23,9 +23,10 @@ enum class ErrorKind : std::uint8_t {
 std::string_view error_name(ErrorKind kind);
 
 /// The base of all of them. what() is one sentence that names rank, step and field where it can, and what to do.
+/// Whatever the message quotes, what() can be shown on a terminal: it is printable_lines(message).
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, const std::string& message);
   ErrorKind kind() const noexcept { return kind_; }
   std::string_view name() const noexcept { return error_name(kind_); }
 

@@ -44,5 +44,10 @@ TEST(Error, CarriesWhatItsClassKnows) {
   EXPECT_EQ(CorruptMessage(17, "bad").offset(), 17U);
 }
 
+TEST(Error, QuotesNothingThatATerminalWouldObey) {
+  EXPECT_STREQ(SourceError("no field \x1b]0;x\x07 in caf\xe9:\n  line 2").what(),
+               "no field \\x1b]0;x\\x07 in caf\\xe9:\n  line 2");
+}
+
 }  // namespace
 }  // namespace levada

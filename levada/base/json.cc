@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 
@@ -22,7 +23,8 @@ nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::strin
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) refuse(fmt::format("key \"{:.60}\" stands twice in one object", key));
+      if (!keys.back().insert(key).second)
+        refuse(fmt::format("key \"{}\" stands twice in one object", printable(cut_text(key, 60))));
     }
     return true;
   };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace levada {
@@ -15,5 +16,11 @@ constexpr std::string_view cut_text(std::string_view text, std::size_t most) {
   }
   return text.substr(0, length);
 }
+
+/// Returns `text` as it can be shown on one line of a terminal: UTF-8 in which control characters, line separators and
+/// marks that change the direction of writing are escaped ("\n", "\x1b", "\u202e"), as are bytes that are not UTF-8.
+std::string printable(std::string_view text);
+/// The same, but keeps newlines and tabs.
+std::string printable_lines(std::string_view text);
 
 }  // namespace levada
