@@ -1,64 +1,122 @@
 #include "levada/sources/file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 
 #include "levada/base/error.h"
-#include "levada/base/unique_fd.h"
+#include "levada/base/text.h"
+#include "levada/sources/descriptors.h"
 
 namespace levada {
 namespace {
 
 [[noreturn]] void fail(std::string_view what, const std::string& path, int error) {
-  throw StorageFault(error, fmt::format("cannot {} {}: {}", what, path, std::generic_category().message(error)));
+  const auto advice = error == EMFILE ? ": raise ulimit -n" : "";
+  throw StorageFault(error,
+                     fmt::format("cannot {} {}: {}{}", what, path, std::generic_category().message(error), advice));
+}
+
+[[noreturn]] void fail_changed(const std::string& path, std::string_view happened) {
+  throw SourceError(
+      fmt::format("{} {} while it was being read: start again with a file that stays as it is", path, happened));
+}
+
+constexpr std::string_view replaced = "was removed or replaced";
+
+std::int64_t nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+FileIdentity identity_of(const struct stat& status) {
+  return {.size = static_cast<std::uint64_t>(status.st_size),
+          .modified_ns = nanoseconds(status.st_mtim),
+          .changed_ns = nanoseconds(status.st_ctim),
+          .inode = status.st_ino,
+          .linked = status.st_nlink > 0};
+}
+
+/// Where the file can be opened again, whatever the working folder and symbolic links are by then.
+std::string lasting_path(const std::string& path) {
+  std::error_code error;
+  auto real = std::filesystem::canonical(path, error);
+  if (error) real = std::filesystem::absolute(path, error);
+  return error ? path : real.string();
 }
 
 class DiskFile final : public File {
  public:
-  DiskFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd)
+      : path_(printable(path)), lasting_path_(lasting_path(path)), opened_(opened) {
+    descriptor_.keep(std::move(fd));
+  }
 
   const std::string& path() const override { return path_; }
 
   std::size_t read(std::uint64_t offset, std::span<char> into) const override {
+    const auto fd = open();
     while (true) {
-      const auto got = ::pread(fd_.get(), into.data(), into.size(), static_cast<off_t>(offset));
+      const auto got = ::pread(fd->get(), into.data(), into.size(), static_cast<off_t>(offset));
       if (got >= 0) return static_cast<std::size_t>(got);
-      if (errno != EINTR) fail(fmt::format("read byte {} of", offset), path_, errno);
+      if (errno != EINTR) give_up(fmt::format("read byte {} of", offset), errno);
     }
   }
 
   FileIdentity identity() const override {
     struct stat status {};
-    if (::fstat(fd_.get(), &status) != 0) fail("look at", path_, errno);
-    return {.size = static_cast<std::uint64_t>(status.st_size),
-            .modified_ns = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec,
-            .device = status.st_dev,
-            .inode = status.st_ino,
-            .linked = status.st_nlink > 0};
+    const auto fd = descriptor_.get();
+    if ((fd ? ::fstat(fd->get(), &status) : ::stat(lasting_path_.c_str(), &status)) != 0) {
+      if (fd != nullptr || (errno != ENOENT && errno != ENOTDIR)) give_up("look at", errno);
+      status.st_ino = 0;
+    }
+    if (status.st_ino == opened_.inode) return identity_of(status);
+    auto gone = opened_;
+    gone.linked = false;
+    return gone;
   }
 
  private:
-  std::string path_;
-  UniqueFd fd_;
+  std::shared_ptr<const UniqueFd> open() const {
+    if (auto fd = descriptor_.get()) return fd;
+    auto fd = open_for_reading(lasting_path_);
+    struct stat status {};
+    if (!fd || ::fstat(fd->get(), &status) != 0) {
+      if (errno == ENOENT || errno == ENOTDIR) fail_changed(path_, replaced);
+      fail("open", path_, errno);
+    }
+    if (status.st_ino != opened_.inode) fail_changed(path_, replaced);
+    descriptor_.keep(fd);
+    return fd;
+  }
+
+  /// A stale handle of a network file system stays stale: the next try opens the file again.
+  [[noreturn]] void give_up(std::string_view what, int error) const {
+    if (error == ESTALE) descriptor_.close();
+    fail(what, path_, error);
+  }
+
+  std::string path_, lasting_path_;
+  FileIdentity opened_;
+  mutable Descriptor descriptor_;
 };
 
 }  // namespace
 
 std::unique_ptr<File> open_file(const std::string& path) {
-  // Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) fail("open", path, errno);
+  auto fd = open_for_reading(path);
+  const auto shown = printable(path);
+  if (!fd) fail("open", shown, errno);
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) fail("look at", path, errno);
+  if (::fstat(fd->get(), &status) != 0) fail("look at", shown, errno);
   if (S_ISDIR(status.st_mode)) {
-    throw SourceError(fmt::format("{} is a directory: name the .jsonl or .txt files in it", path));
+    throw SourceError(fmt::format("{} is a directory: name the .jsonl or .txt files in it", shown));
   }
-  if (!S_ISREG(status.st_mode)) throw SourceError(fmt::format("{} is not a regular file", path));
-  return std::make_unique<DiskFile>(path, std::move(fd));
+  if (!S_ISREG(status.st_mode)) throw SourceError(fmt::format("{} is not a regular file", shown));
+  return std::make_unique<DiskFile>(path, identity_of(status), std::move(fd));
 }
 
 std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into) {
@@ -74,12 +132,16 @@ std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> i
 void expect_unchanged(const File& file, const FileIdentity& before) {
   const auto now = file.identity();
   if (now == before) return;
-  const auto happened = now.size < before.size   ? fmt::format("shrank from {} to {} bytes", before.size, now.size)
-                        : now.size > before.size ? fmt::format("grew from {} to {} bytes", before.size, now.size)
-                        : now.linked             ? std::string("was written to")
-                                                 : std::string("was removed or replaced");
-  throw SourceError(
-      fmt::format("{} {} while it was being read: start again with a file that stays as it is", file.path(), happened));
+  if (now.size < before.size) {
+    fail_changed(file.path(), fmt::format("shrank from {} to {} bytes", before.size, now.size));
+  }
+  if (now.size > before.size) {
+    fail_changed(file.path(), fmt::format("grew from {} to {} bytes", before.size, now.size));
+  }
+  if (!now.linked) fail_changed(file.path(), replaced);
+  fail_changed(file.path(), now.modified_ns != before.modified_ns
+                                ? "was written to"
+                                : "was written to, or got other permissions or another name,");
 }
 
 }  // namespace levada

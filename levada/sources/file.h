@@ -14,7 +14,8 @@ namespace levada {
 struct FileIdentity {
   std::uint64_t size = 0;
   std::int64_t modified_ns = 0;  ///< since 1970
-  std::uint64_t device = 0, inode = 0;
+  std::int64_t changed_ns = 0;   ///< the same, which no program can set back; changes with permissions and names, too
+  std::uint64_t inode = 0;
   bool linked = true;  ///< still has a name: not removed, nothing renamed over it
 
   bool operator==(const FileIdentity&) const = default;
@@ -37,7 +38,7 @@ class File {
  public:
   virtual ~File() = default;
 
-  /// As the user named it: for messages.
+  /// As the user named it, made printable(): for messages.
   virtual const std::string& path() const = 0;
   /// Fills the front of `into` with the bytes at `offset` and says how many: perhaps fewer than asked, zero only at the
   /// end. Throws SourceError.
@@ -46,7 +47,9 @@ class File {
   virtual FileIdentity identity() const = 0;
 };
 
-/// Opens a regular file for reading. Throws SourceError for what is missing, may not be read, or is none.
+/// Opens a regular file for reading. Any number may be open: their Descriptors are closed and opened again as needed,
+/// and a file that has been replaced meanwhile is a SourceError. Throws SourceError for what is missing, may not be
+/// read, or is none.
 std::unique_ptr<File> open_file(const std::string& path);
 
 /// Reads until `into` is full or the file ends; says how many bytes. Throws SourceError.

@@ -2,7 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 #include "levada/base/error.h"
 #include "levada/sources/memory_file_testing.h"
@@ -63,6 +69,145 @@ TEST(File, SaysWhatHappenedToIt) {
   dir.write("b.txt", "hello, there");
   std::filesystem::rename(dir.file("b.txt"), path);
   EXPECT_THAT(fault_of([&] { expect_unchanged(*file, longer); }), HasSubstr("was removed or replaced"));
+}
+
+/// Lets the process have no more descriptors than this while it lives.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t most) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    auto limit = before_;
+    limit.rlim_cur = most;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~DescriptorLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  struct rlimit before_ {};
+};
+
+std::size_t open_descriptors() {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
+
+std::string content_of(const File& file) {
+  std::string into(100, '-');
+  into.resize(read_fully(file, 0, into));
+  return into;
+}
+
+/// Files "0", "1", ... that hold their own numbers, opened.
+std::vector<std::unique_ptr<File>> open_numbered(const ScratchDir& dir, int count) {
+  std::vector<std::unique_ptr<File>> files;
+  for (int i = 0; i < count; ++i) files.push_back(open_file(dir.write(std::to_string(i), std::to_string(i))));
+  return files;
+}
+
+TEST(File, NeedsNoDescriptorOfItsOwnWhileItIsNotRead) {
+  const ScratchDir dir;
+  const DescriptorLimit limit(64);
+  const auto files = open_numbered(dir, 300);
+  std::vector<FileIdentity> before;
+  for (const auto& file : files) before.push_back(file->identity());
+  for (int i = 0; i < 300; ++i)
+    EXPECT_EQ(content_of(*files[static_cast<std::size_t>(i * 7 % 300)]), std::to_string(i * 7 % 300));
+  EXPECT_LE(open_descriptors(), 40);
+  for (std::size_t i = 0; i < 300; ++i)
+    EXPECT_EQ(fault_of([&] { expect_unchanged(*files[i], before[i]); }), "no fault");
+}
+
+TEST(File, IsReadByManyThreadsWhileDescriptorsAreShort) {
+  const ScratchDir dir;
+  const DescriptorLimit limit(64);
+  const auto files = open_numbered(dir, 100);
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (std::size_t i = 0; i < 2000; ++i) {
+          const auto number = (i * (thread + 1) * 37) % files.size();
+          if (content_of(*files[number]) != std::to_string(number)) ++wrong;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(File, GivesUpItsDescriptorToWhatElseTheProcessOpens) {
+  const ScratchDir dir;
+  const auto files = open_numbered(dir, 30);
+  const auto path = dir.write("more", "more");
+  const DescriptorLimit limit(open_descriptors());
+  const std::ifstream others[] = {std::ifstream(path), std::ifstream(path)};
+  EXPECT_EQ(content_of(*open_file(path)), "more");
+  EXPECT_EQ(content_of(*files[3]), "3");
+}
+
+TEST(File, IsReadInAForkedProcessToo) {
+  const ScratchDir dir;
+  const auto files = open_numbered(dir, 3);
+  const auto child = ::fork();
+  if (child == 0) ::_exit(content_of(*files[1]) == "1" ? 0 : 1);
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+/// Opens so many files that the descriptor of `file` is closed.
+void close_descriptor(const ScratchDir& dir) {
+  const DescriptorLimit limit(32);
+  open_numbered(dir, 32);
+}
+
+TEST(File, NoticesThatItWasReplacedWhileItsDescriptorWasClosed) {
+  const ScratchDir dir, others;
+  const auto file = open_file(dir.write("a.txt", "hello"));
+  const auto before = file->identity();
+  close_descriptor(others);
+  EXPECT_EQ(fault_of([&] { expect_unchanged(*file, before); }), "no fault");
+  dir.write("b.txt", "there");
+  std::filesystem::rename(dir.file("b.txt"), dir.file("a.txt"));
+  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt was removed or replaced while"));
+  EXPECT_THAT(fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
+  std::filesystem::remove(dir.file("a.txt"));
+  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt was removed or replaced while"));
+  EXPECT_THAT(fault_of([&] { content_of(*file); }), HasSubstr("a.txt was removed or replaced while"));
+}
+
+TEST(File, IsFoundAgainFromAnotherWorkingFolderAndBehindALinkThatWasTurned) {
+  const ScratchDir dir, others;
+  dir.write("a.txt", "hello");
+  dir.write("b.txt", "there");
+  std::filesystem::create_symlink("a.txt", dir.file("link.txt"));
+  const auto folder = std::filesystem::current_path();
+  std::filesystem::current_path(dir.path());
+  const auto file = open_file("link.txt");
+  std::filesystem::current_path(folder);
+  close_descriptor(others);
+  std::filesystem::remove(dir.file("link.txt"));
+  std::filesystem::create_symlink("b.txt", dir.file("link.txt"));
+  EXPECT_EQ(content_of(*file), "hello");
+}
+
+TEST(File, NoticesContentOfAnotherTimeWhoseTimeOfWritingWasSetBack) {
+  const ScratchDir dir;
+  const auto path = dir.write("a.txt", "hello");
+  const auto written = std::filesystem::last_write_time(path);
+  const auto file = open_file(path);
+  const auto before = file->identity();
+  // The clock of a file system may tick slowly.
+  while (file->identity().changed_ns == before.changed_ns) {
+    dir.write("a.txt", "there");
+    std::filesystem::last_write_time(path, written);
+  }
+  EXPECT_THAT(fault_of([&] { expect_unchanged(*file, before); }), HasSubstr("a.txt was written to, or got other"));
+}
+
+TEST(File, IsNamedSoThatATerminalCanShowIt) {
+  const ScratchDir dir;
+  EXPECT_THAT(open_file(dir.write("a\x1b[2J\n.txt", "hello"))->path(), HasSubstr("a\\x1b[2J\\n.txt"));
 }
 
 TEST(File, NoticesThatItWasWrittenTo) {
