@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 #include <glob.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <set>
+#include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
@@ -30,7 +35,7 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   std::vector<std::string> matches(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   if (status != 0 && status != GLOB_NOMATCH) {
-    throw SourceError(fmt::format("cannot look for {}: a folder on the way cannot be read", pattern));
+    throw SourceError(fmt::format("cannot look for {}: a folder on the way cannot be read", printable(pattern)));
   }
   std::ranges::sort(matches);
   return matches;
@@ -46,24 +51,56 @@ void drop_indexes(std::vector<std::string>& sorted) {
   sorted = std::move(kept);
 }
 
-std::vector<std::string> files_below(const std::string& folder) try {
-  std::vector<std::string> files;
-  auto entries = fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink);
-  for (const auto& entry : entries) {
-    const bool hidden = entry.path().filename().string().starts_with('.');
-    if (entry.is_directory()) {
-      if (hidden) entries.disable_recursion_pending();
-      continue;
+/// All data files below a folder, each once: a folder that can be reached by several ways, by symbolic links, is read
+/// by one of them, by that without links if there is one.
+class FolderWalk {
+ public:
+  explicit FolderWalk(const std::string& folder) {
+    std::vector<fs::path> links = {folder};
+    while (!links.empty()) {
+      // In the order of their names, for the same result on every machine.
+      const auto first = std::ranges::min_element(links);
+      std::vector<fs::path> folders = {*first};
+      links.erase(first);
+      while (!folders.empty()) {
+        const auto next = std::move(folders.back());
+        folders.pop_back();
+        list(next, folders, links);
+      }
     }
-    const auto extension = entry.path().extension();
-    const bool known = extension == ".jsonl" || extension == ".txt" || extension == ".bin";
-    if (known && !hidden) files.push_back(entry.path().string());
+    std::ranges::sort(files_);
   }
-  if (files.empty()) throw SourceError(fmt::format("{} holds no .jsonl, .txt or .bin file", folder));
-  std::ranges::sort(files);
+
+  std::vector<std::string> take_files() { return std::move(files_); }
+
+ private:
+  void list(const fs::path& folder, std::vector<fs::path>& folders, std::vector<fs::path>& links) try {
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) throw fs::filesystem_error("", {errno, std::generic_category()});
+    if (!visited_.emplace(status.st_dev, status.st_ino).second) return;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const auto& path = entry.path();
+      if (path.filename().string().starts_with('.')) continue;
+      std::error_code error;  // A link that leads nowhere is no folder, and opening it says so.
+      if (entry.is_directory(error)) {
+        (entry.is_symlink(error) ? links : folders).push_back(path);
+      } else if (const auto extension = path.extension();
+                 extension == ".jsonl" || extension == ".txt" || extension == ".bin") {
+        files_.push_back(path.string());
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw SourceError(fmt::format("cannot list {}: {}", printable(folder.string()), error.code().message()));
+  }
+
+  std::set<std::pair<dev_t, ino_t>> visited_;
+  std::vector<std::string> files_;
+};
+
+std::vector<std::string> files_below(const std::string& folder) {
+  auto files = FolderWalk(folder).take_files();
+  if (files.empty()) throw SourceError(fmt::format("{} holds no .jsonl, .txt or .bin file", printable(folder)));
   return files;
-} catch (const fs::filesystem_error& error) {
-  throw SourceError(fmt::format("cannot list {}: {}", folder, error.code().message()));
 }
 
 void append(std::vector<std::string>& to, std::vector<std::string> more) {
@@ -85,7 +122,7 @@ std::vector<std::string> expand_paths(const std::vector<std::string>& paths) {
       continue;
     }
     auto matches = matches_of(path);
-    if (matches.empty()) throw SourceError(fmt::format("no file matches {}", path));
+    if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
     drop_indexes(matches);
     for (const auto& match : matches) append(files, files_at(match));
   }

@@ -59,6 +59,31 @@ TEST(Paths, TakesAllFilesBelowAFolder) {
   EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.txt", "a/readme.md", "a/z.bin"));
 }
 
+TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {
+  const SomeFiles dir;
+  std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));
+  std::filesystem::create_directory_symlink("..", dir.file("a/b/loop"));
+  std::filesystem::create_directory_symlink(dir.file("a"), dir.file("a/b/whole"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
+}
+
+TEST(Paths, FollowsALinkToAFolderElsewhere) {
+  const SomeFiles dir, elsewhere;
+  std::filesystem::create_directory_symlink(elsewhere.file("a"), dir.file("a/b/link"));
+  std::filesystem::create_directory_symlink(elsewhere.file("a"), dir.file("a/b/another"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/another/b/y.txt", "a/b/another/z.bin", "a/b/y.txt", "a/z.bin"));
+  std::filesystem::create_directory_symlink("a", dir.file("c"));
+  EXPECT_THAT(expanded(dir, {"c"}), ElementsAre("c/b/another/b/y.txt", "c/b/another/z.bin", "c/b/y.txt", "c/z.bin"));
+}
+
+TEST(Paths, LeavesOutALinkThatLeadsToItself) {
+  const SomeFiles dir;
+  std::filesystem::create_directory_symlink("self", dir.file("a/self"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/z.bin"));
+  std::filesystem::create_symlink("self.txt", dir.file("a/self.txt"));
+  EXPECT_THAT(expanded(dir, {"a"}), ElementsAre("a/b/y.txt", "a/self.txt", "a/z.bin"));  // Opening it names it.
+}
+
 TEST(Paths, SaysWhatNothingIsFoundFor) {
   const SomeFiles dir;
   EXPECT_EQ(fault_of(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
