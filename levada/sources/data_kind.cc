@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/sources/megatron_index.h"
 
 namespace levada {
@@ -30,7 +31,7 @@ void refuse_kind(const std::string& path) {
   throw InvalidArgument(
       fmt::format("{} is of no kind that can be read: .jsonl (an object a line), .txt (one document) and .bin with "
                   ".idx (Megatron-LM's, by either name or what stands before it) can",
-                  path));
+                  printable(path)));
 }
 
 }  // namespace levada

@@ -8,6 +8,12 @@
 
 namespace levada {
 
+/// A file is not what its index says, though it seems unchanged.
+class StaleIndex : public SourceError {
+ public:
+  using SourceError::SourceError;
+};
+
 struct ByteRange {
   std::uint64_t begin = 0, end = 0;
   bool operator==(const ByteRange&) const = default;

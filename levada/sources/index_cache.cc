@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <span>
+#include <thread>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
@@ -24,8 +26,9 @@ namespace levada {
 namespace {
 
 constexpr std::uint64_t magic = 0x5845444e4944564c;  // "LVDINDEX"
-constexpr std::uint32_t version = 2;
+constexpr std::uint32_t version = 3;
 constexpr std::size_t preamble_bytes = 16, digest_bytes = 32;
+constexpr std::string_view extension = ".index";
 constexpr std::uint32_t longest_header = 1 << 16;
 
 template <typename T>
@@ -51,12 +54,21 @@ Bytes key_bytes(const IndexKey& key) {
   out.put_sized(name_bytes(key));
   out.put(key.identity.size);
   out.put(key.identity.modified_ns);
+  out.put(key.identity.changed_ns);
   out.put(key.identity.inode);
   return std::move(out).take();
 }
 
-std::filesystem::path file_name(const std::string& dir, const IndexKey& key) {
-  return std::filesystem::path(dir) / fmt::format("{:016x}.index", hash64(name_bytes(key)));
+std::string file_name(const std::string& dir, const IndexKey& key) {
+  return (std::filesystem::path(dir) / fmt::format("{:016x}{}", hash64(name_bytes(key)), extension)).string();
+}
+
+/// Empty unless it is a regular file of this user's own.
+UniqueFd open_own(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return {};
+  return S_ISREG(status.st_mode) && status.st_uid == ::geteuid() ? std::move(fd) : UniqueFd();
 }
 
 Bytes header_bytes(const IndexKey& key, const FileIndex& index) {
@@ -161,19 +173,9 @@ std::optional<FileIndex> read_index(PartReader& in, const IndexKey& key) {
   return std::move(index);
 }
 
-bool write_fully(int fd, ByteView bytes) {
-  while (!bytes.empty()) {
-    const auto done = ::write(fd, bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return false;
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-  return true;
-}
-
-bool write_index(int fd, const IndexKey& key, const FileIndex& index) {
+void write_index(AtomicFile& file, const IndexKey& key, const FileIndex& index) {
   const auto header = header_bytes(key, index);
-  if (header.size() > longest_header) return false;
+  if (header.size() > longest_header) throw SourceError("cannot keep an index: the file's name is too long");
   ByteWriter preamble;
   preamble.put(magic);
   preamble.put(version);
@@ -182,9 +184,9 @@ bool write_index(int fd, const IndexKey& key, const FileIndex& index) {
   for (const auto part : {preamble.view(), ByteView(header), bytes_of(index.cuts), bytes_of(index.skipped),
                           bytes_of(index.documents.begins), bytes_of(index.documents.tokens)}) {
     digest.update(part);
-    if (!write_fully(fd, part)) return false;
+    file.write(part);
   }
-  return write_fully(fd, as_bytes(digest.hex()));
+  file.write(as_bytes(digest.hex()));
 }
 
 }  // namespace
@@ -199,25 +201,47 @@ std::string default_cache_dir() {
   return {};
 }
 
-std::optional<FileIndex> load_index(const std::string& dir, const IndexKey& key) try {
-  PartReader in(UniqueFd(::open(file_name(dir, key).c_str(), O_RDONLY | O_CLOEXEC)));
-  return read_index(in, key);
+std::optional<FileIndex> KeptIndex::load() const try {
+  PartReader in(open_own(file_name(dir_, key_)));
+  return read_index(in, key_);
 } catch (const CorruptMessage&) {
   return std::nullopt;
 }
 
-bool store_index(const std::string& dir, const IndexKey& key, const FileIndex& index) {
+std::optional<FileIndex> KeptIndex::load_or_reserve(const std::function<void()>& on_wait) {
+  constexpr auto pause = std::chrono::milliseconds(100);
   std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  auto unfinished = file_name(dir, key).string() + ".XXXXXX";
-  const UniqueFd fd(::mkostemp(unfinished.data(), O_CLOEXEC));
-  if (!fd) return false;
-  if (write_index(fd.get(), key, index)) {
-    std::filesystem::rename(unfinished, file_name(dir, key), error);
-    if (!error) return true;
+  std::filesystem::create_directories(dir_, error);  // Where it fails, the file cannot be made either.
+  for (bool waited = false;; waited = true) {
+    try {
+      place_ = std::make_unique<AtomicFile>(file_name(dir_, key_));
+      // Its maker may have been done between the look and the reservation.
+      auto index = load();
+      if (index) place_.reset();
+      return index;
+    } catch (const FileBusy&) {
+      if (!waited) on_wait();
+    }
+    std::this_thread::sleep_for(pause);
+    if (auto index = load()) return index;
   }
-  std::filesystem::remove(unfinished, error);
-  return false;
+}
+
+void KeptIndex::store(const FileIndex& index) {
+  const auto place = std::move(place_);
+  if (!place->is_own()) {
+    throw SourceError(fmt::format("cannot keep {}: the file system gives it to another user", place->path()));
+  }
+  write_index(*place, key_, index);
+  place->publish(false);
+}
+
+void KeptIndex::remove() const {
+  ::unlink(file_name(dir_, key_).c_str());
+}
+
+void remove_abandoned_indexes(const std::string& dir) {
+  AtomicFile::remove_abandoned(dir, extension);
 }
 
 }  // namespace levada

@@ -1,9 +1,12 @@
 // Indexes kept from one run to the next.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "levada/base/atomic_file.h"
 #include "levada/sources/file_index.h"
 
 namespace levada {
@@ -21,12 +24,30 @@ struct IndexKey {
   std::int64_t stride = 0, phase = 0;
 };
 
-/// The index kept in `dir` for `key`; empty if there is none, it is of another file or way to read it, or it is
-/// damaged.
-std::optional<FileIndex> load_index(const std::string& dir, const IndexKey& key);
+/// The index of one key in a folder of the cache. One thread at a time.
+class KeptIndex {
+ public:
+  KeptIndex(std::string dir, IndexKey key) : dir_(std::move(dir)), key_(std::move(key)) {}
 
-/// Keeps an index: whole under its name or not at all. Says whether that could be done; a cache that cannot be written
-/// is no error.
-bool store_index(const std::string& dir, const IndexKey& key, const FileIndex& index);
+  /// Empty if there is none, it is of another file or way to read it, it is damaged, or it is no regular file of this
+  /// user's own: those of others may lie.
+  std::optional<FileIndex> load() const;
+  /// Before the index is made: while another process makes it, waits, and then returns its index. Otherwise others wait
+  /// for this process as long as this lives. Calls `on_wait` first if it has to wait. Throws SourceError where nothing
+  /// can be kept.
+  std::optional<FileIndex> load_or_reserve(const std::function<void()>& on_wait);
+  /// After load_or_reserve(). Whole under its name or not at all. Throws SourceError.
+  void store(const FileIndex& index);
+  /// Since it does not hold for the file.
+  void remove() const;
+
+ private:
+  std::string dir_;
+  IndexKey key_;
+  std::unique_ptr<AtomicFile> place_;
+};
+
+/// Removes what processes that were killed while they stored an index have left in `dir`.
+void remove_abandoned_indexes(const std::string& dir);
 
 }  // namespace levada

@@ -1,19 +1,27 @@
 #include "levada/sources/index_cache.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <functional>
+#include <future>
 
+#include "levada/base/fault_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
 
 namespace levada {
 namespace {
 
+using ::testing::HasSubstr;
+
 IndexKey some_key() {
   return {.kind = "jsonl 1",
           .real_path = "/data/a.jsonl",
-          .identity = {.size = 100, .modified_ns = 5, .device = 1, .inode = 7},
+          .identity = {.size = 100, .modified_ns = 5, .changed_ns = 6, .inode = 7},
           .text_field = "text",
           .skip_bad = false,
           .stride = 4,
@@ -25,6 +33,16 @@ FileIndex some_index() {
           .cuts = {40, 80, 120},
           .documents = {.begins = {9, 60}, .tokens = {4, 6}},
           .skipped = {{5, 9}}};
+}
+
+std::optional<FileIndex> load_index(const std::string& dir, const IndexKey& key) {
+  return KeptIndex(dir, key).load();
+}
+
+void store_index(const std::string& dir, const IndexKey& key, const FileIndex& index) {
+  KeptIndex kept(dir, key);
+  EXPECT_EQ(kept.load_or_reserve([] { FAIL() << "nobody else makes it"; }), std::nullopt);
+  kept.store(index);
 }
 
 std::string only_file(const ScratchDir& dir) {
@@ -42,24 +60,29 @@ std::string content_of(const std::string& path) {
 TEST(IndexCache, GivesBackWhatItWasGiven) {
   const ScratchDir dir;
   EXPECT_EQ(load_index(dir.path(), some_key()), std::nullopt);
-  EXPECT_TRUE(store_index(dir.path(), some_key(), some_index()));
+  store_index(dir.path(), some_key(), some_index());
   EXPECT_EQ(load_index(dir.path(), some_key()), some_index());
 }
 
 TEST(IndexCache, MakesItsFolder) {
   const ScratchDir dir;
-  EXPECT_TRUE(store_index(dir.file("a/b"), some_key(), some_index()));
+  store_index(dir.file("a/b"), some_key(), some_index());
   EXPECT_EQ(load_index(dir.file("a/b"), some_key()), some_index());
 }
 
 TEST(IndexCache, GivesNothingForAnotherFileOrAnotherWayToReadIt) {
   const ScratchDir dir;
-  ASSERT_TRUE(store_index(dir.path(), some_key(), some_index()));
+  store_index(dir.path(), some_key(), some_index());
   const std::vector<std::function<void(IndexKey&)>> changes = {
-      [](IndexKey& key) { key.kind = "jsonl 2"; },    [](IndexKey& key) { key.real_path += "2"; },
-      [](IndexKey& key) { key.identity.size += 1; },  [](IndexKey& key) { key.identity.modified_ns += 1; },
-      [](IndexKey& key) { key.identity.inode += 1; }, [](IndexKey& key) { key.text_field = "body"; },
-      [](IndexKey& key) { key.skip_bad = true; },     [](IndexKey& key) { key.stride = 8; },
+      [](IndexKey& key) { key.kind = "jsonl 2"; },
+      [](IndexKey& key) { key.real_path += "2"; },
+      [](IndexKey& key) { key.identity.size += 1; },
+      [](IndexKey& key) { key.identity.modified_ns += 1; },
+      [](IndexKey& key) { key.identity.inode += 1; },
+      [](IndexKey& key) { key.text_field = "body"; },
+      [](IndexKey& key) { key.identity.changed_ns += 1; },
+      [](IndexKey& key) { key.skip_bad = true; },
+      [](IndexKey& key) { key.stride = 8; },
       [](IndexKey& key) { key.phase = 0; },
   };
   for (const auto& change : changes) {
@@ -73,16 +96,16 @@ TEST(IndexCache, GivesNothingForAnotherFileOrAnotherWayToReadIt) {
 TEST(IndexCache, PutsTheIndexOfAChangedFileInPlaceOfTheOld) {
   const ScratchDir dir;
   auto key = some_key();
-  ASSERT_TRUE(store_index(dir.path(), key, {}));
+  store_index(dir.path(), key, {});
   key.identity.modified_ns += 1;
-  ASSERT_TRUE(store_index(dir.path(), key, some_index()));
+  store_index(dir.path(), key, some_index());
   only_file(dir);
   EXPECT_EQ(load_index(dir.path(), key), some_index());
 }
 
 TEST(IndexCache, RefusesAFileWithAnyByteChanged) {
   const ScratchDir dir;
-  ASSERT_TRUE(store_index(dir.path(), some_key(), some_index()));
+  store_index(dir.path(), some_key(), some_index());
   const auto path = only_file(dir);
   const auto whole = content_of(path);
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -95,7 +118,7 @@ TEST(IndexCache, RefusesAFileWithAnyByteChanged) {
 
 TEST(IndexCache, RefusesAFileOfAnyOtherLength) {
   const ScratchDir dir;
-  ASSERT_TRUE(store_index(dir.path(), some_key(), some_index()));
+  store_index(dir.path(), some_key(), some_index());
   const auto path = only_file(dir);
   const auto whole = content_of(path);
   for (std::size_t size = 0; size < whole.size(); ++size) {
@@ -110,19 +133,80 @@ TEST(IndexCache, RefusesAFileOfAnyOtherLength) {
 TEST(IndexCache, GoesWithoutAFolderThatCannotBe) {
   const ScratchDir dir;
   const auto file = dir.write("file", "");
-  EXPECT_FALSE(store_index(file + "/cache", some_key(), some_index()));
+  EXPECT_THAT(fault_of([&] { store_index(file + "/cache", some_key(), some_index()); }),
+              HasSubstr("SourceError: cannot create " + file + "/cache/"));
   EXPECT_EQ(load_index(file + "/cache", some_key()), std::nullopt);
 }
 
 TEST(IndexCache, LeavesNothingHalfWrittenBehind) {
   const ScratchDir dir;
   // A folder stands where the index should be.
-  ASSERT_TRUE(store_index(dir.path(), some_key(), some_index()));
+  store_index(dir.path(), some_key(), some_index());
   const auto path = only_file(dir);
   std::filesystem::remove(path);
   std::filesystem::create_directories(path + "/full");
-  EXPECT_FALSE(store_index(dir.path(), some_key(), some_index()));
+  EXPECT_THAT(fault_of([&] { store_index(dir.path(), some_key(), some_index()); }),
+              HasSubstr("SourceError: cannot name"));
   EXPECT_EQ(only_file(dir), path);
+}
+
+TEST(IndexCache, HasOneProcessMakeAnIndexForWhichOthersWait) {
+  const ScratchDir dir;
+  KeptIndex maker(dir.path(), some_key()), other(dir.path(), some_key());
+  ASSERT_EQ(maker.load_or_reserve([] {}), std::nullopt);
+  std::promise<void> waits;
+  auto found = std::async(std::launch::async, [&] { return other.load_or_reserve([&] { waits.set_value(); }); });
+  waits.get_future().wait();
+  maker.store(some_index());
+  EXPECT_EQ(found.get(), some_index());
+}
+
+TEST(IndexCache, LetsAnotherProcessMakeAnIndexThatOneHasGivenUp) {
+  const ScratchDir dir;
+  auto maker = std::make_unique<KeptIndex>(dir.path(), some_key());
+  KeptIndex other(dir.path(), some_key());
+  ASSERT_EQ(maker->load_or_reserve([] {}), std::nullopt);
+  EXPECT_EQ(other.load_or_reserve([&] { maker.reset(); }), std::nullopt);
+  other.store(some_index());
+  EXPECT_EQ(load_index(dir.path(), some_key()), some_index());
+}
+
+TEST(IndexCache, RemovesWhatAKilledProcessLeft) {
+  const ScratchDir dir;
+  const auto child = ::fork();
+  if (child == 0) {
+    KeptIndex kept(dir.path(), some_key());
+    kept.load_or_reserve([] {});
+    ::kill(::getpid(), SIGKILL);
+  }
+  ::waitpid(child, nullptr, 0);
+  only_file(dir);
+  remove_abandoned_indexes(dir.path());
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(IndexCache, ForgetsAnIndexThatDoesNotHold) {
+  const ScratchDir dir;
+  store_index(dir.path(), some_key(), some_index());
+  KeptIndex(dir.path(), some_key()).remove();
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(IndexCache, BelievesNoIndexOfAnotherUserAndNothingThatIsNoFile) {
+  const ScratchDir dir;
+  store_index(dir.path(), some_key(), some_index());
+  const auto path = only_file(dir);
+  std::filesystem::rename(path, path + ".real");
+  std::filesystem::create_symlink(path + ".real", path);
+  EXPECT_EQ(load_index(dir.path(), some_key()), std::nullopt);
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(load_index(dir.path(), some_key()), std::nullopt);
+  std::filesystem::rename(path + ".real", path);
+  EXPECT_EQ(load_index(dir.path(), some_key()), some_index());
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_EQ(load_index(dir.path(), some_key()), std::nullopt);
 }
 
 }  // namespace

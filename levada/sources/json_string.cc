@@ -9,6 +9,7 @@ namespace levada {
 namespace {
 
 constexpr StringPiece invalid{.kind = StringPiece::invalid};
+constexpr StringPiece half_pair{.kind = StringPiece::half_pair, .raw = 6};
 
 /// What a letter behind a backslash stands for; 0: nothing, or more letters belong to it.
 constexpr auto simple_escapes = [] {
@@ -65,11 +66,16 @@ StringPiece read_escape(std::string_view raw) {
   }
   if (raw.size() < 6) return {.kind = StringPiece::incomplete};
   const auto first = four_digits(raw.data() + 2);
-  if (first < 0 || (first >= 0xdc00 && first < 0xe000)) return invalid;
+  if (first < 0) return invalid;
   if (first < 0xd800 || first >= 0xe000) return encoded(static_cast<std::uint32_t>(first), 6);
+  if (first >= 0xdc00) return half_pair;
+  // What comes next tells, as far as it goes: the string may end before a second escape would.
+  constexpr std::string_view next = "\\u";
+  const auto behind = raw.substr(6);
+  if (behind.substr(0, 2) != next.substr(0, behind.size())) return half_pair;
   if (raw.size() < longest_escape) return {.kind = StringPiece::incomplete};
   const auto second = four_digits(raw.data() + 8);
-  if (raw[6] != '\\' || raw[7] != 'u' || second < 0xdc00 || second >= 0xe000) return invalid;
+  if (second < 0xdc00 || second >= 0xe000) return half_pair;
   return encoded(static_cast<std::uint32_t>(0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)), longest_escape);
 }
 

@@ -14,7 +14,8 @@ struct StringPiece {
     escape,      ///< an escape of `raw` bytes for `decoded_size` bytes of UTF-8
     end,         ///< the closing quote
     incomplete,  ///< more bytes are needed to tell
-    invalid,     ///< a backslash that begins no escape, or half of a surrogate pair
+    half_pair,   ///< an escape of `raw` bytes for half of a surrogate pair: JSON, but no UTF-8
+    invalid,     ///< a backslash that begins no escape
   };
   Kind kind = incomplete;
   std::uint8_t decoded_size = 0;

@@ -6,7 +6,9 @@
 #include <array>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/sources/json_string.h"
+#include "levada/sources/jsonl_line.h"
 
 namespace levada {
 namespace {
@@ -17,7 +19,7 @@ constexpr std::size_t stretch_bytes = 4096;
 }  // namespace
 
 void JsonlCursor::fail(std::string_view what) const {
-  throw SourceError(
+  throw StaleIndex(
       fmt::format("{} is no longer what was indexed: byte {} {}; start again with a file that stays as "
                   "it is",
                   file_.path(), window_.offset(), what));
@@ -33,7 +35,7 @@ char JsonlCursor::peek() {
 }
 
 void JsonlCursor::expect(char wanted) {
-  if (peek() != wanted) fail(fmt::format("is not '{}'", wanted));
+  if (peek() != wanted) fail(fmt::format("is not '{}'", printable(std::string_view(&wanted, 1))));
   window_.advance(1);
 }
 
@@ -84,6 +86,7 @@ void JsonlCursor::write_piece(std::size_t wanted, TokenWriter& to) {
       where_ = Where::line_rest;
       break;
     case StringPiece::incomplete: need(); break;
+    case StringPiece::half_pair:
     case StringPiece::invalid: fail("begins no escape");
   }
 }
@@ -92,6 +95,7 @@ void JsonlCursor::find_text() {
   if (where_ == Where::line_rest) pass_line_rest();
   while (true) {
     if (pass_bad_lines()) continue;
+    pass_byte_order_mark();
     pass_space();
     if (peek() == '{') break;
     expect('\n');
@@ -136,6 +140,11 @@ bool JsonlCursor::pass_bad_lines() {
   return true;
 }
 
+void JsonlCursor::pass_byte_order_mark() {
+  if (peek() != byte_order_mark.front()) return;
+  for (const char byte : byte_order_mark) expect(byte);
+}
+
 void JsonlCursor::pass_space() {
   while (peek() == ' ' || peek() == '\t' || peek() == '\r') window_.advance(1);
 }
@@ -164,6 +173,7 @@ bool JsonlCursor::pass_string(std::string_view equal_to) {
     switch (piece.kind) {
       case StringPiece::plain: compare(window_.here().substr(0, piece.raw)); break;
       case StringPiece::escape: compare(piece.text()); break;
+      case StringPiece::half_pair: equal = false; break;
       case StringPiece::incomplete: need(); continue;
       case StringPiece::invalid: fail("begins no escape");
       case StringPiece::end: break;

@@ -47,6 +47,7 @@ class JsonlCursor {
   void find_field();
   void pass_line_rest();
   bool pass_bad_lines();
+  void pass_byte_order_mark();
   void pass_space();
   void pass_value();
   bool pass_string(std::string_view equal_to);

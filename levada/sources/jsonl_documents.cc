@@ -25,9 +25,11 @@ JsonlCounts visit_jsonl(const File& file, const TokenFileOptions& options, const
   JsonlCounts counts;
   LineReader lines(file, line_limit, line_padding, visitor.on_bytes);
   JsonlChecker checker(options.text_field);
-  while (const auto line = lines.next()) {
+  while (auto line = lines.next()) {
     try {
-      if (line->too_long) throw BadLine(fmt::format("it is longer than {}", format_bytes(line_limit)));
+      if (line->too_long) {
+        throw BadLine(fmt::format("it is longer than {}, the most that a line may have", format_bytes(line_limit)));
+      }
       if (is_blank(line->text)) continue;
       const auto raw = checker.text(line->text);
       visitor.on_document(raw, line->begin + static_cast<std::uint64_t>(raw.data() - line->text.data()));
@@ -37,6 +39,7 @@ JsonlCounts visit_jsonl(const File& file, const TokenFileOptions& options, const
         throw SourceError(fmt::format("{}:{}: the line cannot be used: {}", file.path(), line->number, error.what()));
       }
       ++counts.bad_lines;
+      if (line->too_long) lines.pass_over(*line);
       visitor.on_bad_line(*line);
     }
   }

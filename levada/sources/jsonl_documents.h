@@ -10,8 +10,8 @@
 
 namespace levada {
 
-/// The longest line that is read.
-inline constexpr std::uint64_t longest_line = std::uint64_t{1} << 30;
+/// The longest line that is read. The parser takes some six times as much memory.
+inline constexpr std::uint64_t longest_line = std::uint64_t{64} << 20;
 
 /// Who hears what is in a .jsonl file.
 struct JsonlVisitor {

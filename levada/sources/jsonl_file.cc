@@ -13,11 +13,12 @@ namespace {
 class JsonlFile final : public TokenFile {
  public:
   JsonlFile(std::shared_ptr<const File> file, const FileIdentity& identity, FileIndex index, std::uint64_t index_bytes,
-            const TokenFileOptions& options)
+            std::unique_ptr<KeptIndex> kept, const TokenFileOptions& options)
       : file_(std::move(file)),
         identity_(identity),
         index_(std::move(index)),
         index_bytes_(index_bytes),
+        kept_(std::move(kept)),
         text_field_(options.text_field),
         stride_(options.stride),
         phase_(options.phase) {}
@@ -27,7 +28,7 @@ class JsonlFile final : public TokenFile {
   std::uint64_t index_bytes() const override { return index_bytes_; }
   void check() const override { expect_unchanged(*file_, identity_); }
 
-  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadState& state) const override {
+  void read(std::int64_t position, std::int64_t end, TokenWriter& to, ReadState& state) const override try {
     const auto first = cut_at(position);
     const auto last = cut_at(end - 1);
     const auto begin_byte = first ? first->offset : 0;
@@ -42,6 +43,9 @@ class JsonlFile final : public TokenFile {
       if (position < end) expect_place(cursor.locate(), *cut_at(position));
     }
     state.stats.bytes_consumed += end_byte - std::min(begin_byte, end_byte);
+  } catch (const StaleIndex&) {
+    forget_index();
+    throw;
   }
 
   std::int64_t document_tokens(std::int64_t document) const override {
@@ -49,7 +53,7 @@ class JsonlFile final : public TokenFile {
   }
 
   void read_document(std::int64_t document, std::int64_t from, std::int64_t end, TokenWriter& to,
-                     ReadState& state) const override {
+                     ReadState& state) const override try {
     const bool whole = end == document_tokens(document);
     const auto begin = place_in(document, from);
     // No token takes more than an escape of six bytes.
@@ -62,11 +66,14 @@ class JsonlFile final : public TokenFile {
     state.stats.bytes_consumed += cursor.offset() - begin.offset;
     cursor.write(1, to);
     if (cursor.at_end() != whole || cursor.offset() > begin_of(document + 1)) {
-      throw SourceError(
+      throw StaleIndex(
           fmt::format("{} is no longer what was indexed: the document at byte {} has another length; start again with "
                       "a file that stays as it is",
                       path(), begin_of(document)));
     }
+  } catch (const StaleIndex&) {
+    forget_index();
+    throw;
   }
 
  private:
@@ -97,16 +104,21 @@ class JsonlFile final : public TokenFile {
 
   void expect_place(const TextPlace& found, const TextPlace& indexed) const {
     if (found == indexed) return;
-    throw SourceError(
+    throw StaleIndex(
         fmt::format("{} is no longer what was indexed: a sample that ended at byte {} ends at byte {}; "
                     "start again with a file that stays as it is",
                     path(), indexed.offset, found.offset));
+  }
+
+  void forget_index() const {
+    if (kept_) kept_->remove();
   }
 
   std::shared_ptr<const File> file_;
   FileIdentity identity_;
   FileIndex index_;
   std::uint64_t index_bytes_;
+  std::unique_ptr<KeptIndex> kept_;  ///< null: nowhere
   std::string text_field_;
   std::int64_t stride_, phase_;
 };
@@ -114,9 +126,10 @@ class JsonlFile final : public TokenFile {
 }  // namespace
 
 std::unique_ptr<TokenFile> make_jsonl_file(std::shared_ptr<const File> file, const FileIdentity& identity,
-                                           FileIndex index, std::uint64_t index_bytes,
+                                           FileIndex index, std::uint64_t index_bytes, std::unique_ptr<KeptIndex> kept,
                                            const TokenFileOptions& options) {
-  return std::make_unique<JsonlFile>(std::move(file), identity, std::move(index), index_bytes, options);
+  return std::make_unique<JsonlFile>(std::move(file), identity, std::move(index), index_bytes, std::move(kept),
+                                     options);
 }
 
 }  // namespace levada

@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 FileIndex index_of(const std::string& content, const TokenFileOptions& options = {.stride = 4}) {
   return index_jsonl(MemoryFile("c.jsonl", content), options);
@@ -68,7 +69,7 @@ TEST(JsonlIndex, NamesFileLineAndWhatIsWrong) {
   EXPECT_THAT(fault_of("{\"text\":\"a\xff\"}"), HasSubstr("it is not UTF-8"));
   EXPECT_THAT(fault_of("{\"text\":\"a\tb\"}"), HasSubstr("a control character stands in a string"));
   EXPECT_THAT(fault_of("{\"text\":\"a}"), HasSubstr("a string has no end"));
-  EXPECT_THAT(fault_of("{\"text\":\"\\ud800\"}"), AllOf(HasSubstr("an escape is wrong"), HasSubstr("\\ud800")));
+  EXPECT_THAT(fault_of("{\"text\":\"\\ud800\"}"), AllOf(HasSubstr("half of a surrogate pair"), HasSubstr("\\ud800")));
   EXPECT_THAT(fault_of("{\"text\":\"\\q\"}"), HasSubstr("an escape is wrong, at \\q"));
   EXPECT_THAT(fault_of("{\"text\":\"\",\"a\":\"\\q\"}"), HasSubstr("an escape is wrong"));
   EXPECT_THAT(fault_of("{\"title\":\"x\",\"id\":1}"), HasSubstr("it has no field \"text\", but \"title\", \"id\""));
@@ -86,9 +87,55 @@ TEST(JsonlIndex, RefusesWhatIsNearlyJson) {
   for (const auto* rest : {"1,}",         "tru}",       "truex}",     "01}",       "1.}",    "1e}",   "+1}",
                            ".5}",         "-}",         "nul}",       "[1,]}",     "[1 2]}", "[,1]}", "{\"b\":1,}}",
                            "{\"b\" 1}}",  "{1:2}}",     "\"x\":1}",   "1}}",       "1]",     "[1}",   "",
-                           "1",           "'a'}",       "NaN}",       "Infinity}", "0x10}",  "1} 2",  "[1}]}",
+                           "1",           "'a'}",       "nan}",       "Infinite}", "0x10}",  "1} 2",  "[1}]}",
                            "{\"b\":[}]}", "\"\\u12\"}", "1,,\"c\":2}"}) {
     EXPECT_THAT(fault_of(std::string("{\"text\":\"\",\"a\":") + rest), HasSubstr("it is not JSON")) << rest;
+  }
+}
+
+TEST(JsonlIndex, TakesInOtherFieldsWhatPythonWrites) {
+  for (const auto* other :
+       {"NaN", "[-Infinity,Infinity]", R"("\ud800")", R"({"\udc00":"a\ud800\n"})", R"("\ud83dx")"}) {
+    const auto value = std::string(other);
+    EXPECT_EQ(fault_of("{\"a\":" + value + ",\"text\":\"b\",\"c\":" + value + "}"), "no fault") << other;
+    EXPECT_THAT(fault_of("{\"text\":" + value + "}"), HasSubstr("c.jsonl:1: the line cannot be used")) << other;
+  }
+  EXPECT_THAT(fault_of(R"({"\ud800":1})"), HasSubstr("it has no field \"text\", but"));
+}
+
+TEST(JsonlIndex, PassesOverAByteOrderMarkAtTheStartOfAnyLine) {
+  const std::string mark = "\xef\xbb\xbf";
+  const auto content =
+      mark + "{\"text\":\"a\"}\n" + mark + "\n{\"text\":\"bc\"}\n" + mark + "{\"text\":\"d\"}\n" + mark;
+  const auto index = index_of(content, {.stride = 1});
+  EXPECT_EQ(index.contents.documents, 3);
+  EXPECT_EQ(index.contents.tokens, 2 + 3 + 2);
+  EXPECT_EQ(TextPlace::unpacked(index.cuts[0]).offset, content.find('a'));
+  EXPECT_THAT(fault_of(mark + mark + "{\"text\":\"a\"}"), HasSubstr("begins with two byte order marks"));
+  EXPECT_THAT(fault_of(" " + mark + "{\"text\":\"a\"}"), HasSubstr("the line cannot be used"));
+  EXPECT_THAT(fault_of(mark), HasSubstr("only white space"));
+}
+
+TEST(JsonlIndex, ShowsNothingOfALineThatATerminalWouldObey) {
+  EXPECT_THAT(fault_of(R"({"\u001b]0;x\u0007\n":1})"), HasSubstr(R"(but "\x1b]0;x\x07\n")"));
+  EXPECT_THAT(fault_of("{\"a\": \x1b[2J}"), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(fault_of("{\"text\":\"\\\x1b\"}"), Not(HasSubstr("\x1b")));
+}
+
+TEST(JsonlIndex, RefusesALineThatIsTooLongWithoutReadingItsEnd) {
+  MemoryFile file("c.jsonl", "{\"text\":\"" + std::string(10'000'000, 'a') + "\"}\n");
+  std::uint64_t furthest = 0;
+  file.before_read = [&](std::uint64_t offset) { furthest = std::max(furthest, offset); };
+  EXPECT_THROW(index_jsonl(file, {}, 1000), SourceError);
+  EXPECT_LT(furthest, 1'000'000);
+}
+
+TEST(JsonlIndex, HasTheSameLimitForALineWhereverItLies) {
+  const auto line = "{\"text\":\"" + std::string(80, 'a') + "\"}";
+  for (const auto* end : {"", "\n", "\n{\"text\":\"b\"}\n"}) {
+    EXPECT_EQ(fault_of(line + end, line.size()), "no fault");
+    EXPECT_THAT(fault_of(line + end, line.size() - 1),
+                HasSubstr("it is longer than 90 B, the most that a line may have"));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/sources/json_string.h"
 
 namespace levada {
@@ -56,22 +57,29 @@ std::string decoded(std::string_view raw) {
       case StringPiece::end: return text;
       case StringPiece::plain: text += raw.substr(0, piece.raw); break;
       case StringPiece::escape: text += piece.text(); break;
+      case StringPiece::half_pair: text += '\xff'; break;  // It is in no name of a field that is UTF-8.
       default: throw BadLine(wrong_escape(raw));
     }
     raw.remove_prefix(piece.raw);
   }
 }
 
+/// `raw`: all of a string, behind which its closing quote stands.
 void check_escapes(std::string_view raw) {
   while (!raw.empty()) {
     auto length = count_stretch(raw, raw.size()).raw;
     if (length == 0) {
-      const auto piece = next_piece(raw);
-      if (piece.kind != StringPiece::escape) throw BadLine(wrong_escape(raw));
+      const auto piece = next_piece({raw.data(), raw.size() + 1});
+      if (piece.kind != StringPiece::escape && piece.kind != StringPiece::half_pair) throw BadLine(wrong_escape(raw));
       length = piece.raw;
     }
     raw.remove_prefix(length);
   }
+}
+
+/// What Python's json writes of floats that JSON has not.
+bool is_special_float(std::string_view token) {
+  return token == "NaN" || token == "Infinity" || token == "-Infinity";
 }
 
 /// What stands between the quotes of a string's token, behind which there may be white space.
@@ -114,6 +122,7 @@ struct JsonlChecker::State {
   // The on-demand parser checks what is looked at, so everything is.
   void check(ondemand::value value, int depth) const {
     if (depth > deepest) throw BadLine(fmt::format("its values are nested deeper than {}", deepest));
+    if (is_special_float(without_trailing_space(value.raw_json_token()))) return;
     switch (const ondemand::json_type type = value.type(); type) {
       case ondemand::json_type::object:
         for (auto entry : value.get_object()) {
@@ -139,7 +148,7 @@ struct JsonlChecker::State {
     const auto text = without_trailing_space(token);
     const bool good =
         type == ondemand::json_type::number ? is_number(text) : text == "true" || text == "false" || text == "null";
-    if (!good) throw BadLine(fmt::format("it is not JSON: \"{}\" is no value", text.substr(0, 32)));
+    if (!good) throw BadLine(fmt::format("it is not JSON: \"{}\" is no value", printable(cut_text(text, 32))));
   }
 
   std::string field_names() {
@@ -147,7 +156,8 @@ struct JsonlChecker::State {
     ondemand::document document = parser.iterate(line, line.size() + line_padding);
     for (auto entry : document.get_object()) {
       if (names.size() > 200) return names + ", ...";
-      names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", decoded(behind(entry.key().value().raw())));
+      names +=
+          fmt::format("{}\"{}\"", names.empty() ? "" : ", ", printable(decoded(behind(entry.key().value().raw()))));
     }
     return names;
   }
@@ -160,6 +170,9 @@ JsonlChecker::~JsonlChecker() = default;
 
 std::string_view JsonlChecker::text(std::string_view line) try {
   auto& state = *state_;
+  // Some versions of the parser pass over a mark, some do not.
+  if (line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
+  if (line.starts_with(byte_order_mark)) throw BadLine("it is not JSON: it begins with two byte order marks");
   state.line = line;
   // In steps, for the parser would allocate anew for every line that is a little longer than those before.
   if (state.parser.capacity() < line.size()) {
@@ -186,10 +199,17 @@ std::string_view JsonlChecker::text(std::string_view line) try {
 }
 
 std::string wrong_escape(std::string_view raw) {
-  return fmt::format("it is not JSON: an escape is wrong, at {}", raw.substr(0, longest_escape));
+  const auto where = printable(cut_text(raw, longest_escape));
+  // If the text ends behind the half of a pair, the piece is incomplete.
+  constexpr std::size_t half_bytes = 6;
+  const bool is_half = raw.size() >= half_bytes && next_piece(raw).kind != StringPiece::invalid;
+  return fmt::format("{}, at {}",
+                     is_half ? "half of a surrogate pair stands alone in it" : "it is not JSON: an escape is wrong",
+                     where);
 }
 
 bool is_blank(std::string_view line) {
+  if (line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
   return line.find_first_not_of(" \t\r") == line.npos;
 }
 

@@ -29,11 +29,16 @@ bool LineReader::read_more() {
 }
 
 Line LineReader::cut_line(std::size_t length, std::size_t newline) {
+  if (length > limit_) return too_long();
   Line line{.number = ++number_, .begin = offset_, .end = offset_ + length + newline, .text = {}};
   line.text = {buffer_.data() + at_, length};
   at_ += length + newline;
   offset_ = line.end;
   return line;
+}
+
+Line LineReader::too_long() {
+  return {.number = ++number_, .begin = offset_, .end = 0, .text = {}, .too_long = true};
 }
 
 std::optional<Line> LineReader::next() {
@@ -44,7 +49,7 @@ std::optional<Line> LineReader::next() {
     if (const void* newline = std::memchr(begin + searched, '\n', held - searched)) {
       return cut_line(static_cast<std::size_t>(static_cast<const char*>(newline) - begin), 1);
     }
-    if (held > limit_) return pass_over_long_line();
+    if (held > limit_) return too_long();
     searched = held;
     if (!read_more()) {
       if (held_ == at_) return std::nullopt;
@@ -53,8 +58,7 @@ std::optional<Line> LineReader::next() {
   }
 }
 
-std::optional<Line> LineReader::pass_over_long_line() {
-  Line line{.number = ++number_, .begin = offset_, .end = 0, .text = {}, .too_long = true};
+void LineReader::pass_over(Line& line) {
   while (true) {
     const auto* begin = buffer_.data() + at_;
     const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', held_ - at_));
@@ -64,7 +68,6 @@ std::optional<Line> LineReader::pass_over_long_line() {
     if (newline != nullptr || !read_more()) break;
   }
   line.end = offset_;
-  return line;
 }
 
 }  // namespace levada

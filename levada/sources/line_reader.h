@@ -13,7 +13,7 @@ namespace levada {
 /// A line without its newline. `text` is empty where the line is longer than allowed.
 struct Line {
   std::uint64_t number = 0;          ///< from 1
-  std::uint64_t begin = 0, end = 0;  ///< in the file, the newline included
+  std::uint64_t begin = 0, end = 0;  ///< in the file, the newline included; of one too long pass_over() finds the end
   std::string_view text;             ///< valid until the next line is asked for; `padding` bytes behind it can be read
   bool too_long = false;
 };
@@ -25,13 +25,16 @@ class LineReader {
   LineReader(const File& file, std::uint64_t line_limit, std::size_t padding,
              std::function<void(std::string_view)> on_bytes);
 
-  /// Empty at the end of the file; what stands behind the last newline is a line. Throws SourceError.
+  /// Empty at the end of the file; what stands behind the last newline is a line. Of a line that is too long it has
+  /// read hardly more than the limit: pass_over() that line before the next. Throws SourceError.
   std::optional<Line> next();
+  /// Reads to the end of a line that is too long. Throws SourceError.
+  void pass_over(Line& line);
 
  private:
   bool read_more();
-  std::optional<Line> pass_over_long_line();
   Line cut_line(std::size_t length, std::size_t newline);
+  Line too_long();
 
   const File& file_;
   std::uint64_t limit_;

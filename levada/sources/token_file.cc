@@ -44,6 +44,47 @@ bool is_usable(const FileIndex& index, DataKind kind, const TokenFileOptions& op
   return kind == DataKind::text || cuts_in(index, options) == static_cast<std::int64_t>(index.cuts.size());
 }
 
+struct MadeIndex {
+  FileIndex index;
+  std::uint64_t bytes_read = 0;
+};
+
+MadeIndex make_index(const File& file, DataKind kind, const FileIdentity& identity, const TokenFileOptions& options) {
+  auto index = kind == DataKind::jsonl ? index_jsonl(file, options) : index_text(file, options);
+  expect_unchanged(file, identity);
+  return {std::move(index), identity.size};
+}
+
+/// The index kept from an earlier run, made by another process meanwhile, or made here and then kept.
+MadeIndex find_index(const File& file, DataKind kind, const FileIdentity& identity, KeptIndex& kept,
+                     const TokenFileOptions& options) {
+  const auto usable = [&](const std::optional<FileIndex>& index) { return index && is_usable(*index, kind, options); };
+  const auto warn = [&](const std::string& warning) {
+    if (options.warn) options.warn(warning);
+  };
+  const auto warn_of = [&](const Error& error) {
+    warn(fmt::format("{}; without an index that is kept, every run reads all of {} first", error.what(), file.path()));
+  };
+  auto index = kept.load();
+  if (usable(index)) return {*std::move(index)};
+  bool reserved = false;
+  try {
+    index = kept.load_or_reserve(
+        [&] { warn(fmt::format("another process is indexing {}: waiting for its index", file.path())); });
+    if (usable(index)) return {*std::move(index)};
+    reserved = !index;
+  } catch (const SourceError& error) {
+    warn_of(error);
+  }
+  auto made = make_index(file, kind, identity, options);
+  try {
+    if (reserved) kept.store(made.index);
+  } catch (const SourceError& error) {
+    warn_of(error);
+  }
+  return made;
+}
+
 }  // namespace
 
 std::unique_ptr<TokenFile> open_token_file(const std::string& path, const TokenFileOptions& options) {
@@ -52,18 +93,16 @@ std::unique_ptr<TokenFile> open_token_file(const std::string& path, const TokenF
   std::shared_ptr<const File> file = options.open(path);
   if (!kind) refuse_kind(path);
   const auto identity = file->identity();
-  if (identity.size == 0) throw SourceError(fmt::format("{} is empty", path));
-  const auto key = key_of(path, *kind, identity, options);
-  auto index = options.cache_dir.empty() ? std::nullopt : load_index(options.cache_dir, key);
-  std::uint64_t index_bytes = 0;
-  if (!index || !is_usable(*index, *kind, options)) {
-    index = kind == DataKind::jsonl ? index_jsonl(*file, options) : index_text(*file, options);
-    expect_unchanged(*file, identity);
-    index_bytes = identity.size;
-    if (!options.cache_dir.empty()) store_index(options.cache_dir, key, *index);
+  if (identity.size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
+  std::unique_ptr<KeptIndex> kept;
+  if (!options.cache_dir.empty()) {
+    kept = std::make_unique<KeptIndex>(options.cache_dir, key_of(path, *kind, identity, options));
   }
-  if (kind == DataKind::text) return make_text_file(std::move(file), identity, std::move(*index), index_bytes);
-  return make_jsonl_file(std::move(file), identity, std::move(*index), index_bytes, options);
+  auto made = kept ? find_index(*file, *kind, identity, *kept, options) : make_index(*file, *kind, identity, options);
+  if (kind == DataKind::text) {
+    return make_text_file(std::move(file), identity, std::move(made.index), made.bytes_read);
+  }
+  return make_jsonl_file(std::move(file), identity, std::move(made.index), made.bytes_read, std::move(kept), options);
 }
 
 }  // namespace levada

@@ -27,6 +27,8 @@ struct TokenFileOptions {
   bool by_document = false;         ///< cut each document on its own, for read_document() in place of read()
   std::string cache_dir = {};       ///< where indexes are kept; empty: nowhere
   std::function<void(const IndexProgress&)> progress = {};
+  /// Hears, in a sentence, why an index cannot be kept, and of waiting for another process that makes it.
+  std::function<void(const std::string&)> warn = {};
   /// How files are opened: for tests, and for wrappers that throttle or try again.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };

@@ -95,6 +95,67 @@ TEST(TokenFile, ReadsTheFileOnceAndFindsItsIndexLater) {
   EXPECT_EQ(changed->contents().tokens, 11);
 }
 
+TEST(TokenFile, ReadsLinesThatBeginWithAByteOrderMark) {
+  const std::string mark = "\xef\xbb\xbf";
+  const auto content =
+      mark + "{\"text\":\"ab\"}\n" + mark + "{\"a\":NaN,\"b\":\"\\ud800\",\"text\":\"cd\"}\n" + mark + "\n";
+  for (const std::int64_t phase : {0, 1}) {
+    const auto file =
+        open_token_file("a.jsonl", {.stride = 2, .phase = phase, .open = open_from({{"a.jsonl", content}})});
+    ASSERT_EQ(file->contents().tokens, 6);
+    std::vector<std::int64_t> tokens(5), labels(5);
+    TokenWriter to(tokens, labels);
+    ReadState state;
+    file->read(0, 6, to, state);
+    EXPECT_EQ(tokens, (std::vector<std::int64_t>{'a', 'b', end_of_document, 'c', 'd'}));
+    EXPECT_EQ(labels.back(), end_of_document);
+  }
+}
+
+TEST(TokenFile, NoticesOtherContentOfTheSameSizeAndTimeOfWriting) {
+  const ScratchDir dir;
+  const auto path = dir.write("a.jsonl", "{\"text\":\"hello\"}\n");
+  const auto written = std::filesystem::last_write_time(path);
+  const TokenFileOptions options{.stride = 2, .cache_dir = dir.file("cache")};
+  const auto digest = open_token_file(path, options)->contents().digest;
+  const auto before = open_file(path)->identity().changed_ns;
+  while (open_file(path)->identity().changed_ns == before) {  // The clock of a file system may tick slowly.
+    dir.write("a.jsonl", "{\"text\":\"there\"}\n");
+    std::filesystem::last_write_time(path, written);
+  }
+  EXPECT_NE(open_token_file(path, options)->contents().digest, digest);
+}
+
+TEST(TokenFile, ForgetsAnIndexThatTurnsOutNotToBeOfTheFile) {
+  const ScratchDir dir;
+  MemoryFile* memory = nullptr;
+  const TokenFileOptions options{.stride = 2, .cache_dir = dir.file("cache"), .open = [&](const auto& path) {
+                                   auto made = std::make_unique<MemoryFile>(path, "{\"text\":\"hello\"}\n");
+                                   memory = made.get();
+                                   return made;
+                                 }};
+  open_token_file("a.jsonl", options);
+  const auto again = open_token_file("a.jsonl", options);
+  EXPECT_EQ(again->index_bytes(), 0);
+  memory->content[10] = '"';
+  std::vector<std::int64_t> tokens(5), labels(5);
+  TokenWriter to(tokens, labels);
+  ReadState state;
+  EXPECT_THROW(again->read(0, 6, to, state), SourceError);
+  EXPECT_GT(open_token_file("a.jsonl", options)->index_bytes(), 0);
+}
+
+TEST(TokenFile, SaysWhyAnIndexCannotBeKept) {
+  const ScratchDir dir;
+  std::vector<std::string> warnings;
+  const auto path = dir.write("a.txt", "hello");
+  open_token_file(path,
+                  {.cache_dir = path + "/cache", .warn = [&](const auto& warning) { warnings.push_back(warning); }});
+  ASSERT_EQ(warnings.size(), 1);
+  EXPECT_THAT(warnings.front(),
+              AllOf(HasSubstr("cannot create " + path + "/cache/"), HasSubstr("every run reads all of " + path)));
+}
+
 /// Tokens [from, end) of a document.
 std::vector<std::int64_t> part_of(const TokenFile& file, std::int64_t document, std::int64_t from, std::int64_t end,
                                   ReadState& state) {
