@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/base/text.h"
 #include "levada/corpus/cursor.h"
 #include "levada/corpus/mix.h"
 #include "levada/corpus/packed_samples.h"
@@ -21,12 +23,16 @@
 namespace levada {
 namespace {
 
+void check_epochs(std::int64_t epochs) {
+  if (epochs < 0) throw InvalidArgument(fmt::format("epochs must be 0, for no end, or above, got {}", epochs));
+}
+
 void check(const CorpusOptions& options) {
+  check_epochs(options.epochs);
   if (options.sequence < 1) throw InvalidArgument(fmt::format("a sequence of {} tokens is none", options.sequence));
   if (options.sequence > std::numeric_limits<std::int32_t>::max()) {
     throw InvalidArgument(fmt::format("a sequence of {} tokens is longer than any model takes", options.sequence));
   }
-  if (options.epochs < 0) throw InvalidArgument(fmt::format("{} epochs cannot be", options.epochs));
   if (options.pad_to < 1 || options.sequence % options.pad_to != 0) {
     throw InvalidArgument(
         fmt::format("documents cannot be padded to multiples of {}: the sequence of {} is to divide by it",
@@ -37,12 +43,34 @@ void check(const CorpusOptions& options) {
   }
 }
 
+/// Where indexes are kept, without what killed processes have left there; empty: nowhere.
 std::string cache_dir(const CorpusOptions& options) {
   if (!options.cache) return {};
-  return options.cache_dir.empty() ? default_cache_dir() : options.cache_dir;
+  auto dir = options.cache_dir.empty() ? default_cache_dir() : options.cache_dir;
+  if (!dir.empty()) remove_abandoned_indexes(dir);
+  else if (options.io.warn) {
+    options.io.warn(
+        "neither XDG_CACHE_HOME nor HOME names a folder for indexes; without one, every run reads all text first");
+  }
+  return dir;
 }
 
-std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, const Storage& storage,
+/// What the files of one corpus are opened with.
+struct Opening {
+  Storage storage;
+  std::string cache_dir;
+  std::function<void(const std::string&)> warn;  ///< of an index: only once, for what it says holds for others, too
+
+  explicit Opening(const CorpusOptions& options)
+      : storage(options.io, options.open), cache_dir(levada::cache_dir(options)) {
+    if (!options.io.warn) return;
+    warn = [told = std::make_shared<bool>(false), tell = options.io.warn](const std::string& warning) {
+      if (!std::exchange(*told, true)) tell(warning);
+    };
+  }
+};
+
+std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, const Opening& opening,
                                               const std::string& path, std::int64_t tokens_before) {
   const bool packed = options.packing != Packing::cut;
   const auto behind_cut = packed ? 0 : tokens_before % options.sequence;
@@ -51,9 +79,10 @@ std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, cons
                                 .stride = options.sequence,
                                 .phase = behind_cut == 0 ? 0 : options.sequence - behind_cut,
                                 .by_document = packed,
-                                .cache_dir = cache_dir(options),
+                                .cache_dir = opening.cache_dir,
                                 .progress = options.progress,
-                                .open = [&](const std::string& name) { return storage.open(name); }});
+                                .warn = opening.warn,
+                                .open = [&](const std::string& name) { return opening.storage.open(name); }});
 }
 
 std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
@@ -72,25 +101,26 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
                   who, files.tokens(), options.sequence, options.sequence + 1));
 }
 
-/// A source of the corpus, with its own order.
+/// A source of the corpus.
 class OpenedSource {
  public:
-  OpenedSource(const CorpusSource& source, const CorpusOptions& options, const Storage& storage, bool alone,
-               std::optional<std::uint64_t> seed)
+  OpenedSource(const CorpusSource& source, const CorpusOptions& options, const Opening& opening, bool alone,
+               std::optional<std::uint64_t> shuffle_seed)
       : name(source.name),
         weight(source.weight),
         files(
             expand_paths(source.paths),
-            [&](const std::string& path, std::int64_t before) { return open_file_of(options, storage, path, before); }),
+            [&](const std::string& path, std::int64_t before) { return open_file_of(options, opening, path, before); }),
         samples(make_samples(files, options)),
-        seed_(seed) {
-    expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", name), options);
+        seed(shuffle_seed) {
+    const auto shown = printable(name);
+    expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", shown), options);
     most = source.max_samples;
     if (!source.max_tokens) return;
     const auto in_tokens = static_cast<std::int64_t>(static_cast<double>(*source.max_tokens) / mean_tokens());
     if (in_tokens < 1) {
       throw InvalidArgument(
-          fmt::format("the source {} is to give at most {} tokens, less than a sample", name, *source.max_tokens));
+          fmt::format("the source {} is to give at most {} tokens, less than a sample", shown, *source.max_tokens));
     }
     most = std::min(in_tokens, most.value_or(in_tokens));
   }
@@ -102,24 +132,32 @@ class OpenedSource {
   /// Samples that it holds and may give.
   std::int64_t own_samples() const { return std::min(samples->size(), most.value_or(samples->size())); }
 
-  /// Which of `samples` the source's sample `number` is, counted over its epochs.
-  std::int64_t sample_of(std::int64_t number) {
-    const auto size = samples->size(), place = number % size;
-    if (!seed_) return place;
-    if (epoch_ != number / size) {
-      epoch_ = number / size;
-      permutation_.emplace(size, *seed_, static_cast<std::uint64_t>(epoch_));
-    }
-    return (*permutation_)(place);
-  }
-
   std::string name;
   double weight;
   SourceFiles files;
   std::unique_ptr<SampleSet> samples;
-  std::optional<std::int64_t> most;  ///< samples that it gives in all
+  std::optional<std::uint64_t> seed;  ///< of the order in each epoch; empty: as they are stored
+  std::optional<std::int64_t> most;   ///< samples that it gives in all
+};
+
+/// The order of a source's samples, for one reader.
+class SourceOrder {
+ public:
+  explicit SourceOrder(const OpenedSource& source) : size_(source.samples->size()), seed_(source.seed) {}
+
+  /// Which of its stored samples the source's sample `number` is, counted over its epochs.
+  std::int64_t sample_of(std::int64_t number) {
+    const auto place = number % size_;
+    if (!seed_) return place;
+    if (epoch_ != number / size_) {
+      epoch_ = number / size_;
+      permutation_.emplace(size_, *seed_, static_cast<std::uint64_t>(epoch_));
+    }
+    return (*permutation_)(place);
+  }
 
  private:
+  std::int64_t size_;
   std::optional<std::uint64_t> seed_;
   std::optional<Permutation> permutation_;  ///< of epoch_
   std::int64_t epoch_ = -1;
@@ -137,29 +175,26 @@ struct Run {
 Packing parse_packing(std::string_view word) {
   if (word == "cut") return Packing::cut;
   if (word == "best-fit") return Packing::best_fit;
-  throw InvalidArgument(fmt::format("documents are packed cut or best-fit, not {}", word));
+  throw InvalidArgument(fmt::format("documents are packed cut or best-fit, not {}", printable(word)));
 }
 
-struct Corpus::State {
+/// What does not change while samples are read.
+struct Corpus::Data {
   CorpusOptions options;
   CorpusMix::By by = CorpusMix::By::samples;
-  Storage storage;
-  std::vector<std::unique_ptr<OpenedSource>> sources;
+  std::vector<std::unique_ptr<const OpenedSource>> sources;
   std::optional<Mix> mix;
   BatchForm form;
   std::string digest;
   Order order;
-  ReadTeam team;
-  std::vector<RowReader> readers;
-  std::atomic<const TokenFile*> reading = nullptr;
 
-  State(const CorpusMix& of, CorpusOptions given)
-      : options(std::move(given)), by(of.by), storage(options.io, options.open), team(options.io.threads) {
+  Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)), by(of.by) {
+    const Opening opening(options);
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
-      sources.push_back(std::make_unique<OpenedSource>(of.sources[k], options, storage, alone, seed));
+      sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opening, alone, seed));
     }
     if (sources.size() > 1 || sources.front()->most) mix.emplace(make_parts(), derived_seed(shuffle_seed(), 0));
     form = {.sequence = options.sequence, .most_segments = {}, .attention_mask = options.attention_mask};
@@ -167,8 +202,6 @@ struct Corpus::State {
       form.most_segments = std::max(form.most_segments, source->samples->most_segments());
     digest = make_digest();
     order = make_order();
-    readers.resize(static_cast<std::size_t>(team.size()));
-    for (auto& reader : readers) reader.activity = &reading;
   }
 
   std::uint64_t shuffle_seed() const { return options.shuffle_seed.value_or(0); }
@@ -177,7 +210,7 @@ struct Corpus::State {
     std::vector<MixPart> parts;
     for (const auto& source : sources) {
       const auto share = by == CorpusMix::By::tokens ? source->weight / source->mean_tokens() : source->weight;
-      parts.push_back({source->name, share, source->most});
+      parts.push_back({printable(source->name), share, source->most});
     }
     return parts;
   }
@@ -223,6 +256,43 @@ struct Corpus::State {
     return properties;
   }
 
+  Cursor cursor(std::int64_t next) const { return {.corpus = digest, .order = order, .next = next}; }
+};
+
+/// What one reader of the data changes.
+struct Corpus::State {
+  std::shared_ptr<const Data> data;
+  std::int64_t epochs = 1;
+  std::optional<std::int64_t> size;  ///< empty: without end
+  std::optional<Mix> mix;
+  std::vector<SourceOrder> orders;
+  ReadTeam team;
+  std::vector<RowReader> readers;
+  std::atomic<const TokenFile*> reading = nullptr;
+
+  State(std::shared_ptr<const Data> of, std::int64_t times)
+      : data(std::move(of)),
+        epochs(times),
+        size(size_of(*data, epochs)),
+        mix(data->mix),
+        team(data->options.io.threads) {
+    for (const auto& source : data->sources) orders.emplace_back(*source);
+    readers.resize(static_cast<std::size_t>(team.size()));
+    for (auto& reader : readers) reader.activity = &reading;
+  }
+
+  static std::optional<std::int64_t> size_of(const Data& data, std::int64_t epochs) {
+    constexpr auto most = std::int64_t{1} << 62;
+    const auto limit = data.mix ? data.mix->size() : std::nullopt;
+    if (epochs == 0) return limit;
+    if (data.sequences() > most / epochs) {
+      throw InvalidArgument(fmt::format("{} epochs of {} samples are too many to count: 0 epochs are without end",
+                                        epochs, data.sequences()));
+    }
+    const auto all = data.sequences() * epochs;
+    return std::min(all, limit.value_or(all));
+  }
+
   /// The sample that each row of a batch is, neighbours together.
   std::vector<Run> runs_of(std::int64_t first, std::int64_t count) {
     const auto threads = static_cast<std::size_t>(team.size());
@@ -230,7 +300,7 @@ struct Corpus::State {
     std::vector<Run> runs;
     for (std::int64_t row = 0; row < count; ++row) {
       const auto mixed = mix ? mix->at(first + row) : MixedSample{0, first + row};
-      const auto sample = sources[mixed.source]->sample_of(mixed.number);
+      const auto sample = orders[mixed.source].sample_of(mixed.number);
       if (!runs.empty()) {
         auto& last = runs.back();
         const bool next = last.source == mixed.source && last.sample + static_cast<std::int64_t>(last.rows) == sample;
@@ -250,7 +320,7 @@ struct Corpus::State {
     team.run(runs.size(), [&](std::size_t piece, std::size_t member) {
       const auto& run = runs[piece];
       const auto part = rows.part(run.row, run.rows);
-      sources[run.source]->samples->fill(run.sample, part, readers[member]);
+      data->sources[run.source]->samples->fill(run.sample, part, readers[member]);
       part.fill_derived();
     });
     reading = nullptr;
@@ -269,8 +339,6 @@ struct Corpus::State {
     }
     for (const auto* file : touched) file->check();
   }
-
-  Cursor cursor(std::int64_t next) const { return {.corpus = digest, .order = order, .next = next}; }
 };
 
 Corpus::Corpus(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -297,29 +365,36 @@ Corpus Corpus::open_mix(CorpusMix mix, CorpusOptions options) {
   for (auto& source : mix.sources) {
     if (source.name.empty()) source.name = source.paths.front();
   }
-  return Corpus(std::make_unique<State>(mix, std::move(options)));
+  const auto epochs = options.epochs;
+  return Corpus(std::make_unique<State>(std::make_shared<const Data>(mix, std::move(options)), epochs));
+}
+
+Corpus Corpus::of_epochs(std::int64_t epochs) const {
+  check_epochs(epochs);
+  return Corpus(std::make_unique<State>(state_->data, epochs));
 }
 
 std::int64_t Corpus::sequences() const {
-  return state_->sequences();
+  return state_->data->sequences();
 }
 std::int64_t Corpus::tokens() const {
-  return state_->sum([](const OpenedSource& source) { return source.files.tokens(); });
+  return state_->data->sum([](const OpenedSource& source) { return source.files.tokens(); });
 }
 std::int64_t Corpus::documents() const {
-  return state_->sum([](const OpenedSource& source) { return source.files.documents(); });
+  return state_->data->sum([](const OpenedSource& source) { return source.files.documents(); });
 }
 std::int64_t Corpus::bad_lines() const {
-  return state_->sum([](const OpenedSource& source) { return source.files.bad_lines(); });
+  return state_->data->sum([](const OpenedSource& source) { return source.files.bad_lines(); });
 }
 const std::string& Corpus::digest() const {
-  return state_->digest;
+  return state_->data->digest;
 }
 
 double Corpus::padding_share() const {
-  const auto used = state_->sum([](const OpenedSource& source) { return source.samples->positions(); });
-  const auto samples = state_->sum([](const OpenedSource& source) { return source.samples->size(); });
-  return 1 - static_cast<double>(used) / static_cast<double>(samples) / static_cast<double>(state_->options.sequence);
+  const auto used = state_->data->sum([](const OpenedSource& source) { return source.samples->positions(); });
+  const auto samples = state_->data->sum([](const OpenedSource& source) { return source.samples->size(); });
+  return 1 -
+         static_cast<double>(used) / static_cast<double>(samples) / static_cast<double>(state_->data->options.sequence);
 }
 
 std::vector<SourceShare> Corpus::shares(std::int64_t first, std::int64_t end) const {
@@ -333,12 +408,12 @@ std::vector<SourceShare> Corpus::shares(std::int64_t first, std::int64_t end) co
   }
   std::vector<SourceShare> shares;
   for (std::size_t k = 0; k < samples.size(); ++k) {
-    const auto& source = *state_->sources[k];
+    const auto& source = *state_->data->sources[k];
     const auto tokens = std::llround(static_cast<double>(samples[k]) * source.mean_tokens());
     shares.push_back({source.name, samples[k], tokens, 0});
   }
   const auto part = [&](const SourceShare& of) {
-    return static_cast<double>(state_->by == CorpusMix::By::tokens ? of.tokens : of.samples);
+    return static_cast<double>(state_->data->by == CorpusMix::By::tokens ? of.tokens : of.samples);
   };
   double all = 0;
   for (const auto& share : shares) all += part(share);
@@ -347,10 +422,7 @@ std::vector<SourceShare> Corpus::shares(std::int64_t first, std::int64_t end) co
 }
 
 std::optional<std::int64_t> Corpus::size() const {
-  const auto limit = state_->mix ? state_->mix->size() : std::nullopt;
-  if (state_->options.epochs == 0) return limit;
-  const auto all = state_->sequences() * state_->options.epochs;
-  return std::min(all, limit.value_or(all));
+  return state_->size;
 }
 
 std::optional<Tree> Corpus::read(std::int64_t first, std::int64_t count, Memory& memory) {
@@ -359,13 +431,13 @@ std::optional<Tree> Corpus::read(std::int64_t first, std::int64_t count, Memory&
   }
   if (const auto all = size()) count = std::min(count, *all - first);
   if (count < 1) return std::nullopt;
-  auto batch = make_batch(state_->form, count, memory);
+  auto batch = make_batch(state_->data->form, count, memory);
   state_->fill_checked(first, batch.rows);
   return Tree::dict(std::move(batch.fields));
 }
 
 Bytes Corpus::cursor(std::int64_t next) const {
-  return state_->cursor(next).encode();
+  return state_->data->cursor(next).encode();
 }
 
 std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
@@ -379,7 +451,13 @@ std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
 
 std::int64_t Corpus::resume(ByteView cursor) const {
   const auto saved = Cursor::decode(cursor);
-  state_->cursor(saved.next).expect_same(saved);
+  state_->data->cursor(saved.next).expect_same(saved);
+  if (const auto all = size(); all && saved.next > *all) {
+    throw InvalidArgument(fmt::format(
+        "the cursor stands before sample {}, but the data ends with sample {} (epochs: {}, samples of each: "
+        "{}): raise the epochs, or give another state",
+        saved.next, *all - 1, state_->epochs, sequences()));
+  }
   return saved.next;
 }
 
@@ -390,7 +468,7 @@ std::string Corpus::activity() const {
 
 ReadStats Corpus::stats() const {
   ReadStats all;
-  for (const auto& source : state_->sources) all.index_bytes += source->files.index_bytes();
+  for (const auto& source : state_->data->sources) all.index_bytes += source->files.index_bytes();
   for (const auto& reader : state_->readers) {
     all.bytes_read += reader.state.stats.bytes_read;
     all.bytes_consumed += reader.state.stats.bytes_consumed;

@@ -24,7 +24,7 @@ Packing parse_packing(std::string_view word);
 struct CorpusOptions {
   std::int64_t sequence = 1024;               ///< tokens of a sample
   std::optional<std::uint64_t> shuffle_seed;  ///< empty: storage order in every epoch
-  std::int64_t epochs = 1;                    ///< 0: without end
+  std::int64_t epochs = 1;                    ///< times through the data; 0: without end
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;          ///< packed documents are rounded up to multiples of it; divides sequence
   std::string text_field = "text";  ///< of a .jsonl line
@@ -65,6 +65,10 @@ class Corpus final : public Source {
   static Corpus open(std::vector<std::string> paths, CorpusOptions options = {});
   static Corpus open_mix(CorpusMix mix, CorpusOptions options = {});
 
+  /// The same samples, gone through so many times; 0: without end. Shares files and indexes with this one, costs next
+  /// to nothing, and may be read while this one is. Throws InvalidArgument for more samples than can be counted.
+  Corpus of_epochs(std::int64_t epochs) const;
+
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
   ~Corpus() override;
@@ -82,7 +86,8 @@ class Corpus final : public Source {
   std::vector<SourceShare> shares(std::int64_t first, std::int64_t end) const;
 
   /// The sample at which a run with this cursor goes on. Throws InvalidArgument, naming the differences, if it is of
-  /// another corpus or order; CorruptMessage or Unsupported if it cannot be read.
+  /// another corpus or order, and if it stands behind the last sample; CorruptMessage or Unsupported if it cannot be
+  /// read.
   std::int64_t resume(ByteView cursor) const;
 
   std::optional<std::int64_t> size() const override;
@@ -93,6 +98,7 @@ class Corpus final : public Source {
   ReadStats stats() const override;
 
  private:
+  struct Data;
   struct State;
   explicit Corpus(std::unique_ptr<State> state);
 

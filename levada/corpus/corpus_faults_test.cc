@@ -51,7 +51,27 @@ std::string some_lines() {
 TEST(CorpusFaults, RefusesOptionsThatCannotWork) {
   EXPECT_THAT(fault_of([] { Corpus::open({}); }), HasSubstr("InvalidArgument: a corpus needs a file"));
   EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.sequence = 0}); }), HasSubstr("a sequence of 0 tokens"));
-  EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.epochs = -1}); }), HasSubstr("-1 epochs"));
+  EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.epochs = -1}); }),
+              HasSubstr("epochs must be 0, for no end, or above, got -1"));
+}
+
+TEST(CorpusFaults, RefusesMoreSamplesThanCanBeCounted) {
+  const auto opened = Opened::open("a.txt", std::string(160, 'a'));  // 10 samples
+  EXPECT_THAT(fault_of([&] { opened.corpus.of_epochs(std::int64_t{1} << 61); }),
+              HasSubstr("epochs of 10 samples are too many to count"));
+  EXPECT_THAT(fault_of([&] { opened.corpus.of_epochs(-1); }), HasSubstr("got -1"));
+  EXPECT_EQ(opened.corpus.of_epochs(1'000'000'000'000).size(), 10'000'000'000'000);
+}
+
+TEST(CorpusFaults, RefusesACursorBehindTheEnd) {
+  const auto opened = Opened::open("a.txt", std::string(160, 'a'));
+  EXPECT_EQ(opened.corpus.resume(opened.corpus.cursor(10)), 10);
+  EXPECT_EQ(
+      fault_of([&] { opened.corpus.resume(opened.corpus.cursor(11)); }),
+      "InvalidArgument: the cursor stands before sample 11, but the data ends with sample 9 (epochs: 1, samples of "
+      "each: 10): raise the epochs, or give another state");
+  EXPECT_EQ(opened.corpus.of_epochs(2).resume(opened.corpus.cursor(11)), 11);
+  EXPECT_EQ(opened.corpus.of_epochs(0).resume(opened.corpus.cursor(1'000'000)), 1'000'000);
 }
 
 TEST(CorpusFaults, SaysWhenOneSampleIsMoreThanAll) {

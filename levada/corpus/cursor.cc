@@ -7,12 +7,14 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
 
 constexpr std::uint32_t magic = 0x4355524c;  // "LRUC"
 constexpr std::uint32_t version = 1;
+constexpr std::int64_t most_samples = std::int64_t{1} << 62;
 
 Bytes order_bytes(const Order& order) {
   ByteWriter out;
@@ -70,6 +72,7 @@ Cursor Cursor::decode(ByteView bytes) {
   if (const auto sum = hash64(bytes.first(in.offset())); in.get<std::uint64_t>() != sum) in.fail("a wrong check sum");
   in.expect_end();
   if (cursor.next < 0) in.fail("a sample number below zero");
+  if (cursor.next > most_samples) in.fail("a sample number beyond any data");
   return cursor;
 }
 
@@ -77,7 +80,8 @@ void Cursor::expect_same(const Cursor& there) const {
   std::string differences;
   const auto add = [&](std::string_view name, const std::string& here, const std::string& other) {
     if (here != other)
-      differences += fmt::format("{}{} is {}, there {}", differences.empty() ? "" : "; ", name, here, other);
+      differences += fmt::format("{}{} is {}, there {}", differences.empty() ? "" : "; ", printable(name),
+                                 printable(here), printable(other));
   };
   add("corpus", corpus, there.corpus);
   for (const auto& [name, value] : order) add(name, value, value_in(there.order, name));

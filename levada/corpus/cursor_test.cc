@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "levada/base/error.h"
 
 namespace levada {
@@ -40,6 +42,14 @@ TEST(Cursor, RefusesBytesThatAreDamaged) {
   auto longer = whole;
   longer.push_back({});
   EXPECT_THROW(Cursor::decode(longer), CorruptMessage);
+}
+
+TEST(Cursor, RefusesASampleNumberThatNoDataHas) {
+  for (const auto next : {std::int64_t{-1}, (std::int64_t{1} << 62) + 1, std::numeric_limits<std::int64_t>::max()}) {
+    auto cursor = some_cursor();
+    cursor.next = next;
+    EXPECT_THROW(static_cast<void>(Cursor::decode(cursor.encode())), CorruptMessage) << next;
+  }
 }
 
 TEST(Cursor, RefusesAnOrderThatNamesAPropertyTwice) {

@@ -7,6 +7,8 @@
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
+#include "levada/base/text.h"
+#include "levada/corpus/mix.h"
 #include "levada/sources/file.h"
 
 namespace levada {
@@ -25,7 +27,7 @@ void expect_object(const Json& json, const std::string& where, std::initializer_
   if (!json.is_object()) fail(where, "it must be an object");
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    fail(where, fmt::format("there is no key \"{}\"; there are {}", key, fmt::join(known, ", ")));
+    fail(where, fmt::format("there is no key \"{}\"; there are {}", printable(key), fmt::join(known, ", ")));
   }
 }
 
@@ -74,31 +76,33 @@ CorpusMix::By by_of(const Json& json, const std::string& where) {
   const auto by = string_at(json, "by", where);
   if (by == "tokens") return CorpusMix::By::tokens;
   if (by == "samples") return CorpusMix::By::samples;
-  fail(where, fmt::format("\"by\" is \"{}\"; it must be samples or tokens", by));
+  fail(where, fmt::format("\"by\" is \"{}\"; it must be samples or tokens", printable(by)));
 }
 
 std::string content_of(const std::string& path) {
   const auto file = open_file(path);
   const auto size = file->identity().size;
-  if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", path));
+  if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", printable(path)));
   std::string content(size, '\0');
   content.resize(read_fully(*file, 0, content));
   return content;
 }
 
 void check(const CorpusSource& source) {
-  if (source.paths.empty()) throw InvalidArgument(fmt::format("the source {} has no files", source.name));
+  const auto name = printable(source.name);
+  if (source.paths.empty()) throw InvalidArgument(fmt::format("the source {} has no files", name));
   for (const auto& path : source.paths) {
     if (!is_mix_file(path)) continue;
-    throw InvalidArgument(
-        fmt::format("the source {} is {}, a mix, and mixes do not nest: name its files instead", source.name, path));
+    throw InvalidArgument(fmt::format("the source {} is {}, a mix, and mixes do not nest: name its files instead", name,
+                                      printable(path)));
   }
   if (!std::isfinite(source.weight) || source.weight <= 0) {
-    throw InvalidArgument(
-        fmt::format("the weight of {} is {}; it must be a number above zero", source.name, source.weight));
+    throw InvalidArgument(fmt::format("the weight of {} is {}; it must be a number above zero", name, source.weight));
   }
   for (const auto& most : {source.max_samples, source.max_tokens}) {
-    if (most && *most < 1) throw InvalidArgument(fmt::format("the source {} is to give {}", source.name, *most));
+    if (!most || (*most >= 1 && *most <= Mix::most_samples)) continue;
+    throw InvalidArgument(
+        fmt::format("the source {} is to give at most {}; that must be 1 to {}", name, *most, Mix::most_samples));
   }
 }
 
@@ -109,19 +113,19 @@ bool is_mix_file(std::string_view path) {
 }
 
 CorpusMix read_mix_file(const std::string& path) {
-  const auto content = content_of(path);
+  const auto content = content_of(path), shown = printable(path);
   constexpr int deepest = 8;
-  const auto json = parse_json(content, deepest, path);
-  expect_object(json, path, {"sources", "by"});
-  if (!json.contains("sources")) fail(path, "\"sources\" is missing");
-  if (!json["sources"].is_array()) fail(path, "\"sources\" must be a list");
+  const auto json = parse_json(content, deepest, shown);
+  expect_object(json, shown, {"sources", "by"});
+  if (!json.contains("sources")) fail(shown, "\"sources\" is missing");
+  if (!json["sources"].is_array()) fail(shown, "\"sources\" must be a list");
   CorpusMix mix;
-  mix.by = by_of(json, path);
+  mix.by = by_of(json, shown);
   for (const auto& source : json["sources"]) {
-    const auto where = fmt::format("{}: sources[{}]", path, mix.sources.size());
+    const auto where = fmt::format("{}: sources[{}]", shown, mix.sources.size());
     mix.sources.push_back(source_of(source, where, std::filesystem::path(path).parent_path()));
   }
-  if (mix.sources.empty()) fail(path, "\"sources\" is an empty list");
+  if (mix.sources.empty()) fail(shown, "\"sources\" is an empty list");
   return mix;
 }
 
