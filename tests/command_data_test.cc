@@ -1,7 +1,9 @@
 // `levada convert` and `levada inspect`.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <csignal>
@@ -130,7 +132,7 @@ TEST(CommandConvert, LeavesWhatIsThereUnlessToldOtherwise) {
 TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
   const auto corpus = large_corpus();
   const auto place = folder("killed");
-  for (const int signal : {SIGTERM, SIGINT, SIGKILL}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL}) {
     for (int milliseconds = 1; milliseconds < 60; milliseconds += 9) {
       Command command({"convert", corpus, place + "/out"});
       std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
@@ -152,6 +154,84 @@ TEST(CommandConvert, LeavesNothingUnderTheFinalNameHoweverItIsEnded) {
   }
   EXPECT_EQ(run({"convert", corpus, place + "/out"}).status, 0);
   EXPECT_THAT(names_in(place), ElementsAre("out.bin", "out.idx"));
+}
+
+TEST(CommandConvert, ReadsAListOfFiles) {
+  const auto one = write_file("listed 1.jsonl", "{\"text\":\"one\"}\n"), two = write_file("listed 2.txt", "two");
+  const auto list = write_file("list", one + "\r\n\n" + two);
+  const auto out = folder("listed") + "/out";
+  EXPECT_EQ(json_of({"convert", out, "--files-from", list})["documents"], 2);
+  EXPECT_EQ(json_of({"convert", two, out, "--files-from", list, "--overwrite"})["documents"], 3);
+  const auto refused = run({"convert", out + "2", "--files-from", write_file("empty list", "\n")});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, HasSubstr("empty list: it names no file"));
+}
+
+TEST(CommandFeed, ReadsAListOfFilesWhoeverStartsTheRanks) {
+  const auto one = make_corpus("fed 1.jsonl", 40), two = make_corpus("fed 2.jsonl", 50);
+  const auto list = write_file("list of one", two + "\n");
+  const auto digests_of = [](std::vector<std::string> arguments) {
+    for (const auto* more : {"--mesh", "dp=2", "--batch", "2", "--seq", "64"}) arguments.emplace_back(more);
+    return json_of(std::move(arguments))["ranks"][1]["fields"];
+  };
+  const auto wanted = digests_of({"feed", one, two});
+  EXPECT_EQ(digests_of({"feed", one, "--files-from", list}), wanted);
+  EXPECT_EQ(digests_of({"feed", one, "--files-from=" + list, "--engine", "inproc"}), wanted);
+  const auto fifo = scratch() + "/pipe";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::jthread writer([&] { std::ofstream(fifo) << one << "\n" << two << "\n"; });
+  EXPECT_EQ(digests_of({"feed", "--files-from", fifo}), wanted);
+  const auto nothing = run({"feed"});
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("give a PATH or --files-from"));
+  const auto in_job =
+      run({"feed", "--files-from", "-"},
+          {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_PORT", "1"}});
+  EXPECT_EQ(in_job.status, 2);
+  EXPECT_THAT(in_job.err, HasSubstr("share no standard input: name a file"));
+}
+
+TEST(CommandFeed, ReadsMoreFilesThanItMayOpen) {
+  const auto texts = folder("texts"), sets = folder("sets");
+  for (int i = 0; i < 1500; ++i) {
+    std::ofstream(fmt::format("{}/{:04}.txt", texts, i)) << fmt::format("{:015}", i);
+  }
+  const auto one = write_file("set.txt", "0123456789abcdef");
+  ASSERT_EQ(run({"convert", one, sets + "/0", "--append-eod"}).status, 0);
+  for (int i = 1; i < 600; ++i) {
+    for (const auto* extension : {".bin", ".idx"}) {
+      std::filesystem::copy_file(sets + "/0" + extension, fmt::format("{}/{}{}", sets, i, extension));
+    }
+  }
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit few{1024, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  for (const auto& [path, samples] : {std::pair(texts, 1499), std::pair(sets, 637)}) {
+    const auto report = json_of({"feed", path, "--mesh", "dp=2", "--readers", "dp", "--seq", "16", "--batch", "1"});
+    EXPECT_EQ(report["samples"], samples / 2 * 2) << path;
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST(CommandFeed, ShowsNothingOfTheDataThatATerminalWouldObey) {
+  const auto place = folder("hostile");
+  const auto name = place + "/a\x1b[2J\n.jsonl";
+  std::ofstream(name) << R"({"\u001b]0;x\u0007":1})"
+                      << "\n";
+  const auto bad = run({"feed", place});
+  EXPECT_EQ(bad.status, 1);
+  EXPECT_THAT(bad.err, AllOf(HasSubstr(R"(a\x1b[2J\n.jsonl:1: the line)"), HasSubstr(R"("\x1b]0;x\x07")")));
+  EXPECT_EQ(std::ranges::count(bad.err, '\n'), 1);
+  EXPECT_EQ(bad.err.find('\x1b'), bad.err.npos);
+  write_file("hostile.txt", std::string(100, 'x'));
+  const auto mix =
+      write_file("hostile.json", R"({"sources": [{"path": "hostile.txt", "weight": 1, "name": "\u001b[2Jred"},
+                                                             {"path": "hostile.txt", "weight": 1}]})");
+  const auto fed = run({"feed", mix, "--batch", "1", "--seq", "16"});
+  EXPECT_EQ(fed.status, 0) << fed.err;
+  EXPECT_THAT(fed.out, HasSubstr("\\x1b[2Jred"));
+  EXPECT_EQ(fed.out.find('\x1b'), fed.out.npos);
 }
 
 /// Files that this process and its children write may be no longer than this, until it is destroyed.

@@ -116,8 +116,33 @@ TEST(CommandState, EverySoOftenSurvivesAKill) {
   ASSERT_TRUE(wait_for_file(file));
   command.signal(SIGKILL);
   command.wait();
-  const auto rest = feed_json({"--mesh", "dp=2", "--batch", "1", "--load-state", file});
-  EXPECT_LT(rest.at("samples"), all_samples());
+  const auto rest =
+      feed_json({"--mesh", "dp=2", "--batch", "1", "--load-state", file, "--epochs", "100000", "--steps", "3"});
+  EXPECT_EQ(rest.at("samples"), 6);
+}
+
+TEST(CommandState, LeavesNoPartialFileWhenItIsInterruptedWhileItIsSaved) {
+  const auto folder = scratch() + "/interrupted";
+  for (int trial = 0; trial < 6; ++trial) {
+    std::filesystem::create_directory(folder);
+    Command command({"feed", corpus(), "--seq", "64", "--mesh", "dp=2", "--batch", "1", "--epochs", "0", "--steps",
+                     "100000000", "--save-state", folder + "/state", "--every", "1"});
+    const auto ranks = command.wait_for_ranks(2);
+    ASSERT_TRUE(wait_for_file(folder + "/state"));
+    for (const int signal : {SIGINT, SIGHUP}) {
+      for (const auto& [rank, process] : ranks) ::kill(process, signal);
+    }
+    command.wait();
+    EXPECT_FALSE(std::filesystem::exists(folder + "/.state.partial"));
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(CommandState, RefusesAStateBehindTheEndOfTheData) {
+  const auto file = state("second_epoch");
+  feed_json({"--batch", "5", "--epochs", "2", "--tail", "short", "--save-state", file});
+  expect_refusal(feed({"--load-state", file}), 2, "but the data ends with sample");
+  EXPECT_EQ(feed_json({"--batch", "5", "--epochs", "2", "--tail", "short", "--load-state", file}).at("steps"), 0);
 }
 
 TEST(CommandState, RefusesAStateThatDoesNotFit) {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 
+#include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/speaker.h"
@@ -19,12 +20,30 @@ namespace {
 constexpr int failed = 1;
 constexpr int bad_usage = 2;
 
-/// A command that is no rank ends at once on Ctrl-C, with the status that shells give.
-void end_on_signals() {
+/// A signal ends the command at once, but leaves no file that is half written. If it is no rank, Ctrl-C and SIGTERM
+/// give the status that shells give.
+void end_on_signals(bool is_rank) {
   struct sigaction action {};
-  action.sa_handler = [](int signal) { ::_exit(128 + signal); };
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = [](int signal) {
+    AtomicFile::remove_partial_files();
+    ::_exit(128 + signal);
+  };
+  if (!is_rank) {
+    ::sigaction(SIGINT, &action, nullptr);
+    ::sigaction(SIGTERM, &action, nullptr);
+  }
+  action.sa_handler = [](int signal) {
+    AtomicFile::remove_partial_files();
+    ::raise(signal);
+  };
+  action.sa_flags = SA_RESETHAND;
+  for (const int signal : {SIGHUP, SIGQUIT, SIGINT, SIGTERM}) {
+    struct sigaction before {};
+    ::sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) ::sigaction(signal, &action, nullptr);
+  }
+  // A file that may not grow any more is an error of the write like others.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -137,7 +156,7 @@ int run_arguments(Invocation invocation) {
 int run(int argc, const char* const* argv, const std::vector<std::string>& self) {
   constexpr int output_closed = 128 + SIGPIPE;
   try {
-    if (!in_job()) end_on_signals();
+    end_on_signals(in_job());
     launch::LocalOptions ranks;
     if (!self.empty()) ranks = {.program = self.front(), .leading = {self.begin() + 1, self.end()}};
     return run_arguments(

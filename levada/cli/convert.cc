@@ -1,14 +1,19 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <iterator>
 
+#include "levada/base/atomic_file.h"
 #include "levada/base/bytes.h"
 #include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/json.h"
+#include "levada/base/text.h"
 #include "levada/cli/command.h"
+#include "levada/cli/file_list.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 #include "levada/sources/conversion.h"
@@ -18,6 +23,7 @@ namespace {
 
 struct ConvertArguments {
   std::vector<std::string> paths;  ///< the last one: where to
+  std::string files_from;          ///< a list of further inputs; empty: none
   std::string dtype = "auto";
   bool append_eod = false;
   std::string text_field = "text";
@@ -32,15 +38,20 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 struct Interrupted {};
 
-/// From here on a signal ends the command only after it has cleaned up; a second one, at once.
+/// From here on a signal ends the command only between two blocks, so that no file of two has its name alone; a second
+/// one, at once.
 void note_signals() {
   struct sigaction action {};
-  action.sa_handler = [](int signal) { interrupted = signal; };
-  action.sa_flags = SA_RESETHAND;
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
-  // A file that may not grow any more is an error of the write like others.
-  std::signal(SIGXFSZ, SIG_IGN);
+  action.sa_handler = [](int signal) {
+    if (interrupted.exchange(signal) == 0) return;
+    AtomicFile::remove_partial_files();
+    ::_exit(128 + signal);
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    ::sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) ::sigaction(signal, &action, nullptr);
+  }
 }
 
 std::optional<DType> parse_dtype(const std::string& name) {
@@ -79,9 +90,10 @@ std::string as_json(const Conversion& done, double seconds) {
 }
 
 std::string as_text(const Conversion& done, double seconds) {
-  auto text = fmt::format("{} and {}: {} tokens of {} in {}, {}\n", output_style().bold(done.paths.bin),
-                          output_style().bold(done.paths.idx), report::with_commas(done.tokens), done.dtype.name(),
-                          report::counted(done.documents, "document"), format_bytes(done.bytes_written));
+  auto text =
+      fmt::format("{} and {}: {} tokens of {} in {}, {}\n", output_style().bold(printable(done.paths.bin)),
+                  output_style().bold(printable(done.paths.idx)), report::with_commas(done.tokens), done.dtype.name(),
+                  report::counted(done.documents, "document"), format_bytes(done.bytes_written));
   text += fmt::format("read {} in {}, {:.0f} MB/s\n", format_bytes(done.bytes_read), report::format_seconds(seconds),
                       speed(done, seconds));
   if (done.bad_lines > 0) text += fmt::format("left out {}\n", report::counted(done.bad_lines, "bad line"));
@@ -90,7 +102,7 @@ std::string as_text(const Conversion& done, double seconds) {
 
 int run_convert(const ConvertArguments& arguments) {
   auto inputs = arguments.paths;
-  if (inputs.size() < 2) {
+  if (inputs.size() < 2 && arguments.files_from.empty()) {
     throw InvalidArgument(
         fmt::format("{} stands alone: convert takes what to read and, last, the name to write to; see "
                     "levada convert --help",
@@ -100,6 +112,10 @@ int run_convert(const ConvertArguments& arguments) {
   inputs.pop_back();
   for (const char* extension : {".jsonl", ".txt"}) {
     if (to.ends_with(extension)) throw InvalidArgument(fmt::format("{} stands last, where the output is named", to));
+  }
+  if (!arguments.files_from.empty()) {
+    auto more = read_file_list(arguments.files_from);
+    inputs.insert(inputs.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   note_signals();
   auto options = options_of(arguments);
@@ -129,6 +145,7 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt; last of all, the name to write to")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_files_from(*command, arguments->files_from);
   add_option(*command, "--dtype", arguments->dtype, "TYPE", "Of a token: auto, uint8, uint16, int16, int32, int64");
   command->add_flag("--append-eod", arguments->append_eod, "End each document with one more token, 256");
   add_option(*command, "--text-field", arguments->text_field, "NAME", "Of a .jsonl line, what holds its text");

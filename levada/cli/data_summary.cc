@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/report/numbers.h"
 #include "levada/sources/data_kind.h"
 #include "levada/sources/document_reader.h"
@@ -21,11 +22,14 @@ constexpr std::int64_t sample_tokens = 2048;
 void expect_sample(const DataSummary& summary, std::int64_t wanted) {
   if (wanted >= 0 && wanted < summary.documents) return;
   throw InvalidArgument(fmt::format("there is no document {}: {} holds {}, numbered from 0", wanted,
-                                    summary.paths.front(), report::counted(summary.documents, "document")));
+                                    printable(summary.paths.front()), report::counted(summary.documents, "document")));
 }
 
-DataSummary summarise_text(const File& file, const std::string& format, const SummaryOptions& options) {
-  DataSummary summary{.format = format, .paths = {file.path()}, .dtype = dtypes::uint8, .bytes = file.identity().size};
+DataSummary summarise_text(const std::string& path, DataKind kind, const File& file, const SummaryOptions& options) {
+  DataSummary summary{.format = kind == DataKind::jsonl ? "jsonl" : "txt",
+                      .paths = {path},
+                      .dtype = dtypes::uint8,
+                      .bytes = file.identity().size};
   std::int64_t length = 0;
   const DocumentVisitor visitor = {.on_text =
                                        [&](std::string_view text) {
@@ -149,7 +153,7 @@ DataSummary summarise(const std::string& path, const SummaryOptions& options) {
   if (kind == DataKind::megatron) return summarise_megatron(path, options);
   const auto file = open_file(path);
   if (!kind) refuse_kind(path);
-  return summarise_text(*file, kind == DataKind::jsonl ? "jsonl" : "txt", options);
+  return summarise_text(path, *kind, *file, options);
 }
 
 }  // namespace levada::cli

@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
+#include <optional>
 
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/feed_rank.h"
+#include "levada/cli/file_list.h"
 #include "levada/cli/state.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
@@ -95,6 +98,11 @@ int feed_threads(const FeedArguments& arguments, const Job& job) {
 int feed_processes(const FeedArguments& arguments, const Job& job, const Invocation& invocation) {
   auto command_line = invocation.arguments;
   command_line.insert(command_line.begin() + 1, fmt::format("--index-bytes={}", arguments.index_bytes));
+  std::optional<SharedFileList> list;
+  if (!arguments.files_from.empty()) {
+    list.emplace(arguments.paths);
+    command_line.insert(command_line.begin() + 1, "--passed-files=" + list->path());
+  }
   auto options = invocation.ranks;
   // What is under way has to be used before the state is one to go on from.
   if (!arguments.save_state.empty()) options.signal_grace = parse_duration(arguments.timeout);
@@ -105,9 +113,27 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Invocat
   return result.exit_status;
 }
 
+/// Replaces the paths by all of them, with those of a list.
+void read_lists(FeedArguments& arguments, bool in_job) {
+  if (!arguments.passed_files.empty()) {
+    arguments.paths = read_file_list(arguments.passed_files);
+  } else if (!arguments.files_from.empty()) {
+    if (in_job && arguments.files_from == "-") {
+      throw InvalidArgument("--files-from - cannot be used in a job, whose ranks share no standard input: name a file");
+    }
+    auto more = read_file_list(arguments.files_from);
+    arguments.paths.insert(arguments.paths.end(), std::make_move_iterator(more.begin()),
+                           std::make_move_iterator(more.end()));
+  }
+  if (arguments.paths.empty()) {
+    throw InvalidArgument("there is nothing to read: give a PATH or --files-from; see levada feed --help");
+  }
+}
+
 int run_feed(FeedArguments arguments, const Invocation& invocation) {
   check(arguments);
   const auto place = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+  read_lists(arguments, place.has_value());
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
   check_depth(arguments, job);
   if (!place || place->rank == 0) check_files(arguments);
@@ -132,8 +158,8 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       .add_option(
           "PATH", arguments.paths,
           "What to read: .jsonl, .txt, or .bin with .idx (by prefix); folders, patterns ('*.jsonl'), or mix.json alone")
-      ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_files_from(command, arguments.files_from);
   add_job_options(command, arguments.job);
   command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
   add_option(command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
@@ -165,6 +191,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
   command.add_flag("--json", arguments.json, "Print one JSON object");
   command.add_option("--index-bytes", arguments.index_bytes)->group("");
+  command.add_option("--passed-files", arguments.passed_files)->group("");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace levada::cli {
 
 struct FeedArguments {
   std::vector<std::string> paths;
+  std::string files_from;  ///< a list of further paths; empty: none
   JobArguments job;
   std::optional<std::int64_t> steps;
   std::int64_t epochs = 1;
@@ -43,6 +44,8 @@ struct FeedArguments {
   bool json = false;
   /// What the process that started the ranks has read to index the data. Not for users.
   std::uint64_t index_bytes = 0;
+  /// Where that process passes on what it has read of files_from. Not for users.
+  std::string passed_files;
 };
 
 /// Opens the data, and indexes it if need be, with a line of progress where `tell`. `readers`: how many share the

@@ -5,6 +5,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/json.h"
+#include "levada/base/text.h"
 #include "levada/cli/command.h"
 #include "levada/cli/data_summary.h"
 #include "levada/report/numbers.h"
@@ -112,7 +113,7 @@ std::string sample_text(const DocumentSample& sample) {
 }
 
 std::string as_text(const DataSummary& summary, const InspectArguments& arguments) {
-  auto text = output_style().bold(fmt::format("{}", fmt::join(summary.paths, ", "))) + "\n\n";
+  auto text = output_style().bold(printable(fmt::format("{}", fmt::join(summary.paths, ", ")))) + "\n\n";
   text += facts(summary, arguments.options.text_field) + "\n";
   if (summary.documents == 0) return text + "  There is no document in it.\n";
   return text + summary.lengths.to_string("documents", output_style(), "  ") + "\n" + sample_text(summary.sample);

@@ -8,6 +8,7 @@
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/cli/command.h"
 
 namespace levada::cli {
@@ -42,7 +43,8 @@ report::Style output_style() {
 
 void complain(std::string_view message) {
   // Over a line of progress that a rank which is gone may have left.
-  const auto line = fmt::format("{}levada: {}\n", ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", message);
+  const auto line =
+      fmt::format("{}levada: {}\n", ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", printable_lines(message));
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

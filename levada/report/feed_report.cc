@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "levada/base/bytes.h"
+#include "levada/base/text.h"
 #include "levada/report/numbers.h"
 #include "levada/report/table.h"
 
@@ -39,7 +40,7 @@ std::string rank_table(const std::vector<RankReport>& ranks, const Style& style)
                                         {"bytes", Align::right},
                                         {"wait", Align::right}};
   const auto names = field_names(ranks);
-  for (const auto& name : names) columns.push_back({name, Align::left});
+  for (const auto& name : names) columns.push_back({printable(name), Align::left});
   Table table(std::move(columns));
   for (const auto& rank : ranks) {
     std::vector<std::string> row = {fmt::format("{}", rank.rank), describe_coordinates(rank), with_commas(rank.batches),
@@ -95,7 +96,7 @@ std::string peer_sentence(const FeedReport& report, const Style& style) {
 std::string mix_sentence(const FeedReport& report) {
   std::string text;
   for (const auto& source : report.sources) {
-    text += fmt::format("{}{:.1f}% {} ({})", text.empty() ? "" : ", ", 100 * source.share, source.name,
+    text += fmt::format("{}{:.1f}% {} ({})", text.empty() ? "" : ", ", 100 * source.share, printable(source.name),
                         counted(source.samples, "sample"));
   }
   return text;

@@ -1,0 +1,77 @@
+#include "levada/cli/file_list.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "levada/base/error.h"
+#include "levada/base/unique_fd.h"
+
+namespace levada::cli {
+namespace {
+
+constexpr std::size_t most_bytes = std::size_t{256} << 20;
+
+[[noreturn]] void refuse(const std::string& from, std::string_view why) {
+  throw InvalidArgument(fmt::format("--files-from {}: {}", from, why));
+}
+
+std::string content_of(const std::string& from) {
+  const UniqueFd file(from == "-" ? ::dup(STDIN_FILENO) : ::open(from.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) refuse(from, std::strerror(errno));
+  std::string content;
+  std::string piece(std::size_t{64} << 10, '\0');
+  while (true) {
+    const auto got = ::read(file.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse(from, std::strerror(errno));
+    if (got == 0) return content;
+    content.append(piece, 0, static_cast<std::size_t>(got));
+    if (content.size() > most_bytes) refuse(from, "it is longer than 256 MiB");
+  }
+}
+
+}  // namespace
+
+void add_files_from(CLI::App& command, std::string& from) {
+  command.add_option("--files-from", from, "Read what FILE lists too, a path a line; -: standard input")
+      ->type_name("FILE");
+}
+
+std::vector<std::string> read_file_list(const std::string& from) {
+  const auto content = content_of(from);
+  if (content.find('\0') != content.npos) refuse(from, "it holds a zero byte; write one path a line");
+  std::vector<std::string> paths;
+  for (std::size_t at = 0; at < content.size();) {
+    const auto end = std::min(content.find('\n', at), content.size());
+    auto line = content.substr(at, end - at);
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) paths.push_back(std::move(line));
+    at = end + 1;
+  }
+  if (paths.empty()) refuse(from, "it names no file");
+  return paths;
+}
+
+SharedFileList::SharedFileList(const std::vector<std::string>& paths) : file_(std::tmpfile()) {
+  if (file_ == nullptr) throw EngineError(fmt::format("cannot pass on the list of files: {}", std::strerror(errno)));
+  for (const auto& path : paths) std::fprintf(file_, "%s\n", path.c_str());
+  if (std::fflush(file_) == 0 && std::ferror(file_) == 0) return;
+  const int error = errno;
+  std::fclose(file_);
+  throw EngineError(fmt::format("cannot pass on the list of files: {}", std::strerror(error)));
+}
+
+SharedFileList::~SharedFileList() {
+  std::fclose(file_);
+}
+
+std::string SharedFileList::path() const {
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), ::fileno(file_));
+}
+
+}  // namespace levada::cli
