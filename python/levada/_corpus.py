@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from levada import _levada
+from levada._errors import InvalidArgument
 from levada._levada import CorpusSource
+
+_MOST_EPOCHS = 2**62
 
 PathLike = str | os.PathLike[str]
 
@@ -38,10 +41,12 @@ class Corpus:
     tensors: str = "numpy"
 
     def __post_init__(self) -> None:
-        self._opened: dict[int, CorpusSource] = {}
+        if not 0 <= self.epochs < _MOST_EPOCHS:
+            raise InvalidArgument(f"epochs must be 0, for no end, or a number below 2**62, got {self.epochs}")
+        self._opened: CorpusSource | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": {}}
+        return {**vars(self), "_opened": None}
 
     def options(self) -> dict[str, Any]:
         """As the C++ core takes them."""
@@ -52,12 +57,11 @@ class Corpus:
         options["cache_dir"] = os.fsencode(self.cache_dir)
         return options
 
-    def open(self, epochs: int | None = None) -> CorpusSource:
-        """The source itself, of so many epochs. Raises SourceError and InvalidArgument."""
-        epochs = self.epochs if epochs is None else epochs
-        if epochs not in self._opened:
-            self._opened[epochs] = _levada.open_corpus(**{**self.options(), "epochs": epochs})
-        return self._opened[epochs]
+    def open(self) -> CorpusSource:
+        """The source itself, opened once. Raises SourceError and InvalidArgument."""
+        if self._opened is None:
+            self._opened = _levada.open_corpus(**self.options())
+        return self._opened
 
     def __len__(self) -> int:
         """Samples of one epoch."""

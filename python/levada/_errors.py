@@ -1,8 +1,21 @@
 """The exceptions of levada, by the names of levada/base/error.h."""
 
+from __future__ import annotations
+
+import re
+
+# What printable_lines() of levada/base/text.h escapes: control characters, line separators, marks that turn the writing.
+_UNSAFE = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
 
 class Error(Exception):
-    """The base of all of them. Its text is one sentence: what was wrong, where, what to do."""
+    """The base of all of them. Its text is one sentence: what was wrong, where, what to do. Whatever the text quotes, str()
+    can be shown on a terminal: control characters but newlines and tabs are escaped."""
+
+    def __str__(self) -> str:
+        return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), super().__str__())
 
 
 class InvalidArgument(Error, ValueError):

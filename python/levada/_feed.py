@@ -170,6 +170,7 @@ class Feed:
         self._epoch = 0
         self._cursor = b""
         self._began_at = b""  # the pass under way
+        self._began_epoch = 0
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
         self._last: Pass | None = None
@@ -256,8 +257,8 @@ class Feed:
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next pass is: tells the source, its dataset, sampler and batch sampler and that one's sampler,
         whichever has a set_epoch(), or begins there in a Corpus."""
-        if epoch < 0:
-            raise InvalidArgument(f"epoch is {epoch}")
+        if not 0 <= epoch < 2**62:
+            raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
         self._epoch = epoch
         tell_epoch(self.source, epoch)
 
@@ -310,25 +311,28 @@ class Feed:
         now and then; the items since then are read again. Raises Unsupported for other iterables, and for a loader's
         state that cannot be saved."""
         if self._last is None:
-            cursor = self._cursor
+            cursor, epoch = self._cursor, self._epoch
         else:
-            cursor = self._last.cursor if self._last.step > 0 else self._began_at
+            cursor, epoch = self._last.cursor if self._last.step > 0 else self._began_at, self._began_epoch
         if self.step > 0 and not cursor:
             raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
-        return {"source": "corpus" if self._is_corpus else "iterable", "cursor": cursor}
+        return {"source": "corpus" if self._is_corpus else "iterable", "cursor": cursor, "epoch": epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next pass begin where state_dict() was taken."""
+        """Lets the next pass begin where state_dict() was taken, in that epoch."""
         kind = "corpus" if self._is_corpus else "iterable"
         if state["source"] != kind:
             raise InvalidArgument(f"the state is of a feed of a {state['source']}, not of a {kind}")
         self.close()
         self._last = None
         self._cursor = state["cursor"]
+        if self._epoch != state["epoch"]:
+            self.set_epoch(state["epoch"])
 
     def _begin(self) -> Beginning:
         """The source of the next pass, and where it begins; skip and a loaded state are used up."""
         cursor = self._began_at = self._cursor
+        self._began_epoch = self._epoch
         self._cursor = b""
         skipped, self.skip = self.skip * self._samples_a_step, 0
         if isinstance(self.source, Corpus):

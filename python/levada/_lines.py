@@ -69,7 +69,7 @@ def _stamp_of_path(path: str) -> FileStamp:
         with open_file(path) as file:
             return stamp_of(path, file)
     except OSError as error:
-        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise SourceError(f"{path!r} cannot be read: {error.strerror or error}") from None
 
 
 def stamp_of(path: str, file: BinaryIO) -> FileStamp:

@@ -52,12 +52,19 @@ def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Begin
     try:
         if not _reads(feed) and not epoch:
             return Beginning(None, first)
-        opened = corpus.open(epoch + corpus.epochs if epoch and corpus.epochs else corpus.epochs)
-        if cursor:
-            first = opened.resume(cursor)
-        elif epoch:
-            first = epoch * opened.sequences
-        return Beginning(opened, first)
+        opened = corpus.open()
+        source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
+        begin = epoch * opened.sequences
+        first = source.resume(cursor) if cursor else begin
+        if first < begin:
+            # At the end of the epoch before, but for samples that fill no step.
+            if feed.tail != "drop" or begin - first >= feed._samples_a_step:
+                raise InvalidArgument(
+                    f"the state is at sample {first}, in epoch {first // opened.sequences}, and set_epoch() says {epoch}: "
+                    "set the state's epoch, or load no state to begin another one"
+                )
+            first = begin
+        return Beginning(source, first)
     except Error as error:
         # Whether all ranks see it or one, they agree on nothing yet: told in the stream, every rank raises it.
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "levada/base/text.h"
 #include "levada/corpus/corpus.h"
 #include "levada/corpus/cursor.h"
 #include "levada/tree/codec.h"
@@ -86,7 +87,7 @@ std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& 
 
 void warn(const std::string& warning) {
   const nb::gil_scoped_acquire gil;
-  PySys_FormatStderr("levada: %s\n", warning.c_str());
+  PySys_FormatStderr("levada: %s\n", printable_lines(warning).c_str());
 }
 
 std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
@@ -162,7 +163,11 @@ void bind_sources(nb::module_& module) {
       .def_prop_ro("digest", &Corpus::digest)
       .def(
           "resume", [](const Corpus& corpus, const nb::bytes& cursor) { return corpus.resume(view_of(cursor)); },
-          nb::arg("cursor"));
+          nb::arg("cursor"))
+      .def(
+          "of_epochs",
+          [](const Corpus& corpus, std::int64_t epochs) { return std::make_shared<Corpus>(corpus.of_epochs(epochs)); },
+          nb::arg("epochs"), "The same samples, gone through so many times; 0: without end. Shares what is open.");
   module.def("open_corpus", &open_corpus, nb::arg("options"),
              nb::sig("def open_corpus(**options: typing.Any) -> CorpusSource"));
   module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));

@@ -81,7 +81,7 @@ def test_a_state_goes_on_with_the_very_next_line(paths: list[pathlib.Path], work
 
 
 def test_what_cannot_be_read_is_told_with_its_path(paths: list[pathlib.Path]) -> None:
-    with pytest.raises(levada.SourceError, match="absent.jsonl cannot be read: No such file"):
+    with pytest.raises(levada.SourceError, match="absent.jsonl' cannot be read: No such file"):
         Pipeline.from_lines([paths[0], "absent.jsonl"])
     with pytest.raises(levada.SourceError, match="Is a directory"):
         Pipeline.from_lines(paths[0].parent)

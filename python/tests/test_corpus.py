@@ -1,0 +1,154 @@
+"""A Corpus in a feed: its files, epochs and states."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+from collections.abc import Iterator
+from typing import Any
+
+import levada
+import pytest
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    """Text of 63 samples of 16 tokens."""
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{i:04}" for i in range(255)))
+    return path
+
+
+def feed_of(path: pathlib.Path, **options: Any) -> levada.Feed:
+    return levada.Feed(levada.Corpus(path, sequence=16, shuffle_seed=1, cache=False, **options), batch=8)
+
+
+def firsts(feed: levada.Feed) -> list[list[int]]:
+    return [batch["tokens"][:, 0].tolist() for batch in feed]
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_a_folder_of_more_files_than_descriptors_is_read_in_every_epoch(tmp_path: pathlib.Path) -> None:
+    for i in range(1500):
+        (tmp_path / f"{i:04}.jsonl").write_text('{"text": "' + f"{i:015}" + '"}\n')
+    corpus = levada.Corpus(tmp_path, sequence=16, cache_dir=tmp_path / "cache")
+    feed = levada.Feed(corpus, batch=50)
+    for epoch in range(3):
+        feed.set_epoch(epoch)
+        assert sum(len(batch["tokens"]) for batch in feed) == 1450  # the last token is only a label
+    assert len(os.listdir("/proc/self/fd")) < 400
+
+
+def test_epochs_share_what_is_open(path: pathlib.Path) -> None:
+    corpus = levada.Corpus(path, sequence=16, shuffle_seed=1, cache=False)
+    opened = corpus.open()
+    feed = levada.Feed(corpus, batch=9)
+    epochs = []
+    for epoch in range(5):
+        feed.set_epoch(epoch)
+        epochs += firsts(feed)
+        assert corpus.open() is opened
+    whole = levada.Corpus(path, sequence=16, shuffle_seed=1, cache=False, epochs=5)
+    assert epochs == firsts(levada.Feed(whole, batch=9))
+
+
+def test_a_state_goes_on_in_its_epoch(path: pathlib.Path) -> None:
+    feed = feed_of(path)
+    feed.set_epoch(2)
+    whole = firsts(feed)
+    for step in range(len(whole)):
+        items = iter(feed)
+        for _ in range(step):
+            next(items)
+        state = feed.state_dict()
+        assert state["epoch"] == 2
+        resumed = feed_of(path)
+        resumed.load_state_dict(state)
+        assert firsts(resumed) == whole[step:]
+        resumed = feed_of(path)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(2)
+        assert firsts(resumed) == whole[step:]
+
+
+def test_a_state_of_an_epoch_at_its_end_goes_on_with_the_next(path: pathlib.Path) -> None:
+    feed = feed_of(path)  # 63 samples: seven are left over
+    feed.set_epoch(1)
+    firsts(feed)
+    state = feed.state_dict()
+    feed.set_epoch(2)
+    resumed = feed_of(path)
+    resumed.load_state_dict(state)
+    assert firsts(resumed) == []
+    resumed.load_state_dict(state)
+    resumed.set_epoch(2)
+    assert firsts(resumed) == firsts(feed)
+
+
+def test_a_state_of_another_epoch_than_is_set_is_refused(path: pathlib.Path) -> None:
+    feed = feed_of(path)
+    feed.set_epoch(1)
+    next(feed)
+    state = feed.state_dict()
+    for epoch, words in ((2, "in epoch 1, and set_epoch.. says 2"), (0, "but the data ends with sample 62")):
+        resumed = feed_of(path)
+        resumed.load_state_dict(state)
+        resumed.set_epoch(epoch)
+        with pytest.raises(levada.InvalidArgument, match=words):
+            firsts(resumed)
+
+
+def test_a_state_behind_the_end_of_the_data_is_refused(path: pathlib.Path) -> None:
+    feed = feed_of(path, epochs=3)
+    for _ in range(20):
+        next(feed)
+    state = feed.state_dict()
+    shorter = feed_of(path)
+    shorter.load_state_dict(state)
+    with pytest.raises(levada.InvalidArgument, match="before sample 160, but the data ends with sample 62"):
+        firsts(shorter)
+
+
+def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:
+    for epochs in (-1, 2**62, 2**70):
+        with pytest.raises(levada.InvalidArgument, match="epochs must be 0, for no end"):
+            feed_of(path, epochs=epochs)
+    with pytest.raises(levada.InvalidArgument, match="are too many to count"):
+        firsts(feed_of(path, epochs=2**61))
+    feed = feed_of(path)
+    for epoch in (-1, 2**62):
+        with pytest.raises(levada.InvalidArgument, match="epoch must be from 0"):
+            feed.set_epoch(epoch)
+    feed.set_epoch(2**61)
+    with pytest.raises(levada.InvalidArgument, match="are too many to count"):
+        firsts(feed)
+
+
+def test_an_index_that_cannot_be_kept_is_told_once(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("some text " * 9)
+    (tmp_path / "none").write_text("a file where a folder would be")
+    assert len(levada.Corpus(tmp_path, sequence=16, cache_dir=tmp_path / "none" / "cache")) > 0
+    told = capfd.readouterr().err
+    assert told.count("without an index that is kept, every run reads all of") == 1
+
+
+def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a\x1b[2J.jsonl"
+    path.write_text('{"\\u001b]0;x\\u0007": 1}\n')
+    with pytest.raises(levada.SourceError, match=r"a\\x1b\[2J.jsonl:1: .*\\x1b\]0;x\\x07"):
+        len(levada.Corpus(path))
+    error = levada.InvalidArgument("no field \x1b[2J\u202e in \udcff:\n\tline 2")
+    assert str(error) == "no field \\x1b[2J\\u202e in \\udcff:\n\tline 2"
+    assert str(levada.SourceError()) == ""
