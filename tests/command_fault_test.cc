@@ -1,4 +1,5 @@
 // Ranks, and the command itself, killed at any moment; LEVADA_KILLS says how often (3 unless set).
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,10 +8,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <thread>
 
 #include "command_run.h"
+#include "levada/launch/launch.h"
 
 namespace levada::test {
 namespace {
@@ -142,6 +145,93 @@ TEST(CommandFault, EndsALaunchedJobWhoseOtherRankIsKilled) {
     EXPECT_EQ(outcome.status, 1);
     expect_one_sentence(outcome, "rank " + std::to_string(killed));
   }
+}
+
+Variables launched(int rank, int size, const std::string& port) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_WORLD_SIZE", std::to_string(size)},
+          {"MASTER_PORT", port}};
+}
+
+TEST(CommandFault, TellsWhyALaunchedRankDoesNotStartFromRankZero) {
+  const std::vector<std::string> good = {"feed", corpus(), "--mesh", "tp=3", "--batch", "2", "--seq", "64"};
+  for (const int wrong : {0, 2}) {
+    for (const auto& [option, words] : std::map<std::string, std::string>{
+             {"--mseh=tp=3", "there is no option --mseh"}, {"--mesh=tp=2", "the mesh tp=2 has 2 ranks"}}) {
+      auto bad = good;
+      bad.push_back(option);
+      std::vector<std::unique_ptr<Command>> commands;
+      for (int rank = 0; rank < 3; ++rank) {
+        commands.push_back(std::make_unique<Command>(rank == wrong ? bad : good, launched(rank, 3, "29533")));
+      }
+      std::string all;
+      for (auto& command : commands) {
+        const auto outcome = command->wait();
+        EXPECT_EQ(outcome.status, 2) << outcome.err;
+        all += outcome.err;
+      }
+      EXPECT_THAT(all, HasSubstr(words));
+      EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 1) << all;
+      if (wrong != 0) EXPECT_THAT(all, HasSubstr("rank 2: "));
+    }
+  }
+}
+
+TEST(CommandFault, WaitsForTheStartOfALaunchedJobNoLongerThanItsTimeout) {
+  for (const int rank : {0, 1}) {
+    auto arguments = endless();
+    arguments[3] = "tp=2";
+    arguments.insert(arguments.end(), {"--timeout", "500ms"});
+    const auto begin = Clock::now();
+    const auto outcome = run(arguments, launched(rank, 2, "29534"));
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15));
+    EXPECT_EQ(outcome.status, 1);
+    expect_one_sentence(outcome, rank == 0 ? "for rank(s) 1" : "rank 1 found no rank 0");
+  }
+}
+
+TEST(CommandFault, LetsARankTolerateTheFailureOfACommandThatItRuns) {
+  // A rank is a shell here, as a script that runs levada on its way is.
+  const auto result =
+      launch::run_local(2, {"-c", fmt::format("{} inspect /nowhere.jsonl 2>/dev/null; exit 0", LEVADA_COMMAND)},
+                        {.program = "/bin/bash"});
+  EXPECT_EQ(result.exit_status, 0) << result.message;
+  EXPECT_EQ(result.message, "");
+}
+
+/// The command under a shell's limits.
+Outcome run_limited(const std::string& limits, const std::vector<std::string>& arguments) {
+  std::string line = limits + "; exec " + LEVADA_COMMAND;
+  for (const auto& argument : arguments) line += " '" + argument + "'";
+  return Command({"-c", line}, {}, "/bin/bash").wait();
+}
+
+TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
+  const std::vector<std::string> feed = {
+      "feed", make_corpus("limited.jsonl", 2000), "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "128", "--timeout",
+      "5s"};
+  for (const char* limits : {"ulimit -v 22000", "ulimit -v 30000", "ulimit -v 60000", "ulimit -v 100000",
+                             "ulimit -v 200000", "ulimit -v 300000", "ulimit -n 64"}) {
+    for (const char* engine : {"shm", "inproc"}) {
+      auto arguments = feed;
+      arguments.insert(arguments.end(), {"--engine", engine});
+      if (std::string(limits) == "ulimit -n 64") arguments.insert(arguments.end(), {"--io-threads", "256"});
+      const auto begin = Clock::now();
+      const auto outcome = run_limited(limits, arguments);
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(40)) << limits << " " << engine;
+      // The loader itself needs some address space.
+      if (outcome.status == 0 || outcome.status == 127) continue;
+      EXPECT_EQ(outcome.status, 1) << limits << " " << engine << ": " << outcome.err;
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1)
+          << limits << " " << engine << ": " << outcome.err;
+    }
+  }
+}
+
+TEST(CommandFault, WritesNoOutputWhereStandardOutputIsClosed) {
+  const std::vector<std::string> feed = {"feed", corpus(), "--mesh", "dp=2", "--batch", "2", "--seq", "64", "--json"};
+  EXPECT_EQ(run_limited("exec <&- >&- 2>&-", feed).status, 1);
 }
 
 }  // namespace

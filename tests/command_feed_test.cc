@@ -55,6 +55,31 @@ TEST(CommandFeed, PrintsATableThatAPersonUnderstands) {
   EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos) << "colours in a file";
 }
 
+TEST(CommandFeed, GivesEachRankAlongAnyDataAxisItsOwnBatches) {
+  const auto expected = feed_json({"--mesh", "dp=4", "--steps", "5"});
+  for (const char* mesh : {"data=4", "dp_replicate=2,dp_shard=2", "fsdp=4"}) {
+    for (const char* readers : {"one", "dp", "all"}) {
+      const auto report = feed_json({"--mesh", mesh, "--steps", "5", "--readers", readers});
+      EXPECT_EQ(content_of(report), content_of(expected)) << mesh << " read by " << readers;
+      EXPECT_EQ(report.at("samples"), expected.at("samples")) << mesh;
+      EXPECT_EQ(report.at("peers_identical"), true) << mesh;
+    }
+  }
+  EXPECT_EQ(content_of(feed_json({"--mesh", "replica=4", "--data-axes", "replica", "--steps", "5"})),
+            content_of(expected));
+}
+
+TEST(CommandFeed, AsksWhetherDataDiffersAlongAnAxisThatItDoesNotKnow) {
+  for (const char* subcommand : {"feed", "plan"}) {
+    std::vector<std::string> arguments = {subcommand, "--mesh", "dp=2,replica=2", "--batch", "2", "--seq", "64"};
+    if (std::string(subcommand) == "feed") arguments.push_back(corpus());
+    const auto outcome = run(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("axis replica of the mesh 'dp=2,replica=2' may divide data or share it"));
+    EXPECT_THAT(outcome.err, HasSubstr("--data-axes"));
+  }
+}
+
 TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
   const auto report = feed_json({"--mesh", "dp=2,tp=2", "--steps", "10"});
   EXPECT_EQ(report.at("steps"), 10);

@@ -96,12 +96,12 @@ struct Scratch {
 
 }  // namespace
 
-Command::Command(const std::vector<std::string>& arguments, const Variables& variables) {
+Command::Command(const std::vector<std::string>& arguments, const Variables& variables, const char* program) {
   static std::atomic<int> number{0};
   out_path_ = fmt::format("{}/{}.out", scratch(), ++number);
   err_path_ = fmt::format("{}/{}.err", scratch(), number);
   auto words = arguments;
-  words.insert(words.begin(), LEVADA_COMMAND);
+  words.insert(words.begin(), program != nullptr ? program : LEVADA_COMMAND);
   auto environment = environment_with(variables);
   const auto argv = pointers_to(words);
   const auto envp = pointers_to(environment);

@@ -22,7 +22,9 @@ using Variables = std::map<std::string, std::string>;
 class Command {
  public:
   /// `variables` are added to the environment, from which those of launchers are taken away.
-  explicit Command(const std::vector<std::string>& arguments, const Variables& variables = {});
+  /// `program`: in place of the command.
+  explicit Command(const std::vector<std::string>& arguments, const Variables& variables = {},
+                   const char* program = nullptr);
   /// Kills it if it still runs.
   ~Command();
   Command(const Command&) = delete;

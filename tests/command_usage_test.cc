@@ -84,11 +84,14 @@ TEST(CommandUsage, RefusesAMeshThatIsNotTheJobs) {
   expect_refusal({"feed", corpus(), "--mesh", "dp=2,tp=2"}, 2, "has 4 ranks, but this job has 8", job);
 }
 
-TEST(CommandUsage, SaysWhatIsWrongFromOneRankOfAJobOnly) {
+TEST(CommandUsage, SaysWhatIsWrongOnARankThatDoesNotFindRankZero) {
   const Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
-  const auto outcome = run({"feed", corpus(), "--mesh", "dp=2,tp=2"}, job);
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.err, "");
+  expect_refusal({"feed", corpus(), "--mesh", "dp=2,tp=2"}, 2, "rank 1: the mesh dp=2,tp=2 has 4 ranks", job);
+}
+
+TEST(CommandUsage, SaysWhatIsWrongWithASubcommandThatJoinsNoJobFromOneRankOnly) {
+  const Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "8"}, {"MASTER_PORT", "29519"}};
+  EXPECT_EQ(run({"plan", "--mesh", "dp=2,tp="}, job).err, "");
 }
 
 TEST(CommandUsage, RefusesAJobOnSeveralHosts) {
@@ -251,6 +254,12 @@ TEST(CommandUsage, RefusesReductionsThatCannotBe) {
   expect({"--source", "disk"}, "--source is disk");
   expect({"--ranks", "0"}, "--ranks is 0");
   expect({"--engine", "tcp"}, "there is no engine tcp");
+}
+
+TEST(CommandUsage, RefusesAnEmptyValueInsteadOfTakingTheNextOptionForIt) {
+  const auto outcome = run({"inspect", "--text-field=", "--json", "x.jsonl"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--text-field= has no value"));
 }
 
 }  // namespace

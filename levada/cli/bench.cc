@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "levada/base/error.h"
+#include "levada/cli/speaker.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
 
@@ -32,8 +33,10 @@ int run_ranks(const BenchRanks& ranks, const Invocation& invocation,
               const std::function<void(const std::shared_ptr<Engine>&)>& body) {
   check(ranks);
   if (launch::detect([](const char* name) -> const char* { return std::getenv(name); })) {
-    body(launch::join({.engine = ranks.engine}));
-    return 0;
+    return run_as_rank(ranks.engine, launch::JoinOptions().timeout, [&](const std::shared_ptr<Engine>& engine) {
+      body(engine);
+      return 0;
+    });
   }
   if (ranks.engine == "inproc") {
     inproc::run_ranks(ranks.ranks, body);

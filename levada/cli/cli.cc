@@ -1,6 +1,8 @@
 #include "levada/cli/cli.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,17 +22,21 @@ namespace {
 constexpr int failed = 1;
 constexpr int bad_usage = 2;
 
-/// A signal ends the command at once, but leaves no file that is half written. If it is no rank, Ctrl-C and SIGTERM
-/// give the status that shells give.
+/// A signal ends the command at once, but leaves no file that is half written. If it is no rank, Ctrl-C, SIGTERM and
+/// SIGHUP give the status that shells give. What nohup ignores stays ignored.
 void end_on_signals(bool is_rank) {
+  const auto handler_of = [](int signal) {
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    return action.sa_handler;
+  };
   struct sigaction action {};
   action.sa_handler = [](int signal) {
     AtomicFile::remove_partial_files();
     ::_exit(128 + signal);
   };
-  if (!is_rank) {
-    ::sigaction(SIGINT, &action, nullptr);
-    ::sigaction(SIGTERM, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (!is_rank && handler_of(signal) != SIG_IGN) ::sigaction(signal, &action, nullptr);
   }
   action.sa_handler = [](int signal) {
     AtomicFile::remove_partial_files();
@@ -38,12 +44,15 @@ void end_on_signals(bool is_rank) {
   };
   action.sa_flags = SA_RESETHAND;
   for (const int signal : {SIGHUP, SIGQUIT, SIGINT, SIGTERM}) {
-    struct sigaction before {};
-    ::sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_DFL) ::sigaction(signal, &action, nullptr);
+    if (handler_of(signal) == SIG_DFL) ::sigaction(signal, &action, nullptr);
   }
-  // A file that may not grow any more is an error of the write like others.
-  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+/// Where address space is limited, malloc cannot reserve the 64 MiB that it wants for each thread, and would map each
+/// block by itself: threads share one arena.
+void share_memory_arena() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) ::mallopt(M_ARENA_MAX, 1);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -93,10 +102,30 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
   return fmt::format("{}; see {} --help", what, command);
 }
 
+/// Tells of a failure before the subcommand has joined a launched job, if it does that at all.
+void tell_early_failure(const std::vector<std::string>& arguments, ErrorKind kind, const std::string& message) {
+  const bool joins = !arguments.empty() && (arguments.front() == "feed" || arguments.front() == "bench");
+  if (joins) tell_failed_start(kind, message);
+  else tell_failure(kind, message);
+}
+
+/// CLI11 takes the next argument for the value of an option that is given an empty one.
+const std::string* option_without_value(const std::vector<std::string>& arguments) {
+  const auto found = std::find_if(arguments.begin(), arguments.end(), [](const std::string& argument) {
+    return argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+  });
+  return found == arguments.end() ? nullptr : &*found;
+}
+
 /// Parses the arguments; an exit status where that is all there is to do.
 std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
   if (invocation.arguments.empty()) {
     print(app.help());
+    return bad_usage;
+  }
+  if (const auto* option = option_without_value(invocation.arguments)) {
+    tell_early_failure(invocation.arguments, ErrorKind::invalid_argument,
+                       fmt::format("{} has no value; write one behind the =, or leave the option out", *option));
     return bad_usage;
   }
   try {
@@ -111,26 +140,11 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
     print(fmt::format("{}\n", version.what()));
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (is_speaker()) complain(usage_sentence(app, error, invocation.arguments));
+    tell_early_failure(invocation.arguments, ErrorKind::invalid_argument,
+                       usage_sentence(app, error, invocation.arguments));
     return bad_usage;
   }
   return {};
-}
-
-int run_action(const Invocation& invocation) {
-  try {
-    return invocation.action();
-  } catch (const PeerLost& error) {
-    tell_failure(error.kind(), error.what(), error.rank());
-  } catch (const Error& error) {
-    tell_failure(error.kind(), error.what());
-    if (error.kind() == ErrorKind::invalid_argument) return bad_usage;
-  } catch (const std::bad_alloc&) {
-    tell_failure(ErrorKind::engine, "there is no memory left; levada doctor shows the limits");
-  } catch (const std::exception& error) {
-    tell_failure(ErrorKind::engine, error.what());
-  }
-  return failed;
 }
 
 int run_arguments(Invocation invocation) {
@@ -148,7 +162,9 @@ int run_arguments(Invocation invocation) {
   add_doctor(app, invocation);
   add_bench(app, invocation);
   if (const auto status = parse(app, invocation)) return *status;
-  return run_action(invocation);
+  return status_of(invocation.action, [&](ErrorKind kind, const std::string& message, int) {
+    tell_early_failure(invocation.arguments, kind, message);
+  });
 }
 
 }  // namespace
@@ -156,6 +172,9 @@ int run_arguments(Invocation invocation) {
 int run(int argc, const char* const* argv, const std::vector<std::string>& self) {
   constexpr int output_closed = 128 + SIGPIPE;
   try {
+    launch::open_standard_descriptors();
+    share_memory_arena();
+    std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow any more is an error of the write like others
     end_on_signals(in_job());
     launch::LocalOptions ranks;
     if (!self.empty()) ranks = {.program = self.front(), .leading = {self.begin() + 1, self.end()}};

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "levada/cli/speaker.h"
 #include "levada/launch/launch.h"
 #include "levada/report/style.h"
 
@@ -44,8 +45,5 @@ void print(std::string_view text);
 void check_writable(std::string_view option, const std::string& path);
 /// How standard output is marked up.
 report::Style output_style();
-
-/// For a failure of several ranks of which one is to speak: writes "levada: <message>" to standard error.
-void complain(std::string_view message);
 
 }  // namespace levada::cli

@@ -81,7 +81,7 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
   if (mesh.size() > most_ranks || first > most_ranks) refuse(where, "it goes beyond a million ranks");
   std::vector<std::vector<std::string>> lists;
-  if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along dp belongs here");
+  if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along the data axes belongs here");
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));
   const auto cut = value.contains("cp") ? cut_in(value["cp"], where + ".cp") : CutAlongCp::whole;
   auto made = saying(where, [&] { return destinations_of(ModelRanks::from(mesh, first), std::move(lists), cut); });

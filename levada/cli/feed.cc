@@ -8,6 +8,7 @@
 #include "levada/cli/command.h"
 #include "levada/cli/feed_rank.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/speaker.h"
 #include "levada/cli/state.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
@@ -80,9 +81,10 @@ void show(const report::FeedReport& report, bool json) {
 
 int feed_as_rank(const FeedArguments& arguments, const Job& job) {
   if (!arguments.save_state.empty()) hold_termination();
-  const auto engine = launch::join({.engine = arguments.engine, .timeout = parse_duration(arguments.timeout)});
-  if (const auto report = feed_rank(engine, job, arguments)) show(*report, arguments.json);
-  return 0;
+  return run_as_rank(arguments.engine, parse_duration(arguments.timeout), [&](const std::shared_ptr<Engine>& engine) {
+    if (const auto report = feed_rank(engine, job, arguments)) show(*report, arguments.json);
+    return 0;
+  });
 }
 
 int feed_threads(const FeedArguments& arguments, const Job& job) {
@@ -187,7 +189,8 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->type_name("N");
   add_option(command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");
   add_option(command, "--access", arguments.access, "HOW", "How ranks see batches: read_only (no copy) or copy");
-  add_option(command, "--timeout", arguments.timeout, "TIME", "Of one wait: 500ms, 30s, 2m");
+  add_option(command, "--timeout", arguments.timeout, "TIME",
+             "Of one wait, also for all ranks to start: 500ms, 30s, 2m");
   add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
   command.add_flag("--json", arguments.json, "Print one JSON object");
   command.add_option("--index-bytes", arguments.index_bytes)->group("");

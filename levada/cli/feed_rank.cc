@@ -40,7 +40,7 @@ Tail tail_of(const FeedArguments& arguments) {
 }
 
 std::int64_t samples_a_step(const Job& job, const FeedArguments& arguments) {
-  return arguments.job.batch * job.mesh.axis_size("dp");
+  return arguments.job.batch * job.mesh.data_size();
 }
 
 void check_enough(const Corpus& corpus, const Job& job, const FeedArguments& arguments) {
@@ -51,7 +51,7 @@ void check_enough(const Corpus& corpus, const Job& job, const FeedArguments& arg
   throw InvalidArgument(fmt::format(
       "one step takes {} of {} tokens (batch {} x dp {}), but the data has only {}; lower --batch or --seq, raise "
       "--epochs, or give more data",
-      report::counted(needed, "sample"), arguments.job.sequence, arguments.job.batch, job.mesh.axis_size("dp"),
+      report::counted(needed, "sample"), arguments.job.sequence, arguments.job.batch, job.mesh.data_size(),
       report::with_commas(*size)));
 }
 
@@ -213,12 +213,12 @@ std::vector<report::PeerGroup> peers_of(const Job& job) {
   return groups;
 }
 
-/// Readers that together read everything once: those of the ranks at the origin of all axes but dp.
+/// Readers that together read everything once: those of the ranks at the origin of all axes but the data axes.
 std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of) {
   const auto readers = job.readers.of(job.mesh, host_of);
   std::set<int> once;
   if (job.divide == Divide::split) return {readers.front()};
-  for (const int rank : job.mesh.group(0, {"dp"})) once.insert(readers[static_cast<std::size_t>(rank)]);
+  for (const int rank : job.mesh.group(0, job.mesh.data_axes())) once.insert(readers[static_cast<std::size_t>(rank)]);
   return once;
 }
 
@@ -229,9 +229,11 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   report.mesh = job.mesh.to_string();
   report.engine = info.name;
   report.readers = job.readers.to_string();
-  report.dp = job.mesh.axis_size("dp");
+  report.dp = job.mesh.data_size();
   report.batch = arguments.job.batch;
-  for (const int rank : job.mesh.group(0, {"dp"})) report.samples += ranks[static_cast<std::size_t>(rank)].samples;
+  for (const int rank : job.mesh.group(0, job.mesh.data_axes())) {
+    report.samples += ranks[static_cast<std::size_t>(rank)].samples;
+  }
   report.sequence = arguments.job.sequence;
   report.steps = end.step;
   report.end_cause = to_string(end.cause);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <sstream>
 
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
@@ -44,9 +45,20 @@ void check_count(std::string_view option, std::int64_t value, std::int64_t large
   throw InvalidArgument(fmt::format("{} is {}; it must be from 1 to {}", option, value, largest));
 }
 
-Mesh mesh_of(const std::string& text, std::optional<int> world_size) {
-  if (text.empty()) return world_size.value_or(1) == 1 ? Mesh() : Mesh({{"dp", *world_size}});
-  auto mesh = Mesh::parse(text);
+std::optional<Mesh::Names> names_in(const std::string& list) {
+  if (list.empty()) return {};
+  Mesh::Names names;
+  std::istringstream words(list);
+  for (std::string name; std::getline(words, name, ',');) names.push_back(name);
+  return names;
+}
+
+Mesh mesh_of(const JobArguments& arguments, std::optional<int> world_size) {
+  const auto& text = arguments.mesh;
+  if (text.empty() && arguments.data_axes.empty()) {
+    return world_size.value_or(1) == 1 ? Mesh() : Mesh({{"dp", *world_size}});
+  }
+  auto mesh = Mesh::parse(text, names_in(arguments.data_axes));
   if (world_size && mesh.size() != *world_size) {
     throw InvalidArgument(
         fmt::format("the mesh {} has {} ranks, but this job has {}; give a mesh whose sizes multiply to {}",
@@ -60,11 +72,13 @@ Mesh mesh_of(const std::string& text, std::optional<int> world_size) {
 void add_job_options(CLI::App& command, JobArguments& arguments) {
   command.add_option("--mesh", arguments.mesh, "Ranks as named axes, the last varies fastest [the job's ranks as dp]")
       ->type_name("dp=2,tp=2");
+  command.add_option("--data-axes", arguments.data_axes, "Axes along which batches differ [dp, dp_shard, ... by name]")
+      ->type_name("AXES");
   add_option(command, "--batch", arguments.batch, "N", "Samples a data-parallel rank and step");
   add_option(command, "--seq", arguments.sequence, "N", "Tokens a sample");
   add_option(command, "--readers", arguments.readers, "WHO", "Who reads: one, all, host, or axes such as dp,pp");
   add_option(command, "--divide", arguments.divide, "HOW",
-             "deal whole batches along dp, or split a global one along dim 0");
+             "deal whole batches along the data axes, or split a global one along dim 0");
   add_option(command, "--layout", arguments.layout, "gpt|FILE.json",
              "Which rank gets what: gpt, data_parallel or a file");
   command.add_flag("--attention-mask", arguments.attention_mask, "Make a bool mask [batch, 1, seq, seq] too");
@@ -74,12 +88,12 @@ Job parse_job(const JobArguments& arguments, std::optional<int> world_size) {
   constexpr std::int64_t largest = std::numeric_limits<std::int32_t>::max();
   check_count("--batch", arguments.batch, largest);
   check_count("--seq", arguments.sequence, largest);
-  Job job{mesh_of(arguments.mesh, world_size),
+  Job job{mesh_of(arguments, world_size),
           layout_of(arguments),
           Readers::parse(arguments.readers),
           parse_divide(arguments.divide, "--divide"),
           {}};
-  const std::int64_t batches = job.divide == Divide::split ? job.mesh.axis_size("dp") : 1;
+  const std::int64_t batches = job.divide == Divide::split ? job.mesh.data_size() : 1;
   job.fields = corpus_fields(arguments, arguments.batch * batches);
   static_cast<void>(job.plan());
   return job;

@@ -13,6 +13,7 @@ namespace levada::cli {
 
 struct JobArguments {
   std::string mesh;
+  std::string data_axes;  ///< by comma; empty: those known by name
   std::int64_t batch = 8;
   std::int64_t sequence = 1024;
   std::string readers = "one";

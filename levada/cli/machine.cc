@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
@@ -10,9 +9,10 @@
 #include <sstream>
 
 #include "levada/base/bytes.h"
-#include "levada/base/unique_fd.h"
+#include "levada/base/error.h"
 #include "levada/cli/measure.h"
 #include "levada/engine/shm/limits.h"
+#include "levada/engine/shm/memory.h"
 #include "levada/engine/shm/written_pages.h"
 
 namespace levada::cli {
@@ -91,8 +91,11 @@ std::optional<std::uint64_t> limit_of(int resource) {
 }
 
 bool gives_memory_files() {
-  const UniqueFd file(::memfd_create("levada-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  return static_cast<bool>(file);
+  try {
+    return static_cast<bool>(shm::make_memory_file("levada-doctor", 4096));
+  } catch (const EngineError&) {
+    return false;
+  }
 }
 
 int usable_cores() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
+#include "levada/base/threads.h"
 
 namespace levada::cli {
 namespace {
@@ -46,7 +47,7 @@ double measure_copy() {
 
 double measure_wake() {
   std::atomic<std::uint32_t> turn{0};
-  std::thread other([&turn] { answer(turn); });
+  std::thread other = start_thread("measuring", [&turn] { answer(turn); });
   std::vector<double> trips;
   const auto deadline = Deadline::after(std::chrono::milliseconds(200));
   for (std::uint32_t round = 0; round < 2000 && !deadline.expired(); ++round) {

@@ -1,12 +1,17 @@
 #include "levada/cli/speaker.h"
 
-#include <cstdlib>
+#include <fmt/format.h>
 
-#include "levada/cli/command.h"
+#include <cstdlib>
+#include <new>
+
 #include "levada/launch/launch.h"
 
 namespace levada::cli {
 namespace {
+
+constexpr int failed = 1;
+constexpr int bad_usage = 2;
 
 /// This process's rank; 0 outside a job and where the environment contradicts itself, which is told where it is used.
 int own_rank() {
@@ -28,13 +33,40 @@ bool in_job() {
   }
 }
 
-bool is_speaker() {
-  return own_rank() == 0;
-}
-
 void tell_failure(ErrorKind kind, std::string_view message, int lost) {
   if (launch::report_failure(kind, message)) return;
   if (own_rank() == (lost == 0 ? 1 : 0)) complain(message);
+}
+
+void tell_failed_start(ErrorKind kind, const std::string& message) {
+  if (launch::report_failure(kind, message)) return;
+  const int rank = own_rank();
+  const auto whose = rank == 0 ? message : fmt::format("rank {}: {}", rank, message);
+  if (rank == 0) complain(whose);
+  if (!launch::refuse_start(kind, whose) && rank != 0) complain(whose);
+}
+
+int status_of(const std::function<int()>& action, const std::function<void(ErrorKind, const std::string&, int)>& tell) {
+  try {
+    return action();
+  } catch (const PeerLost& error) {
+    tell(error.kind(), error.what(), error.rank());
+  } catch (const Error& error) {
+    tell(error.kind(), error.what(), -1);
+    if (error.kind() == ErrorKind::invalid_argument) return bad_usage;
+  } catch (const std::bad_alloc&) {
+    tell(ErrorKind::engine, "there is no memory left; levada doctor shows the limits", -1);
+  } catch (const std::exception& error) {
+    tell(ErrorKind::engine, error.what(), -1);
+  }
+  return failed;
+}
+
+int run_as_rank(const std::string& engine, Duration timeout,
+                const std::function<int(const std::shared_ptr<Engine>&)>& body) {
+  const auto to_user = [](const std::string& sentence) { complain(sentence); };
+  const launch::JoinOptions options{.engine = engine, .timeout = timeout, .remind = to_user, .report = to_user};
+  return status_of([&] { return body(launch::join(options)); }, tell_failure);
 }
 
 }  // namespace levada::cli

@@ -13,6 +13,7 @@
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
+#include "levada/base/threads.h"
 #include "levada/engine/collect.h"
 
 namespace levada::cli {
@@ -84,7 +85,7 @@ void hold_termination() {
 
 TerminationWatch::TerminationWatch(std::function<void()> stop) {
   if (!termination_is_held()) return;
-  thread_ = std::thread([this, stop = std::move(stop)] {
+  thread_ = start_thread("--save-state", [this, stop = std::move(stop)] {
     const auto set = termination();
     const timespec moment{.tv_sec = 0, .tv_nsec = 50'000'000};
     while (!over_.load()) {

@@ -3,15 +3,15 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
-#include <vector>
+
+#include "levada/base/threads.h"
 
 namespace levada {
 
 struct ReadTeam::State {
   int size = 1;
-  std::vector<std::thread> threads;
+  ThreadGroup threads;
 
   std::mutex mutex;
   std::condition_variable begin, done;
@@ -56,7 +56,7 @@ struct ReadTeam::State {
 
   void start() {
     for (int member = 1; member < size; ++member) {
-      threads.emplace_back([this, member] { live(static_cast<std::size_t>(member)); });
+      threads.start("reading (--io-threads)", [this, member] { live(static_cast<std::size_t>(member)); });
     }
   }
 };
@@ -71,7 +71,7 @@ ReadTeam::~ReadTeam() {
     state_->over = true;
   }
   state_->begin.notify_all();
-  for (auto& thread : state_->threads) thread.join();
+  state_->threads.join();
 }
 
 int ReadTeam::size() const {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "levada/base/error.h"
@@ -10,6 +11,12 @@ namespace levada {
 namespace {
 
 void check_model(const ModelRanks& model) {
+  if (const auto undecided = model.mesh.undecided_axes(); !undecided.empty()) {
+    throw InvalidArgument(
+        fmt::format("axis {} of the mesh '{}' may divide samples or share them, and nothing says which ({}); give the "
+                    "mesh data_axes",
+                    undecided.front(), model.mesh.to_string(), describe_axis_roles()));
+  }
   if (model.ranks.size() == static_cast<std::size_t>(model.mesh.size())) return;
   throw InvalidArgument(fmt::format("mesh {} has {} ranks, but {} were given", model.mesh.to_string(),
                                     model.mesh.size(), model.ranks.size()));
@@ -17,7 +24,7 @@ void check_model(const ModelRanks& model) {
 
 bool is_head(const Mesh& mesh, int rank) {
   for (const Axis& axis : mesh.axes()) {
-    if (axis.name == "dp") continue;
+    if (std::find(mesh.data_axes().begin(), mesh.data_axes().end(), axis.name) != mesh.data_axes().end()) continue;
     if (mesh.coordinate(rank, axis.name) != (axis.name == "pp" ? axis.size - 1 : 0)) return false;
   }
   return true;
@@ -34,10 +41,10 @@ ModelRanks ModelRanks::from(Mesh mesh, int first) {
 
 std::vector<int> data_heads(const ModelRanks& model) {
   check_model(model);
-  std::vector<int> heads(static_cast<std::size_t>(model.mesh.axis_size("dp")));
+  std::vector<int> heads(static_cast<std::size_t>(model.mesh.data_size()));
   for (int rank = 0; rank < model.mesh.size(); ++rank) {
     if (!is_head(model.mesh, rank)) continue;
-    heads[static_cast<std::size_t>(model.mesh.coordinate(rank, "dp"))] = model.ranks[static_cast<std::size_t>(rank)];
+    heads[static_cast<std::size_t>(model.mesh.data_coordinate(rank))] = model.ranks[static_cast<std::size_t>(rank)];
   }
   return heads;
 }
@@ -46,17 +53,18 @@ std::vector<Destination> destinations_of(const ModelRanks& model, std::vector<st
                                          CutAlongCp cut) {
   check_model(model);
   const Mesh& mesh = model.mesh;
-  const auto groups = static_cast<std::size_t>(mesh.axis_size("dp"));
+  const auto groups = static_cast<std::size_t>(mesh.data_size());
   if (ids.size() != groups) {
-    throw InvalidArgument(fmt::format("{} lists of ids were given for the {} coordinates along dp of mesh {}",
-                                      ids.size(), groups, mesh.to_string()));
+    throw InvalidArgument(
+        fmt::format("{} lists of ids were given for the {} coordinates along the data axes of mesh {}", ids.size(),
+                    groups, mesh.to_string()));
   }
   const int parts = cut == CutAlongCp::whole ? 1 : mesh.axis_size("cp");
   if (parts > UINT16_MAX) throw InvalidArgument(fmt::format("sequences cannot be cut into {} parts", parts));
   std::vector<Destination> destinations(groups * static_cast<std::size_t>(parts));
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const int part = parts == 1 ? 0 : mesh.coordinate(rank, "cp");
-    auto& destination = destinations[static_cast<std::size_t>(mesh.coordinate(rank, "dp") * parts + part)];
+    auto& destination = destinations[static_cast<std::size_t>(mesh.data_coordinate(rank) * parts + part)];
     destination.ranks.push_back(model.ranks[static_cast<std::size_t>(rank)]);
     destination.part = {static_cast<std::uint16_t>(part), static_cast<std::uint16_t>(parts),
                         parts > 1 && cut == CutAlongCp::zigzag};

@@ -40,13 +40,14 @@ struct ModelRanks {
   static ModelRanks from(Mesh mesh, int first = 0);
 };
 
-/// Data-parallel heads: for each coordinate along dp the rank that gives out what the group has made: tensor and
-/// context coordinate 0 in the last pipeline stage; 0 along every other axis.
+/// Data-parallel heads: for each coordinate along the data axes the rank that gives out what the group has made: tensor
+/// and context coordinate 0 in the last pipeline stage; 0 along every other axis. Throws InvalidArgument for a mesh
+/// with undecided_axes().
 std::vector<int> data_heads(const ModelRanks& model);
 
-/// ids[d] goes to all ranks with coordinate d along dp, whatever their tensor and pipeline coordinates; along cp whole
-/// or cut. One destination a coordinate along dp (and cp, if cut). Throws InvalidArgument unless there is one list of
-/// ids a coordinate, and one rank a place of the mesh.
+/// ids[d] goes to all ranks with coordinate d along the data axes, whatever their tensor and pipeline coordinates;
+/// along cp whole or cut. One destination a coordinate along them (and cp, if cut). Throws InvalidArgument unless there
+/// is one list of ids a coordinate, and one rank a place of the mesh; and for a mesh with undecided_axes().
 std::vector<Destination> destinations_of(const ModelRanks& model, std::vector<std::vector<std::string>> ids,
                                          CutAlongCp cut = CutAlongCp::whole);
 

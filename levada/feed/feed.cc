@@ -1,6 +1,7 @@
 #include "levada/feed/feed.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -105,6 +106,7 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
   return {error,
           options.name,
           {{"mesh", mesh.to_string()},
+           {"data axes", fmt::format("{}", fmt::join(mesh.data_axes(), ","))},
            {"layout", layout.to_json()},
            {"batch", std::to_string(options.batch)},
            {"way to divide batches", std::string(to_string(options.divide))},
@@ -180,7 +182,7 @@ class Feed::Impl {
         remind_after_(options.remind_after),
         poll_(options.poll),
         batch_(options.batch),
-        data_coordinate_(mesh.coordinate(wiring_.rank(), "dp")),
+        data_coordinate_(mesh.data_coordinate(wiring_.rank())),
         trace_(options.trace) {
     if (!wiring_.is_reader()) return;
     reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), options), options);

@@ -69,7 +69,7 @@ Tree part_of(const Tree& whole, const Mesh& mesh, int rank) {
 }
 
 Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch, std::int64_t sequence) {
-  const std::int64_t first = (step * mesh.axis_size("dp") + mesh.coordinate(rank, "dp")) * batch;
+  const std::int64_t first = (step * mesh.data_size() + mesh.data_coordinate(rank)) * batch;
   HeapMemory heap;
   return part_of(Numbered::batch(first, batch, sequence, heap), mesh, rank);
 }
@@ -77,7 +77,7 @@ Tree expected(const Mesh& mesh, int rank, std::int64_t step, std::int64_t batch,
 /// The last round, of whose samples so many are there, as the tail's rule has it.
 Tree expected_tail(const Mesh& mesh, int rank, const FeedOptions& options, std::int64_t step,
                    const NumberedOptions& data) {
-  const std::int64_t first = (step * mesh.axis_size("dp") + mesh.coordinate(rank, "dp")) * options.batch;
+  const std::int64_t first = (step * mesh.data_size() + mesh.data_coordinate(rank)) * options.batch;
   const auto there = std::clamp<std::int64_t>(data.samples - first, 0, options.batch);
   const auto rows = options.tail == Tail::pad ? options.batch : there;
   HeapMemory heap;
@@ -101,7 +101,7 @@ TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
   const Mesh mesh = Mesh::parse(GetParam());
   for (const char* readers : {"one", "all", "host", "dp", "dp,pp"}) {
     for (const bool in_memory_given : {true, false}) {
-      const std::int64_t dp = mesh.axis_size("dp"), batch = 2, sequence = 12, rounds = 5;
+      const std::int64_t dp = mesh.data_size(), batch = 2, sequence = 12, rounds = 5;
       const NumberedOptions source{.samples = rounds * dp * batch + dp * batch - 1,
                                    .sequence = sequence,
                                    .known_size = in_memory_given,
@@ -127,7 +127,7 @@ TEST_P(FeedOverMeshes, EveryRankGetsItsPartOnceWhoeverReads) {
 
 TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortHoweverBatchesAreDivided) {
   const Mesh mesh = Mesh::parse(GetParam());
-  const std::int64_t dp = mesh.axis_size("dp"), batch = 3, rounds = 2;
+  const std::int64_t dp = mesh.data_size(), batch = 3, rounds = 2;
   for (const char* readers : {"one", "all", "dp"}) {
     for (const Divide divide : {Divide::deal, Divide::split}) {
       for (const Tail tail : {Tail::drop, Tail::pad, Tail::short_}) {
@@ -149,7 +149,7 @@ TEST_P(FeedOverMeshes, TheTailIsDroppedPaddedOrShortHoweverBatchesAreDivided) {
               EXPECT_LE(next, data.known_size ? std::min(step * dp * batch, data.samples) : step * dp * batch);
             }
             EXPECT_EQ(step, rounds + (tail == Tail::drop ? 0 : 1));
-            const auto own = std::clamp<std::int64_t>(over - mesh.coordinate(rank, "dp") * batch, 0, batch);
+            const auto own = std::clamp<std::int64_t>(over - mesh.data_coordinate(rank) * batch, 0, batch);
             EXPECT_EQ(samples, rounds * batch + (tail == Tail::drop ? 0 : own));
           });
         }
@@ -162,7 +162,9 @@ INSTANTIATE_TEST_SUITE_P(Grid, FeedOverMeshes,
                          ::testing::Values("", "dp=2", "tp=2", "cp=2", "pp=2", "dp=2,tp=2", "dp=2,cp=2", "dp=2,pp=2",
                                            "cp=2,tp=2", "cp=2,pp=2", "tp=2,pp=2", "dp=2,cp=2,tp=2", "dp=2,cp=2,pp=2",
                                            "dp=2,tp=2,pp=2", "cp=2,tp=2,pp=2", "dp=2,cp=2,tp=2,pp=2", "dp=3", "cp=3",
-                                           "dp=3,tp=2", "pp=3,dp=2", "cp=3,dp=2", "tp=3,pp=2"));
+                                           "dp=3,tp=2", "pp=3,dp=2", "cp=3,dp=2", "tp=3,pp=2", "data=3", "fsdp=2,tp=2",
+                                           "dp_replicate=2,dp_shard=2", "dp_replicate=2,tp=2,dp_shard=2,ep=1",
+                                           "pp=2,dp=2,ddp=2"));
 
 TEST(Feed, StopsAfterTheStepsAskedFor) {
   run_feed(Mesh::parse("dp=2"), {.batch = 1, .steps = 3}, {}, [](Feed& feed, int) {
@@ -334,7 +336,7 @@ TEST(Feed, BatchesMayDifferInStructureFromStepToStep) {
   inproc::run_ranks(4, [](const std::shared_ptr<Engine>& engine) {
     const Mesh mesh = Mesh::parse("dp=2,tp=2");
     Feed feed(engine, mesh, layouts::data_parallel(), std::make_shared<Changing>(), {.batch = 1});
-    const int dp = mesh.coordinate(engine->info().rank, "dp");
+    const int dp = mesh.data_coordinate(engine->info().rank);
     for (std::int64_t step = 0; step < 2; ++step) EXPECT_EQ(feed.next()->tree(), Changing::content(2 * step + dp));
     EXPECT_FALSE(feed.next());
   });

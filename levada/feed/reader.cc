@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/base/threads.h"
 #include "levada/engine/collect.h"
 #include "levada/feed/feed.h"
 
@@ -25,7 +26,12 @@ FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds 
       ahead_(options.ahead) {
   if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
   rounds_.on_wait(lead_ && ahead_ ? [this] { hear_meanwhile(); } : std::function<void()>());
-  thread_ = std::thread([this] { run(); });
+  try {
+    thread_ = start_thread("reading ahead", [this] { run(); });
+  } catch (const EngineError& error) {
+    wiring_.engine->abort(fmt::format("rank {} cannot read: {}", wiring_.rank(), error.what()));
+    throw;
+  }
 }
 
 FeedReader::~FeedReader() {

@@ -62,7 +62,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
                .host_of = wiring.engine->info().host_of,
                .part_samples = options.divide == Divide::split && options.tail != Tail::drop ? options.batch : 0},
       source_(std::move(source)),
-      unit_samples_(options.batch * (options.divide == Divide::split ? mesh.axis_size("dp") : 1)),
+      unit_samples_(options.batch * (options.divide == Divide::split ? mesh.data_size() : 1)),
       tail_(options.tail),
       divides_sequences_(levada::divides_sequences(layout, mesh)),
       first_(options.first_sample),

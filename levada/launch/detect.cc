@@ -51,7 +51,7 @@ void check_within(int rank, const char* rank_name, int size, const char* size_na
       fmt::format("the environment contradicts itself: {} is {}, but {} is {}", rank_name, rank, size_name, size));
 }
 
-/// A job by its variables, or empty unless rank and size are both there. Without the local ones it is on one host.
+/// A job by its variables, or empty unless rank and size are both there.
 std::optional<Environment> read(const Get& get, const Names& names) {
   if (!has(get, names.rank) || !has(get, names.size)) return {};
   Environment job;
@@ -60,11 +60,12 @@ std::optional<Environment> read(const Get& get, const Names& names) {
   job.size = *number(get, names.size);
   check_within(job.rank, names.rank, job.size, names.size);
   job.local_rank = number(get, names.local_rank).value_or(job.rank);
-  job.local_size = number(get, names.local_size).value_or(job.size);
-  check_within(job.local_rank, names.local_rank, job.local_size, names.local_size);
-  if (job.local_size > job.size) {
+  job.local_size = number(get, names.local_size);
+  if (!job.local_size) return job;
+  check_within(job.local_rank, names.local_rank, *job.local_size, names.local_size);
+  if (*job.local_size > job.size) {
     throw InvalidArgument(fmt::format("the environment contradicts itself: {} is {}, but {} is {}", names.local_size,
-                                      job.local_size, names.size, job.size));
+                                      *job.local_size, names.size, job.size));
   }
   return job;
 }
@@ -106,7 +107,7 @@ std::optional<Environment> read_slurm(const Get& get) {
       throw InvalidArgument(
           fmt::format("the environment variable {} is '{}', which says nothing on this node", tasks, get(tasks)));
     job->local_size = *local;
-    check_within(job->local_rank, "SLURM_LOCALID", job->local_size, tasks);
+    check_within(job->local_rank, "SLURM_LOCALID", *local, tasks);
   }
   job->rendezvous = rendezvous_of(get, "slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID"});
   return job;
@@ -125,8 +126,10 @@ std::optional<Environment> detect(const Get& get) {
       read(get, {"levada", "LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"}), get,
       {"LEVADA_RENDEZVOUS"});
   if (job) return job;
-  job = with_rendezvous(read(get, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}), get,
-                        {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  // DeepSpeed's launcher says LOCAL_SIZE.
+  const char* local_size = has(get, "LOCAL_WORLD_SIZE") ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE";
+  job = with_rendezvous(read(get, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", local_size}), get,
+                        {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
   if (job) return job;
   if ((job = read_slurm(get))) return job;
   job = read(get, {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -45,15 +45,27 @@ TEST(Detect, FindsNoJobInHalfASet) {
 
 TEST(Detect, ReadsLevadasOwnVariables) {
   const auto job = detect_in({{"LEVADA_RANK", "2"}, {"LEVADA_WORLD_SIZE", "4"}});
-  EXPECT_EQ(job, (Environment{2, 4, 2, 4, "levada", ""}));
+  EXPECT_EQ(job, (Environment{2, 4, 2, {}, "levada", ""}));
 }
 
 TEST(Detect, ReadsTorchrun) {
   EXPECT_EQ(detect_in(torchrun), (Environment{5, 8, 1, 4, "torchrun", "torchrun:29500:abc"}));
 }
 
-TEST(Detect, TakesAJobWithoutLocalRanksToBeOnOneHost) {
-  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, 2, "torchrun", ""}));
+TEST(Detect, DoesNotKnowHowManyRanksTheHostHasWhereNothingSaysSo) {
+  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, {}, "torchrun", ""}));
+  EXPECT_EQ(detect_in({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}})->local_size,
+            std::nullopt);
+}
+
+TEST(Detect, ReadsTheLocalSizeOfDeepSpeedsLauncher) {
+  EXPECT_EQ(detect_in({{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_SIZE", "4"}})->local_size, 4);
+}
+
+TEST(Detect, TellsJobsOfDifferentMastersApart) {
+  auto other = torchrun;
+  other["MASTER_ADDR"] = "node7";
+  EXPECT_EQ(detect_in(other)->rendezvous, "torchrun:29500:node7:abc");
 }
 
 TEST(Detect, TellsARestartedTorchrunJobFromTheOneBefore) {

@@ -2,14 +2,23 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/base/unique_fd.h"
 
 namespace levada::launch {
 
 inline constexpr const char* links_variable = "LEVADA_LINKS";    ///< descriptors of shm::make_links(), by comma
-inline constexpr const char* report_variable = "LEVADA_REPORT";  ///< descriptor that report_failure() writes to
+inline constexpr const char* report_variable = "LEVADA_REPORT";  ///< report_channel() that report_failure() writes to
+
+/// "5,1234,77": a descriptor, the process that reads what is sent to it, and the socket that it has to be.
+std::string report_channel(int descriptor);
+/// What is sent there.
+std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view message);
+/// From now on only this process reports, and none that it starts.
+void take_report_channel();
 
 /// "5,6,7".
 std::string join_numbers(const std::vector<int>& numbers);

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <optional>
 
 #include "levada/base/bytes.h"
 #include "levada/base/text.h"
@@ -46,15 +49,78 @@ void check_joinable(const Environment& job, const JoinOptions& options) {
         "the engine inproc joins threads of one process, but this is one of {} processes that {} started; use shm",
         job.size, job.launcher));
   }
-  if (job.local_size != job.size) {
+  if (job.local_size.value_or(job.size) != job.size) {
     throw Unsupported(fmt::format(
         "{} started {} ranks of which {} are on this host, and no engine of this build reaches other hosts; start all "
-        "ranks on one host",
-        job.launcher, job.size, job.local_size));
+        "ranks on one host, or use the Python package, which reaches others once torch.distributed is initialized",
+        job.launcher, job.size, *job.local_size));
   }
 }
 
+std::string rendezvous_of(const Environment& job) {
+  return job.rendezvous.empty() ? fmt::format("{}:parent:{}", job.launcher, ::getppid()) : job.rendezvous;
+}
+
+/// The socket at a descriptor; empty where there is none.
+std::optional<ino_t> socket_at(int fd) {
+  struct stat what {};
+  if (::fstat(fd, &what) != 0 || !S_ISSOCK(what.st_mode)) return {};
+  return what.st_ino;
+}
+
+struct ReportChannel {
+  int fd = -1;
+  bool taken = false;       ///< by this process, or the one that it was forked from
+  bool is_started = false;  ///< this process itself was started as the rank
+};
+
+/// The channel of this process's variable, if it is still there: what a rank starts may have other files by that
+/// number.
+std::optional<ReportChannel> report_channel_here() {
+  const char* text = std::getenv(report_variable);
+  if (text == nullptr) return {};
+  ReportChannel channel;
+  int parent = 0;
+  unsigned long socket = 0;
+  if (std::sscanf(text, "%d,%d,%lu", &channel.fd, &parent, &socket) != 3) return {};
+  if (socket_at(channel.fd) != std::optional<ino_t>(socket)) return {};
+  channel.taken = (::fcntl(channel.fd, F_GETFD) & FD_CLOEXEC) != 0;
+  channel.is_started = ::getppid() == parent;
+  return channel;
+}
+
+std::optional<int> reporting_descriptor() {
+  const auto channel = report_channel_here();
+  if (!channel || !(channel->taken || channel->is_started)) return {};
+  return channel->fd;
+}
+
 }  // namespace
+
+std::string report_channel(int descriptor) {
+  return fmt::format("{},{},{}", descriptor, ::getpid(), socket_at(descriptor).value_or(0));
+}
+
+std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view message) {
+  constexpr std::size_t longest = 4000;
+  const std::int32_t head[2] = {rank, static_cast<std::int32_t>(kind)};
+  message = cut_text(message, longest);
+  std::vector<char> report(sizeof head + message.size());
+  std::memcpy(report.data(), head, sizeof head);
+  std::copy(message.begin(), message.end(), report.begin() + sizeof head);
+  return report;
+}
+
+void take_report_channel() {
+  if (const auto channel = report_channel_here()) ::fcntl(channel->fd, F_SETFD, FD_CLOEXEC);
+}
+
+void open_standard_descriptors() {
+  // Not for writing, so that nobody believes that his output has gone somewhere.
+  int fd = ::open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDONLY);
+  if (fd > STDERR_FILENO) ::close(fd);
+}
 
 std::vector<std::string> engines() {
   return {"inproc", "shm"};
@@ -95,28 +161,37 @@ std::shared_ptr<Engine> join(const JoinOptions& options) {
   if (!job || job->size == 1) return join_alone(options);
   check_joinable(*job, options);
   if (const char* links = std::getenv(links_variable); links != nullptr && job->launcher == "levada") {
+    take_report_channel();
     return shm::join(job->rank, job->size, take_links(links, job->rank, job->size), {.timeout = options.timeout});
   }
-  const auto rendezvous =
-      job->rendezvous.empty() ? fmt::format("{}:parent:{}", job->launcher, ::getppid()) : job->rendezvous;
-  return shm::meet(job->rank, job->size, rendezvous, {.timeout = options.timeout});
+  const shm::Options meeting{.timeout = options.timeout, .remind = options.remind, .report = options.report};
+  if (job->local_size) return shm::meet(job->rank, job->size, rendezvous_of(*job), meeting);
+  try {
+    return shm::meet(job->rank, job->size, rendezvous_of(*job), meeting);
+  } catch (const Timeout& error) {
+    throw Timeout(fmt::format(
+        "{}; no variable of {} says how many ranks are on this host (see docs/command.md): where others are "
+        "on other hosts, initialize torch.distributed first",
+        error.what(), job->launcher));
+  }
 }
 
-bool report_failure(ErrorKind kind, std::string_view message) noexcept {
-  const char* text = std::getenv(report_variable);
+bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {
+  const auto job = detect([](const char* name) -> const char* { return std::getenv(name); });
+  if (!job || job->size == 1 || std::getenv(links_variable) != nullptr) return false;
+  return shm::refuse_start(job->rank, job->size, rendezvous_of(*job), kind, message);
+} catch (const std::exception&) {  // then nobody can be told
+  return false;
+}
+
+bool report_failure(ErrorKind kind, std::string_view message) noexcept try {
+  const auto fd = reporting_descriptor();
   const char* rank = std::getenv("LEVADA_RANK");
-  if (text == nullptr || rank == nullptr) return false;
-  const int fd = std::atoi(text);
-  struct stat what {};
-  if (::fstat(fd, &what) != 0 || !S_ISSOCK(what.st_mode)) return false;
-  constexpr std::size_t longest = 4000;
-  std::array<char, longest + 8> record{};
-  const std::int32_t head[2] = {std::atoi(rank), static_cast<std::int32_t>(kind)};
-  std::memcpy(record.data(), head, sizeof head);
-  message = cut_text(message, longest);
-  std::memcpy(record.data() + sizeof head, message.data(), message.size());
-  const std::size_t bytes = sizeof head + message.size();
-  return ::send(fd, record.data(), bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+  if (!fd || rank == nullptr) return false;
+  const auto report = encode_report(std::atoi(rank), kind, message);
+  return ::send(*fd, report.data(), report.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(report.size());
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 }  // namespace levada::launch

@@ -24,8 +24,8 @@ struct Environment {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  int local_size = 1;
-  std::string launcher;    ///< "levada", "torchrun", "slurm", "openmpi", "pmi"
+  std::optional<int> local_size = {};  ///< ranks on this host; empty where no variable says so
+  std::string launcher;                ///< "levada", "torchrun", "slurm", "openmpi", "pmi"
   std::string rendezvous;  ///< names the job on this host: where its ranks meet; empty where no variable does
   bool operator==(const Environment&) const = default;
 };
@@ -38,12 +38,14 @@ std::optional<Environment> detect(const std::function<const char*(const char*)>&
 struct JoinOptions {
   std::string engine = "auto";  ///< "shm", "inproc" (a world of one) or "auto"
   Duration timeout = std::chrono::seconds(60);
+  std::function<void(const std::string&)> remind = {};  ///< as shm::Options::remind
+  std::function<void(const std::string&)> report = {};  ///< as shm::Options::report
 };
 
 /// This process's engine in the job that the environment tells of, or a world of one outside any. Collective; once a
 /// process in a job that run_local() started. Throws InvalidArgument for an engine that is not in this build or cannot
 /// join such a job; Unsupported where ranks are on several hosts, which no engine of this build can join; and what
-/// shm::join() does.
+/// shm::join() does. Where the environment does not say how many ranks this host has, all are looked for here.
 std::shared_ptr<Engine> join(const JoinOptions& options = {});
 
 struct LocalOptions {
@@ -55,13 +57,23 @@ struct LocalOptions {
 
 /// Starts `size` copies of a program with `arguments`, connected for join(), and waits for them. Rank 0's standard
 /// output is this process's, the other ranks' goes where standard error goes, which is everybody's; they read nothing.
-/// SIGINT and SIGTERM reach all ranks; when one rank fails the others get a moment to end by themselves and are then
-/// killed; when this process dies, by whatever signal, its ranks do. To be called while the process has one thread.
-/// Throws EngineError where a rank cannot be started.
+/// SIGINT, SIGTERM and SIGHUP reach all ranks, once; when one rank fails the others get a moment to end by themselves
+/// and are then killed; when this process dies, by whatever signal, its ranks do. To be called while the process has
+/// one thread. Throws EngineError where a rank cannot be started.
 LocalResult run_local(int size, const std::vector<std::string>& arguments, const LocalOptions& options = {});
 
+/// Opens /dev/null in place of closed standard descriptors, so that no other file takes their numbers. What is written
+/// to standard output fails as before. To be called before this process opens anything.
+void open_standard_descriptors();
+
+/// In a rank of another launcher's job that fails before it calls join(): tells the other ranks, whose join() then
+/// throws an error of `kind` with `message`, which rank 0 shows to the user. Waits a few seconds for ranks that can be
+/// told. False where this rank, or rank 0 itself, has to show it.
+bool refuse_start(ErrorKind kind, const std::string& message) noexcept;
+
 /// In a rank that run_local() started: says why this rank is about to fail, so that run_local() gives one message for
-/// all ranks. False where nobody listens; then it is for this rank to tell the user.
+/// all ranks. False where nobody listens, and in a process that a rank has started, whose failure the rank may
+/// tolerate; then it is for this process to tell the user.
 bool report_failure(ErrorKind kind, std::string_view message) noexcept;
 
 }  // namespace levada::launch

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <optional>
 
 #include "levada/base/deadline.h"
 #include "levada/engine/shm/shm.h"
@@ -26,13 +28,13 @@ namespace {
   throw EngineError(fmt::format("cannot start the ranks: {}: {}", what, std::strerror(errno)));
 }
 
-/// SIGINT, SIGTERM and SIGCHLD as a descriptor, for as long as this lives.
+/// SIGINT, SIGTERM, SIGHUP and SIGCHLD as a descriptor, for as long as this lives.
 class Signals {
  public:
   Signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
     ::pthread_sigmask(SIG_BLOCK, &set, &before_);
     struct sigaction standard {};
     standard.sa_handler = SIG_DFL;
@@ -41,7 +43,7 @@ class Signals {
     if (!fd_) fail("signalfd");
   }
   ~Signals() {
-    while (next() != 0) continue;
+    while (next()) continue;
     ::sigaction(SIGCHLD, &child_before_, nullptr);
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -50,10 +52,16 @@ class Signals {
 
   int fd() const { return fd_.get(); }
   const sigset_t& before() const { return before_; }
-  /// The next one that has come; 0 if none.
-  int next() {
+  struct Signal {
+    int number = 0;
+    bool ranks_have_it = false;  ///< Ctrl-C, which the kernel sends to all processes in the terminal's foreground
+  };
+  /// The next one that has come, if any.
+  std::optional<Signal> next() {
     signalfd_siginfo info{};
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return {};
+    const auto number = static_cast<int>(info.ssi_signo);
+    return Signal{number, number == SIGINT && info.ssi_code == SI_KERNEL};
   }
 
  private:
@@ -66,7 +74,10 @@ std::string this_program() {
   std::array<char, 4096> path{};
   const auto length = ::readlink("/proc/self/exe", path.data(), path.size());
   const std::string found(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  return !found.empty() && ::access(found.c_str(), X_OK) == 0 ? found : "/proc/self/exe";
+  if (!found.empty() && ::access(found.c_str(), X_OK) == 0) return found;
+  // Replaced on the disk, which the link still leads to; or without /proc, where what was started is known by name.
+  const auto* name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  return length <= 0 && name != nullptr ? name : "/proc/self/exe";
 }
 
 /// What a rank is started with, made before fork(): between fork and exec nothing is allocated.
@@ -75,6 +86,8 @@ struct Start {
   std::vector<std::string> arguments;
   std::vector<std::string> environment;
   std::vector<int> inherited;
+  std::vector<char> exec_failure;  ///< what to report where the program cannot be run
+  int report = -1;
   int rank = 0;
   pid_t parent = 0;
   sigset_t mask{};
@@ -88,7 +101,7 @@ std::vector<std::string> environment_of(int rank, int size, const std::vector<in
   variables.push_back(fmt::format("LEVADA_RANK={}", rank));
   variables.push_back(fmt::format("LEVADA_WORLD_SIZE={}", size));
   variables.push_back(fmt::format("{}={}", links_variable, join_numbers(links)));
-  variables.push_back(fmt::format("{}={}", report_variable, report));
+  variables.push_back(fmt::format("{}={}", report_variable, report_channel(report)));
   return variables;
 }
 
@@ -108,6 +121,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   if (start.rank != 0) ::dup2(STDERR_FILENO, STDOUT_FILENO);
   for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
   ::execve(start.program.c_str(), arguments, environment);
+  ::send(start.report, start.exec_failure.data(), start.exec_failure.size(), MSG_NOSIGNAL);
   ::_exit(127);
 }
 
@@ -193,15 +207,18 @@ void start_all(int size, const std::vector<std::string>& arguments, const LocalO
     start.environment = environment_of(rank, size, own, report);
     start.inherited = std::move(own);
     start.inherited.push_back(report);
+    start.report = report;
+    start.exec_failure =
+        encode_report(rank, ErrorKind::engine, fmt::format("rank {} cannot run {}", rank, start.program));
     processes.add(start_rank(start, null.get()));
   }
 }
 
 void take_signals(Signals& signals, const Processes& processes, Supervision& job) {
-  while (const int signal = signals.next()) {
-    if (signal == SIGCHLD) continue;
-    job.apply(Supervision::Signalled{signal});
-    processes.kill(signal);
+  while (const auto signal = signals.next()) {
+    if (signal->number == SIGCHLD) continue;
+    job.apply(Supervision::Signalled{signal->number});
+    if (!signal->ranks_have_it) processes.kill(signal->number);
   }
 }
 
@@ -231,6 +248,7 @@ void supervise(Signals& signals, int reports, int size, const LocalOptions& opti
 }  // namespace
 
 LocalResult run_local(int size, const std::vector<std::string>& arguments, const LocalOptions& options) {
+  open_standard_descriptors();
   Signals signals;
   Supervision job(size);
   Processes processes;

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -59,17 +61,86 @@ TEST(RunLocal, EndsAllRanksOnASignal) {
 TEST(RunLocal, SaysThatAProgramCannotBeStarted) {
   const auto result = run_local(1, {}, {.program = "/nowhere/levada"});
   EXPECT_EQ(result.exit_status, 127);
+  EXPECT_EQ(result.message, "rank 0 cannot run /nowhere/levada");
+}
+
+TEST(RunLocal, SaysThatAFileMayNotGrow) {
+  const auto result = run_script(1, "kill -XFSZ $$");
+  EXPECT_THAT(result.message, HasSubstr("ulimit -f"));
+}
+
+/// In a terminal of its own: starts two ranks there that count how often they are interrupted, presses Ctrl-C once they
+/// are ready, and gives the counts.
+std::string interruptions_at_a_terminal() {
+  int output[2];
+  EXPECT_EQ(::pipe(output), 0);
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    ::dup2(output[1], 9);
+    const auto script = R"(
+      trap 'n=$((n + 1))' INT
+      echo ready
+      while [ -z "$n" ]; do sleep 0.2 & wait $!; done
+      sleep 1 & wait $!; sleep 1 & wait $!
+      echo "$LEVADA_RANK:$n" >&9)";
+    const LocalOptions patient{
+        .program = "/bin/bash", .grace = std::chrono::seconds(20), .signal_grace = std::chrono::seconds(20)};
+    run_local(2, {"-c", script}, patient);
+    ::_exit(0);
+  }
+  ::close(output[1]);
+  // Both ranks write to the terminal.
+  std::string seen;
+  char buffer[256];
+  while (seen.find("ready") == seen.rfind("ready")) {
+    const auto bytes = ::read(terminal, buffer, sizeof buffer);
+    if (bytes <= 0) break;
+    seen.append(buffer, static_cast<std::size_t>(bytes));
+  }
+  EXPECT_EQ(::write(terminal, "\x03", 1), 1);
+  std::string counts;
+  for (ssize_t bytes = 0; (bytes = ::read(output[0], buffer, sizeof buffer)) > 0;) {
+    counts.append(buffer, static_cast<std::size_t>(bytes));
+  }
+  ::waitpid(child, nullptr, 0);
+  ::close(terminal);
+  ::close(output[0]);
+  return counts;
+}
+
+TEST(RunLocal, LetsCtrlCAtATerminalReachEachRankOnce) {
+  const auto counts = interruptions_at_a_terminal();
+  EXPECT_THAT(counts, HasSubstr("0:1\n"));
+  EXPECT_THAT(counts, HasSubstr("1:1\n"));
+}
+
+TEST(RunLocal, PassesHangupOn) {
+  const auto result = run_script(2, "kill -HUP $PPID; exec sleep 100");
+  EXPECT_EQ(result.exit_status, 128 + SIGHUP);
+}
+
+TEST(RunLocal, KeepsItsLinksFromTheNumbersOfClosedStandardDescriptors) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (const int fd : {0, 1, 2}) ::close(fd);
+    const auto result = run_script(2, R"sh([ "$(readlink /proc/$$/fd/0)" = /dev/null ] && ! { echo x; } 2>&-)sh");
+    ::_exit(result.exit_status);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(RunLocal, PassesOnWhatARankReports) {
   // An empty report, of the size of its head: rank 0, kind 6.
-  const auto result = run_script(1, R"(printf '\0\0\0\0\6\0\0\0out of data' >&$LEVADA_REPORT; exit 1)");
+  const auto result = run_script(1, R"(printf '\0\0\0\0\6\0\0\0out of data' >&${LEVADA_REPORT%%,*}; exit 1)");
   EXPECT_EQ(result.message, "out of data");
   EXPECT_EQ(result.exit_status, 1);
 }
 
 TEST(RunLocal, TakesNoReportOfAKindThatThereIsNot) {
-  const auto result = run_script(1, R"(printf '\0\0\0\0\143\0\0\0nonsense' >&$LEVADA_REPORT; exit 1)");
+  const auto result = run_script(1, R"(printf '\0\0\0\0\143\0\0\0nonsense' >&${LEVADA_REPORT%%,*}; exit 1)");
   EXPECT_EQ(result.message, "rank 0 ended with status 1");
 }
 

@@ -52,8 +52,9 @@ std::optional<LocalResult> Supervision::killed_rank() const {
     const int signal = own_signal_of(rank);
     if (signal == 0) continue;
     if (signal == SIGPIPE) return LocalResult{.exit_status = 128 + SIGPIPE, .first_failed = rank, .message = {}};
-    const std::string_view hint =
-        signal == SIGKILL ? "; where nobody did that, memory ran out and the kernel did: see dmesg" : "";
+    std::string_view hint;
+    if (signal == SIGKILL) hint = "; where nobody did that, memory ran out and the kernel did: see dmesg";
+    if (signal == SIGXFSZ) hint = "; a file would have become larger than ulimit -f allows";
     return LocalResult{.exit_status = 1,
                        .first_failed = rank,
                        .message = fmt::format("rank {} was lost: killed by signal {} ({}){}", rank, signal,

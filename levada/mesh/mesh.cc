@@ -1,8 +1,10 @@
 #include "levada/mesh/mesh.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <limits>
@@ -11,6 +13,13 @@
 
 namespace levada {
 namespace {
+
+constexpr std::array<std::string_view, 6> data_names = {"dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp"};
+constexpr std::array<std::string_view, 5> shared_names = {"tp", "cp", "pp", "ep", "sp"};
+
+bool contains(const auto& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 const Axis* find_axis(const std::vector<Axis>& axes, std::string_view name) {
   const auto found = std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) { return axis.name == name; });
@@ -45,7 +54,36 @@ Axis parse_axis(std::string_view part, std::string_view whole) {
   return axis;
 }
 
+/// The data axes of a mesh, in its own order.
+Mesh::Names data_axes_of(const std::vector<Axis>& axes, const std::optional<Mesh::Names>& given) {
+  if (given) {
+    for (auto name = given->begin(); name != given->end(); ++name) {
+      if (find_axis(axes, *name) == nullptr) {
+        throw InvalidArgument(fmt::format("data axis '{:.40}' is no axis of the mesh; name one of its axes", *name));
+      }
+      if (std::find(given->begin(), name, *name) != name) {
+        throw InvalidArgument(fmt::format("data axis {} is given twice; name each axis once", *name));
+      }
+    }
+  }
+  Mesh::Names names;
+  for (const Axis& axis : axes) {
+    if (given ? contains(*given, axis.name) : role_of(axis.name) == AxisRole::data) names.push_back(axis.name);
+  }
+  return names;
+}
+
 }  // namespace
+
+AxisRole role_of(std::string_view axis) {
+  if (contains(data_names, axis)) return AxisRole::data;
+  return contains(shared_names, axis) ? AxisRole::shared : AxisRole::unknown;
+}
+
+std::string describe_axis_roles() {
+  return fmt::format("data axes are {}; axes that share data are {}", fmt::join(data_names, ", "),
+                     fmt::join(shared_names, ", "));
+}
 
 bool is_name(std::string_view text) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
@@ -53,7 +91,7 @@ bool is_name(std::string_view text) {
   return !text.empty() && is_letter(text.front()) && std::all_of(text.begin(), text.end(), fits);
 }
 
-Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
+Mesh::Mesh(std::vector<Axis> axes, const std::optional<Names>& data_axes) : axes_(std::move(axes)) {
   for (auto axis = axes_.begin(); axis != axes_.end(); ++axis) {
     if (!is_name(axis->name)) {
       throw InvalidArgument(
@@ -69,9 +107,14 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
     }
   }
   size_ = product_of_sizes(axes_);
+  data_axes_ = data_axes_of(axes_, data_axes);
+  for (const Axis& axis : axes_) {
+    if (!data_axes && role_of(axis.name) == AxisRole::unknown) undecided_axes_.push_back(axis.name);
+  }
+  for (const std::string& name : data_axes_) data_span_.append(axis_stride(name), axis_size(name));
 }
 
-Mesh Mesh::parse(std::string_view text) {
+Mesh Mesh::parse(std::string_view text, const std::optional<Names>& data_axes) {
   std::vector<Axis> axes;
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -81,7 +124,56 @@ Mesh Mesh::parse(std::string_view text) {
     rest.remove_prefix(comma + 1);
     if (rest.empty()) throw InvalidArgument(fmt::format("mesh '{:.80}' ends with a comma; an axis is missing", text));
   }
-  return Mesh(std::move(axes));
+  return Mesh(std::move(axes), data_axes);
+}
+
+Mesh Mesh::ordered(std::vector<Axis> axes, std::string_view order, const std::optional<Names>& data_axes) {
+  std::vector<std::string_view> names;
+  for (std::string_view rest = order;;) {
+    const auto dash = rest.find('-');
+    const auto name = rest.substr(0, dash);
+    if (!is_name(name)) {
+      throw InvalidArgument(
+          fmt::format("order '{:.80}': '{:.40}' is no axis; name the axes from the fastest on, as in {}", order, name,
+                      default_order));
+    }
+    if (contains(names, name)) {
+      throw InvalidArgument(fmt::format("order '{:.80}' has {} twice; name each axis once", order, name));
+    }
+    names.push_back(name);
+    if (dash == std::string_view::npos) break;
+    rest.remove_prefix(dash + 1);
+  }
+  const auto is_data = [&](const Axis& axis) {
+    return data_axes ? contains(*data_axes, axis.name) : role_of(axis.name) == AxisRole::data;
+  };
+  const auto place_of = [&](const Axis& axis) {
+    const bool named = contains(names, axis.name);
+    const auto place =
+        std::find(names.begin(), names.end(), named || !is_data(axis) ? std::string_view(axis.name) : "dp");
+    if (place != names.end()) return place;
+    throw InvalidArgument(fmt::format("order '{:.80}' does not say where axis {} belongs; give an order that names it",
+                                      order, axis.name));
+  };
+  std::stable_sort(axes.begin(), axes.end(), [&](const Axis& a, const Axis& b) { return place_of(a) > place_of(b); });
+  if (axes.size() == 1) static_cast<void>(place_of(axes.front()));
+  return Mesh(std::move(axes), data_axes);
+}
+
+Mesh::Names Mesh::axes_meant_by(std::string_view name) const {
+  if (name == "dp") return data_axes_;
+  return has_axis(name) ? Names{std::string(name)} : Names{};
+}
+
+bool Mesh::may_lack(std::string_view name) const {
+  const AxisRole role = role_of(name);
+  return role == AxisRole::shared || (role == AxisRole::data && data_size() == 1);
+}
+
+AxisSpan Mesh::span(std::string_view name) const {
+  AxisSpan span;
+  for (const std::string& axis : axes_meant_by(name)) span.append(axis_stride(axis), axis_size(axis));
+  return span;
 }
 
 bool Mesh::has_axis(std::string_view name) const {
@@ -102,10 +194,18 @@ int Mesh::axis_stride(std::string_view name) const {
   return size_;
 }
 
+void Mesh::check_rank(int rank) const {
+  if (rank >= 0 && rank < size_) return;
+  throw InvalidArgument(fmt::format("there is no rank {} in a mesh of {} ranks ({})", rank, size_, to_string()));
+}
+
+int Mesh::data_coordinate(int rank) const {
+  check_rank(rank);
+  return data_span_.of(rank);
+}
+
 int Mesh::coordinate(int rank, std::string_view axis) const {
-  if (rank < 0 || rank >= size_) {
-    throw InvalidArgument(fmt::format("there is no rank {} in a mesh of {} ranks ({})", rank, size_, to_string()));
-  }
+  check_rank(rank);
   return rank / axis_stride(axis) % axis_size(axis);
 }
 

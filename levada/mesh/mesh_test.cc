@@ -35,6 +35,79 @@ TEST(Mesh, LetsTheLastAxisVaryFastest) {
   EXPECT_EQ(mesh.describe(17), "dp1 cp1 tp1");
 }
 
+TEST(Mesh, DividesDataAlongTheAxesThatAreKnownToAndSharesItAlongTheOthers) {
+  for (const char* name : {"dp", "dp_replicate", "dp_shard", "fsdp", "data", "ddp"}) {
+    EXPECT_EQ(role_of(name), AxisRole::data) << name;
+  }
+  for (const char* name : {"tp", "cp", "pp", "ep", "sp"}) EXPECT_EQ(role_of(name), AxisRole::shared) << name;
+  EXPECT_EQ(role_of("expert"), AxisRole::unknown);
+
+  EXPECT_EQ(Mesh::parse("data=4").data_size(), 4);
+  EXPECT_EQ(Mesh::parse("tp=4").data_size(), 1);
+  EXPECT_EQ(Mesh::parse("tp=4").data_coordinate(3), 0);
+}
+
+TEST(Mesh, TakesSeveralDataAxesRowMajorAsOne) {
+  const Mesh mesh = Mesh::parse("dp_replicate=2,tp=2,dp_shard=3");
+  EXPECT_THAT(mesh.data_axes(), ElementsAre("dp_replicate", "dp_shard"));
+  EXPECT_EQ(mesh.data_size(), 6);
+  std::vector<int> coordinates;
+  for (int rank = 0; rank < mesh.size(); ++rank) coordinates.push_back(mesh.data_coordinate(rank));
+  EXPECT_THAT(coordinates, ElementsAre(0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5));
+  for (int coordinate = 0; coordinate < 6; ++coordinate) {
+    EXPECT_EQ(mesh.data_coordinate(mesh.data_span().first_rank(coordinate)), coordinate);
+  }
+  EXPECT_EQ(mesh.span("dp"), mesh.data_span());
+  EXPECT_EQ(mesh.span("dp_shard").size(), 3);
+}
+
+TEST(Mesh, KnowsAlongWhichAxesNothingSaysWhetherDataDiffers) {
+  const auto axes = std::vector<Axis>{{"replica", 2}, {"expert", 2}, {"tp", 2}};
+  EXPECT_THAT(Mesh(axes).undecided_axes(), ElementsAre("replica", "expert"));
+  const Mesh mesh(axes, Mesh::Names{"replica"});
+  EXPECT_TRUE(mesh.undecided_axes().empty());
+  EXPECT_EQ(mesh.data_size(), 2);
+  EXPECT_EQ(mesh.data_coordinate(4), 1);
+  EXPECT_NE(mesh, Mesh(axes));
+}
+
+TEST(Mesh, TakesGivenDataAxesInPlaceOfThoseItKnows) {
+  const Mesh mesh({{"dp", 2}, {"fsdp", 2}}, Mesh::Names{"fsdp"});
+  EXPECT_THAT(mesh.data_axes(), ElementsAre("fsdp"));
+  EXPECT_EQ(mesh.data_coordinate(2), 0);
+  EXPECT_EQ(Mesh({{"dp", 2}}, Mesh::Names{}).data_size(), 1);
+}
+
+TEST(Mesh, RefusesADataAxisThatItDoesNotHaveOrThatIsGivenTwice) {
+  EXPECT_THROW(Mesh({{"dp", 2}}, Mesh::Names{"x"}), InvalidArgument);
+  EXPECT_THROW(Mesh({{"x", 2}}, Mesh::Names{"x", "x"}), InvalidArgument);
+}
+
+TEST(Mesh, IsOrderedAsMegatronOrdersIts) {
+  const std::vector<Axis> axes = {{"tp", 2}, {"pp", 3}, {"dp", 4}, {"cp", 5}};
+  EXPECT_EQ(Mesh::ordered(axes, Mesh::default_order).to_string(), "pp=3,dp=4,cp=5,tp=2");
+  EXPECT_EQ(Mesh::ordered(axes, "tp-cp-pp-dp").to_string(), "dp=4,pp=3,cp=5,tp=2");
+  const std::vector<Axis> hybrid = {{"dp_replicate", 2}, {"tp", 2}, {"dp_shard", 3}, {"pp", 2}};
+  EXPECT_EQ(Mesh::ordered(hybrid, Mesh::default_order).to_string(), "pp=2,dp_replicate=2,dp_shard=3,tp=2");
+  EXPECT_EQ(Mesh::ordered(hybrid, "dp_shard-tp-pp-dp").to_string(), "dp_replicate=2,pp=2,tp=2,dp_shard=3");
+}
+
+TEST(Mesh, RefusesAnOrderThatLeavesAnAxisOutOrNamesOneTwice) {
+  const auto refusal_of_order = [](std::vector<Axis> axes, std::string_view order) -> std::string {
+    try {
+      Mesh::ordered(std::move(axes), order);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_THAT(refusal_of_order({{"tp", 2}, {"expert", 2}}, "tp-dp"),
+              HasSubstr("does not say where axis expert belongs"));
+  EXPECT_THAT(refusal_of_order({{"expert", 2}}, "tp-dp"), HasSubstr("does not say where axis expert belongs"));
+  EXPECT_THAT(refusal_of_order({{"tp", 2}}, "tp-tp"), HasSubstr("has tp twice"));
+  EXPECT_THAT(refusal_of_order({{"tp", 2}}, "tp--dp"), HasSubstr("'' is no axis"));
+}
+
 TEST(Mesh, CountsAnAxisItDoesNotHaveAsOne) {
   const Mesh mesh = Mesh::parse("dp=2");
   EXPECT_FALSE(mesh.has_axis("pp"));

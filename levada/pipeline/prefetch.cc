@@ -1,6 +1,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/threads.h"
 #include "levada/pipeline/streams.h"
 #include "levada/pipeline/tracked_input.h"
 
@@ -27,7 +28,7 @@ class PrefetchStream final : public StageStream {
   void start() {
     ring_.resize(static_cast<std::size_t>(depth_));
     source_.begin();
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("prefetching", [this] { run(); });
   }
   std::weak_ptr<PrefetchStream*> self() const { return self_; }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/base/threads.h"
 #include "levada/base/trace.h"
 #include "levada/engine/collect.h"
 #include "levada/tree/codec.h"
@@ -116,7 +117,7 @@ void SaveRate::saved(Clock::time_point begun, Clock::time_point ended) {
 Watch::Watch(std::shared_ptr<Engine> engine, const Graph& graph, std::string process, const Counts& counts)
     : engine_(std::move(engine)), process_(std::move(process)), counts_(counts) {
   for (const Stage& stage : graph.stages()) stages_.push_back(stage.name);
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("watching a pipeline", [this] { run(); });
 }
 
 Watch::~Watch() {

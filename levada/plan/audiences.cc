@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -42,23 +44,22 @@ std::vector<int> first_of_each_host(std::span<const int> host_of, int ranks) {
 }
 
 std::vector<int> first_at_each_coordinate(const Mesh& mesh, const std::vector<std::string>& axes) {
-  std::vector<AxisSpan> spans;
+  std::set<std::string, std::less<>> named;
   for (const std::string& axis : axes) {
-    const bool is_usual = axis == "dp" || axis == "cp" || axis == "tp" || axis == "pp";
-    if (!mesh.has_axis(axis) && !is_usual) {
+    const auto meant = mesh.axes_meant_by(axis);
+    if (meant.empty() && !mesh.may_lack(axis)) {
       throw InvalidArgument(
-          fmt::format("readers '{}' name an axis that the mesh '{}' does not have", axis, mesh.to_string()));
+          fmt::format("readers '{}' name an axis that the mesh '{}' does not have; name one of its axes, or dp for all "
+                      "its data axes",
+                      axis, mesh.to_string()));
     }
-    const AxisSpan span{mesh.axis_stride(axis), mesh.axis_size(axis)};
-    if (std::find(spans.begin(), spans.end(), span) == spans.end()) spans.push_back(span);
+    named.insert(meant.begin(), meant.end());
   }
+  AxisSpan span;
+  for (const std::string& axis : named) span.append(mesh.axis_stride(axis), mesh.axis_size(axis));
   std::vector<int> readers;
   readers.reserve(static_cast<std::size_t>(mesh.size()));
-  for (int rank = 0; rank < mesh.size(); ++rank) {
-    int reader = 0;
-    for (const AxisSpan& span : spans) reader += span.of(rank) * span.stride;
-    readers.push_back(reader);
-  }
+  for (int rank = 0; rank < mesh.size(); ++rank) readers.push_back(span.first_rank(span.of(rank)));
   return readers;
 }
 

@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <functional>
 #include <set>
 #include <unordered_set>
 
@@ -14,40 +14,37 @@
 namespace levada {
 namespace {
 
-constexpr std::array<std::string_view, 4> usual_axes = {"dp", "cp", "tp", "pp"};
-
-bool is_usual(std::string_view axis) {
-  return std::find(usual_axes.begin(), usual_axes.end(), axis) != usual_axes.end();
-}
-
 /// Checks the placements of one rule, which `where` names, and notes the axes that they mention.
 class RuleCheck {
  public:
   RuleCheck(const Layout& layout, const Mesh& mesh) : layout_(layout), mesh_(mesh) {}
 
   void check(const std::vector<Placement>& placements, const std::string& where) {
-    std::set<std::string_view> seen;
+    std::set<std::string, std::less<>> named, placed;
     for (const Placement& placement : placements) {
       const std::string_view axis = axis_of(placement);
-      if (!mesh_.has_axis(axis) && !is_usual(axis)) {
-        fail("{} has {}, but the mesh has no axis {} (it is '{}'); add the axis or change the layout", where,
-             to_string(placement), axis, mesh_.to_string());
+      const auto meant = mesh_.axes_meant_by(axis);
+      if (meant.empty()) check_absent(placement, where);
+      if (!named.emplace(axis).second) fail("{} has two placements on axis {}; keep one", where, axis);
+      for (const auto& each : meant) {
+        if (!placed.insert(each).second) fail("{} has two placements on axis {}; keep one", where, each);
+        mentioned_.insert(each);
       }
-      if (!seen.insert(axis).second) fail("{} has two placements on axis {}; keep one", where, axis);
-      mentioned_.insert(axis);
       if (const auto* shard = std::get_if<Shard>(&placement)) check_dim(shard->dim, placement, where);
       if (const auto* zigzag = std::get_if<Zigzag>(&placement)) check_dim(zigzag->dim, placement, where);
       if (const auto* stages = std::get_if<Stages>(&placement)) check_stages(*stages, where);
     }
   }
 
-  void check_all_axes_mentioned() const {
-    for (const Axis& axis : mesh_.axes()) {
-      if (mentioned_.count(axis.name) > 0 || is_usual(axis.name)) continue;
+  /// An axis that no placement mentions must be known to share data, or to divide it.
+  void check_all_axes_decided() const {
+    for (const auto& axis : mesh_.undecided_axes()) {
+      if (mentioned_.contains(axis)) continue;
       fail(
-          "the mesh has an axis {} that no field of the layout mentions; say replicate({}) where all its ranks want "
-          "the same",
-          axis.name, axis.name);
+          "axis {} of the mesh '{}' may divide data or share it, and nothing says which ({}); name the mesh's data "
+          "axes "
+          "(data_axes=, --data-axes), or say replicate({}) in the layout if its ranks want the same",
+          axis, mesh_.to_string(), describe_axis_roles(), axis);
     }
   }
 
@@ -58,6 +55,15 @@ class RuleCheck {
   }
 
  private:
+  void check_absent(const Placement& placement, const std::string& where) const {
+    const auto axis = axis_of(placement);
+    if (mesh_.may_lack(axis)) return;
+    fail("{} has {}, but the mesh has no axis {} (it is '{}'); {}", where, to_string(placement), axis,
+         mesh_.to_string(),
+         role_of(axis) == AxisRole::data ? "write dp, which stands for all its data axes"
+                                         : "add the axis or change the layout");
+  }
+
   void check_dim(int dim, const Placement& placement, const std::string& where) const {
     if (dim < 0 || dim >= static_cast<int>(Shape::max_rank)) {
       fail("{} has {}, but dimensions are counted from 0 to {}", where, to_string(placement), Shape::max_rank - 1);
@@ -73,16 +79,16 @@ class RuleCheck {
              to_string(Placement(stages)), name, name);
       }
       for (const int stage : found->second) {
-        if (stage >= 0 && stage < mesh_.axis_size(stages.axis)) continue;
+        if (stage >= 0 && stage < mesh_.span(stages.axis).size()) continue;
         fail("stage {} has coordinate {}, but {} has {} stage(s), counted from 0", name, stage, stages.axis,
-             mesh_.axis_size(stages.axis));
+             mesh_.span(stages.axis).size());
       }
     }
   }
 
   const Layout& layout_;
   const Mesh& mesh_;
-  std::set<std::string_view> mentioned_;
+  std::set<std::string, std::less<>> mentioned_;
 };
 
 }  // namespace
@@ -127,7 +133,7 @@ void Layout::check(const Mesh& mesh) const {
       rule_check.fail("'{:.40}' cannot name a stage; use letters, digits and _, a letter first", stage);
     }
   }
-  rule_check.check_all_axes_mentioned();
+  rule_check.check_all_axes_decided();
 }
 
 namespace layouts {

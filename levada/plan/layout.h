@@ -35,9 +35,9 @@ struct Layout {
   const std::vector<Placement>& placements_of(std::string_view path) const;
   bool operator==(const Layout&) const = default;
 
-  /// Throws InvalidArgument where the layout and the mesh do not fit: an axis that the mesh lacks and that is none of
-  /// dp, cp, tp, pp (these count as 1); a mesh axis that no rule mentions and that is none of those; a stage name that
-  /// is not defined or a stage beyond the axis; two placements on one axis; two rules for one pattern.
+  /// Throws InvalidArgument where the layout and the mesh do not fit: an axis that the mesh lacks, unless
+  /// Mesh::may_lack(); a mesh axis that no rule mentions and of which nothing says whether it divides data; a stage
+  /// name that is not defined or a stage beyond the axis; two placements on one axis; two rules for one pattern.
   void check(const Mesh& mesh) const;
 
   /// One JSON object: {"name": "gpt", "fields": {"tokens": ["shard(dp,0)", ...]}, "optional": ["attention_mask"],
@@ -57,12 +57,12 @@ struct GptOptions {
 
 /// The fields of a GPT step and the stages that need them, by the rules of Megatron-LM: the first stage tokens,
 /// position_ids (and attention_mask); the last labels, loss_mask (and attention_mask); a stage that hosts MTP all;
-/// other middle stages none. dp shards dim 0, cp zigzags the sequence (of the mask: its rows, the queries), tp
-/// replicates. Without `attention_mask` a batch may still have one, and cu_seqlens and max_seqlen, which every stage
-/// and cp coordinate gets whole. Other fields go to every rank.
+/// other middle stages none. dp, which is all data axes, shards dim 0, cp zigzags the sequence (of the mask: its rows,
+/// the queries), tp replicates. Without `attention_mask` a batch may still have one, and cu_seqlens and max_seqlen,
+/// which every stage and cp coordinate gets whole. Other fields go to every rank.
 Layout gpt(const GptOptions& options = {});
 
-/// Every field sharded along dim 0 over dp and replicated along all else.
+/// Every field sharded along dim 0 over all data axes and replicated along all else.
 Layout data_parallel();
 
 }  // namespace layouts

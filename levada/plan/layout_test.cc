@@ -7,6 +7,7 @@
 namespace levada {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string refusal_of_json(std::string_view text) {
@@ -59,10 +60,12 @@ TEST(Layout, FitsMeshesThatLackTheUsualAxes) {
 
 TEST(Layout, SaysHowItAndAMeshDoNotFit) {
   Layout layout;
+  layout.rules = {{"x", {Shard{"rows", 0}}}};
+  EXPECT_THAT(refusal_on_mesh(layout, "dp=2"),
+              HasSubstr("shard(rows,0), but the mesh has no axis rows (it is 'dp=2')"));
+  EXPECT_EQ(refusal_on_mesh(layout, "rows=2"), "nothing was refused");
   layout.rules = {{"x", {Shard{"ep", 0}}}};
-  EXPECT_THAT(refusal_on_mesh(layout, "dp=2"), HasSubstr("shard(ep,0), but the mesh has no axis ep (it is 'dp=2')"));
-  EXPECT_EQ(refusal_on_mesh(layout, "ep=2"), "nothing was refused");
-  EXPECT_THAT(refusal_on_mesh(layouts::gpt(), "dp=2,ep=2"), HasSubstr("an axis ep that no field of the layout"));
+  EXPECT_EQ(refusal_on_mesh(layout, "dp=2"), "nothing was refused");
 
   layout.rules = {{"x", {Shard{"dp", 0}, Replicate{"dp"}}}};
   EXPECT_THAT(refusal_on_mesh(layout, "dp=2"), HasSubstr("field 'x' has two placements on axis dp"));
@@ -72,6 +75,33 @@ TEST(Layout, SaysHowItAndAMeshDoNotFit) {
   EXPECT_THAT(refusal_on_mesh(layout, ""), HasSubstr("dimensions are counted from 0 to 15"));
   layout.rules = {{"x", {Zigzag{"dp", -1}}}};
   EXPECT_THAT(refusal_on_mesh(layout, ""), HasSubstr("dimensions are counted from 0 to 15"));
+}
+
+TEST(Layout, RefusesAnAxisOfWhichNothingSaysWhetherItDividesData) {
+  for (const Layout& layout : {layouts::gpt(), layouts::data_parallel(), Layout{}}) {
+    EXPECT_THAT(refusal_on_mesh(layout, "dp=2,replica=2"),
+                AllOf(HasSubstr("axis replica of the mesh 'dp=2,replica=2' may divide data or share it"),
+                      HasSubstr("data_axes="), HasSubstr("replicate(replica)")));
+    EXPECT_EQ(refusal_on_mesh(layout, "fsdp=2,ep=2,sp=2"), "nothing was refused");
+    EXPECT_NO_THROW(layout.check(Mesh::parse("dp=2,replica=2", Mesh::Names{"dp", "replica"})));
+  }
+  Layout shared;
+  shared.otherwise = {Replicate{"replica"}};
+  EXPECT_EQ(refusal_on_mesh(shared, "dp=2,replica=2"), "nothing was refused");
+}
+
+TEST(Layout, RefusesADataAxisThatTheMeshHasUnderAnotherName) {
+  Layout layout;
+  layout.rules = {{"x", {Shard{"data", 0}}}};
+  EXPECT_THAT(refusal_on_mesh(layout, "fsdp=2"), HasSubstr("write dp, which stands for all its data axes"));
+  EXPECT_EQ(refusal_on_mesh(layout, "data=2"), "nothing was refused");
+  EXPECT_EQ(refusal_on_mesh(layout, "tp=2"), "nothing was refused");
+}
+
+TEST(Layout, TakesDpForAllDataAxesTogether) {
+  Layout layout;
+  layout.rules = {{"x", {Shard{"dp", 0}, Shard{"fsdp", 1}}}};
+  EXPECT_THAT(refusal_on_mesh(layout, "dp=2,fsdp=2"), HasSubstr("two placements on axis fsdp"));
 }
 
 TEST(Layout, ChecksItsStages) {

@@ -10,10 +10,6 @@
 namespace levada {
 namespace {
 
-AxisSpan span_of(const Mesh& mesh, std::string_view axis) {
-  return {mesh.axis_stride(axis), mesh.axis_size(axis)};
-}
-
 void add_once(std::vector<AxisSpan>& spans, const AxisSpan& span) {
   if (std::find(spans.begin(), spans.end(), span) == spans.end()) spans.push_back(span);
 }
@@ -30,20 +26,28 @@ std::vector<bool> stages_that_hold(const Stages& stages, const Layout& layout, i
   return holds;
 }
 
+/// Whether the placement is along data axes alone. Of one axis or of all: a name means no other choice.
+bool is_along_data(const Placement& placement, const Mesh& mesh) {
+  const auto axes = mesh.axes_meant_by(axis_of(placement));
+  return !axes.empty() &&
+         std::find(mesh.data_axes().begin(), mesh.data_axes().end(), axes.front()) != mesh.data_axes().end();
+}
+
+/// Dealing does what Shard{data axis, 0} asks for. Throws for what contradicts it.
 void check_dealt(const Placement& placement, const Layout& layout) {
-  if (axis_of(placement) != data_axis || std::holds_alternative<Replicate>(placement)) return;
-  if (std::holds_alternative<Stages>(placement)) return;
+  const auto* shard = std::get_if<Shard>(&placement);
+  if (shard != nullptr && shard->dim == 0) return;
   throw InvalidArgument(fmt::format(
-      "layout {:.40} has {}, but whole batches are dealt along {}, which is shard({},0); use that, or split a global "
-      "batch",
-      layout.name, to_string(placement), data_axis, data_axis));
+      "layout {:.40} has {}, but whole batches are dealt along the data axes, which is shard(dp,0); use that, or split "
+      "a global batch",
+      layout.name, to_string(placement)));
 }
 
 }  // namespace
 
 Needs::Needs(const Layout& layout, const Mesh& mesh, Divide divide) : ranks_(mesh.size()) {
   layout.check(mesh);
-  if (divide == Divide::deal) unit_axis_ = span_of(mesh, data_axis);
+  if (divide == Divide::deal) unit_axis_ = mesh.data_span();
   for (const Layout::Rule& rule : layout.rules) rules_.push_back(compile(rule.placements, layout, mesh, divide));
   rules_.push_back(compile(layout.otherwise, layout, mesh, divide));
   find_stage_sets();
@@ -53,16 +57,20 @@ Needs::RuleNeeds Needs::compile(const std::vector<Placement>& placements, const 
                                 Divide divide) const {
   RuleNeeds rule;
   for (const Placement& placement : placements) {
-    if (divide == Divide::deal && placement == Placement(Shard{std::string(data_axis), 0})) continue;
-    if (divide == Divide::deal) check_dealt(placement, layout);
-    const AxisSpan axis = span_of(mesh, axis_of(placement));
-    if (axis.size == 1) continue;
+    const AxisSpan axis = mesh.span(axis_of(placement));
+    const bool is_stages = std::holds_alternative<Stages>(placement);
+    if (divide == Divide::deal && !is_stages && is_along_data(placement, mesh)) {
+      if (axis.size() > 1) check_dealt(placement, layout);
+      continue;
+    }
+    if (axis.size() == 1) continue;
     if (const auto* shard = std::get_if<Shard>(&placement)) {
-      rule.cuts.push_back({axis, static_cast<std::size_t>(shard->dim), false, placement});
+      const bool shares_batch = shard->dim == 0 && axis == mesh.data_span();
+      rule.cuts.push_back({axis, static_cast<std::size_t>(shard->dim), false, shares_batch, placement});
     } else if (const auto* zigzag = std::get_if<Zigzag>(&placement)) {
-      rule.cuts.push_back({axis, static_cast<std::size_t>(zigzag->dim), true, placement});
+      rule.cuts.push_back({axis, static_cast<std::size_t>(zigzag->dim), true, false, placement});
     } else if (const auto* stages = std::get_if<Stages>(&placement)) {
-      rule.stages.emplace_back(axis, stages_that_hold(*stages, layout, axis.size));
+      rule.stages.emplace_back(axis, stages_that_hold(*stages, layout, axis.size()));
     }
   }
   return rule;
@@ -73,7 +81,7 @@ void Needs::find_stage_sets() {
   for (const RuleNeeds& rule : rules_) {
     for (const auto& [axis, holds] : rule.stages) add_once(stage_axes_, axis);
   }
-  for (const AxisSpan& axis : stage_axes_) stage_count *= static_cast<std::size_t>(axis.size);
+  for (const AxisSpan& axis : stage_axes_) stage_count *= static_cast<std::size_t>(axis.size());
 
   std::map<std::vector<bool>, std::size_t> known;
   stage_set_.reserve(stage_count);
@@ -88,8 +96,9 @@ void Needs::find_stage_sets() {
 Needs::StageSet Needs::stage_set_at(std::size_t stage) const {
   int rank = 0;  // the first rank of that stage
   for (auto axis = stage_axes_.rbegin(); axis != stage_axes_.rend(); ++axis) {
-    rank += static_cast<int>(stage % static_cast<std::size_t>(axis->size)) * axis->stride;
-    stage /= static_cast<std::size_t>(axis->size);
+    const auto stages = static_cast<std::size_t>(axis->size());
+    rank += axis->first_rank(static_cast<int>(stage % stages));
+    stage /= stages;
   }
   StageSet set;
   for (const RuleNeeds& rule : rules_) {
@@ -106,7 +115,7 @@ Needs::StageSet Needs::stage_set_at(std::size_t stage) const {
 std::size_t Needs::stage_of(int rank) const {
   std::size_t stage = 0;
   for (const AxisSpan& axis : stage_axes_) {
-    stage = stage * static_cast<std::size_t>(axis.size) + static_cast<std::size_t>(axis.of(rank));
+    stage = stage * static_cast<std::size_t>(axis.size()) + static_cast<std::size_t>(axis.of(rank));
   }
   return stage;
 }
@@ -115,7 +124,7 @@ std::uint64_t Needs::class_of(int rank) const {
   const std::size_t set = stage_set_[stage_of(rank)];
   std::uint64_t place = 0;
   for (const AxisSpan& axis : stage_sets_[set].cut_axes) {
-    place += static_cast<std::uint64_t>(axis.of(rank)) * static_cast<std::uint64_t>(axis.stride);
+    place += static_cast<std::uint64_t>(axis.first_rank(axis.of(rank)));
   }
   return set * static_cast<std::uint64_t>(ranks_) + place;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "levada/mesh/mesh.h"
@@ -11,32 +10,22 @@
 
 namespace levada {
 
-/// The axis along which batches are divided.
-inline constexpr std::string_view data_axis = "dp";
-
-/// Where one axis lies in a rank's number.
-struct AxisSpan {
-  int stride = 1;
-  int size = 1;
-  int of(int rank) const { return rank / stride % size; }
-  bool operator==(const AxisSpan&) const = default;
-};
-
-/// One cut of a field: by Shard or Zigzag along an axis of more than one rank.
+/// One cut of a field: by Shard or Zigzag along axes of more than one rank.
 struct Cut {
   AxisSpan axis;
   std::size_t dim = 0;
   bool zigzag = false;
-  Placement placement;  ///< for messages
+  bool shares_batch = false;  ///< a Shard of dim 0 along all data axes together: a global batch that is shared out
+  Placement placement;        ///< for messages
 
   /// The extent must be a multiple of this.
-  std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size} : axis.size; }
+  std::int64_t divisor() const { return zigzag ? 2 * std::int64_t{axis.size()} : axis.size(); }
 };
 
 /// Needs by rule: the layout's rules in order, then `otherwise` as the last one. Keeps no reference.
 class Needs {
  public:
-  /// Throws as Layout::check() does, and where dealing whole batches contradicts a placement along dp.
+  /// Throws as Layout::check() does, and where dealing whole batches contradicts a placement along a data axis.
   Needs(const Layout& layout, const Mesh& mesh, Divide divide);
 
   /// Which batch of a round falls to the rank.
@@ -66,7 +55,7 @@ class Needs {
   /// A rank's coordinates along all axes that have stages, as one number.
   std::size_t stage_of(int rank) const;
 
-  AxisSpan unit_axis_;
+  AxisSpan unit_axis_;  ///< the data axes when dealing
   int ranks_ = 1;
   std::vector<RuleNeeds> rules_;
   std::vector<AxisSpan> stage_axes_;

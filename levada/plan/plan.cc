@@ -58,7 +58,7 @@ class FieldParts {
     }
     check_cuts();
     std::size_t parts = 1;
-    for (const Cut& cut : cuts_) parts *= static_cast<std::size_t>(cut.axis.size);
+    for (const Cut& cut : cuts_) parts *= static_cast<std::size_t>(cut.axis.size());
     parts_.resize(parts);
   }
 
@@ -67,7 +67,7 @@ class FieldParts {
   Move move_to(int rank, int field, int audience) {
     std::size_t number = 0;
     for (const Cut& cut : cuts_) {
-      number = number * static_cast<std::size_t>(cut.axis.size) + static_cast<std::size_t>(cut.axis.of(rank));
+      number = number * static_cast<std::size_t>(cut.axis.size()) + static_cast<std::size_t>(cut.axis.of(rank));
     }
     auto& part = parts_[number];
     if (!part) part = part_of(rank);
@@ -100,7 +100,7 @@ class FieldParts {
                         field_.path, left.rank(), to_string(cut.placement), cut.dim));
       }
       if (left[cut.dim] % cut.divisor() != 0) refuse_extent(cut, left[cut.dim]);
-      left[cut.dim] /= cut.axis.size;
+      left[cut.dim] /= cut.axis.size();
     }
   }
 
@@ -138,8 +138,7 @@ class FieldParts {
 
   /// Whether this shares out a global batch that is not full.
   bool is_short(const Cut& cut) const {
-    return cut.dim == 0 && !cut.zigzag && axis_of(cut.placement) == data_axis && field_.shape.rank() > 0 &&
-           field_.shape[0] < part_samples_ * cut.axis.size;
+    return cut.shares_batch && field_.shape.rank() > 0 && field_.shape[0] < part_samples_ * cut.axis.size();
   }
 
   [[noreturn]] void refuse_extent(const Cut& cut, std::int64_t left) const {
@@ -147,13 +146,12 @@ class FieldParts {
     for (const Cut& other : cuts_) {
       if (other.dim == cut.dim) multiple *= other.divisor();
     }
-    const bool is_batch = cut.dim == 0 && axis_of(cut.placement) == data_axis;
     const auto extent = field_.shape[cut.dim];
-    throw InvalidArgument(
-        fmt::format("{} has {} along dim {}{}, which {}{}={} does not divide; choose {} a multiple of {}", field_.path,
-                    extent, cut.dim, left == extent ? "" : fmt::format(" ({} of it in a part so far)", left),
-                    cut.zigzag ? "2*" : "", axis_of(cut.placement), cut.divisor(),
-                    is_batch ? "a global batch that is" : (cut.zigzag ? "--seq as" : "an extent that is"), multiple));
+    throw InvalidArgument(fmt::format(
+        "{} has {} along dim {}{}, which {}{}={} does not divide; choose {} a multiple of {}", field_.path, extent,
+        cut.dim, left == extent ? "" : fmt::format(" ({} of it in a part so far)", left), cut.zigzag ? "2*" : "",
+        axis_of(cut.placement), cut.divisor(),
+        cut.shares_batch ? "a global batch that is" : (cut.zigzag ? "--seq as" : "an extent that is"), multiple));
   }
 
   Part part_of(int rank) const {
@@ -161,13 +159,13 @@ class FieldParts {
     for (const Cut& cut : cuts_) {
       const std::int64_t at = cut.axis.of(rank);
       if (cut.zigzag && field_.segments) continue;
-      if (cut.zigzag) region.keep_zigzag(cut.dim, at, cut.axis.size);
+      if (cut.zigzag) region.keep_zigzag(cut.dim, at, cut.axis.size());
       else if (is_short(cut)) region.keep_range(0, at * part_samples_, (at + 1) * part_samples_);
-      else region.keep_part(cut.dim, at, cut.axis.size);
+      else region.keep_part(cut.dim, at, cut.axis.size());
     }
     for (const Cut& cut : cuts_) {
       if (cut.zigzag && field_.segments) {
-        region.keep_zigzag_of_segments(*field_.segments, cut.axis.of(rank), cut.axis.size);
+        region.keep_zigzag_of_segments(*field_.segments, cut.axis.of(rank), cut.axis.size());
       }
     }
     const auto bytes = field_.is_tensor() ? field_.dtype.bytes(region.element_count()) : 0;

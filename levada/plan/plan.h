@@ -36,12 +36,13 @@ struct Readers {
   /// "one", "all", "host", "dp", "dp,pp". Throws InvalidArgument.
   static Readers parse(std::string_view text);
   std::string to_string() const;
-  /// The rank that reads for each rank. `host_of` gives each rank's host; it may be empty but for `host`. Throws
-  /// InvalidArgument: an axis that the mesh lacks and that is none of dp, cp, tp, pp; hosts that are not known.
+  /// The rank that reads for each rank. `host_of` gives each rank's host; it may be empty but for `host`. "dp" is
+  /// all data axes. Throws InvalidArgument: an axis that the mesh lacks, unless Mesh::may_lack(); hosts that are not
+  /// known.
   std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;
 };
 
-/// How batches fall to the ranks along the data axis (dp): `deal` whole ones, batch t*W+d to coordinate d in round t;
+/// How batches fall to the ranks along the data axes: `deal` whole ones, batch t*W+d to coordinate d in round t;
 /// `split` one global batch along dim 0.
 enum class Divide : std::uint8_t { deal, split };
 
@@ -54,7 +55,7 @@ Divide parse_divide(std::string_view word, std::string_view what = "divide");
 struct Audience {
   int from = 0;
   std::vector<int> to = {};  ///< ascending
-  int unit = 0;              ///< which batch of the round: the coordinate along dp when dealing, 0 when splitting
+  int unit = 0;  ///< which batch of the round: the coordinate along the data axes when dealing, 0 when splitting
   bool operator==(const Audience&) const = default;
 };
 

@@ -49,7 +49,7 @@ std::vector<Placement> random_placements(Random& random, Divide divide) {
   std::vector<Placement> placements;
   for (const std::string& axis : axes) {
     if (axis == "dp" && divide == Divide::deal) {
-      placements.push_back(random.chance(70) ? Placement(Shard{axis, 0}) : Placement(Replicate{axis}));
+      if (random.chance(70)) placements.push_back(Shard{axis, 0});
       continue;
     }
     const int dim = random.number(0, 2);

@@ -170,7 +170,7 @@ TEST(Readers, ReadForTheRanksAtTheirCoordinates) {
   EXPECT_THAT(Readers::parse("dp").of(mesh), ElementsAre(0, 0, 0, 0, 4, 4, 4, 4));
   EXPECT_THAT(Readers::parse("pp,dp").of(mesh), ElementsAre(0, 1, 0, 1, 4, 5, 4, 5));
   EXPECT_THAT(Readers::parse("cp").of(mesh), ElementsAre(0, 0, 0, 0, 0, 0, 0, 0));
-  EXPECT_THAT(refusal([&] { Readers::parse("ep").of(mesh); }), HasSubstr("'ep'"));
+  EXPECT_THAT(refusal([&] { Readers::parse("rows").of(mesh); }), HasSubstr("'rows'"));
 }
 
 TEST(Readers, ReadForTheirHost) {
@@ -178,6 +178,50 @@ TEST(Readers, ReadForTheirHost) {
   const std::vector<int> host_of = {7, 3, 7, 3, 0};
   EXPECT_THAT(Readers::parse("host").of(mesh, host_of), ElementsAre(0, 1, 0, 1, 4));
   EXPECT_THAT(refusal([&] { Readers::parse("host").of(mesh); }), HasSubstr("host of each of 5 ranks, and 0 are known"));
+}
+
+TEST(PlanFanOut, DealsAlongAllDataAxesWhateverTheirNames) {
+  for (const auto divide : {Divide::deal, Divide::split}) {
+    for (const char* readers : {"one", "all", "dp", "dp,tp"}) {
+      auto options = read_by(readers);
+      options.divide = divide;
+      const Plan expected = gpt_plan("dp=4,tp=2", {}, options);
+      for (const char* mesh :
+           {"data=4,tp=2", "fsdp=4,tp=2", "ddp=4,tp=2", "dp_replicate=2,dp_shard=2,tp=2", "dp=2,fsdp=2,tp=2"}) {
+        const Plan plan = gpt_plan(mesh, {}, options);
+        EXPECT_EQ(plan.audiences, expected.audiences) << mesh << " read by " << readers;
+        EXPECT_EQ(plan.moves, expected.moves) << mesh << " read by " << readers;
+      }
+    }
+  }
+}
+
+TEST(PlanFanOut, DealsAlongDataAxesThatLieApart) {
+  const Mesh mesh = Mesh::parse("dp_replicate=2,tp=2,dp_shard=2");
+  for (const Audience& audience : fan_out_audiences(layouts::gpt(), mesh, {})) {
+    EXPECT_EQ(audience.to.size(), 2u);
+    for (const int rank : audience.to) EXPECT_EQ(audience.unit, mesh.data_coordinate(rank));
+  }
+  EXPECT_THAT(Readers::parse("dp").of(mesh), ElementsAre(0, 1, 0, 1, 4, 5, 4, 5));
+  EXPECT_THAT(Readers::parse("dp_shard").of(mesh), ElementsAre(0, 1, 0, 1, 0, 1, 0, 1));
+}
+
+TEST(PlanFanOut, SharesAGlobalBatchOutAlongAllDataAxesEvenIfItIsNotFull) {
+  auto options = split();
+  options.part_samples = 2;
+  const auto plan = plan_fan_out({{"x", dtypes::int64, {5, 4}}}, layouts::data_parallel(),
+                                 Mesh::parse("dp_replicate=2,dp_shard=2"), options);
+  std::vector<std::uint64_t> rows;
+  for (const auto bytes : plan.bytes_by_rank()) rows.push_back(bytes / 32);
+  EXPECT_THAT(rows, ElementsAre(2, 2, 1, 0));
+}
+
+TEST(PlanFanOut, RefusesToDealWhatALayoutReplicatesAlongTheDataAxes) {
+  Layout layout;
+  layout.rules = {{"x", {Replicate{"dp"}}}};
+  EXPECT_THAT(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "fsdp=2"),
+              HasSubstr("replicate(dp), but whole batches are dealt"));
+  EXPECT_EQ(refusal_of({{"x", dtypes::int64, {4, 4}}}, layout, "fsdp=2", split()), "nothing was refused");
 }
 
 TEST(PlanFanOut, SaysWhichRequiredFieldIsMissing) {

@@ -18,7 +18,7 @@ namespace {
 
 using Handle = std::shared_ptr<Engine>;
 
-constexpr shm::Options memory{.memory_bytes = std::size_t{256} << 20};
+const shm::Options memory{.memory_bytes = std::size_t{256} << 20};
 
 void expect(bool holds, const std::string& sentence) {
   if (!holds) throw std::runtime_error(sentence);

@@ -8,6 +8,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/base/threads.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/polled.h"
 
@@ -109,7 +110,7 @@ Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bo
     }
   }
   if (any_order) under_engine_ = group_->open_reducer();
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread("reducing", [this] { run(); });
 }
 
 Reducer::~Reducer() {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/threads.h"
 #include "levada/sources/data_kind.h"
 #include "levada/sources/document_reader.h"
 #include "levada/sources/hand_over.h"
@@ -126,7 +127,8 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   MegatronWriter writer(to, {.dtype = dtype, .overwrite = options.overwrite, .write = options.write});
   HandOver<DocumentBlock> blocks(most_blocks);
   {
-    const std::jthread thread([&] { reader.run(blocks); });
+    ThreadGroup reading;
+    reading.start("reading ahead", [&] { reader.run(blocks); });
     const EndOfTaking end{blocks};  // Before the thread is waited for.
     while (const auto block = blocks.take()) {
       write_block(*block, options, writer);

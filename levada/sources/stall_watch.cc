@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "levada/base/threads.h"
+
 namespace levada {
 
 struct StallWatch::State {
@@ -41,8 +43,8 @@ struct StallWatch::State {
 
   void start() {
     if (thread.joinable()) thread.join();  // It has said that it runs no more, and only has to return.
+    thread = start_thread("watching reads", [this] { watch(); });
     running = true;
-    thread = std::thread([this] { watch(); });
   }
 
   /// Reads that begin later are due later, so nobody has to wake this thread for them.

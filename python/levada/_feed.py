@@ -18,6 +18,7 @@ from levada._history import write_feed_history
 from levada._job import join, world_size
 from levada._layouts import Fields, make_layout
 from levada._levada import Layout, Membership, Mesh, Pass
+from levada._meshes import as_mesh, is_device_mesh
 from levada._pipeline import Pipeline
 from levada._passes import Beginning, FeedPass, begin_corpus, begin_iterable
 from levada._readers import READERS
@@ -74,8 +75,9 @@ class Feed:
 
     - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), a Corpus, a Pipeline,
       or what Pipeline.run(..., alone=True) gives.
-    - `mesh`: the ranks' axes; by default all ranks are dp.
-    - `group`: whose ranks they are: a process group of torch.distributed, or what join() gave; by default the whole job.
+    - `mesh`: the ranks' axes, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are dp.
+    - `group`: whose ranks they are: a process group of torch.distributed, or what join() gave; by default those of a
+      DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict of field paths and patterns. By default each dp rank gets whole batches, and its cp, tp
       and pp peers the same; of a Corpus layout "gpt".
     - `readers`: "one" rank, "all", one a "host", or one at each coordinate along axes: "dp", "dp,pp". By default one; of a
@@ -110,7 +112,7 @@ class Feed:
     def __init__(
         self,
         source: Iterable[Any] | Corpus | Pipeline[Any] | None,
-        mesh: Mesh | None = None,
+        mesh: Mesh | Any = None,
         *,
         layout: Layout | Fields | None = None,
         readers: str | None = None,
@@ -144,10 +146,11 @@ class Feed:
             source._record()
         self.record = record
         self.group = group
-        size = world_size() if group is None else size_of(group)
         if mesh is None:
-            mesh = Mesh(dp=size)
-        self.mesh = mesh
+            mesh = Mesh(dp=world_size() if group is None else size_of(group))
+        elif group is None and is_device_mesh(mesh):
+            self.group = mesh
+        self.mesh = as_mesh(mesh)
         self.layout = self._layout(layout, divide)
         self.readers = readers
         self.reader = reader
@@ -165,7 +168,7 @@ class Feed:
         data = sys.modules.get("torch.utils.data")
         if data is not None:
             data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
-        self._number = _number_in(group)
+        self._number = _number_in(self.group)
         self._passes = 0  # begun
         self._epoch = 0
         self._cursor = b""
@@ -198,12 +201,11 @@ class Feed:
             return make_layout(layout)
         if isinstance(self.source, Corpus):
             return Layout.gpt(attention_mask=self.source.attention_mask)
-        others = [f"replicate({name})" for name, _ in self.mesh.axes if name != "dp"]
-        return make_layout({}, otherwise=[*(["shard(dp,0)"] if divide == "split" else []), *others], name="batches")
+        return make_layout({}, otherwise=["shard(dp,0)"] if divide == "split" else [], name="batches")
 
     @property
     def _samples_a_step(self) -> int:
-        return self.batch * self.mesh.axis_size("dp")
+        return self.batch * self.mesh.data_size
 
     def __iter__(self) -> Iterator[Any]:
         """A new pass, from the start of the source; one that is under way is closed, and raises InvalidArgument where its

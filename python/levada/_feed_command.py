@@ -40,11 +40,16 @@ def feed(arguments: list[str]) -> int:
         place = _levada.place()
         if place is None or place[0] == 0:
             _levada.check_history_files(options.report, options.trace)
+        mesh = _mesh_of(options) if options.mesh else Mesh.from_env()
+    except Error as error:
+        _levada.tell_failed_start(type(error).__name__, str(error))
+        return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
+    try:
         if place is not None:
-            return _feed_as_rank(options)
-        if (size := Mesh.parse(options.mesh).size) > _MOST_RANKS:
-            raise InvalidArgument(f"the mesh has {size} ranks; one machine starts at most {_MOST_RANKS}")
-        status, message = _levada.run_local(size, [sys.executable, "-m", "levada", "feed", *arguments])
+            return _feed_as_rank(options, mesh)
+        if mesh.size > _MOST_RANKS:
+            raise InvalidArgument(f"the mesh has {mesh.size} ranks; one machine starts at most {_MOST_RANKS}")
+        status, message = _levada.run_local(mesh.size, [sys.executable, "-m", "levada", "feed", *arguments])
         if message:
             print(f"levada: {message}", file=sys.stderr)
         return status
@@ -62,9 +67,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("source", metavar="MODULE:CALLABLE", help="called without arguments where a rank reads")
     parser.add_argument("--mesh", default="", metavar="dp=2,tp=2", help="ranks as named axes [the job's ranks as dp]")
+    parser.add_argument("--data-axes", default="", metavar="AXES", help="along which batches differ [dp, dp_shard, ...]")
     parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, or axes such as dp,pp")
     parser.add_argument("--reader", default="background", choices=READERS, help="who iterates on a rank that reads")
-    parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along dp, or split them")
+    parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along the data axes, or split them")
     parser.add_argument("--batch", type=int, metavar="N", help="of global batches to split, rows of a dp rank")
     parser.add_argument("--tail", default="drop", choices=("drop", "pad", "short"), help="a last round that is not full")
     parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
@@ -79,8 +85,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _feed_as_rank(options: argparse.Namespace) -> int:
-    mesh = Mesh.parse(options.mesh) if options.mesh else Mesh.from_env()
+def _mesh_of(options: argparse.Namespace) -> Mesh:
+    return Mesh.parse(options.mesh, data_axes=options.data_axes.split(",") if options.data_axes else None)
+
+
+def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
     job = join()
     source = _open_on_readers(job, mesh, options)
     passing = Feed(
@@ -185,10 +194,10 @@ def _sentence(error: BaseException) -> str:
 def _report(
     job: Membership, mesh: Mesh, options: argparse.Namespace, passing: Feed, ranks: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    alike = [mesh.group(rank, [name for name, _ in mesh.axes if name != "dp"])[0] for rank in range(mesh.size)]
+    alike = [mesh.group(rank, [name for name, _ in mesh.axes if name not in mesh.data_axes])[0] for rank in range(mesh.size)]
     return {
         "steps": passing.step,
-        "samples": sum(ranks[rank]["samples"] for rank in mesh.group(0, ["dp"])),
+        "samples": sum(ranks[rank]["samples"] for rank in mesh.group(0, mesh.data_axes)),
         "bytes_delivered": sum(rank["bytes"] for rank in ranks),
         "seconds": max(rank["seconds"] for rank in ranks),
         "source": options.source,
@@ -221,6 +230,6 @@ def _text(options: argparse.Namespace, report: dict[str, Any]) -> str:
             *table,
             "",
             f"  data   {ended} {report['steps']} steps, in {report['seconds']:.2f} s",
-            f"  proof  ranks of one dp coordinate {'hold' if report['peers_identical'] else 'do not hold'} the same data",
+            f"  proof  ranks of one data coordinate {'hold' if report['peers_identical'] else 'do not hold'} the same data",
         ]
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from levada import _levada
 from levada._errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada._levada import Membership
+from levada._meshes import is_device_mesh, ranks_of
 
 ENGINES = ("auto", "shm", "c10d")
 """What join() takes for `engine`."""
@@ -51,10 +52,19 @@ def _read(path: str) -> str:
         return ""
 
 
+def _network() -> str:
+    """The network namespace, whose processes see each other's abstract sockets; where it cannot be read, as under gVisor,
+    the host's name, which differs between containers."""
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:
+        return socket.gethostname()
+
+
 def _host() -> bytes:
     """Ranks share memory when they are of one user, under one kernel and in one network namespace."""
     boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
-    identity = (boot, os.readlink("/proc/self/ns/net"), os.getuid())
+    identity = (boot, _network(), os.getuid())
     return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
 
 
@@ -82,9 +92,11 @@ def finish(timeout: float) -> None:
 
 
 def size_of(group: Any) -> int:
-    """How many ranks a Membership, or a process group that this process belongs to, has."""
+    """How many ranks a Membership, a DeviceMesh, or a process group that this process belongs to, has."""
     if isinstance(group, Membership):
         return group.size
+    if is_device_mesh(group):
+        return len(ranks_of(group))
     if not callable(getattr(group, "allgather", None)) or group.rank() < 0:
         raise InvalidArgument(
             f"group is {group!r}, which is neither a process group that this process belongs to nor a Membership"

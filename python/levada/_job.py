@@ -14,6 +14,7 @@ from levada._errors import Error, InvalidArgument, Unsupported
 from levada._exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
 from levada._groups import ENGINES, finish, join_group
 from levada._levada import Membership
+from levada._meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
 """Seconds that a rank at its end waits for others to have heard of it."""
@@ -34,9 +35,10 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
     """This process's membership in a group of ranks. Collective at its first call for a group, which waits `timeout`
     seconds for all its ranks; later ones give the same. Feeds call it themselves.
 
-    group: a process group of torch.distributed, whose members alone take part, by their ranks in it; or a Membership,
-    which is what is given back. None: the whole job that torchrun, SLURM, MPI or `levada run` started; where the
-    environment names no other ranks, torch.distributed's world, if it is initialised, else a job of one rank.
+    group: a process group or a DeviceMesh of torch.distributed, whose members alone take part, by their ranks in it; or
+    a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole job first,
+    so that all its ranks call this. None: torch.distributed's world, if it is initialised; else the job that torchrun,
+    SLURM, MPI or `levada run` started; else a job of one rank.
     engine: "shm", for ranks of one host; "c10d", over a process group; "auto": shm where it can be.
 
     Raises InvalidArgument for an engine or a group that is none; Timeout, naming who did not arrive; Unsupported where
@@ -49,40 +51,56 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
             "this process is being started by another one and imports the main module for that; what joins a job, as a feed "
             'does, belongs under if __name__ == "__main__": there'
         )
-    joined = _join_job(engine, timeout) if group is None else join_group(group, engine, timeout)
+    if group is not None and is_device_mesh(group):
+        joined = _join_devices(group, engine, timeout)
+    else:
+        joined = _join_job(engine, timeout) if group is None else join_group(group, engine, timeout)
     _joined.add(joined)
     return joined
 
 
+def _join_devices(device_mesh: Any, engine: str, timeout: float) -> Membership:
+    ranks = ranks_of(device_mesh)
+    if len(ranks) == world_size():
+        return _join_job(engine, timeout)
+    if device_mesh.ndim == 1:
+        return join_group(device_mesh.get_group(), engine, timeout)
+    return join_part(join(None, engine=engine, timeout=timeout), ranks)
+
+
 def _join_job(engine: str, timeout: float) -> Membership:
+    """The ranks of an initialised torch.distributed are the job's, whatever the environment says: launchers number ranks
+    by themselves, and not all say which of them are on this host. A job that has been joined before stays the job."""
     global _membership
-    world = _world_of_torch()
-    if world is not None and world.size() > 1 and _place() is None:
+    if not _has_joined() and (world := _world_of_torch()) is not None:
         return join_group(world, engine, timeout)
     if _membership is None:
-        try:
-            if engine == "c10d":
-                raise Unsupported("the engine c10d needs a process group; initialise torch.distributed, or pass a group")
-            _membership = _levada.join(engine, timeout)
-        except Unsupported:
-            if world is None:
-                raise
-            _membership = join_group(world, engine, timeout)
+        if engine == "c10d":
+            raise Unsupported("the engine c10d needs a process group; initialise torch.distributed, or pass a group")
+        _membership = _levada.join(engine, timeout)
     return _membership
 
 
+def _has_joined() -> bool:
+    return _membership is not None and _membership.size > 1
+
+
 def _world_of_torch() -> Any:
-    """The process group of all ranks of torch.distributed; None where that is not initialised."""
+    """The process group of all ranks of torch.distributed; None where that is not initialised or has one rank."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    return distributed.group.WORLD
+    world = distributed.group.WORLD
+    return None if world.size() == 1 else world
 
 
-def _place() -> tuple[int, int] | None:
-    """Rank and size in the environment's job; None where it names no other ranks, as to what mp.spawn starts."""
-    place = _levada.place()
-    return None if place is None or place[1] == 1 else place
+def _place() -> tuple[int, int]:
+    """Rank and size in the whole job, which need not have been joined; (0, 1) outside a job."""
+    if _membership is not None and _has_joined():
+        return _membership.rank, _membership.size
+    if (world := _world_of_torch()) is not None:
+        return int(world.rank()), int(world.size())
+    return _levada.place() or (0, 1)
 
 
 def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
@@ -99,18 +117,12 @@ def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
 
 def rank() -> int:
     """This process's rank in the whole job, which need not have been joined; 0 outside a job."""
-    place, world = _place(), _world_of_torch()
-    if place is None:
-        return 0 if world is None else int(world.rank())
-    return place[0]
+    return _place()[0]
 
 
 def world_size() -> int:
     """How many ranks the whole job has, which need not have been joined; 1 outside a job."""
-    place, world = _place(), _world_of_torch()
-    if place is None:
-        return 1 if world is None else int(world.size())
-    return place[1]
+    return _place()[1]
 
 
 def close_at_exit(what: Closable) -> None:

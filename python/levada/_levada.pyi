@@ -38,19 +38,19 @@ class Digests:
 class Mesh:
     """The ranks of a job as named axes, row-major: the last varies fastest."""
 
-    def __init__(self, **axes: int) -> None:
+    def __init__(self, *, data_axes: Sequence[str] | None = None, **axes: int) -> None:
         """
-        Mesh(dp=2, tp=2) has four ranks; Mesh() has one. Raises InvalidArgument for a size below one.
+        Mesh(dp=2, tp=2) has four ranks; Mesh() has one. `data_axes`: the axes along which batches differ; by default those named dp, dp_replicate, dp_shard, fsdp, data or ddp. Raises InvalidArgument for a size below one and for a data axis that is not among the axes.
         """
 
     @staticmethod
-    def parse(text: str) -> Mesh:
+    def parse(text: str, *, data_axes: Sequence[str] | None = None) -> Mesh:
         """The mesh of a text such as 'dp=2,tp=2'."""
 
     @staticmethod
-    def from_env(**axes: int) -> Mesh:
+    def from_env(*, order: str | None = None, data_axes: Sequence[str] | None = None, **axes: int) -> Mesh:
         """
-        The mesh of this process's job, whose ranks world_size() counts: dp, unless it is given, takes those that the other axes leave. Raises InvalidArgument where the axes do not multiply to the job's size.
+        The mesh of this process's job, whose ranks world_size() counts: dp, unless a data axis is given, takes those that the other axes leave. `order` names the axes from the fastest to the slowest, whatever the order of the arguments: by default 'tp-sp-cp-ep-dp-pp', which is Megatron-LM's; dp stands there for all data axes that `order` does not name. Raises InvalidArgument where the axes do not multiply to the job's size, and where Megatron's process groups, if they are initialized, hold other ranks.
         """
 
     @staticmethod
@@ -66,6 +66,17 @@ class Mesh:
     @property
     def axes(self) -> list[tuple[str, int]]:
         """Names and sizes, in order."""
+
+    @property
+    def data_axes(self) -> list[str]:
+        """The axes along which batches differ, in order."""
+
+    @property
+    def data_size(self) -> int:
+        """Ranks along all data axes together."""
+
+    def data_coordinate(self, rank: int) -> int:
+        """Position of a rank along all data axes together, row-major."""
 
     def axis_size(self, name: str) -> int:
         """Ranks along an axis; 1 for one that the mesh has not."""
@@ -84,6 +95,11 @@ class Mesh:
     def __hash__(self) -> int: ...
 
     def __str__(self) -> str: ...
+
+    def check_groups(self, **groups: object) -> None:
+        """
+        Checks process groups of this process, by axis ('dp' for all data axes together), against the mesh of the whole job. Raises InvalidArgument for one that has other ranks than the mesh.
+        """
 
     def __repr__(self) -> str: ...
 
@@ -189,6 +205,11 @@ def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes
 def tell_failure(kind: str, message: str, lost: int) -> None:
     """
     Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
+    """
+
+def tell_failed_start(kind: str, message: str) -> None:
+    """
+    The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and end.
     """
 
 def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:

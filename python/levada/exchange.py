@@ -33,6 +33,7 @@ from levada._levada import (
     SampleBatch,
     Store,
 )
+from levada._meshes import as_mesh, is_device_mesh, ranks_of
 
 __all__ = [
     "Destination",
@@ -78,21 +79,26 @@ def agree(store: Store, group: Any = None, *, timeout: float = 300.0) -> Ownersh
 
 
 def destinations(
-    mesh: Mesh, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None = None, *, cut: str = "whole"
+    mesh: Mesh | Any, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None = None, *, cut: str = "whole"
 ) -> list[Destination]:
-    """ids[d] for all ranks of a model with coordinate d along dp, whatever their other coordinates.
+    """ids[d] for all ranks of a model with coordinate d along the data axes, whatever their other coordinates.
 
-    ranks: those of the job on which the model is, in the mesh's order; by default from 0 on. cut: along the axis cp
-    sequences are given "whole", or cut in "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one
-    list of ids a dp coordinate, and one rank a place of the mesh.
+    mesh: a Mesh, or a DeviceMesh of torch.distributed. ranks: those of the job on which the model is, in the mesh's
+    order; by default those of the DeviceMesh, or from 0 on. cut: along the axis cp sequences are given "whole", or cut in
+    "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one list of ids for each data coordinate, and
+    one rank a place of the mesh.
     """
-    return _levada.destinations_of(mesh, ids, ranks, cut)
+    return _levada.destinations_of(as_mesh(mesh), ids, _model_ranks(mesh, ranks), cut)
 
 
-def data_heads(mesh: Mesh, ranks: Sequence[int] | None = None) -> list[int]:
-    """For each coordinate along dp the rank that gives out what its group has made: tensor and context coordinate 0 in
-    the last pipeline stage. ranks: as for destinations()."""
-    return _levada.data_heads(mesh, ranks)
+def data_heads(mesh: Mesh | Any, ranks: Sequence[int] | None = None) -> list[int]:
+    """For each coordinate along the data axes the rank that gives out what its group has made: tensor and context
+    coordinate 0 in the last pipeline stage. mesh, ranks: as for destinations()."""
+    return _levada.data_heads(as_mesh(mesh), _model_ranks(mesh, ranks))
+
+
+def _model_ranks(mesh: Any, ranks: Sequence[int] | None) -> Sequence[int] | None:
+    return ranks_of(mesh) if ranks is None and is_device_mesh(mesh) else ranks
 
 
 def plan(

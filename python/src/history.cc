@@ -96,7 +96,7 @@ void add(Files& files, std::size_t rank, int reader, RankHistory told) {
 void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<Bytes>& all) {
   const auto readers = Readers::parse(files.report.readers).of(mesh, info.host_of);
   for (std::size_t i = 0; i < all.size(); ++i) add(files, i, readers.at(i), unpack(all[i]));
-  for (const int first : mesh.group(0, {"dp"})) {
+  for (const int first : mesh.group(0, mesh.data_axes())) {
     files.report.samples += files.report.ranks.at(static_cast<std::size_t>(first)).samples;
   }
   cli::write_history(files.names, files.report, std::move(files.history));

@@ -17,6 +17,7 @@
 #include <thread>
 #include <tuple>
 
+#include "levada/base/threads.h"
 #include "levada/base/unique_fd.h"
 #include "levada/cli/cli.h"
 #include "levada/cli/speaker.h"
@@ -50,12 +51,12 @@ Duration seconds(double count) {
 }
 
 Membership join(const std::string& engine, double timeout) {
-  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout)};
+  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::complain};
   return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
 }
 
 Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
-  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout)};
+  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::complain};
   return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
 }
 
@@ -80,7 +81,7 @@ void die_with(pid_t process) {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([watched = std::move(watched)] {
+  start_thread("watching the parent process", [watched = std::move(watched)] {
     pollfd end{.fd = watched.get(), .events = POLLIN, .revents = 0};
     while (::poll(&end, 1, -1) < 0) {
     }
@@ -203,6 +204,15 @@ void bind_launch(nb::module_& module) {
       nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
       "Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
       "-1.");
+  module.def(
+      "tell_failed_start",
+      [](const std::string& kind, const std::string& message) {
+        const nb::gil_scoped_release released;
+        cli::tell_failed_start(kind_of(kind), message);
+      },
+      nb::arg("kind"), nb::arg("message"),
+      "The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and "
+      "end.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"),

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "levada/base/deadline.h"
+#include "levada/base/threads.h"
 #include "levada/engine/polled.h"
 #include "python/src/launch.h"
 
@@ -29,7 +30,7 @@ auto interruptible(Work work, Interrupt interrupt) {
   // Let go of here alone: what `work` holds of Python's must not go on a thread that nobody waits for.
   auto task = std::make_shared<std::packaged_task<Result()>>(std::move(work));
   auto result = task->get_future();
-  std::thread thread([task] { (*task)(); });
+  std::thread thread = start_thread("waiting", [task] { (*task)(); });
   const auto is_done = [&result](Duration wait) {
     const nanobind::gil_scoped_release released;
     return result.wait_for(wait) == std::future_status::ready;

@@ -67,6 +67,78 @@ def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_pat
         assert mine[3] == {"alone": [0, 1, 1], "got": [0, 1]}
 
 
+def test_the_world_of_torch_comes_before_what_the_environment_says(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        2,
+        """
+        # As of a launcher that numbers ranks the other way round and does not say which of them are on this host.
+        os.environ |= {"RANK": str(1 - rank), "WORLD_SIZE": "2", "MASTER_PORT": "29511"}
+        tell(place=[levada.rank(), levada.world_size()], got=list(levada.Feed(range(4))))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine == [{"place": [rank, 2], "got": [rank, 2 + rank]}]
+
+
+def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        from levada import exchange
+        from torch.distributed.device_mesh import init_device_mesh
+        whole = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "tp"))
+        feed = levada.Feed(range(4), mesh=whole)
+        tell(mesh=str(feed.mesh), got=list(feed))
+        # Those of one tp coordinate, and of one dp coordinate: each a job of its own.
+        tell(rows=list(levada.Feed(range(4), mesh=whole["dp_shard"])), columns=list(levada.Feed(range(2), whole["tp"])))
+        tell(size=levada.join(whole["tp"]).size, heads=exchange.data_heads(whole["dp_shard"]))
+        try:
+            levada.Feed([1], mesh="dp=4")
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"mesh": "dp_shard=2,tp=2", "got": [rank // 2, 2 + rank // 2]}
+        assert mine[1] == {"rows": [rank // 2, 2 + rank // 2], "columns": [0, 1]}
+        assert mine[2] == {"size": 2, "heads": [rank % 2, 2 + rank % 2]}
+        assert "give a levada.Mesh or a DeviceMesh" in str(mine[3]["error"])
+
+
+def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> None:
+    told = process_groups.succeed(
+        tmp_path,
+        4,
+        """
+        import types
+        groups = {}
+        for axis, members in {"tp": [[0, 1], [2, 3]], "pp": [[0, 2], [1, 3]], "dp": [[0], [1], [2], [3]]}.items():
+            for ranks in members:
+                group = dist.new_group(ranks)
+                if rank in ranks:
+                    groups[axis] = group
+        levada.Mesh(pp=2, tp=2).check_groups(**groups)
+        # What Megatron-LM has initialized is looked at by itself.
+        state = types.ModuleType("megatron.core.parallel_state")
+        state.model_parallel_is_initialized = lambda: True
+        for name, axis in (("tensor_model", "tp"), ("context", "dp"), ("pipeline_model", "pp"), ("data", "dp")):
+            setattr(state, f"get_{name}_parallel_group", lambda axis=axis: groups[axis])
+        sys.modules["megatron.core.parallel_state"] = state
+        tell(mesh=str(levada.Mesh.from_env(pp=2, tp=2)))
+        try:
+            levada.Mesh.from_env(pp=2, tp=2, order="pp-tp-dp")
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"mesh": "pp=2,dp=1,tp=2"}
+        assert f"rank {rank} is dp0 tp{rank // 2} pp{rank % 2}" in str(mine[1]["error"])
+        assert "Megatron's process group for tp has ranks" in str(mine[1]["error"])
+
+
 def test_what_is_no_group_or_engine_is_refused() -> None:
     with pytest.raises(levada.InvalidArgument, match="auto, shm, c10d"):
         levada.join(engine="smoke")

@@ -1,8 +1,9 @@
+#include <algorithm>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include "levada/base/error.h"
+#include "levada/base/threads.h"
 #include "levada/engine/inproc/inproc.h"
 
 namespace levada::inproc {
@@ -55,9 +56,19 @@ void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& bod
     }
   };
   auto engines = make_group(size, options);
-  std::vector<std::thread> threads;
-  for (auto& engine : engines) threads.emplace_back(run_one, std::move(engine));
-  for (auto& thread : threads) thread.join();
+  ThreadGroup threads;
+  try {
+    for (auto& engine : engines) {
+      threads.start("a rank", [&run_one, engine] { run_one(engine); });
+      engine.reset();
+    }
+  } catch (const EngineError& refusal) {
+    const auto& without_thread =
+        *std::find_if(engines.begin(), engines.end(), [](const auto& engine) { return engine; });
+    without_thread->abort(refusal.what());
+    throw;
+  }
+  threads.join();
   for (const Failed& failed : failures) {
     if (!failed.is_engine_error || failed.message != echo) std::rethrow_exception(failed.error);
   }

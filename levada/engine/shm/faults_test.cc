@@ -21,7 +21,7 @@
 namespace levada::shm {
 namespace {
 
-constexpr Options small{.memory_bytes = std::size_t{64} << 20};
+const Options small{.memory_bytes = std::size_t{64} << 20};
 
 Deadline soon() {
   return Deadline::after(std::chrono::seconds(30));

@@ -13,7 +13,14 @@
 namespace levada::shm {
 namespace {
 constexpr std::size_t page = 4096;
+constexpr unsigned noexec_seal = 8;  // MFD_NOEXEC_SEAL of Linux 6.3, without which vm.memfd_noexec=2 refuses the file
+
+int create_memory_file(const char* label) {
+  constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int file = ::memfd_create(label, flags | noexec_seal);
+  return file < 0 && errno == EINVAL ? ::memfd_create(label, flags) : file;
 }
+}  // namespace
 
 std::string system_error(const char* call, int error) {
   return fmt::format("{}: {}", call, std::strerror(error));
@@ -38,7 +45,7 @@ Mapping::~Mapping() {
 }
 
 UniqueFd make_memory_file(const char* label, std::size_t bytes) {
-  UniqueFd file(::memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd file(create_memory_file(label));
   if (!file) {
     throw EngineError(
         fmt::format("cannot make shared memory ({}); the shm engine needs Linux memfd_create and a free "

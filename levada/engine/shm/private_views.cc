@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "levada/base/threads.h"
 #include "levada/engine/shm/control.h"
 #include "levada/engine/shm/signals_blocked.h"
 
@@ -42,8 +43,8 @@ bool PrivateViews::start() {
   if (!written_->refusal().empty()) return false;
   try {
     const SignalsBlocked blocked;
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error&) {
+    thread_ = start_thread("private views", [this] { run(); });
+  } catch (const EngineError&) {
     return false;
   }
   return true;

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "levada/base/error.h"
@@ -50,15 +52,28 @@ bool same_user(const UniqueFd& socket) {
   return ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::getuid();
 }
 
+/// Who listens at an address, for people.
+std::string holder_of(const Address& address) {
+  const UniqueFd socket = make_socket();
+  ucred holder{};
+  socklen_t size = sizeof(holder);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0 ||
+      ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0) {
+    return "another process";
+  }
+  if (holder.uid != ::getuid()) return fmt::format("process {} of another user (uid {})", holder.pid, holder.uid);
+  return fmt::format("process {}", holder.pid);
+}
+
 UniqueFd listen_at(const std::string& rendezvous) {
   const Address address = address_of(rendezvous);
   UniqueFd listener = make_socket();
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0) {
     if (errno == EADDRINUSE) {
       throw EngineError(
-          fmt::format("another rank 0 waits at the rendezvous '{}' already; give each run a name of its own, "
-                      "or end the other one",
-                      rendezvous));
+          fmt::format("rank 0 cannot wait at the rendezvous '{}', where {} waits already; give each run a name of its "
+                      "own (a port, LEVADA_RENDEZVOUS), or end the other one",
+                      rendezvous, holder_of(address)));
     }
     throw EngineError(fmt::format("cannot wait at the rendezvous '{}' ({})", rendezvous, system_error("bind", errno)));
   }
@@ -68,6 +83,54 @@ UniqueFd listen_at(const std::string& rendezvous) {
   }
   return listener;
 }
+
+/// Tells `cause` to so many ranks that come, or to those that do until the deadline.
+void turn_away(const UniqueFd& listener, std::size_t ranks, const Cause& cause, Deadline deadline) {
+  std::vector<UniqueFd> come;
+  while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline).empty()) {
+    UniqueFd link(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!link && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return;
+    if (!link || !same_user(link)) continue;
+    send_frame(link, encode(cause), {}, deadline);
+    come.push_back(std::move(link));  // kept open: what has not been read is lost with its end
+  }
+  // Who reads what it is sent answers by closing its end.
+  while (!come.empty() && !deadline.expired()) {
+    const auto readable = wait_readable(come, deadline);
+    for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
+      const auto frame = receive_frame(come[*index]);
+      if (!frame) come.erase(come.begin() + static_cast<std::ptrdiff_t>(*index));
+    }
+  }
+}
+
+/// Says now and then, to a person, whom a rank waits for.
+class Reminder {
+ public:
+  explicit Reminder(const std::function<void(const std::string&)>& remind) : remind_(remind) {}
+
+  /// Until when to wait before say() is due, or until `deadline`.
+  Deadline next(Deadline deadline) const {
+    if (!remind_ || deadline.remaining() < due_.remaining()) return deadline;
+    return due_;
+  }
+  /// Says it if it is time; `text` makes the sentence.
+  template <typename Text>
+  void say(const Text& text) {
+    if (!remind_ || !due_.expired()) return;
+    remind_(fmt::format("{}, since {} s", text(), waited_.count()));
+    due_ = Deadline::after(later);
+    waited_ += later;
+  }
+
+ private:
+  static constexpr auto first = std::chrono::seconds(5);
+  static constexpr auto later = std::chrono::seconds(30);
+
+  const std::function<void(const std::string&)>& remind_;
+  Deadline due_ = Deadline::after(first);
+  std::chrono::seconds waited_ = first;
+};
 
 /// Those who have come to rank 0: strangers until they have said who they are.
 class Door {
@@ -79,9 +142,15 @@ class Door {
     sockets_.push_back(listen_at(rendezvous_));
   }
 
-  Connected gather(Deadline deadline) {
+  Connected gather(const Options& options, Deadline deadline) {
+    Reminder reminder(options.remind);
     while (!missing().empty()) {
-      const auto readable = wait_readable(sockets_, deadline);
+      const auto readable = wait_readable(sockets_, reminder.next(deadline));
+      reminder.say([&] {
+        return fmt::format("rank 0 waits at the rendezvous '{}' for rank(s) {}", rendezvous_,
+                           fmt::join(missing(), ", "));
+      });
+      if (readable.empty() && !deadline.expired()) continue;
       if (readable.empty()) {
         throw Timeout(
             fmt::format("rank 0 waited at the rendezvous '{}' for rank(s) {}; see whether they have been started "
@@ -99,12 +168,19 @@ class Door {
     return {std::move(sockets_), std::move(hellos_)};
   }
 
+  /// To ranks that have come, and to those that still will, unless they have been waited for long enough.
   void tell(const Cause& cause) noexcept {
     for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
         if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
       } catch (const Error&) {  // it will see the link's end
       }
+    }
+    try {
+      const auto late = missing().size();
+      if (cause.kind == ErrorKind::timeout || late <= refused_) return;
+      turn_away(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks));
+    } catch (const Error&) {  // it will find no rank 0
     }
   }
 
@@ -122,15 +198,31 @@ class Door {
   void let_in() {
     UniqueFd link(::accept4(sockets_[size()].get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (link && same_user(link)) sockets_.push_back(std::move(link));
+    // One that has gone again is no matter; but what is refused for want of descriptors or memory stays to be accepted.
+    if (!link && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+      throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
+                                    system_error("accept4", errno)));
+    }
+  }
+
+  /// What a stranger has said; empty unless a rank has said it.
+  static std::optional<Frame> frame_of(const UniqueFd& link) try {
+    auto frame = receive_frame(link);
+    return frame && is_from_rank(frame->bytes) ? std::move(frame) : std::nullopt;
+  } catch (const CorruptMessage&) {
+    return {};
+  } catch (const EngineError&) {
+    return {};
   }
 
   void hear(std::size_t index) {
     UniqueFd link = std::move(sockets_[index]);
     sockets_.erase(sockets_.begin() + static_cast<std::ptrdiff_t>(index));
-    const auto frame = receive_frame(link);
+    const auto frame = frame_of(link);
     if (!frame) return;
+    ++refused_;                                     // unless it is let in
+    OpenedFrame opened = open_frame(frame->bytes);  // throws what ends a rank's start
     try {
-      OpenedFrame opened = open_frame(frame->bytes);
       const Hello hello = decode_hello(opened.rest);
       admit(hello, std::move(link));
     } catch (const CorruptMessage&) {  // not a rank
@@ -151,6 +243,7 @@ class Door {
     if (fits && !sockets_[index]) {
       sockets_[index] = std::move(link);
       hellos_[index] = hello;
+      --refused_;
       return;
     }
     const std::string why =
@@ -160,42 +253,36 @@ class Door {
                            hello.rank, hello.size, ranks);
     send_frame(link, encode(Cause{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
+    --refused_;  // it is not one of those that are missing
   }
 
   std::string rendezvous_;
+  std::size_t refused_ = 0;        ///< missing ranks that have been here and will not come again
   std::vector<Hello> hellos_;      ///< by rank
   std::vector<UniqueFd> sockets_;  ///< the ranks that have arrived; the listener; those who have not spoken
 };
 
-}  // namespace
-
-Connected gather(int size, const std::string& rendezvous, Deadline deadline) {
-  Door door(size, rendezvous);
-  try {
-    return door.gather(deadline);
-  } catch (const Error& error) {
-    door.tell(Cause::of(error));
-    throw;
+/// A connection to the rendezvous, or empty where nobody listens there yet. Throws EngineError.
+UniqueFd try_connect(const std::string& rendezvous) {
+  const Address address = address_of(rendezvous);
+  UniqueFd link = make_socket();
+  if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) {
+    if (same_user(link)) return link;
+    throw EngineError(
+        fmt::format("the rendezvous '{}' is held by {}; give it another name", rendezvous, holder_of(address)));
   }
+  if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return {};
+  throw EngineError(fmt::format("cannot go to the rendezvous '{}' ({})", rendezvous, system_error("connect", errno)));
 }
 
-Connected find(int rank, const std::string& rendezvous, Deadline deadline) {
+Connected find_rank_zero(int rank, const std::string& rendezvous, const Options& options, Deadline deadline) {
   constexpr Duration pause = std::chrono::milliseconds(5);
-  const Address address = address_of(rendezvous);
+  Reminder reminder(options.remind);
   while (true) {
-    UniqueFd link = make_socket();
-    if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) == 0) {
-      if (!same_user(link)) {
-        throw EngineError(
-            fmt::format("the rendezvous '{}' is held by a process of another user; give it another name", rendezvous));
-      }
+    if (UniqueFd link = try_connect(rendezvous)) {
       Connected connected;
       connected.links.push_back(std::move(link));
       return connected;
-    }
-    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
-      throw EngineError(
-          fmt::format("cannot go to the rendezvous '{}' ({})", rendezvous, system_error("connect", errno)));
     }
     if (deadline.expired()) {
       throw Timeout(
@@ -203,8 +290,41 @@ Connected find(int rank, const std::string& rendezvous, Deadline deadline) {
                       "the same rendezvous, or raise the timeout",
                       rank, rendezvous));
     }
+    reminder.say([&] { return fmt::format("rank {} waits at the rendezvous '{}' for rank 0", rank, rendezvous); });
     std::this_thread::sleep_for(pause);
   }
+}
+
+}  // namespace
+
+Connected gather(int size, const std::string& rendezvous, const Options& options, Deadline deadline) {
+  Door door(size, rendezvous);
+  try {
+    return door.gather(options, deadline);
+  } catch (const Error& error) {
+    door.tell(Cause::of(error));
+    throw;
+  }
+}
+
+Connected find(int rank, const std::string& rendezvous, const Options& options, Deadline deadline) {
+  try {
+    return find_rank_zero(rank, rendezvous, options, deadline);
+  } catch (const Error& error) {
+    if (options.report) options.report(error.what());
+    throw;
+  }
+}
+
+void turn_away(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline) {
+  turn_away(listen_at(rendezvous), static_cast<std::size_t>(size) - 1, cause, deadline);
+}
+
+bool tell_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept try {
+  const auto connected = find_rank_zero(rank, rendezvous, {}, deadline);
+  return send_frame(connected.links.front(), encode(cause), {}, deadline);
+} catch (const std::exception&) {
+  return false;
 }
 
 }  // namespace levada::shm

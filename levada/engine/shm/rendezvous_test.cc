@@ -1,12 +1,19 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 
@@ -59,8 +66,8 @@ TEST(Rendezvous, RefusesASecondRankZero) {
   const auto name = unique_name("two");
   test::ForkedRanks ranks(2, [&](int) { static_cast<void>(meet(0, 2, name, hasty)); });
   const auto endings = ranks.wait();
-  const bool first = endings[0].error.find("another rank 0") != std::string::npos;
-  const bool second = endings[1].error.find("another rank 0") != std::string::npos;
+  const bool first = endings[0].error.find("waits already") != std::string::npos;
+  const bool second = endings[1].error.find("waits already") != std::string::npos;
   EXPECT_TRUE(first || second) << endings[0].error << "\n" << endings[1].error;
 }
 
@@ -98,6 +105,92 @@ TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ranks.kill(1);
   EXPECT_EQ(ranks.wait()[0].error, "lost 1");
+}
+
+/// A socket that is connected to a rendezvous as soon as rank 0 waits there.
+UniqueFd connect_to(const std::string& rendezvous) {
+  Digest digest;
+  digest.update(rendezvous);
+  const auto text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path + 1, text.data(), text.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const auto deadline = Deadline::after(std::chrono::seconds(30));
+  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0 && !deadline.expired()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return socket;
+}
+
+TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
+  const auto name = unique_name("strangers");
+  test::ForkedRanks first(1, [&](int) { static_cast<void>(meet(0, 2, name, options)); });
+  const std::vector<std::vector<char>> frames = {
+      {}, {'h', 'i'}, std::vector<char>(200, '\0'), std::vector<char>(100 << 10, 'x')};
+  std::vector<UniqueFd> strangers;
+  for (const auto& frame : frames) {
+    strangers.push_back(connect_to(name));
+    ::send(strangers.back().get(), frame.data(), frame.size(), MSG_NOSIGNAL);
+  }
+  test::ForkedRanks second(1, [&](int) { static_cast<void>(meet(1, 2, name, options)); });
+  EXPECT_EQ(first.wait()[0].error, "");
+  EXPECT_EQ(second.wait()[0].error, "");
+}
+
+TEST(Rendezvous, EndsWithASentenceWhereRankZeroHasNoDescriptorsLeft) {
+  const auto name = unique_name("descriptors");
+  test::ForkedRanks ranks(2, [&](int rank) {
+    if (rank == 0) {
+      const int next = ::dup(0);
+      ::close(next);
+      const rlimit limit{static_cast<rlim_t>(next) + 1, static_cast<rlim_t>(next) + 1};  // for the listener alone
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    static_cast<void>(meet(rank, 2, name, options));
+  });
+  const auto endings = ranks.wait();
+  EXPECT_NE(endings[0].error.find("raise the number of open files"), std::string::npos) << endings[0].error;
+  EXPECT_NE(endings[1].error, "");
+}
+
+TEST(Rendezvous, TellsAllRanksOfOneThatRefusesToStart) {
+  for (const int refusing : {0, 2}) {
+    const auto name = unique_name("refuses");
+    test::ForkedRanks ranks(3, [&](int rank) {
+      if (rank != refusing) {
+        static_cast<void>(meet(rank, 3, name, options));
+      } else if (refuse_start(rank, 3, name, ErrorKind::invalid_argument, "there is no option --mseh") != (rank != 0)) {
+        throw EngineError("the wrong rank has to say so");
+      }
+    });
+    const auto endings = ranks.wait();
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string& error = endings[static_cast<std::size_t>(rank)].error;
+      EXPECT_EQ(error, rank == refusing ? "" : "there is no option --mseh") << refusing << " refuses, rank " << rank;
+    }
+  }
+}
+
+TEST(Rendezvous, SaysNowAndThenWhomItWaitsFor) {
+  const auto name = unique_name("reminder");
+  for (const int rank : {0, 1}) {
+    std::string said;
+    Options patient{.memory_bytes = 1 << 20, .timeout = std::chrono::seconds(6)};
+    patient.remind = [&](const std::string& sentence) { said += sentence; };
+    EXPECT_THROW(static_cast<void>(meet(rank, 2, name, patient)), Timeout);
+    const auto whom = rank == 0 ? "for rank(s) 1, since 5 s" : "for rank 0, since 5 s";
+    EXPECT_NE(said.find(whom), std::string::npos) << said;
+  }
+}
+
+TEST(Rendezvous, ReportsWhatRankZeroCannotHear) {
+  std::string said;
+  Options impatient = hasty;
+  impatient.report = [&](const std::string& sentence) { said += sentence; };
+  EXPECT_THROW(static_cast<void>(meet(1, 2, unique_name("alone"), impatient)), Timeout);
+  EXPECT_NE(said.find("rank 1 found no rank 0"), std::string::npos) << said;
 }
 
 }  // namespace

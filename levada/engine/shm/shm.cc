@@ -43,8 +43,18 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
 std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, const Options& options) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(options.timeout);
-  Connected connected = rank == 0 ? gather(size, rendezvous, deadline) : find(rank, rendezvous, deadline);
+  Connected connected =
+      rank == 0 ? gather(size, rendezvous, options, deadline) : find(rank, rendezvous, options, deadline);
   return make_engine(start(rank, size, std::move(connected), options, deadline));
+}
+
+bool refuse_start(int rank, int size, const std::string& rendezvous, ErrorKind kind, const std::string& message) {
+  check_place(rank, size);
+  const Deadline deadline = Deadline::after(time_for_late_ranks);
+  const Cause cause{.kind = kind, .message = message};
+  if (rank != 0) return tell_rank_zero(rank, rendezvous, cause, deadline);
+  turn_away(size, rendezvous, cause, deadline);
+  return false;
 }
 
 std::vector<std::vector<UniqueFd>> make_links(int size) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "levada/base/error.h"
 #include "levada/base/unique_fd.h"
 #include "levada/engine/engine.h"
 
@@ -16,6 +18,10 @@ struct Options {
   /// and the cgroup's limit allow.
   std::size_t memory_bytes = 0;
   Duration timeout = std::chrono::seconds(60);  ///< for all ranks to arrive
+  /// Given a sentence on whom this rank waits for in meet(), after five seconds and then every thirty. May be empty.
+  std::function<void(const std::string&)> remind = {};
+  /// Given what meet() throws on a rank that rank 0 cannot hear, so that rank 0 does not show it. May be empty.
+  std::function<void(const std::string&)> report = {};
 };
 
 /// Collective over the ranks of one host: rank 0 gathers the others over Unix sockets and hands out the shared memory.
@@ -27,6 +33,11 @@ std::shared_ptr<Engine> join(int rank, int size, std::vector<UniqueFd> links, co
 /// The same for ranks that nobody launched together: they meet at an abstract Unix socket whose name is made from user
 /// id and `rendezvous` (such as MASTER_PORT and a run id). Only processes of the same user are let in.
 std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, const Options& options = {});
+
+/// In place of meet(), on a rank that cannot take part: the other ranks' meet() throws an error of this kind with this
+/// message. Rank 0 waits a few seconds for the others to come, another rank for rank 0. Whether rank 0 knows of it:
+/// false on rank 0 itself.
+bool refuse_start(int rank, int size, const std::string& rendezvous, ErrorKind kind, const std::string& message);
 
 /// Connected socket pairs for a group that is about to be started: links[r] is what rank r passes to join(). Each
 /// process has to close the others', or a rank's end while starting goes unseen; exec() closes them all.

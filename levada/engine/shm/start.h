@@ -23,8 +23,16 @@ struct Connected {
 std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
 
 /// Rank 0 of meet(): all other ranks, with their hellos.
-Connected gather(int size, const std::string& rendezvous, Deadline deadline);
+Connected gather(int size, const std::string& rendezvous, const Options& options, Deadline deadline);
 /// The others: a link to rank 0, which expects a hello.
-Connected find(int rank, const std::string& rendezvous, Deadline deadline);
+Connected find(int rank, const std::string& rendezvous, const Options& options, Deadline deadline);
+
+/// How long a start that fails tells ranks that come late.
+inline constexpr Duration time_for_late_ranks = std::chrono::seconds(5);
+
+/// Rank 0 of a start that fails before it begins: tells `cause` to the ranks that come until all have.
+void turn_away(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline);
+/// Another rank of such a start: tells rank 0. Whether it could.
+bool tell_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept;
 
 }  // namespace levada::shm

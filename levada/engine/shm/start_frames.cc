@@ -64,12 +64,18 @@ Bytes encode(const Cause& cause) {
   return std::move(writer).take();
 }
 
+bool is_from_rank(ByteView bytes) {
+  return bytes.size() >= sizeof(magic) + sizeof(version) + sizeof(FrameKind) &&
+         ByteReader(bytes).get<std::uint64_t>() == magic;
+}
+
 OpenedFrame open_frame(ByteView bytes) {
   ByteReader reader(bytes);
-  if (bytes.size() < sizeof(magic) + sizeof(version) + sizeof(FrameKind) || reader.get<std::uint64_t>() != magic) {
+  if (!is_from_rank(bytes)) {
     throw EngineError(
         "what connects as a rank does not speak as one; is the name of the rendezvous used by something else?");
   }
+  static_cast<void>(reader.get<std::uint64_t>());
   if (const auto theirs = reader.get<std::uint32_t>(); theirs != version) {
     throw EngineError(
         fmt::format("another rank runs a Levada whose shm engine has version {}, this one's has {}; run "

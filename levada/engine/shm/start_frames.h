@@ -33,6 +33,9 @@ Bytes encode_plan(const std::vector<std::uint64_t>& memory);
 Bytes encode_peers(std::uint32_t first, std::uint32_t count);
 Bytes encode(const Cause& cause);
 
+/// Whether the bytes come from a rank, of whatever version of Levada.
+bool is_from_rank(ByteView bytes);
+
 /// A frame whose head has been read; `rest` stands behind it.
 struct OpenedFrame {
   FrameKind kind;

@@ -5,10 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
-#include <system_error>
 
 #include "levada/base/error.h"
+#include "levada/base/threads.h"
 #include "levada/engine/shm/signals_blocked.h"
 
 namespace levada::shm {
@@ -19,37 +20,49 @@ constexpr Duration recheck_interval = std::chrono::milliseconds(500);
 /// Puts one word on the calling thread's list of robust futexes; the C library's own list comes back afterwards.
 class RobustWord {
  public:
+  /// Check is_set() before relying on it.
   explicit RobustWord(Word& word) {
-    ::syscall(SYS_get_robust_list, 0, &library_head_, &library_size_);
+    if (::syscall(SYS_get_robust_list, 0, &library_head_, &library_size_) != 0) return;
     entry_.next = &head_.list;
     head_.list.next = &entry_;
     head_.futex_offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&entry_);
     head_.list_op_pending = nullptr;
-    ::syscall(SYS_set_robust_list, &head_, sizeof(head_));
+    is_set_ = ::syscall(SYS_set_robust_list, &head_, sizeof(head_)) == 0;
   }
-  ~RobustWord() { ::syscall(SYS_set_robust_list, library_head_, library_size_); }
+  ~RobustWord() {
+    if (is_set_) ::syscall(SYS_set_robust_list, library_head_, library_size_);
+  }
   RobustWord(const RobustWord&) = delete;
   RobustWord& operator=(const RobustWord&) = delete;
+
+  /// Whether the kernel keeps it, so that this thread's death will be seen; errno says why not.
+  bool is_set() const { return is_set_; }
 
  private:
   robust_list entry_{};
   robust_list_head head_{};
   robust_list_head* library_head_ = nullptr;
   std::size_t library_size_ = 0;
+  bool is_set_ = false;
 };
 
 }  // namespace
 
 Watcher::Watcher(std::shared_ptr<const Mapping> control, int rank, int size)
     : mapping_(std::move(control)), control_(mapping_->data(), size), rank_(rank), watched_(rank) {
-  try {
+  {
     const SignalsBlocked blocked;
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
-    throw EngineError(fmt::format("cannot start the shm engine's thread ({}); raise ulimit -u", error.what()));
+    thread_ = start_thread("the shm engine", [this] { run(); });
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return phase_ != Phase::starting; });
+  if (refusal_ == 0) return;
+  lock.unlock();
+  thread_.join();
+  throw EngineError(
+      fmt::format("this system does not tell of the death of a rank ({}), which the shm engine needs; allow robust "
+                  "futexes (in the container's seccomp profile), or use another engine",
+                  system_error("set_robust_list", refusal_)));
 }
 
 Watcher::~Watcher() {
@@ -107,6 +120,10 @@ void Watcher::run() noexcept {
   Word& alive = control_.page(rank_).alive;
   {
     const RobustWord robust(alive);
+    if (!robust.is_set()) {
+      refusal_ = errno;
+      return enter(Phase::ended);
+    }
     alive.store(static_cast<std::uint32_t>(::syscall(SYS_gettid)), std::memory_order_seq_cst);
     enter(Phase::alive);
     {

@@ -41,6 +41,7 @@ class Watcher {
   std::mutex mutex_;
   std::condition_variable changed_;
   Phase phase_ = Phase::starting;
+  int refusal_ = 0;  ///< errno where the kernel does not keep this rank's word; set before the phase ends
   std::atomic<bool> stop_{false};
   std::atomic<int> watched_;
   std::thread thread_;

@@ -1,0 +1,55 @@
+// Starting threads where the system may refuse one.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <new>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace levada {
+
+/// Throws EngineError: the system refused a thread for `what`.
+[[noreturn]] void throw_no_thread(std::string_view what, std::error_code refusal);
+
+/// Starts a thread for `what`, such as "reading ahead". Throws EngineError where the system refuses it, saying how to
+/// lift that.
+template <typename Body>
+std::thread start_thread(std::string_view what, Body&& body) try {
+  return std::thread(std::forward<Body>(body));
+} catch (const std::system_error& refusal) {
+  throw_no_thread(what, refusal.code());
+} catch (const std::bad_alloc&) {
+  throw_no_thread(what, std::make_error_code(std::errc::not_enough_memory));
+}
+
+/// Threads that are joined when their owner goes, so that none outlives what it works on.
+class ThreadGroup {
+ public:
+  ThreadGroup() = default;
+  ThreadGroup(const ThreadGroup&) = delete;
+  ThreadGroup& operator=(const ThreadGroup&) = delete;
+  ~ThreadGroup() { join(); }
+
+  /// As start_thread().
+  template <typename Body>
+  void start(std::string_view what, Body&& body) {
+    threads_.emplace_back();
+    threads_.back() = start_thread(what, std::forward<Body>(body));
+  }
+  bool empty() const { return threads_.empty(); }
+  std::size_t size() const { return threads_.size(); }
+  void join() {
+    for (auto& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+    threads_.clear();
+  }
+
+ private:
+  std::list<std::thread> threads_;
+};
+
+}  // namespace levada

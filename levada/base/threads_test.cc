@@ -1,0 +1,70 @@
+#include "levada/base/threads.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+/// Runs `body` in a process of its own, since what it limits stays limited; its exit status.
+template <typename Body>
+int in_a_process(const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Leaves no address space for another thread's stack.
+void refuse_threads() {
+  const rlimit limit{1 << 20, 1 << 20};
+  ::setrlimit(RLIMIT_AS, &limit);
+}
+
+TEST(Threads, AreRefusedWithOneSentenceThatSaysWhatTheyWereFor) {
+  EXPECT_EQ(
+      in_a_process([] {
+        refuse_threads();
+        try {
+          start_thread("rank 3", [] {}).join();
+        } catch (const EngineError& error) {
+          const std::string text = error.what();
+          return text.starts_with("cannot start a thread for rank 3: ") && text.find("ulimit -v") != text.npos ? 0 : 1;
+        }
+        return 2;
+      }),
+      0);
+}
+
+TEST(ThreadGroup, JoinsWhatItStartedWhereTheNextOneIsRefused) {
+  EXPECT_EQ(in_a_process([] {
+              std::atomic<bool> stop{false};
+              std::atomic<int> done{0};
+              try {
+                ThreadGroup threads;
+                threads.start("the first", [&] {
+                  stop.wait(false);
+                  ++done;
+                });
+                refuse_threads();
+                stop = true;
+                stop.notify_all();
+                for (int i = 0; i < 1000; ++i) threads.start("the next", [] {});
+              } catch (const EngineError&) {
+                return done == 1 ? 0 : 1;
+              }
+              return 2;
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace levada
