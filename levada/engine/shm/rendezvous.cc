@@ -220,12 +220,14 @@ class Door {
     sockets_.erase(sockets_.begin() + static_cast<std::ptrdiff_t>(index));
     const auto frame = frame_of(link);
     if (!frame) return;
-    ++refused_;                                     // unless it is let in
-    OpenedFrame opened = open_frame(frame->bytes);  // throws what ends a rank's start
     try {
+      OpenedFrame opened = open_frame(frame->bytes);  // throws what has ended the rank's start
       const Hello hello = decode_hello(opened.rest);
       admit(hello, std::move(link));
     } catch (const CorruptMessage&) {  // not a rank
+    } catch (const Error&) {
+      ++refused_;
+      throw;
     }
   }
 
@@ -243,7 +245,6 @@ class Door {
     if (fits && !sockets_[index]) {
       sockets_[index] = std::move(link);
       hellos_[index] = hello;
-      --refused_;
       return;
     }
     const std::string why =
@@ -253,7 +254,6 @@ class Door {
                            hello.rank, hello.size, ranks);
     send_frame(link, encode(Cause{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
-    --refused_;  // it is not one of those that are missing
   }
 
   std::string rendezvous_;
