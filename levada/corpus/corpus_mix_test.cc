@@ -166,7 +166,7 @@ TEST_F(CorpusMixing, SaysWhichSourceCannotBeUsed) {
   EXPECT_THAT(fault(R"({"sources": [{"path": "x*.txt", "weight": 1}]})"), HasSubstr("SourceError: no file matches "));
   EXPECT_THAT(fault(R"({"sources": [{"path": "none.txt", "weight": 1}]})"), HasSubstr("none.txt: No such file"));
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "c.txt", "weight": 0.0001}]})"),
-              HasSubstr("InvalidArgument: the weight of c.txt gives it none of the 4096 samples of a block"));
+              HasSubstr("InvalidArgument: the weight of c.txt gives it 0.41 of the 4096 samples of a block"));
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1, "max_tokens": 3}]})"),
               HasSubstr("the source a.txt is to give at most 3 tokens, less than a sample"));
   dir_.write("d.txt", "x");
