@@ -441,11 +441,11 @@ Bytes Corpus::cursor(std::int64_t next) const {
 }
 
 std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
-  std::vector<std::pair<std::string, std::string>> identity{{"corpus", state_->digest}};
-  identity.insert(identity.end(), state_->order.begin(), state_->order.end());
+  std::vector<std::pair<std::string, std::string>> identity{{"corpus", state_->data->digest}};
+  identity.insert(identity.end(), state_->data->order.begin(), state_->data->order.end());
   const auto samples = size();
   identity.emplace_back("number of samples", samples ? std::to_string(*samples) : "without end");
-  identity.emplace_back("attention mask", state_->options.attention_mask ? "yes" : "no");
+  identity.emplace_back("attention mask", state_->data->options.attention_mask ? "yes" : "no");
   return identity;
 }
 
