@@ -249,7 +249,7 @@ def test_one_rank_may_ask_all_to_stop(tmp_path: pathlib.Path) -> None:
         tell(steps=feed.step, end=feed.end)
         """,
     )
-    assert told[0][0] == told[1][0] and told[0][0]["end"]["cause"] == "left" and told[0][0]["end"]["rank"] == 1
+    assert told[0][0] == told[1][0] and told[0][0]["end"]["cause"] == "stopped" and told[0][0]["end"]["rank"] == 1
 
 
 TEXT = "Water falls in the north of the island, and is needed in the south.\n"

@@ -1,0 +1,277 @@
+"""A rank that leaves its feed, and what the others see."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import ranks
+
+ITEMS = "items = [{'x': np.full(4, i)} for i in range(4000)]"
+
+LOOPS = {
+    "plain": "for batch in feed: step()",
+    "with": """
+    with feed:
+        for batch in feed: step()""",
+    "iterator": """
+    it = iter(feed)
+    while True:
+        next(it)
+        step()""",
+    "swallowed": """
+    try:
+        for batch in feed: step()
+    except ValueError:
+        time.sleep(1)""",
+    "next": """
+    while True:
+        next(feed)
+        step()""",
+    "generator": """
+    def batches(): yield from feed
+    for batch in batches(): step()""",
+}
+
+
+def _outcomes(folder: pathlib.Path, loop: str, failure: str) -> list[dict[str, Any]]:
+    """What ranks 0 and 2 told of a loop in which rank 1 fails; of three that no launcher watches."""
+    body = f"""
+{ITEMS}
+feed = levada.Feed(items, timeout=60)
+def step():
+    if rank == 1 and feed.step == 5: {failure}
+    time.sleep(0.005)
+try:
+    {loop.strip()}
+    tell(finished=True)
+except levada.PeerLost as error:
+    tell(rank=error.rank, text=str(error), end=feed.end)
+"""
+    script = folder / "script.py"
+    script.write_text(ranks.PROLOGUE.format(folder=str(folder)) + body)
+    job = {"LEVADA_WORLD_SIZE": "3", "LEVADA_RENDEZVOUS": str(folder)}
+    environments = [os.environ | job | {"LEVADA_RANK": str(rank)} for rank in range(3)]
+    processes = [subprocess.Popen([sys.executable, str(script)], env=environment) for environment in environments]
+    for process in processes:
+        process.wait(timeout=60)
+    return [ranks.told_by(folder, rank)[0] for rank in (0, 2)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_rank_whose_step_raises_is_an_error_that_names_it_on_the_others(tmp_path: pathlib.Path, loop: str) -> None:
+    for mine in _outcomes(tmp_path, LOOPS[loop], 'raise ValueError("loss is NaN")'):
+        assert mine["rank"] == 1, mine
+        assert "rank 1 left the feed at step 5 with ValueError: loss is NaN" in mine["text"]
+        assert mine["end"]["cause"] == "abandoned" and mine["end"]["message"] == "ValueError: loss is NaN"
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        ("sys.exit(3)", "at step 5 with SystemExit: 3"),
+        ("raise levada.Timeout('rank 1 waited')", "at step 5 with Timeout: rank 1 waited"),
+        ("feed.close()", "rank 1 left the feed at step 5, but rank"),
+    ],
+)
+def test_so_is_one_that_exits_times_out_or_closes(tmp_path: pathlib.Path, failure: str, text: str) -> None:
+    for mine in _outcomes(tmp_path, LOOPS["plain"], failure):
+        assert text in mine["text"]
+
+
+@pytest.mark.parametrize("how", ["break", "raise StopIteration('enough')", "feed.close()", "sys.exit(0)"])
+def test_all_ranks_may_leave_at_the_same_step_at_different_times(tmp_path: pathlib.Path, how: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        f"""
+        {ITEMS}
+        feed = levada.Feed(items)
+        try:
+            with feed:
+                for batch in feed:
+                    if feed.step == 5:
+                        time.sleep(0.3 * rank)
+                        {how}
+        except (StopIteration, SystemExit): pass
+        tell(end=feed.end)
+        rest = [int(batch["x"][0]) for batch in levada.Feed(items[:6])]
+        tell(rest=rest)
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0]["end"] == {"cause": "left", "step": 5, "rank": rank, "message": ""}
+        assert mine[1]["rest"] == [rank, 3 + rank]
+
+
+def test_an_exception_handled_before_a_loop_is_not_why_it_is_left(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        {ITEMS}
+        try:
+            open("/no/such/state")
+        except FileNotFoundError:
+            feed = levada.Feed(items)
+            for batch in feed:
+                if rank == 0 and feed.step == 2: feed.request_stop()
+            with levada.Feed(items) as feed:
+                for batch in feed:
+                    if feed.step == 2: time.sleep(0.3 * rank); break
+            tell(end=feed.end["cause"])
+        """,
+    )
+    assert [mine[0] for mine in told] == [{"end": "left"}] * 2
+
+
+def test_all_ranks_may_catch_it_and_begin_the_next_pass(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+        feed = levada.Feed(list(range(12)))
+        got = []
+        for attempt in range(4):
+            try:
+                for number in feed:
+                    got.append(number)
+                    if rank == attempt and feed.step == 2: raise ValueError("again")
+                break
+            except (ValueError, levada.PeerLost) as error:
+                got = []
+        tell(got=got, attempt=attempt)
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert mine == {"got": list(range(rank, 12, 3)), "attempt": 3}
+
+
+def test_after_a_timeout_that_some_ranks_catch_no_rank_gets_batches_of_another_pass(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        3,
+        """
+        feed = levada.Feed(list(range(3000)), timeout=0.4)
+        for attempt in range(12):
+            mine = []
+            try:
+                for number in feed:
+                    mine.append(number)
+                    if rank == 1 and attempt == 0 and feed.step == 4: time.sleep(1.0)
+                    if feed.step == 30: break
+            except levada.Error as error:
+                if isinstance(error, levada.InvalidArgument): raise
+                continue
+            assert mine == list(range(rank, 90, 3)), mine
+            tell(attempt=attempt)
+            break
+        """,
+    )
+    assert told[0] and told[0] == told[1] == told[2]
+
+
+def test_feeds_iterated_in_another_order_are_refused_on_all_ranks(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        train, evaluation = levada.Feed(range(8)), levada.Feed(range(100, 108))
+        try:
+            for number in (train, evaluation)[rank]: tell(got=number)
+        except levada.InvalidArgument as error:
+            tell(text=str(error))
+        """,
+    )
+    for (mine,) in told:
+        assert "rank 1 begins pass 1 of feed 2, rank 0 begins pass 1 of feed 1" in mine["text"]
+
+
+def test_a_loop_over_a_feed_inside_a_loop_over_it_is_an_error(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        feed = levada.Feed(list(range(8)))
+        try:
+            for outer in feed:
+                tell(inner=list(feed))
+        except levada.InvalidArgument as error:
+            tell(text=str(error))
+        it = iter(feed)
+        next(it)
+        it = iter(feed)  # as for another epoch
+        tell(got=list(it))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"inner": list(range(rank, 8, 2))}
+        assert "a newer pass of this feed" in mine[1]["text"] and mine[2] == {"got": list(range(rank, 8, 2))}
+
+
+@pytest.mark.parametrize("difference", ["path", "shuffle_seed", "sequence", "epochs"])
+def test_readers_of_different_corpora_are_refused_on_all_ranks(tmp_path: pathlib.Path, difference: str) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name * 2000)
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        given = {{"path": {str(tmp_path / "a.txt")!r}, "shuffle_seed": 1, "sequence": 64, "epochs": 1}}
+        other = {{"path": {str(tmp_path / "b.txt")!r}, "shuffle_seed": None, "sequence": 32, "epochs": 2}}
+        if rank == 1: given[{difference!r}] = other[{difference!r}]
+        try:
+            tell(steps=len(list(levada.Feed(levada.Corpus(given.pop("path"), **given), readers="all"))))
+        except levada.InvalidArgument as error:
+            tell(text=str(error))
+        """,
+    )
+    for (mine,) in told:
+        assert "ranks disagree on what they read" in mine["text"] and "rank 1 has" in mine["text"]
+
+
+def test_the_start_obeys_the_timeout(tmp_path: pathlib.Path) -> None:
+    began = time.monotonic()
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import threading
+        if rank == 0:
+            try:
+                list(levada.Feed(range(4), timeout=1))
+            except levada.Timeout as error:
+                tell(text=str(error))
+                os._exit(0)
+        threading.Event().wait(20 if rank == 1 else 0)
+        os._exit(0)
+        """,
+    )
+    assert told[0] and time.monotonic() - began < 60
+
+
+def test_a_rank_that_ended_is_named_to_those_who_wait_for_it_in_other_operations(tmp_path: pathlib.Path) -> None:
+    told = ranks.run(
+        tmp_path,
+        2,
+        """
+        from levada import exchange
+        levada.join()
+        reduce = levada.ReduceScatter(timeout=30)
+        if rank == 1: raise ValueError("no")
+        for use in (lambda: exchange.agree(exchange.Store()), lambda: reduce.all_reduce(np.ones(8, np.float32)).wait()):
+            try:
+                use()
+            except levada.Error as error:
+                tell(kind=type(error).__name__, text=str(error))
+        os._exit(0)
+        """,
+    ).told
+    assert len(told[0]) == 2
+    for mine in told[0]:
+        assert "rank 1" in mine["text"], mine
