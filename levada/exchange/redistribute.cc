@@ -240,13 +240,13 @@ class Mover {
     const int other = take.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : take[0]->from();
     engine_->post(Status::make(operation, -1, other));
     const auto begin = Clock::now();
-    const auto woken =
-        engine_->wait({.take = take, .publish = publish, .allocate = blocked_on_memory_}, options_.deadline);
-    if (woken != Woken::timeout) return;
-    if (take.empty() && publish.empty()) {
-      throw Timeout(explain_full_memory(*engine_, blocked_on_memory_, operation, Clock::now() - begin, {}));
-    }
-    throw Timeout(explain_wait(*engine_, operation, other, Clock::now() - begin));
+    const auto explain = [&] {
+      const auto waited = Clock::now() - begin;
+      if (!take.empty() || !publish.empty()) return explain_wait(*engine_, operation, other, waited);
+      return explain_full_memory(*engine_, blocked_on_memory_, operation, waited, {});
+    };
+    const WaitFor conditions{.take = take, .publish = publish, .allocate = blocked_on_memory_};
+    if (Reminder().wait(*engine_, conditions, options_.deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 
   std::shared_ptr<Engine> engine_;

@@ -339,11 +339,13 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     group_->post(Status::make(to_string(collective), number_, slow));
     std::vector<Channel*> room;
     if (!to_send.empty()) room.push_back(to_send.front().channel);
-    const Woken woken = waits_->wait({.take = take, .publish = room, .stop = &stop_}, deadline);
+    const auto begin = Clock::now();
+    const auto explain = [&] {
+      return explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, Clock::now() - begin);
+    };
+    const Woken woken = Reminder().wait(*waits_, {.take = take, .publish = room, .stop = &stop_}, deadline, explain);
     if (woken == Woken::stopped) throw Stopped{};
-    if (woken == Woken::timeout) {
-      throw Timeout(explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, timeout_));
-    }
+    if (woken == Woken::timeout) throw Timeout(explain());
   }
   return given;
 }
