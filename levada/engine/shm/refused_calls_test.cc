@@ -1,0 +1,59 @@
+// System calls that an older or a stricter system refuses, as seccomp refuses them.
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+
+#include "levada/base/error.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
+
+namespace levada::shm {
+namespace {
+
+/// From now on this process's calls of that number fail, where the second argument has one of these bits; 0: all do.
+void refuse(int number, std::uint32_t bits, int error) {
+  const auto fail = SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error);
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(number), 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + sizeof(std::uint64_t)),
+      BPF_STMT(BPF_ALU | BPF_AND | BPF_K, bits),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, bits, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, fail),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{sizeof filter / sizeof filter[0], filter};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    throw EngineError("this test needs seccomp");
+  }
+}
+
+/// What a rank alone says of its start where a call is refused; empty where it starts.
+std::string start_without(int number, std::uint32_t bits, int error) {
+  test::ForkedRanks ranks(1, [&](int) {
+    refuse(number, bits, error);
+    static_cast<void>(meet(0, 1, "alone", {.memory_bytes = 1 << 20}));
+  });
+  return ranks.wait()[0].error;
+}
+
+TEST(RefusedCalls, DoWithoutASealThatOlderKernelsDoNotKnow) {
+  constexpr std::uint32_t noexec_seal = 8;
+  EXPECT_EQ(start_without(SYS_memfd_create, noexec_seal, EINVAL), "");
+}
+
+TEST(RefusedCalls, EndTheStartWhereNoDeathWouldBeSeen) {
+  for (const int number : {SYS_get_robust_list, SYS_set_robust_list}) {
+    const auto error = start_without(number, 0, ENOSYS);
+    EXPECT_NE(error.find("does not tell of the death of a rank"), std::string::npos) << error;
+  }
+}
+
+}  // namespace
+}  // namespace levada::shm
