@@ -151,7 +151,7 @@ class Bench {
     const auto values = result.as<float>();
     const auto first = static_cast<std::size_t>(shard / 4) * static_cast<std::size_t>(engine_->info().rank);
     for (std::size_t i = 0; i < values.size(); i += 1 + values.size() / 16) {
-      const int sum = ranks_ * static_cast<int>((first + i) % 251) + ranks_ * (ranks_ - 1) / 2;
+      const std::int64_t sum = ranks_ * static_cast<std::int64_t>((first + i) % 251) + ranks_ * (ranks_ - 1) / 2;
       const auto expected = static_cast<float>(sum);
       if (values[i] != expected) {
         throw EngineError(fmt::format("element {} of a sum is {}, not {}", i, values[i], expected));
