@@ -122,7 +122,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   Handle all_gather(const Group& group, const TensorView& input, Callback callback) {
-    check_cpu(input);
+    check_gatherable(input);
     Shape all{group->info().size};
     for (const std::int64_t extent : input.shape()) all.push_back(extent);
     const Input whole{.collective = Collective::all_gather,
@@ -391,9 +391,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   std::size_t pending() const {
     std::size_t inputs = 0;
     for (const Bucket& bucket : buckets_) inputs += bucket.inputs();
-    for (const auto* batches : {&launched_, &due_}) {
-      for (const auto& each : *batches) inputs += each->entries.size() - each->called;
-    }
+    for (const auto& each : launched_) inputs += each->entries.size();
+    for (const auto& each : due_) inputs += each->entries.size() - each->called;
     return inputs;
   }
 
@@ -430,8 +429,8 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   Bucketing bucketing_;
   std::map<const Engine*, std::unique_ptr<Reducer>> reducers_;
   std::vector<Key> keys_;
-  std::vector<Bucket> buckets_;  ///< by key
-  Launched launched_;                         ///< in this order, without those whose callbacks are due
+  std::vector<Bucket> buckets_;             ///< by key
+  Launched launched_;                       ///< in this order, without those whose callbacks are due
   std::deque<std::shared_ptr<Batch>> due_;  ///< whose callbacks are to be run, in this order
   PlacedMemory placed_;
   bool running_ = false;  ///< a callback

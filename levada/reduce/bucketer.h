@@ -67,14 +67,15 @@ class Bucketer {
     /// Whether it has been reduced, well or badly.
     bool done() const;
     /// The result, which lives as long as it is held. Closes the input's bucket where it is still open, and those that
-    /// were opened before it. Runs the group's callbacks up to this bucket's. All ranks of the group must call it at the
-    /// same place among their inputs, unless the bucket is launched and no callback enqueues. Throws what the reduction
-    /// threw, and EngineError once the Bucketer is gone.
+    /// were opened before it. Runs the group's callbacks up to this bucket's. All ranks of the group must call it at
+    /// the same place among their inputs, unless the bucket is launched and no callback enqueues. Throws what the
+    /// reduction threw, and EngineError once the Bucketer is gone.
     Tensor wait() const;
     /// The same on any thread, for an input that has been launched; runs no callback. Throws InvalidArgument where its
     /// bucket is open.
     Tensor get() const;
-    /// Waits until get() need not: false if that is not so by the deadline. Throws as get() does where the bucket is open.
+    /// Waits until get() need not: false if that is not so by the deadline. Throws as get() does where the bucket is
+    /// open.
     bool is_reduced(Deadline deadline) const;
 
    private:

@@ -62,7 +62,9 @@ class Player {
   }
 
  private:
-  void dawdle() { std::this_thread::sleep_for(std::chrono::microseconds(dawdling_() % 4 == 0 ? dawdling_() % 500 : 0)); }
+  void dawdle() {
+    std::this_thread::sleep_for(std::chrono::microseconds(dawdling_() % 4 == 0 ? dawdling_() % 500 : 0));
+  }
 
   void enqueue(int number, unsigned chance) {
     log_.push_back("enqueues " + std::to_string(number));
@@ -71,8 +73,8 @@ class Player {
       handles_.push_back(bucketer_.all_reduce(engine_, numbered(*engine_, number), ReduceOp::sum, callback));
     } else if (chance == 1) {
       const Tensor large = Tensor::zeros(dtypes::float32, {16 * elements * engine_->info().size});
-      handles_.push_back(bucketer_.reduce_scatter(engine_, large, ReduceOp::sum,
-                                                  [this, number](const Tensor&) { follow(number); }));
+      handles_.push_back(
+          bucketer_.reduce_scatter(engine_, large, ReduceOp::sum, [this, number](const Tensor&) { follow(number); }));
     } else {
       handles_.push_back(bucketer_.reduce_scatter(engine_, numbered(*engine_, number), ReduceOp::sum, callback));
     }
@@ -186,9 +188,8 @@ TEST(Bucketer, LetsOverlappingGroupsRunAheadOfEachOther) {
     for (const auto& ranks : all) {
       if (std::ranges::count(ranks, rank) > 0) groups[ranks] = engine->subgroup(ranks, "pair");
     }
-    Bucketer bucketer({.capacity = 2 * elements * std::int64_t{sizeof(float)},
-                       .in_flight = 2,
-                       .timeout = std::chrono::seconds(20)});
+    Bucketer bucketer(
+        {.capacity = 2 * elements * std::int64_t{sizeof(float)}, .in_flight = 2, .timeout = std::chrono::seconds(20)});
     std::vector<int> called;
     for (const auto& ranks : orders[rank]) {
       const OneEach enqueue{groups.at(ranks), bucketer, called};
@@ -220,6 +221,14 @@ TEST(Bucketer, RefusesASecondThreadWhileACallIsUnderWay) {
     }
     std::thread([&] { EXPECT_EQ(bucketer.stats().inputs, 1); }).join();
   });
+}
+
+TEST(Bucketer, RefusesToGatherElementsThatDoNotBeginOnBytes) {
+  const auto engine = inproc::make_group(1).front();
+  Bucketer bucketer;
+  const Tensor packed = Tensor::zeros(dtypes::float4_e2m1fn, {3});
+  EXPECT_EQ(fault_of([&] { bucketer.all_gather(engine, packed); }),
+            "Unsupported: there is no all-gather of float4_e2m1fn, whose elements do not begin on bytes");
 }
 
 TEST(Bucketer, EndsTheGroupWhenItsPollThrowsInAWait) {

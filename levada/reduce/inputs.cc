@@ -13,6 +13,13 @@ void check_cpu(const TensorView& input) {
   if (!input.device().is_cpu()) throw InvalidArgument("a tensor to be reduced does not lie in this machine's memory");
 }
 
+void check_gatherable(const TensorView& input) {
+  check_cpu(input);
+  if (input.dtype().is_byte_sized()) return;
+  throw Unsupported(
+      fmt::format("there is no all-gather of {}, whose elements do not begin on bytes", input.dtype().name()));
+}
+
 void check_alike(std::span<const TensorView> inputs, int ranks) {
   if (inputs.size() != static_cast<std::size_t>(ranks)) {
     throw InvalidArgument(

@@ -11,6 +11,9 @@ namespace levada {
 /// Throws InvalidArgument unless it lies in this machine's memory.
 void check_cpu(const TensorView& input);
 
+/// check_cpu(), and Unsupported where elements do not begin on bytes, as those of all ranks lie one after the other.
+void check_gatherable(const TensorView& input);
+
 /// Throws InvalidArgument, naming the position, unless `inputs` are one a rank and all alike.
 void check_alike(std::span<const TensorView> inputs, int ranks);
 

@@ -93,7 +93,13 @@ void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order,
                  std::function<void()> poll)
-    : group_(std::move(group)), poll_(std::move(poll)), polled_(group_), waits_(group_.get()), timeout_(timeout), of_all_(size()), of_own_(1) {
+    : group_(std::move(group)),
+      poll_(std::move(poll)),
+      polled_(group_),
+      waits_(group_.get()),
+      timeout_(timeout),
+      of_all_(size()),
+      of_own_(1) {
   if (poll_) polled_ = polled(group_, [this] { poll_caller(); });
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
