@@ -86,6 +86,9 @@ std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources&
   return bound;
 }
 
+/// Numbers in a row that are moved in the time of a step: those of a cache line.
+constexpr std::size_t numbers_a_step = 16;
+
 /// Improves an assignment step by step. Choices of one rank and one list lie together, ascending by bytes.
 class LocalSearch {
  public:
@@ -125,8 +128,12 @@ class LocalSearch {
   void give(std::uint32_t choice, int to) {
     const int from = senders_[choice];
     Held& left = held_[at(from)][choices_[choice].sources];
-    left.erase(std::ranges::find(left, choice));
+    const auto first = at_least(left, bytes(choice));
+    const auto found = std::find(first, left.cend(), choice);
+    spend(static_cast<std::uint64_t>(found - first) + left.size() / numbers_a_step);
+    left.erase(found);
     Held& right = held_[at(to)][choices_[choice].sources];
+    spend(right.size() / numbers_a_step);
     right.insert(at_least(right, bytes(choice)), choice);
     loads_[at(from)] -= bytes(choice);
     loads_[at(to)] += bytes(choice);

@@ -276,9 +276,12 @@ std::vector<std::uint32_t> Claims::asked() const {
 
 void Claims::add_column(int rank, const Column& column) {
   Ownership::State& state = *ownership_.state_;
-  state.check_key(column.key, requested_.id(column.samples.front()), rank, {});
+  const auto known_key = state.find_key(column.key.name);
+  if (known_key && state.keys()[*known_key] != column.key) {
+    numbered().ownership_.state_->check_key(column.key, requested_.id(column.samples.front()), rank, {});
+  }
   const std::size_t key = state.take_in_key(column.key);
-  const std::uint32_t whole = state.with(0, {rank});
+  const std::uint32_t whole = sets_.with(0, {rank});
   auto lengths = std::span(column.lengths);
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
     const std::size_t sample = column.samples[i];
@@ -290,10 +293,48 @@ void Claims::add_column(int rank, const Column& column) {
       state.put_first(sample, key, whole, own);
       continue;
     }
-    if (known != 0) state.check_lengths(sample, key, own, rank);
+    if (known != 0 && !std::ranges::equal(state.lengths(state.cell(sample, key)), own)) {
+      numbered().ownership_.state_->check_lengths(sample, key, own, rank);
+    }
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
-    state.put(sample, key, state.with(known, holder), own);
+    state.put(sample, key, sets_.with(known, holder), own);
   }
+}
+
+Ownership Claims::take() && {
+  number_sets();
+  return std::move(ownership_);
+}
+
+Claims Claims::numbered() const {
+  Claims copy = *this;
+  copy.number_sets();
+  return copy;
+}
+
+void Claims::number_sets() {
+  Ownership::State& state = ownership_.own();
+  std::vector<std::uint32_t> numbers(sets_.size(), 0);
+  state.renumber_sets([&](std::uint32_t set) {
+    if (numbers[set] == 0) numbers[set] = state.intern(sets_.holders(set));
+    return numbers[set];
+  });
+}
+
+std::uint32_t Claims::HolderSets::with(std::uint32_t set, const Holder& holder) {
+  const Grown grown{set, holder};
+  if (answer_ != 0 && grown == asked_) return answer_;
+  const auto [found, is_new] = numbers_.try_emplace(grown, static_cast<std::uint32_t>(sets_.size()));
+  if (is_new) sets_.push_back(grown);
+  asked_ = grown;
+  return answer_ = found->second;
+}
+
+Holders Claims::HolderSets::holders(std::uint32_t set) const {
+  Holders holders;
+  for (; set != 0; set = sets_[set].first) holders.push_back(sets_[set].second);
+  std::ranges::reverse(holders);
+  return holders;
 }
 
 void Claims::add_values(int rank, std::uint32_t sample, PlainValues values) {

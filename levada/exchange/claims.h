@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levada/exchange/destinations.h"
@@ -51,21 +53,41 @@ class Claims {
  public:
   Claims(const RequestedSamples& requested, std::span<const std::string> keys);
 
-  /// Once a rank. Bytes that may lie: throws CorruptMessage, and InvalidArgument as Ownership::merge() does; of no use
-  /// then. No bytes are no claims.
+  /// Once a rank, in ascending order of ranks. Bytes that may lie: throws CorruptMessage, and InvalidArgument as
+  /// Ownership::merge() does; of no use then. No bytes are no claims.
   void add(int rank, ByteView bytes);
   /// The numbers that were asked for, with no_sample for those of samples that nobody claims.
   std::vector<std::uint32_t> asked() const;
-  Ownership take() && { return std::move(ownership_); }
+  Ownership take() &&;
 
  private:
   struct Column;
+  /// Sets of holders, by number; 0 is nobody. As ranks come in ascending order, each set is an earlier one and one more
+  /// holder, and takes no memory for those that it shares with that.
+  class HolderSets {
+   public:
+    std::uint32_t with(std::uint32_t set, const Holder& holder);
+    Holders holders(std::uint32_t set) const;
+    std::size_t size() const { return sets_.size(); }
+
+   private:
+    using Grown = std::pair<std::uint32_t, Holder>;
+    std::vector<Grown> sets_{{}};
+    std::map<Grown, std::uint32_t> numbers_;
+    Grown asked_{};
+    std::uint32_t answer_ = 0;  ///< to what was asked last: neighbours mostly ask alike
+  };
+  /// Puts the table's own sets in the place of these; nothing can be added afterwards.
+  void number_sets();
+  /// A copy whose table has its own sets, for errors that name holders.
+  Claims numbered() const;
   void add_column(int rank, const Column& column);
   void add_values(int rank, std::uint32_t sample, PlainValues values);
 
   const RequestedSamples& requested_;
   std::span<const std::string> keys_;
   Ownership ownership_;
+  HolderSets sets_;                                       ///< of the table's cells, until number_sets()
   std::vector<int> claimed_by_;                           ///< the last rank that did, by sample; -1: none
   std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and ranks that have values of them
 };

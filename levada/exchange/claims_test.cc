@@ -106,6 +106,27 @@ TEST(Claims, TellOfSamplesWithoutTheKeysToo) {
   EXPECT_TRUE(same_values(held.values(0), {{"reward", 1.5}}));
 }
 
+TEST(Claims, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
+  constexpr int ranks = 3000;
+  const ExchangeRequest request{{{{0}, {"a", "b"}}}, {"tokens", "mask"}};
+  const RequestedSamples requested(request);
+  SampleStore store;
+  store.store(made_samples({"a", "b"}));
+  const Bytes all = encode_claims(store, requested, request.keys);
+  store.remove(std::vector<std::string>{"b"});
+  const Bytes one = encode_claims(store, requested, request.keys);
+  Claims claims(requested, request.keys);
+  for (int rank = 0; rank < ranks; ++rank) claims.add(rank, rank % 2 == 0 ? all : one);
+  const Ownership held = std::move(claims).take();
+  for (std::size_t key = 0; key < 2; ++key) {
+    EXPECT_EQ(held.holders(0, key).size(), std::size_t{ranks});
+    EXPECT_EQ(held.holders(1, key).size(), std::size_t{ranks} / 2);
+    EXPECT_TRUE(std::ranges::is_sorted(held.holders(1, key)));
+    EXPECT_LE(held.holder_set(0, key), 2u);
+    EXPECT_LE(held.holder_set(1, key), 2u);
+  }
+}
+
 TEST(Claims, RefuseBytesThatLie) {
   const World world;
   const RequestedSamples requested(world.request);

@@ -85,9 +85,9 @@ void OutgoingStream::append(const ExchangePlan& plan, const ExchangeItem& item, 
   const std::uint64_t token = plan.samples().keys()[item.key].bytes(1).value_or(0);
   std::uint64_t start = 0;
   for (const std::int64_t length : entry.lengths.all()) {
-    const TokenRuns runs = tokens_in(part, length);
-    add((start + runs.begin) * token, (start + runs.end) * token);
-    add((start + runs.second_begin) * token, (start + runs.second_end) * token);
+    const TokenRanges ranges = tokens_in(part, length);
+    add((start + ranges.begin) * token, (start + ranges.end) * token);
+    add((start + ranges.second_begin) * token, (start + ranges.second_end) * token);
     start += length;
   }
 }

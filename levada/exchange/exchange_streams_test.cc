@@ -28,14 +28,15 @@ TEST(IncomingStream, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
       while (engine->status(1).waiting_for != 0) std::this_thread::yield();
       receiver.store(filler);
     }
-    const ExchangeOptions options{.deadline = Deadline::after(std::chrono::seconds(20)), .chunk_bytes = 64};
+    const ExchangeOptions options{.timeout = std::chrono::seconds(20), .chunk_bytes = 64};
     try {
       redistribute(engine, rank == 0 ? sender : receiver, {{{{1}, coming.ids()}}, {"tokens"}}, options);
     } catch (const Error& error) {
       texts[rank] = error.what();
     }
   });
-  EXPECT_EQ(texts[0], "");
+  EXPECT_THAT(texts[0],
+              testing::AnyOf("", HasSubstr("rank 1 aborted: the store would hold")));  // or it was done by then
   EXPECT_THAT(texts[1], HasSubstr("the store would hold"));
   EXPECT_LE(receiver.bytes(), receiver.max_bytes());
   EXPECT_GT(receiver.size(), 1u);

@@ -1,13 +1,18 @@
 // Samples and worlds for tests of exchanges.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "levada/base/hash.h"
+#include "levada/base/refusal_testing.h"
+#include "levada/engine/inproc/inproc.h"
 #include "levada/exchange/redistribute.h"
 
 namespace levada {
@@ -116,6 +121,19 @@ inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, c
   }
   if (result.sent_bytes != sent || result.received_bytes != received) return "another number of bytes than planned";
   return {};
+}
+
+/// What each rank's exchange is refused with.
+inline std::vector<std::string> refusals(int ranks, const std::function<void(std::shared_ptr<Engine>)>& body) {
+  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
+  inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
+    texts[static_cast<std::size_t>(engine->info().rank)] = refusal([&] { body(engine); });
+  });
+  return texts;
+}
+
+inline void expect_all(const std::vector<std::string>& texts, const std::string& expected) {
+  for (const std::string& text : texts) EXPECT_EQ(text, expected);
 }
 
 }  // namespace levada

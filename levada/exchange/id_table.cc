@@ -32,11 +32,14 @@ std::optional<std::size_t> IdTable::find(std::string_view id, std::uint64_t hash
   return std::nullopt;
 }
 
+void IdTable::check_id(std::string_view id) {
+  if (!id.empty() && id.size() <= longest_id) return;
+  throw InvalidArgument(fmt::format("a sample's id must have 1 byte to 16 MiB; that which begins with \"{}\" has {}",
+                                    cut_text(id, 60), format_bytes(id.size())));
+}
+
 std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
-  if (id.empty() || id.size() > longest_id) {
-    throw InvalidArgument(fmt::format("a sample's id must have 1 byte to 16 MiB; that which begins with \"{}\" has {}",
-                                      cut_text(id, 60), format_bytes(id.size())));
-  }
+  check_id(id);
   if (entries_.size() >= most_ids || text_.size() > most_text - id.size()) {
     throw InvalidArgument("there is room for 2^32 samples and 1 TiB of ids");
   }

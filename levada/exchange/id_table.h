@@ -20,8 +20,9 @@ class IdTable {
   std::uint64_t hash(std::size_t number) const { return entries_[number].hash; }
   std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const;
 
-  /// One that is not here; gets the next number. Throws InvalidArgument for an id of no bytes or of more than 16 MiB,
-  /// and beyond 2^32 ids or 1 TiB of them.
+  /// Throws InvalidArgument for an id of no bytes or of more than 16 MiB.
+  static void check_id(std::string_view id);
+  /// One that is not here; gets the next number. Throws as check_id() does, and beyond 2^32 ids or 1 TiB of them.
   std::size_t insert(std::string_view id, std::uint64_t hash);
   /// The last one takes its number.
   void erase(std::size_t number);

@@ -15,17 +15,17 @@ std::string SequencePart::to_string() const {
   return is_whole() ? "whole" : fmt::format("{}part {} of {}", zigzag ? "zigzag " : "", index, count);
 }
 
-TokenRuns tokens_in(const SequencePart& part, std::int64_t length) {
+TokenRanges tokens_in(const SequencePart& part, std::int64_t length) {
   const std::int64_t chunks = std::int64_t{part.count} * (part.zigzag ? 2 : 1);
   // Not length * i / chunks, which might not fit.
   const auto begin_of = [&](std::int64_t i) { return length / chunks * i + length % chunks * i / chunks; };
   const std::int64_t first = part.index;
-  TokenRuns runs{begin_of(first), begin_of(first + 1)};
-  if (!part.zigzag) return runs;
+  TokenRanges ranges{begin_of(first), begin_of(first + 1)};
+  if (!part.zigzag) return ranges;
   const std::int64_t second = chunks - 1 - first;
-  runs.second_begin = begin_of(second);
-  runs.second_end = begin_of(second + 1);
-  return runs;
+  ranges.second_begin = begin_of(second);
+  ranges.second_end = begin_of(second + 1);
+  return ranges;
 }
 
 Ownership::Ownership() : state_(std::make_shared<State>()) {}
@@ -72,6 +72,9 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
   }
   state_->check_room(
       static_cast<std::size_t>(std::ranges::count_if(names, [&](const auto& name) { return !find_key(name); })));
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (!known[i]) IdTable::check_id(samples.ids()[i]);
+  }
   State& state = own();
   state.reserve(state.size() + samples.size());
   std::vector<std::size_t> rows(samples.size());

@@ -27,14 +27,14 @@ struct SequencePart {
   /// "part 1 of 4", "zigzag part 1 of 4", "whole".
   std::string to_string() const;
 };
-/// Tokens [begin, end) of a sequence, in order; the second run is empty but for a zigzag part.
-struct TokenRuns {
+/// Tokens [begin, end) of a sequence, then [second_begin, second_end), which is empty unless the part is a zigzag one.
+struct TokenRanges {
   std::int64_t begin = 0, end = 0;
   std::int64_t second_begin = 0, second_end = 0;
   std::int64_t tokens() const { return end - begin + second_end - second_begin; }
 };
 /// The tokens of a sequence of `length` that are in the part.
-TokenRuns tokens_in(const SequencePart& part, std::int64_t length);
+TokenRanges tokens_in(const SequencePart& part, std::int64_t length);
 
 /// Ranks are below this.
 inline constexpr int most_ranks = 1 << 20;

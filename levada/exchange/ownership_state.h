@@ -59,6 +59,13 @@ class Ownership::State {
     held_[key] = held_[key] - (known != 0 ? 1 : 0) + (set != 0 ? 1 : 0);
     known = set;
   }
+  /// Gives each cell that somebody holds the set number(of its own).
+  template <typename Number>
+  void renumber_sets(Number number) {
+    for (auto& column : columns_) {
+      for (Cell& cell : column) cell.set = cell.set == 0 ? 0 : number(cell.set);
+    }
+  }
   void put_values(std::size_t sample, PlainValues values);
   /// Beside those known; where they differ, these.
   void add_values(std::size_t sample, PlainValues values);

@@ -140,7 +140,7 @@ TEST(Ownership, PartsOfASequenceAreAllOfItInOrder) {
   for (const std::int64_t length : {0, 1, 7, 16, 1001}) {
     std::int64_t next = 0, taken = 0;
     for (std::uint16_t i = 0; i < 3; ++i) {
-      const TokenRuns plain = tokens_in({i, 3, false}, length);
+      const TokenRanges plain = tokens_in({i, 3, false}, length);
       EXPECT_EQ(plain.begin, next);
       next = plain.end;
       EXPECT_EQ(plain.second_begin, plain.second_end);
@@ -149,7 +149,7 @@ TEST(Ownership, PartsOfASequenceAreAllOfItInOrder) {
     EXPECT_EQ(next, length);
     EXPECT_EQ(taken, length);
   }
-  const TokenRuns zigzag = tokens_in({1, 2, true}, 8);
+  const TokenRanges zigzag = tokens_in({1, 2, true}, 8);
   EXPECT_THAT((std::vector{zigzag.begin, zigzag.end, zigzag.second_begin, zigzag.second_end}), ElementsAre(2, 4, 4, 6));
 }
 
@@ -268,6 +268,14 @@ TEST(Ownership, RefusesBytesThatLie) {
     } catch (const CorruptMessage&) {
     }
   }
+}
+
+TEST(Ownership, IsAsItWasWhereOneIdOfABatchIsTooLong) {
+  Ownership ownership;
+  SampleBatch batch({"a", std::string((std::size_t{16} << 20) + 1, 'x')});
+  batch.set({"tokens", dtypes::int64, {}}, Seqlens::one_each({1, 1}));
+  EXPECT_THROW(ownership.add(0, batch), InvalidArgument);
+  EXPECT_EQ(ownership.size(), 0u);
 }
 
 }  // namespace

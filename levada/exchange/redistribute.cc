@@ -15,8 +15,15 @@ namespace {
 
 constexpr std::string_view operation = "exchange";
 
-/// What a rank says before anything moves. Borrows its claims.
+/// What a rank calls, which all must call alike.
+enum class Call : std::uint8_t { gather_ownership, redistribute, carry_out };
+
+constexpr std::uint64_t magic = 0x3145'474E'4148'4358;  // "XCHANGE1"
+
+/// What a rank says before anything moves. Borrows its store's name and its claims.
 struct Terms {
+  Call call = Call::redistribute;
+  std::string_view store;
   ErrorKind error = ErrorKind::invalid_argument;
   std::string message;            ///< empty: it is ready
   std::uint64_t fingerprint = 0;  ///< of what it is asked for
@@ -25,6 +32,9 @@ struct Terms {
 
   Bytes encode() const {
     ByteWriter writer;
+    writer.put(magic);
+    writer.put(call);
+    writer.put_sized(store);
     writer.put(static_cast<std::uint8_t>(error));
     writer.put_sized(message);
     writer.put(fingerprint);
@@ -33,9 +43,14 @@ struct Terms {
     writer.put_sized(claims);
     return std::move(writer).take();
   }
-  static Terms decode(ByteView all) {
+  /// Empty for bytes that are said in a call of another kind.
+  static std::optional<Terms> decode(ByteView all) {
     ByteReader reader(all);
+    if (all.size() < sizeof(magic) || reader.get<std::uint64_t>() != magic) return std::nullopt;
     Terms terms;
+    terms.call = reader.get_enum(Call::gather_ownership, Call::carry_out, "exchange");
+    const ByteView name = reader.get_sized();
+    terms.store = {reinterpret_cast<const char*>(name.data()), name.size()};
     const auto error = reader.get<std::uint8_t>();
     if (error < 1 || error > static_cast<std::uint8_t>(ErrorKind::engine)) reader.fail("no such kind of error");
     terms.error = static_cast<ErrorKind>(error);
@@ -47,13 +62,31 @@ struct Terms {
     reader.expect_end();
     return terms;
   }
+
+  /// "redistribute() of store 1".
+  std::string to_string() const {
+    constexpr std::string_view names[] = {"agree()", "redistribute()", "redistribute() of a plan"};
+    return fmt::format("{}{}{}", names[static_cast<std::size_t>(call)], store.empty() ? "" : " with ", store);
+  }
 };
 
 /// Everybody's terms, out of what everybody has said; throws alike on all ranks where one is not ready, or asks for
 /// something else.
 std::vector<Terms> terms_in(const std::vector<Bytes>& said) {
+  std::vector<std::optional<Terms>> decoded;
+  for (const Bytes& each : said) decoded.push_back(Terms::decode(each));
+  const auto call = [&](std::size_t rank) {
+    return decoded[rank] ? decoded[rank]->to_string() : "something that is no exchange";
+  };
+  for (std::size_t rank = 1; rank < said.size(); ++rank) {
+    if (decoded[rank] && call(rank) == call(0)) continue;
+    throw InvalidArgument(fmt::format(
+        "rank 0 calls {}, rank {} {}; all ranks must call the same with the same store, and may give stores "
+        "that belong together one name",
+        call(0), rank, call(rank)));
+  }
   std::vector<Terms> all;
-  for (const Bytes& each : said) all.push_back(Terms::decode(each));
+  for (auto& each : decoded) all.push_back(*std::move(each));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].message.empty()) throw_error(all[rank].error, fmt::format("rank {}: {}", rank, all[rank].message));
   }
@@ -66,16 +99,45 @@ std::vector<Terms> terms_in(const std::vector<Bytes>& said) {
 
 /// Terms out of what `fill` finds; its exception becomes part of them.
 template <typename Fill>
-Bytes terms_of(const SampleStore& store, Fill&& fill) {
-  Terms terms;
+Bytes terms_of(Call call, const SampleStore& store, Fill&& fill) {
+  Terms terms{.call = call, .store = store.name()};
+  const auto failed = [&](ErrorKind kind, const char* what) {
+    return Terms{.call = call, .store = store.name(), .error = kind, .message = what}.encode();
+  };
   try {
     terms.bytes = store.bytes();
     terms.max_bytes = store.max_bytes();
     fill(terms);
+    return terms.encode();
   } catch (const Error& error) {
-    terms = {.error = error.kind(), .message = error.what()};
+    return failed(error.kind(), error.what());
+  } catch (const std::exception& error) {
+    return failed(ErrorKind::engine, error.what());
   }
-  return terms.encode();
+}
+
+/// Whether what is thrown now is thrown on all ranks, since it follows from what all have said.
+enum class Thrown : std::uint8_t { here_alone, alike };
+
+/// What `work` returns, which is given a Thrown to keep up to date. What this rank throws alone ends the group: the
+/// others would wait for it, and it would be behind them in all that follows. The loss of a rank they see themselves.
+template <typename Work>
+auto exchanged(Engine& engine, Work work) {
+  Thrown thrown = Thrown::here_alone;
+  try {
+    return work(thrown);
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Error& error) {
+    if (thrown == Thrown::here_alone) engine.abort(error.what());
+    throw;
+  } catch (const std::exception& error) {
+    engine.abort(fmt::format("an exchange failed: {}", error.what()));
+    throw;
+  } catch (...) {
+    engine.abort("an exchange failed");
+    throw;
+  }
 }
 
 void check_bounds(const ExchangePlan& plan, const std::vector<Terms>& terms) {
@@ -131,7 +193,7 @@ class Mover {
       if (multicast.messages == 0 || (!taker && multicast.from != rank)) continue;
       auto channel = engine_->open(multicast.from, multicast.to, 1);
       if (taker) takes_.push_back({coming_.size() - 1, std::move(channel)});
-      else sends_.push_back({next_out++, std::move(channel), {}, 0, std::min(2 * plan.chunk_bytes(), multicast.bytes)});
+      else sends_.push_back({next_out++, std::move(channel), {}, 0, room_of(plan, multicast)});
     }
     // Everybody begins with another receiver.
     const auto beyond =
@@ -148,7 +210,8 @@ class Mover {
     while (next_ < sends_.size() || !active_.empty() || !takes_.empty()) {
       const bool sent = send_some();
       const bool taken = take_some();
-      if (!sent && !taken) wait();
+      if (sent || taken) last_moved_ = Clock::now();
+      else wait();
     }
   }
 
@@ -204,6 +267,12 @@ class Mover {
     return progress;
   }
 
+  /// The message that is sent and the one that is written, at most.
+  static std::uint64_t room_of(const ExchangePlan& plan, const Multicast& multicast) {
+    const std::uint64_t chunk = std::min(plan.chunk_bytes(), multicast.bytes);
+    return chunk + std::min(chunk, multicast.bytes - chunk);
+  }
+
   bool is_finished(const Send& send) const { return !send.block && outgoing_[send.stream].next_bytes() == 0; }
 
   /// Whether all that was published has been taken, as the window is one message.
@@ -239,14 +308,14 @@ class Mover {
     }
     const int other = take.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : take[0]->from();
     engine_->post(Status::make(operation, -1, other));
-    const auto begin = Clock::now();
     const auto explain = [&] {
-      const auto waited = Clock::now() - begin;
+      const auto waited = Clock::now() - last_moved_;
       if (!take.empty() || !publish.empty()) return explain_wait(*engine_, operation, other, waited);
       return explain_full_memory(*engine_, blocked_on_memory_, operation, waited, {});
     };
     const WaitFor conditions{.take = take, .publish = publish, .allocate = blocked_on_memory_};
-    if (Reminder().wait(*engine_, conditions, options_.deadline, explain) == Woken::timeout) throw Timeout(explain());
+    const auto deadline = Deadline::after(options_.timeout - (Clock::now() - last_moved_));
+    if (Reminder().wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 
   std::shared_ptr<Engine> engine_;
@@ -264,6 +333,7 @@ class Mover {
   std::size_t next_ = 0;             ///< of sends_, not yet begun
   std::uint64_t on_the_way_ = 0;     ///< at most, of active_
   std::uint64_t blocked_on_memory_ = 0;
+  Clock::time_point last_moved_ = Clock::now();
 };
 
 void move(const std::shared_ptr<Engine>& engine, SampleStore& store, std::vector<OutgoingStream> outgoing,
@@ -283,57 +353,74 @@ std::uint64_t suitable_chunk_bytes(const EngineInfo& engine) {
 
 ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangeRequest& request,
                             const ExchangeOptions& options) {
-  const int rank = engine->info().rank;
-  const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(engine->info()));
-  ExchangeResult result;
-  const auto begin = Clock::now();
-  const RequestedSamples requested(request);
-  Bytes claims;
-  const Bytes mine = terms_of(store, [&](Terms& terms) {
-    terms.fingerprint = requested.fingerprint() + chunk_bytes;
-    claims = encode_claims(store, requested, request.keys);
-    terms.claims = claims;
+  return exchanged(*engine, [&](Thrown& thrown) {
+    const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(engine->info()));
+    ExchangeResult result;
+    const auto begin = Clock::now();
+    std::optional<RequestedSamples> requested;
+    Bytes claims;
+    const Bytes mine = terms_of(Call::redistribute, store, [&](Terms& terms) {
+      requested.emplace(request);
+      terms.fingerprint = requested->fingerprint() + chunk_bytes;
+      claims = encode_claims(store, *requested, request.keys);
+      terms.claims = claims;
+    });
+    result.agreed_bytes = mine.size();
+    const auto said = agree(*engine, mine, Deadline::after(options.timeout), operation);
+    thrown = Thrown::alike;
+    const auto terms = terms_in(said);
+    const auto agreed = Clock::now();
+    result.agree_time = agreed - begin;
+    Claims all(*requested, request.keys);
+    for (std::size_t i = 0; i < terms.size(); ++i) all.add(static_cast<int>(i), terms[i].claims);
+    const auto asked = all.asked();
+    const Ownership ownership = std::move(all).take();
+    result.plan =
+        plan_exchange(ownership, request, asked, {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
+    check_bounds(result.plan, terms);
+    thrown = Thrown::here_alone;
+    result.plan_time = Clock::now() - agreed;
+    move(engine, store, outgoing_of(result.plan, engine->info().rank, store), options, result);
+    return result;
   });
-  result.agreed_bytes = mine.size();
-  const auto said = agree(*engine, mine, options.deadline, operation);
-  const auto terms = terms_in(said);
-  const auto agreed = Clock::now();
-  result.agree_time = agreed - begin;
-  Claims all(requested, request.keys);
-  for (std::size_t i = 0; i < terms.size(); ++i) all.add(static_cast<int>(i), terms[i].claims);
-  const auto asked = all.asked();
-  const Ownership ownership = std::move(all).take();
-  result.plan =
-      plan_exchange(ownership, request, asked, {.host_of = engine->info().host_of, .chunk_bytes = chunk_bytes});
-  check_bounds(result.plan, terms);
-  result.plan_time = Clock::now() - agreed;
-  std::vector<OutgoingStream> outgoing;
-  try {
-    outgoing = outgoing_of(result.plan, rank, store);
-  } catch (const Error& error) {  // another thread took it away; the others are about to wait for it
-    engine->abort(error.what());
-    throw;
-  }
-  move(engine, store, std::move(outgoing), options, result);
-  return result;
 }
 
 ExchangeResult carry_out(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangePlan& plan,
                          const ExchangeOptions& options) {
-  ExchangeResult result{.plan = plan};
-  const auto begin = Clock::now();
-  std::vector<OutgoingStream> outgoing;
-  const Bytes mine = terms_of(store, [&](Terms& terms) {
-    check_ranks(plan, engine->info().size);
-    terms.fingerprint = plan.fingerprint();
-    outgoing = outgoing_of(plan, engine->info().rank, store);
+  return exchanged(*engine, [&](Thrown& thrown) {
+    ExchangeResult result{.plan = plan};
+    const auto begin = Clock::now();
+    std::vector<OutgoingStream> outgoing;
+    const Bytes mine = terms_of(Call::carry_out, store, [&](Terms& terms) {
+      check_ranks(plan, engine->info().size);
+      terms.fingerprint = plan.fingerprint();
+      outgoing = outgoing_of(plan, engine->info().rank, store);
+    });
+    result.agreed_bytes = mine.size();
+    const auto said = agree(*engine, mine, Deadline::after(options.timeout), operation);
+    thrown = Thrown::alike;
+    check_bounds(plan, terms_in(said));
+    thrown = Thrown::here_alone;
+    result.agree_time = Clock::now() - begin;
+    move(engine, store, std::move(outgoing), options, result);
+    return result;
   });
-  result.agreed_bytes = mine.size();
-  const auto said = agree(*engine, mine, options.deadline, operation);
-  check_bounds(plan, terms_in(said));
-  result.agree_time = Clock::now() - begin;
-  move(engine, store, std::move(outgoing), options, result);
-  return result;
+}
+
+Ownership gather_ownership(const std::shared_ptr<Engine>& engine, const SampleStore& store,
+                           const ExchangeOptions& options) {
+  return exchanged(*engine, [&](Thrown& thrown) {
+    Bytes held;
+    const Bytes mine = terms_of(Call::gather_ownership, store, [&](Terms& terms) {
+      held = store.ownership(engine->info().rank).encode();
+      terms.claims = held;
+    });
+    const auto said = agree(*engine, mine, Deadline::after(options.timeout), "agreeing on who holds what");
+    thrown = Thrown::alike;
+    Ownership all;
+    for (const Terms& terms : terms_in(said)) all.merge(Ownership::decode(terms.claims));
+    return all;
+  });
 }
 
 }  // namespace levada

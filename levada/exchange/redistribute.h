@@ -16,7 +16,8 @@ namespace levada {
 std::uint64_t suitable_chunk_bytes(const EngineInfo& engine);
 
 struct ExchangeOptions {
-  Deadline deadline = Deadline::after(std::chrono::minutes(5));
+  /// Of one wait, for the other ranks to begin or for the next message.
+  Duration timeout = std::chrono::minutes(30);
   /// A message's most bytes; the same on all ranks. None: what suits the engine. For redistribute() alone: a plan has
   /// its own.
   std::optional<std::uint64_t> chunk_bytes = {};
@@ -41,11 +42,12 @@ struct ExchangeResult {
 /// the same time. Safe to repeat: what is there already does not move again.
 ///
 /// Throws the same InvalidArgument on all ranks, naming sample, key and ranks, before anything has moved: what
-/// plan_exchange() refuses; ranks that ask for different things, or say different things of one sample; a store whose
-/// bound does not allow what is to come. When a rank dies or leaves in the middle the others throw PeerLost or
-/// EngineError; Timeout says who waited for whom. Each key of each sample is then in a store as a whole or not at all,
-/// and a repetition by those who live moves the rest. No thread may take samples away meanwhile that others are to get:
-/// that ends the group (Engine::abort()).
+/// plan_exchange() refuses; ranks that ask for different things, make different calls or name different stores, or say
+/// different things of one sample; a store whose bound does not allow what is to come. When a rank dies in the middle
+/// the others throw PeerLost. Whatever else one rank alone throws ends the group (Engine::abort()), so that the others
+/// throw EngineError with its reason: Timeout, which says who waited for whom, std::bad_alloc, or a sample that another
+/// thread has taken away meanwhile. Each key of each sample is then in a store as a whole or not at all, and a
+/// repetition in a new group moves the rest.
 ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangeRequest& request,
                             const ExchangeOptions& options = {});
 
@@ -54,5 +56,9 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
 /// longer holds what it is to send, or holds it in another form.
 ExchangeResult carry_out(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangePlan& plan,
                          const ExchangeOptions& options = {});
+
+/// What all stores of the engine's members hold, the same on every rank. Collective; throws as redistribute() does.
+Ownership gather_ownership(const std::shared_ptr<Engine>& engine, const SampleStore& store,
+                           const ExchangeOptions& options = {});
 
 }  // namespace levada

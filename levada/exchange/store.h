@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "levada/exchange/id_table.h"
@@ -20,6 +21,8 @@ namespace levada {
 struct SampleStoreOptions {
   /// Most bytes of tensors; what would go beyond is refused with InvalidArgument, and nothing of that call is stored.
   std::uint64_t max_bytes = UINT64_MAX;
+  /// Ranks exchange between stores of the same name alone.
+  std::string name = {};
 };
 
 /// Samples by id, each with its keys, in memory of their own: what is stored is copied unless the caller says
@@ -29,7 +32,7 @@ struct SampleStoreOptions {
 /// changed then.
 class SampleStore {
  public:
-  explicit SampleStore(SampleStoreOptions options = {}) : options_(options) {}
+  explicit SampleStore(SampleStoreOptions options = {}) : options_(std::move(options)) {}
 
   /// New samples. Throws for an id that is here already or of more than 16 MiB, for a meta, and beyond the bound.
   void store(const SampleBatch& samples);
@@ -56,6 +59,7 @@ class SampleStore {
   std::size_t size() const;
   std::uint64_t bytes() const;
   std::uint64_t max_bytes() const { return options_.max_bytes; }
+  const std::string& name() const { return options_.name; }
   /// Ascending.
   std::vector<std::string> ids() const;
 

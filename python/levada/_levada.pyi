@@ -571,10 +571,14 @@ class Store:
     The samples that this rank has, by id, in memory of their own. Any thread. Raises InvalidArgument, naming id and key.
     """
 
-    def __init__(self, *, max_bytes: int = 18446744073709551615, tensors: str = 'numpy') -> None:
+    def __init__(self, *, max_bytes: int = 18446744073709551615, tensors: str = 'numpy', name: str | None = None) -> None:
         """
-        max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what get() gives, arrays of "numpy" or tensors of "torch".
+        max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what get() gives, arrays of "numpy" or tensors of "torch". name: ranks exchange between stores of the same name alone; by default "store 1", "store 2", ... in the order in which this process makes them.
         """
+
+    @property
+    def name(self) -> str:
+        """As it was given, or made up."""
 
     def store(self, samples: SampleBatch, *, copy: bool = True) -> None:
         """
@@ -816,6 +820,8 @@ def plan_exchange(ownership: Ownership, request: ExchangeRequest, host_of: Seque
 def redistribute(job: Membership, store: Store, request: ExchangeRequest, chunk_bytes: int | None, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
 
 def suitable_chunk_bytes(job: Membership) -> int: ...
+
+def gather_ownership(job: Membership, store: Store, timeout: float) -> Ownership: ...
 
 def carry_out(job: Membership, store: Store, plan: ExchangePlan, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
 

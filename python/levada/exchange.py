@@ -58,24 +58,16 @@ _CHUNK = 1 << 20
 _IN_FLIGHT = 64 << 20
 
 
-def agree(store: Store, group: Any = None, *, timeout: float = 300.0) -> Ownership:
+def agree(store: Store, group: Any = None, *, timeout: float = 1800.0) -> Ownership:
     """Who has what of all the group's stores, the same on all its ranks. Collective over them; only ids, lengths and
-    values travel. group: as levada.join() takes it. timeout: seconds.
+    values travel. group: as levada.join() takes it. timeout: seconds of one wait: by default 30 minutes, for another rank
+    may be generating or saving a checkpoint.
 
     Raises InvalidArgument on all ranks, naming id, key and ranks, where two of them hold different forms of one sample,
-    or one of them a key in different forms.
+    or one of them a key in different forms; and naming calls and stores, where ranks are in another call, or in one for a
+    store of another name.
     """
-    job = join(group)
-    try:
-        said = b"+" + store.ownership(job.rank).encode()
-    except InvalidArgument as problem:  # the others wait for what this rank says
-        said = b"-" + str(problem).encode()
-    held = Ownership()
-    for told in _levada.agree(job, said, timeout, "agreeing on who holds what"):
-        if told[:1] == b"-":
-            raise InvalidArgument(told[1:].decode())
-        held.merge(Ownership.decode(told[1:]))
-    return held
+    return _levada.gather_ownership(join(group), store, timeout)
 
 
 def destinations(
@@ -133,7 +125,7 @@ def redistribute(
     allow_absent: bool = False,
     chunk_bytes: int | None = None,
     in_flight_bytes: int = _IN_FLIGHT,
-    timeout: float = 300.0,
+    timeout: float = 1800.0,
 ) -> ExchangeResult:
     """Brings it about that the stores of a group's ranks have what is wanted: what all of them ask for alike, by ids and
     keys as plan() takes them, or a plan that somebody has made, which has its keys and chunk_bytes. Collective over the
@@ -141,12 +133,13 @@ def redistribute(
 
     group: as levada.join() takes it; ranks are those within it. chunk_bytes: of a message at most, the same on all ranks;
     by default what suits the engine, 1 MiB or 16. in_flight_bytes: of this rank's messages that are on the way at a time,
-    or two messages. timeout: seconds.
+    or two messages. timeout: seconds of one wait, for the others to begin or for the next message.
 
     Raises InvalidArgument alike on all ranks, before anything has moved: what plan() refuses; ranks that ask for
-    different things; a store that does not hold what it is to send; one whose bound does not allow what is to come.
-    Raises PeerLost, EngineError or Timeout where a rank is lost in the middle; each key of each sample is then in a
-    store as a whole or not at all.
+    different things, make different calls or name different stores; a store that does not hold what it is to send; one
+    whose bound does not allow what is to come. Raises PeerLost where a rank is lost in the middle, and Timeout; what one
+    rank alone raises ends the group, and is EngineError on the others. Each key of each sample is then in a store as a
+    whole or not at all.
     """
     job = join(group)
     if isinstance(wants, ExchangePlan):

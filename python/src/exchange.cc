@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <tuple>
 
 #include "levada/exchange/redistribute.h"
@@ -39,8 +40,10 @@ ByteView view_of(const nb::bytes& bytes) {
 
 /// A store, and what its tensors come out as.
 struct Shelf {
-  Shelf(std::uint64_t max_bytes, const std::string& tensors)
-      : store({.max_bytes = max_bytes}), kind(kind_of_tensors(tensors)) {}
+  Shelf(std::uint64_t max_bytes, const std::string& tensors, const std::optional<std::string>& name)
+      : store({.max_bytes = max_bytes, .name = name ? *name : fmt::format("store {}", ++made)}),
+        kind(kind_of_tensors(tensors)) {}
+  inline static std::atomic<std::uint64_t> made = 0;  ///< without a name, in this process
   SampleStore store;
   TensorKind kind;
 };
@@ -69,10 +72,14 @@ void bind_store(nb::module_& module) {
       module, "Store",
       "The samples that this rank has, by id, in memory of their own. Any thread. Raises InvalidArgument, "
       "naming id and key.")
-      .def(nb::init<std::uint64_t, const std::string&>(), nb::kw_only(), nb::arg("max_bytes") = no_bound,
-           nb::arg("tensors") = "numpy",
+      .def(nb::init<std::uint64_t, const std::string&, const std::optional<std::string>&>(), nb::kw_only(),
+           nb::arg("max_bytes") = no_bound, nb::arg("tensors") = "numpy", nb::arg("name") = nb::none(),
            "max_bytes: of tensors; what would go beyond is refused, and nothing of that call is stored. tensors: what "
-           "get() gives, arrays of \"numpy\" or tensors of \"torch\".")
+           "get() gives, arrays of \"numpy\" or tensors of \"torch\". name: ranks exchange between stores of the same "
+           "name "
+           "alone; by default \"store 1\", \"store 2\", ... in the order in which this process makes them.")
+      .def_prop_ro(
+          "name", [](const Shelf& shelf) { return shelf.store.name(); }, "As it was given, or made up.")
       .def(
           "store",
           [](Shelf& shelf, Samples& samples, bool copy) {
@@ -285,7 +292,7 @@ void bind_result(nb::module_& module) {
 ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeRequest& request,
                             std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   const ExchangeOptions options{
-      .deadline = Deadline::after(duration(timeout)), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
+      .timeout = duration(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
   return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
     return levada::redistribute(engine, shelf.store, request, options);
   });
@@ -293,9 +300,16 @@ ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeR
 
 ExchangeResult carry_out(const Membership& job, Shelf& shelf, const ExchangePlan& plan, std::uint64_t in_flight_bytes,
                          double timeout) {
-  const ExchangeOptions options{.deadline = Deadline::after(duration(timeout)), .in_flight_bytes = in_flight_bytes};
+  const ExchangeOptions options{.timeout = duration(timeout), .in_flight_bytes = in_flight_bytes};
   return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
     return levada::carry_out(engine, shelf.store, plan, options);
+  });
+}
+
+Ownership gather_ownership(const Membership& job, const Shelf& shelf, double timeout) {
+  const ExchangeOptions options{.timeout = duration(timeout)};
+  return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
+    return levada::gather_ownership(engine, shelf.store, options);
   });
 }
 
@@ -332,6 +346,7 @@ void bind_functions(nb::module_& module) {
   module.def(
       "suitable_chunk_bytes", [](const Membership& job) { return suitable_chunk_bytes(job.engine().info()); },
       nb::arg("job"));
+  module.def("gather_ownership", &gather_ownership, nb::arg("job"), nb::arg("store"), nb::arg("timeout"));
   module.def("carry_out", &carry_out, nb::arg("job"), nb::arg("store"), nb::arg("plan"), nb::arg("in_flight_bytes"),
              nb::arg("timeout"));
   module.def(

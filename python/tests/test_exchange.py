@@ -425,7 +425,7 @@ tell(ids=exchange.agree(store, timeout=20).meta().ids)
 """,
     )
     assert told[0] == told[1] == told[2] and len(told[0]) == 3
-    assert told[0][0]["error"] == "key x is float64 [] for sample 1.1 on rank 1, but float32 [] for sample 1.0 on rank 1"
+    assert told[0][0]["error"] == "rank 1: key x is float64 [] for sample 1.1 on rank 1, but float32 [] for sample 1.0 on rank 1"
     assert all(word in told[0][1]["error"] for word in ("key x", "rank 0", "sample 1.1 on rank 1")), told[0]
     assert sorted(told[0][2]["ids"]) == ["0.0", "0.1", "2.0", "2.1"]
 
@@ -502,3 +502,30 @@ def test_threads_may_store_and_change_the_same_batch(tmp_path: pathlib.Path) -> 
     assert only["keys"] == ["a", "aa", "bb"] and only["same"]
     known = ("is being stored by another thread", "is wanted on rank", "has another value of n", "has sequences of")
     assert all(any(part in each for part in known) for each in only["refused"])
+
+
+def test_ranks_in_other_calls_or_with_other_stores_are_told_so(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        from levada import exchange
+        rollouts, scores = exchange.Store(), exchange.Store()
+        rollouts.store(exchange.SampleBatch(["a"], {"x": np.ones(1)}))
+        def attempt(act):
+            try: act()
+            except levada.InvalidArgument as error: tell(error=str(error))
+        for first in (rollouts, scores) if rank == 0 else (scores, rollouts):
+            attempt(lambda: exchange.agree(first))
+        attempt((lambda: exchange.agree(rollouts)) if rank == 0 else
+                (lambda: exchange.redistribute(rollouts, {0: ["a"]}, ["x"])))
+        extra = [exchange.Store() for _ in range(rank)]
+        tell(held=len(exchange.agree(exchange.Store(name="rollouts"))), names=[rollouts.name, scores.name])
+        """,
+    )
+    for mine in told:
+        first, second, third, last = mine
+        assert "rank 0 calls agree() with store 1, rank 1 agree() with store 2" in first["error"]
+        assert "rank 0 calls agree() with store 2, rank 1 agree() with store 1" in second["error"]
+        assert "rank 0 calls agree() with store 1, rank 1 redistribute() with store 1" in third["error"]
+        assert last == {"held": 0, "names": ["store 1", "store 2"]}

@@ -92,7 +92,7 @@ class DataManager:
         self.timeout = timeout
         self._group = group
         self._move = mover(device)
-        self._wire = Store(tensors="torch")  # what is being sent, without a copy, and what arrives
+        self._wire = Store(tensors="torch", name="areal")  # what is being sent, without a copy, and what arrives
 
     def setup_process_groups(self) -> None:
         """Joins the job, or `group`. Collective over all its ranks, so that redistribute() need not be."""
