@@ -446,6 +446,22 @@ def test_what_goes_wrong_is_known_on_every_rank_and_does_not_last(tmp_path: path
     assert told[1][5] == {"lost": 0}
 
 
+def test_objects_of_any_class_cross_where_pickles_are_allowed(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        2,
+        """
+    class Unknown:
+        def __init__(self, value): self.value = value
+    groups, cfg = grid(pp=1, tp=2), config()
+    bridge.ALLOW_PICKLE = True
+    iterator = read_by(rank == 0, [batch(0, what=Unknown(7))])
+    tell(what=bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups)["what"].value)
+    """,
+    )
+    assert told == [[{"what": 7}]] * 2
+
+
 class Place(SimpleNamespace):
     """Stands for a process group where nothing is sent."""
 

@@ -28,7 +28,7 @@ its peers wait until their time-out               levada.SourceError on every ra
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
 
 What crosses is what levada carries (docs/python.md): tensors, plain values, containers, data classes, and objects of
-classes that were given to levada.register(). Nothing is pickled. Tensors are moved to the accelerator where there is
+classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the accelerator where there is
 one, but for the lengths of packed sequences, which Megatron reads on the host.
 """
 
@@ -56,6 +56,9 @@ except ImportError:
 
 TIMEOUT = 1800.0
 """Seconds of one wait for the rank that reads, which also may be writing a checkpoint between its steps."""
+
+ALLOW_PICKLE = False
+"""Whether extra keys of any class cross, as pickles. To be set on every rank before a group's first batch."""
 
 
 def get_batch_on_this_tp_rank(
@@ -350,6 +353,7 @@ class _Stream:
             reader="inline",
             timeout=TIMEOUT,
             access="private",
+            allow_pickle=ALLOW_PICKLE,
         )
 
     def next(self, read: Callable[[], Batch | None]) -> Batch | None:
