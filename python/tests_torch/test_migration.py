@@ -112,8 +112,8 @@ row = torch.arange(6).reshape(1, 6)
 batch = {"tokens": row, "labels": row + 1, "loss_mask": torch.ones(1, 6), "position_ids": row}
 data_iterator = iter([batch]) if rank == 0 else None
 steps = Space(forward_step=lambda state, data, model, plan: next(data)["tokens"].tolist())
-for name, module in {"training": Space(gpt_step=steps), "training.utils.pg_utils": Space(get_pg_collection=lambda _: pg_collection)}.items():
-    sys.modules["megatron.bridge." + name] = module
+sys.modules["megatron.bridge.training"] = Space(gpt_step=steps)
+sys.modules["megatron.bridge.training.utils.pg_utils"] = Space(get_pg_collection=lambda _: pg_collection)
 exec(blocks.pop(0))
 tell(shared=forward_step(None, iter([batch]) if rank == 0 else None, None))
 exec(blocks[0])

@@ -175,7 +175,7 @@ def test_arrays_of_numpy_can_be_written(folder: pathlib.Path) -> None:
         assert len(mine) == 5 and mine[-1] == {"own": True}
 
 
-def test_all_ranks_stop_where_one_does(folder: pathlib.Path) -> None:
+def test_a_rank_that_leaves_and_a_loader_that_fails_are_known_on_all_ranks(folder: pathlib.Path) -> None:
     told = run(
         folder,
         3,
@@ -190,18 +190,22 @@ def test_all_ranks_stop_where_one_does(folder: pathlib.Path) -> None:
             got.append(number(batch))
     except levada.SourceError as error:
         tell(got=got, text=str(error))
-    steps = 0
-    for batch in DataLoaderDispatcher(Loader(3000)):
-        steps += 1
-        if rank == 2 and steps == 2:
-            break
-    tell(early=steps < 1000)
+    try:
+        for step, batch in enumerate(DataLoaderDispatcher(Loader(3000))):
+            if rank == 2 and step == 2:
+                break
+        tell(left=step)
+    except levada.PeerLost as error:
+        tell(lost=error.rank)
+    for step, batch in enumerate(DataLoaderDispatcher(Loader(3000))):
+        if step == 2:
+            break    # all of them
     tell(got=[number(batch) for batch in DataLoaderDispatcher(Loader(3))])
     """,
     )
     for rank, mine in enumerate(told):
         assert mine[0]["got"] == [rank] and "KeyError: 'part-7'" in mine[0]["text"] and "rank 0" in mine[0]["text"]
-        assert mine[1:] == [{"early": True}, {"got": [rank]}]
+        assert mine[1:] == [{"left": 2} if rank == 2 else {"lost": 2}, {"got": [rank]}]
 
 
 def test_a_trainer_trains_as_on_batches_dealt_by_hand(folder: pathlib.Path) -> None:
@@ -389,7 +393,8 @@ def make(loader): return DataLoaderDispatcher(loader, None)
 
 
 @pytest.mark.parametrize(
-    ("first", "place"), [("install", "dataloader/dispatcher"), ("trainers", "dataloader/dispatcher"), ("trainers", "llm/data_loader")]
+    ("first", "place"),
+    [("install", "dataloader/dispatcher"), ("trainers", "dataloader/dispatcher"), ("trainers", "llm/data_loader")],
 )
 def test_ms_swifts_own_class_is_replaced_in_place(folder: pathlib.Path, first: str, place: str) -> None:
     package, _, module = place.partition("/")

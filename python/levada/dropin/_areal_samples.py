@@ -426,7 +426,7 @@ def _lengths(key: str, items: Any) -> list[list[int]]:
     try:
         return [[_whole(length) for length in item] for item in items]
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"lengths of key {key} must be lists of whole numbers, one list a sample: {error}") from error
+        raise InvalidArgument(f"lengths of {key} must be lists of whole numbers, one list a sample: {error}") from error
 
 
 def _only_length(item: Any) -> int:
@@ -434,8 +434,7 @@ def _only_length(item: Any) -> int:
     lengths = item if isinstance(item, (list, tuple)) or getattr(item, "ndim", False) else [item]
     if len(lengths) != 1:
         raise Refused(f"from_default() takes samples of one sequence each; lengths {item} are of {len(lengths)}")
-    (key_lengths,) = _lengths("seqlens", [lengths])
-    return key_lengths[0]
+    return _lengths("the samples", [lengths])[0][0]
 
 
 def _values(name: str, values: Any) -> list[Any]:

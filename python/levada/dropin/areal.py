@@ -133,9 +133,9 @@ class DataManager:
         self._wire.clear()
 
     def redistribute(self, data_info: SequenceSample, plan: Iterable[RedistribStep]) -> None:
-        """Carries out steps, in their order, derived or made by hand; they may be AReaL's own. To be called, after setup_process_groups() on all
-        ranks, by all that they name; others may call it too, and get nothing. data_info: the meta of all samples that
-        move, the same on all ranks.
+        """Carries out steps, in their order, derived or made by hand; they may be AReaL's own. To be called, after
+        setup_process_groups() on all ranks, by all that they name; others may call it too, and get nothing. data_info:
+        the meta of all samples that move, the same on all ranks.
 
         Raises InvalidArgument alike on all ranks that steps name, with nothing moved, naming id, key and ranks: for what
         data_info has not, a rank that has not what it is to send, cannot send it (its error has the cause), or has it

@@ -28,8 +28,8 @@ its peers wait until their time-out               levada.SourceError on every ra
 context parallelism slices what has been sent     the slice is cut first, and only it is sent
 
 What crosses is what levada carries (docs/python.md): tensors, plain values, containers, data classes, and objects of
-classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the accelerator where there is
-one, but for the lengths of packed sequences, which Megatron reads on the host.
+classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the
+accelerator where there is one, but for the lengths of packed sequences, which Megatron reads on the host.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from levada._devices import accelerator, mover
-from levada._errors import InvalidArgument, PeerLost, SourceError, Unsupported
+from levada._errors import InvalidArgument, SourceError, Unsupported
 from levada._feed import Feed
 from levada._job import join
 from levada._levada import Mesh
@@ -159,9 +159,9 @@ _TEN_VALUES = ("cu_seqlens", "cu_seqlens_argmin", "max_seqlen", "cu_seqlens_unpa
 def get_vlm_batch(
     data_iterator: Iterator[Mapping[str, Any]] | None, cfg: Any, use_mtp: bool = False, *, pg_collection: Any
 ) -> tuple[Any, Any, Any, Any, Any, Batch | None, Any]:
-    """As get_batch(), for a step with images: vlm_step's get_batch of Megatron-Bridge v0.6.0 and later. Every stage reads, and so has to have an iterator;
-    the seventh value is the batch's visual_inputs, whose pixels only the first stage gets. Nothing is sliced: the model
-    does that itself.
+    """As get_batch(), for a step with images: vlm_step's get_batch of Megatron-Bridge v0.6.0 and later. Every stage reads,
+    and so has to have an iterator; the seventh value is the batch's visual_inputs, whose pixels only the first stage
+    gets. Nothing is sliced: the model does that itself.
     """
     stage = _stage(pg_collection, cfg, use_mtp)
     keys = {"tokens", "position_ids"}
@@ -273,7 +273,7 @@ def _masks(dataset: Any) -> bool:
 
 
 def _packs(dataset: Any) -> bool:
-    """Whether the data set packs sequences, whose boundaries every stage needs; by the options of v0.6.0 and those before."""
+    """Whether the data set packs sequences, whose boundaries every stage needs, by the options of any version."""
     specs = getattr(dataset, "packed_sequence_specs", None)
     if specs is None and getattr(dataset, "enable_offline_packing", False):
         specs = getattr(dataset, "offline_packing_specs", None) or object()
@@ -364,11 +364,6 @@ class _Stream:
         except SourceError:
             self._feed.close()  # the next call starts anew, on all ranks alike
             raise
-        except StopIteration:
-            end = self._feed.end or {}
-            lost = PeerLost(f"rank {end.get('rank')} of the tensor-parallel group has left the feed of its batches")
-            lost.rank = end.get("rank", -1)
-            raise lost from None
         finally:
             del self._reader.read
 
