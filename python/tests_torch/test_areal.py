@@ -17,6 +17,7 @@ import process_groups
 import pytest
 import ranks
 import torch
+from levada.dropin._areal_plans import hops
 from levada.dropin.areal import (
     DataPipeTensorParallelTopology,
     GlobalStorageTracker,
@@ -28,7 +29,6 @@ from levada.dropin.areal import (
     SequenceSample,
     SequenceSplitSpec,
     dp_heads,
-    hops,
 )
 
 
