@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 using Handle = std::shared_ptr<Engine>;
 
@@ -308,7 +309,7 @@ TEST(Bucketer, TimesOutWhenARankDoesNotTakePart) {
     if (engine->info().rank == 0) {
       Bucketer bucketer({.timeout = std::chrono::milliseconds(200)});
       const auto handle = bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
-      EXPECT_THAT(fault_of([&] { bucketer.flush(); }), HasSubstr("Timeout: rank 0 waited 200.0 ms in reduce-scatter"));
+      EXPECT_THAT(fault_of([&] { bucketer.flush(); }), MatchesRegex("Timeout: rank 0 waited .* in reduce-scatter.*"));
     }
     agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
   });
