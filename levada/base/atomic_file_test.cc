@@ -136,11 +136,11 @@ TEST_F(AtomicFileTest, DoesNotWriteToAFileThatSomebodyElseHoldsOpenOrHasLinked) 
 }
 
 TEST_F(AtomicFileTest, RefusesThePartialFileOfAnotherUser) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
   const auto partial = path().substr(0, path().size() - 5) + ".state.partial";
   std::ofstream(partial) << "theirs";
-  ASSERT_EQ(::chown(partial.c_str(), 12345, 12345), 0);
-  EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }), HasSubstr(".state.partial belongs to another user: remove it"));
+  const bool is_theirs = ::chown(partial.c_str(), 12345, 12345) == 0;  // Only root can do that.
+  EXPECT_THAT(fault_of([&] { AtomicFile{path()}; }),
+              is_theirs ? HasSubstr(".state.partial belongs to another user: remove it") : HasSubstr("no fault"));
 }
 
 TEST_F(AtomicFileTest, RemovesWhatDeadProcessesLeftAndNothingElse) {

@@ -204,9 +204,8 @@ TEST(IndexCache, BelievesNoIndexOfAnotherUserAndNothingThatIsNoFile) {
   EXPECT_EQ(load_index(dir.path(), some_key()), std::nullopt);
   std::filesystem::rename(path + ".real", path);
   EXPECT_EQ(load_index(dir.path(), some_key()), some_index());
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
-  ASSERT_EQ(::chown(path.c_str(), 12345, 12345), 0);
-  EXPECT_EQ(load_index(dir.path(), some_key()), std::nullopt);
+  const bool is_theirs = ::chown(path.c_str(), 12345, 12345) == 0;  // Only root can do that.
+  EXPECT_EQ(load_index(dir.path(), some_key()).has_value(), !is_theirs);
 }
 
 }  // namespace
