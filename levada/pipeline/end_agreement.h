@@ -50,9 +50,9 @@ class CommonEnd {
 };
 
 struct EndAgreementOptions {
-  std::string stage = "full_sync";               ///< for people
-  Duration timeout = std::chrono::seconds(300);  ///< for what another rank says
-  std::function<void()> poll = {};               ///< called now and then while waiting; what it throws ends the wait
+  std::string stage = "full_sync";              ///< for people
+  Duration timeout = std::chrono::minutes(30);  ///< for what another rank says
+  std::function<void()> poll = {};              ///< called now and then while waiting; what it throws ends the wait
 };
 
 /// One rank's end of it. A rank says of many of its items at once what it knows as soon as it knows, and then does its

@@ -98,10 +98,14 @@ void Gatherer::take_answers_of(int process) {
 
 void Gatherer::await_answers(Deadline deadline) {
   const auto begun = Clock::now();
+  const auto number = [this] {
+    const std::lock_guard lock(control_);
+    return orders_.given();  // other threads may give more meanwhile
+  }();
   for (;;) {
     const bool last_look = deadline.expired();
     take_answers();
-    const auto missing = unanswered();
+    const auto missing = unanswered(number);
     if (missing.empty()) return;
     const int rank = missing.front()->from();
     if (last_look) {
@@ -119,11 +123,11 @@ void Gatherer::await_answers(Deadline deadline) {
   }
 }
 
-std::vector<Channel*> Gatherer::unanswered() const {
+std::vector<Channel*> Gatherer::unanswered(std::uint64_t number) const {
   std::vector<Channel*> missing;
   const std::lock_guard lock(control_);
   for (std::size_t i = 0; i < answers_.size(); ++i) {
-    if (!orders_.answered(static_cast<int>(i))) missing.push_back(answers_[i].get());
+    if (told_[i].number < number) missing.push_back(answers_[i].get());
   }
   return missing;
 }

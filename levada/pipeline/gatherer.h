@@ -68,7 +68,8 @@ class Gatherer {
   void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
   void await_answers(Deadline deadline);
   bool all_answered() const;
-  std::vector<Channel*> unanswered() const;
+  /// Of those who have not answered order `number` yet.
+  std::vector<Channel*> unanswered(std::uint64_t number) const;
   bool has_left(int rank) const;
   void take_answers();
   void take_answers_of(int process);

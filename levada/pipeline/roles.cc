@@ -43,7 +43,7 @@ class Consumer::Impl {
     if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
     end_stream();
     left_ = protocol::no_bound;
-    paused_ = false;
+    paused_ = ended_ = false;
     epoch_ = epoch;
     given_ = 0;
     const Running running{
@@ -88,6 +88,7 @@ class Consumer::Impl {
     if (paused_ || left_ == 0) return std::nullopt;
     auto item = stream_->next();
     if (!item) count_time();
+    ended_ = !item;
     if (item && left_ != protocol::no_bound) --left_;
     if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
     return item;
@@ -108,6 +109,7 @@ class Consumer::Impl {
     left_ = protocol::no_bound;
   }
   bool paused() const { return paused_; }
+  bool ended() const { return ended_; }
 
   Cursor save() const {
     if (!stream_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
@@ -245,6 +247,7 @@ class Consumer::Impl {
   std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
   std::atomic<std::int64_t> left_{protocol::no_bound};  ///< until a limit
   std::atomic<bool> paused_{false};
+  bool ended_ = false;
   bool over_ = false;
 };
 
@@ -266,6 +269,9 @@ void Consumer::reset_behind(std::int64_t epoch, std::int64_t items) {
 }
 std::optional<Item> Consumer::next() {
   return impl_->next();
+}
+bool Consumer::ended() const {
+  return impl_->ended();
 }
 void Consumer::limit(std::int64_t items) {
   impl_->limit(items);

@@ -69,6 +69,8 @@ class Consumer {
   /// PeerLost, naming the process, within a second of its end; Timeout, saying which process is in which stage since
   /// when.
   std::optional<Item> next();
+  /// Whether next() was empty at the end of the epoch, rather than at a limit or a pause.
+  bool ended() const;
   /// At most `items` more; then next() is empty until resume().
   void limit(std::int64_t items);
   /// No process makes items ahead any more once this has returned, but for what a Prefetch has at hand; resume() lets

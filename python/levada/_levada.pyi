@@ -952,13 +952,16 @@ class Consumer:
     def save(self) -> tuple[int, Any]:
         """How many items have been given, and the cursor behind them."""
 
-    def close(self) -> bool:
+    def begin_close(self) -> bool:
         """
-        Ends another thread's call and lets none begin; False where this thread's own call is to do what follows.
+        Has another thread's call end and lets none begin; False where this thread's own call is to do what follows.
         """
 
+    def await_others(self) -> None:
+        """Waits until no other thread is in a call."""
+
     def must_close(self) -> bool:
-        """Whether a close() has been left to this thread; once."""
+        """Whether closing has been left to this thread; once."""
 
     def shutdown(self, grace: float) -> bool: ...
 

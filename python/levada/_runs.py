@@ -337,32 +337,31 @@ class Run(Generic[T]):
         if os.getpid() != self._owner:
             return
         consumer = self._consumer
-        still_inside: Timeout | None = None
-        try:
-            if consumer is not None and not consumer.close():
-                return  # in a signal handler, within a call of this thread's own, which closes it
-        except Timeout as error:
-            still_inside = error
+        if consumer is not None and not consumer.begin_close():
+            return  # in a signal handler, within a call of this thread's own, which closes it
         if not self._starting.acquire(timeout=_PATIENCE):
             raise Timeout("another thread starts the processes of this pipeline, which therefore cannot be closed yet")
         try:
-            if consumer is not None and consumer is not self._consumer:
-                return  # another thread has closed it
-            self._end(0.0 if still_inside else _SCHEDULED if self._is_stuck else grace, still_inside is None)
+            consumer = self._consumer  # perhaps another one, which has been made since
+            if consumer is not None:
+                consumer.begin_close()
+                consumer.await_others()
+            self._end(_SCHEDULED if self._is_stuck else grace, is_idle=True)
+        except Timeout:
+            self._end(0.0, is_idle=False)
+            raise
         finally:
             self._starting.release()
-        if still_inside is not None:
-            raise still_inside
 
-    def _end(self, grace: float, tells: bool) -> None:
-        """Ends the processes; `tells` them to, so that they can end in order."""
+    def _end(self, grace: float, is_idle: bool) -> None:
+        """Ends the processes, in order where no thread is in a call."""
         consumer, self._consumer = self._consumer, None
         workers, self._worker_group = self._worker_group, None
         deadline = time.monotonic() + grace
-        is_whole = tells and consumer is not None and not self._is_stuck
+        is_whole = is_idle and consumer is not None and not self._is_stuck
         self._is_stuck = False
         try:
-            if consumer is not None and tells:
+            if consumer is not None and is_idle:
                 try:
                     consumer.shutdown(grace)
                 except Error:

@@ -170,7 +170,7 @@ class Consumer {
       if (from || items == 0) consumer.reset(epoch, from);
       else consumer.reset_behind(epoch, items);
     });
-    left_.reset();
+    is_over_ = false;
     ++pass_;
     given_ = items;
   }
@@ -190,14 +190,13 @@ class Consumer {
       if (!closing_) throw;
     }
     if (closing_) return std::nullopt;
-    if (item && left_) --*left_;
     given_ += item.has_value();
+    is_over_ = consumer.ended();
     return item;
   }
   void limit(std::int64_t items) {
     auto& consumer = open_consumer();
     take([&] { consumer.limit(items); });
-    left_ = items;
   }
   void pause() {
     auto& consumer = open_consumer();
@@ -208,15 +207,12 @@ class Consumer {
   void resume() {
     auto& consumer = open_consumer();
     const auto pausing = enter_pausing();
-    {
-      const nb::gil_scoped_release released;
-      consumer.resume();
-    }
-    left_.reset();
+    const nb::gil_scoped_release released;
+    consumer.resume();
   }
   bool paused() const { return consumer().paused(); }
   /// Where next() is empty: whether that is for good.
-  bool is_over() const { return !closing_ && !consumer().paused() && left_ != 0; }
+  bool is_over() const { return is_over_; }
   /// How many items of this epoch have been given, and the cursor behind them.
   std::tuple<std::int64_t, nb::object> save() {
     auto& consumer = open_consumer();
@@ -224,21 +220,22 @@ class Consumer {
     return {given_, Rebuilder(false).rebuild(cursor)};
   }
 
-  /// Ends the call under way on another thread, and lets none begin. False in a signal handler that has interrupted
-  /// this thread's own call: whoever made that is to close the run then, as must_close() tells it. Throws Timeout.
-  bool close() {
+  /// Has the call under way on another thread end, and lets none begin. False in a signal handler that has interrupted
+  /// this thread's own call: whoever made that is to close the run then, as must_close() tells it.
+  bool begin_close() {
     closing_ = true;
-    if (taking_.is_mine()) {
-      must_close_ = true;
-      return false;
-    }
+    must_close_ = taking_.is_mine();
+    return !must_close_;
+  }
+  /// Waits until no other thread is in a call. Throws Timeout.
+  void await_others() const {
     taking_.wait_for_others(Deadline::after(patience));
-    if (taking_.is_free()) return true;
+    if (taking_.is_free()) return;
     throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
   }
-  /// Once true for each close() that has been left to the caller.
+  /// Once true for each begin_close() that has been left to the caller.
   bool must_close() { return std::exchange(must_close_, false); }
-  /// After close(). Whether all processes have answered in time.
+  /// After both of these. Whether all processes have answered in time.
   bool shutdown(double grace) {
     const nb::gil_scoped_release released;
     return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));
@@ -332,8 +329,8 @@ class Consumer {
   std::atomic<bool> closing_ = false;  ///< read without the GIL
   bool must_close_ = false;
   std::int64_t pass_ = 0;
-  std::optional<std::int64_t> left_;  ///< until a limit
-  std::int64_t given_ = 0;            ///< in this epoch
+  bool is_over_ = false;    ///< this epoch
+  std::int64_t given_ = 0;  ///< in this epoch
 };
 
 std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, const nb::dict& options,
@@ -536,9 +533,11 @@ void bind_pipeline(nb::module_& module) {
       .def_prop_ro("paused", &Consumer::paused)
       .def("save", &Consumer::save, nb::sig("def save(self) -> tuple[int, typing.Any]"),
            "How many items have been given, and the cursor behind them.")
-      .def("close", &Consumer::close,
-           "Ends another thread's call and lets none begin; False where this thread's own call is to do what follows.")
-      .def("must_close", &Consumer::must_close, "Whether a close() has been left to this thread; once.")
+      .def("begin_close", &Consumer::begin_close,
+           "Has another thread's call end and lets none begin; False where this thread's own call is to do what "
+           "follows.")
+      .def("await_others", &Consumer::await_others, "Waits until no other thread is in a call.")
+      .def("must_close", &Consumer::must_close, "Whether closing has been left to this thread; once.")
       .def("shutdown", &Consumer::shutdown, nb::arg("grace"))
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
            nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))

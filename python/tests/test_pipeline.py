@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import ranks
 import varying
-from levada import Pipeline, _runs, _sources
+from levada import Pipeline, _runs, _sources, _workers
 
 multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
 
@@ -606,3 +606,23 @@ def test_a_run_that_was_closed_within_an_epoch_has_no_state() -> None:
     with pytest.raises(levada.InvalidArgument, match="before close"):
         run.state_dict()
     assert list(run) == list(range(10)) and run.state_dict()["epoch"] == 2
+
+
+def test_the_index_of_a_corpus_is_made_before_its_workers_start(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cache = tmp_path / "corpus.jsonl", tmp_path / "cache"
+    path.write_text("".join('{"text": "%s"}\n' % ("x" * number) for number in range(100)))
+    corpus = levada.Corpus(path, sequence=16, cache_dir=cache)
+    found: list[int] = []
+
+    class Group(_workers.WorkerGroup):
+        def __init__(self, *arguments: Any) -> None:
+            found.append(sum(each.is_file() for each in cache.rglob("*")))
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(_runs, "WorkerGroup", Group)
+    pipeline: Pipeline[Any] = Pipeline(corpus).shard()
+    with pipeline.run(2, context="forkserver") as run:
+        assert len(list(run)) == len(corpus)
+    assert found == [1]

@@ -421,7 +421,7 @@ def test_a_process_that_hangs_is_named_with_its_place() -> None:
             time.sleep(300)
         return item
 
-    run = Pipeline(range(5)).dispatch().map(hang).run(1, **{**OPTIONS, "timeout": 1.0})
+    run = Pipeline(range(5)).dispatch().map(hang).run(1, **{**OPTIONS, "timeout": 5.0})
     with pytest.raises(levada.Timeout, match=r"worker 0 \(process \d+\)") as caught:
         list(run)
     assert "in hang" in str(caught.value)

@@ -87,16 +87,17 @@ def test_whatever_a_second_thread_calls_on_a_run_does_no_harm(tmp_path: pathlib.
         tmp_path,
         f"""
         with levada.Pipeline(range(20000)).shuffle(100).dispatch().map(same).run({workers}, context="forkserver", timeout=60) as run:
-            got, states, over = [], [], threading.Event()
+            items, got, states, over = iter(run), [], [], threading.Event()
             def take():
-                items = iter(run)
-                while len(got) < 20000:
-                    try:
-                        for item in items: got.append(item)
-                        run.resume()  # a pause or a limit ended it
-                    except levada.InvalidArgument as error:
-                        if not is_busy(error): raise
-                over.set()
+                try:
+                    while len(got) < 20000:
+                        try:
+                            for item in items: got.append(item)
+                            run.resume()  # a pause or a limit ended it
+                        except levada.InvalidArgument as error:
+                            if not is_busy(error): raise
+                finally:
+                    over.set()
             def ask(work):
                 def asking():
                     while not over.is_set():
@@ -138,6 +139,33 @@ def test_close_ends_a_loop_that_waits_on_another_thread(tmp_path: pathlib.Path, 
         assert together(take, close) == [[], None]
         assert time.monotonic() - began < 30
         assert not multiprocessing.active_children()
+        """,
+    )
+
+
+def test_close_does_not_wait_for_ever_for_a_stage_of_this_process_and_ends_the_others(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        inside, go_on = threading.Event(), threading.Event()
+        def slow(items):
+            for item in items:
+                inside.set()
+                go_on.wait(60)
+                yield item
+        run = levada.Pipeline(range(10)).dispatch().map(same).fullsync().transform(slow).run(1, context="forkserver")
+        def take():
+            return list(run)
+        def close():
+            inside.wait(60)
+            try:
+                run.close()
+            except levada.Timeout as error:
+                assert "does not come out of a stage" in str(error)
+                assert not multiprocessing.active_children()
+                go_on.set()
+                return "timed out"
+        assert together(take, close) == [[], "timed out"]
         """,
     )
 
@@ -205,7 +233,7 @@ def test_threads_on_one_reduce_scatter_are_refused_or_get_their_sums(tmp_path: p
     )
 
 
-def test_threads_on_one_store_and_one_batch_of_samples_read_and_add_side_by_side(tmp_path: pathlib.Path) -> None:
+def test_threads_store_read_and_plan_samples_side_by_side(tmp_path: pathlib.Path) -> None:
     run(
         tmp_path,
         """
@@ -214,18 +242,20 @@ def test_threads_on_one_store_and_one_batch_of_samples_read_and_add_side_by_side
         def add(first):
             def adding():
                 for part in batch.split([8] * 8)[first::2]:
-                    try:
-                        store.store(part)
-                    except levada.InvalidArgument as error:
-                        if "thread" not in str(error): raise
-                return None
+                    store.store(part)
             return adding
+        def plan():
+            held = exchange.Ownership()
+            held.add(0, batch.meta())
+            plans = [exchange.plan(held, {1: ["s0", "s1"], 2: ["s5"]}, ["x"]) for _ in range(100)]
+            assert all(each == plans[0] and each.encode() == plans[0].encode() for each in plans)
         def read():
             for number in range(200):
                 assert batch.item("x", number % 64).tolist() == [number % 64]
                 len(batch.unpack()), batch.reorder(list(reversed(range(64)))), len(store)
-        outcomes = together(add(0), add(1), read, read)
+        outcomes = together(add(0), add(1), read, read, plan, plan)
         assert not any(outcomes), outcomes
+        assert len(store) == 64
         """,
     )
 
