@@ -60,3 +60,5 @@ class StageFailed(SourceError):
     """How many items the stage had been given before."""
     traceback: str = ""
     """Of the process that it happened in."""
+    original: bytes = b""
+    """The exception as it crosses between processes, if its class is not imported here: it may be in the next one."""

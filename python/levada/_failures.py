@@ -32,7 +32,9 @@ def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]
     text = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
     _forget_locals(exception)
     kind = type(exception).__name__ if isinstance(exception, _errors.Error) else "SourceError"
-    packed = _levada.pack([_process(), number, *_described(exception)])
+    packed = exception.original if isinstance(exception, StageFailed) else b""
+    if not packed:
+        packed = _levada.pack([_process(), number, *_described(exception)])
     told = exception if isinstance(exception, StageFailed) else exception.__cause__
     if isinstance(told, StageFailed) and told.stage:
         return kind, message, told.traceback, packed, told.stage, told.process, told.item
@@ -83,7 +85,8 @@ def unpack(
         return _of_kind(kind, text) or failed
     original = _original(packed)
     if original is None or isinstance(original, (StopIteration, StopAsyncIteration)):
-        return failed  # which would end a loop as if there were no more items
+        failed.original = packed
+        return failed  # a StopIteration would end a loop as if there were no more items
     if original.__cause__ is None and not isinstance(original, StageFailed):
         original.__cause__ = failed
     return original

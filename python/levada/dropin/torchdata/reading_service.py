@@ -47,7 +47,8 @@ LimitFn = Callable[[DataPipe, int | None], DataPipe]
 WorkerResetFn = Callable[[DataPipe, WorkerInfo, SeedGenerator], DataPipe]
 
 _TIMEOUT = 1800.0
-"""Seconds for what a datapipe does to make an item, and for ranks to wait for each other."""
+"""Seconds for what a datapipe does to make an item, for processes to start, which import what they need, and for ranks to
+wait for each other."""
 
 
 def clone(value: Any) -> Any:
@@ -266,6 +267,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
             worker_prefetch=self.worker_prefetch_cnt,
             main_prefetch=-(-self.main_prefetch_cnt // self.num_workers),
             timeout=_TIMEOUT,
+            start_timeout=_TIMEOUT,
             seed=0,
             alone=True,
         )
