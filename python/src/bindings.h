@@ -19,6 +19,7 @@ void bind_exchange(nanobind::module_& module);
 void bind_pickling(nanobind::module_& module);
 void bind_stages(nanobind::module_& module);
 void bind_history(nanobind::module_& module);
+void bind_graph(nanobind::module_& module);
 void bind_pipeline(nanobind::module_& module);
 
 }  // namespace levada::python

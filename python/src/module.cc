@@ -17,6 +17,7 @@ NB_MODULE(_levada, module) {
   levada::python::bind_exchange(module);
   levada::python::bind_pickling(module);
   levada::python::bind_stages(module);
+  levada::python::bind_graph(module);
   levada::python::bind_pipeline(module);
   levada::python::bind_history(module);
 }

@@ -10,11 +10,9 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "levada/base/error.h"
-#include "levada/base/words.h"
 #include "levada/pipeline/origins.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/roles.h"
@@ -38,42 +36,8 @@ namespace {
 
 using pipeline::Graph;
 using pipeline::Item;
-using pipeline::OnError;
 using pipeline::Opening;
 using pipeline::ProcessOptions;
-
-OnError on_error_of(const std::string& word) {
-  if (word == "raise") return OnError::raise;
-  if (word == "skip") return OnError::skip;
-  throw InvalidArgument(fmt::format("on_error is {:.40}; it must be raise or skip", word));
-}
-
-constexpr Word<DividesItself> divides_words[] = {
-    {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
-
-std::string_view name_of(pipeline::Role role) {
-  switch (role) {
-    case pipeline::Role::dispatcher: return "dispatcher";
-    case pipeline::Role::worker: return "worker";
-    case pipeline::Role::consumer: return "consumer";
-  }
-  return "unknown";
-}
-
-/// Which process runs each stage, by its name; the last in the dispatching process; whose items the workers give;
-/// whether order is kept.
-std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, bool> place(const Graph& graph,
-                                                                                         int workers, bool ordered) {
-  const auto placement = pipeline::place(graph, workers, ordered);
-  nb::dict roles;
-  for (std::size_t stage = 0; stage < placement.role_of.size(); ++stage) {
-    roles[graph.stages()[stage].name.c_str()] = std::string(name_of(placement.role_of[stage]));
-  }
-  const auto named = [&](std::optional<int> stage) {
-    return stage ? std::optional(graph.stages()[static_cast<std::size_t>(*stage)].name) : std::nullopt;
-  };
-  return {roles, named(placement.dealt), named(placement.gathered), placement.one_to_one};
-}
 
 std::string show(const Graph& graph, const std::string& format, int workers, bool ordered,
                  const pipeline::Stats* stats) {
@@ -83,14 +47,6 @@ std::string show(const Graph& graph, const std::string& format, int workers, boo
   if (format == "json") return pipeline::to_json(picture);
   if (format == "mermaid") return pipeline::to_mermaid(picture);
   throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
-}
-
-nb::list stages_of(const Graph& graph) {
-  nb::list stages;
-  for (const auto& stage : graph.stages()) {
-    stages.append(nb::make_tuple(stage.name, std::string(operation_name(stage.operation)), nb::cast(stage.inputs)));
-  }
-  return stages;
 }
 
 ProcessOptions options_of(const nb::dict& given) {
@@ -368,162 +324,9 @@ class Epoch {
   std::int64_t pass_;
 };
 
-Graph corpus_graph(const nb::kwargs& given) {
-  auto [paths, options] = corpus_of(given);
-  const auto tensors = nb::cast<std::string>(given["tensors"]);
-  if (tensors != "numpy" && tensors != "torch") {
-    throw InvalidArgument(fmt::format("tensors is {:.40}; it must be numpy or torch", tensors));
-  }
-  const auto kind = tensors == "torch" ? TensorKind::torch : TensorKind::array;
-  return Graph::source(shown_origin(pipeline::corpus(std::move(paths), std::move(options)), kind),
-                       nb::cast<std::string>(given["name"]));
-}
-
-/// What a graph begins with, or several become one by.
-void bind_beginnings(nb::class_<Graph>& graph_class) {
-  graph_class
-      .def_static(
-          "source",
-          [](nb::object open, const std::string& what, const std::string& divides, const std::string& name,
-             bool allow_pickle) {
-            const auto divides_itself = parse_word("divides", divides, divides_words);
-            return Graph::source(python_origin(std::move(open), what, divides_itself, allow_pickle), name);
-          },
-          nb::arg("open"), nb::arg("what"), nb::arg("divides"), nb::kw_only(), nb::arg("name"),
-          nb::arg("allow_pickle") = false, "`divides`: \"no\", \"in parts\" or \"in turns\".")
-      .def_static("corpus", &corpus_graph, nb::arg("options"),
-                  nb::sig("def corpus(*, tensors: str, name: str, **options: typing.Any) -> Graph"),
-                  "The samples of a levada.Corpus, whose fields `options` are.")
-      .def_static(
-          "zip",
-          [](const std::vector<Graph>& inputs, const std::string& name) {
-            return Graph::join(pipeline::Zip{}, inputs, name);
-          },
-          nb::arg("inputs"), nb::kw_only(), nb::arg("name"))
-      .def_static(
-          "transform",
-          [](const std::vector<Graph>& inputs, nb::object open, const std::string& what, const std::string& name,
-             bool allow_pickle) {
-            return Graph::join(transform_of(std::move(open), what, allow_pickle), inputs, name);
-          },
-          nb::arg("inputs"), nb::kw_only(), nb::arg("open"), nb::arg("what"), nb::arg("name"),
-          nb::arg("allow_pickle") = false);
-}
-
-/// Stages that call a function of the user's on each item.
-void bind_function_stages(nb::class_<Graph>& graph_class) {
-  graph_class
-      .def(
-          "map",
-          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
-            return graph.then(map_of(std::move(function), on_error_of(on_error)), name);
-          },
-          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"))
-      .def(
-          "filter",
-          [](const Graph& graph, nb::object predicate, const std::string& on_error, const std::string& name) {
-            return graph.then(filter_of(std::move(predicate), on_error_of(on_error)), name);
-          },
-          nb::kw_only(), nb::arg("predicate"), nb::arg("on_error"), nb::arg("name"))
-      .def(
-          "flat_map",
-          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name,
-             bool allow_pickle) {
-            return graph.then(flat_map_of(std::move(function), on_error_of(on_error), allow_pickle), name);
-          },
-          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"), nb::arg("allow_pickle") = false);
-}
-
-/// Stages that give items as they come: together, in another order, only some, again.
-void bind_item_stages(nb::class_<Graph>& graph_class) {
-  graph_class
-      .def(
-          "batch",
-          [](const Graph& graph, std::int64_t size, bool drop_last, const std::string& name) {
-            return graph.then(pipeline::Batch{.size = size, .drop_last = drop_last}, name);
-          },
-          nb::kw_only(), nb::arg("size"), nb::arg("drop_last"), nb::arg("name"))
-      .def(
-          "unbatch", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Unbatch{}, name); },
-          nb::kw_only(), nb::arg("name"))
-      .def(
-          "shuffle",
-          [](const Graph& graph, std::int64_t buffer, std::optional<std::uint64_t> seed, const std::string& name) {
-            return graph.then(pipeline::Shuffle{.buffer = buffer, .seed = seed}, name);
-          },
-          nb::kw_only(), nb::arg("buffer"), nb::arg("seed").none(), nb::arg("name"))
-      .def(
-          "take",
-          [](const Graph& graph, std::int64_t count, const std::string& name) {
-            return graph.then(pipeline::Take{count}, name);
-          },
-          nb::kw_only(), nb::arg("count"), nb::arg("name"))
-      .def(
-          "skip",
-          [](const Graph& graph, std::int64_t count, const std::string& name) {
-            return graph.then(pipeline::Skip{count}, name);
-          },
-          nb::kw_only(), nb::arg("count"), nb::arg("name"))
-      .def(
-          "repeat",
-          [](const Graph& graph, std::optional<std::int64_t> times, const std::string& name) {
-            return graph.then(pipeline::Repeat{times}, name);
-          },
-          nb::kw_only(), nb::arg("times").none(), nb::arg("name"));
-}
-
-/// Stages that say who makes items, and when.
-void bind_process_stages(nb::class_<Graph>& graph_class) {
-  graph_class
-      .def(
-          "fork",
-          [](const Graph& graph, std::int64_t branches, std::int64_t buffer, const std::string& name) {
-            return graph.fork(branches, buffer, name);
-          },
-          nb::kw_only(), nb::arg("branches"), nb::arg("buffer"), nb::arg("name"))
-      .def(
-          "prefetch",
-          [](const Graph& graph, std::int64_t depth, const std::string& name) {
-            return graph.then(pipeline::Prefetch{depth}, name);
-          },
-          nb::kw_only(), nb::arg("depth"), nb::arg("name"))
-      .def(
-          "shard", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Shard{}, name); },
-          nb::kw_only(), nb::arg("name"))
-      .def(
-          "dispatch",
-          [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Dispatch{}, name); },
-          nb::kw_only(), nb::arg("name"))
-      .def(
-          "fullsync",
-          [](const Graph& graph, const std::string& name) { return graph.then(pipeline::FullSync{}, name); },
-          nb::kw_only(), nb::arg("name"));
-}
-
-void bind_placement(nb::class_<Graph>& graph_class) {
-  graph_class.def("tie", &Graph::tie, nb::arg("first"), nb::arg("last"), "One process runs both, and all between.")
-      .def("stages", &stages_of, nb::sig("def stages(self) -> list[tuple[str, str, list[int]]]"),
-           "Name, operation and inputs of each.")
-      .def("place", &place, nb::arg("workers"), nb::arg("ordered"),
-           nb::sig("def place(self, workers: int, ordered: bool) -> tuple[dict[str, str], str | None, str | None, "
-                   "bool]"),
-           "Who runs each stage; the last stage of the dispatching process; whose items workers give; whether every "
-           "item dealt gives one.");
-}
-
-void bind_graph(nb::module_& module) {
-  nb::class_<Graph> graph_class(module, "Graph", "A pipeline's stages, the last of which is its end.");
-  bind_beginnings(graph_class);
-  bind_function_stages(graph_class);
-  bind_item_stages(graph_class);
-  bind_process_stages(graph_class);
-  bind_placement(graph_class);
-}
-
 }  // namespace
 
 void bind_pipeline(nb::module_& module) {
-  bind_graph(module);
   nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
       .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("cursor").none(),
            nb::sig("def reset(self, epoch: int, items: int, cursor: typing.Any) -> None"))
