@@ -7,6 +7,7 @@
 #include <array>
 #include <numeric>
 
+#include "levada/base/json.h"
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/polled.h"
@@ -107,7 +108,7 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
           options.name,
           {{"mesh", mesh.to_string()},
            {"data axes", fmt::format("{}", fmt::join(mesh.data_axes(), ","))},
-           {"layout", layout.to_json()},
+           {"layout", json_text(parse_json(layout.to_json(), 100, "layout"))},
            {"batch", std::to_string(options.batch)},
            {"way to divide batches", std::string(to_string(options.divide))},
            {"tail", std::string(to_string(options.tail))},

@@ -18,6 +18,7 @@
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
+#include "python/src/occupancy.h"
 #include "python/src/process.h"
 #include "python/src/rebuild.h"
 #include "python/src/waiting.h"
@@ -96,13 +97,13 @@ class Pass {
       if (feed_) static_cast<void>(new auto(std::move(feed_)));  // kept: its threads are the parent's
       return;
     }
-    if (busy_ == std::this_thread::get_id()) {  // a signal handler's
+    if (occupancy_.is_mine()) {  // a signal handler's
       leaving_ = feed_ != nullptr;
       return;
     }
     wait_for_other_thread();
     if (!feed_) return;
-    const Busy busy(*this);
+    const Occupancy::Entry entry(occupancy_, "this feed");
     leaving_ = false;
     const auto error = leave(std::exchange(feed_, nullptr), reason);
     ended();
@@ -180,25 +181,13 @@ class Pass {
   /// Ends a wait in next().
   struct Leaving : std::exception {};
 
-  /// While it lives, this thread is in next() or close().
-  class Busy {
-   public:
-    explicit Busy(Pass& pass) : pass_(pass) { pass_.busy_ = std::this_thread::get_id(); }
-    ~Busy() { pass_.busy_ = {}; }
-    Busy(const Busy&) = delete;
-    Busy& operator=(const Busy&) = delete;
-
-   private:
-    Pass& pass_;
-  };
-
   /// Whether there is a feed in which no thread is.
-  bool is_idle() const { return feed_ && busy_ == std::thread::id(); }
+  bool is_idle() const { return feed_ && occupancy_.is_free(); }
 
   /// Throws Timeout.
   void wait_for_other_thread() {
     const auto deadline = Deadline::after(patience);
-    while (busy_ != std::thread::id()) {
+    while (!occupancy_.is_free()) {
       if (feed_) leaving_ = true;
       if (feed_ && deadline.expired()) {  // else that thread is closing it, and has a deadline of its own
         throw Timeout("another thread does not come out of this feed, which cannot be closed");
@@ -249,13 +238,11 @@ class Pass {
   std::optional<Batch> take() {
     expect_own_process();
     if (!feed_) return std::nullopt;  // closed, perhaps by a signal handler since the last batch
-    if (busy_ != std::thread::id())
-      throw InvalidArgument("next() of this feed is under way, on another thread or interrupted by a signal");
     std::optional<Batch> batch;
     std::exception_ptr error;
     {
+      const Occupancy::Entry entry(occupancy_, "this feed");
       stats_ = feed_->stats();
-      const Busy busy(*this);
       const nb::gil_scoped_release released;
       try {
         batch = feed_->next();
@@ -311,7 +298,7 @@ class Pass {
   std::exception_ptr interrupt_;
   std::unique_ptr<TraceLog> log_;
   std::shared_ptr<Feed> feed_;         ///< shared with request_stop()
-  std::thread::id busy_;               ///< in next() or close()
+  Occupancy occupancy_;                ///< of next() and close()
   std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
