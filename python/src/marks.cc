@@ -42,9 +42,9 @@ Bytes Plain::encode() const {
 
 Plain Plain::decode(ByteView bytes) {
   ByteReader reader(bytes);
-  Plain plain{.type_name = reader.get_string(), .message = reader.get_bytes()};
+  Plain value{.type_name = reader.get_string(), .message = reader.get_bytes()};
   reader.expect_end();
-  return plain;
+  return value;
 }
 
 std::string step_of(const Container& container, std::size_t child) {
