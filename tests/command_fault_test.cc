@@ -173,7 +173,9 @@ TEST(CommandFault, TellsWhyALaunchedRankDoesNotStartFromRankZero) {
       }
       EXPECT_THAT(all, HasSubstr(words));
       EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 1) << all;
-      if (wrong != 0) EXPECT_THAT(all, HasSubstr("rank 2: "));
+      if (wrong != 0) {
+        EXPECT_THAT(all, HasSubstr("rank 2: "));
+      }
     }
   }
 }

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from levada import _levada
@@ -148,6 +148,8 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
             source = _call(options.source, function)
             if isinstance(source, Pipeline):
                 source = source.run(options.workers, alone=True)
+            elif isinstance(source, Generator) and options.reader == "process":
+                source = _Generated(options.source)
     except Error as error:
         problem = (type(error).__name__, str(error))
     told = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, f"opening {options.source}")
@@ -174,6 +176,16 @@ def _find(name: str) -> Any:
     if not callable(found):
         raise InvalidArgument(f"{module} has no callable {path}")
     return found
+
+
+class _Generated:
+    """What a callable's generator makes, in whatever process iterates: a generator itself cannot be sent to one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_call(self._name, _find(self._name)))
 
 
 def _call(name: str, function: Any) -> Iterable[Any]:

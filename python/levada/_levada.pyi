@@ -270,7 +270,9 @@ class CorpusSource(Source):
     def resume(self, cursor: bytes) -> int: ...
 
     def of_epochs(self, epochs: int) -> CorpusSource:
-        """The same samples, gone through so many times; 0: without end. Shares what is open."""
+        """
+        The same samples, gone through so many times; 0: without end. Shares what is open.
+        """
 
 def open_corpus(**options: Any) -> CorpusSource: ...
 

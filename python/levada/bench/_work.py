@@ -106,7 +106,7 @@ def _feed_contestant(ask: Ask, job: levada.Membership, batches: list[Batch], sou
     axis = "dp" if ask.op == "scatter" else "tp"
     prepared = Prepared(_items(batches, source, ask.access, job))
     access = None if ask.access == "default" else ask.access
-    feed = levada.Feed(prepared, levada.Mesh(**{axis: job.size}), group=job, reader="inline", access=access)
+    feed = levada.Feed(prepared, levada.Mesh.parse(f"{axis}={job.size}"), group=job, reader="inline", access=access)
     return Contestant(functools.partial(next, feed), prepared.prepare if job.rank == 0 else nothing)
 
 

@@ -341,7 +341,7 @@ class RedistribPlanner:
         return sorted({id for id in ids if key not in storage.get(id, ())}, key=str)
 
     def _owner(self, id: Hashable, key: str, dests: Mapping[int, Sequence[Hashable]]) -> int:
-        owner = self.storage_tracker.data_owner.get((id, key))
+        owner: int | None = self.storage_tracker.data_owner.get((id, key))
         if owner is None:
             raise Missing(_nobody(id, key, dests))
         return owner
