@@ -69,7 +69,7 @@ TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
                  "sample z, key tokens is wanted on rank 1, but no rank owns it");
   expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"),
                  "destinations[0].ranks: a rank belongs here");
-  expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along dp");
+  expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along the data axes");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["a"]}], "keys": ["values"])"),
                  "sample a, key values is wanted on rank 1, but no rank has that key of it");
   expect_refusal(spec(R"("destinations": [], "destinations": [])"), "key \"destinations\" stands twice in one object");

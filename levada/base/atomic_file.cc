@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -11,6 +12,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <system_error>
 
@@ -59,25 +61,32 @@ Found remove_if_abandoned(const std::string& partial) {
 
 /// The names of partial files, for a signal handler: it can take no lock, so they lie in memory that is never freed.
 struct PartialName {
-  enum State : int { free, changing, set };
+  enum State : int { free, changing, creating, set };  // `creating`: the file may be there already
   std::atomic<int> state = free;
   std::array<char, PATH_MAX> path{};
 };
 std::array<PartialName, 16> partial_names;
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<bool> is_ending = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-/// The slot that holds the name; partial_names.size() if there is none left, or the name is too long.
+/// The slot that holds the name of a file about to be created; partial_names.size() if there is none left, or the name
+/// is too long. Does not return once a signal ends the process.
 std::size_t note_partial(const std::string& path) {
+  while (is_ending) ::pause();
   if (path.size() >= PATH_MAX) return partial_names.size();
   for (std::size_t slot = 0; slot < partial_names.size(); ++slot) {
     auto& name = partial_names[slot];
     int free = PartialName::free;
     if (!name.state.compare_exchange_strong(free, PartialName::changing)) continue;
     std::memcpy(name.path.data(), path.c_str(), path.size() + 1);  // not payload: a file's name
-    name.state = PartialName::set;
+    name.state = PartialName::creating;
     return slot;
   }
   return partial_names.size();
+}
+
+void note_created(std::size_t slot) {
+  if (slot < partial_names.size()) partial_names[slot].state = PartialName::set;
 }
 
 void forget_partial(std::size_t slot) {
@@ -87,8 +96,15 @@ void forget_partial(std::size_t slot) {
 }  // namespace
 
 void AtomicFile::remove_partial_files() noexcept {
+  constexpr int patience_ms = 100;  // for other threads; the one that the signal interrupts cannot go on
+  is_ending = true;
   for (auto& name : partial_names) {
-    if (name.state == PartialName::set) ::unlink(name.path.data());
+    const timespec moment{.tv_sec = 0, .tv_nsec = 1'000'000};
+    for (int i = 0; i < patience_ms && (name.state == PartialName::changing || name.state == PartialName::creating);
+         ++i) {
+      ::nanosleep(&moment, nullptr);
+    }
+    if (name.state == PartialName::creating || name.state == PartialName::set) ::unlink(name.path.data());
   }
 }
 
@@ -109,7 +125,8 @@ void AtomicFile::fail(std::string_view what, int error) const {
       error == ENOSPC ? "the disk is full, and nothing of it is left there" : std::generic_category().message(error)));
 }
 
-void AtomicFile::open() {
+void AtomicFile::open() try {
+  slot_ = note_partial(partial_);
   while (true) {
     auto fd = create();
     if (!fd) {
@@ -121,9 +138,12 @@ void AtomicFile::open() {
     // Before it was locked, another process may have taken it for an abandoned one.
     if (!locked || !is_same_file(fd.get(), partial_)) continue;
     fd_ = std::move(fd);
-    slot_ = note_partial(partial_);
+    note_created(slot_);
     return;
   }
+} catch (const std::exception&) {
+  forget_partial(slot_);
+  throw;
 }
 
 /// Empty if there is a partial file already.

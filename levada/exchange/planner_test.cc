@@ -128,7 +128,7 @@ TEST(Planner, GivesTheSamplesOfADataParallelGroupToAllItsRanks) {
   EXPECT_THAT(destinations[0].ranks, ElementsAre(8, 9, 12, 13));
   EXPECT_THAT(destinations[1].ranks, ElementsAre(10, 11, 14, 15));
   EXPECT_THAT(destinations[1].ids, ElementsAre("b", "c"));
-  EXPECT_THAT(refusal([&] { destinations_of(model, {{"a"}}); }), HasSubstr("2 coordinates along dp"));
+  EXPECT_THAT(refusal([&] { destinations_of(model, {{"a"}}); }), HasSubstr("2 coordinates along the data axes"));
 }
 
 TEST(Planner, RefusesWhatCannotBeAndNamesIt) {

@@ -13,6 +13,8 @@ namespace levada {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using testing::Numbered;
 using testing::NumberedOptions;
@@ -241,7 +243,7 @@ TEST(FeedFaults, FullMemorySaysWhoHoldsWhat) {
                   while (auto batch = feed.next()) kept.push_back(std::move(*batch));
                 },
                 {.memory_bytes = 3 << 20});
-  for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), HasSubstr("rank 1 holds")));
+  for (const auto& error : errors) EXPECT_THAT(error, AllOf(HasSubstr("Timeout"), ContainsRegex("rank [01] holds")));
 }
 
 TEST(FeedFaults, ARoundWithoutMemoryForAllOfItsMessagesReachesNobody) {
@@ -366,7 +368,8 @@ TEST(FeedFaults, AStartThatARankGivesUpEndsForAllAndTheNextOneWorks) {
         start(std::chrono::seconds(60));
         ADD_FAILURE() << "rank 0 is not there";
       } catch (const EngineError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("rank 0 aborted: rank 0 waited"));
+        EXPECT_THAT(error.what(), AnyOf(HasSubstr("rank 0 aborted: rank 0 waited"),
+                                        HasSubstr("rank 0 left before starting the feed")));
       }
     }
     start(std::chrono::seconds(60));

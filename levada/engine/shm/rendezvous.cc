@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <thread>
 
@@ -84,9 +85,10 @@ UniqueFd listen_at(const std::string& rendezvous) {
   return listener;
 }
 
-/// Tells `cause` to so many ranks that come, or to those that do until the deadline.
-void turn_away(const UniqueFd& listener, std::size_t ranks, const Cause& cause, Deadline deadline) {
-  std::vector<UniqueFd> come;
+/// Tells `cause` to so many ranks, those whose links are in `come` and others that come before the deadline.
+void turn_away(const UniqueFd& listener, std::size_t ranks, const Cause& cause, Deadline deadline,
+               std::vector<UniqueFd> come = {}) {
+  for (const UniqueFd& link : come) send_frame(link, encode(cause), {}, deadline);
   while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline).empty()) {
     UniqueFd link(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!link && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) return;
@@ -179,7 +181,9 @@ class Door {
     try {
       const auto late = missing().size();
       if (cause.kind == ErrorKind::timeout || late <= refused_) return;
-      turn_away(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks));
+      const auto unheard = sockets_.begin() + static_cast<std::ptrdiff_t>(size()) + 1;
+      turn_away(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks),
+                {std::make_move_iterator(unheard), std::make_move_iterator(sockets_.end())});
     } catch (const Error&) {  // it will find no rank 0
     }
   }
