@@ -68,8 +68,11 @@ std::optional<LocalResult> Supervision::reported(bool peer_lost) const {
     if ((report.kind == ErrorKind::peer_lost) != peer_lost) continue;
     const int status = ranks_[static_cast<std::size_t>(report.rank)].wait_status.value_or(0);
     const bool own_status = WIFEXITED(status) && WEXITSTATUS(status) != 0;
-    return LocalResult{
-        .exit_status = own_status ? WEXITSTATUS(status) : 1, .first_failed = report.rank, .message = report.message};
+    // One that was killed before it came to exit would have exited so.
+    const int meant_status = report.kind == ErrorKind::invalid_argument ? 2 : 1;
+    return LocalResult{.exit_status = own_status ? WEXITSTATUS(status) : meant_status,
+                       .first_failed = report.rank,
+                       .message = report.message};
   }
   return {};
 }

@@ -58,6 +58,16 @@ TEST(Supervision, GivesTheErrorBeforeTheLossesThatItCaused) {
   EXPECT_EQ(job.result().exit_status, 2);
 }
 
+TEST(Supervision, GivesTheStatusOfAReportedErrorWhereItsRankIsKilledBeforeItExits) {
+  for (const auto kind : {ErrorKind::invalid_argument, ErrorKind::source}) {
+    Supervision job(1);
+    job.apply(Supervision::Reported{0, kind, "no"});
+    job.apply(Supervision::Killed{});
+    job.apply(Supervision::Ended{0, killed(SIGKILL)});
+    EXPECT_EQ(job.result().exit_status, kind == ErrorKind::invalid_argument ? 2 : 1);
+  }
+}
+
 TEST(Supervision, NamesARankThatFailedWithoutAWord) {
   Supervision job(2);
   job.apply(Supervision::Reported{0, ErrorKind::peer_lost, "rank 1 was lost"});
