@@ -60,16 +60,19 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
             torch.manual_seed(seed)
             loader = StatefulDataLoader(Numbers(), batch_size=3, shuffle=True, num_workers=2)
             return levada.Feed(loader, reader={reader!r}, depth=3)
-        whole = [batch.tolist() for batch in feed(1)]
-        stopped = feed(1)
-        first = [next(stopped).tolist() for _ in range(3)]
-        time.sleep(0.2)  # for the reader to go ahead
-        file = {str(tmp_path)!r} + f"/{{rank}}.pt"
-        torch.save(stopped.state_dict(), file)
-        stopped.close()
-        resumed = feed(2)
-        resumed.load_state_dict(torch.load(file))
-        tell(whole=whole, first=first, rest=[batch.tolist() for batch in resumed])
+        def run():
+            whole = [batch.tolist() for batch in feed(1)]
+            stopped = feed(1)
+            first = [next(stopped).tolist() for _ in range(3)]
+            time.sleep(0.2)  # for the reader to go ahead
+            file = {str(tmp_path)!r} + f"/{{rank}}.pt"
+            torch.save(stopped.state_dict(), file)
+            stopped.close()
+            resumed = feed(2)
+            resumed.load_state_dict(torch.load(file))
+            tell(whole=whole, first=first, rest=[batch.tolist() for batch in resumed])
+        if __name__ == "__main__":
+            run()
         """,
     )
     for (mine,) in told:
