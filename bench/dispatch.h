@@ -30,8 +30,8 @@ void check(const DispatchOptions& options);
 /// The consumer's, the dispatching process's, the workers'.
 int ranks_of(const DispatchOptions& options);
 
-/// On every rank; rank 0, the consumer, gets the result. Throws EngineError when other items come than were dealt,
-/// as far as their order tells.
+/// Collective; returns the result on rank 0, the consumer. Throws EngineError if items end early or, without a
+/// shuffle, arrive out of order.
 DispatchResult measure(const std::shared_ptr<Engine>& engine, const DispatchOptions& options);
 
 }  // namespace levada::bench

@@ -1,8 +1,6 @@
 // levada::Error as the exceptions of levada/_errors.py.
 #include "python/src/errors.h"
 
-#include <system_error>
-
 #include "python/src/bindings.h"
 #include "python/src/failures.h"
 
@@ -43,9 +41,6 @@ void bind_errors(nb::module_&) {
       set_raised(failed);
     } catch (const Error& error) {
       raise(error);
-    } catch (const std::system_error& error) {
-      if (error.code() != std::errc::resource_unavailable_try_again) throw;
-      raise(EngineError("no thread can be started; raise the limits on processes and memory (ulimit -u, ulimit -v)"));
     }
   });
 }
