@@ -39,7 +39,6 @@ class Silent final : public Engine {
   bool try_publish(Channel&, Block&, std::size_t) override { return false; }
   std::optional<Lease> try_take(Channel&) override { return std::nullopt; }
   bool ended(Channel&) override { return over; }
-  void place(Channel&, Block) override {}
   Woken wait(const WaitFor&, Deadline) override { return Woken::timeout; }
   void wake() override {}
   void abort(std::string_view) noexcept override {}

@@ -99,22 +99,18 @@ namespace {
 
 class ForeignHome final : public Block::Home {
  public:
-  ForeignHome(std::size_t bytes, std::shared_ptr<std::atomic<int>> returned)
-      : memory_(bytes), returned_(std::move(returned)) {}
+  explicit ForeignHome(std::size_t bytes) : memory_(bytes) {}
   std::span<std::byte> memory() { return memory_; }
-  void give_back(std::byte*, std::size_t) noexcept override {
-    if (returned_) returned_->fetch_add(1);
-  }
+  void give_back(std::byte*, std::size_t) noexcept override {}
 
  private:
   Bytes memory_;
-  std::shared_ptr<std::atomic<int>> returned_;
 };
 
 }  // namespace
 
-Block foreign_block(std::size_t bytes, std::shared_ptr<std::atomic<int>> returned) {
-  auto home = std::make_shared<ForeignHome>(bytes, std::move(returned));
+Block foreign_block(std::size_t bytes) {
+  auto home = std::make_shared<ForeignHome>(bytes);
   const auto memory = home->memory();
   return Block(memory, std::move(home));
 }

@@ -59,7 +59,6 @@ void every_call_fails_after_an_abort(const Handle& engine) {
   fails("try_publish() fails after an abort", [&] { return engine->try_publish(*channel, block, 100); });
   fails("a message is not delivered after an abort", [&] { return engine->try_take(*channel); });
   fails("ended() fails after an abort", [&] { return engine->ended(*channel); });
-  fails("place() fails after an abort", [&] { return engine->place(*channel, foreign_block(10)), 0; });
   fails("post() fails after an abort", [&] { return engine->post(Status::make("late", 0)), 0; });
   fails("status() fails after an abort", [&] { return engine->status(0); });
   fails("holders() fails after an abort", [&] { return engine->holders(*channel); });

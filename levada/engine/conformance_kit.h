@@ -77,8 +77,8 @@ void expect_eventually(const Engine& engine, std::string_view sentence, Conditio
   }
 }
 
-/// A block in ordinary memory that no engine has given; `returned` counts how often its memory came back.
-Block foreign_block(std::size_t bytes, std::shared_ptr<std::atomic<int>> returned = nullptr);
+/// A block in ordinary memory that no engine has given.
+Block foreign_block(std::size_t bytes);
 
 /// One rank's part in a stream: how many messages it sends or takes on a channel. Message i has the seed and the size
 /// that these functions give.

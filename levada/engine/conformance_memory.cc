@@ -234,49 +234,6 @@ void memory_goes_back_to_the_system_and_is_there_again(const Handle& engine) {
   meet(*engine);
 }
 
-void a_placed_block_receives_the_next_message(const Handle& engine) {
-  const auto channel = engine->open(0, all_ranks(*engine), 2);
-  Block block = allocate(*engine, 20'000, limit(), "conformance");
-  const std::byte* memory = block.memory().data();
-  engine->place(*channel, std::move(block));
-  expect_throws<InvalidArgument>(*engine, "a second block for the same message is refused",
-                                 [&] { return engine->place(*channel, filled(*engine, 0, 10)), 0; });
-  for (std::uint64_t i = 0; rank_of(*engine) == 0 && i < 2; ++i) send(*engine, *channel, i, 20'000);
-  const Lease placed = receive(*engine, *channel, 0, 20'000);
-  expect(*engine, placed.bytes.data() == memory, "a message lands in the block placed for it");
-  const Lease ordinary = receive(*engine, *channel, 1, 20'000);
-  expect(*engine, ordinary.bytes.data() != memory, "only the next message lands in a placed block");
-  expect_filled(*engine, placed.bytes, 0, 20'000);
-  meet(*engine);
-}
-
-void a_message_too_large_for_its_placed_block_still_comes(const Handle& engine) {
-  const auto channel = engine->open(0, all_ranks(*engine), 1);
-  const auto returned = std::make_shared<std::atomic<int>>(0);
-  engine->place(*channel, foreign_block(100, returned));
-  if (rank_of(*engine) == 0) send(*engine, *channel, 8, 101);
-  Channel* const waiting[] = {channel.get()};
-  expect(*engine, engine->wait({.take = waiting}, limit()) == Woken::ready, "a message comes");
-  expect_throws<InvalidArgument>(*engine, "a message larger than the block placed for it is refused",
-                                 [&] { return engine->try_take(*channel); });
-  expect(*engine, returned->load() == 1, "a placed block that is too small is given up");
-  static_cast<void>(receive(*engine, *channel, 8, 101));
-  meet(*engine);
-}
-
-void a_placed_block_may_come_from_elsewhere(const Handle& engine) {
-  const auto channel = engine->open(0, all_ranks(*engine), 1);
-  const auto returned = std::make_shared<std::atomic<int>>(0);
-  engine->place(*channel, foreign_block(100, returned));
-  expect(*engine, returned->load() == 0, "a placed block stays until its message comes");
-  if (rank_of(*engine) == 0) send(*engine, *channel, 3, 30);
-  Lease lease = receive(*engine, *channel, 3, 30);
-  expect(*engine, returned->load() == 0, "a lease owns the block that its message landed in");
-  lease = {};
-  expect(*engine, returned->load() == 1, "a placed block goes home when the lease ends");
-  meet(*engine);
-}
-
 constexpr Case list[] = {
     {"blocks are as large as asked for and page aligned", 1, blocks_are_as_large_as_asked_for_and_page_aligned},
     {"blocks are used again", 1, blocks_are_used_again},
@@ -292,9 +249,6 @@ constexpr Case list[] = {
     {"holders tell who keeps what", 1, holders_tell_who_keeps_what},
     {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},
     {"memory goes back to the system and is there again", 1, memory_goes_back_to_the_system_and_is_there_again},
-    {"a placed block receives the next message", 1, a_placed_block_receives_the_next_message},
-    {"a message too large for its placed block still comes", 1, a_message_too_large_for_its_placed_block_still_comes},
-    {"a placed block may come from elsewhere", 1, a_placed_block_may_come_from_elsewhere},
 };
 
 }  // namespace

@@ -39,11 +39,10 @@ void what_is_written_to_a_private_lease_stays_with_it(const Handle& engine) {
   }
 }
 
-void a_lease_of_ones_own_or_placed_memory_may_be_private(const Handle& engine) {
+void a_lease_of_ones_own_memory_may_be_private(const Handle& engine) {
   const auto own = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
   for (std::uint64_t round = 0; round < 8; ++round) {
     send(*engine, *own, round, message_bytes);
-    if (round % 2 == 1) engine->place(*own, foreign_block(message_bytes));
     Lease lease = receive(*engine, *own, round, message_bytes);
     scribble(engine->make_private(*own, lease), 7);
   }
@@ -69,7 +68,7 @@ void a_copied_hold_keeps_a_private_lease(const Handle& engine) {
 
 constexpr Case list[] = {
     {"what is written to a private lease stays with it", 1, what_is_written_to_a_private_lease_stays_with_it},
-    {"a lease of one's own or placed memory may be private", 1, a_lease_of_ones_own_or_placed_memory_may_be_private},
+    {"a lease of one's own memory may be private", 1, a_lease_of_ones_own_memory_may_be_private},
     {"a copied hold keeps a private lease", 1, a_copied_hold_keeps_a_private_lease},
 };
 

@@ -25,7 +25,6 @@ struct EngineInfo {
   int size = 1;
   std::vector<int> host_of;  ///< each rank's host, numbered from 0
   bool zero_copy = false;    ///< a Lease shows the sender's very Block
-  bool background = false;   ///< a published message arrives without its sender calling again
 };
 
 /// Memory that an engine sends without a copy: page-aligned, pooled. Goes back to the pool when destroyed, unless it
@@ -168,11 +167,6 @@ class Engine {
 
   /// Whether the channel's sender has closed it, or left, and every message has been taken.
   virtual bool ended(Channel& channel) = 0;
-
-  /// The next message of `channel` lands in `block`, which may come from another engine: its Lease shows that memory
-  /// and owns the block. Throws InvalidArgument when one is placed already; try_take() does when the message is larger,
-  /// and gives the block up: the message comes with the next try_take(), as if nothing had been placed.
-  virtual void place(Channel& channel, Block block) = 0;
 
   /// Blocks until one of the conditions holds. The only call that blocks.
   virtual Woken wait(const WaitFor& conditions, Deadline deadline) = 0;

@@ -36,7 +36,6 @@ class PolledEngine final : public Engine {
     return engine_->make_private(channel, lease);
   }
   bool ended(Channel& channel) override { return engine_->ended(channel); }
-  void place(Channel& channel, Block block) override { engine_->place(channel, std::move(block)); }
   void wake() override { engine_->wake(); }
   void abort(std::string_view reason) noexcept override { engine_->abort(reason); }
   void close(Channel& channel) noexcept override { engine_->close(channel); }

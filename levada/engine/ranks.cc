@@ -67,10 +67,6 @@ void check_message(const Block& block, std::size_t bytes) {
       fmt::format("a message of {} bytes cannot be published from a block of {} bytes", bytes, block.memory().size()));
 }
 
-void check_placed(const Block& block) {
-  if (!block) throw InvalidArgument("an empty block cannot be placed; allocate one");
-}
-
 void refuse_channel(int rank) {
   throw InvalidArgument(fmt::format(
       "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", rank));

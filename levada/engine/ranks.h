@@ -29,8 +29,6 @@ void check_sender(int rank, const Channel& channel);
 void check_taker(int rank, const Channel& channel);
 /// Throws InvalidArgument for a message that try_publish() refuses: no bytes, or more than the block has.
 void check_message(const Block& block, std::size_t bytes);
-/// Throws InvalidArgument for an empty block, which place() refuses.
-void check_placed(const Block& block);
 /// What each call says of a channel that this engine has not opened.
 [[noreturn]] void refuse_channel(int rank);
 

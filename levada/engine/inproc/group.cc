@@ -98,17 +98,13 @@ bool Group::try_publish(int rank, Stream& stream, Block& block, std::size_t byte
   return true;
 }
 
-std::optional<Group::Taken> Group::try_take(int rank, Stream& stream, std::optional<std::size_t> room) {
+std::optional<Group::Taken> Group::try_take(int rank, Stream& stream) {
   const std::lock_guard lock(mutex_);
   check_aborted();
   const int taker = stream.taker(rank);
   if (!stream.has_message(taker)) {
     check_locked();
     return std::nullopt;
-  }
-  if (const std::size_t bytes = stream.next(taker).bytes.size(); room && *room < bytes) {
-    throw InvalidArgument(fmt::format("rank {} placed a block of {} bytes for a message of {} bytes from rank {}", rank,
-                                      *room, bytes, stream.from()));
   }
   const bool had_room = stream.has_room();
   Message message = stream.take(taker);

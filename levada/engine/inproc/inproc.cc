@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/block_pool.h"
 #include "levada/engine/event_count.h"
@@ -29,9 +28,6 @@ class InprocChannel final : public Channel {
   int rank() const { return rank_; }
   bool sends() const { return from() == rank_; }
   bool takes() const { return rank_in(to(), rank_) >= 0; }
-
-  /// Where the next message is to land; the taker's alone.
-  std::optional<Block> placed;
 
  private:
   std::shared_ptr<Group> group_;
@@ -63,7 +59,6 @@ class InprocEngine final : public Engine {
     info_.size = group_->size();
     info_.host_of.assign(static_cast<std::size_t>(info_.size), 0);
     info_.zero_copy = true;
-    info_.background = true;
   }
   ~InprocEngine() override { group_->leave(info_.rank); }
 
@@ -94,33 +89,13 @@ class InprocEngine final : public Engine {
 
   std::optional<Lease> try_take(Channel& channel) override {
     auto& mine = as_taker(channel);
-    // Whatever becomes of this call, a message too large for the placed block gives the block up.
-    std::optional<Block> placed = std::exchange(mine.placed, std::nullopt);
-    const auto room = placed ? std::optional(placed->memory().size()) : std::nullopt;
-    auto taken = group_->try_take(info_.rank, mine.stream(), room);
-    if (!taken) {
-      mine.placed = std::move(placed);
-      return std::nullopt;
-    }
-    const ByteView bytes = taken->message.bytes;
-    if (!placed) {
-      return Lease{.bytes = bytes,
-                   .hold = std::make_shared<Leased>(std::move(taken->message.hold), std::move(taken->leased))};
-    }
-    const auto landed = std::make_shared<Block>(*std::move(placed));
-    copy_payload(landed->memory().data(), bytes.data(), bytes.size());
-    return Lease{.bytes = landed->memory().first(bytes.size()), .hold = landed};
+    auto taken = group_->try_take(info_.rank, mine.stream());
+    if (!taken) return std::nullopt;
+    return Lease{.bytes = taken->message.bytes,
+                 .hold = std::make_shared<Leased>(std::move(taken->message.hold), std::move(taken->leased))};
   }
 
   bool ended(Channel& channel) override { return group_->ended(info_.rank, as_taker(channel).stream()); }
-
-  void place(Channel& channel, Block block) override {
-    auto& mine = as_taker(channel);
-    group_->check();
-    check_placed(block);
-    if (mine.placed) throw InvalidArgument("a block is placed already for the next message of this channel");
-    mine.placed = std::move(block);
-  }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override {
     std::vector<const Stream*> take, publish;

@@ -179,10 +179,9 @@ void Member::enter(Group& group) {
 
 void Member::leave(Group& group) noexcept {
   if (!usable()) return;
-  std::vector<Block> placed;  // outlive the lock
   {
     const std::lock_guard lock(mutex_);
-    end_streams_locked(&group, placed);
+    end_streams_locked(&group);
     const Head left{.kind = Head::Kind::left, .key = group.key()};
     for (const int rank : group.ranks) tell_locked(rank, left, When::late);
     groups_.erase(group.key());
@@ -193,10 +192,9 @@ void Member::leave(Group& group) noexcept {
 
 void Member::leave_all() noexcept {
   if (!usable()) return;
-  std::vector<Block> placed;
   {
     const std::lock_guard lock(mutex_);
-    end_streams_locked(nullptr, placed);
+    end_streams_locked(nullptr);
     for (int rank = 0; rank < size_; ++rank) say_goodbye_locked(rank);
   }
   flush();

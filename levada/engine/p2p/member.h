@@ -50,7 +50,6 @@ class Member final : public Receiver {
   bool try_publish(Group& group, Stream& stream, Block& block, std::size_t bytes);
   std::optional<Lease> try_take(Group& group, Stream& stream);
   bool ended(Group& group, Stream& stream);
-  void place(Group& group, Stream& stream, Block block);
   /// Takers by the wire's numbers.
   std::vector<Engine::Holder> holders(Group& group, Stream& stream);
 
@@ -129,7 +128,7 @@ class Member final : public Receiver {
   void send_locked(Stream& stream, const Arrived& message);
   void close_sender_locked(Stream& stream);
   void close_taker_locked(Stream& stream);
-  void end_streams_locked(const Group* group, std::vector<Block>& placed);
+  void end_streams_locked(const Group* group);
   void forget_over_locked();
   bool out_of(const Stream& stream, int rank) const;
   bool sender_over(const Stream& stream) const;

@@ -25,7 +25,6 @@ class P2pEngine final : public Engine {
     for (const int rank : group_.ranks) {
       info_.host_of.push_back(member_.wire().host_of()[static_cast<std::size_t>(rank)]);
     }
-    info_.background = true;
     member_.enter(group_);
   }
   ~P2pEngine() override { member_.leave(group_); }
@@ -44,11 +43,6 @@ class P2pEngine final : public Engine {
     return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
   }
   bool ended(Channel& channel) override { return member_.ended(group_, taken_here(channel)); }
-  void place(Channel& channel, Block block) override {
-    Stream& stream = taken_here(channel);
-    check_placed(block);
-    member_.place(group_, stream, std::move(block));
-  }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override;
   void wake() override { member_.wake(); }

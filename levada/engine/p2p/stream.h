@@ -44,7 +44,6 @@ struct Stream {
   std::uint64_t taken = 0;
   bool sender_waits = false;  ///< has been seen to wait for room
   bool sender_closed = false;
-  std::optional<Block> placed;
 
   // The sender's end.
   struct Taker {

@@ -186,7 +186,6 @@ void Member::ask_for_room(const std::vector<Stream*>& streams) {
 
 std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   expect_usable();
-  std::optional<Block> placed;  // outlives the lock, which a block that is given back may need
   Arrived message;
   {
     const std::lock_guard lock(mutex_);
@@ -195,12 +194,6 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     if (stream.arrived.empty()) {
       group.check();
       return std::nullopt;
-    }
-    placed = std::exchange(stream.placed, std::nullopt);
-    const std::size_t bytes = stream.arrived.front().bytes.size();
-    if (placed && placed->memory().size() < bytes) {
-      throw InvalidArgument(fmt::format("rank {} placed a block of {} bytes for a message of {} bytes from rank {}",
-                                        group.rank, placed->memory().size(), bytes, group.rank_of(stream.terms.from)));
     }
     message = std::move(stream.arrived.front());
     stream.arrived.pop_front();
@@ -213,10 +206,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     tell_taken_locked(stream);
   }
   flush();
-  if (!placed) return Lease{message.bytes, std::move(message.hold)};
-  copy_payload(placed->memory().data(), message.bytes.data(), message.bytes.size());
-  const ByteView bytes = placed->memory().first(message.bytes.size());
-  return Lease{bytes, std::make_shared<Block>(*std::move(placed))};
+  return Lease{message.bytes, std::move(message.hold)};
 }
 
 bool Member::ended(Group& group, Stream& stream) {
@@ -228,17 +218,6 @@ bool Member::ended(Group& group, Stream& stream) {
   if (!stream.taking || sender_over(stream)) return true;
   group.check();
   return false;
-}
-
-void Member::place(Group& group, Stream& stream, Block block) {
-  expect_usable();
-  const std::lock_guard lock(mutex_);
-  check_locked(group);
-  if (stream.placed) {
-    throw InvalidArgument(fmt::format("rank {} has placed a block for the next message from rank {} already",
-                                      group.rank, group.rank_of(stream.terms.from)));
-  }
-  stream.placed = std::move(block);
 }
 
 std::vector<Engine::Holder> Member::holders(Group& group, Stream& stream) {
@@ -298,10 +277,8 @@ void Member::close_sender_locked(Stream& stream) {
 
 void Member::close_taker(Stream& stream) noexcept {
   if (!usable()) return;
-  std::optional<Block> placed;  // outlives the lock
   {
     const std::lock_guard lock(mutex_);
-    placed = std::exchange(stream.placed, std::nullopt);
     close_taker_locked(stream);
     forget_over_locked();
   }
@@ -318,10 +295,9 @@ void Member::close_taker_locked(Stream& stream) {
   changed_->notify();
 }
 
-void Member::end_streams_locked(const Group* group, std::vector<Block>& placed) {
+void Member::end_streams_locked(const Group* group) {
   for (const auto& [key, stream] : streams_) {
     if (!stream->opened || (group != nullptr && stream->terms.groups.front() != group->key())) continue;
-    if (stream->placed) placed.push_back(*std::exchange(stream->placed, std::nullopt));
     close_sender_locked(*stream);
     close_taker_locked(*stream);
   }

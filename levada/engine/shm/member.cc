@@ -158,9 +158,8 @@ void Member::enter(const GroupState& group) {
 
 void Member::leave(Group& group) noexcept {
   if (!usable()) return;
-  std::vector<Block> placed;
   const std::lock_guard lock(mutex_);
-  end_streams(&group, placed);
+  end_streams(&group);
   for (const int rank : group.ranks) {
     Descriptor left;
     left.key = group.key();
@@ -172,9 +171,8 @@ void Member::leave(Group& group) noexcept {
 
 void Member::leave_all() noexcept {
   if (!usable()) return;
-  std::vector<Block> placed;
   const std::lock_guard lock(mutex_);
-  end_streams(nullptr, placed);
+  end_streams(nullptr);
   control_.page(rank_).left.store(1, std::memory_order_seq_cst);
   control_.raise_alarm();
 }

@@ -70,7 +70,6 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   std::optional<Lease> try_take(Group& group, Stream& stream);
   std::span<std::byte> make_private(const std::shared_ptr<Stream>& stream, Lease& lease);
   bool ended(Group& group, Stream& stream);
-  void place(Group& group, Stream& stream, Block block);
   /// Takers by the host's numbers.
   std::vector<Engine::Holder> holders(Group& group, Stream& stream);
 
@@ -113,7 +112,7 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
   bool taker_over(const Stream& stream, int taker) const;
   bool out_of(std::span<const std::uint64_t> groups, int rank) const;
   bool taken_by_all(const Stream& stream, const Stream::Sent& sent) const;
-  void end_streams(const Group* group, std::vector<Block>& placed) noexcept;
+  void end_streams(const Group* group) noexcept;
   bool has_room(Stream& stream);
   void settle(Stream& stream);
   void notice(int to, const Descriptor& descriptor);

@@ -20,7 +20,6 @@ class ShmEngine final : public Engine {
     info_.size = static_cast<int>(group_.ranks.size());
     info_.host_of.assign(group_.ranks.size(), 0);
     info_.zero_copy = true;
-    info_.background = true;
   }
   ~ShmEngine() override { member_.leave(group_); }
 
@@ -35,11 +34,6 @@ class ShmEngine final : public Engine {
     return member_.make_private(taken_here(channel), lease);
   }
   bool ended(Channel& channel) override { return member_.ended(group_, *taken_here(channel)); }
-  void place(Channel& channel, Block block) override {
-    const auto& stream = taken_here(channel);
-    check_placed(block);
-    member_.place(group_, *stream, std::move(block));
-  }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override;
   void wake() override { member_.wake(); }

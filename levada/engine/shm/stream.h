@@ -33,7 +33,6 @@ struct Stream {
   int arrived_from = -1;
   Fifo<Descriptor> arrived;
   bool sender_closed = false;
-  std::optional<Block> placed;
   std::atomic<bool> writes_much = false;  ///< this rank, to private views: copies are cheaper. Any thread
 
   // The sender's end.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "levada/base/copy.h"
 #include "levada/engine/shm/member.h"
 
 namespace levada::shm {
@@ -251,7 +250,6 @@ bool Member::try_publish(Group& group, const std::shared_ptr<Stream>& stream, Bl
 
 std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   expect_usable();
-  std::optional<Block> placed;  // outlives the lock, which a block that is given back needs
   Descriptor message;
   {
     const std::lock_guard lock(mutex_);
@@ -262,12 +260,6 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
       return std::nullopt;
     }
     message = stream.arrived.front();
-    placed = std::exchange(stream.placed, std::nullopt);
-    if (placed && placed->memory().size() < message.bytes) {
-      throw InvalidArgument(fmt::format("rank {} placed a block of {} bytes for a message of {} bytes from rank {}",
-                                        group.rank, placed->memory().size(), message.bytes,
-                                        group.rank_of(stream.from)));
-    }
     stream.arrived.pop();
     if (!control_.returns(stream.from, message.slot, rank_).take(message.generation)) {
       mark_corrupt(stream.from, "a message that is not there");
@@ -280,10 +272,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   }
   auto hold = std::make_shared<Hold>(shared_from_this(), stream.from, message);
   const std::byte* from = memory_.data[static_cast<std::size_t>(stream.from)]->data() + message.offset;
-  if (!placed) return Lease{ByteView(from, message.bytes), std::move(hold)};
-  copy_payload(placed->memory().data(), from, message.bytes);
-  const ByteView bytes = placed->memory().first(message.bytes);
-  return Lease{bytes, std::make_shared<Block>(*std::move(placed))};
+  return Lease{ByteView(from, message.bytes), std::move(hold)};
 }
 
 std::span<std::byte> Member::make_private(const std::shared_ptr<Stream>& stream, Lease& lease) {
@@ -312,18 +301,6 @@ bool Member::ended(Group& group, Stream& stream) {
   if (sender_over(stream) || !stream.taking) return true;
   group.check();
   return false;
-}
-
-void Member::place(Group& group, Stream& stream, Block block) {
-  expect_usable();
-  const std::lock_guard lock(mutex_);
-  look(group);
-  group.check();
-  if (stream.placed) {
-    throw InvalidArgument(fmt::format("rank {} has placed a block for the next message from rank {} already",
-                                      group.rank, group.rank_of(stream.from)));
-  }
-  stream.placed = std::move(block);
 }
 
 // ---- opening and closing
@@ -368,9 +345,7 @@ void Member::close_sender_locked(Stream& stream) noexcept {
 
 void Member::close_taker(Stream& stream) noexcept {
   if (!usable()) return;
-  std::optional<Block> placed;
   const std::lock_guard lock(mutex_);
-  placed = std::exchange(stream.placed, std::nullopt);
   close_taker_locked(stream);
 }
 
@@ -385,14 +360,12 @@ void Member::close_taker_locked(Stream& stream) noexcept {
   forget_if_over(stream);
 }
 
-void Member::end_streams(const Group* group, std::vector<Block>& placed) noexcept {
+void Member::end_streams(const Group* group) noexcept {
   std::vector<std::shared_ptr<Stream>> ending;
   for (const auto& [key, stream] : streams_) {
     if (stream->opened && (group == nullptr || stream->groups.front() == group->key())) ending.push_back(stream);
   }
   for (const auto& stream : ending) {
-    if (stream->placed) placed.push_back(std::move(*stream->placed));
-    stream->placed.reset();
     close_sender_locked(*stream);
     close_taker_locked(*stream);
   }
