@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const levada::ByteView message = std::as_bytes(std::span(data + 1, size - 1));
   try {
     levada::InputsReader reader(ranks);
-    const levada::Received received(message, reader);
+    const levada::ContributionView received(message, reader);
     const levada::CollectiveSpec& spec = received.spec();
     const int count = spec.count(ranks);
     for (std::size_t input = 0; input < spec.pieces.size(); ++input) {

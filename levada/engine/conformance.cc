@@ -14,7 +14,7 @@ std::span<const Case> cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> joined;
     for (const auto part : {message_cases(), memory_cases(), private_cases(), group_cases(), ending_cases(),
-                            waiting_cases(), reducer_cases(), abort_cases()}) {
+                            waiting_cases(), abort_cases()}) {
       joined.insert(joined.end(), part.begin(), part.end());
     }
     return joined;

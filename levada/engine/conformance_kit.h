@@ -25,7 +25,6 @@ std::span<const Case> private_cases();
 std::span<const Case> group_cases();
 std::span<const Case> ending_cases();
 std::span<const Case> waiting_cases();
-std::span<const Case> reducer_cases();
 std::span<const Case> abort_cases();
 
 /// So far in the future that only a fault reaches it.

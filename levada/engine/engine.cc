@@ -19,10 +19,6 @@ std::span<std::byte> Engine::make_private(Channel& /*channel*/, Lease& /*lease*/
   return {};
 }
 
-std::shared_ptr<GroupReducer> Engine::open_reducer() {
-  return nullptr;
-}
-
 Status Status::make(std::string_view operation, std::int64_t step, int waiting_for, std::string_view detail) {
   Status status;
   put_text(status.operation, operation);

@@ -119,8 +119,6 @@ struct WaitFor {
 
 enum class Woken : std::uint8_t { ready, stopped, timeout };
 
-class GroupReducer;
-
 /// One member's end of a group of ranks. Any thread may call; one end of a Channel is used by one thread at a time.
 /// Every call but wait() returns at once. Every call throws EngineError once a member has called abort(), with its
 /// reason, and PeerLost, naming the rank, once a member ended without leaving, whichever came first; messages that had
@@ -194,9 +192,6 @@ class Engine {
   /// Bytes of this rank's blocks that are out, over all groups: allocated and not destroyed, or published and not given
   /// back by all takers. Never throws for the group's end.
   virtual std::uint64_t memory_in_use() = 0;
-  /// What adds up elements of all ranks under the engine (levada/engine/group_reducer.h); null, as by default, where
-  /// nothing does, on all ranks alike: then their bytes are sent and added up by who gets them. Collective.
-  virtual std::shared_ptr<GroupReducer> open_reducer();
   /// Gives the memory of this rank's blocks that are not out back to the system; how many bytes that were. Nothing else
   /// does before the engine's end.
   virtual std::uint64_t trim() = 0;

@@ -43,7 +43,6 @@ class PolledEngine final : public Engine {
   Status status(int rank) override { return engine_->status(rank); }
   std::vector<Holder> holders(Channel& channel) override { return engine_->holders(channel); }
   std::uint64_t memory_in_use() override { return engine_->memory_in_use(); }
-  std::shared_ptr<GroupReducer> open_reducer() override { return engine_->open_reducer(); }
   std::uint64_t trim() override { return engine_->trim(); }
 
  private:

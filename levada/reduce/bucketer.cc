@@ -206,7 +206,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   Reducer& reducer_of(const Group& group) {
     const auto found = reducers_.find(group.get());
     if (found != reducers_.end()) return *found->second;
-    auto made = std::make_unique<Reducer>(group, window, options_.timeout, options_.any_order, options_.poll);
+    auto made = std::make_unique<Reducer>(group, window, options_.timeout, options_.poll);
     return *reducers_.emplace(group.get(), std::move(made)).first->second;
   }
 

@@ -20,9 +20,6 @@ struct BucketerOptions {
   /// The call that launches one more waits for the oldest.
   int in_flight = 2;
   Duration timeout = std::chrono::minutes(30);  ///< of one wait
-  /// Lets groups that have sums of their own (Engine::open_reducer()) make them, in an order of theirs; others, and
-  /// types that they do not add up, go in the order of ranks as ever. The same on all ranks.
-  bool any_order = false;
   /// Called about twenty times a second on the thread of a call that waits, to look for signals, say. What it throws
   /// ends the call, and the group (Engine::abort()), so that no other rank waits for this one.
   std::function<void()> poll = {};

@@ -218,12 +218,10 @@ class Player {
   int called_ = 0;
 };
 
-void reduces_like_a_plain_sum(const Handle& engine, unsigned seed, bool any_order) {
+void reduces_like_a_plain_sum(const Handle& engine, unsigned seed) {
   static constexpr std::int64_t capacities[] = {-1, 0, 1000, 65536, std::int64_t{1} << 18, std::int64_t{25} << 20};
   Player(engine, seed,
-         {.capacity = capacities[seed % std::size(capacities)],
-          .in_flight = 1 + static_cast<int>(seed % 3),
-          .any_order = any_order})
+         {.capacity = capacities[seed % std::size(capacities)], .in_flight = 1 + static_cast<int>(seed % 3)})
       .play();
   agree(*engine, {}, Deadline::after(std::chrono::seconds(30)), "test");
 }
@@ -231,7 +229,7 @@ void reduces_like_a_plain_sum(const Handle& engine, unsigned seed, bool any_orde
 TEST(BucketerProperty, ReducesLikeAPlainSumOverThreads) {
   for (const int ranks : {1, 2, 3, 4, 8}) {
     for (unsigned seed = 0; seed < 6; ++seed) {
-      inproc::run_ranks(ranks, [&](const Handle& engine) { reduces_like_a_plain_sum(engine, seed, false); });
+      inproc::run_ranks(ranks, [&](const Handle& engine) { reduces_like_a_plain_sum(engine, seed); });
     }
   }
 }
@@ -239,15 +237,7 @@ TEST(BucketerProperty, ReducesLikeAPlainSumOverThreads) {
 TEST(BucketerProperty, ReducesLikeAPlainSumOverMessages) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (unsigned seed = 10; seed < 13; ++seed) {
-      EXPECT_EQ(p2p::test::run_ranks(ranks, [&](const Handle& e) { reduces_like_a_plain_sum(e, seed, false); }), "");
-    }
-  }
-}
-
-TEST(BucketerProperty, ReducesLikeAPlainSumUnderTheEngine) {
-  for (const int ranks : {1, 2, 3, 4}) {
-    for (unsigned seed = 20; seed < 23; ++seed) {
-      EXPECT_EQ(p2p::test::run_ranks(ranks, [&](const Handle& e) { reduces_like_a_plain_sum(e, seed, true); }), "");
+      EXPECT_EQ(p2p::test::run_ranks(ranks, [&](const Handle& e) { reduces_like_a_plain_sum(e, seed); }), "");
     }
   }
 }

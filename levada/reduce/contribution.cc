@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
@@ -15,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t magic = 0x3145'4355'4445'524C;  // "LREDUCE1"
 constexpr std::size_t prefix_bytes = 64;                // magic, where the spec begins, its bytes, marks
-constexpr std::uint64_t last_message = 1, without_pieces = 2;
+constexpr std::uint64_t last_message = 1;
 constexpr std::size_t alignment = 64;
 /// Of a spec: collective, operation, dtype and count; then a rank and extents an input, and its position.
 constexpr std::size_t spec_bytes = 16;
@@ -155,15 +154,7 @@ Contribution::Message Contribution::finish_for(int rank, bool last, Block block)
   return {std::move(block), bytes};
 }
 
-Contribution::Message Contribution::announce(const CollectiveSpec& spec, Block block) {
-  std::vector<std::uint32_t> positions(spec.pieces.size());
-  std::iota(positions.begin(), positions.end(), 0);
-  const auto marks = last_message | without_pieces;
-  const std::size_t bytes = write_spec(block.memory(), prefix_bytes, spec, positions, marks);
-  return {std::move(block), bytes};
-}
-
-std::shared_ptr<const Inputs> InputsReader::read(ByteView message, bool bare) {
+std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
   ByteReader prefix(message);
   if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
   const auto at = prefix.get<std::uint64_t>();
@@ -193,17 +184,15 @@ std::shared_ptr<const Inputs> InputsReader::read(ByteView message, bool bare) {
     if (known_.size() < most_known) known_.push_back(std::move(now));
     else known_[oldest_++ % most_known] = std::move(now);
   }
-  if (!bare && inputs->end > at) prefix.fail("the inputs do not fit into the message");
+  if (inputs->end > at) prefix.fail("the inputs do not fit into the message");
   return inputs;
 }
 
-Received::Received(ByteView message, InputsReader& reader) : message_(message) {
+ContributionView::ContributionView(ByteView message, InputsReader& reader) : message_(message) {
   // Looked at once: the message may change while it is read.
   ByteReader prefix(message.size() < prefix_bytes ? message : message.subspan(3 * sizeof(std::uint64_t)));
-  const auto marks = prefix.get<std::uint64_t>();
-  last_ = (marks & last_message) != 0;
-  bare_ = (marks & without_pieces) != 0;
-  inputs_ = reader.read(message, bare_);
+  last_ = (prefix.get<std::uint64_t>() & last_message) != 0;
+  inputs_ = reader.read(message);
 }
 
 }  // namespace levada

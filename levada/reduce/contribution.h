@@ -59,7 +59,6 @@ class Contribution {
   /// Pieces of each input.
   int count() const { return count_; }
   const CollectiveSpec& spec() const { return spec_; }
-  std::size_t position(std::size_t input) const { return positions_[input]; }
   /// Of the first input, when that has become known; a piece of as many bytes as before.
   void settle(ReduceOp op, Shape piece, std::size_t position) {
     spec_.op = op;
@@ -76,8 +75,6 @@ class Contribution {
   Message finish(bool last) &&;
   /// The pieces of one rank alone, copied into `block`, which has block_bytes() of them.
   Message finish_for(int rank, bool last, Block block) const;
-  /// A message that tells what a rank means, and has no pieces; `block`: block_bytes() of none.
-  static Message announce(const CollectiveSpec& spec, Block block);
 
  private:
   Block block_;
@@ -103,8 +100,8 @@ class InputsReader {
   /// `ranks`: for how many there are pieces in a message, all of the group or one.
   explicit InputsReader(int ranks) : ranks_(ranks) {}
   /// Of bytes that may lie; messages that say the same give the same object, unless there were many others between.
-  /// `bare`: of a message without pieces. Throws CorruptMessage.
-  std::shared_ptr<const Inputs> read(ByteView message, bool bare);
+  /// Throws CorruptMessage.
+  std::shared_ptr<const Inputs> read(ByteView message);
 
  private:
   struct Known {
@@ -117,23 +114,21 @@ class InputsReader {
 };
 
 /// A message as it came: views of it.
-class Received {
+class ContributionView {
  public:
   /// Throws CorruptMessage for bytes that are none.
-  Received(ByteView message, InputsReader& reader);
+  ContributionView(ByteView message, InputsReader& reader);
 
   const std::shared_ptr<const Inputs>& inputs() const { return inputs_; }
   const CollectiveSpec& spec() const { return inputs_->spec; }
   bool is_last() const { return last_; }
-  /// Whether it has no pieces.
-  bool is_bare() const { return bare_; }
   const std::byte* piece(std::size_t input, int number) const {
     return message_.data() + inputs_->offsets[input] + static_cast<std::size_t>(number) * inputs_->bytes[input];
   }
 
  private:
   ByteView message_;
-  bool last_ = false, bare_ = false;
+  bool last_ = false;
   std::shared_ptr<const Inputs> inputs_;
 };
 

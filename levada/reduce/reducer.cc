@@ -25,40 +25,8 @@ constexpr auto poll_interval = std::chrono::milliseconds(50);
 
 constexpr const char* interrupted = "a rank was interrupted in a reduction";
 
-/// After a sum under the engine has failed.
-constexpr auto until_a_loss_is_seen = std::chrono::seconds(1);
-
 /// The Reducer is being destroyed.
 struct Stopped {};
-
-/// An input of some contributions.
-struct OwnInput {
-  const Contribution* contribution = nullptr;
-  std::size_t number = 0;
-
-  std::size_t position() const { return contribution->position(number); }
-  std::size_t bytes() const { return contribution->piece_bytes(number); }
-  const std::byte* piece(std::size_t rank) const { return contribution->data(number) + rank * bytes(); }
-};
-
-/// All that one rank contributes, in the order in which it does.
-std::vector<OwnInput> in_order(const std::vector<Contribution>& contributions) {
-  std::vector<OwnInput> inputs;
-  for (const Contribution& each : contributions) {
-    for (std::size_t i = 0; i < each.spec().pieces.size(); ++i) inputs.push_back({&each, i});
-  }
-  std::ranges::sort(inputs, {}, &OwnInput::position);
-  return inputs;
-}
-
-CollectiveSpec joined(const std::vector<Contribution>& contributions) {
-  const CollectiveSpec& first = contributions.front().spec();
-  CollectiveSpec all{.collective = first.collective, .op = first.op, .dtype = first.dtype};
-  for (const OwnInput& each : in_order(contributions)) {
-    all.pieces.push_back(each.contribution->spec().pieces[each.number]);
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -91,8 +59,7 @@ void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
   changed_.notify_all();
 }
 
-Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order,
-                 std::function<void()> poll)
+Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
     : group_(std::move(group)),
       poll_(std::move(poll)),
       polled_(group_),
@@ -115,7 +82,6 @@ Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bo
       }
     }
   }
-  if (any_order) under_engine_ = group_->open_reducer();
   thread_ = start_thread("reducing", [this] { run(); });
 }
 
@@ -227,15 +193,14 @@ std::optional<Reducer::Task> Reducer::next() {
   return task;
 }
 
-void Reducer::Given::add(Lease lease, InputsReader& reader, bool bare) {
-  const Received& message = messages.emplace_back(lease.bytes, reader);
+void Reducer::Given::add(Lease lease, InputsReader& reader) {
+  const ContributionView& message = messages.emplace_back(lease.bytes, reader);
   leases.push_back(std::move(lease));
   const CollectiveSpec& first = messages.front().spec();
   const CollectiveSpec& its = message.spec();
   if (its.collective != first.collective || its.op != first.op || its.dtype != first.dtype) {
     throw CorruptMessage(0, "the messages of one collective mean different things");
   }
-  if (message.is_bare() != bare) throw CorruptMessage(0, "a contribution's pieces are not where they are looked for");
   const auto number = static_cast<std::uint32_t>(messages.size() - 1);
   for (std::uint32_t input = 0; input < its.pieces.size(); ++input) {
     where.push_back({message.inputs()->positions[input], number, input});
@@ -256,19 +221,13 @@ CollectiveSpec Reducer::Given::spec() const {
 }
 
 bool Reducer::Given::says_the_same_as(const Given& other) const {
-  return std::ranges::equal(messages, other.messages, {}, &Received::inputs, &Received::inputs);
+  return std::ranges::equal(messages, other.messages, {}, &ContributionView::inputs, &ContributionView::inputs);
 }
 
 std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions) {
   ++number_;
   const Collective collective = contributions.front().spec().collective;
   const bool gathers = collective == Collective::all_gather;
-  if (!gathers && under_engine_ && under_engine_->can_sum(contributions.front().spec().dtype)) {
-    const CollectiveSpec spec = joined(contributions);
-    announce(spec);
-    const auto sums = reduce_under_engine(contributions);
-    return collective == Collective::all_reduce ? spread(spec, sums) : sums;
-  }
   const bool to_all = gathers || group_->info().zero_copy;
   auto messages = to_all ? for_all(std::move(contributions)) : pieces_for_each(std::move(contributions));
   const auto given = exchange(collective, std::move(messages), to_all ? to_all_ : receiving_);
@@ -276,14 +235,6 @@ std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions)
   if (gathers) return side_by_side(given);
   auto sums = reduce(given);
   return collective == Collective::all_reduce ? spread(given.front().spec(), sums) : sums;
-}
-
-void Reducer::announce(const CollectiveSpec& spec) {
-  Block block = allocate(Contribution::block_bytes(0, spec.pieces.size()));
-  std::deque<Outgoing> announced;
-  announced.push_back(
-      {to_all_[static_cast<std::size_t>(rank())].get(), Contribution::announce(spec, std::move(block))});
-  check(exchange(spec.collective, std::move(announced), to_all_, true));
 }
 
 std::deque<Reducer::Outgoing> Reducer::for_all(std::vector<Contribution> contributions) {
@@ -313,7 +264,7 @@ std::deque<Reducer::Outgoing> Reducer::pieces_for_each(std::vector<Contribution>
 }
 
 std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<Outgoing> to_send,
-                                              const std::vector<std::shared_ptr<Channel>>& from, bool bare) {
+                                              const std::vector<std::shared_ptr<Channel>>& from) {
   InputsReader& reader = &from == &to_all_ ? of_all_ : of_own_;
   std::vector<Given> given(static_cast<std::size_t>(size()));
   const auto missing = [&] { return std::ranges::find(given, false, &Given::complete) - given.begin(); };
@@ -330,7 +281,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
       while (!given[r].complete) {
         auto lease = group_->try_take(*from[r]);
         if (!lease) break;
-        given[r].add(std::move(*lease), reader, bare);
+        given[r].add(std::move(*lease), reader);
         moved = true;
       }
       if (given[r].complete) continue;
@@ -379,40 +330,6 @@ std::vector<Result> Reducer::reduce(const std::vector<Given>& given) {
     const Result& sum = sums.emplace_back(result(given.front().piece_bytes(input)));
     for (std::size_t r = 0; r < given.size(); ++r) pieces[r] = given[r].piece(input, own);
     reduce_arrays(spec.dtype, spec.op, pieces, sum.bytes / element, sum.data);
-  }
-  return sums;
-}
-
-std::vector<Result> Reducer::reduce_under_engine(const std::vector<Contribution>& contributions) {
-  const CollectiveSpec& spec = contributions.front().spec();
-  const auto inputs = in_order(contributions);
-  std::vector<Result> sums;
-  std::size_t bytes = 0;
-  for (const OwnInput& each : inputs) bytes += sums.emplace_back(result(each.bytes())).bytes;
-  if (bytes == 0) return sums;
-  const std::size_t all = bytes * static_cast<std::size_t>(size());
-  Block pieces = allocate(all), total = allocate(bytes);
-  std::byte* to = pieces.memory().data();
-  for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r) {
-    for (const OwnInput& each : inputs) {
-      copy_payload(to, each.piece(r), each.bytes());
-      to += each.bytes();
-    }
-  }
-  try {
-    under_engine_->reduce_scatter(spec.dtype, pieces.memory().first(all), total.memory().first(bytes),
-                                  Deadline::after(timeout_));
-  } catch (const EngineError&) {
-    group_->wait({}, Deadline::after(until_a_loss_is_seen));  // throws PeerLost
-    throw;
-  }
-  const std::byte* from = total.memory().data();
-  if (spec.op == ReduceOp::average) {
-    divide_array(spec.dtype, static_cast<std::size_t>(size()), bytes / spec.dtype.bytes(1), total.memory().data());
-  }
-  for (const Result& sum : sums) {
-    copy_payload(sum.data, from, sum.bytes);
-    from += sum.bytes;
   }
   return sums;
 }

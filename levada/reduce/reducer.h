@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "levada/engine/engine.h"
-#include "levada/engine/group_reducer.h"
 #include "levada/reduce/contribution.h"
 
 namespace levada {
@@ -47,17 +46,14 @@ class Outcome {
 };
 
 /// A rank's end of its group's collectives, which run on a thread of its own in the order in which they are launched:
-/// the same on all ranks. Sums are made in the order of ranks, so that their bits depend on nothing else, unless the
-/// group's own are asked for. One thread at a time calls. After an error but InvalidArgument all later collectives fail
-/// in the same way.
+/// the same on all ranks. Sums are made in the order of ranks, so that their bits depend on nothing else. One thread at
+/// a time calls. After an error but InvalidArgument all later collectives fail in the same way.
 class Reducer {
  public:
   /// Collective: opens the group's channels. `window`: messages of a rank that others have not taken yet. `timeout`: of
-  /// one wait for another rank, and of one for memory. `any_order`: sums are made by the group itself, where it has any
-  /// of that type, in an order of its own. `poll`: called about twenty times a second on the thread of a call of this
-  /// class that waits; what it throws aborts the group and ends the call.
-  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, bool any_order = false,
-          std::function<void()> poll = {});
+  /// one wait for another rank, and of one for memory. `poll`: called about twenty times a second on the thread of a
+  /// call of this class that waits; what it throws aborts the group and ends the call.
+  Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll = {});
   /// Gives up what has not ended.
   ~Reducer();
   Reducer(const Reducer&) = delete;
@@ -89,7 +85,7 @@ class Reducer {
   /// What one rank has contributed to the collective under way.
   struct Given {
     std::vector<Lease> leases;
-    std::vector<Received> messages;
+    std::vector<ContributionView> messages;
     struct Place {
       std::uint32_t position = 0;  ///< among all inputs
       std::uint32_t message = 0;
@@ -98,9 +94,8 @@ class Reducer {
     std::vector<Place> where;  ///< by position, once it is complete
     bool complete = false;
 
-    /// Throws CorruptMessage for one that has pieces where others have none, or the other way round, and where inputs
-    /// lack a position.
-    void add(Lease lease, InputsReader& reader, bool bare);
+    /// Throws CorruptMessage where inputs lack a position.
+    void add(Lease lease, InputsReader& reader);
     /// With the pieces of all messages.
     CollectiveSpec spec() const;
     bool says_the_same_as(const Given& other) const;
@@ -126,15 +121,12 @@ class Reducer {
   /// The next task; empty when there is to be none any more.
   std::optional<Task> next();
   std::vector<Result> results_of(std::vector<Contribution> contributions);
-  /// What this rank means, without pieces; throws where others mean something else.
-  void announce(const CollectiveSpec& spec);
   std::deque<Outgoing> pieces_for_each(std::vector<Contribution> contributions);
   std::deque<Outgoing> for_all(std::vector<Contribution> contributions);
   std::vector<Given> exchange(Collective collective, std::deque<Outgoing> messages,
-                              const std::vector<std::shared_ptr<Channel>>& from, bool bare = false);
+                              const std::vector<std::shared_ptr<Channel>>& from);
   void check(const std::vector<Given>& given) const;
   std::vector<Result> reduce(const std::vector<Given>& given);
-  std::vector<Result> reduce_under_engine(const std::vector<Contribution>& contributions);
   std::vector<Result> spread(const CollectiveSpec& spec, const std::vector<Result>& sums);
   std::vector<Result> side_by_side(const std::vector<Given>& given);
   Result result(std::size_t bytes);
@@ -148,7 +140,6 @@ class Reducer {
   Engine* waits_;                   ///< of the two, the one for waits of the collective under way
   std::exception_ptr interruption_;
   Duration timeout_;
-  std::shared_ptr<GroupReducer> under_engine_;       ///< null where sums are made here
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender
   std::vector<std::shared_ptr<Channel>> sending_;    ///< by taker, where ranks do not see each other's memory
   std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender

@@ -200,11 +200,4 @@ void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> f
   reduce_numbers(format, op == ReduceOp::average ? from.size() : 1, from, count * numbers, to);
 }
 
-void divide_array(DType dtype, std::size_t ranks, std::size_t count, std::byte* sums) {
-  check_reducible(dtype, ReduceOp::average);
-  const auto [format, numbers] = describe(dtype);
-  const std::byte* const from[] = {sums};
-  reduce_numbers(format, ranks, from, count * numbers, sums);
-}
-
 }  // namespace levada

@@ -24,7 +24,4 @@ void check_reducible(DType dtype, ReduceOp op);
 /// that is aligned to an element; `to` overlaps none but may be one of them. At least one array.
 void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to);
 
-/// Makes averages of sums over `ranks` ranks: divides each once. Throws as check_reducible() does for an average.
-void divide_array(DType dtype, std::size_t ranks, std::size_t count, std::byte* sums);
-
 }  // namespace levada

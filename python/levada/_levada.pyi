@@ -367,7 +367,7 @@ MOST_HEAD: int = 262144
 
 def join_over(wire: Any, name: str, rank: int, host_of: Sequence[int]) -> Membership:
     """
-    Joins the ranks of a wire: an object with start(link), send(peer, head, body, last) and, where it has sums of its own, open_reducer(ranks, name).
+    Joins the ranks of a wire: an object with start(link) and send(peer, head, body, last).
     """
 
 def conformance_cases() -> list[tuple[str, int, bool]]:
@@ -413,7 +413,7 @@ class Bucketing:
 class Bucketer:
     """Reduces tensors of groups of ranks in buckets."""
 
-    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float, any_order: bool) -> None: ...
+    def __init__(self, *, capacity_mb: float, in_flight: int, timeout: float) -> None: ...
 
     def reduce_scatter(self, job: Membership, inputs: object, op: str, callback: object | None) -> ReduceHandle: ...
 

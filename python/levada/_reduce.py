@@ -12,7 +12,6 @@ from levada._errors import InvalidArgument, Unsupported
 from levada._job import close_at_exit, join
 from levada._levada import Membership, ReduceHandle
 
-ORDERS = ("ranks", "any")
 Callback = Callable[[Any], object]
 
 
@@ -38,11 +37,9 @@ class ReduceScatter:
     - `in_flight`: launched buckets of a group whose callbacks have not run; the call that launches one more waits for the
       oldest. All-reduces and all-gathers count as buckets.
     - `timeout`: seconds of one wait: by default 30 minutes, for another rank may be saving a checkpoint.
-    - `order`: "ranks": sums are made in the order of ranks, the same bits on every run. "any": the group may make them in
-      an order of its own, where it can: over c10d, gloo's reduce_scatter does, of all types but halves. The same on all
-      ranks.
 
-    float16 and bfloat16 are added up in float32 and rounded once.
+    Sums are made in the order of ranks, which gives the same bits on every run. float16 and bfloat16 are added up in
+    float32 and rounded once.
     """
 
     def __init__(
@@ -52,17 +49,12 @@ class ReduceScatter:
         capacity_mb: float = 25.0,
         in_flight: int = 2,
         timeout: float = 1800.0,
-        order: str = "ranks",
     ) -> None:
-        if order not in ORDERS:
-            raise InvalidArgument(f'order is "{order}"; it must be one of {", ".join(ORDERS)}')
         self.group = group
         self._joined: Membership | None = None  # in `group`
         self._devices: DeviceReduce | None = None
         self._limits = (capacity_mb, in_flight, timeout)
-        self._core = _levada.Bucketer(
-            capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout, any_order=order == "any"
-        )
+        self._core = _levada.Bucketer(capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout)
         close_at_exit(self)  # what it holds keeps its group from being left
 
     def __call__(

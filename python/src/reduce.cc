@@ -127,7 +127,7 @@ class ReduceHandle {
 
 class PythonBucketer {
  public:
-  PythonBucketer(double capacity_mb, int in_flight, double timeout, bool any_order) {
+  PythonBucketer(double capacity_mb, int in_flight, double timeout) {
     if (!(capacity_mb <= most_capacity_mb)) {
       throw InvalidArgument(fmt::format("capacity_mb is {}; it must be {} at most", capacity_mb, most_capacity_mb));
     }
@@ -136,7 +136,6 @@ class PythonBucketer {
         .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
         .in_flight = in_flight,
         .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-        .any_order = any_order,
         .poll = check_signals};
     bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
                    const nb::gil_scoped_release released;  // which its threads may wait for
@@ -279,8 +278,8 @@ void bind_reduce(nb::module_& module) {
       .def("flush", &Bucketing::flush, "All open buckets' keys, in the order in which they were opened.")
       .def("flush_through", &Bucketing::flush_through, nb::arg("key"), "Those up to that key's.");
   nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
-      .def(nb::init<double, int, double, bool>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
-           nb::arg("timeout"), nb::arg("any_order"))
+      .def(nb::init<double, int, double>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
+           nb::arg("timeout"))
       .def("reduce_scatter", &PythonBucketer::reduce_scatter, nb::arg("job"), nb::arg("inputs"), nb::arg("op"),
            nb::arg("callback").none())
       .def("all_reduce", &PythonBucketer::all_reduce, nb::arg("job"), nb::arg("input"), nb::arg("op"),

@@ -65,52 +65,7 @@ class Link {
   Block body_;
 };
 
-/// Calls can_sum(dtype) and reduce_scatter(dtype, from, to, timeout) of a Python object, which has is_deterministic.
-class PythonReducer final : public GroupReducer {
- public:
-  PythonReducer(nb::object reducer, int ranks) : reducer_(std::move(reducer)), ranks_(ranks) {
-    is_deterministic_ = nb::cast<bool>(reducer_.attr("is_deterministic"));
-  }
-  ~PythonReducer() override {
-    if (!nb::is_alive()) {
-      static_cast<void>(reducer_.release());
-      return;
-    }
-    const nb::gil_scoped_acquire gil;
-    reducer_.reset();
-  }
-
-  bool is_deterministic() const override { return is_deterministic_; }
-  bool can_sum(DType dtype) const override {
-    const nb::gil_scoped_acquire gil;
-    return nb::cast<bool>(reducer_.attr("can_sum")(dtype.name()));
-  }
-  void reduce_scatter(DType dtype, std::span<const std::byte> from, std::span<std::byte> to,
-                      Deadline deadline) override {
-    check_pieces(*this, dtype, ranks_, from.size(), to.size());
-    const nb::gil_scoped_acquire gil;
-    // Lent until the call ends. torch takes no array that may not be written to.
-    const auto lent = [](const std::byte* data, std::size_t size) {
-      return Memory(const_cast<std::byte*>(data), {size}, nb::none());
-    };
-    try {
-      reducer_.attr("reduce_scatter")(dtype.name(), lent(from.data(), from.size()), lent(to.data(), to.size()),
-                                      std::chrono::duration<double>(deadline.at() - Clock::now()).count());
-    } catch (nb::python_error& error) {
-      const bool late = error.matches(PyExc_TimeoutError);
-      const std::string why = nb::cast<std::string>(nb::str(error.value()));
-      if (late) throw Timeout(why);
-      throw EngineError(why);
-    }
-  }
-
- private:
-  nb::object reducer_;
-  int ranks_;
-  bool is_deterministic_ = false;
-};
-
-/// Calls start(link) and send(peer, head, body, last) of a Python object, and open_reducer(ranks, name) if it has that.
+/// Calls start(link) and send(peer, head, body, last) of a Python object.
 class PythonWire final : public p2p::Wire {
  public:
   PythonWire(nb::object wire, std::string name, int rank, std::vector<int> host_of)
@@ -137,17 +92,6 @@ class PythonWire final : public p2p::Wire {
     const nb::gil_scoped_acquire gil;
     try {
       wire_.attr("send")(peer, shown(frame.head), shown(frame.body), frame.last);
-    } catch (const nb::python_error& error) {
-      throw EngineError(error.what());
-    }
-  }
-  std::shared_ptr<GroupReducer> open_reducer(std::span<const int> ranks, std::string_view name) override {
-    const nb::gil_scoped_acquire gil;
-    if (!nb::hasattr(wire_, "open_reducer")) return nullptr;
-    try {
-      nb::object reducer = wire_.attr("open_reducer")(std::vector<int>(ranks.begin(), ranks.end()), std::string(name));
-      if (reducer.is_none()) return nullptr;
-      return std::make_shared<PythonReducer>(std::move(reducer), static_cast<int>(ranks.size()));
     } catch (const nb::python_error& error) {
       throw EngineError(error.what());
     }
@@ -187,9 +131,7 @@ void bind_wire(nb::module_& module) {
   module.def("join_over", &join_over, nb::arg("wire"), nb::arg("name"), nb::arg("rank"), nb::arg("host_of"),
              nb::sig("def join_over(wire: typing.Any, name: str, rank: int, host_of: collections.abc.Sequence[int]) -> "
                      "Membership"),
-             "Joins the ranks of a wire: an object with start(link), send(peer, head, body, last) and, where it has "
-             "sums of its "
-             "own, open_reducer(ranks, name).");
+             "Joins the ranks of a wire: an object with start(link) and send(peer, head, body, last).");
 }
 
 }  // namespace levada::python

@@ -101,7 +101,7 @@ def test_the_example_trains_alike_with_the_hook() -> None:
     assert found and float(found[1]) < 1e-5, ran.stdout
 
 
-def test_gloo_adds_up_where_any_order_will_do(tmp_path: pathlib.Path) -> None:
+def test_sums_over_c10d_are_made_in_the_order_of_ranks(tmp_path: pathlib.Path) -> None:
     told = process_groups.succeed(
         tmp_path,
         4,
@@ -109,38 +109,33 @@ def test_gloo_adds_up_where_any_order_will_do(tmp_path: pathlib.Path) -> None:
         job = levada.join(dist.group.WORLD, engine="c10d")
         given = torch.full((4,), [1e8, 1.0, -1e8, 1.0][rank])
         halves = torch.full((8,), [256.0, 1.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
-        for order in ("ranks", "any"):
-            with levada.ReduceScatter(job, order=order) as reduce:
-                sizes = [1, 0, 1000, 100_000]
-                whole = [reduce(torch.arange(4 * size, dtype=torch.int64) + rank) for size in sizes]
-                sums = reduce(given), reduce(halves), reduce(given, op="average")
-            right = [bool((each.wait() == 4 * torch.arange(rank * size, rank * size + size) + 6).all())
-                     for each, size in zip(whole, sizes)]
-            tell(right=right, sum=sums[0].wait().item(), halves=sums[1].wait()[0].item(), average=sums[2].wait().item())
-            try:
-                with levada.ReduceScatter(job, order=order) as reduce: reduce(torch.zeros(8 if rank == 2 else 4))
-            except levada.InvalidArgument as error:
-                tell(error=str(error))
+        with levada.ReduceScatter(job) as reduce:
+            sizes = [1, 0, 1000, 100_000]
+            whole = [reduce(torch.arange(4 * size, dtype=torch.int64) + rank) for size in sizes]
+            sums = reduce(given), reduce(halves), reduce(given, op="average")
+        right = [bool((each.wait() == 4 * torch.arange(rank * size, rank * size + size) + 6).all())
+                 for each, size in zip(whole, sizes)]
+        tell(right=right, sum=sums[0].wait().item(), halves=sums[1].wait()[0].item(), average=sums[2].wait().item())
+        try:
+            with levada.ReduceScatter(job) as reduce: reduce(torch.zeros(8 if rank == 2 else 4))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
         """,
     )
-    for mine in told:
-        in_order, disagreed, any_order, disagreed_too = mine
-        assert in_order["right"] == any_order["right"] == [True] * 4
-        assert in_order["sum"] == 1.0 and in_order["average"] == 0.25, "((1e8 + 1) - 1e8) + 1"
-        assert in_order["halves"] == any_order["halves"] == 260.0, "259 in float32, rounded once"
-        for each in (disagreed, disagreed_too):
-            assert "input 0 is float32 [1] on rank 0, float32 [2] on rank 2" in str(each["error"])
-    assert {mine[2]["sum"] for mine in told} != {1.0}, "gloo's own order differs from rank to rank"
+    for sums, disagreed in told:
+        assert sums["right"] == [True] * 4
+        assert sums["sum"] == 1.0 and sums["average"] == 0.25, "((1e8 + 1) - 1e8) + 1"
+        assert sums["halves"] == 260.0, "259 in float32, rounded once"
+        assert "input 0 is float32 [1] on rank 0, float32 [2] on rank 2" in str(disagreed["error"])
 
 
-@pytest.mark.parametrize("order", ["ranks", "any"])
-def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pathlib.Path, order: str) -> None:
+def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pathlib.Path) -> None:
     started = process_groups.start(
         tmp_path,
         3,
-        f"""
+        """
         job = levada.join(dist.group.WORLD, engine="c10d")
-        reduce = levada.ReduceScatter(job, order={order!r})
+        reduce = levada.ReduceScatter(job)
         last = time.monotonic()
         try:
             for number in range(10**9):
@@ -150,7 +145,7 @@ def test_a_rank_killed_during_a_reduction_is_named_within_a_second(tmp_path: pat
         except levada.PeerLost as error:
             tell(lost=error.rank, seconds=time.monotonic() - last)
         # Whoever ends first has died, too, as others see it.
-        other = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{{2 - rank}}.jsonl")
+        other = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{2 - rank}.jsonl")
         for _ in range(1000):
             if os.path.exists(other): break
             time.sleep(0.02)

@@ -2,7 +2,6 @@
 // transport. Only for tests.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -17,7 +16,6 @@
 #include <vector>
 
 #include "levada/base/copy.h"
-#include "levada/engine/p2p/in_process_reducer_testing.h"
 #include "levada/engine/p2p/p2p.h"
 
 namespace levada::p2p::test {
@@ -61,9 +59,7 @@ class Post {
       put(other, {.from = rank});
       put(rank, {.from = other});
     }
-    tables_.lose();
   }
-  Tables& tables() { return tables_; }
   /// How many letters there have been for it.
   int came(int rank) {
     const std::lock_guard lock(mutex_);
@@ -99,7 +95,6 @@ class Post {
   std::condition_variable changed_;
   std::vector<Box> boxes_;
   bool late_;
-  Tables tables_;
   std::vector<std::thread> threads_;
 };
 
@@ -114,10 +109,6 @@ class InProcessWire final : public Wire {
   void start(std::shared_ptr<Receiver> receiver) override { post_.deliver_to(rank_, std::move(receiver)); }
   void send(int peer, Frame frame) override {
     if (!post_.is_lost(rank_)) post_.put(peer, {.from = rank_, .frame = std::move(frame)});
-  }
-  std::shared_ptr<GroupReducer> open_reducer(std::span<const int> ranks, std::string_view name) override {
-    const auto own = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-    return std::make_shared<TableReducer>(post_.tables().find(std::string(name), ranks.size()), own);
   }
 
  private:

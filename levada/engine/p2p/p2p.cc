@@ -1,8 +1,5 @@
 #include "levada/engine/p2p/p2p.h"
 
-#include <fmt/format.h>
-
-#include <numeric>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -55,7 +52,6 @@ class P2pEngine final : public Engine {
     return member_.status(group_, rank);
   }
   std::vector<Holder> holders(Channel& channel) override;
-  std::shared_ptr<GroupReducer> open_reducer() override;
   std::uint64_t memory_in_use() override { return member_.memory_in_use(); }
   std::uint64_t trim() override { return member_.trim(); }
 
@@ -129,18 +125,7 @@ std::vector<Engine::Holder> P2pEngine::holders(Channel& channel) {
   return found;
 }
 
-std::shared_ptr<GroupReducer> P2pEngine::open_reducer() {
-  member_.check(group_);
-  std::vector<int> all(group_.ranks.size());
-  std::iota(all.begin(), all.end(), 0);
-  return member_.wire().open_reducer(group_.ranks, fmt::format("{:016x}", naming_.subgroup(all, "reducer")));
-}
-
 }  // namespace
-
-std::shared_ptr<GroupReducer> Wire::open_reducer(std::span<const int> /*ranks*/, std::string_view /*name*/) {
-  return nullptr;
-}
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<Wire> wire, const Options& options) {
   const auto member = std::make_shared<Member>(wire, options);

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "levada/engine/engine.h"
-#include "levada/engine/group_reducer.h"
 
 namespace levada::p2p {
 
@@ -58,10 +56,6 @@ class Wire {
   /// Sends a frame behind those before it. Does not block. One call at a time, from any thread. What goes wrong is told
   /// by lost().
   virtual void send(int peer, Frame frame) = 0;
-
-  /// Sums among some of the ranks, of which this is one: ranks[i] is the reducer's rank i. Collective over these alone,
-  /// which give the same `name`, one of their own for each reducer. Null, as by default, where there are none.
-  virtual std::shared_ptr<GroupReducer> open_reducer(std::span<const int> ranks, std::string_view name);
 };
 
 }  // namespace levada::p2p

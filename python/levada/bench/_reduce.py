@@ -22,7 +22,6 @@ from levada.dropin.fairscale import ReduceScatterBucketer
 
 FAIRSCALE = "fairscale"
 ALONE = "one_by_one"
-WAYS = {"shm": ("shm", "ranks"), "c10d": ("c10d", "ranks"), "c10d any order": ("c10d", "any")}
 CAP_MB = 25
 MIXED = (64, 256, 1024, 4096, 16384, 65536, 131072)
 FEW = 1
@@ -98,16 +97,16 @@ def _one_by_one(work: Work) -> list[Any]:
     return results
 
 
-def _host_contestant(work: Work, engine: str, order: str) -> Contestant:
+def _host_contestant(work: Work, engine: str) -> Contestant:
     """Through the drop-in, from tensors in ordinary memory."""
     group = dist.new_group()
-    bucketer = ReduceScatterBucketer(CAP_MB, engine=engine, order=order)
+    bucketer = ReduceScatterBucketer(CAP_MB, engine=engine)
     return Contestant(functools.partial(_bucketed, work, bucketer, group))
 
 
-def _arena_contestant(work: Work, engine: str, order: str) -> Contestant:
+def _arena_contestant(work: Work, engine: str) -> Contestant:
     """From tensors that were made in the engine's memory, which is not timed, as making the others' is not."""
-    reduce = levada.ReduceScatter(levada.join(dist.new_group(), engine=engine), capacity_mb=CAP_MB, order=order)
+    reduce = levada.ReduceScatter(levada.join(dist.new_group(), engine=engine), capacity_mb=CAP_MB)
     made: list[Any] = []
 
     def prepare() -> None:
@@ -140,9 +139,8 @@ def _copy(work: Work) -> Contestant:
 def reduce_scatters(ask: SimpleNamespace) -> list[dict[str, Any]]:
     """`python -m levada.bench reduce`: one row for each engine and source."""
     work = Work(shards_of(ask.sizes), ask.ranks)
-    makers: dict[str, Callable[[Work, str, str], Contestant]] = {"host": _host_contestant, "arena": _arena_contestant}
-    ways = [way for way in WAYS if WAYS[way][0] in ask.engines]
-    entered = {(source, way): makers[source](work, *WAYS[way]) for way in ways for source in ask.sources}
+    makers: dict[str, Callable[[Work, str], Contestant]] = {"host": _host_contestant, "arena": _arena_contestant}
+    entered = {(source, engine): makers[source](work, engine) for engine in ask.engines for source in ask.sources}
     fairscale = _fairscale(work)
     peers = {} if fairscale is None else {FAIRSCALE: fairscale}
     if fairscale is None and work.rank == 0:
@@ -160,6 +158,6 @@ def reduce_scatters(ask: SimpleNamespace) -> list[dict[str, Any]]:
     by_peer = {**dict(zip(peers, times[len(entered) :], strict=False)), ALONE: alone[0]}
     about = {"op": "reduce-scatter", "ranks": ask.ranks, "sizes": ask.sizes, "bytes": sum(work.shards) * ask.ranks}
     return [
-        {**about, "engine": way, "source": source, **row(own, times[-1], by_peer)}
-        for (source, way), own in zip(entered, times, strict=False)
+        {**about, "engine": engine, "source": source, **row(own, times[-1], by_peer)}
+        for (source, engine), own in zip(entered, times, strict=False)
     ]

@@ -48,16 +48,13 @@ class Bucket(NamedTuple):
 class ReduceScatterBucketer:
     """Collects reduce-scatters into buckets, one for each device, dtype and set of ranks, of `bucket_cap_mb` MiB over all
     ranks; 0 or less: none are collected. Inputs that are larger than a bucket are reduced before the call returns. All
-    ranks of a group enqueue the same in the same order. `timeout`: seconds of one wait; `engine`: as in levada.join();
-    `order`: as in levada.ReduceScatter.
+    ranks of a group enqueue the same in the same order. `timeout`: seconds of one wait; `engine`: as in levada.join().
     """
 
-    def __init__(
-        self, bucket_cap_mb: float = 25, *, timeout: float = 1800.0, engine: str = "auto", order: str = "ranks"
-    ) -> None:
+    def __init__(self, bucket_cap_mb: float = 25, *, timeout: float = 1800.0, engine: str = "auto") -> None:
         self.bucket_cap_mb = bucket_cap_mb
         self._engine = engine
-        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, timeout=timeout, order=order)
+        self._reduce = ReduceScatter(capacity_mb=bucket_cap_mb, timeout=timeout)
         self._enqueue = self._reduce._core.reduce_scatter  # of tensors on the CPU
         # Weakly, as a group that comes after one of the same ranks is another.
         self._joined: weakref.WeakKeyDictionary[Any, Membership] = weakref.WeakKeyDictionary()

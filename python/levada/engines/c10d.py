@@ -40,8 +40,7 @@ class ProcessGroupWire:
         """Collective over the ranks of `group`, which is asked for its store alone. `name`: the same on all of them."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
-        self._store, self._timeout = _store_of(group, name), timeout
-        self._group: Any = _own_group(self._store, self.rank, self.size, timeout) if self.size > 1 else None
+        self._group: Any = _own_group(_store_of(group, name), self.rank, self.size, timeout) if self.size > 1 else None
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
         self._unsettled_bytes = 0
         self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
@@ -74,10 +73,6 @@ class ProcessGroupWire:
             batch, self._unsettled = list(self._unsettled), collections.deque()
             self._unsettled_bytes = 0
             self._sent.put(batch)
-
-    def open_reducer(self, ranks: list[int], name: str) -> GlooSums:
-        """Called by the engine. Collective over `ranks`, in whose order the sums' ranks are."""
-        return GlooSums(self._store, name, ranks.index(self.rank), len(ranks), self._timeout)
 
     def is_alive(self) -> bool:
         """Whether it has threads that run."""
@@ -157,34 +152,6 @@ class ProcessGroupWire:
             if peer != self.rank:
                 link.lost(peer, str(error).splitlines()[0])
         self._ends(link)
-
-
-class GlooSums:
-    """Sums that gloo makes, in a group of their own. Their order differs from rank to rank and from size to size."""
-
-    is_deterministic = False
-    """gloo says nothing about it."""
-
-    def __init__(self, store: Any, name: str, rank: int, size: int, timeout: float) -> None:
-        self._torch = importlib.import_module("torch")
-        prefixed = self._torch.distributed.PrefixStore(name, store)
-        self._group: Any = _own_group(prefixed, rank, size, timeout)
-
-    def can_sum(self, dtype: str) -> bool:
-        """Halves are none of them: gloo rounds them after each addition."""
-        return dtype in ("float32", "float64", "int32", "int64", "int8", "uint8")
-
-    def reduce_scatter(self, dtype: str, pieces: Any, total: Any, timeout: float) -> None:
-        """Bytes of one piece a rank, side by side; of the sum. Raises TimeoutError, RuntimeError where a rank is gone."""
-        kind = getattr(self._torch, dtype)
-        given, to = (self._torch.from_numpy(array).view(kind) for array in (pieces, total))
-        options = self._torch.distributed.ReduceScatterOptions()
-        began = time.monotonic()
-        try:
-            self._group._reduce_scatter_base(to, given, options).wait(datetime.timedelta(seconds=max(timeout, 0.001)))
-        except RuntimeError as error:
-            kind = TimeoutError if time.monotonic() - began >= timeout else RuntimeError
-            raise kind(f"gloo's reduce_scatter failed: {str(error).splitlines()[0]}") from error
 
 
 def _store_of(group: Any, name: str) -> Any:
