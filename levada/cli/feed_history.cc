@@ -40,19 +40,19 @@ TraceLog make_trace_log(int ranks) {
   return TraceLog(std::min(of_a_rank, of_all / static_cast<std::size_t>(ranks)));
 }
 
-std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline) {
+std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline, const std::function<void()>* poll) {
   const auto& info = engine.info();
   if (info.rank != 0) {
     const auto channel = engine.open(info.rank, {0}, 1);
-    Block block = allocate(engine, mine.size(), deadline, gathering);
+    Block block = allocate(engine, mine.size(), deadline, gathering, {}, poll);
     std::copy(mine.begin(), mine.end(), block.memory().begin());
-    publish(engine, *channel, std::move(block), mine.size(), deadline, gathering);
+    publish(engine, *channel, std::move(block), mine.size(), deadline, gathering, poll);
     return {};
   }
   std::vector<Bytes> all = {Bytes(mine.begin(), mine.end())};
   for (int rank = 1; rank < info.size; ++rank) {
     const auto channel = engine.open(rank, {0}, 1);
-    const auto lease = take(engine, *channel, deadline, gathering);
+    const auto lease = take(engine, *channel, deadline, gathering, poll);
     all.push_back(lease ? Bytes(lease->bytes.begin(), lease->bytes.end()) : Bytes());
   }
   return all;

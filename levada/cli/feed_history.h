@@ -1,6 +1,7 @@
 // What happened in a feed, for `--report` and `--trace`: gathered from the ranks, written to files.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ TraceLog make_trace_log(int ranks);
 
 /// Everybody's bytes, by rank, on rank 0; none on others. Collective. May be large; an empty message comes of a rank
 /// that has left.
-std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline);
+std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline,
+                          const std::function<void()>* poll = nullptr);
 
 /// All ranks' traces, by rank, on rank 0; none on others. Collective.
 std::vector<Trace> gather_traces(Engine& engine, const Trace& mine, Deadline deadline);

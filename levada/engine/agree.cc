@@ -39,11 +39,12 @@ class Posted {
 };
 
 /// Sends `payload` behind one byte, since a message may not be empty.
-void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline, std::string_view what) {
-  Block block = allocate(engine, payload.size() + 1, deadline, what);
+void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline, std::string_view what,
+          const std::function<void()>* poll) {
+  Block block = allocate(engine, payload.size() + 1, deadline, what, {}, poll);
   block.memory()[0] = std::byte{0};
   std::ranges::copy(payload, block.memory().begin() + 1);  // not payload: what ranks say to each other
-  publish(engine, channel, std::move(block), payload.size() + 1, deadline, what);
+  publish(engine, channel, std::move(block), payload.size() + 1, deadline, what, poll);
 }
 
 ByteView payload_of(const Lease& lease) {
@@ -60,7 +61,7 @@ class Gather {
     }
   }
 
-  std::vector<Bytes> run(ByteView mine, Deadline deadline) {
+  std::vector<Bytes> run(ByteView mine, Deadline deadline, const std::function<void()>* poll) {
     const auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
     Posted posted(engine_, what_);
@@ -70,7 +71,8 @@ class Gather {
       std::vector<Channel*> waiting;
       for (const int rank : missing_) waiting.push_back(&channel(rank));
       posted.waiting_for(missing_.front(), say_missing());
-      if (reminder.wait(engine_, {.take = waiting}, deadline, explain) == Woken::timeout) throw Timeout(explain());
+      const Woken woken = reminder.wait(engine_, {.take = waiting, .poll = poll}, deadline, explain);
+      if (woken == Woken::timeout) throw Timeout(explain());
     }
     return std::move(parts_);
   }
@@ -127,7 +129,8 @@ std::vector<Bytes> split(ByteView all, int count) {
 
 }  // namespace
 
-std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what) {
+std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what,
+                         const std::function<void()>* poll) {
   const auto [rank, size] = std::pair(engine.info().rank, engine.info().size);
   if (size == 1) return {Bytes(mine.begin(), mine.end())};
   std::vector<int> others(static_cast<std::size_t>(size - 1));
@@ -135,16 +138,16 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
   if (rank == 0) {
     Gather gather(engine, what);
     const auto answer = engine.open(0, others, 1);
-    auto parts = gather.run(mine, deadline);
-    send(engine, *answer, join(parts), deadline, what);
+    auto parts = gather.run(mine, deadline, poll);
+    send(engine, *answer, join(parts), deadline, what, poll);
     return parts;
   }
   const auto gather = engine.open(rank, {0}, 1);
   const auto answer = engine.open(0, others, 1);
-  send(engine, *gather, mine, deadline, what);
+  send(engine, *gather, mine, deadline, what, poll);
   Posted posted(engine, what);
   posted.waiting_for(0);
-  const auto lease = take(engine, *answer, deadline, what);
+  const auto lease = take(engine, *answer, deadline, what, poll);
   if (!lease) throw EngineError(fmt::format("rank 0 left before {}", what));
   return split(payload_of(*lease), size);
 }

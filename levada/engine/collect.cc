@@ -97,28 +97,31 @@ Woken Reminder::wait(Engine& engine, const WaitFor& conditions, Deadline deadlin
 }
 
 Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
-               std::span<Channel* const> sent) {
+               std::span<Channel* const> sent, const std::function<void()>* poll) {
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_full_memory(engine, bytes, what, Clock::now() - begin, sent); };
   Reminder reminder;
   for (;;) {
     if (auto block = engine.try_allocate(bytes)) return *std::move(block);
-    if (reminder.wait(engine, {.allocate = bytes}, deadline, explain) == Woken::timeout) throw Timeout(explain());
+    if (reminder.wait(engine, {.allocate = bytes, .poll = poll}, deadline, explain) == Woken::timeout)
+      throw Timeout(explain());
   }
 }
 
-void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline,
-             std::string_view what) {
+void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline, std::string_view what,
+             const std::function<void()>* poll) {
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_full_window(engine, channel, what, Clock::now() - begin); };
   Reminder reminder;
   Channel* const channels[] = {&channel};
   while (!engine.try_publish(channel, block, bytes)) {
-    if (reminder.wait(engine, {.publish = channels}, deadline, explain) == Woken::timeout) throw Timeout(explain());
+    if (reminder.wait(engine, {.publish = channels, .poll = poll}, deadline, explain) == Woken::timeout)
+      throw Timeout(explain());
   }
 }
 
-std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what) {
+std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
+                          const std::function<void()>* poll) {
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_wait(engine, what, channel.from(), Clock::now() - begin); };
   Reminder reminder;
@@ -126,7 +129,8 @@ std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, s
   for (;;) {
     if (auto lease = engine.try_take(channel)) return lease;
     if (engine.ended(channel)) return std::nullopt;
-    if (reminder.wait(engine, {.take = channels}, deadline, explain) == Woken::timeout) throw Timeout(explain());
+    if (reminder.wait(engine, {.take = channels, .poll = poll}, deadline, explain) == Woken::timeout)
+      throw Timeout(explain());
   }
 }
 

@@ -10,6 +10,8 @@
 
 namespace levada {
 
+// `poll`, wherever a call here waits: as WaitFor::poll.
+
 /// One wait for other ranks, in as many calls of Engine::wait() as it takes. Writes a line on standard error once it
 /// has lasted for `first`, and again each time it has lasted twice as long as at the line before.
 class Reminder {
@@ -29,18 +31,20 @@ class Reminder {
 /// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much of
 /// what this rank has sent on `sent`.
 Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
-               std::span<Channel* const> sent = {});
+               std::span<Channel* const> sent = {}, const std::function<void()>* poll = nullptr);
 
 /// try_publish() until it is taken. The Timeout says which takers keep the window full, and what they do.
-void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline,
-             std::string_view what);
+void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline, std::string_view what,
+             const std::function<void()>* poll = nullptr);
 
 /// try_take() until there is a message; empty when the channel has ended. The Timeout is explain_wait()'s sentence.
-std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what);
+std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
+                          const std::function<void()>* poll = nullptr);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks
 /// whose bytes are missing.
-std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what);
+std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what,
+                         const std::function<void()>* poll = nullptr);
 
 /// "rank 3 waited 30.0 s in feed for step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s": from the
 /// status board, following waiting_for from rank to rank.

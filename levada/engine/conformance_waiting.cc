@@ -186,6 +186,34 @@ void a_posted_status_can_be_read_by_all(const Handle& engine) {
   meet_in_silence(*engine);
 }
 
+void a_wait_polls_while_it_lasts(const Handle& engine) {
+  struct Interruption {};
+  const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
+  Channel* const it[] = {channel.get()};
+  int polls = 0;
+  const std::function<void()> interrupt = [&] {
+    if (++polls == 3) throw Interruption();
+  };
+  bool is_interrupted = false;
+  try {
+    engine->wait({.take = it, .poll = &interrupt}, limit());
+  } catch (const Interruption&) {
+    is_interrupted = true;
+  }
+  expect(*engine, is_interrupted && polls == 3, "a wait polls again and again, and throws what the poll throws");
+  polls = 0;
+  expect(*engine, engine->wait({.publish = it, .poll = &interrupt}, limit()) == Woken::ready, "room is there already");
+  expect(*engine, engine->wait({.take = it, .poll = &interrupt}, Deadline::now()) == Woken::timeout, "nothing comes");
+  expect(*engine, polls == 0, "a wait that does not sleep does not poll");
+  const auto deadline = Deadline::after(std::chrono::milliseconds(20));
+  const auto woken = engine->wait({.take = it, .poll = &interrupt}, deadline);
+  expect(*engine, woken == Woken::timeout && deadline.expired(), "a wait that polls lasts until its deadline");
+  const std::function<void()> send_one = [&] { send(*engine, *channel, 3, 30); };
+  expect(*engine, engine->wait({.take = it, .poll = &send_one}, limit()) == Woken::ready,
+         "what the poll brings about ends the wait");
+  static_cast<void>(receive(*engine, *channel, 3, 30));
+}
+
 constexpr Case list[] = {
     {"a wait ends at its deadline", 1, a_wait_ends_at_its_deadline},
     {"what holds already ends a wait", 1, what_holds_already_ends_a_wait},
@@ -196,6 +224,7 @@ constexpr Case list[] = {
     {"threads wait for their own channels", 1, threads_wait_for_their_own_channels},
     {"sender and taker of a channel may be two threads", 1, sender_and_taker_of_a_channel_may_be_two_threads},
     {"ranks that flood each other do not block", 1, ranks_that_flood_each_other_do_not_block},
+    {"a wait polls while it lasts", 1, a_wait_polls_while_it_lasts},
     {"room wakes a blocked sender", 2, room_wakes_a_blocked_sender},
     {"a posted status can be read by all", 1, a_posted_status_can_be_read_by_all},
 };

@@ -15,6 +15,12 @@ void put_text(std::array<char, N>& to, std::string_view text) {
 
 }  // namespace
 
+Duration WaitFor::poll_before_sleep(Deadline deadline) const {
+  if (poll == nullptr || !*poll) return deadline.remaining();
+  (*poll)();
+  return std::min(deadline.remaining(), poll_interval);
+}
+
 std::span<std::byte> Engine::make_private(Channel& /*channel*/, Lease& /*lease*/) {
   return {};
 }

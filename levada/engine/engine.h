@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -115,6 +116,13 @@ struct WaitFor {
   std::span<Channel* const> publish{};      ///< one of these has room in its window
   std::size_t allocate = 0;                 ///< if not 0: try_allocate() of so many bytes may succeed
   const std::atomic<bool>* stop = nullptr;  ///< becomes true; whoever sets it calls wake()
+  /// Called on the waiting thread, without locks, before it sleeps and then at least every `poll_interval`. What it
+  /// throws, wait() throws. Null, or an empty function: none.
+  const std::function<void()>* poll = nullptr;
+
+  static constexpr Duration poll_interval = std::chrono::milliseconds(100);
+  /// For engines, before each sleep in wait(): calls `poll`, and returns for how long the thread may sleep at most.
+  Duration poll_before_sleep(Deadline deadline) const;
 };
 
 enum class Woken : std::uint8_t { ready, stopped, timeout };

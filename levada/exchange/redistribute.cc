@@ -313,7 +313,7 @@ class Mover {
       if (!take.empty() || !publish.empty()) return explain_wait(*engine_, operation, other, waited);
       return explain_full_memory(*engine_, blocked_on_memory_, operation, waited, {});
     };
-    const WaitFor conditions{.take = take, .publish = publish, .allocate = blocked_on_memory_};
+    const WaitFor conditions{.take = take, .publish = publish, .allocate = blocked_on_memory_, .poll = &options_.poll};
     const auto deadline = Deadline::after(options_.timeout - (Clock::now() - last_moved_));
     if (Reminder().wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
@@ -366,7 +366,7 @@ ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& 
       terms.claims = claims;
     });
     result.agreed_bytes = mine.size();
-    const auto said = agree(*engine, mine, Deadline::after(options.timeout), operation);
+    const auto said = agree(*engine, mine, Deadline::after(options.timeout), operation, &options.poll);
     thrown = Thrown::alike;
     const auto terms = terms_in(said);
     const auto agreed = Clock::now();
@@ -397,7 +397,7 @@ ExchangeResult carry_out(const std::shared_ptr<Engine>& engine, SampleStore& sto
       outgoing = outgoing_of(plan, engine->info().rank, store);
     });
     result.agreed_bytes = mine.size();
-    const auto said = agree(*engine, mine, Deadline::after(options.timeout), operation);
+    const auto said = agree(*engine, mine, Deadline::after(options.timeout), operation, &options.poll);
     thrown = Thrown::alike;
     check_bounds(plan, terms_in(said));
     thrown = Thrown::here_alone;
@@ -415,7 +415,8 @@ Ownership gather_ownership(const std::shared_ptr<Engine>& engine, const SampleSt
       held = store.ownership(engine->info().rank).encode();
       terms.claims = held;
     });
-    const auto said = agree(*engine, mine, Deadline::after(options.timeout), "agreeing on who holds what");
+    const auto said =
+        agree(*engine, mine, Deadline::after(options.timeout), "agreeing on who holds what", &options.poll);
     thrown = Thrown::alike;
     Ownership all;
     for (const Terms& terms : terms_in(said)) all.merge(Ownership::decode(terms.claims));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -23,6 +24,8 @@ struct ExchangeOptions {
   std::optional<std::uint64_t> chunk_bytes = {};
   /// At most so many bytes of a rank's messages are on the way at a time, or two messages.
   std::uint64_t in_flight_bytes = std::uint64_t{64} << 20;
+  /// As WaitFor::poll, in all waits of the call. What it throws, the call throws.
+  std::function<void()> poll = {};
 };
 
 /// What one exchange did, as this rank saw it.

@@ -5,7 +5,6 @@
 #include <new>
 
 #include "levada/engine/collect.h"
-#include "levada/engine/polled.h"
 #include "levada/exchange/exchange_testing.h"
 
 namespace levada {
@@ -19,7 +18,8 @@ TEST(Redistribute, EndsTheGroupWhereOneRankAloneThrows) {
     SampleStore store;
     const ExchangeRequest request{{{{0, 1}, {"a"}}}, {"tokens"}};
     if (engine->info().rank == 0) {
-      EXPECT_THROW(redistribute(polled(engine, [] { throw std::bad_alloc(); }), store, request), std::bad_alloc);
+      const ExchangeOptions options{.poll = [] { throw std::bad_alloc(); }};
+      EXPECT_THROW(redistribute(engine, store, request, options), std::bad_alloc);
       return thrown.set_value();
     }
     thrown.get_future().wait();

@@ -10,7 +10,6 @@
 #include "levada/base/json.h"
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/polled.h"
 #include "levada/feed/reader.h"
 
 namespace levada {
@@ -18,8 +17,8 @@ namespace {
 
 /// How long a rank that has been left without a reason listens for one before it raises its error.
 constexpr Duration until_a_reason_comes = std::chrono::milliseconds(300);
-/// Between two calls of FeedOptions::poll.
-constexpr Duration moment = std::chrono::milliseconds(50);
+/// Between two looks at what it has posted.
+constexpr Duration moment = std::chrono::milliseconds(25);
 
 template <std::size_t N>
 std::string_view text_of(const std::array<char, N>& field) {
@@ -121,9 +120,9 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
 
 /// Throws, on every rank the same, the first rank's error or the first difference from rank 0; from the first reader in
 /// what concerns their sources.
-void agree_on(Engine& engine, const Terms& mine, Deadline deadline) {
+void agree_on(Engine& engine, const Terms& mine, Deadline deadline, const std::function<void()>& poll) {
   std::vector<Terms> all;
-  for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed")) {
+  for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed", &poll)) {
     all.push_back(Terms::decode(bytes));
   }
   int reader = -1;
@@ -153,9 +152,9 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
 }
 
 /// agree_on(). A rank that gives up ends the pass for all: others may have started it already.
-void start_together(Engine& group, const Terms& terms, Deadline deadline) {
+void start_together(Engine& group, const Terms& terms, Deadline deadline, const std::function<void()>& poll) {
   try {
-    agree_on(group, terms, deadline);
+    agree_on(group, terms, deadline, poll);
   } catch (const Timeout& timeout) {
     group.abort(timeout.what());
     throw;
@@ -274,7 +273,7 @@ class Feed::Impl {
     }
     auto group = group_of_pass(*engine);
     const auto terms = terms_of(mesh, layout, options, reads ? source.get() : nullptr, error);
-    start_together(options.poll ? *polled(group, options.poll) : *group, terms, Deadline::after(options.timeout));
+    start_together(*group, terms, Deadline::after(options.timeout), options.poll);
     return wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
   }
 
@@ -293,7 +292,7 @@ class Feed::Impl {
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
     while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
       const std::span<Channel* const> word(decisions.data(), lead_is_gone() ? 0 : 1);
-      wiring_.engine->wait({.take = word}, Deadline::after(moment / 2));
+      wiring_.engine->wait({.take = word}, Deadline::after(moment));
       hear_decisions();
       const auto left = *follower_.departure();
       const Status status = wiring_.engine->status(left.rank);
@@ -378,14 +377,9 @@ class Feed::Impl {
   }
 
   /// Until one of the conditions holds. Throws Timeout, with what `explain` returns then.
-  void wait(const WaitFor& conditions, Deadline deadline, Reminder& reminder,
-            const std::function<std::string()>& explain) {
-    while (true) {
-      const auto until = poll_ ? Deadline::after(std::min(moment, deadline.remaining())) : deadline;
-      if (reminder.wait(*wiring_.engine, conditions, until, explain) != Woken::timeout) return;
-      if (deadline.expired()) throw Timeout(explain());
-      if (poll_) poll_();
-    }
+  void wait(WaitFor conditions, Deadline deadline, Reminder& reminder, const std::function<std::string()>& explain) {
+    conditions.poll = &poll_;
+    if (reminder.wait(*wiring_.engine, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 
   bool lead_is_gone() { return wiring_.engine->ended(*wiring_.decisions); }

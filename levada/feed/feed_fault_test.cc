@@ -171,14 +171,13 @@ TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutO
       errors_of(2,
                 [](const std::shared_ptr<Engine>& engine) {
                   const bool leads = engine->info().rank == 0;
-                  int polls = 0;
+                  bool interrupts = false;
                   const auto poll = [&] {
-                    if (++polls == 3) throw std::runtime_error("interrupted");
+                    if (interrupts) throw std::runtime_error("interrupted");
                   };
                   Feed feed(engine, Mesh::parse("dp=2"), layouts::gpt(), numbered({.samples = 1'000'000}),
                             {.batch = 1, .timeout = std::chrono::seconds(leads ? 60 : 2), .poll = poll});
                   EXPECT_TRUE(feed.next());
-                  polls = 3;
                   if (leads) {
                     while (feed.next()) {
                     }
@@ -187,8 +186,9 @@ TEST(FeedFaults, ARankWithoutMemoryToSayThatItLeavesWaitsNoLongerThanItsTimeoutO
                   std::vector<Block> held;
                   while (auto block = engine->try_allocate(4096)) held.push_back(std::move(*block));
                   EXPECT_THROW(feed.close(), Timeout);
-                  polls = 0;
+                  interrupts = true;
                   EXPECT_THROW(feed.close(), std::runtime_error);
+                  interrupts = false;
                   held.clear();
                   feed.close();
                 },
@@ -284,13 +284,16 @@ TEST(FeedFaults, ALeadThatLeavesWithoutAnEndIsLostToThoseWhoseReaderLives) {
       leaving.wait();
       std::this_thread::sleep_for(std::chrono::seconds(1));  // for longer than who leaves waits for it
     };
+    bool has_started = false;
     const auto give_up = [&] {
+      if (!has_started) return;
       leaving.count_down();
       throw std::runtime_error("it waits no longer");
     };
     Feed feed(
         engine, Mesh::parse("dp=2,tp=2"), layouts::gpt(), numbered({.before = hangs}),
         {.batch = 1, .readers = Readers::parse("dp"), .poll = rank == 0 ? std::function<void()>(give_up) : nullptr});
+    has_started = true;
     if (rank == 0) return hanging.wait();
     if (rank < 3) {
       if (is_seen.wait_for(std::chrono::seconds(20)) == std::future_status::ready) return;

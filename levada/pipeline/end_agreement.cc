@@ -12,7 +12,6 @@ namespace {
 
 /// What a rank says takes in what it said before, so nothing is lost where there is no room for it.
 constexpr int window = 4;
-constexpr Duration poll_interval = std::chrono::milliseconds(50);
 
 /// Puts back what stood on the status board when the wait is over.
 class Waiting {
@@ -174,12 +173,8 @@ void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_
   if (untold_) room.push_back(own_.get());
   const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;
   const Waiting waiting(*engine_, options_.stage, item, rank);
-  const auto until = [&] {
-    return options_.poll ? Deadline::after(std::min(poll_interval, deadline.remaining())) : deadline;
-  };
-  while (engine_->wait({.take = take, .publish = room}, until()) == Woken::timeout) {
-    if (deadline.expired()) throw Timeout(explain_wait(*engine_, options_.stage, rank, options_.timeout));
-    if (options_.poll) options_.poll();
+  if (engine_->wait({.take = take, .publish = room, .poll = &options_.poll}, deadline) == Woken::timeout) {
+    throw Timeout(explain_wait(*engine_, options_.stage, rank, options_.timeout));
   }
 }
 

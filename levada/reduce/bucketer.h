@@ -20,8 +20,8 @@ struct BucketerOptions {
   /// The call that launches one more waits for the oldest.
   int in_flight = 2;
   Duration timeout = std::chrono::minutes(30);  ///< of one wait
-  /// Called about twenty times a second on the thread of a call that waits, to look for signals, say. What it throws
-  /// ends the call, and the group (Engine::abort()), so that no other rank waits for this one.
+  /// As WaitFor::poll, on the thread of a call that waits: to look for signals, say. What it throws ends the call, and
+  /// the group (Engine::abort()), so that no other rank waits for this one.
   std::function<void()> poll = {};
 };
 

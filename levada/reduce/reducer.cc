@@ -10,7 +10,6 @@
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/polled.h"
 
 namespace levada {
 namespace {
@@ -19,9 +18,6 @@ namespace {
 /// page. Small ones share so many bytes, so that one that is kept does not hold many more.
 constexpr std::size_t shared_bytes = std::size_t{64} << 10;
 constexpr std::size_t alignment = 64;
-
-/// Between two looks of a caller that waits for another thread.
-constexpr auto poll_interval = std::chrono::milliseconds(50);
 
 constexpr const char* interrupted = "a rank was interrupted in a reduction";
 
@@ -60,14 +56,8 @@ void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
 }
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
-    : group_(std::move(group)),
-      poll_(std::move(poll)),
-      polled_(group_),
-      waits_(group_.get()),
-      timeout_(timeout),
-      of_all_(size()),
-      of_own_(1) {
-  if (poll_) polled_ = polled(group_, [this] { poll_caller(); });
+    : group_(std::move(group)), poll_(std::move(poll)), timeout_(timeout), of_all_(size()), of_own_(1) {
+  if (poll_) caller_poll_ = [this] { poll_caller(); };
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   for (const int from : all) to_all_.push_back(group_->open(from, all, window));
@@ -107,8 +97,8 @@ auto Reducer::interruptible(Work work) {
 
 Contribution Reducer::contribution(CollectiveSpec spec, std::size_t bytes, std::size_t inputs) {
   return interruptible([&] {
-    Block block = levada::allocate(*polled_, Contribution::block_bytes(bytes, inputs), Deadline::after(timeout_),
-                                   to_string(spec.collective));
+    Block block = levada::allocate(*group_, Contribution::block_bytes(bytes, inputs), Deadline::after(timeout_),
+                                   to_string(spec.collective), {}, &caller_poll_);
     return Contribution(std::move(block), size(), std::move(spec));
   });
 }
@@ -126,7 +116,7 @@ std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contrib
     launched_.notify_all();
     return outcome;
   }
-  carry_out(std::move(task), *polled_);
+  carry_out(std::move(task), &caller_poll_);
   const std::lock_guard lock(mutex_);
   busy_ = false;
   return outcome;
@@ -134,7 +124,7 @@ std::shared_ptr<const Outcome> Reducer::launch(std::vector<Contribution> contrib
 
 void Reducer::wait_for(const Outcome& outcome) {
   interruptible([&] {
-    while (!outcome.wait(poll_ ? Deadline::after(poll_interval) : Deadline::never())) poll_caller();
+    while (!outcome.wait(poll_ ? Deadline::after(WaitFor::poll_interval) : Deadline::never())) poll_caller();
     if (interruption_) throw EngineError(interrupted);
   });
 }
@@ -158,14 +148,14 @@ void Reducer::trim() {
 }
 
 void Reducer::run() noexcept {
-  while (auto task = next()) carry_out(*std::move(task), *group_);
+  while (auto task = next()) carry_out(*std::move(task), nullptr);
   for (const Task& task : tasks_) {
     task.outcome->end({}, std::make_exception_ptr(EngineError("the reducer is gone")));
   }
 }
 
-void Reducer::carry_out(Task task, Engine& waits) noexcept {
-  waits_ = &waits;
+void Reducer::carry_out(Task task, const std::function<void()>* poll) noexcept {
+  poll_now_ = poll;
   std::vector<Result> results;
   std::exception_ptr error = broken_;
   try {
@@ -300,7 +290,8 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     const auto explain = [&] {
       return explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, Clock::now() - begin);
     };
-    const Woken woken = Reminder().wait(*waits_, {.take = take, .publish = room, .stop = &stop_}, deadline, explain);
+    const WaitFor conditions{.take = take, .publish = room, .stop = &stop_, .poll = poll_now_};
+    const Woken woken = Reminder().wait(*group_, conditions, deadline, explain);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) throw Timeout(explain());
   }
@@ -385,7 +376,7 @@ Block Reducer::allocate(std::size_t bytes) {
   const auto deadline = Deadline::after(timeout_);
   while (true) {
     if (auto block = group_->try_allocate(bytes)) return *std::move(block);
-    const Woken woken = waits_->wait({.allocate = bytes, .stop = &stop_}, deadline);
+    const Woken woken = group_->wait({.allocate = bytes, .stop = &stop_, .poll = poll_now_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
       Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].get()};

@@ -51,8 +51,8 @@ class Outcome {
 class Reducer {
  public:
   /// Collective: opens the group's channels. `window`: messages of a rank that others have not taken yet. `timeout`: of
-  /// one wait for another rank, and of one for memory. `poll`: called about twenty times a second on the thread of a
-  /// call of this class that waits; what it throws aborts the group and ends the call.
+  /// one wait for another rank, and of one for memory. `poll`: as WaitFor::poll, on the thread of a call of this class
+  /// that waits; what it throws aborts the group and ends the call.
   Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll = {});
   /// Gives up what has not ended.
   ~Reducer();
@@ -116,8 +116,8 @@ class Reducer {
   template <typename Work>
   auto interruptible(Work work);
   void run() noexcept;
-  /// `waits`: the group, as the thread that calls waits for it.
-  void carry_out(Task task, Engine& waits) noexcept;
+  /// `poll`: for the waits of the thread that calls.
+  void carry_out(Task task, const std::function<void()>* poll) noexcept;
   /// The next task; empty when there is to be none any more.
   std::optional<Task> next();
   std::vector<Result> results_of(std::vector<Contribution> contributions);
@@ -135,9 +135,9 @@ class Reducer {
   int size() const { return group_->info().size; }
 
   std::shared_ptr<Engine> group_;
-  std::function<void()> poll_;      ///< empty where there is nothing to look for
-  std::shared_ptr<Engine> polled_;  ///< group_, for waits on a caller's thread
-  Engine* waits_;                   ///< of the two, the one for waits of the collective under way
+  std::function<void()> poll_;                       ///< empty where there is nothing to look for
+  std::function<void()> caller_poll_;                ///< poll_caller(); empty where poll_ is
+  const std::function<void()>* poll_now_ = nullptr;  ///< for waits of the collective under way
   std::exception_ptr interruption_;
   Duration timeout_;
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender

@@ -291,24 +291,26 @@ void bind_result(nb::module_& module) {
 
 ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeRequest& request,
                             std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
-  const ExchangeOptions options{
-      .timeout = duration(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
-  return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
+  ExchangeOptions options{.timeout = duration(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
+  return interruptible_on(job, "an exchange", [&](const auto& engine, const auto& poll) {
+    options.poll = poll;
     return levada::redistribute(engine, shelf.store, request, options);
   });
 }
 
 ExchangeResult carry_out(const Membership& job, Shelf& shelf, const ExchangePlan& plan, std::uint64_t in_flight_bytes,
                          double timeout) {
-  const ExchangeOptions options{.timeout = duration(timeout), .in_flight_bytes = in_flight_bytes};
-  return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
+  ExchangeOptions options{.timeout = duration(timeout), .in_flight_bytes = in_flight_bytes};
+  return interruptible_on(job, "an exchange", [&](const auto& engine, const auto& poll) {
+    options.poll = poll;
     return levada::carry_out(engine, shelf.store, plan, options);
   });
 }
 
 Ownership gather_ownership(const Membership& job, const Shelf& shelf, double timeout) {
-  const ExchangeOptions options{.timeout = duration(timeout)};
-  return interruptible_on(job, "an exchange", [&](const std::shared_ptr<Engine>& engine) {
+  ExchangeOptions options{.timeout = duration(timeout)};
+  return interruptible_on(job, "an exchange", [&](const auto& engine, const auto& poll) {
+    options.poll = poll;
     return levada::gather_ownership(engine, shelf.store, options);
   });
 }

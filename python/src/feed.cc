@@ -46,8 +46,8 @@ class Pass {
         make_(std::move(make)),
         where_(std::move(where)),
         rebuilder_(allow_pickle, shown, others) {
-    options.poll = [this] {
-      check_signals();
+    options.poll = [this, signals = SignalPoll()]() mutable {
+      signals();
       if (leaving_) throw Leaving();
     };
     if (record) {

@@ -111,9 +111,9 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
   files.history.error = nb::cast<std::string>(feed["error"]);
   const Bytes mine = pack(rank, trace, pipeline);
   const auto limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
-  interruptible_on(job, "writing a report", [&](const std::shared_ptr<Engine>& engine) {
+  interruptible_on(job, "writing a report", [&](const auto& engine, const auto& poll) {
     const auto& info = engine->info();
-    const auto all = cli::gather(*engine, mine, Deadline::after(limit));
+    const auto all = cli::gather(*engine, mine, Deadline::after(limit), &poll);
     std::exception_ptr failure;
     std::string said;
     if (info.rank == 0) {
@@ -124,7 +124,7 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
         said = error.what();
       }
     }
-    auto told = agree(*engine, as_bytes(said), Deadline::after(limit), "writing a report");
+    auto told = agree(*engine, as_bytes(said), Deadline::after(limit), "writing a report", &poll);
     if (failure) std::rethrow_exception(failure);
     if (!told[0].empty()) throw SourceError(fmt::format("rank 0 could not write the report: {}", as_text(told[0])));
     return told;

@@ -92,8 +92,8 @@ void die_with(pid_t process) {
 
 std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
   const ByteView own = as_bytes({mine.c_str(), mine.size()});
-  const auto all = interruptible_on(job, what, [&](const std::shared_ptr<Engine>& engine) {
-    return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what);
+  const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
+    return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what, &poll);
   });
   std::vector<nb::bytes> told;
   for (const auto& each : all) told.emplace_back(each.data(), each.size());

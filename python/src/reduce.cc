@@ -136,7 +136,7 @@ class PythonBucketer {
         .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
         .in_flight = in_flight,
         .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
-        .poll = check_signals};
+        .poll = SignalPoll()};
     bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
                    const nb::gil_scoped_release released;  // which its threads may wait for
                    delete last;

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -10,7 +11,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/base/threads.h"
-#include "levada/engine/polled.h"
+#include "levada/engine/engine.h"
 #include "python/src/launch.h"
 
 namespace levada::python {
@@ -20,6 +21,20 @@ inline void check_signals() {
   const nanobind::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
 }
+
+/// check_signals(), twenty times a second at most, since it takes the GIL. One thread at a time.
+class SignalPoll {
+ public:
+  void operator()() {
+    const auto now = Clock::now();
+    if (now - last_ < std::chrono::milliseconds(50)) return;
+    last_ = now;
+    check_signals();
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+};
 
 /// What `work`, a blocking call without poll of its own, gives on a thread of its own. When a signal handler raises,
 /// `interrupt` is called and the exception thrown; `interrupt` says whether it has ended `work`, which otherwise is
@@ -47,21 +62,23 @@ auto interruptible(Work work, Interrupt interrupt) {
   return result.get();
 }
 
-/// What `work` gives of the job's engine, on this thread, without the GIL. When a signal handler raises, the group
-/// ends, so that nobody waits for this rank, and the exception is thrown. With the GIL. `what` is being done.
+/// What `work` gives of the job's engine and of a poll for its waits (WaitFor::poll), on this thread, without the GIL.
+/// When a signal handler raises, the group ends, so that nobody waits for this rank, and the exception is thrown. With
+/// the GIL. `what` is being done.
 template <typename Work>
 auto interruptible_on(const Membership& job, const std::string& what, Work work) {
   const auto engine = job.shared();
   const nanobind::gil_scoped_release released;
   // Here, not behind the wait that it ends: what is unwound closes channels, and others would not see why.
-  return work(polled(engine, [engine, what] {
+  const std::function<void()> poll = [&, signals = SignalPoll()]() mutable {
     try {
-      check_signals();
+      signals();
     } catch (const nanobind::python_error&) {
       engine->abort("a rank was interrupted in " + what);
       throw;
     }
-  }));
+  };
+  return work(engine, poll);
 }
 
 }  // namespace levada::python

@@ -73,6 +73,16 @@ TEST(Agree, EndsWhenARankHasLeft) {
   EXPECT_THAT(agreeing(*engines[0], generous).get(), HasSubstr("EngineError: rank 1 left before start-up"));
 }
 
+TEST(Agree, EndsWithWhatItsPollThrows) {
+  struct Interruption {};
+  const auto engines = inproc::make_group(2);
+  const std::function<void()> poll = [] { throw Interruption(); };
+  for (const int rank : {1, 0}) {
+    EXPECT_THROW(agree(*engines[static_cast<std::size_t>(rank)], {}, Deadline::never(), "start-up", &poll),
+                 Interruption);
+  }
+}
+
 TEST(Agree, LeavesTheBoardAsItWas) {
   const auto engines = inproc::make_group(2);
   engines[0]->post(Status::make("mine", 4));

@@ -106,7 +106,8 @@ class InprocEngine final : public Engine {
       if (group_->ready(info_.rank, {.take = take, .publish = publish})) return Woken::ready;
       if (conditions.allocate != 0 && pool_->may_allocate(conditions.allocate)) return Woken::ready;
       if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
-      if (deadline.expired() || !changed_->wait(seen, deadline)) return Woken::timeout;
+      if (deadline.expired()) return Woken::timeout;
+      changed_->wait(seen, Deadline::after(conditions.poll_before_sleep(deadline)));
     }
   }
   void wake() override { changed_->notify(); }

@@ -284,32 +284,32 @@ void Member::deliver(int from, ByteView bytes, Block body) {
 
 // ---- waiting
 
-bool Member::satisfied(Group& group, const Wanted& wanted) {
+bool Member::satisfied(Group& group, const WaitFor& conditions, const Wanted& streams) {
   const std::lock_guard lock(mutex_);
   look_locked(group);
   group.check_aborted();
-  for (const Stream* const stream : wanted.take) {
+  for (const Stream* const stream : streams.take) {
     if (!stream->arrived.empty() || !stream->taking || sender_over(*stream)) return true;
   }
   group.check();
-  for (const Stream* const stream : wanted.publish) {
+  for (const Stream* const stream : streams.publish) {
     if (!stream->sending || has_room(*stream)) return true;
   }
-  return wanted.allocate != 0 && memory_->may_allocate(wanted.allocate);
+  return conditions.allocate != 0 && memory_->may_allocate(conditions.allocate);
 }
 
-Woken Member::wait(Group& group, const Wanted& wanted, Deadline deadline) {
+Woken Member::wait(Group& group, const WaitFor& conditions, const Wanted& streams, Deadline deadline) {
   expect_usable();
   while (true) {
     const std::uint64_t seen = changed_->count();
-    if (satisfied(group, wanted)) return Woken::ready;
-    if (wanted.stop != nullptr && wanted.stop->load()) return Woken::stopped;
+    if (satisfied(group, conditions, streams)) return Woken::ready;
+    if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
     if (deadline.expired()) {
       ask_board(group);
       return Woken::timeout;
     }
-    ask_for_room(wanted.publish);
-    const Deadline slice = Deadline::after(std::min(deadline.remaining(), board_age(size_)));
+    ask_for_room(streams.publish);
+    const Deadline slice = Deadline::after(std::min(conditions.poll_before_sleep(deadline), board_age(size_)));
     if (!changed_->wait(seen, slice)) ask_board(group);
   }
 }

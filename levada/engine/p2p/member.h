@@ -56,10 +56,9 @@ class Member final : public Receiver {
   struct Wanted {
     std::vector<Stream*> take;
     std::vector<Stream*> publish;
-    std::size_t allocate = 0;
-    const std::atomic<bool>* stop = nullptr;
   };
-  Woken wait(Group& group, const Wanted& wanted, Deadline deadline);
+  /// `streams`: of the conditions' channels.
+  Woken wait(Group& group, const WaitFor& conditions, const Wanted& streams, Deadline deadline);
   void wake();
 
   void post(Group& group, const Status& status);
@@ -100,7 +99,7 @@ class Member final : public Receiver {
   void check_locked(Group& group);
   void end_locked(End end);
   void lose_locked(int rank, std::string_view why);
-  bool satisfied(Group& group, const Wanted& wanted);
+  bool satisfied(Group& group, const WaitFor& conditions, const Wanted& streams);
   void ask_board(Group& group);
   void ask_locked(Group& group, int rank);
   void answer_locked(int from, std::uint64_t key);

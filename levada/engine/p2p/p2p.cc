@@ -106,10 +106,10 @@ bool P2pEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
 }
 
 Woken P2pEngine::wait(const WaitFor& conditions, Deadline deadline) {
-  Member::Wanted wanted{.take = {}, .publish = {}, .allocate = conditions.allocate, .stop = conditions.stop};
-  for (Channel* const channel : conditions.take) wanted.take.push_back(&taken_here(*channel));
-  for (Channel* const channel : conditions.publish) wanted.publish.push_back(&sent_here(*channel));
-  return member_.wait(group_, wanted, deadline);
+  Member::Wanted streams;
+  for (Channel* const channel : conditions.take) streams.take.push_back(&taken_here(*channel));
+  for (Channel* const channel : conditions.publish) streams.publish.push_back(&sent_here(*channel));
+  return member_.wait(group_, conditions, streams, deadline);
 }
 
 void P2pEngine::close(Channel& channel) noexcept {

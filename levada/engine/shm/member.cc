@@ -243,7 +243,7 @@ Woken Member::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
     if (satisfied(group, wanted)) return Woken::ready;
     if (wanted.stop != nullptr && wanted.stop->load(std::memory_order_seq_cst)) return Woken::stopped;
     if (deadline.expired()) return Woken::timeout;
-    const Duration sleep = std::min(deadline.remaining(), longest_sleep);
+    const Duration sleep = std::min(wanted.poll_before_sleep(deadline), longest_sleep);
     if (!futex_wait(mine.doorbell, seen, sleep, topics)) control_.find_deaths();
   }
 }
