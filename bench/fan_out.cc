@@ -165,13 +165,13 @@ class Bench {
 
   void receive(Moments& moments, int round, std::size_t unit) {
     {
-      auto arrival = inbox_->try_take();
+      auto arrival = inbox_->try_receive();
       while (!arrival) {
         Channel* const channel[] = {&inbox_->channel()};
         if (engine_->wait({.take = channel}, Deadline::after(round_timeout)) == Woken::timeout) {
           throw Timeout(explain_wait(*engine_, "benchmark", 0, round_timeout));
         }
-        arrival = inbox_->try_take();
+        arrival = inbox_->try_receive();
       }
       moments.access = now_ns();
       const int source_round = options_.source == BatchSource::host ? round % host_batches : round;

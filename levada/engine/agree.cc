@@ -47,6 +47,11 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
   publish(engine, channel, std::move(block), payload.size() + 1, deadline, what, poll);
 }
 
+[[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what) {
+  check_group(engine);
+  throw EngineError(fmt::format("rank {} left before {}", rank, what));
+}
+
 ByteView payload_of(const Lease& lease) {
   return lease.bytes.subspan(1);
 }
@@ -83,12 +88,10 @@ class Gather {
 
   void take_ready() {
     std::erase_if(missing_, [&](int rank) {
-      const auto lease = engine_.try_take(channel(rank));
-      if (!lease) {
-        if (engine_.ended(channel(rank))) throw EngineError(fmt::format("rank {} left before {}", rank, what_));
-        return false;
-      }
-      const ByteView part = payload_of(*lease);
+      const auto received = engine_.try_receive(channel(rank));
+      if (received.ended) throw_left(engine_, rank, what_);
+      if (!received.message) return false;
+      const ByteView part = payload_of(*received.message);
       parts_[static_cast<std::size_t>(rank)].assign(part.begin(), part.end());
       return true;
     });
@@ -148,7 +151,7 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
   Posted posted(engine, what);
   posted.waiting_for(0);
   const auto lease = take(engine, *answer, deadline, what, poll);
-  if (!lease) throw EngineError(fmt::format("rank 0 left before {}", what));
+  if (!lease) throw_left(engine, 0, what);
   return split(payload_of(*lease), size);
 }
 

@@ -127,11 +127,15 @@ std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, s
   Reminder reminder;
   Channel* const channels[] = {&channel};
   for (;;) {
-    if (auto lease = engine.try_take(channel)) return lease;
-    if (engine.ended(channel)) return std::nullopt;
+    auto received = engine.try_receive(channel);
+    if (received.message || received.ended) return std::move(received.message);
     if (reminder.wait(engine, {.take = channels, .poll = poll}, deadline, explain) == Woken::timeout)
       throw Timeout(explain());
   }
+}
+
+void check_group(Engine& engine) {
+  engine.wait({}, Deadline::now());
 }
 
 std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,

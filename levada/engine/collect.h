@@ -37,9 +37,13 @@ Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string
 void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline, std::string_view what,
              const std::function<void()>* poll = nullptr);
 
-/// try_take() until there is a message; empty when the channel has ended. The Timeout is explain_wait()'s sentence.
+/// try_receive() until there is a message; empty when the channel has ended. The Timeout is explain_wait()'s sentence.
 std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
                           const std::function<void()>* poll = nullptr);
+
+/// Throws what has ended the group, if anything has. For a rank that finds that another one has left too early: what
+/// ended the group explains it better.
+void check_group(Engine& engine);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks
 /// whose bytes are missing.

@@ -37,8 +37,7 @@ class Silent final : public Engine {
   }
   std::optional<Block> try_allocate(std::size_t) override { return std::nullopt; }
   bool try_publish(Channel&, Block&, std::size_t) override { return false; }
-  std::optional<Lease> try_take(Channel&) override { return std::nullopt; }
-  bool ended(Channel&) override { return over; }
+  Received try_receive(Channel&) override { return {.message = {}, .ended = over}; }
   Woken wait(const WaitFor&, Deadline) override { return Woken::timeout; }
   void wake() override {}
   void abort(std::string_view) noexcept override {}

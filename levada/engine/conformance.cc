@@ -91,8 +91,9 @@ Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t 
 }
 
 void expect_nothing(Engine& engine, Channel& channel) {
-  expect(engine, !engine.try_take(channel), "a message came that nobody had sent");
-  expect(engine, !engine.ended(channel), "a channel ended that nobody had closed");
+  const auto received = engine.try_receive(channel);
+  expect(engine, !received.message, "a message came that nobody had sent");
+  expect(engine, !received.ended, "a channel ended that nobody had closed");
 }
 
 namespace {
@@ -134,7 +135,7 @@ struct Progress {
       if (engine.try_publish(*flow->channel, block, bytes)) ++sent, moved = true;
     }
     if (taken < to_take) {
-      if (const auto lease = engine.try_take(*flow->channel)) {
+      if (const auto lease = engine.try_receive(*flow->channel).message) {
         expect_filled(engine, lease->bytes, flow->seed(*flow->channel, taken), flow->bytes(taken));
         ++taken, moved = true;
       }

@@ -57,8 +57,7 @@ void every_call_fails_after_an_abort(const Handle& engine) {
   fails("open() fails after an abort", [&] { return engine->open(rank, {rank}, 1); });
   fails("subgroup() fails after an abort", [&] { return engine->subgroup(std::vector{rank}, "late"); });
   fails("try_publish() fails after an abort", [&] { return engine->try_publish(*channel, block, 100); });
-  fails("a message is not delivered after an abort", [&] { return engine->try_take(*channel); });
-  fails("ended() fails after an abort", [&] { return engine->ended(*channel); });
+  fails("a message is not delivered after an abort", [&] { return engine->try_receive(*channel); });
   fails("post() fails after an abort", [&] { return engine->post(Status::make("late", 0)), 0; });
   fails("status() fails after an abort", [&] { return engine->status(0); });
   fails("holders() fails after an abort", [&] { return engine->holders(*channel); });

@@ -6,9 +6,15 @@ namespace {
 
 void expect_end(const Handle& engine, Channel& channel) {
   expect(*engine, !take(*engine, channel, limit(), "conformance"), "no message comes after the last");
-  expect(*engine, engine->ended(channel), "a channel that was closed and drained has ended");
+  const auto after = engine->try_receive(channel);
+  expect(*engine, after.ended && !after.message, "a channel that was closed and drained has ended");
   Channel* const ended[] = {&channel};
   expect(*engine, engine->wait({.take = ended}, limit()) == Woken::ready, "the end of a channel ends a wait for it");
+}
+
+void await_message(const Handle& engine, Channel& channel) {
+  Channel* const it[] = {&channel};
+  expect(*engine, engine->wait({.take = it}, limit()) == Woken::ready, "a message comes");
 }
 
 void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
@@ -21,8 +27,10 @@ void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
                                    [&] { return engine->try_publish(*channel, block, 100); });
   }
   for (std::uint64_t i = 0; i < 3; ++i) {
-    expect(*engine, !engine->ended(*channel), "a channel has not ended before its last message is taken");
-    static_cast<void>(receive(*engine, *channel, i, 100));
+    await_message(engine, *channel);
+    const auto received = engine->try_receive(*channel);
+    expect(*engine, received.message && !received.ended, "a channel has not ended before its last message is taken");
+    expect_filled(*engine, received.message->bytes, i, 100);
   }
   expect_end(engine, *channel);
   engine->close(*channel);
@@ -63,7 +71,7 @@ void a_taker_may_close_while_others_go_on(const Handle& engine) {
   if (rank_of(*engine) == last && last != 0) {
     static_cast<void>(receive(*engine, *channel, 0, 100));
     engine->close(*channel);
-    expect(*engine, !engine->try_take(*channel), "a taker that has closed its end gets nothing more");
+    expect_end(engine, *channel);
   } else {
     for (std::uint64_t i = 0; i < messages; ++i) {
       if (rank_of(*engine) == 0) send(*engine, *channel, i, 100);
@@ -72,6 +80,17 @@ void a_taker_may_close_while_others_go_on(const Handle& engine) {
   }
   if (rank_of(*engine) == 0) send(*engine, *pace, 0, 1);
   static_cast<void>(receive(*engine, *pace, 0, 1));
+  meet(*engine);
+}
+
+void a_channel_has_ended_for_a_taker_that_has_closed_it(const Handle& engine) {
+  const auto channel = engine->open(0, all_ranks(*engine), 2);
+  if (rank_of(*engine) == 0) send(*engine, *channel, 1, 100);
+  if (rank_of(*engine) != 0) {
+    await_message(engine, *channel);
+    engine->close(*channel);
+    expect_end(engine, *channel);
+  }
   meet(*engine);
 }
 
@@ -146,6 +165,7 @@ constexpr Case list[] = {
     {"an empty channel may end", 1, an_empty_channel_may_end},
     {"destroying a channel closes it", 2, destroying_a_channel_closes_it},
     {"a taker may close while others go on", 2, a_taker_may_close_while_others_go_on},
+    {"a channel has ended for a taker that has closed it", 2, a_channel_has_ended_for_a_taker_that_has_closed_it},
     {"a sender without takers goes on", 2, a_sender_without_takers_goes_on},
     {"a sender among the takers closes its sending end first", 1,
      a_sender_among_the_takers_closes_its_sending_end_first},

@@ -117,7 +117,7 @@ void who_left_the_whole_without_entering_a_part_is_not_waited_for(const Handle& 
   meet(*engine);
   if (part) {
     expect_eventually(*part, "a channel ends whose sender left the whole without entering the part",
-                      [&] { return part->ended(*channel); });
+                      [&] { return part->try_receive(*channel).ended; });
   }
   meet(*engine);
 }
@@ -129,7 +129,7 @@ void a_channel_belongs_to_one_engine(const Handle& engine) {
   expect_throws<InvalidArgument>(*engine, "a channel of another engine is refused",
                                  [&] { return engine->try_publish(*channel, block, 10); });
   expect_throws<InvalidArgument>(*engine, "a channel of another engine is refused",
-                                 [&] { return engine->try_take(*channel); });
+                                 [&] { return engine->try_receive(*channel); });
   meet(*engine);
 }
 

@@ -64,7 +64,7 @@ void expect_filled(const Engine& engine, ByteView bytes, std::uint64_t seed, std
 void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
 /// take() that does not end, checked to be what send() sent.
 Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
-/// try_take() has nothing, and the channel has not ended.
+/// try_receive() has neither a message nor the end.
 void expect_nothing(Engine& engine, Channel& channel);
 
 /// Waits until `holds()`: for what other ranks' doings bring about in time, such as a lease that has come back.

@@ -122,7 +122,7 @@ std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel
   std::uint64_t taken = 0;
   Channel* const both[] = {&channel};
   const auto take_some = [&] {
-    while (engine->try_take(channel)) ++taken;
+    while (engine->try_receive(channel).message) ++taken;
   };
   for (std::uint64_t i = 0; i < messages; ++i) {
     Block block = allocate(*engine, bytes, limit(), "conformance");

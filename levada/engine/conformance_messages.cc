@@ -215,7 +215,7 @@ void the_wrong_end_of_a_channel_is_refused(const Handle& engine) {
     const auto channel = engine->open(0, {1}, 1);
     Channel* const wrong[] = {channel.get()};
     if (rank_of(*engine) == 0) {
-      expect_throws<InvalidArgument>(*engine, "only a taker takes", [&] { return engine->try_take(*channel); });
+      expect_throws<InvalidArgument>(*engine, "only a taker takes", [&] { return engine->try_receive(*channel); });
       expect_throws<InvalidArgument>(*engine, "only a taker waits for messages",
                                      [&] { return engine->wait({.take = wrong}, Deadline::now()); });
     } else {

@@ -68,7 +68,7 @@ void a_message_on_any_channel_ends_a_wait(const Handle& engine) {
   while (rank == 0 && !take.empty()) {
     expect(*engine, engine->wait({.take = take}, limit()) == Woken::ready, "a message on one of many channels wakes");
     const auto taken = std::erase_if(take, [&](Channel* channel) {
-      const auto lease = engine->try_take(*channel);
+      const auto lease = engine->try_receive(*channel).message;
       if (lease) expect_filled(*engine, lease->bytes, static_cast<std::uint64_t>(channel->from()), 10);
       return lease.has_value();
     });

@@ -78,6 +78,14 @@ struct Lease {
   std::shared_ptr<const void> hold;
 };
 
+/// What try_receive() found: a message, the end of the channel, or neither yet.
+struct Received {
+  std::optional<Lease> message;
+  /// No message follows: the sender has closed or left and all its messages have been taken, or this rank has closed
+  /// its receiving end.
+  bool ended = false;
+};
+
 /// A stream of messages from one rank to a fixed set of ranks, in order, each to all of them. An engine's own
 /// subclass; a member that holds one is its sender, a taker, or both. Destroying it closes this end.
 class Channel {
@@ -162,17 +170,16 @@ class Engine {
   /// closed, and for a foreign block.
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
 
-  /// The next message; empty when none is there (see ended()). Throws InvalidArgument unless this rank is a taker.
-  virtual std::optional<Lease> try_take(Channel& channel) = 0;
+  /// The next message, or the end, of the channel. Throws InvalidArgument unless this rank is a taker. Once the group
+  /// has been aborted it throws before anything else; a death it throws only where there is neither a message nor the
+  /// end.
+  virtual Received try_receive(Channel& channel) = 0;
 
   /// Lets the holder of `lease`, just taken from `channel` and copied nowhere, write to its bytes, which may move:
   /// gives them. What is written shows through this lease alone, in no other lease and on no other rank, and is lost
   /// when it ends. Empty: nothing has changed, and who wants to write copies. So it is by default, and wherever the
   /// engine has nothing cheaper than a copy.
   virtual std::span<std::byte> make_private(Channel& channel, Lease& lease);
-
-  /// Whether the channel's sender has closed it, or left, and every message has been taken.
-  virtual bool ended(Channel& channel) = 0;
 
   /// Blocks until one of the conditions holds. The only call that blocks.
   virtual Woken wait(const WaitFor& conditions, Deadline deadline) = 0;

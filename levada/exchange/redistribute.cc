@@ -286,13 +286,15 @@ class Mover {
     std::erase_if(takes_, [&](Take& take) {
       IncomingStream& stream = incoming_[take.stream];
       while (!stream.done()) {
-        const auto lease = engine_->try_take(*take.channel);
-        if (!lease && !engine_->ended(*take.channel)) return false;
-        if (!lease) {
+        const auto received = engine_->try_receive(*take.channel);
+        if (received.ended) {
+          check_group(*engine_);
           throw EngineError(fmt::format("rank {} left an exchange before it had sent all", take.channel->from()));
         }
-        result_.received_bytes += lease->bytes.size();
-        stream.write(lease->bytes);
+        if (!received.message) return false;
+        const ByteView bytes = received.message->bytes;
+        result_.received_bytes += bytes.size();
+        stream.write(bytes);
         progress = true;
       }
       return true;

@@ -198,7 +198,7 @@ class Feed::Impl {
       if (follower_.finished()) return finish();
       if (reader_ && reader_->read_now(follower_.step(), [this] { while_reading(); })) continue;
       if (follower_.may_take()) {
-        if (auto arrival = inbox_.try_take()) {
+        if (auto arrival = inbox_.try_receive()) {
           stats_.taking += arrival->there - called;
           return hand_out(std::move(*arrival));
         }
@@ -278,7 +278,10 @@ class Feed::Impl {
   }
 
   void hear_decisions() {
-    while (const auto event = try_receive(*wiring_.engine, *wiring_.decisions)) {
+    while (true) {
+      const auto [event, lead_has_left] = try_receive(*wiring_.engine, *wiring_.decisions);
+      lead_is_gone_ = lead_has_left;
+      if (!event) return;
       if (const auto* granted = std::get_if<feed_protocol::Granted>(&*event)) follower_.apply(*granted);
       if (const auto* ended = std::get_if<feed_protocol::Ended>(&*event)) follower_.apply(*ended);
       if (const auto* left = std::get_if<feed_protocol::Left>(&*event)) follower_.apply(*left);
@@ -291,7 +294,7 @@ class Feed::Impl {
     const auto deadline = Deadline::after(until_a_reason_comes);
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
     while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
-      const std::span<Channel* const> word(decisions.data(), lead_is_gone() ? 0 : 1);
+      const std::span<Channel* const> word(decisions.data(), lead_is_gone_ ? 0 : 1);
       wiring_.engine->wait({.take = word}, Deadline::after(moment));
       hear_decisions();
       const auto left = *follower_.departure();
@@ -359,9 +362,10 @@ class Feed::Impl {
     const bool may_take = follower_.may_take();
     // A stream that has ended would wake for nothing.
     std::vector<Channel*> channels;
-    if (!lead_is_gone()) channels.push_back(wiring_.decisions.get());
-    if (may_take && !wiring_.engine->ended(inbox_.channel())) channels.push_back(&inbox_.channel());
+    if (!lead_is_gone_) channels.push_back(wiring_.decisions.get());
+    if (may_take && !inbox_.ended()) channels.push_back(&inbox_.channel());
     if (channels.empty()) {
+      check_group(*wiring_.engine);
       throw PeerLost(waiting_for(), fmt::format("rank {} left the feed before step {} without ending it", waiting_for(),
                                                 follower_.step()));
     }
@@ -382,8 +386,6 @@ class Feed::Impl {
     if (reminder.wait(*wiring_.engine, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
 
-  bool lead_is_gone() { return wiring_.engine->ended(*wiring_.decisions); }
-
   void stop_reader() {
     if (reader_) reader_->stop();
   }
@@ -397,6 +399,7 @@ class Feed::Impl {
   FeedWiring wiring_;
   Reporter reporter_{wiring_};
   feed_protocol::Follower follower_;
+  bool lead_is_gone_ = false;  ///< no more decisions come
   const Audience& own_;
   Inbox inbox_;
   Duration timeout_;

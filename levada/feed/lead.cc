@@ -30,7 +30,7 @@ std::optional<feed_protocol::Event> FeedLead::news() const {
 bool FeedLead::hear() {
   bool heard = false;
   for (const auto& channel : wiring_.reports) {
-    while (const auto event = try_receive(*wiring_.engine, *channel)) {
+    while (const auto event = try_receive(*wiring_.engine, *channel).event) {
       apply(*event);
       heard = true;
     }

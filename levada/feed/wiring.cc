@@ -65,10 +65,10 @@ Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& e
   return {};
 }
 
-std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel) {
-  const auto lease = engine.try_take(channel);
-  if (!lease) return std::nullopt;
-  return feed_protocol::decode(lease->bytes);
+ReceivedEvent try_receive(Engine& engine, Channel& channel) {
+  const auto [message, ended] = engine.try_receive(channel);
+  if (!message) return {.event = {}, .ended = ended};
+  return {.event = feed_protocol::decode(message->bytes)};
 }
 
 Lacking Reporter::send(std::optional<feed_protocol::Event> event) {

@@ -45,8 +45,13 @@ struct Lacking {
 
 /// Sends an event if there is room and memory at the moment.
 Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
-/// The next event, if one is there. Throws CorruptMessage.
-std::optional<feed_protocol::Event> try_receive(Engine& engine, Channel& channel);
+/// As levada::Received.
+struct ReceivedEvent {
+  std::optional<feed_protocol::Event> event;
+  bool ended = false;
+};
+/// The next event, or the end of the channel. Throws CorruptMessage.
+ReceivedEvent try_receive(Engine& engine, Channel& channel);
 
 /// This rank's reports to the lead; any thread.
 class Reporter {

@@ -186,9 +186,9 @@ Incoming::Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& 
       most_held_(options.bytes),
       traffic_(traffic) {}
 
-std::optional<Incoming::Arrival> Incoming::try_take() {
+std::optional<Incoming::Arrival> Incoming::try_receive() {
   for (std::size_t i = 0; i < early_.size(); ++i) {
-    if (!early_[i]) early_[i] = engine_->try_take(channels_.channel(i));
+    if (!early_[i]) early_[i] = engine_->try_receive(channels_.channel(i)).message;
     if (!early_[i] || ItemMessage::number_of(early_[i]->bytes) != taken_) continue;
     ++taken_;
     Lease lease = *std::exchange(early_[i], std::nullopt);
@@ -200,8 +200,13 @@ std::optional<Incoming::Arrival> Incoming::try_take() {
 }
 
 bool Incoming::ended() {
-  const auto channels = this->channels();
-  return std::any_of(channels.begin(), channels.end(), [this](Channel* channel) { return engine_->ended(*channel); });
+  for (std::size_t i = 0; i < early_.size(); ++i) {
+    if (early_[i]) continue;
+    auto received = engine_->try_receive(channels_.channel(i));
+    if (received.ended) return true;
+    early_[i] = std::move(received.message);
+  }
+  return false;
 }
 
 std::vector<Channel*> Incoming::channels() const {

@@ -129,7 +129,7 @@ class Incoming {
     Channel* channel = nullptr;
   };
   /// Throws CorruptMessage.
-  std::optional<Arrival> try_take();
+  std::optional<Arrival> try_receive();
   /// Whether the sender has left, and nothing is there.
   bool ended();
   /// The items, to be written by whoever gets them: in a private view, or in memory of their own. Throws

@@ -103,7 +103,7 @@ EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOption
     if (from == rank()) {
       own_ = std::move(channel);
     } else {
-      others_.push_back({from, std::move(channel)});
+      others_.push_back({.rank = from, .channel = std::move(channel)});
     }
   }
 }
@@ -141,11 +141,12 @@ CommonEnd::Outcome EndAgreement::await(std::int64_t item) {
 /// A word of each. Whether there was any.
 bool EndAgreement::hear() {
   bool heard = false;
-  for (const Other& other : others_) {
-    if (const auto lease = engine_->try_take(*other.channel)) {
-      common_.apply(other.rank, decode_lookahead(lease->bytes));
-      heard = true;
-    }
+  for (Other& other : others_) {
+    const auto received = engine_->try_receive(*other.channel);
+    other.ended = received.ended;
+    if (!received.message) continue;
+    common_.apply(other.rank, decode_lookahead(received.message->bytes));
+    heard = true;
   }
   return heard;
 }
@@ -155,7 +156,8 @@ std::vector<const EndAgreement::Other*> EndAgreement::silent(std::int64_t item) 
   std::vector<const Other*> silent;
   for (const Other& other : others_) {
     if (common_.knows(other.rank, item)) continue;
-    if (engine_->ended(*other.channel)) {
+    if (other.ended) {
+      check_group(*engine_);
       throw EngineError(fmt::format("rank {} left {} before item {}: ranks begin and leave an epoch together",
                                     other.rank, options_.stage, item));
     }
@@ -168,7 +170,7 @@ void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_
   // Of all, also those whose word is known: one that has no room to tell others waits for this rank to take.
   std::vector<Channel*> take, room;
   for (const Other& other : others_) {
-    if (!engine_->ended(*other.channel)) take.push_back(other.channel.get());
+    if (!other.ended) take.push_back(other.channel.get());
   }
   if (untold_) room.push_back(own_.get());
   const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;

@@ -75,6 +75,7 @@ class EndAgreement {
   struct Other {
     int rank;
     std::shared_ptr<Channel> channel;
+    bool ended = false;
   };
   bool tell();
   bool hear();

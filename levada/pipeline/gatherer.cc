@@ -40,7 +40,8 @@ Gatherer::Gatherer(const Process& process, const Placement& placement, StageLog*
       orders_channel_(ranks_.open_orders(*process.engine)),
       orders_(ranks_.others()),
       names_(static_cast<std::size_t>(ranks_.size())),
-      told_(static_cast<std::size_t>(ranks_.others())) {
+      told_(static_cast<std::size_t>(ranks_.others())),
+      left_(static_cast<std::size_t>(ranks_.others())) {
   for (int rank = 1; rank < ranks_.size(); ++rank)
     told_[static_cast<std::size_t>(rank - 1)].process = ranks_.name(rank);
   for (int rank = 1; rank < ranks_.size(); ++rank) answers_.push_back(ranks_.open_answers(*process.engine, rank));
@@ -86,8 +87,14 @@ void Gatherer::take_answers() {
 void Gatherer::take_answers_of(int process) {
   const auto index = static_cast<std::size_t>(process);
   const std::lock_guard taking(taking_answers_);
-  while (const auto lease = process_.engine->try_take(*answers_[index])) {
-    protocol::Answer answer = protocol::decode_answer(lease->bytes);
+  while (true) {
+    const auto received = process_.engine->try_receive(*answers_[index]);
+    if (received.ended) {
+      const std::lock_guard lock(control_);
+      left_[index] = true;
+    }
+    if (!received.message) return;
+    protocol::Answer answer = protocol::decode_answer(received.message->bytes);
     const std::lock_guard lock(control_);
     names_[index + 1] = answer.process;
     if (answer.number > 0) orders_.apply(process, answer);
@@ -133,9 +140,8 @@ std::vector<Channel*> Gatherer::unanswered(std::uint64_t number) const {
 }
 
 bool Gatherer::has_left(int rank) const {
-  const bool ended = process_.engine->ended(*answers_[static_cast<std::size_t>(rank - 1)]);
   const std::lock_guard lock(control_);
-  return ended && !orders_.answered(rank - 1);
+  return left_[static_cast<std::size_t>(rank - 1)] && !orders_.answered(rank - 1);
 }
 
 void Gatherer::throw_left(int rank) {
@@ -283,7 +289,7 @@ void Gatherer::fetch(int worker) {
       wait_while_paused();
       deadline = deadline_from_now();
     }
-    auto arrival = named([&] { return queue.incoming->try_take(); });
+    auto arrival = named([&] { return queue.incoming->try_receive(); });
     if (!arrival) {
       const auto woken = named([&] { return wait_for(worker, deadline); });
       if (woken == Woken::stopped) deadline = deadline_from_now();  // the others go on after a pause

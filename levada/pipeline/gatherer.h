@@ -104,6 +104,7 @@ class Gatherer {
   protocol::Orders orders_;
   std::vector<std::string> names_;      ///< by rank
   std::vector<protocol::Answer> told_;  ///< by rank from 1 on
+  std::vector<bool> left_;              ///< by rank from 1 on: no more answers come
   std::atomic<bool> all_named_{false};
   std::atomic<bool> paused_{false}, interrupted_{false}, wakes_{false};
 

@@ -200,14 +200,18 @@ void ProcessLoop::attend() {
 }
 
 void ProcessLoop::hear() {
-  while (const auto lease = engine().try_take(*orders_)) {
-    const auto order = protocol::decode_order(lease->bytes);
+  while (true) {
+    const auto received = engine().try_receive(*orders_);
+    if (!received.message) {
+      left_ = received.ended && !state_.over();
+      return;
+    }
+    const auto order = protocol::decode_order(received.message->bytes);
     state_.apply(order);
     paused_ = state_.paused();
     const auto* report = std::get_if<protocol::Report>(&order.what);
     answer(state_.heard(), state_.over() || (report != nullptr && report->with_trace));
   }
-  left_ = !state_.over() && engine().ended(*orders_);
 }
 
 void ProcessLoop::wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,

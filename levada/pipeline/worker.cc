@@ -295,7 +295,7 @@ class Worker {
   /// The next message of this pass.
   std::optional<Incoming::Arrival> take() {
     for (;;) {
-      auto arrival = early_ ? std::exchange(early_, std::nullopt) : incoming_->try_take();
+      auto arrival = early_ ? std::exchange(early_, std::nullopt) : incoming_->try_receive();
       if (!arrival) return std::nullopt;
       switch (loop_.state().decide(arrival->items.pass)) {
         case protocol::Decision::use: return arrival;

@@ -269,14 +269,16 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     std::vector<Channel*> take;
     for (std::size_t r = 0; r < given.size(); ++r) {
       while (!given[r].complete) {
-        auto lease = group_->try_take(*from[r]);
-        if (!lease) break;
-        given[r].add(std::move(*lease), reader);
+        auto received = group_->try_receive(*from[r]);
+        if (received.ended) {
+          check_group(*group_);
+          throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left", r));
+        }
+        if (!received.message) break;
+        given[r].add(*std::move(received.message), reader);
         moved = true;
       }
-      if (given[r].complete) continue;
-      if (group_->ended(*from[r])) throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left", r));
-      take.push_back(from[r].get());
+      if (!given[r].complete) take.push_back(from[r].get());
     }
     if (moved) {
       deadline = Deadline::after(timeout_);

@@ -48,8 +48,10 @@ Access Inbox::access_to(const FlatTree& content) {
   return written_ ? Access::private_ : Access::read_only;
 }
 
-std::optional<Inbox::Arrival> Inbox::try_take() {
-  auto lease = engine_->try_take(*channel_);
+std::optional<Inbox::Arrival> Inbox::try_receive() {
+  auto given = engine_->try_receive(*channel_);
+  ended_ = given.ended;
+  auto& lease = given.message;
   if (!lease) return std::nullopt;
   const auto there = Clock::now();
   const std::byte* const received = lease->bytes.data();

@@ -42,8 +42,11 @@ class Inbox {
 
     Tree tree() const { return unflatten(content); }
   };
-  /// The next message; empty when none is there. Throws CorruptMessage, and what Engine::try_take() does.
-  std::optional<Arrival> try_take();
+  /// The next message; empty when none is there (see ended()). Throws CorruptMessage, and what Engine::try_receive()
+  /// does.
+  std::optional<Arrival> try_receive();
+  /// Whether try_receive() has come to the end of the channel.
+  bool ended() const { return ended_; }
 
   Channel& channel() { return *channel_; }
 
@@ -58,6 +61,7 @@ class Inbox {
   std::function<bool(const Tree&)> writes_;
   std::optional<std::uint64_t> asked_;  ///< the structure that `written_` is of
   bool written_ = false;
+  bool ended_ = false;
   SchemaCache schemas_;
   std::shared_ptr<std::atomic<int>> held_ = std::make_shared<std::atomic<int>>(0);
 };

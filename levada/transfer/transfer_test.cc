@@ -37,7 +37,7 @@ class Loop {
     Packed packed = outbox_.pack(batch, portion, {}, memory,
                                  [this](std::size_t bytes) { return allocate(*engine_, bytes, soon(), "test"); });
     publish(*engine_, *channel_, std::move(packed.block), packed.bytes, soon(), "test");
-    return inbox_.try_take().value();
+    return inbox_.try_receive().value();
   }
   Engine& engine() { return *engine_; }
   Channel& channel() { return *channel_; }
@@ -178,7 +178,7 @@ TEST(Transfer, WhatNobodyWritesIsNotCopiedForIt) {
       Packed packed = outbox.pack(batch, whole(batch), {}, nullptr,
                                   [&](std::size_t bytes) { return allocate(*engine, bytes, soon(), "test"); });
       publish(*engine, *channel, std::move(packed.block), packed.bytes, soon(), "test");
-      return inbox.try_take()->tree().tensor("x").is_writable();
+      return inbox.try_receive()->tree().tensor("x").is_writable();
     };
     const Tensor x = Tensor::zeros(dtypes::int64, {4});
     EXPECT_TRUE(send(Tree::dict({{"x", x}, {"name", Tree(std::string("written"))}})));
@@ -254,7 +254,7 @@ TEST(Transfer, NonsenseIsACorruptMessage) {
     Block block = allocate(loop.engine(), 256, soon(), "test");
     std::ranges::fill(block.memory(), std::byte{0x5a});
     publish(loop.engine(), loop.channel(), std::move(block), 256, soon(), "test");
-    EXPECT_THROW(static_cast<void>(loop.inbox().try_take()), CorruptMessage);
+    EXPECT_THROW(static_cast<void>(loop.inbox().try_receive()), CorruptMessage);
   });
 }
 

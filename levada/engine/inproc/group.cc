@@ -98,27 +98,19 @@ bool Group::try_publish(int rank, Stream& stream, Block& block, std::size_t byte
   return true;
 }
 
-std::optional<Group::Taken> Group::try_take(int rank, Stream& stream) {
+Group::Taken Group::try_receive(int rank, Stream& stream) {
   const std::lock_guard lock(mutex_);
   check_aborted();
   const int taker = stream.taker(rank);
   if (!stream.has_message(taker)) {
+    if (!stream.sender_open() || !stream.is_open(taker)) return {.message = {}, .leased = {}, .ended = true};
     check_locked();
-    return std::nullopt;
+    return {};
   }
   const bool had_room = stream.has_room();
   Message message = stream.take(taker);
   if (!had_room && stream.has_room()) member(stream.from()).changed->notify();
-  return Taken{.message = std::move(message), .leased = stream.leased(taker)};
-}
-
-bool Group::ended(int rank, const Stream& stream) {
-  const std::lock_guard lock(mutex_);
-  check_aborted();
-  if (stream.has_message(stream.taker(rank))) return false;
-  if (!stream.sender_open()) return true;
-  check_locked();
-  return false;
+  return {.message = std::move(message), .leased = stream.leased(taker)};
 }
 
 std::vector<Engine::Holder> Group::holders(const Stream& stream) {
@@ -172,7 +164,8 @@ bool Group::ready(int rank, const Wanted& wanted) {
   const std::lock_guard lock(mutex_);
   check_aborted();
   for (const Stream* stream : wanted.take) {
-    if (stream->has_message(stream->taker(rank)) || !stream->sender_open()) return true;
+    const int taker = stream->taker(rank);
+    if (stream->has_message(taker) || !stream->sender_open() || !stream->is_open(taker)) return true;
   }
   check_locked();
   return std::any_of(wanted.publish.begin(), wanted.publish.end(),

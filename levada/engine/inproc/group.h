@@ -33,13 +33,12 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<Stream> open(int rank, int from, std::span<const int> to, int window);
 
   bool try_publish(int rank, Stream& stream, Block& block, std::size_t bytes);
-  /// What try_take() takes.
   struct Taken {
-    Message message;
-    std::shared_ptr<std::atomic<int>> leased;
+    std::optional<Message> message;
+    std::shared_ptr<std::atomic<int>> leased;  ///< where there is a message
+    bool ended = false;
   };
-  std::optional<Taken> try_take(int rank, Stream& stream);
-  bool ended(int rank, const Stream& stream);
+  Taken try_receive(int rank, Stream& stream);
   std::vector<Engine::Holder> holders(const Stream& stream);
   void close_sender(Stream& stream);
   void close_taker(Stream& stream, int rank);

@@ -87,15 +87,13 @@ class InprocEngine final : public Engine {
     return group_->try_publish(info_.rank, mine.stream(), block, bytes);
   }
 
-  std::optional<Lease> try_take(Channel& channel) override {
-    auto& mine = as_taker(channel);
-    auto taken = group_->try_take(info_.rank, mine.stream());
-    if (!taken) return std::nullopt;
-    return Lease{.bytes = taken->message.bytes,
-                 .hold = std::make_shared<Leased>(std::move(taken->message.hold), std::move(taken->leased))};
+  Received try_receive(Channel& channel) override {
+    auto taken = group_->try_receive(info_.rank, as_taker(channel).stream());
+    if (!taken.message) return {.message = {}, .ended = taken.ended};
+    return {.message =
+                Lease{.bytes = taken.message->bytes,
+                      .hold = std::make_shared<Leased>(std::move(taken.message->hold), std::move(taken.leased))}};
   }
-
-  bool ended(Channel& channel) override { return group_->ended(info_.rank, as_taker(channel).stream()); }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override {
     std::vector<const Stream*> take, publish;

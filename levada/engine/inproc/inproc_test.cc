@@ -47,12 +47,10 @@ TEST(InprocLose, LetsMessagesBeTakenThatHadBeenPublished) {
   Channel* const channels[] = {taking.get()};
   std::vector<Lease> leases;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_FALSE(engines[0]->ended(*taking));
     EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
-    leases.push_back(engines[0]->try_take(*taking).value());
+    leases.push_back(engines[0]->try_receive(*taking).message.value());
   }
-  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_take(*taking); }), 1);
-  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->ended(*taking); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_receive(*taking); }), 1);
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({.take = channels}, limit()); }), 1);
   EXPECT_EQ(leases[1].bytes[0], std::byte{1});
 }
@@ -105,7 +103,7 @@ TEST(InprocMemory, ComesBackToAWaitWhenALeaseEnds) {
   publish(*engines[0], *sending, std::move(all), 8, limit(), "test");
   EXPECT_FALSE(engines[0]->try_allocate(1));
   EXPECT_EQ(engines[0]->wait({.allocate = 1}, Deadline::now()), Woken::timeout);
-  auto lease = engines[1]->try_take(*taking);
+  auto lease = engines[1]->try_receive(*taking).message;
   auto waiting = std::async(std::launch::async, [&] { return engines[0]->wait({.allocate = 1}, limit()); });
   lease.reset();
   EXPECT_EQ(waiting.get(), Woken::ready);

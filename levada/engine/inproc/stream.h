@@ -34,6 +34,7 @@ class Stream {
   bool sender_open() const { return sender_open_; }
 
   bool has_message(int taker) const;
+  bool is_open(int taker) const { return takers_[index(taker)].open; }
   /// Needs a message.
   const Message& next(int taker) const;
   /// Needs a message; it leaves the window once all open takers have taken it.

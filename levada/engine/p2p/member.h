@@ -48,8 +48,7 @@ class Member final : public Receiver {
 
   std::optional<Block> try_allocate(Group& group, std::size_t bytes);
   bool try_publish(Group& group, Stream& stream, Block& block, std::size_t bytes);
-  std::optional<Lease> try_take(Group& group, Stream& stream);
-  bool ended(Group& group, Stream& stream);
+  Received try_receive(Group& group, Stream& stream);
   /// Takers by the wire's numbers.
   std::vector<Engine::Holder> holders(Group& group, Stream& stream);
 

@@ -32,14 +32,13 @@ class P2pEngine final : public Engine {
 
   std::optional<Block> try_allocate(std::size_t bytes) override { return member_.try_allocate(group_, bytes); }
   bool try_publish(Channel& channel, Block& block, std::size_t bytes) override;
-  std::optional<Lease> try_take(Channel& channel) override { return member_.try_take(group_, taken_here(channel)); }
+  Received try_receive(Channel& channel) override { return member_.try_receive(group_, taken_here(channel)); }
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
     taken_here(channel);
     const bool is_shared = channel.from() == info_.rank && channel.to().size() > 1;
     if (is_shared) return {};  // others may still be sent the same bytes
     return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
   }
-  bool ended(Channel& channel) override { return member_.ended(group_, taken_here(channel)); }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override;
   void wake() override { member_.wake(); }

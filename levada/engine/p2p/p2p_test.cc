@@ -57,9 +57,9 @@ TEST(P2pLoss, LetsMessagesBeTakenThatHadCome) {
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
   Channel* const channels[] = {taking.get()};
   EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
-  EXPECT_EQ(engines[0]->try_take(*taking).value().bytes[7], std::byte{1});
-  const Lease second = engines[0]->try_take(*taking).value();
-  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_take(*taking); }), 1);
+  EXPECT_EQ(engines[0]->try_receive(*taking).message.value().bytes[7], std::byte{1});
+  const Lease second = engines[0]->try_receive(*taking).message.value();
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_receive(*taking); }), 1);
   EXPECT_EQ(second.bytes[999'999], std::byte{2});
 }
 
@@ -104,7 +104,7 @@ TEST(P2pMessages, FindRoomInAWindowOfWhateverSize) {
 /// Asks nobody what has become of them, as take() does.
 Lease poll(Engine& engine, Channel& channel) {
   for (const Deadline deadline = limit(); !deadline.expired(); std::this_thread::yield()) {
-    if (auto lease = engine.try_take(channel)) return *std::move(lease);
+    if (auto lease = engine.try_receive(channel).message) return *std::move(lease);
   }
   throw Timeout("no message came");
 }

@@ -184,7 +184,7 @@ void Member::ask_for_room(const std::vector<Stream*>& streams) {
 
 // ---- taking
 
-std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
+Received Member::try_receive(Group& group, Stream& stream) {
   expect_usable();
   Arrived message;
   {
@@ -192,8 +192,9 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     look_locked(group);
     group.check_aborted();
     if (stream.arrived.empty()) {
+      if (!stream.taking || sender_over(stream)) return {.message = {}, .ended = true};
       group.check();
-      return std::nullopt;
+      return {};
     }
     message = std::move(stream.arrived.front());
     stream.arrived.pop_front();
@@ -206,18 +207,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     tell_taken_locked(stream);
   }
   flush();
-  return Lease{message.bytes, std::move(message.hold)};
-}
-
-bool Member::ended(Group& group, Stream& stream) {
-  expect_usable();
-  const std::lock_guard lock(mutex_);
-  look_locked(group);
-  group.check_aborted();
-  if (!stream.arrived.empty()) return false;
-  if (!stream.taking || sender_over(stream)) return true;
-  group.check();
-  return false;
+  return {.message = Lease{message.bytes, std::move(message.hold)}};
 }
 
 std::vector<Engine::Holder> Member::holders(Group& group, Stream& stream) {

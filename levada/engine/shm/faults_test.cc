@@ -74,7 +74,7 @@ std::set<std::string> names_in_dev_shm() {
   while (true) {
     if (!block) block = engine.try_allocate(20'000);
     if (block && engine.try_publish(*mine[0], *block, 20'000)) block.reset();
-    for (Channel* const channel : take) static_cast<void>(engine.try_take(*channel));
+    for (Channel* const channel : take) static_cast<void>(engine.try_receive(*channel));
     engine.wait({.take = take, .publish = mine}, soon());
   }
 }
@@ -204,9 +204,9 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
     } catch (const PeerLost&) {
     }
     std::vector<Lease> leases;
-    for (int i = 0; i < 5; ++i) leases.push_back(engine->try_take(*channel).value());
+    for (int i = 0; i < 5; ++i) leases.push_back(engine->try_receive(*channel).message.value());
     try {
-      static_cast<void>(engine->try_take(*channel));
+      static_cast<void>(engine->try_receive(*channel));
       throw EngineError("a sixth message came");
     } catch (const PeerLost&) {
     }

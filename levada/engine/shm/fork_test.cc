@@ -41,11 +41,12 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
     std::optional<Block> block = engine->try_allocate(100);
     std::byte* const memory = block->memory().data();
     const int status = status_of_child([&] {
-      const bool all_refused =
-          refuses([&] { engine->post({}); }) && refuses([&] { engine->try_allocate(1); }) &&
-          refuses([&] { engine->try_take(*channel); }) && refuses([&] { engine->try_publish(*channel, *block, 1); }) &&
-          refuses([&] { engine->open(0, {0}, 1); }) && refuses([&] { engine->subgroup(std::vector<int>{0}, "x"); }) &&
-          refuses([&] { engine->wait({}, soon()); }) && refuses([&] { engine->wake(); });
+      const bool all_refused = refuses([&] { engine->post({}); }) && refuses([&] { engine->try_allocate(1); }) &&
+                               refuses([&] { engine->try_receive(*channel); }) &&
+                               refuses([&] { engine->try_publish(*channel, *block, 1); }) &&
+                               refuses([&] { engine->open(0, {0}, 1); }) &&
+                               refuses([&] { engine->subgroup(std::vector<int>{0}, "x"); }) &&
+                               refuses([&] { engine->wait({}, soon()); }) && refuses([&] { engine->wake(); });
       engine->abort("a child must not");
       lease.reset();
       block.reset();

@@ -121,7 +121,7 @@ TEST(Hostile, AMessageThatWasNeverPublishedIsRefusedWhenTaken) {
   // The channel's key is not told to anybody: what another one sends there is found out by a real peer's first message.
   victim.push(message(0, 1));
   EXPECT_EQ(victim.complaint(), "");
-  EXPECT_FALSE(victim.engine().try_take(*theirs));
+  EXPECT_FALSE(victim.engine().try_receive(*theirs).message);
 }
 
 TEST(Hostile, MoreMessagesThanAChannelsWindowAreRefused) {
@@ -149,7 +149,7 @@ TEST(Hostile, ReturnsInDisorderCountAsReturned) {
   Block block = allocate(victim.engine(), 10, Deadline::now(), "test");
   publish(victim.engine(), victim.channel(), std::move(block), 10, Deadline::now(), "test");
   for (std::uint32_t slot = 0; slot < 10; ++slot) victim.control().returns(0, slot, 1).publish(12345);
-  static_cast<void>(victim.engine().try_take(victim.channel()));
+  static_cast<void>(victim.engine().try_receive(victim.channel()));
   EXPECT_TRUE(victim.engine().holders(victim.channel()).empty());
 }
 

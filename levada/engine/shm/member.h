@@ -67,9 +67,8 @@ class Member final : public Block::Home, public std::enable_shared_from_this<Mem
 
   std::optional<Block> try_allocate(Group& group, std::size_t bytes);
   bool try_publish(Group& group, const std::shared_ptr<Stream>& stream, Block& block, std::size_t bytes);
-  std::optional<Lease> try_take(Group& group, Stream& stream);
+  Received try_receive(Group& group, Stream& stream);
   std::span<std::byte> make_private(const std::shared_ptr<Stream>& stream, Lease& lease);
-  bool ended(Group& group, Stream& stream);
   /// Takers by the host's numbers.
   std::vector<Engine::Holder> holders(Group& group, Stream& stream);
 

@@ -29,11 +29,10 @@ class ShmEngine final : public Engine {
 
   std::optional<Block> try_allocate(std::size_t bytes) override { return member_.try_allocate(group_, bytes); }
   bool try_publish(Channel& channel, Block& block, std::size_t bytes) override;
-  std::optional<Lease> try_take(Channel& channel) override { return member_.try_take(group_, *taken_here(channel)); }
+  Received try_receive(Channel& channel) override { return member_.try_receive(group_, *taken_here(channel)); }
   std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
     return member_.make_private(taken_here(channel), lease);
   }
-  bool ended(Channel& channel) override { return member_.ended(group_, *taken_here(channel)); }
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override;
   void wake() override { member_.wake(); }

@@ -248,7 +248,7 @@ bool Member::try_publish(Group& group, const std::shared_ptr<Stream>& stream, Bl
 
 // ---- taking
 
-std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
+Received Member::try_receive(Group& group, Stream& stream) {
   expect_usable();
   Descriptor message;
   {
@@ -256,8 +256,9 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
     look(group);
     group.check_aborted();
     if (stream.arrived.empty()) {
+      if (sender_over(stream) || !stream.taking) return {.message = {}, .ended = true};
       group.check();
-      return std::nullopt;
+      return {};
     }
     message = stream.arrived.front();
     stream.arrived.pop();
@@ -272,7 +273,7 @@ std::optional<Lease> Member::try_take(Group& group, Stream& stream) {
   }
   auto hold = std::make_shared<Hold>(shared_from_this(), stream.from, message);
   const std::byte* from = memory_.data[static_cast<std::size_t>(stream.from)]->data() + message.offset;
-  return Lease{ByteView(from, message.bytes), std::move(hold)};
+  return {.message = Lease{ByteView(from, message.bytes), std::move(hold)}};
 }
 
 std::span<std::byte> Member::make_private(const std::shared_ptr<Stream>& stream, Lease& lease) {
@@ -290,17 +291,6 @@ std::span<std::byte> Member::make_private(const std::shared_ptr<Stream>& stream,
   lease.hold = std::make_shared<PrivateHold>(shared_from_this(), std::move(lease.hold), std::move(use));
   lease.bytes = view.first(lease.bytes.size());
   return view.first(lease.bytes.size());
-}
-
-bool Member::ended(Group& group, Stream& stream) {
-  expect_usable();
-  const std::lock_guard lock(mutex_);
-  look(group);
-  group.check_aborted();
-  if (!stream.arrived.empty()) return false;
-  if (sender_over(stream) || !stream.taking) return true;
-  group.check();
-  return false;
 }
 
 // ---- opening and closing
