@@ -126,7 +126,7 @@ struct Rounds {
   ExchangeResult last;
 };
 
-/// The same exchange again and again, each of samples that their takers do not have.
+/// The same exchange again and again, each of samples that their receivers do not have.
 Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workload,
                   const ExchangeBenchOptions& options) {
   const int rank = engine->info().rank;

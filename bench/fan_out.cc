@@ -24,8 +24,8 @@ namespace {
 /// Batches in ordinary memory, used in turn, so that none stays in the caches longer than a training job's would.
 constexpr int host_batches = 3;
 
-/// Every second round the takers read what they got. In the others they do not, for on a machine with fewer cores than
-/// ranks the first readers would keep the last rank from its access.
+/// Every second round the receivers read what they got. In the others they do not, for on a machine with fewer cores
+/// than ranks the first readers would keep the last rank from its access.
 bool is_read_in(int round) {
   return round % 2 == 1;
 }
@@ -47,11 +47,11 @@ class Bench {
         audiences_(fan_out_audiences(layout_, mesh_, {})) {
     const int rank = engine_->info().rank;
     for (const Audience& audience : audiences_) {
-      const bool taker = std::binary_search(audience.to.begin(), audience.to.end(), rank);
-      if (!taker && rank != 0) continue;
+      const bool receiver = std::binary_search(audience.to.begin(), audience.to.end(), rank);
+      if (!receiver && rank != 0) continue;
       auto channel = engine_->open(audience.from, audience.to, 2);
       if (rank == 0) outboxes_.emplace_back(channel);
-      if (taker) inbox_.emplace(engine_, channel, options_.access, 4);
+      if (receiver) inbox_.emplace(engine_, channel, options_.access, 4);
     }
     for (int from = 1; from < mesh_.size(); ++from) {
       if (rank == 0 || rank == from) ready_.push_back(engine_->open(from, {0}, 2));
@@ -135,7 +135,7 @@ class Bench {
     const Round& batches = made.empty() ? host_[static_cast<std::size_t>(round % host_batches)] : made;
     const auto& portion = portions(batches);
     if (options_.source == BatchSource::host) moments.memcpy = time_memcpy(batches);
-    for (const auto& channel : ready_) take(*engine_, *channel, Deadline::after(round_timeout), "benchmark");
+    for (const auto& channel : ready_) levada::receive(*engine_, *channel, Deadline::after(round_timeout), "benchmark");
     std::this_thread::sleep_for(std::chrono::microseconds(200));
 
     moments.start = now_ns();
@@ -168,7 +168,7 @@ class Bench {
       auto arrival = inbox_->try_receive();
       while (!arrival) {
         Channel* const channel[] = {&inbox_->channel()};
-        if (engine_->wait({.take = channel}, Deadline::after(round_timeout)) == Woken::timeout) {
+        if (engine_->wait({.receive = channel}, Deadline::after(round_timeout)) == Woken::timeout) {
           throw Timeout(explain_wait(*engine_, "benchmark", 0, round_timeout));
         }
         arrival = inbox_->try_receive();

@@ -29,9 +29,9 @@ void ByteWriter::put_sized(ByteView bytes) {
   bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
 }
 
-std::uint32_t ByteReader::get_count(std::size_t least_bytes) {
+std::uint32_t ByteReader::get_count(std::size_t min_bytes) {
   const auto count = get<std::uint32_t>();
-  if (count > remaining() / least_bytes) fail(fmt::format("a count of {} that cannot follow", count));
+  if (count > remaining() / min_bytes) fail(fmt::format("a count of {} that cannot follow", count));
   return count;
 }
 
@@ -46,8 +46,8 @@ std::uint8_t ByteReader::get_code(std::uint8_t first, std::uint8_t last, const c
   return code;
 }
 
-void ByteReader::fail_below(const char* what, std::int64_t value, std::int64_t least) const {
-  fail(fmt::format("{} {} is below {}", what, value, least));
+void ByteReader::fail_below(const char* what, std::int64_t value, std::int64_t min) const {
+  fail(fmt::format("{} {} is below {}", what, value, min));
 }
 
 void ByteReader::expect_end() const {

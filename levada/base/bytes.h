@@ -88,15 +88,15 @@ class ByteReader {
     static_assert(std::is_enum_v<E> && sizeof(E) == 1);
     return static_cast<E>(get_code(static_cast<std::uint8_t>(first), static_cast<std::uint8_t>(last), what));
   }
-  /// A number that is no less than `least`; `what` names it in the error.
+  /// A number that is no less than `min`; `what` names it in the error.
   template <typename T>
-  T get_least(T least, const char* what) {
+  T get_at_least(T min, const char* what) {
     const auto value = get<T>();
-    if (value < least) fail_below(what, value, least);
+    if (value < min) fail_below(what, value, min);
     return value;
   }
-  /// A 32-bit count of things of at least `least_bytes` bytes each; refused if so many cannot follow.
-  std::uint32_t get_count(std::size_t least_bytes);
+  /// A 32-bit count of things of at least `min_bytes` bytes each; refused if so many cannot follow.
+  std::uint32_t get_count(std::size_t min_bytes);
 
   std::size_t offset() const { return base_ + at_; }
   std::size_t remaining() const { return bytes_.size() - at_; }
@@ -107,7 +107,7 @@ class ByteReader {
  private:
   ByteView need(std::size_t count);
   std::uint8_t get_code(std::uint8_t first, std::uint8_t last, const char* what);
-  [[noreturn]] void fail_below(const char* what, std::int64_t value, std::int64_t least) const;
+  [[noreturn]] void fail_below(const char* what, std::int64_t value, std::int64_t min) const;
 
   ByteView bytes_;
   std::size_t base_;

@@ -111,8 +111,8 @@ TEST(ByteReader, RefusesACodeThatTheEnumDoesNotHave) {
 TEST(ByteReader, RefusesANumberBelowTheLeast) {
   ByteWriter out;
   out.put(std::int32_t{-2});
-  EXPECT_EQ(ByteReader(out.view()).get_least<std::int32_t>(-2, "stage"), -2);
-  expect_corrupt(4, "stage -2 is below -1", [&] { ByteReader(out.view()).get_least<std::int32_t>(-1, "stage"); });
+  EXPECT_EQ(ByteReader(out.view()).get_at_least<std::int32_t>(-2, "stage"), -2);
+  expect_corrupt(4, "stage -2 is below -1", [&] { ByteReader(out.view()).get_at_least<std::int32_t>(-1, "stage"); });
 }
 
 TEST(ByteReader, CopiesBytesOut) {

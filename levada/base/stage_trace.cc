@@ -31,27 +31,27 @@ void put_span(ByteWriter& writer, const StageSpan& span) {
 StageSpan get_span(ByteReader& reader) {
   StageSpan span;
   span.work = reader.get_enum(StageWork::item, StageWork::idle, "work");
-  span.stage = reader.get_least<std::int32_t>(-1, "stage");
-  span.other = reader.get_least<std::int32_t>(-1, "process");
+  span.stage = reader.get_at_least<std::int32_t>(-1, "stage");
+  span.other = reader.get_at_least<std::int32_t>(-1, "process");
   span.items = reader.get<std::uint32_t>();
-  span.begin_ns = reader.get_least<std::int64_t>(0, "time");
-  span.duration_ns = reader.get_least<std::int64_t>(0, "duration");
-  span.waited_ns = reader.get_least<std::int64_t>(0, "wait");
+  span.begin_ns = reader.get_at_least<std::int64_t>(0, "time");
+  span.duration_ns = reader.get_at_least<std::int64_t>(0, "duration");
+  span.waited_ns = reader.get_at_least<std::int64_t>(0, "wait");
   if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns) reader.fail("a span has no end");
   return span;
 }
 
 StageTrace get_trace(ByteReader& reader) {
   StageTrace trace;
-  trace.stride = reader.get_least<std::int64_t>(1, "stride");
+  trace.stride = reader.get_at_least<std::int64_t>(1, "stride");
   if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
   trace.dropped = reader.get<std::uint64_t>();
   trace.spans.resize(reader.get_count(span_bytes));
   for (StageSpan& span : trace.spans) span = get_span(reader);
   trace.samples.resize(reader.get_count(sample_bytes));
   for (StageSample& sample : trace.samples) {
-    sample.time_ns = reader.get_least<std::int64_t>(0, "time");
-    sample.items = reader.get_least<std::int64_t>(0, "count");
+    sample.time_ns = reader.get_at_least<std::int64_t>(0, "time");
+    sample.items = reader.get_at_least<std::int64_t>(0, "count");
   }
   return trace;
 }
@@ -99,7 +99,7 @@ std::vector<StageTrace> decode_stage_traces(ByteView bytes) {
   return traces;
 }
 
-StageLog::StageLog(std::size_t stages, std::size_t most_events) : most_events_(most_events), last_(stages + 1) {}
+StageLog::StageLog(std::size_t stages, std::size_t max_events) : max_events_(max_events), last_(stages + 1) {}
 
 void StageLog::add(const StageSpan& span) {
   const std::lock_guard lock(mutex_);
@@ -127,14 +127,14 @@ StageTrace StageLog::trace() const {
   const std::lock_guard lock(mutex_);
   StageTrace trace = trace_;
   for (const StageSpan& last : last_) {
-    const bool shows = last.duration_ns >= least_ns && window_of(last.begin_ns) % trace.stride == 0;
+    const bool shows = last.duration_ns >= min_ns && window_of(last.begin_ns) % trace.stride == 0;
     if (shows) trace.spans.push_back(last);
   }
   return trace;
 }
 
 void StageLog::keep(const StageSpan& span) {
-  if (span.duration_ns >= least_ns && has_place(span.begin_ns)) trace_.spans.push_back(span);
+  if (span.duration_ns >= min_ns && has_place(span.begin_ns)) trace_.spans.push_back(span);
 }
 
 bool StageLog::has_place(std::int64_t time_ns) {
@@ -143,12 +143,12 @@ bool StageLog::has_place(std::int64_t time_ns) {
     window_ = window_of(time_ns);
     in_window_ = 0;
   }
-  if (in_window_ >= most_events_ / 2) {  // else a window that fills all would leave no other any place
+  if (in_window_ >= max_events_ / 2) {  // else a window that fills all would leave no other any place
     ++trace_.dropped;
     return false;
   }
-  while (events() >= most_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
-  if (window_of(time_ns) % trace_.stride == 0 && events() < most_events_) {
+  while (events() >= max_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
+  if (window_of(time_ns) % trace_.stride == 0 && events() < max_events_) {
     ++in_window_;
     return true;
   }

@@ -15,7 +15,7 @@ namespace levada {
 enum class StageWork : std::uint8_t {
   item = 1,  ///< a stage makes items; what it waits for them is part of that
   input,     ///< a stage waits for what is before it, or the process for items of another one
-  room,      ///< the process waits for one that has not taken what it was sent
+  room,      ///< the process waits for one that has not received what it was sent
   memory,    ///< the process waits for memory to send in
   pack,      ///< items are made a message
   unpack,    ///< a message is made items
@@ -68,9 +68,9 @@ std::vector<StageTrace> decode_stage_traces(ByteView bytes);
 /// on every other window that comes.
 class StageLog {
  public:
-  static constexpr std::int64_t least_ns = 20'000;  ///< what is over sooner, and stays alone, is not recorded
+  static constexpr std::int64_t min_ns = 20'000;  ///< what is over sooner, and stays alone, is not recorded
 
-  explicit StageLog(std::size_t stages, std::size_t most_events = 50'000);
+  explicit StageLog(std::size_t stages, std::size_t max_events = 50'000);
 
   /// A span that goes on with the one before it, but for a moment, prolongs that one: so small items are seen together.
   void add(const StageSpan& span);
@@ -83,7 +83,7 @@ class StageLog {
   void keep(const StageSpan& span);
   bool has_place(std::int64_t time_ns);
 
-  std::size_t most_events_;
+  std::size_t max_events_;
   mutable std::mutex mutex_;
   StageTrace trace_;
   std::vector<StageSpan> last_;  ///< that may still be prolonged, by stage: its items; the process's is the first

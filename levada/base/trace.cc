@@ -16,19 +16,19 @@ TraceSpan get_span(ByteReader& reader) {
   TraceSpan span;
   span.kind = reader.get_enum(TraceKind::step, TraceKind::memory, "kind of span");
   span.thread = reader.get_enum(TraceThread::step, TraceThread::reader, "thread");
-  span.other = reader.get_least<std::int32_t>(-1, "rank");
-  span.step = reader.get_least<std::int64_t>(0, "step");
-  span.begin_ns = reader.get_least<std::int64_t>(0, "time");
-  span.duration_ns = reader.get_least<std::int64_t>(0, "duration");
+  span.other = reader.get_at_least<std::int32_t>(-1, "rank");
+  span.step = reader.get_at_least<std::int64_t>(0, "step");
+  span.begin_ns = reader.get_at_least<std::int64_t>(0, "time");
+  span.duration_ns = reader.get_at_least<std::int64_t>(0, "duration");
   if (span.duration_ns > std::numeric_limits<std::int64_t>::max() - span.begin_ns) reader.fail("a span has no end");
   return span;
 }
 
 TraceSample get_sample(ByteReader& reader) {
   TraceSample sample;
-  sample.step = reader.get_least<std::int64_t>(0, "step");
-  sample.time_ns = reader.get_least<std::int64_t>(0, "time");
-  sample.bytes = static_cast<std::uint64_t>(reader.get_least<std::int64_t>(0, "memory"));
+  sample.step = reader.get_at_least<std::int64_t>(0, "step");
+  sample.time_ns = reader.get_at_least<std::int64_t>(0, "time");
+  sample.bytes = static_cast<std::uint64_t>(reader.get_at_least<std::int64_t>(0, "memory"));
   return sample;
 }
 
@@ -67,7 +67,7 @@ Bytes encode(const Trace& trace) {
 Trace decode_trace(ByteView bytes) {
   ByteReader reader(bytes);
   Trace trace;
-  trace.stride = reader.get_least<std::int64_t>(1, "stride");
+  trace.stride = reader.get_at_least<std::int64_t>(1, "stride");
   if (trace.stride > greatest_stride) reader.fail(fmt::format("stride {}", trace.stride));
   trace.dropped = reader.get<std::uint64_t>();
   trace.spans.resize(reader.get_count(span_bytes));
@@ -108,11 +108,11 @@ bool TraceLog::prolongs(const TraceSpan& span) {
 
 bool TraceLog::has_place(std::int64_t step) {
   const auto events = [this] { return trace_.spans.size() + trace_.memory.size(); };
-  if (events() >= most_events_) {
+  if (events() >= max_events_) {
     last_ = {};
-    while (events() >= most_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
+    while (events() >= max_events_ && trace_.stride < greatest_stride) trace_.thin(2 * trace_.stride);
   }
-  if (step % trace_.stride == 0 && events() < most_events_) return true;
+  if (step % trace_.stride == 0 && events() < max_events_) return true;
   ++trace_.dropped;
   return false;
 }

@@ -19,7 +19,7 @@ enum class TraceKind : std::uint8_t {
   grant,     ///< waiting for the word that what has arrived may be used
   read,      ///< reading from storage
   pack,      ///< making messages
-  room,      ///< waiting for a rank that has not taken what it was sent
+  room,      ///< waiting for a rank that has not received what it was sent
   memory,    ///< waiting for memory
 };
 inline constexpr std::size_t trace_kinds = 8;  ///< one more than the last
@@ -73,7 +73,7 @@ inline std::int64_t trace_time(Clock::time_point at) {
 /// every other step that comes.
 class TraceLog {
  public:
-  explicit TraceLog(std::size_t most_events = 200'000) : most_events_(most_events) {}
+  explicit TraceLog(std::size_t max_events = 200'000) : max_events_(max_events) {}
 
   /// A span that goes on with the one before it on its thread, but for a moment, prolongs that one.
   void add(const TraceSpan& span);
@@ -85,7 +85,7 @@ class TraceLog {
   bool has_place(std::int64_t step);
   bool prolongs(const TraceSpan& span);
 
-  std::size_t most_events_;
+  std::size_t max_events_;
   mutable std::mutex mutex_;
   Trace trace_;
   std::array<std::size_t, 2> last_{};  ///< of each thread, the number after that of its last span; 0: none

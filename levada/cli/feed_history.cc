@@ -52,7 +52,7 @@ std::vector<Bytes> gather(Engine& engine, ByteView mine, Deadline deadline, cons
   std::vector<Bytes> all = {Bytes(mine.begin(), mine.end())};
   for (int rank = 1; rank < info.size; ++rank) {
     const auto channel = engine.open(rank, {0}, 1);
-    const auto lease = take(engine, *channel, deadline, gathering, poll);
+    const auto lease = receive(engine, *channel, deadline, gathering, poll);
     all.push_back(lease ? Bytes(lease->bytes.begin(), lease->bytes.end()) : Bytes());
   }
   return all;

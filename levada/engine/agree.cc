@@ -72,11 +72,11 @@ class Gather {
     Posted posted(engine_, what_);
     Reminder reminder;
     parts_[0].assign(mine.begin(), mine.end());
-    for (take_ready(); !missing_.empty(); take_ready()) {
+    for (receive_ready(); !missing_.empty(); receive_ready()) {
       std::vector<Channel*> waiting;
       for (const int rank : missing_) waiting.push_back(&channel(rank));
       posted.waiting_for(missing_.front(), say_missing());
-      const Woken woken = reminder.wait(engine_, {.take = waiting, .poll = poll}, deadline, explain);
+      const Woken woken = reminder.wait(engine_, {.receive = waiting, .poll = poll}, deadline, explain);
       if (woken == Woken::timeout) throw Timeout(explain());
     }
     return std::move(parts_);
@@ -86,7 +86,7 @@ class Gather {
   static std::size_t size(Engine& engine) { return static_cast<std::size_t>(engine.info().size); }
   Channel& channel(int rank) { return *channels_[static_cast<std::size_t>(rank - 1)]; }
 
-  void take_ready() {
+  void receive_ready() {
     std::erase_if(missing_, [&](int rank) {
       const auto received = engine_.try_receive(channel(rank));
       if (received.ended) throw_left(engine_, rank, what_);
@@ -150,7 +150,7 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
   send(engine, *gather, mine, deadline, what, poll);
   Posted posted(engine, what);
   posted.waiting_for(0);
-  const auto lease = take(engine, *answer, deadline, what, poll);
+  const auto lease = receive(engine, *answer, deadline, what, poll);
   if (!lease) throw_left(engine, 0, what);
   return split(payload_of(*lease), size);
 }

@@ -38,7 +38,7 @@ std::string describe(const Status& status, bool same_host) {
 /// "; rank 0: ...; rank 2: ...": what `rank` says, then the rank that it waits for, until one waits for nobody, has
 /// been named before, or many have been named.
 std::string follow(Engine& engine, int rank) {
-  constexpr std::size_t most = 8;
+  constexpr std::size_t max_named = 8;
   const auto& info = engine.info();
   const auto host = [&](int r) { return info.host_of[static_cast<std::size_t>(r)]; };
   std::vector<int> named;
@@ -48,16 +48,16 @@ std::string follow(Engine& engine, int rank) {
     const Status status = engine.status(rank);
     text += fmt::format("; rank {}: {}", rank, describe(status, host(rank) == host(info.rank)));
     named.push_back(rank);
-    if (named.size() > most) break;
+    if (named.size() > max_named) break;
     rank = status.waiting_for;
   }
   return text;
 }
 
-/// "2 not taken, 1 still leased"
+/// "2 not received, 1 still leased"
 std::string describe(const Engine::Holder& holder) {
   std::vector<std::string> parts;
-  if (holder.not_taken > 0) parts.push_back(fmt::format("{} not taken", holder.not_taken));
+  if (holder.not_received > 0) parts.push_back(fmt::format("{} not received", holder.not_received));
   if (holder.leased > 0) parts.push_back(fmt::format("{} still leased", holder.leased));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -76,7 +76,7 @@ std::string explain_full_window(Engine& engine, Channel& channel, std::string_vi
   std::string text = fmt::format("{} for room to send to ranks {}, where at most {} messages may be under way",
                                  waited_in(engine, what, waited), fmt::join(channel.to(), ", "), channel.window());
   for (const auto& holder : engine.holders(channel)) {
-    if (holder.not_taken < channel.window()) continue;
+    if (holder.not_received < channel.window()) continue;
     text += fmt::format("; rank {} holds {}{}", holder.rank, describe(holder), follow(engine, holder.rank));
   }
   return text;
@@ -120,8 +120,8 @@ void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, D
   }
 }
 
-std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
-                          const std::function<void()>* poll) {
+std::optional<Lease> receive(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
+                             const std::function<void()>* poll) {
   const auto begin = Clock::now();
   const auto explain = [&] { return explain_wait(engine, what, channel.from(), Clock::now() - begin); };
   Reminder reminder;
@@ -129,7 +129,7 @@ std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, s
   for (;;) {
     auto received = engine.try_receive(channel);
     if (received.message || received.ended) return std::move(received.message);
-    if (reminder.wait(engine, {.take = channels, .poll = poll}, deadline, explain) == Woken::timeout)
+    if (reminder.wait(engine, {.receive = channels, .poll = poll}, deadline, explain) == Woken::timeout)
       throw Timeout(explain());
   }
 }

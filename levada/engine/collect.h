@@ -33,13 +33,13 @@ class Reminder {
 Block allocate(Engine& engine, std::size_t bytes, Deadline deadline, std::string_view what,
                std::span<Channel* const> sent = {}, const std::function<void()>* poll = nullptr);
 
-/// try_publish() until it is taken. The Timeout says which takers keep the window full, and what they do.
+/// try_publish() until the message is gone. The Timeout says which receivers keep the window full, and what they do.
 void publish(Engine& engine, Channel& channel, Block block, std::size_t bytes, Deadline deadline, std::string_view what,
              const std::function<void()>* poll = nullptr);
 
 /// try_receive() until there is a message; empty when the channel has ended. The Timeout is explain_wait()'s sentence.
-std::optional<Lease> take(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
-                          const std::function<void()>* poll = nullptr);
+std::optional<Lease> receive(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
+                             const std::function<void()>* poll = nullptr);
 
 /// Throws what has ended the group, if anything has. For a rank that finds that another one has left too early: what
 /// ended the group explains it better.
@@ -54,8 +54,8 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
 /// status board, following waiting_for from rank to rank.
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited);
 
-/// "rank 0 waited 30.0 s in feed for step 17 for 12.5 MiB of memory: rank 2 has 1 not taken, 3 still leased": who holds
-/// what was sent on `sent`.
+/// "rank 0 waited 30.0 s in feed for step 17 for 12.5 MiB of memory: rank 2 has 1 not received, 3 still leased": who
+/// holds what was sent on `sent`.
 std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_view what, Duration waited,
                                 std::span<Channel* const> sent);
 

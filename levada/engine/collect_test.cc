@@ -144,35 +144,35 @@ TEST(ExplainWait, EndsATextThatHasNoZero) {
               HasSubstr(std::string(24, 'a') + ", " + std::string(208, 'b')));
 }
 
-TEST(Take, TimesOutWithAnExplanation) {
+TEST(Receive, TimesOutWithAnExplanation) {
   Silent engine(1, 2);
   engine.statuses[0] = Status::make("reading", 3);
   const auto channel = engine.open(0, {1}, 1);
-  EXPECT_THAT(timeout_of([&] { return take(engine, *channel, Deadline::now(), "feed"); }),
+  EXPECT_THAT(timeout_of([&] { return receive(engine, *channel, Deadline::now(), "feed"); }),
               AllOf(StartsWith("rank 1 waited "), HasSubstr(" in feed from rank 0; rank 0: reading step 3")));
 }
 
-TEST(Take, IsEmptyWhenTheChannelHasEnded) {
+TEST(Receive, IsEmptyWhenTheChannelHasEnded) {
   Silent engine(1, 2);
   engine.over = true;
   const auto channel = engine.open(0, {1}, 1);
-  EXPECT_FALSE(take(engine, *channel, Deadline::now(), "feed"));
+  EXPECT_FALSE(receive(engine, *channel, Deadline::now(), "feed"));
 }
 
 TEST(Publish, TimesOutNamingThoseWhoKeepTheWindowFull) {
   Silent engine(0, 4);
-  engine.held = {{.rank = 1, .not_taken = 1, .leased = 2}, {.rank = 2, .not_taken = 4, .leased = 1}};
+  engine.held = {{.rank = 1, .not_received = 1, .leased = 2}, {.rank = 2, .not_received = 4, .leased = 1}};
   engine.statuses[2] = Status::make("compute", 9);
   const auto channel = engine.open(0, {1, 2, 3}, 4);
   EXPECT_THAT(timeout_of([&] { return publish(engine, *channel, Block(), 1, Deadline::now(), "feed"), 0; }),
               AllOf(HasSubstr("in feed for room to send to ranks 1, 2, 3, where at most 4 messages may be under way"),
-                    HasSubstr("; rank 2 holds 4 not taken, 1 still leased; rank 2: compute step 9"),
+                    HasSubstr("; rank 2 holds 4 not received, 1 still leased; rank 2: compute step 9"),
                     Not(HasSubstr("rank 1 holds"))));
 }
 
 TEST(Allocate, TimesOutNamingThoseWhoHoldWhatWasSent) {
   Silent engine(0, 3);
-  engine.held = {{.rank = 2, .not_taken = 0, .leased = 3}};
+  engine.held = {{.rank = 2, .not_received = 0, .leased = 3}};
   const auto channel = engine.open(0, {1, 2}, 4);
   Channel* const sent[] = {channel.get()};
   EXPECT_THAT(timeout_of([&] { return allocate(engine, 1 << 20, Deadline::now(), "feed", sent); }),
@@ -208,7 +208,7 @@ std::string reminded(Duration first, Duration wait) {
   Reminder reminder(first);
   int times = 0;
   testing::internal::CaptureStderr();
-  const auto woken = reminder.wait(*engines[0], {.take = channels}, Deadline::after(wait),
+  const auto woken = reminder.wait(*engines[0], {.receive = channels}, Deadline::after(wait),
                                    [&] { return "rank 0 waits, line " + std::to_string(++times); });
   EXPECT_EQ(woken, Woken::timeout);
   return testing::internal::GetCapturedStderr();

@@ -84,8 +84,8 @@ void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t byte
 }
 
 Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes) {
-  auto lease = take(engine, channel, limit(), "conformance");
-  if (!lease) fail(engine, "a channel ended before its messages had been taken");
+  auto lease = receive(engine, channel, limit(), "conformance");
+  if (!lease) fail(engine, "a channel ended before its messages had been received");
   expect_filled(engine, lease->bytes, seed, bytes);
   return *std::move(lease);
 }
@@ -122,9 +122,9 @@ namespace {
 struct Progress {
   const Flow* flow;
   int to_send;
-  int to_take;
+  int to_receive;
   int sent = 0;
-  int taken = 0;
+  int received = 0;
   Block block = {};  ///< the next message, until there is room for it
 
   bool step(Engine& engine) {
@@ -134,10 +134,10 @@ struct Progress {
       if (!block) block = filled(engine, flow->seed(*flow->channel, sent), bytes);
       if (engine.try_publish(*flow->channel, block, bytes)) ++sent, moved = true;
     }
-    if (taken < to_take) {
+    if (received < to_receive) {
       if (const auto lease = engine.try_receive(*flow->channel).message) {
-        expect_filled(engine, lease->bytes, flow->seed(*flow->channel, taken), flow->bytes(taken));
-        ++taken, moved = true;
+        expect_filled(engine, lease->bytes, flow->seed(*flow->channel, received), flow->bytes(received));
+        ++received, moved = true;
       }
     }
     return moved;
@@ -148,9 +148,9 @@ std::vector<Progress> begin(const Engine& engine, std::span<const Flow> flows) {
   std::vector<Progress> all;
   for (const Flow& flow : flows) {
     const auto& to = flow.channel->to();
-    const bool takes = std::find(to.begin(), to.end(), rank_of(engine)) != to.end();
+    const bool receives = std::find(to.begin(), to.end(), rank_of(engine)) != to.end();
     const bool sends = flow.channel->from() == rank_of(engine);
-    all.push_back({.flow = &flow, .to_send = sends ? flow.count : 0, .to_take = takes ? flow.count : 0});
+    all.push_back({.flow = &flow, .to_send = sends ? flow.count : 0, .to_receive = receives ? flow.count : 0});
   }
   return all;
 }
@@ -163,13 +163,13 @@ void pump(Engine& engine, std::span<const Flow> flows) {
     bool moved = false;
     for (Progress& progress : all) moved |= progress.step(engine);
     if (moved) continue;
-    std::vector<Channel*> take, publish;
+    std::vector<Channel*> receive, publish;
     for (const Progress& progress : all) {
-      if (progress.taken < progress.to_take) take.push_back(progress.flow->channel);
+      if (progress.received < progress.to_receive) receive.push_back(progress.flow->channel);
       if (progress.sent < progress.to_send) publish.push_back(progress.flow->channel);
     }
-    if (take.empty() && publish.empty()) return;
-    if (engine.wait({.take = take, .publish = publish}, limit()) != Woken::ready) {
+    if (receive.empty() && publish.empty()) return;
+    if (engine.wait({.receive = receive, .publish = publish}, limit()) != Woken::ready) {
       fail(engine, "nothing moved any more before all messages had been carried");
     }
   }

@@ -20,7 +20,7 @@ class Failure : public std::runtime_error {
 
 struct Case {
   std::string_view name;
-  int least_ranks = 1;
+  int min_ranks = 1;
   void (*run)(const std::shared_ptr<Engine>& engine);  ///< on every rank at once; collective
   bool ends_group = false;                             ///< whether the engine is of no use afterwards (abort)
 };

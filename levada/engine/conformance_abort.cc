@@ -36,10 +36,10 @@ void an_abort_wakes_all_with_its_reason(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   const auto channel = engine->open(last, all_ranks(*engine), 1);
   const Handle board = abort_when_all_are_ready(engine, *engine, {"the dam broke at step 7"});
-  Channel* const take[] = {channel.get()};
+  Channel* const receive_from[] = {channel.get()};
   expect_reason(engine,
                 expect_throws<EngineError>(*engine, "an abort wakes a wait that has no deadline",
-                                           [&] { return engine->wait({.take = take}, Deadline::never()); }),
+                                           [&] { return engine->wait({.receive = receive_from}, Deadline::never()); }),
                 "the dam broke at step 7");
 }
 

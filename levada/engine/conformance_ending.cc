@@ -5,16 +5,16 @@ namespace levada::conformance {
 namespace {
 
 void expect_end(const Handle& engine, Channel& channel) {
-  expect(*engine, !take(*engine, channel, limit(), "conformance"), "no message comes after the last");
+  expect(*engine, !receive(*engine, channel, limit(), "conformance"), "no message comes after the last");
   const auto after = engine->try_receive(channel);
   expect(*engine, after.ended && !after.message, "a channel that was closed and drained has ended");
   Channel* const ended[] = {&channel};
-  expect(*engine, engine->wait({.take = ended}, limit()) == Woken::ready, "the end of a channel ends a wait for it");
+  expect(*engine, engine->wait({.receive = ended}, limit()) == Woken::ready, "the end of a channel ends a wait for it");
 }
 
 void await_message(const Handle& engine, Channel& channel) {
   Channel* const it[] = {&channel};
-  expect(*engine, engine->wait({.take = it}, limit()) == Woken::ready, "a message comes");
+  expect(*engine, engine->wait({.receive = it}, limit()) == Woken::ready, "a message comes");
 }
 
 void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
@@ -29,7 +29,7 @@ void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
   for (std::uint64_t i = 0; i < 3; ++i) {
     await_message(engine, *channel);
     const auto received = engine->try_receive(*channel);
-    expect(*engine, received.message && !received.ended, "a channel has not ended before its last message is taken");
+    expect(*engine, received.message && !received.ended, "a channel has not ended before its last message is received");
     expect_filled(*engine, received.message->bytes, i, 100);
   }
   expect_end(engine, *channel);
@@ -63,7 +63,7 @@ void destroying_a_channel_closes_it(const Handle& engine) {
   meet(*engine);
 }
 
-void a_taker_may_close_while_others_go_on(const Handle& engine) {
+void a_receiver_may_close_while_others_go_on(const Handle& engine) {
   constexpr std::uint64_t messages = 20;
   const int last = size_of(*engine) - 1;
   const auto channel = engine->open(0, all_ranks(*engine), 2);
@@ -83,7 +83,7 @@ void a_taker_may_close_while_others_go_on(const Handle& engine) {
   meet(*engine);
 }
 
-void a_channel_has_ended_for_a_taker_that_has_closed_it(const Handle& engine) {
+void a_channel_has_ended_for_a_receiver_that_has_closed_it(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 2);
   if (rank_of(*engine) == 0) send(*engine, *channel, 1, 100);
   if (rank_of(*engine) != 0) {
@@ -94,21 +94,21 @@ void a_channel_has_ended_for_a_taker_that_has_closed_it(const Handle& engine) {
   meet(*engine);
 }
 
-void a_sender_without_takers_goes_on(const Handle& engine) {
+void a_sender_without_receivers_goes_on(const Handle& engine) {
   const int rank = rank_of(*engine);
   if (size_of(*engine) > 1 && rank < 2) {
     auto channel = engine->open(0, {1}, 1);
     if (rank == 1) channel.reset();
     for (std::uint64_t i = 0; rank == 0 && i < 50; ++i) send(*engine, *channel, i, 200'000);
     if (rank == 0) {
-      expect_eventually(*engine, "messages that nobody is left to take come back",
+      expect_eventually(*engine, "messages that nobody is left to receive come back",
                         [&] { return engine->holders(*channel).empty(); });
     }
   }
   meet(*engine);
 }
 
-void a_sender_among_the_takers_closes_its_sending_end_first(const Handle& engine) {
+void a_sender_among_the_receivers_closes_its_sending_end_first(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
   send(*engine, *channel, 1, 64);
   send(*engine, *channel, 2, 64);
@@ -134,8 +134,8 @@ void leaving_ends_what_one_sent(const Handle& engine) {
   meet(*engine);
 }
 
-void leaving_counts_as_taking(const Handle& engine) {
-  auto group = engine->subgroup(all_ranks(*engine), "left by its takers");
+void leaving_counts_as_receiving(const Handle& engine) {
+  auto group = engine->subgroup(all_ranks(*engine), "left by its receivers");
   auto channel = group->open(0, all_ranks(*group), 1);
   if (rank_of(*engine) != 0) group.reset();
   for (std::uint64_t i = 0; rank_of(*engine) == 0 && i < 30; ++i) {
@@ -164,13 +164,13 @@ constexpr Case list[] = {
     {"a closed channel ends after its last message", 1, a_closed_channel_ends_after_its_last_message},
     {"an empty channel may end", 1, an_empty_channel_may_end},
     {"destroying a channel closes it", 2, destroying_a_channel_closes_it},
-    {"a taker may close while others go on", 2, a_taker_may_close_while_others_go_on},
-    {"a channel has ended for a taker that has closed it", 2, a_channel_has_ended_for_a_taker_that_has_closed_it},
-    {"a sender without takers goes on", 2, a_sender_without_takers_goes_on},
-    {"a sender among the takers closes its sending end first", 1,
-     a_sender_among_the_takers_closes_its_sending_end_first},
+    {"a receiver may close while others go on", 2, a_receiver_may_close_while_others_go_on},
+    {"a channel has ended for a receiver that has closed it", 2, a_channel_has_ended_for_a_receiver_that_has_closed_it},
+    {"a sender without receivers goes on", 2, a_sender_without_receivers_goes_on},
+    {"a sender among the receivers closes its sending end first", 1,
+     a_sender_among_the_receivers_closes_its_sending_end_first},
     {"leaving ends what one sent", 2, leaving_ends_what_one_sent},
-    {"leaving counts as taking", 2, leaving_counts_as_taking},
+    {"leaving counts as receiving", 2, leaving_counts_as_receiving},
     {"leaving does not alarm the others", 2, leaving_does_not_alarm_the_others},
 };
 

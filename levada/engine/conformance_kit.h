@@ -62,7 +62,7 @@ void expect_filled(const Engine& engine, ByteView bytes, std::uint64_t seed, std
 
 /// publish() of filled().
 void send(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
-/// take() that does not end, checked to be what send() sent.
+/// levada::receive() of a channel that does not end, checked to be what send() sent.
 Lease receive(Engine& engine, Channel& channel, std::uint64_t seed, std::size_t bytes);
 /// try_receive() has neither a message nor the end.
 void expect_nothing(Engine& engine, Channel& channel);
@@ -79,16 +79,17 @@ void expect_eventually(const Engine& engine, std::string_view sentence, Conditio
 /// A block in ordinary memory that no engine has given.
 Block foreign_block(std::size_t bytes);
 
-/// One rank's part in a stream: how many messages it sends or takes on a channel. Message i has the seed and the size
-/// that these functions give.
+/// One rank's part in a stream: how many messages it sends or receives on a channel. Message i has the seed and the
+/// size that these functions give.
 struct Flow {
   Channel* channel = nullptr;
   int count = 0;
   std::uint64_t (*seed)(const Channel& channel, int i) = nullptr;
   std::size_t (*bytes)(int i) = nullptr;
 };
-/// Carries all flows to their end as operations do: sends and takes whatever can be, and waits for {space, messages}
-/// alone. A channel whose sender this rank is gets sent on, one that it takes gets taken from, both where it is both.
+/// Carries all flows to their end as operations do: sends and receives whatever can be, and waits for {space, messages}
+/// alone. A channel whose sender this rank is gets sent on, one that it receives from gets received from, both where it
+/// is both.
 void pump(Engine& engine, std::span<const Flow> flows);
 
 }  // namespace levada::conformance

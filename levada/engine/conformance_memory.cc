@@ -115,25 +115,26 @@ void leases_outlive_channel_and_engine(const Handle& engine) {
   meet(*engine);
 }
 
-/// One rank sends and takes its own messages too, so it never waits for room alone. Gives the addresses of its blocks.
+/// One rank sends and receives its own messages too, so it never waits for room alone. Gives the addresses of its
+/// blocks.
 std::set<std::uintptr_t> multicast_counting_blocks(const Handle& engine, Channel& channel, std::uint64_t messages,
                                                    std::size_t bytes) {
   std::set<std::uintptr_t> addresses;
-  std::uint64_t taken = 0;
+  std::uint64_t received = 0;
   Channel* const both[] = {&channel};
-  const auto take_some = [&] {
-    while (engine->try_receive(channel).message) ++taken;
+  const auto receive_some = [&] {
+    while (engine->try_receive(channel).message) ++received;
   };
   for (std::uint64_t i = 0; i < messages; ++i) {
     Block block = allocate(*engine, bytes, limit(), "conformance");
     addresses.insert(address_of(block));
     while (!engine->try_publish(channel, block, bytes)) {
-      expect(*engine, engine->wait({.take = both, .publish = both}, limit()) == Woken::ready, "the window moves on");
-      take_some();
+      expect(*engine, engine->wait({.receive = both, .publish = both}, limit()) == Woken::ready, "the window moves on");
+      receive_some();
     }
   }
-  for (take_some(); taken < messages; take_some()) {
-    expect(*engine, engine->wait({.take = both}, limit()) == Woken::ready, "all messages come");
+  for (receive_some(); received < messages; receive_some()) {
+    expect(*engine, engine->wait({.receive = both}, limit()) == Woken::ready, "all messages come");
   }
   return addresses;
 }
@@ -143,14 +144,14 @@ void memory_stays_bounded_over_thousands_of_messages(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 4);
   if (rank_of(*engine) == 0) {
     const auto addresses = multicast_counting_blocks(engine, *channel, messages, 100'000);
-    const auto most =
+    const auto max_blocks =
         2 * (static_cast<std::size_t>(channel->window()) + static_cast<std::size_t>(size_of(*engine)) + 2);
     expect(
-        *engine, addresses.size() <= most,
+        *engine, addresses.size() <= max_blocks,
         fmt::format("{} blocks served {} messages with a window of {}", addresses.size(), messages, channel->window()));
   } else {
     for (std::uint64_t i = 0; i < messages; ++i) {
-      expect(*engine, take(*engine, *channel, limit(), "conformance").has_value(), "all messages come");
+      expect(*engine, receive(*engine, *channel, limit(), "conformance").has_value(), "all messages come");
     }
   }
   meet(*engine);
@@ -176,19 +177,20 @@ void a_lease_may_end_on_any_thread(const Handle& engine) {
 void holders_tell_who_keeps_what(const Handle& engine) {
   const int size = size_of(*engine);
   const auto channel = engine->open(0, all_ranks(*engine), 4);
-  const auto has = [&](int rank, int not_taken, int leased) {
+  const auto has = [&](int rank, int not_received, int leased) {
     for (const auto& holder : engine->holders(*channel)) {
-      if (holder.rank == rank) return holder.not_taken == not_taken && holder.leased == leased;
+      if (holder.rank == rank) return holder.not_received == not_received && holder.leased == leased;
     }
-    return not_taken == 0 && leased == 0;
+    return not_received == 0 && leased == 0;
   };
   if (rank_of(*engine) == 0) {
     for (std::uint64_t i = 0; i < 3; ++i) send(*engine, *channel, i, 100'000);
     for (int rank = 1; rank < size; ++rank) {
-      expect_eventually(*engine, "a rank that keeps one of two taken messages holds one lease, with one not taken",
+      expect_eventually(*engine,
+                        "a rank that keeps one of two received messages holds one lease, with one not received",
                         [&] { return has(rank, 1, engine->info().zero_copy ? 1 : 0); });
     }
-    expect(*engine, has(0, 3, 0), "three messages not taken are held by their taker");
+    expect(*engine, has(0, 3, 0), "three messages not received are held by their receiver");
     Lease first = receive(*engine, *channel, 0, 100'000);
     expect(*engine, !engine->info().zero_copy || has(0, 2, 1), "a lease is held until it ends");
     first = {};
@@ -213,7 +215,7 @@ void memory_in_use_is_counted_until_it_comes_back(const Handle& engine) {
     Block block = filled(*engine, 0, bytes);
     expect(*engine, engine->memory_in_use() >= bytes, "an allocated block is in use");
     publish(*engine, *channel, std::move(block), bytes, limit(), "conformance");
-    expect(*engine, engine->memory_in_use() >= bytes, "a message that its sender has not taken is in use");
+    expect(*engine, engine->memory_in_use() >= bytes, "a message that its sender has not received is in use");
   }
   static_cast<void>(receive(*engine, *channel, 0, bytes));
   expect_eventually(*engine, "what all have given back is not in use", [&] { return engine->memory_in_use() < bytes; });

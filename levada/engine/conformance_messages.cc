@@ -103,7 +103,7 @@ void channels_of_the_same_ranks_do_not_mix(const Handle& engine) {
   meet(*engine);
 }
 
-void takers_may_be_any_ranks(const Handle& engine) {
+void receivers_may_be_any_ranks(const Handle& engine) {
   const int size = size_of(*engine);
   const int rank = rank_of(*engine);
   for (unsigned mask = 1; mask < (1U << size); mask += 1 + mask / 5) {
@@ -112,18 +112,18 @@ void takers_may_be_any_ranks(const Handle& engine) {
       if ((mask >> r & 1U) != 0) to.push_back(r);
     }
     const int from = static_cast<int>(mask) % size;
-    const bool takes = (mask >> rank & 1U) != 0;
-    if (rank != from && !takes) continue;
+    const bool receives = (mask >> rank & 1U) != 0;
+    if (rank != from && !receives) continue;
     const auto channel = engine->open(from, to, 1);
     expect(*engine, channel->from() == from && channel->to() == to && channel->window() == 1,
-           "a channel knows its sender, takers and window");
+           "a channel knows its sender, receivers and window");
     if (rank == from) send(*engine, *channel, mask, 50);
-    if (takes) static_cast<void>(receive(*engine, *channel, mask, 50));
+    if (receives) static_cast<void>(receive(*engine, *channel, mask, 50));
   }
   meet(*engine);
 }
 
-void messages_wait_for_takers_that_open_later(const Handle& engine) {
+void messages_wait_for_receivers_that_open_later(const Handle& engine) {
   const int last = size_of(*engine) - 1;
   const int rank = rank_of(*engine);
   if (rank == 0 || rank == last) {
@@ -140,7 +140,8 @@ void messages_wait_for_takers_that_open_later(const Handle& engine) {
       if (last != 0) channel = engine->open(0, {last}, 3);
       for (std::uint64_t i = 0; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 2000));
       if (last != 0) {
-        expect(*engine, !take(*engine, *channel, limit(), "conformance"), "a channel closed before it was opened ends");
+        expect(*engine, !receive(*engine, *channel, limit(), "conformance"),
+               "a channel closed before it was opened ends");
       }
     }
   }
@@ -158,7 +159,8 @@ void a_window_bounds_what_is_under_way(const Handle& engine) {
     expect(*engine, static_cast<bool>(third), "a refused block stays with its owner");
     static_cast<void>(receive(*engine, *channel, 0, 100));
     if (size_of(*engine) > 1) {
-      expect(*engine, !engine->try_publish(*channel, third, 100), "the window has room only after the slowest taker");
+      expect(*engine, !engine->try_publish(*channel, third, 100),
+             "the window has room only after the slowest receiver");
     }
     meet(*engine);
     publish(*engine, *channel, std::move(third), 100, limit(), "conformance");
@@ -196,11 +198,11 @@ void open_refuses_what_cannot_work(const Handle& engine) {
   const auto refuses = [&](std::string_view sentence, int from, std::vector<int> to, int window) {
     expect_throws<InvalidArgument>(*engine, sentence, [&] { return engine->open(from, to, window); });
   };
-  refuses("a channel without takers is refused", rank, {}, 1);
-  refuses("a taker out of range is refused", rank, {size}, 1);
-  refuses("a negative taker is refused", rank, {-1}, 1);
+  refuses("a channel without receivers is refused", rank, {}, 1);
+  refuses("a receiver out of range is refused", rank, {size}, 1);
+  refuses("a negative receiver is refused", rank, {-1}, 1);
   refuses("a sender out of range is refused", size, {rank}, 1);
-  refuses("a taker named twice is refused", rank, {rank, rank}, 1);
+  refuses("a receiver named twice is refused", rank, {rank, rank}, 1);
   refuses("a window below one is refused", rank, {rank}, 0);
   if (size > 1) refuses("a channel of others is refused", (rank + 1) % size, {(rank + 1) % size}, 1);
   meet(*engine);
@@ -215,9 +217,10 @@ void the_wrong_end_of_a_channel_is_refused(const Handle& engine) {
     const auto channel = engine->open(0, {1}, 1);
     Channel* const wrong[] = {channel.get()};
     if (rank_of(*engine) == 0) {
-      expect_throws<InvalidArgument>(*engine, "only a taker takes", [&] { return engine->try_receive(*channel); });
-      expect_throws<InvalidArgument>(*engine, "only a taker waits for messages",
-                                     [&] { return engine->wait({.take = wrong}, Deadline::now()); });
+      expect_throws<InvalidArgument>(*engine, "only a receiver receives",
+                                     [&] { return engine->try_receive(*channel); });
+      expect_throws<InvalidArgument>(*engine, "only a receiver waits for messages",
+                                     [&] { return engine->wait({.receive = wrong}, Deadline::now()); });
     } else {
       Block block = filled(*engine, 0, 10);
       expect_throws<InvalidArgument>(*engine, "only the sender publishes",
@@ -239,8 +242,8 @@ constexpr Case list[] = {
     {"sizes vary from one byte to megabytes", 1, sizes_vary_from_one_byte_to_megabytes},
     {"a message may be shorter than its block", 1, a_message_may_be_shorter_than_its_block},
     {"channels of the same ranks do not mix", 1, channels_of_the_same_ranks_do_not_mix},
-    {"takers may be any ranks", 1, takers_may_be_any_ranks},
-    {"messages wait for takers that open later", 1, messages_wait_for_takers_that_open_later},
+    {"receivers may be any ranks", 1, receivers_may_be_any_ranks},
+    {"messages wait for receivers that open later", 1, messages_wait_for_receivers_that_open_later},
     {"a window bounds what is under way", 1, a_window_bounds_what_is_under_way},
     {"zero copy means that nothing is copied", 1, zero_copy_means_that_nothing_is_copied},
     {"open refuses what cannot work", 1, open_refuses_what_cannot_work},

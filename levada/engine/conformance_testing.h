@@ -17,12 +17,12 @@ struct Trial {
   int ranks;
 };
 
-/// Every case at 1, 2, 3, 4 and 8 ranks, but for those that take more.
+/// Every case at 1, 2, 3, 4 and 8 ranks, except those that need more.
 inline std::vector<Trial> all_trials() {
   std::vector<Trial> trials;
   for (const Case& test : cases()) {
     for (const int ranks : {1, 2, 3, 4, 8}) {
-      if (ranks >= test.least_ranks) trials.push_back({test, ranks});
+      if (ranks >= test.min_ranks) trials.push_back({test, ranks});
     }
   }
   return trials;

@@ -13,12 +13,13 @@ std::uint64_t seed_by_sender(const Channel& channel, int i) {
 
 void a_wait_ends_at_its_deadline(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
-  Channel* const take[] = {channel.get()};
+  Channel* const receive_from[] = {channel.get()};
   const auto begin = Clock::now();
-  const auto woken = engine->wait({.take = take}, Deadline::after(std::chrono::milliseconds(20)));
+  const auto woken = engine->wait({.receive = receive_from}, Deadline::after(std::chrono::milliseconds(20)));
   expect(*engine, woken == Woken::timeout, "a wait for what does not come times out");
   expect(*engine, Clock::now() - begin >= std::chrono::milliseconds(20), "a wait lasts until its deadline");
-  expect(*engine, engine->wait({.take = take}, Deadline::now()) == Woken::timeout, "a passed deadline makes it a poll");
+  expect(*engine, engine->wait({.receive = receive_from}, Deadline::now()) == Woken::timeout,
+         "a passed deadline makes it a poll");
   expect(*engine, engine->wait({}, Deadline::after(std::chrono::milliseconds(1))) == Woken::timeout,
          "a wait for nothing lasts until its deadline");
 }
@@ -31,15 +32,16 @@ void what_holds_already_ends_a_wait(const Handle& engine) {
   send(*engine, *channel, 1, 100);
   expect(*engine, engine->wait({.publish = it}, Deadline::now()) == Woken::timeout, "a full window has no room");
   for (int i = 0; i < 2; ++i) {
-    expect(*engine, engine->wait({.take = it}, limit()) == Woken::ready, "a message ends every wait until it is taken");
+    expect(*engine, engine->wait({.receive = it}, limit()) == Woken::ready,
+           "a message ends every wait until it is received");
   }
   static_cast<void>(receive(*engine, *channel, 1, 100));
-  expect(*engine, engine->wait({.publish = it}, limit()) == Woken::ready, "taking makes room");
+  expect(*engine, engine->wait({.publish = it}, limit()) == Woken::ready, "receiving makes room");
   const std::atomic<bool> stop = true;
   expect(*engine, engine->wait({.stop = &stop}, Deadline::now()) == Woken::stopped, "a stop that is set ends a wait");
 }
 
-void a_message_wakes_its_taker(const Handle& engine) {
+void a_message_wakes_its_receiver(const Handle& engine) {
   const int rank = rank_of(*engine);
   const int next = (rank + 1) % size_of(*engine);
   const int before = (rank + size_of(*engine) - 1) % size_of(*engine);
@@ -59,30 +61,32 @@ void a_message_wakes_its_taker(const Handle& engine) {
 void a_message_on_any_channel_ends_a_wait(const Handle& engine) {
   const int rank = rank_of(*engine);
   std::vector<std::shared_ptr<Channel>> channels;
-  std::vector<Channel*> take;
+  std::vector<Channel*> receive_from;
   for (int from = 1; from < size_of(*engine); ++from) {
     channels.push_back(rank == 0 || rank == from ? engine->open(from, {0}, 1) : nullptr);
-    if (rank == 0) take.push_back(channels.back().get());
+    if (rank == 0) receive_from.push_back(channels.back().get());
   }
   if (rank != 0) send(*engine, *channels[static_cast<std::size_t>(rank - 1)], static_cast<std::uint64_t>(rank), 10);
-  while (rank == 0 && !take.empty()) {
-    expect(*engine, engine->wait({.take = take}, limit()) == Woken::ready, "a message on one of many channels wakes");
-    const auto taken = std::erase_if(take, [&](Channel* channel) {
+  while (rank == 0 && !receive_from.empty()) {
+    expect(*engine, engine->wait({.receive = receive_from}, limit()) == Woken::ready,
+           "a message on one of many channels wakes");
+    const auto received = std::erase_if(receive_from, [&](Channel* channel) {
       const auto lease = engine->try_receive(*channel).message;
       if (lease) expect_filled(*engine, lease->bytes, static_cast<std::uint64_t>(channel->from()), 10);
       return lease.has_value();
     });
-    expect(*engine, taken > 0, "a wait that ends as ready means that something can be taken");
+    expect(*engine, received > 0, "a wait that ends as ready means that something can be received");
   }
   meet(*engine);
 }
 
 void stop_and_wake_end_a_wait(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
-  Channel* const take[] = {channel.get()};
+  Channel* const receive_from[] = {channel.get()};
   for (int i = 0; i < 30; ++i) {
     std::atomic<bool> stop = false;
-    auto waiting = std::async(std::launch::async, [&] { return engine->wait({.take = take, .stop = &stop}, limit()); });
+    auto waiting =
+        std::async(std::launch::async, [&] { return engine->wait({.receive = receive_from, .stop = &stop}, limit()); });
     engine->wake();
     stop = true;
     engine->wake();
@@ -117,14 +121,14 @@ void threads_wait_for_their_own_channels(const Handle& engine) {
   meet(*engine);
 }
 
-void sender_and_taker_of_a_channel_may_be_two_threads(const Handle& engine) {
+void sender_and_receiver_of_a_channel_may_be_two_threads(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
   auto sending = std::async(std::launch::async, [&] {
     for (std::uint64_t i = 0; i < 200; ++i) send(*engine, *channel, i, 500);
     engine->close(*channel);
   });
   for (std::uint64_t i = 0; i < 200; ++i) static_cast<void>(receive(*engine, *channel, i, 500));
-  expect(*engine, !take(*engine, *channel, limit(), "conformance"), "the channel ends");
+  expect(*engine, !receive(*engine, *channel, limit(), "conformance"), "the channel ends");
   sending.get();
 }
 
@@ -196,20 +200,21 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   };
   bool is_interrupted = false;
   try {
-    engine->wait({.take = it, .poll = &interrupt}, limit());
+    engine->wait({.receive = it, .poll = &interrupt}, limit());
   } catch (const Interruption&) {
     is_interrupted = true;
   }
   expect(*engine, is_interrupted && polls == 3, "a wait polls again and again, and throws what the poll throws");
   polls = 0;
   expect(*engine, engine->wait({.publish = it, .poll = &interrupt}, limit()) == Woken::ready, "room is there already");
-  expect(*engine, engine->wait({.take = it, .poll = &interrupt}, Deadline::now()) == Woken::timeout, "nothing comes");
+  expect(*engine, engine->wait({.receive = it, .poll = &interrupt}, Deadline::now()) == Woken::timeout,
+         "nothing comes");
   expect(*engine, polls == 0, "a wait that does not sleep does not poll");
   const auto deadline = Deadline::after(std::chrono::milliseconds(20));
-  const auto woken = engine->wait({.take = it, .poll = &interrupt}, deadline);
+  const auto woken = engine->wait({.receive = it, .poll = &interrupt}, deadline);
   expect(*engine, woken == Woken::timeout && deadline.expired(), "a wait that polls lasts until its deadline");
   const std::function<void()> send_one = [&] { send(*engine, *channel, 3, 30); };
-  expect(*engine, engine->wait({.take = it, .poll = &send_one}, limit()) == Woken::ready,
+  expect(*engine, engine->wait({.receive = it, .poll = &send_one}, limit()) == Woken::ready,
          "what the poll brings about ends the wait");
   static_cast<void>(receive(*engine, *channel, 3, 30));
 }
@@ -217,12 +222,12 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
 constexpr Case list[] = {
     {"a wait ends at its deadline", 1, a_wait_ends_at_its_deadline},
     {"what holds already ends a wait", 1, what_holds_already_ends_a_wait},
-    {"a message wakes its taker", 1, a_message_wakes_its_taker},
+    {"a message wakes its receiver", 1, a_message_wakes_its_receiver},
     {"a message on any channel ends a wait", 2, a_message_on_any_channel_ends_a_wait},
     {"stop and wake end a wait", 1, stop_and_wake_end_a_wait},
     {"waking alone ends no wait", 1, waking_alone_ends_no_wait},
     {"threads wait for their own channels", 1, threads_wait_for_their_own_channels},
-    {"sender and taker of a channel may be two threads", 1, sender_and_taker_of_a_channel_may_be_two_threads},
+    {"sender and receiver of a channel may be two threads", 1, sender_and_receiver_of_a_channel_may_be_two_threads},
     {"ranks that flood each other do not block", 1, ranks_that_flood_each_other_do_not_block},
     {"a wait polls while it lasts", 1, a_wait_polls_while_it_lasts},
     {"room wakes a blocked sender", 2, room_wakes_a_blocked_sender},

@@ -70,7 +70,7 @@ class Block {
   std::shared_ptr<Home> home_;
 };
 
-/// A received message. The bytes stay as they are, and its sender's Block stays taken, until the last copy of `hold`
+/// A received message. The bytes stay as they are, and its sender's Block stays in use, until the last copy of `hold`
 /// is gone; that may be on any thread, and after the engine itself is gone. Never write to the bytes, unless
 /// make_private() has given them.
 struct Lease {
@@ -81,13 +81,13 @@ struct Lease {
 /// What try_receive() found: a message, the end of the channel, or neither yet.
 struct Received {
   std::optional<Lease> message;
-  /// No message follows: the sender has closed or left and all its messages have been taken, or this rank has closed
+  /// No message follows: the sender has closed or left and all its messages have been received, or this rank has closed
   /// its receiving end.
   bool ended = false;
 };
 
 /// A stream of messages from one rank to a fixed set of ranks, in order, each to all of them. An engine's own
-/// subclass; a member that holds one is its sender, a taker, or both. Destroying it closes this end.
+/// subclass; a member that holds one is its sender, a receiver, or both. Destroying it closes this end.
 class Channel {
  public:
   Channel(int from, std::vector<int> to, int window) : from_(from), to_(std::move(to)), window_(window) {}
@@ -120,7 +120,7 @@ static_assert(sizeof(Status) == 256);
 
 /// What wait() is to wait for: any of these. All are levels, not edges: a condition that holds already ends the wait.
 struct WaitFor {
-  std::span<Channel* const> take{};         ///< one of these has a message, or has ended
+  std::span<Channel* const> receive{};      ///< one of these has a message, or has ended
   std::span<Channel* const> publish{};      ///< one of these has room in its window
   std::size_t allocate = 0;                 ///< if not 0: try_allocate() of so many bytes may succeed
   const std::atomic<bool>* stop = nullptr;  ///< becomes true; whoever sets it calls wake()
@@ -138,7 +138,7 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// One member's end of a group of ranks. Any thread may call; one end of a Channel is used by one thread at a time.
 /// Every call but wait() returns at once. Every call throws EngineError once a member has called abort(), with its
 /// reason, and PeerLost, naming the rank, once a member ended without leaving, whichever came first; messages that had
-/// been published before a death can still be taken, and leases stay valid. Destroying the last reference leaves the
+/// been published before a death can still be received, and leases stay valid. Destroying the last reference leaves the
 /// group: channels close, peers are not alarmed.
 class Engine {
  public:
@@ -152,30 +152,31 @@ class Engine {
   /// twice, or not one's own.
   virtual std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) = 0;
 
-  /// A new stream, to be opened by its sender and all its takers and by nobody else; members open the channels that
-  /// they share in the same order, but not at the same time: messages wait for takers that have not opened it yet. The
-  /// sender may be among the takers. At most `window` messages, for all alike, stay published and not taken by all.
-  /// Throws InvalidArgument: an empty set, a rank out of range or twice, not a member itself, or a window below one.
+  /// A new stream, to be opened by its sender and all its receivers and by nobody else; members open the channels that
+  /// they share in the same order, but not at the same time: messages wait for receivers that have not opened it yet.
+  /// The sender may be among the receivers. At most `window` messages, for all alike, stay published and not received
+  /// by all. Throws InvalidArgument: an empty set, a rank out of range or twice, not a member itself, or a window below
+  /// one.
   virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) = 0;
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {
     return open(from, std::span(to.begin(), to.size()), window);
   }
 
-  /// A Block of at least `bytes`; empty when the engine's memory is taken at the moment. Throws InvalidArgument for
-  /// more than the engine can ever give, saying how much that is.
+  /// A Block of at least `bytes`; empty when all of the engine's memory is in use at the moment. Throws InvalidArgument
+  /// for more than the engine can ever give, saying how much that is.
   virtual std::optional<Block> try_allocate(std::size_t bytes) = 0;
 
-  /// Sends the first `bytes` of `block` (at least one) to all takers. True: the block is gone. False: the window is
+  /// Sends the first `bytes` of `block` (at least one) to all receivers. True: the block is gone. False: the window is
   /// full, nothing happened. Throws InvalidArgument for a channel of which this rank is not the sender or that it has
   /// closed, and for a foreign block.
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
 
-  /// The next message, or the end, of the channel. Throws InvalidArgument unless this rank is a taker. Once the group
-  /// has been aborted it throws before anything else; a death it throws only where there is neither a message nor the
-  /// end.
+  /// The next message, or the end, of the channel. Throws InvalidArgument unless this rank is a receiver. Once the
+  /// group has been aborted it throws before anything else; a death it throws only where there is neither a message nor
+  /// the end.
   virtual Received try_receive(Channel& channel) = 0;
 
-  /// Lets the holder of `lease`, just taken from `channel` and copied nowhere, write to its bytes, which may move:
+  /// Lets the holder of `lease`, just received from `channel` and copied nowhere, write to its bytes, which may move:
   /// gives them. What is written shows through this lease alone, in no other lease and on no other rank, and is lost
   /// when it ends. Empty: nothing has changed, and who wants to write copies. So it is by default, and wherever the
   /// engine has nothing cheaper than a copy.
@@ -189,23 +190,24 @@ class Engine {
   /// Ends the group for all its members, and the subgroups made from it, with a reason (its first 200 bytes): their
   /// calls throw EngineError from now on.
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// Sender: no more messages follow. Taker: messages not yet taken, and later ones, are dropped as if taken. A rank
-  /// that is both closes its sending end, so that it can still take; destroying the Channel closes both.
+  /// Sender: no more messages follow. Receiver: messages not yet received, and later ones, are dropped as if received.
+  /// A rank that is both closes its sending end, so that it can still receive; destroying the Channel closes both.
   virtual void close(Channel& channel) noexcept = 0;
 
   virtual void post(const Status& status) = 0;
   /// What `rank` posted last; a blank one if nothing.
   virtual Status status(int rank) = 0;
-  /// Takers of `channel` that keep its window or its sender's memory: rank, messages not taken, messages still leased.
+  /// Receivers of `channel` that keep its window or its sender's memory: rank, messages not received, messages still
+  /// leased.
   struct Holder {
     int rank = 0;
-    int not_taken = 0;
+    int not_received = 0;
     int leased = 0;
   };
   /// Sender only: who holds what of the messages published; for explaining a wait.
   virtual std::vector<Holder> holders(Channel& channel) = 0;
   /// Bytes of this rank's blocks that are out, over all groups: allocated and not destroyed, or published and not given
-  /// back by all takers. Never throws for the group's end.
+  /// back by all receivers. Never throws for the group's end.
   virtual std::uint64_t memory_in_use() = 0;
   /// Gives the memory of this rank's blocks that are not out back to the system; how many bytes that were. Nothing else
   /// does before the engine's end.

@@ -30,7 +30,7 @@ struct GroupState {
   std::vector<int> ranks;           ///< its members, in the numbering of the group of all
   int rank = 0;                     ///< this one's number in it
   std::optional<Cause> cause;       ///< why its calls throw: whichever came first
-  bool aborted = false;             ///< so that even messages that have come cannot be taken any more
+  bool aborted = false;             ///< so that even messages that have arrived cannot be received any more
 
   std::uint64_t key() const { return keys.front(); }
   /// The number in it of a rank of the group of all; -1 for one that is not in it.

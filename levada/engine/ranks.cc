@@ -32,7 +32,7 @@ void check_ranks(std::span<const int> ranks, int size, std::string_view what) {
 }
 
 void check_channel(int rank, int size, int from, std::span<const int> to, int window) {
-  check_ranks(to, size, "the takers");
+  check_ranks(to, size, "the receivers");
   check_ranks(std::span(&from, 1), size, "the sender");
   if (rank != from && rank_in(to, rank) < 0) {
     throw InvalidArgument(
@@ -55,10 +55,10 @@ void check_sender(int rank, const Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} is not the sender of the channel from rank {}", rank, channel.from()));
 }
 
-void check_taker(int rank, const Channel& channel) {
+void check_receiver(int rank, const Channel& channel) {
   if (rank_in(channel.to(), rank) >= 0) return;
-  throw InvalidArgument(fmt::format("rank {} is no taker of the channel from rank {} to ranks {}", rank, channel.from(),
-                                    fmt::join(channel.to(), ", ")));
+  throw InvalidArgument(fmt::format("rank {} is not a receiver of the channel from rank {} to ranks {}", rank,
+                                    channel.from(), fmt::join(channel.to(), ", ")));
 }
 
 void check_message(const Block& block, std::size_t bytes) {
@@ -73,9 +73,9 @@ void refuse_channel(int rank) {
 }
 
 std::uint64_t Naming::channel(int from, std::span<const int> to) {
-  std::vector<int> takers(to.begin(), to.end());
-  std::sort(takers.begin(), takers.end());
-  return next(from, std::move(takers), "");
+  std::vector<int> receivers(to.begin(), to.end());
+  std::sort(receivers.begin(), receivers.end());
+  return next(from, std::move(receivers), "");
 }
 
 std::uint64_t Naming::subgroup(std::span<const int> ranks, std::string_view name) {

@@ -24,9 +24,9 @@ void check_ranks(std::span<const int> ranks, int size, std::string_view what);
 void check_channel(int rank, int size, int from, std::span<const int> to, int window);
 /// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does; gives its rank there.
 int check_subgroup(int rank, int size, std::span<const int> ranks);
-/// Throws InvalidArgument for a channel that `rank` does not send on, or not take from.
+/// Throws InvalidArgument for a channel that `rank` does not send on, or does not receive from.
 void check_sender(int rank, const Channel& channel);
-void check_taker(int rank, const Channel& channel);
+void check_receiver(int rank, const Channel& channel);
 /// Throws InvalidArgument for a message that try_publish() refuses: no bytes, or more than the block has.
 void check_message(const Block& block, std::size_t bytes);
 /// What each call says of a channel that this engine has not opened.
@@ -38,7 +38,7 @@ class Naming {
  public:
   explicit Naming(std::uint64_t group) : group_(group) {}
 
-  /// Of the next channel from `from` to these takers, in whatever order they are named.
+  /// Of the next channel from `from` to these receivers, in whatever order they are named.
   std::uint64_t channel(int from, std::span<const int> to);
   /// Of the next subgroup of these ranks with this name.
   std::uint64_t subgroup(std::span<const int> ranks, std::string_view name);

@@ -21,7 +21,7 @@ struct Presence {
   std::shared_ptr<Member> member;
 };
 
-/// A Member has close_sender() and close_taker(), which do nothing at an end that is not its own.
+/// A Member has close_sender() and close_receiver(), which do nothing at an end that is not its own.
 template <typename Member, typename Stream>
 class StreamChannel final : public Channel {
  public:
@@ -31,7 +31,7 @@ class StreamChannel final : public Channel {
       : Channel(from, std::move(to), window), member_(std::move(member)), group_(group), stream_(std::move(stream)) {}
   ~StreamChannel() override {
     member_->close_sender(*stream_);
-    member_->close_taker(*stream_);
+    member_->close_receiver(*stream_);
   }
 
   /// Null for a channel of another engine, or of another group.

@@ -170,7 +170,7 @@ std::vector<OutgoingStream> outgoing_of(const ExchangePlan& plan, int rank, cons
   return streams;
 }
 
-/// Sends and receives at the same time until both are done. What both sends and takes never waits for space alone.
+/// Sends and receives at the same time until both are done. What both sends and receives never waits for space alone.
 class Mover {
  public:
   Mover(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangePlan& plan,
@@ -185,14 +185,14 @@ class Mover {
     std::size_t next_out = 0;
     for (std::size_t i = 0; i < plan.size(); ++i) {  // channels are opened in the order of the plan on all ranks
       const Multicast multicast = plan[i];
-      const bool taker = std::ranges::binary_search(multicast.to, rank);
-      if (taker) {
+      const bool receiver = std::ranges::binary_search(multicast.to, rank);
+      if (receiver) {
         coming_.push_back(i);
         coming_bytes_ += multicast.bytes;
       }
-      if (multicast.messages == 0 || (!taker && multicast.from != rank)) continue;
+      if (multicast.messages == 0 || (!receiver && multicast.from != rank)) continue;
       auto channel = engine_->open(multicast.from, multicast.to, 1);
-      if (taker) takes_.push_back({coming_.size() - 1, std::move(channel)});
+      if (receiver) receives_.push_back({coming_.size() - 1, std::move(channel)});
       else sends_.push_back({next_out++, std::move(channel), {}, 0, room_of(plan, multicast)});
     }
     // Everybody begins with another receiver.
@@ -207,10 +207,10 @@ class Mover {
       incoming_.emplace_back(plan_, multicast, store_, way_to_copy(coming_bytes_));
       incoming_.back().take_over_complete();
     }
-    while (next_ < sends_.size() || !active_.empty() || !takes_.empty()) {
+    while (next_ < sends_.size() || !active_.empty() || !receives_.empty()) {
       const bool sent = send_some();
-      const bool taken = take_some();
-      if (sent || taken) last_moved_ = Clock::now();
+      const bool received = receive_some();
+      if (sent || received) last_moved_ = Clock::now();
       else wait();
     }
   }
@@ -223,13 +223,13 @@ class Mover {
     std::uint64_t bytes = 0;
     std::uint64_t room = 0;  ///< what it may have on the way: the message that is sent and the one that is written
   };
-  struct Take {
+  struct Receive {
     std::size_t stream = 0;
     std::shared_ptr<Channel> channel;
   };
 
-  /// One message of each stream under way at most. A stream whose end is not yet taken counts as under way, so that
-  /// what is on the way stays bounded; it is not waited for at the end.
+  /// One message of each stream under way at most. A stream whose end has not been received yet counts as under way, so
+  /// that what is on the way stays bounded; it is not waited for at the end.
   bool send_some() {
     bool progress = false;
     blocked_on_memory_ = 0;
@@ -275,21 +275,21 @@ class Mover {
 
   bool is_finished(const Send& send) const { return !send.block && outgoing_[send.stream].next_bytes() == 0; }
 
-  /// Whether all that was published has been taken, as the window is one message.
+  /// Whether all that was published has been received, as the window is one message.
   bool has_room(const Send& send) {
     Channel* const channel[] = {send.channel.get()};
     return engine_->wait({.publish = channel}, Deadline::now()) == Woken::ready;
   }
 
-  bool take_some() {
+  bool receive_some() {
     bool progress = false;
-    std::erase_if(takes_, [&](Take& take) {
-      IncomingStream& stream = incoming_[take.stream];
+    std::erase_if(receives_, [&](Receive& receive) {
+      IncomingStream& stream = incoming_[receive.stream];
       while (!stream.done()) {
-        const auto received = engine_->try_receive(*take.channel);
+        const auto received = engine_->try_receive(*receive.channel);
         if (received.ended) {
           check_group(*engine_);
-          throw EngineError(fmt::format("rank {} left an exchange before it had sent all", take.channel->from()));
+          throw EngineError(fmt::format("rank {} left an exchange before it had sent all", receive.channel->from()));
         }
         if (!received.message) return false;
         const ByteView bytes = received.message->bytes;
@@ -303,19 +303,20 @@ class Mover {
   }
 
   void wait() {
-    std::vector<Channel*> take, publish;
-    for (const Take& each : takes_) take.push_back(each.channel.get());
+    std::vector<Channel*> receive, publish;
+    for (const Receive& each : receives_) receive.push_back(each.channel.get());
     for (const std::size_t i : active_) {
       if (sends_[i].block || is_finished(sends_[i])) publish.push_back(sends_[i].channel.get());
     }
-    const int other = take.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : take[0]->from();
+    const int other = receive.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : receive[0]->from();
     engine_->post(Status::make(operation, -1, other));
     const auto explain = [&] {
       const auto waited = Clock::now() - last_moved_;
-      if (!take.empty() || !publish.empty()) return explain_wait(*engine_, operation, other, waited);
+      if (!receive.empty() || !publish.empty()) return explain_wait(*engine_, operation, other, waited);
       return explain_full_memory(*engine_, blocked_on_memory_, operation, waited, {});
     };
-    const WaitFor conditions{.take = take, .publish = publish, .allocate = blocked_on_memory_, .poll = &options_.poll};
+    const WaitFor conditions{
+        .receive = receive, .publish = publish, .allocate = blocked_on_memory_, .poll = &options_.poll};
     const auto deadline = Deadline::after(options_.timeout - (Clock::now() - last_moved_));
     if (Reminder().wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
   }
@@ -327,10 +328,10 @@ class Mover {
   ExchangeResult& result_;
   std::vector<OutgoingStream> outgoing_;
   std::uint64_t coming_bytes_ = 0;
-  std::vector<std::size_t> coming_;  ///< multicasts that this rank takes, one an incoming stream
+  std::vector<std::size_t> coming_;  ///< multicasts that this rank receives, one an incoming stream
   std::vector<IncomingStream> incoming_;
   std::vector<Send> sends_;
-  std::vector<Take> takes_;
+  std::vector<Receive> receives_;
   std::vector<std::size_t> active_;  ///< of sends_
   std::size_t next_ = 0;             ///< of sends_, not yet begun
   std::uint64_t on_the_way_ = 0;     ///< at most, of active_

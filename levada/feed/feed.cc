@@ -168,7 +168,7 @@ void start_together(Engine& group, const Terms& terms, Deadline deadline, const 
 
 }  // namespace
 
-/// The taking side, on the caller's thread.
+/// The receiving side, on the caller's thread.
 class Feed::Impl {
  public:
   Impl(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
@@ -197,7 +197,7 @@ class Feed::Impl {
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
       if (reader_ && reader_->read_now(follower_.step(), [this] { while_reading(); })) continue;
-      if (follower_.may_take()) {
+      if (follower_.may_receive()) {
         if (auto arrival = inbox_.try_receive()) {
           stats_.taking += arrival->there - called;
           return hand_out(std::move(*arrival));
@@ -247,7 +247,7 @@ class Feed::Impl {
     if (wiring_.rank() != wiring_.lead()) return;
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
     for (hear_decisions(); !is_known_to_have_left(); hear_decisions()) {
-      wait({.take = decisions}, deadline, reminder, explain);
+      wait({.receive = decisions}, deadline, reminder, explain);
     }
   }
   /// Whether the ranks have been told of this one's leaving, or of another's that concerns them as much.
@@ -295,7 +295,7 @@ class Feed::Impl {
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
     while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
       const std::span<Channel* const> word(decisions.data(), lead_is_gone_ ? 0 : 1);
-      wiring_.engine->wait({.take = word}, Deadline::after(moment));
+      wiring_.engine->wait({.receive = word}, Deadline::after(moment));
       hear_decisions();
       const auto left = *follower_.departure();
       const Status status = wiring_.engine->status(left.rank);
@@ -341,8 +341,8 @@ class Feed::Impl {
 
   Batch hand_out(Inbox::Arrival arrival) {
     ByteReader envelope(arrival.envelope);
-    const auto step = envelope.get_least<std::int64_t>(0, "step");
-    const auto in_round = envelope.get_least<std::int64_t>(0, "number of samples");
+    const auto step = envelope.get_at_least<std::int64_t>(0, "step");
+    const auto in_round = envelope.get_at_least<std::int64_t>(0, "number of samples");
     const auto cursor = envelope.get_sized();
     if (step != follower_.step()) envelope.fail(fmt::format("step {} came, step {} was due", step, follower_.step()));
     follower_.advance();
@@ -359,11 +359,11 @@ class Feed::Impl {
   }
 
   void wait_for_batch() {
-    const bool may_take = follower_.may_take();
+    const bool may_receive = follower_.may_receive();
     // A stream that has ended would wake for nothing.
     std::vector<Channel*> channels;
     if (!lead_is_gone_) channels.push_back(wiring_.decisions.get());
-    if (may_take && !inbox_.ended()) channels.push_back(&inbox_.channel());
+    if (may_receive && !inbox_.ended()) channels.push_back(&inbox_.channel());
     if (channels.empty()) {
       check_group(*wiring_.engine);
       throw PeerLost(waiting_for(), fmt::format("rank {} left the feed before step {} without ending it", waiting_for(),
@@ -371,10 +371,10 @@ class Feed::Impl {
     }
     if (!is_reader()) post("waiting for a batch");
     const auto start = Clock::now();
-    const TraceScope scope(trace_, TraceThread::step, may_take ? TraceKind::handover : TraceKind::grant,
+    const TraceScope scope(trace_, TraceThread::step, may_receive ? TraceKind::handover : TraceKind::grant,
                            follower_.step(), waiting_for());
     Reminder reminder(remind_after_);
-    wait({.take = channels}, Deadline::after(timeout_), reminder,
+    wait({.receive = channels}, Deadline::after(timeout_), reminder,
          [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), Clock::now() - start); });
     stats_.waited += Clock::now() - start;
     if (!is_reader()) post("in its own step");
@@ -394,7 +394,7 @@ class Feed::Impl {
     wiring_.engine->post(Status::make(operation, follower_.step(), waiting_for()));
   }
   /// Its reader, or the lead where the batch may be there but is not granted yet.
-  int waiting_for() const { return follower_.may_take() ? own_.from : wiring_.lead(); }
+  int waiting_for() const { return follower_.may_receive() ? own_.from : wiring_.lead(); }
 
   FeedWiring wiring_;
   Reporter reporter_{wiring_};

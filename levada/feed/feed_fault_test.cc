@@ -397,7 +397,8 @@ TEST(FeedFaults, ATimeoutNamesTheRankThatIsFurthestBehind) {
     }
   });
   for (const int rank : {0, 1, 2}) {
-    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], AllOf(HasSubstr("Timeout"), HasSubstr("rank 3 has not taken")));
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("Timeout"), HasSubstr("rank 3 has not received")));
   }
 }
 

@@ -36,7 +36,7 @@ FeedEnd get_end(ByteReader& reader) {
   end.cause = reader.get_enum(FeedEnd::Cause::exhausted, FeedEnd::Cause::failed, "cause of an end");
   end.error = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
   end.rank = reader.get<std::int32_t>();
-  end.step = reader.get_least<std::int64_t>(0, "step");
+  end.step = reader.get_at_least<std::int64_t>(0, "step");
   end.message = reader.get_string();
   return end;
 }
@@ -78,7 +78,7 @@ Event get_event(ByteReader& reader) {
   switch (reader.get_enum(Tag::ready, Tag::ended, "event")) {
     case Tag::ready: {
       const auto number = reader.get<std::int32_t>();
-      return Ready{number, reader.get_least<std::int64_t>(0, "rounds")};
+      return Ready{number, reader.get_at_least<std::int64_t>(0, "rounds")};
     }
     case Tag::stopped: {
       const auto number = reader.get<std::int32_t>();
@@ -87,10 +87,10 @@ Event get_event(ByteReader& reader) {
     case Tag::stop_asked: return StopAsked{reader.get<std::int32_t>()};
     case Tag::left: {
       const auto rank = reader.get<std::int32_t>();
-      const auto step = reader.get_least<std::int64_t>(0, "step");
+      const auto step = reader.get_at_least<std::int64_t>(0, "step");
       return Left{rank, step, reader.get_string()};
     }
-    case Tag::granted: return Granted{reader.get_least<std::int64_t>(0, "rounds")};
+    case Tag::granted: return Granted{reader.get_at_least<std::int64_t>(0, "rounds")};
     case Tag::ended: break;
   }
   return Ended{get_end(reader)};

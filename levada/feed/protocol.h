@@ -130,11 +130,11 @@ class Follower {
   void apply(const Granted& event);
   void apply(const Ended& event) { end_ = event.end; }
   void apply(const Left& event) { departure_.apply(event); }
-  /// The caller was given the batch of step(). Only when may_take().
+  /// The caller was given the batch of step(). Only when may_receive().
   void advance() { ++step_; }
 
   std::int64_t step() const { return step_; }
-  bool may_take() const {
+  bool may_receive() const {
     return !is_abandoned() && !finished() && (end_ ? step_ < end_->step : !needs_grants_ || step_ < granted_);
   }
   bool finished() const { return end_ && step_ >= end_->step; }

@@ -110,12 +110,12 @@ TEST(FeedProtocol, OnlyARankThatAsksForTheStepOfADepartureIsAbandoned) {
   Follower follower(false);
   follower.apply(Left{1, 2, "ValueError: no"});
   EXPECT_FALSE(follower.is_abandoned());
-  EXPECT_TRUE(follower.may_take());
+  EXPECT_TRUE(follower.may_receive());
   follower.advance();
   EXPECT_FALSE(follower.is_abandoned());
   follower.advance();
   EXPECT_TRUE(follower.is_abandoned());
-  EXPECT_FALSE(follower.may_take());
+  EXPECT_FALSE(follower.may_receive());
 }
 
 TEST(FeedProtocol, ADepartureWhereTheFeedEndsIsAnErrorOnlyWithAReason) {
@@ -140,7 +140,7 @@ struct Model {
   };
   struct Rank {
     Follower follower;
-    std::int64_t data = 0;  ///< batches sent to it and not taken
+    std::int64_t data = 0;  ///< batches sent to it and not received
     std::deque<Event> decisions;
     bool left = false;
     bool was_abandoned = false;  ///< got an error
@@ -268,14 +268,14 @@ std::vector<Model> Model::successors() const {
       });
       if (leaves) continue;  // it asks for no other step
     }
-    if (rank.data > 0 && rank.follower.may_take()) {
+    if (rank.data > 0 && rank.follower.may_receive()) {
       branch([&](Model& m) {
         --m.ranks[i].data;
         m.ranks[i].follower.advance();
       });
     }
-    const bool needs_lead = !rank.follower.finished() && !rank.follower.may_take();
-    const bool needs_reader = rank.follower.may_take() && rank.data == 0 && ranks[i % readers.size()].is_over();
+    const bool needs_lead = !rank.follower.finished() && !rank.follower.may_receive();
+    const bool needs_reader = rank.follower.may_receive() && rank.data == 0 && ranks[i % readers.size()].is_over();
     const bool is_stranded = lead_is_gone() && rank.decisions.empty() && (needs_lead || needs_reader);
     if (rank.follower.is_abandoned() || is_stranded) branch([&](Model& m) { m.ranks[i].was_abandoned = true; });
     if (may_stop && i == 0 && !asked_stop) {
@@ -304,7 +304,7 @@ std::string Model::key() const {
   for (const Rank& rank : ranks) {
     key += '|';
     number(rank.follower.step());
-    number(rank.data * 8 + (rank.was_abandoned ? 4 : 0) + (rank.left ? 2 : 0) + (rank.follower.may_take() ? 1 : 0));
+    number(rank.data * 8 + (rank.was_abandoned ? 4 : 0) + (rank.left ? 2 : 0) + (rank.follower.may_receive() ? 1 : 0));
     if (rank.follower.end()) add(Ended{*rank.follower.end()});
     if (rank.follower.departure()) add(*rank.follower.departure());
     key += '/';
@@ -315,7 +315,7 @@ std::string Model::key() const {
 
 /// How a feed came out.
 struct Outcome {
-  std::int64_t most_steps = 0;  ///< that a rank was given
+  std::int64_t max_steps = 0;  ///< that a rank was given
   bool any_left = false;
   bool any_abandoned = false;
   auto operator<=>(const Outcome&) const = default;
@@ -337,7 +337,7 @@ std::set<Outcome> explore(const Model& start) {
       if (!state.all_over()) return outcomes;
       Outcome outcome;
       for (const Model::Rank& rank : state.ranks) {
-        outcome.most_steps = std::max(outcome.most_steps, rank.follower.step());
+        outcome.max_steps = std::max(outcome.max_steps, rank.follower.step());
         outcome.any_left |= rank.left;
         outcome.any_abandoned |= rank.was_abandoned;
         if (rank.left || rank.was_abandoned) continue;
@@ -355,7 +355,7 @@ std::set<Outcome> explore(const Model& start) {
 using Outcomes = std::set<Outcome>;
 
 Outcomes ends_at(std::int64_t step) {
-  return {{.most_steps = step}};
+  return {{.max_steps = step}};
 }
 
 TEST(FeedProtocolExplored, OneReaderGivesAllItsRoundsToAll) {
@@ -388,7 +388,7 @@ TEST(FeedProtocolExplored, RanksThatAllLeaveAtTheSameStepNeverSeeAnError) {
       model.may_leave = {0, 1, 2};
       model.leaves = 2;
       model.reason = reason;
-      EXPECT_EQ(explore(model), (Outcomes{{.most_steps = 2, .any_left = true}})) << readers << reason;
+      EXPECT_EQ(explore(model), (Outcomes{{.max_steps = 2, .any_left = true}})) << readers << reason;
     }
   }
 }
@@ -399,8 +399,8 @@ TEST(FeedProtocolExplored, ARankThatLeavesWhileAnotherGoesOnIsAnErrorOnThatOrThe
       Model model(std::vector<Model::Reader>(readers, {.length = 3}), 3, 1);
       model.may_leave = {leaver};
       const auto outcomes = explore(model);
-      EXPECT_TRUE(outcomes.contains({.most_steps = 3})) << "nobody left";
-      EXPECT_TRUE(outcomes.contains({.most_steps = 0, .any_left = true, .any_abandoned = true}));
+      EXPECT_TRUE(outcomes.contains({.max_steps = 3})) << "nobody left";
+      EXPECT_TRUE(outcomes.contains({.max_steps = 0, .any_left = true, .any_abandoned = true}));
     }
   }
 }
@@ -413,7 +413,7 @@ TEST(FeedProtocolExplored, ARankThatLeavesWithAReasonBeforeTheEndIsNeverTheEndFo
   model.reason = "ValueError: no";
   for (const Outcome& outcome : explore(model)) {
     EXPECT_TRUE(outcome.any_left);
-    EXPECT_TRUE(outcome.any_abandoned || outcome.most_steps == 3) << "rank 0 had been given all by then";
+    EXPECT_TRUE(outcome.any_abandoned || outcome.max_steps == 3) << "rank 0 had been given all by then";
   }
 }
 

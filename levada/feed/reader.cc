@@ -211,7 +211,7 @@ void FeedReader::wait(const Awaited& awaited) {
   const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
                          awaited.held.value_or(0), awaited.slow);
   const WaitFor conditions{
-      .take = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
+      .receive = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
   if (awaited.slow < 0) {
     wiring_.engine->wait(conditions, Deadline::never());
     return;
@@ -224,12 +224,12 @@ int FeedReader::post_full() const {
   Engine::Holder furthest{.rank = -1};
   for (const auto& outgoing : prepared_) {
     for (const auto& holder : wiring_.engine->holders(*outgoing.channel)) {
-      if (holder.not_taken > furthest.not_taken) furthest = holder;
+      if (holder.not_received > furthest.not_received) furthest = holder;
     }
   }
   if (furthest.rank < 0) return -1;
   post("waiting for room", furthest.rank,
-       fmt::format("rank {} has not taken step {}", furthest.rank, round_ - furthest.not_taken));
+       fmt::format("rank {} has not received step {}", furthest.rank, round_ - furthest.not_received));
   return furthest.rank;
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int report_window = 8;
 
-bool takes(const Audience& audience, int rank) {
+bool receives(const Audience& audience, int rank) {
   return std::binary_search(audience.to.begin(), audience.to.end(), rank);
 }
 
@@ -23,7 +23,7 @@ int FeedWiring::reader_index() const {
 }
 
 int FeedWiring::own_audience() const {
-  const auto own = std::find_if(audiences.begin(), audiences.end(), [&](const auto& a) { return takes(a, rank()); });
+  const auto own = std::find_if(audiences.begin(), audiences.end(), [&](const auto& a) { return receives(a, rank()); });
   return static_cast<int>(own - audiences.begin());
 }
 
@@ -41,7 +41,7 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   Engine& group = *wiring.engine;
   const int rank = wiring.rank();
   for (const Audience& audience : wiring.audiences) {
-    const bool member = audience.from == rank || takes(audience, rank);
+    const bool member = audience.from == rank || receives(audience, rank);
     wiring.data.push_back(member ? group.open(audience.from, audience.to, depth) : nullptr);
   }
   std::vector<int> everybody(static_cast<std::size_t>(group.info().size));

@@ -189,8 +189,8 @@ Incoming::Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& 
 std::optional<Incoming::Arrival> Incoming::try_receive() {
   for (std::size_t i = 0; i < early_.size(); ++i) {
     if (!early_[i]) early_[i] = engine_->try_receive(channels_.channel(i)).message;
-    if (!early_[i] || ItemMessage::number_of(early_[i]->bytes) != taken_) continue;
-    ++taken_;
+    if (!early_[i] || ItemMessage::number_of(early_[i]->bytes) != received_) continue;
+    ++received_;
     Lease lease = *std::exchange(early_[i], std::nullopt);
     Arrival arrival{.items = ItemMessage::read(lease.bytes).items, .channel = &channels_.channel(i)};
     arrival.lease = std::move(lease);

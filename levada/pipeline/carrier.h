@@ -117,7 +117,7 @@ class Outgoing {
   std::size_t bytes_ = 0;
 };
 
-/// The taking end.
+/// The receiving end.
 class Incoming {
  public:
   Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
@@ -148,7 +148,7 @@ class Incoming {
   EdgeChannels channels_;
   std::size_t most_held_;
   Traffic& traffic_;
-  std::uint64_t taken_ = 0;
+  std::uint64_t received_ = 0;
   std::array<std::optional<Lease>, 2> early_;  ///< by channel: a message that is not the next
   std::shared_ptr<std::atomic<std::size_t>> held_ = std::make_shared<std::atomic<std::size_t>>(0);
 };

@@ -167,15 +167,15 @@ std::vector<const EndAgreement::Other*> EndAgreement::silent(std::int64_t item) 
 }
 
 void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline) {
-  // Of all, also those whose word is known: one that has no room to tell others waits for this rank to take.
-  std::vector<Channel*> take, room;
+  // Of all, also those whose word is known: one that has no room to tell others waits for this rank to receive.
+  std::vector<Channel*> receive, room;
   for (const Other& other : others_) {
-    if (!other.ended) take.push_back(other.channel.get());
+    if (!other.ended) receive.push_back(other.channel.get());
   }
   if (untold_) room.push_back(own_.get());
   const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;
   const Waiting waiting(*engine_, options_.stage, item, rank);
-  if (engine_->wait({.take = take, .publish = room, .poll = &options_.poll}, deadline) == Woken::timeout) {
+  if (engine_->wait({.receive = receive, .publish = room, .poll = &options_.poll}, deadline) == Woken::timeout) {
     throw Timeout(explain_wait(*engine_, options_.stage, rank, options_.timeout));
   }
 }

@@ -121,7 +121,7 @@ void Gatherer::await_answers(Deadline deadline) {
     }
     // In slices, since the thread that takes items may take the answer.
     const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(poll_interval)));
-    if (process_.engine->wait({.take = missing}, slice) == Woken::ready) {
+    if (process_.engine->wait({.receive = missing}, slice) == Woken::ready) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
       take_answers_of(rank - 1);
       if (has_left(rank)) throw_left(rank);
@@ -326,7 +326,7 @@ Woken Gatherer::wait_for(int worker, Deadline deadline) {
   const StageScope scope(log_, StageWork::input, queue.incoming->from());
   const auto channels = queue.incoming->channels();
   const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
-  const auto woken = process_.engine->wait({.take = channels, .stop = &wakes_}, Deadline::after(slice));
+  const auto woken = process_.engine->wait({.receive = channels, .stop = &wakes_}, Deadline::after(slice));
   if (woken == Woken::ready) traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
   if (woken == Woken::stopped && !interrupted_) wakes_ = false;
   if (process_.poll) process_.poll();

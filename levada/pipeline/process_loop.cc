@@ -214,23 +214,23 @@ void ProcessLoop::hear() {
   }
 }
 
-void ProcessLoop::wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
+void ProcessLoop::wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
                        int rank) {
   wait_once(take, publish, memory, rank);
   attend();
 }
 
-void ProcessLoop::wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory,
-                            int rank) {
-  const auto work = !publish.empty() ? StageWork::room
-                    : memory > 0     ? StageWork::memory
-                    : !take.empty()  ? StageWork::input
-                                     : StageWork::idle;
+void ProcessLoop::wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish,
+                            std::size_t memory, int rank) {
+  const auto work = !publish.empty()   ? StageWork::room
+                    : memory > 0       ? StageWork::memory
+                    : !receive.empty() ? StageWork::input
+                                       : StageWork::idle;
   const StageScope scope(log(), work, work == StageWork::input || work == StageWork::room ? rank : -1);
-  std::vector<Channel*> channels = take;
+  std::vector<Channel*> channels = receive;
   channels.push_back(orders_.get());
   watch_.waits_for(rank);
-  const WaitFor conditions{.take = channels, .publish = publish, .allocate = memory};
+  const WaitFor conditions{.receive = channels, .publish = publish, .allocate = memory};
   const auto deadline = process_.poll ? Deadline::after(poll_interval) : Deadline::after(std::chrono::seconds(10));
   if (engine().wait(conditions, deadline) == Woken::ready) {
     traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);

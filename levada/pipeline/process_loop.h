@@ -120,7 +120,7 @@ class ProcessLoop {
   /// Hears and answers the orders that have come; while paused, waits.
   void attend();
   /// Until one of these holds or an order has come, which it attends to. `rank`: who is to do something.
-  void wait(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
+  void wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory, int rank);
   void wait_for_orders() { wait({}, {}, 0, 0); }
   /// Sends all that is in `outgoing`.
   void send(std::span<const std::unique_ptr<Outgoing>> outgoing);
@@ -147,7 +147,8 @@ class ProcessLoop {
   /// Waits for an order to reset that has not been begun yet, and begins it. False: all is over.
   bool begin_pass();
   void hear();
-  void wait_once(const std::vector<Channel*>& take, const std::vector<Channel*>& publish, std::size_t memory, int rank);
+  void wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
+                 int rank);
   void answer(std::uint64_t order, bool with_trace);
   protocol::ProcessTotals totals() const;
 

@@ -36,9 +36,9 @@ void put_all(ByteWriter& writer, const std::vector<T>& values, void (*put)(ByteW
 }
 
 template <typename T>
-std::vector<T> get_all(ByteReader& reader, std::size_t least_bytes, T (*get)(ByteReader&)) {
+std::vector<T> get_all(ByteReader& reader, std::size_t min_bytes, T (*get)(ByteReader&)) {
   std::vector<T> values;
-  for (auto count = reader.get_count(least_bytes); count > 0; --count) values.push_back(get(reader));
+  for (auto count = reader.get_count(min_bytes); count > 0; --count) values.push_back(get(reader));
   return values;
 }
 

@@ -21,7 +21,7 @@
 namespace levada {
 namespace {
 
-/// Messages of a rank that others have not taken yet.
+/// Messages of a rank that others have not received yet.
 constexpr int window = 64;
 /// Of the memory into which inputs are copied; a larger one has its own.
 constexpr std::size_t message_bytes = std::size_t{4} << 20;

@@ -266,7 +266,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
       to_send.pop_front();
       moved = true;
     }
-    std::vector<Channel*> take;
+    std::vector<Channel*> missing_from;
     for (std::size_t r = 0; r < given.size(); ++r) {
       while (!given[r].complete) {
         auto received = group_->try_receive(*from[r]);
@@ -278,7 +278,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
         given[r].add(*std::move(received.message), reader);
         moved = true;
       }
-      if (!given[r].complete) take.push_back(from[r].get());
+      if (!given[r].complete) missing_from.push_back(from[r].get());
     }
     if (moved) {
       deadline = Deadline::after(timeout_);
@@ -292,7 +292,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     const auto explain = [&] {
       return explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, Clock::now() - begin);
     };
-    const WaitFor conditions{.take = take, .publish = room, .stop = &stop_, .poll = poll_now_};
+    const WaitFor conditions{.receive = missing_from, .publish = room, .stop = &stop_, .poll = poll_now_};
     const Woken woken = Reminder().wait(*group_, conditions, deadline, explain);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) throw Timeout(explain());

@@ -50,9 +50,9 @@ class Outcome {
 /// a time calls. After an error but InvalidArgument all later collectives fail in the same way.
 class Reducer {
  public:
-  /// Collective: opens the group's channels. `window`: messages of a rank that others have not taken yet. `timeout`: of
-  /// one wait for another rank, and of one for memory. `poll`: as WaitFor::poll, on the thread of a call of this class
-  /// that waits; what it throws aborts the group and ends the call.
+  /// Collective: opens the group's channels. `window`: messages of a rank that others have not received yet. `timeout`:
+  /// of one wait for another rank, and of one for memory. `poll`: as WaitFor::poll, on the thread of a call of this
+  /// class that waits; what it throws aborts the group and ends the call.
   Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll = {});
   /// Gives up what has not ended.
   ~Reducer();
@@ -141,7 +141,7 @@ class Reducer {
   std::exception_ptr interruption_;
   Duration timeout_;
   std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender
-  std::vector<std::shared_ptr<Channel>> sending_;    ///< by taker, where ranks do not see each other's memory
+  std::vector<std::shared_ptr<Channel>> sending_;    ///< by receiver, where ranks do not see each other's memory
   std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender
   InputsReader of_all_, of_own_;                     ///< messages for all ranks, and for this one alone
   std::shared_ptr<Block> shared_;                    ///< by small results of the collective under way

@@ -268,7 +268,7 @@ std::string advice(TraceKind kind, int other) {
     case TraceKind::pack: return reader + " was packing messages: more readers would share that work";
     case TraceKind::room:
       return (other < 0 ? std::string("some rank") : reader) +
-             " had not taken what it was sent: the slowest rank sets the pace, and data does not";
+             " had not received what it was sent: the slowest rank sets the pace, and data does not";
     case TraceKind::memory:
       return reader + " waited for memory: batches are held for long, or there is little (levada doctor shows limits)";
     case TraceKind::grant:

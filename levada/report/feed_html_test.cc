@@ -164,7 +164,7 @@ TEST(Bottleneck, NamesWhatRanksWaitedForAndWhoCausedIt) {
     return find_bottleneck(feed.report, feed.history.traces);
   };
   EXPECT_THAT(finding(TraceKind::read), HasSubstr("33% of the time, 100% of that while rank 0 was reading storage"));
-  EXPECT_THAT(finding(TraceKind::room), HasSubstr("while rank 1 had not taken"));
+  EXPECT_THAT(finding(TraceKind::room), HasSubstr("while rank 1 had not received"));
   EXPECT_THAT(finding(TraceKind::memory), HasSubstr("rank 0 waited for memory"));
 }
 

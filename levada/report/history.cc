@@ -95,7 +95,7 @@ std::string_view describe(TraceKind kind) {
     case TraceKind::grant: return "the lead's word";
     case TraceKind::read: return "reading storage";
     case TraceKind::pack: return "packing";
-    case TraceKind::room: return "a slower rank has not taken";
+    case TraceKind::room: return "a slower rank has not received";
     case TraceKind::memory: return "memory is full";
   }
   return "something else";

@@ -26,14 +26,14 @@ FeedReport two_ranks() {
 }
 
 std::vector<Trace> two_traces() {
-  Trace reader, taker;
+  Trace reader, receiver;
   reader.spans = {{TraceKind::read, TraceThread::reader, -1, 5, 1'000'000, 2'000},
                   {TraceKind::pack, TraceThread::reader, -1, 5, 1'002'000, 1'500},
                   {TraceKind::step, TraceThread::step, 0, 5, 1'005'000, 8'000}};
   reader.memory = {{5, 1'001'000, 8192}};
-  taker.spans = {{TraceKind::read, TraceThread::step, 0, 5, 1'000'500, 4'001},
-                 {TraceKind::step, TraceThread::step, 0, 5, 1'004'600, 9'000}};
-  return {reader, taker};
+  receiver.spans = {{TraceKind::read, TraceThread::step, 0, 5, 1'000'500, 4'001},
+                    {TraceKind::step, TraceThread::step, 0, 5, 1'004'600, 9'000}};
+  return {reader, receiver};
 }
 
 /// Whatever a viewer relies on: keys and types by phase, spans of a thread that follow each other or nest.

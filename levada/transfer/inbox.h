@@ -1,4 +1,4 @@
-// The taking end of a stream of trees.
+// The receiving end of a stream of trees.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// How a taker sees what it is sent.
+/// How a receiver sees what it is sent.
 enum class Access : std::uint8_t {
   read_only,  ///< views of the sender's memory; nothing is copied
   copy,       ///< memory of its own
@@ -23,7 +23,7 @@ std::string_view to_string(Access access);
 /// The inverse of to_string(). Throws InvalidArgument, saying that `what` must be one of them.
 Access parse_access(std::string_view word, std::string_view what = "access");
 
-/// Takes messages of one channel and takes them apart. One thread at a time; what they hold lives on its own.
+/// Receives the messages of one channel and takes them apart. One thread at a time; what they hold lives on its own.
 class Inbox {
  public:
   /// At most `keep` messages stay views of the sender's memory at a time; further ones come as copies, so that a caller

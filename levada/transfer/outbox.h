@@ -83,7 +83,7 @@ class Outbox {
 
  private:
   std::shared_ptr<Channel> channel_;
-  SchemaCache sent_;  ///< mirrors the one of the takers, which see the same messages in the same order
+  SchemaCache sent_;  ///< mirrors the one of the receivers, which see the same messages in the same order
 };
 
 }  // namespace levada

@@ -151,7 +151,7 @@ TEST(Transfer, ASmallTensorThatIsKeptDoesNotHoldALargeMessage) {
   });
 }
 
-TEST(Transfer, WhatIsToBeWrittenIsItsTakersOwn) {
+TEST(Transfer, WhatIsToBeWrittenIsItsReceiversOwn) {
   with_loop(
       [](Loop& loop) {
         const FlatTree batch = flatten(numbers(1));

@@ -18,9 +18,9 @@ def conformance(factory: Callable[[], Membership]) -> list[str]:
     """
     job: Membership | None = None
     passed = []
-    for name, least_ranks, ends_group in _levada.conformance_cases():
+    for name, min_ranks, ends_group in _levada.conformance_cases():
         job = factory() if job is None else job
-        if job.size < least_ranks:
+        if job.size < min_ranks:
             continue
         try:
             _levada.conform(job, name)

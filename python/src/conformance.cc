@@ -21,7 +21,7 @@ namespace {
 
 std::vector<std::tuple<std::string, int, bool>> conformance_cases() {
   std::vector<std::tuple<std::string, int, bool>> all;
-  for (const auto& each : conformance::cases()) all.emplace_back(each.name, each.least_ranks, each.ends_group);
+  for (const auto& each : conformance::cases()) all.emplace_back(each.name, each.min_ranks, each.ends_group);
   return all;
 }
 

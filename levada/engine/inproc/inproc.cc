@@ -97,7 +97,7 @@ class InprocEngine final : public Engine {
 
   Woken wait(const WaitFor& conditions, Deadline deadline) override {
     std::vector<const Stream*> take, publish;
-    for (Channel* channel : conditions.take) take.push_back(&as_taker(*channel).stream());
+    for (Channel* channel : conditions.receive) take.push_back(&as_taker(*channel).stream());
     for (Channel* channel : conditions.publish) publish.push_back(&as_sender(*channel).stream());
     for (;;) {
       const std::uint64_t seen = changed_->count();
@@ -144,7 +144,7 @@ class InprocEngine final : public Engine {
   }
   InprocChannel& as_taker(Channel& channel) const {
     auto& mine = as_own(channel);
-    check_taker(info_.rank, channel);
+    check_receiver(info_.rank, channel);
     return mine;
   }
 

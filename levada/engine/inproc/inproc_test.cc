@@ -47,11 +47,11 @@ TEST(InprocLose, LetsMessagesBeTakenThatHadBeenPublished) {
   Channel* const channels[] = {taking.get()};
   std::vector<Lease> leases;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
+    EXPECT_EQ(engines[0]->wait({.receive = channels}, limit()), Woken::ready);
     leases.push_back(engines[0]->try_receive(*taking).message.value());
   }
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_receive(*taking); }), 1);
-  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({.take = channels}, limit()); }), 1);
+  EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({.receive = channels}, limit()); }), 1);
   EXPECT_EQ(leases[1].bytes[0], std::byte{1});
 }
 

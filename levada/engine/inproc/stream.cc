@@ -49,7 +49,7 @@ std::vector<Engine::Holder> Stream::holders() const {
     const Taker& t = takers_[i];
     const int not_taken = t.open ? static_cast<int>(first_ + messages_.size() - t.next) : 0;
     const int leased = t.leased->load();
-    if (not_taken + leased > 0) found.push_back({.rank = ranks_[i], .not_taken = not_taken, .leased = leased});
+    if (not_taken + leased > 0) found.push_back({.rank = ranks_[i], .not_received = not_taken, .leased = leased});
   }
   return found;
 }

@@ -88,7 +88,7 @@ Stream& P2pEngine::stream_of(Channel& channel) const {
 
 Stream& P2pEngine::taken_here(Channel& channel) const {
   Stream& stream = stream_of(channel);
-  check_taker(info_.rank, channel);
+  check_receiver(info_.rank, channel);
   return stream;
 }
 
@@ -106,7 +106,7 @@ bool P2pEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
 
 Woken P2pEngine::wait(const WaitFor& conditions, Deadline deadline) {
   Member::Wanted streams;
-  for (Channel* const channel : conditions.take) streams.take.push_back(&taken_here(*channel));
+  for (Channel* const channel : conditions.receive) streams.take.push_back(&taken_here(*channel));
   for (Channel* const channel : conditions.publish) streams.publish.push_back(&sent_here(*channel));
   return member_.wait(group_, conditions, streams, deadline);
 }

@@ -56,7 +56,7 @@ TEST(P2pLoss, LetsMessagesBeTakenThatHadCome) {
   post.lose(1);
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 1);
   Channel* const channels[] = {taking.get()};
-  EXPECT_EQ(engines[0]->wait({.take = channels}, limit()), Woken::ready);
+  EXPECT_EQ(engines[0]->wait({.receive = channels}, limit()), Woken::ready);
   EXPECT_EQ(engines[0]->try_receive(*taking).message.value().bytes[7], std::byte{1});
   const Lease second = engines[0]->try_receive(*taking).message.value();
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->try_receive(*taking); }), 1);
@@ -68,7 +68,7 @@ TEST(P2pLoss, DoesNothingToARankThatHasLeft) {
   auto engines = test::make_engines(post);
   const auto taking = engines[0]->open(1, {0}, 1);
   engines[1].reset();
-  EXPECT_FALSE(take(*engines[0], *taking, limit(), "test"));
+  EXPECT_FALSE(receive(*engines[0], *taking, limit(), "test"));
   post.lose(1);
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, Deadline::after(std::chrono::milliseconds(20))); }), -1);
 }
@@ -87,7 +87,7 @@ TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {
   const auto sending = engines[0]->open(0, {1}, 3), taking = engines[1]->open(0, {1}, 3);
   for (int i = 0; i < 100; ++i) {
     send(*engines[0], *sending, 1 << 19, static_cast<std::byte>(i));
-    const auto lease = take(*engines[1], *taking, limit(), "test");
+    const auto lease = receive(*engines[1], *taking, limit(), "test");
     EXPECT_EQ(lease.value().bytes[(1 << 19) - 1], static_cast<std::byte>(i));
   }
 }
@@ -98,7 +98,7 @@ TEST(P2pMessages, FindRoomInAWindowOfWhateverSize) {
   constexpr int most = std::numeric_limits<int>::max();
   const auto sending = engines[0]->open(0, {1}, most), taking = engines[1]->open(0, {1}, most);
   send(*engines[0], *sending, 1'000'000, std::byte{1});
-  EXPECT_EQ(take(*engines[1], *taking, limit(), "test").value().bytes[999'999], std::byte{1});
+  EXPECT_EQ(receive(*engines[1], *taking, limit(), "test").value().bytes[999'999], std::byte{1});
 }
 
 /// Asks nobody what has become of them, as take() does.
@@ -119,7 +119,7 @@ TEST(P2pMessages, BringCreditsAndEndsThatWaitedForCompany) {
   for (int i = 0; i < 3; ++i) poll(*engines[1], *taking);
   taking.reset();
   EXPECT_EQ(post.came(0), 0);
-  EXPECT_EQ(engines[0]->holders(*sending).at(0).not_taken, 3);
+  EXPECT_EQ(engines[0]->holders(*sending).at(0).not_received, 3);
   send(*engines[1], *back_sending, 1'000'000, std::byte{1});
   poll(*engines[0], *back_taking);
   EXPECT_EQ(post.came(0), 1);
@@ -134,7 +134,7 @@ TEST(P2pMessages, AreToldOfAsTakenAtOnceWhereTheirSenderWaits) {
     for (int i = 0; i < 50; ++i) send(*engines[0], *sending, 10, static_cast<std::byte>(i));
   });
   for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(take(*engines[1], *taking, limit(), "test").value().bytes[0], static_cast<std::byte>(i));
+    EXPECT_EQ(receive(*engines[1], *taking, limit(), "test").value().bytes[0], static_cast<std::byte>(i));
   }
   sent.get();
 }

@@ -63,7 +63,7 @@ struct Stream {
 
   Taker* taker(int rank);
   /// Messages that `taker` has still to take.
-  int not_taken(const Taker& taker) const { return static_cast<int>(sent - taker.taken); }
+  int not_received(const Taker& taker) const { return static_cast<int>(sent - taker.taken); }
 };
 
 }  // namespace levada::p2p

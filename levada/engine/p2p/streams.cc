@@ -126,7 +126,7 @@ bool Member::has_room(const Stream& stream) const {
   // What all have taken may still be under way in the wire's books, whose memory is to be bounded, too.
   if (*stream.under_way >= 2 * std::int64_t{stream.terms.window}) return false;
   return std::all_of(stream.takers.begin(), stream.takers.end(), [&](const Stream::Taker& taker) {
-    return taker_over(stream, taker) || stream.not_taken(taker) < stream.terms.window;
+    return taker_over(stream, taker) || stream.not_received(taker) < stream.terms.window;
   });
 }
 
@@ -217,9 +217,9 @@ std::vector<Engine::Holder> Member::holders(Group& group, Stream& stream) {
   std::vector<Engine::Holder> found;
   for (const Stream::Taker& taker : stream.takers) {
     const Engine::Holder holder{.rank = taker.rank,
-                                .not_taken = taker_over(stream, taker) ? 0 : stream.not_taken(taker),
+                                .not_received = taker_over(stream, taker) ? 0 : stream.not_received(taker),
                                 .leased = taker.rank == rank_ ? stream.leased_here->load() : 0};
-    if (holder.not_taken + holder.leased > 0) found.push_back(holder);
+    if (holder.not_received + holder.leased > 0) found.push_back(holder);
   }
   return found;
 }

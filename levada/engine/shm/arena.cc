@@ -19,7 +19,7 @@ std::uint64_t size_class(std::uint64_t bytes) {
 }  // namespace
 
 Arena::Arena(std::uint64_t capacity, std::uint32_t slots)
-    : capacity_(capacity / page_bytes * page_bytes), most_slots_(slots) {
+    : capacity_(capacity / page_bytes * page_bytes), max_slots_(slots) {
   free_.add({0, capacity_});
 }
 

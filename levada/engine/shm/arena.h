@@ -59,7 +59,7 @@ class Arena {
     bool taken = false;
   };
 
-  bool has_slot() const { return !unused_slots_.empty() || slots_.size() < most_slots_; }
+  bool has_slot() const { return !unused_slots_.empty() || slots_.size() < max_slots_; }
   /// Where a block of whole pages would go: onto a stack's top, or out of the free ranges.
   struct Place {
     std::uint64_t offset = 0;
@@ -74,7 +74,7 @@ class Arena {
   void pour_back();
 
   std::uint64_t capacity_;
-  std::uint32_t most_slots_;
+  std::uint32_t max_slots_;
   Ranges free_;
   Ranges touched_;
   std::vector<Slot> slots_;

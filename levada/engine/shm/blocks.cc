@@ -153,9 +153,9 @@ std::vector<Engine::Holder> Member::holders(Group& group, Stream& stream) {
       if (uses_[slot].stream.get() != &stream) continue;
       const auto step = control_.returns(rank_, slot, taker).step(uses_[slot].generation);
       if (step == Return::taken) ++holder.leased;
-      if (step == Return::published && !taker_over(stream, taker)) ++holder.not_taken;
+      if (step == Return::published && !taker_over(stream, taker)) ++holder.not_received;
     }
-    if (holder.not_taken + holder.leased > 0) found.push_back(holder);
+    if (holder.not_received + holder.leased > 0) found.push_back(holder);
   }
   return found;
 }

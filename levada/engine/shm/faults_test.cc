@@ -75,7 +75,7 @@ std::set<std::string> names_in_dev_shm() {
     if (!block) block = engine.try_allocate(20'000);
     if (block && engine.try_publish(*mine[0], *block, 20'000)) block.reset();
     for (Channel* const channel : take) static_cast<void>(engine.try_receive(*channel));
-    engine.wait({.take = take, .publish = mine}, soon());
+    engine.wait({.receive = take, .publish = mine}, soon());
   }
 }
 
@@ -160,9 +160,9 @@ TEST(Death, IsSeenLongBeforeTheMemoryIsGone) {
       at[2] = now_us();
       ::raise(SIGKILL);
     }
-    static_cast<void>(take(*engine, *channel, soon(), "test"));
+    static_cast<void>(receive(*engine, *channel, soon(), "test"));
     try {
-      static_cast<void>(take(*engine, *channel, soon(), "test"));
+      static_cast<void>(receive(*engine, *channel, soon(), "test"));
     } catch (const PeerLost& lost) {
       at[rank] = now_us();
       if (lost.rank() == 2) return;
@@ -188,7 +188,7 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
     const auto channel = engine->open(1, {0}, 8);
     const auto ready = engine->open(0, {1}, 1);  // a channel is opened by the living
     if (rank == 1) {
-      static_cast<void>(take(*engine, *ready, soon(), "test"));
+      static_cast<void>(receive(*engine, *ready, soon(), "test"));
       for (int i = 0; i < 5; ++i) {
         Block block = allocate(*engine, 100'000, soon(), "test");
         std::fill_n(block.memory().data(), 100'000, static_cast<std::byte>(i));
@@ -222,21 +222,21 @@ TEST(Death, LeavesWhatWasSentToBeTakenAndLeasesAsTheyAre) {
   EXPECT_EQ(ranks.wait()[0].error, "");
 }
 
-TEST(Death, OfATakerGivesTheSenderItsMemoryBack) {
+TEST(Death, OfAReceiverGivesTheSenderItsMemoryBack) {
   constexpr std::size_t part = 20 << 20;  // three of them fill the memory
   const auto body = [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     const auto both = engine->open(0, {1, 2}, 4);
     if (rank == 2) {
       const auto go = engine->open(0, {2}, 1);
-      const auto lease = take(*engine, *both, soon(), "test");
-      static_cast<void>(take(*engine, *go, soon(), "test"));
+      const auto lease = receive(*engine, *both, soon(), "test");
+      static_cast<void>(receive(*engine, *go, soon(), "test"));
       ::raise(SIGKILL);
     }
     const auto living = engine->subgroup(std::vector<int>{0, 1}, "living");
     agree(*living, {}, soon(), "test");
     if (rank == 1) {
-      for (int i = 0; i < 3; ++i) static_cast<void>(take(*engine, *both, soon(), "test"));
+      for (int i = 0; i < 3; ++i) static_cast<void>(receive(*engine, *both, soon(), "test"));
     } else {
       for (int i = 0; i < 3; ++i) {
         publish(*engine, *both, allocate(*engine, part, soon(), "test"), 1, soon(), "test");

@@ -37,7 +37,7 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
   const auto body = [](std::shared_ptr<Engine> engine) {
     auto channel = engine->open(0, {0}, 2);
     publish(*engine, *channel, allocate(*engine, 100, soon(), "test"), 100, soon(), "test");
-    std::optional<Lease> lease = take(*engine, *channel, soon(), "test");
+    std::optional<Lease> lease = receive(*engine, *channel, soon(), "test");
     std::optional<Block> block = engine->try_allocate(100);
     std::byte* const memory = block->memory().data();
     const int status = status_of_child([&] {
@@ -59,7 +59,7 @@ TEST(Fork, LeavesTheParentsEngineLeasesAndBlocksAlone) {
     if (holders.size() != 1 || holders[0].leased != 1) throw EngineError("the child gave back the parent's lease");
     if (engine->try_allocate(100)->memory().data() == memory) throw EngineError("the child gave back a block");
     publish(*engine, *channel, *std::move(block), 1, soon(), "test");
-    if (take(*engine, *channel, soon(), "test")->bytes.data() != memory) throw EngineError("the block is another");
+    if (receive(*engine, *channel, soon(), "test")->bytes.data() != memory) throw EngineError("the block is another");
   };
   EXPECT_EQ(test::run_forked(1, body, {.memory_bytes = 1 << 20}), "");
 }

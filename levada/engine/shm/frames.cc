@@ -19,12 +19,12 @@
 namespace levada::shm {
 namespace {
 
-constexpr std::size_t most_bytes = 64 << 10;
+constexpr std::size_t max_bytes = 64 << 10;
 constexpr Duration pause = std::chrono::milliseconds(1);
 
 union ControlBuffer {
   cmsghdr align;
-  std::array<char, CMSG_SPACE(sizeof(int) * most_fds)> bytes;
+  std::array<char, CMSG_SPACE(sizeof(int) * max_fds)> bytes;
 };
 
 void attach_fds(msghdr& message, ControlBuffer& buffer, std::span<const int> fds) {
@@ -97,7 +97,7 @@ bool send_frame(const UniqueFd& socket, ByteView bytes, std::span<const int> fds
 
 std::optional<Frame> receive_frame(const UniqueFd& socket) {
   Frame frame;
-  frame.bytes.resize(most_bytes);
+  frame.bytes.resize(max_bytes);
   iovec part{frame.bytes.data(), frame.bytes.size()};
   ControlBuffer buffer{};
   msghdr message{};
@@ -117,7 +117,7 @@ std::optional<Frame> receive_frame(const UniqueFd& socket) {
     throw EngineError("a rank's shared memory could not be received; raise the number of open files (ulimit -n)");
   }
   if ((message.msg_flags & MSG_TRUNC) != 0) {
-    throw CorruptMessage(most_bytes, "a rank that starts sent more than a start needs");
+    throw CorruptMessage(max_bytes, "a rank that starts sent more than a start needs");
   }
   frame.bytes.resize(static_cast<std::size_t>(size));
   return frame;

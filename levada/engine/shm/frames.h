@@ -12,7 +12,7 @@
 namespace levada::shm {
 
 /// The most descriptors that one message may carry.
-inline constexpr std::size_t most_fds = 250;
+inline constexpr std::size_t max_fds = 250;
 
 struct Frame {
   Bytes bytes;

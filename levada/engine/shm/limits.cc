@@ -119,19 +119,19 @@ MemoryLimits memory_limits(const ReadFile& read) {
 }
 
 Budget::Budget(std::function<MemoryLimits()> limits) : limits_(std::move(limits)) {
-  constexpr std::uint64_t least_margin = 32u << 20;
+  constexpr std::uint64_t min_margin = 32u << 20;
   const std::uint64_t whole = limits_().total;
-  margin_ = std::min(std::max(whole / 50, least_margin), whole / 4);
+  margin_ = std::min(std::max(whole / 50, min_margin), whole / 4);
   total_ = whole - margin_;
 }
 
 bool Budget::allows(std::uint64_t bytes) {
-  constexpr std::uint64_t most_ahead = 64u << 20;
+  constexpr std::uint64_t max_ahead = 64u << 20;
   if (bytes <= granted_) return true;
   const std::uint64_t available = limits_().available;
   granted_ = 0;
   if (available < margin_ || available - margin_ < bytes) return false;
-  granted_ = bytes + std::min((available - margin_ - bytes) / 16, most_ahead);
+  granted_ = bytes + std::min((available - margin_ - bytes) / 16, max_ahead);
   return true;
 }
 

@@ -19,7 +19,7 @@ using ShmChannel = StreamChannel<Member, Stream>;
 
 Topics topics_of(const WaitFor& wanted) {
   Topics topics = wanted.allocate != 0 ? memory_topic : 0;
-  for (const auto channels : {wanted.take, wanted.publish}) {
+  for (const auto channels : {wanted.receive, wanted.publish}) {
     for (Channel* const channel : channels) topics |= topic_of(ShmChannel::stream_of(*channel)->key);
   }
   return topics != 0 ? topics : all_topics;
@@ -220,7 +220,7 @@ bool Member::satisfied(Group& group, const WaitFor& wanted) {
   const std::lock_guard lock(mutex_);
   look(group);
   group.check_aborted();
-  for (Channel* const channel : wanted.take) {
+  for (Channel* const channel : wanted.receive) {
     const auto& stream = ShmChannel::stream_of(*channel);
     if (!stream->arrived.empty() || !stream->taking || sender_over(*stream)) return true;
   }

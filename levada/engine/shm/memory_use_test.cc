@@ -45,7 +45,7 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
       if (engine->info().rank == 0) {
         publish(*engine, *channel, allocate(*engine, bytes, soon(), "test"), bytes, soon(), "test");
       }
-      expect(take(*engine, *channel, soon(), "test")->bytes.size() == bytes, "each message has its own size");
+      expect(receive(*engine, *channel, soon(), "test")->bytes.size() == bytes, "each message has its own size");
     }
     agree(*engine, {}, soon(), "test");
     const std::uint64_t held = engine->trim();
@@ -81,7 +81,7 @@ TEST(Memory, TakesAMessageAsLargeAsTheMachineAllows) {
       block.memory()[bytes - 1] = std::byte{42};
       publish(*engine, *channel, std::move(block), bytes, soon(), "test");
     } else {
-      const auto lease = take(*engine, *channel, soon(), "test");
+      const auto lease = receive(*engine, *channel, soon(), "test");
       expect(lease->bytes.size() == bytes && lease->bytes[bytes - 1] == std::byte{42}, "all of it arrives");
     }
     agree(*engine, {}, soon(), "test");
@@ -160,7 +160,7 @@ TEST(Memory, OfALeaseOutlivesBothEnds) {
       std::memset(block.memory().data(), 7, 5000);
       publish(*engine, *channel, std::move(block), 5000, soon(), "test");
     }
-    const Lease lease = *take(*engine, *channel, soon(), "test");
+    const Lease lease = *receive(*engine, *channel, soon(), "test");
     agree(*engine, {}, soon(), "test");
     channel.reset();
     engine.reset();

@@ -37,7 +37,7 @@ void broadcast(const std::shared_ptr<Engine>& engine, Channel& channel, int mess
       std::fill(block.memory().begin(), block.memory().end(), number);
       publish(*engine, channel, std::move(block), message_bytes, soon(), "test");
     }
-    auto lease = take(*engine, channel, soon(), "test");
+    auto lease = receive(*engine, channel, soon(), "test");
     use(*lease, number);
   }
   agree(*engine, {}, soon(), "test");
@@ -127,7 +127,7 @@ TEST(PrivateViews, AreNotGivenOfSmallMessages) {
     if (engine->info().rank == 0) {
       publish(*engine, *channel, allocate(*engine, 1000, soon(), "test"), 1000, soon(), "test");
     }
-    auto lease = take(*engine, *channel, soon(), "test");
+    auto lease = receive(*engine, *channel, soon(), "test");
     expect(engine->make_private(*channel, *lease).empty(), "to copy a small message is cheaper");
     agree(*engine, {}, soon(), "test");
   };

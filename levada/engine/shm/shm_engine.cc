@@ -81,7 +81,7 @@ const std::shared_ptr<Stream>& ShmEngine::stream_of(Channel& channel) const {
 
 const std::shared_ptr<Stream>& ShmEngine::taken_here(Channel& channel) const {
   const auto& stream = stream_of(channel);
-  check_taker(info_.rank, channel);
+  check_receiver(info_.rank, channel);
   return stream;
 }
 
@@ -98,7 +98,7 @@ bool ShmEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
 }
 
 Woken ShmEngine::wait(const WaitFor& conditions, Deadline deadline) {
-  for (Channel* const channel : conditions.take) taken_here(*channel);
+  for (Channel* const channel : conditions.receive) taken_here(*channel);
   for (Channel* const channel : conditions.publish) sent_here(*channel);
   return member_.wait(group_, conditions, deadline);
 }

@@ -17,7 +17,7 @@
 namespace levada::shm {
 namespace {
 
-constexpr std::uint64_t most_address = std::uint64_t{1} << 44;  // 16 TiB of the 128 that a process has
+constexpr std::uint64_t max_address = std::uint64_t{1} << 44;  // 16 TiB of the 128 that a process has
 /// What rank 0 knows of the others is worth waiting a little longer for than one's own deadline.
 constexpr Duration grace = std::chrono::seconds(1);
 
@@ -32,10 +32,10 @@ std::uint64_t soft_limit(__rlimit_resource_t resource) {
 /// Of a limited address space, half of what this process does not use yet.
 std::uint64_t address_budget() {
   const std::uint64_t limit = soft_limit(RLIMIT_AS);
-  if (limit == std::numeric_limits<std::uint64_t>::max()) return most_address;
+  if (limit == std::numeric_limits<std::uint64_t>::max()) return max_address;
   const std::string pages = read_system_file("/proc/self/statm").value_or("0");
   const std::uint64_t used = std::strtoull(pages.c_str(), nullptr, 10) * page_bytes;
-  return std::min(most_address, (limit - std::min(limit, used)) / 2);
+  return std::min(max_address, (limit - std::min(limit, used)) / 2);
 }
 
 Hello introduce(int rank, int size, const Options& options) {
@@ -51,7 +51,7 @@ Hello introduce(int rank, int size, const Options& options) {
 }
 
 std::vector<std::uint64_t> share_address_space(const std::vector<Hello>& hellos) {
-  std::uint64_t address = most_address;
+  std::uint64_t address = max_address;
   for (const Hello& hello : hellos) address = std::min(address, hello.address);
   const std::uint64_t each = address / hellos.size();
   std::vector<std::uint64_t> memory;
@@ -184,8 +184,8 @@ std::vector<UniqueFd> collect_data(Gathering& ranks, UniqueFd mine) {
 void show_data(Gathering& ranks, const std::vector<UniqueFd>& files) {
   std::vector<int> fds;
   for (const UniqueFd& file : files) fds.push_back(file.get());
-  for (std::size_t first = 0; first < fds.size(); first += most_fds) {
-    const std::size_t count = std::min(most_fds, fds.size() - first);
+  for (std::size_t first = 0; first < fds.size(); first += max_fds) {
+    const std::size_t count = std::min(max_fds, fds.size() - first);
     ranks.send_all(encode_peers(static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count)),
                    std::span(fds).subspan(first, count));
   }

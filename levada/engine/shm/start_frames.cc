@@ -20,7 +20,7 @@ ByteWriter head(FrameKind kind) {
 Cause decode_cause(ByteReader& reader) {
   Cause cause;
   cause.kind = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
-  cause.lost = reader.get_least<std::int32_t>(-1, "rank");
+  cause.lost = reader.get_at_least<std::int32_t>(-1, "rank");
   cause.message = reader.get_string();
   reader.expect_end();
   return cause;

@@ -25,7 +25,7 @@ struct PageRegion {
   std::uint64_t start, end, categories;
 };
 struct ScanArguments {
-  std::uint64_t size, flags, start, end, walk_end, regions, region_count, most_pages;
+  std::uint64_t size, flags, start, end, walk_end, regions, region_count, max_pages;
   std::uint64_t inverted, all_of, any_of, returned;
 };
 constexpr std::uint64_t page_is_file = 1U << 2;
