@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstdlib>
+#include <utility>
 
 #include "levada/base/error.h"
 
@@ -15,112 +14,198 @@
 namespace levada {
 namespace {
 
-constexpr std::size_t page = 4096;
+/// Between two requests for pages that the system has refused, and between two looks at its limits.
+constexpr Duration retry_interval = std::chrono::milliseconds(100);
 
 // Under the address sanitizer, reading a message after its lease has ended is an error, as it is over other engines.
-void forbid(const std::byte* data, std::size_t size) {
+void poison(std::span<const std::byte> memory) {
 #ifdef ASAN_POISON_MEMORY_REGION
-  ASAN_POISON_MEMORY_REGION(data, size);
+  ASAN_POISON_MEMORY_REGION(memory.data(), memory.size());
 #endif
-  static_cast<void>(data);
-  static_cast<void>(size);
+  static_cast<void>(memory);
 }
 
-void allow(const std::byte* data, std::size_t size) {
+void unpoison(std::span<const std::byte> memory) {
 #ifdef ASAN_UNPOISON_MEMORY_REGION
-  ASAN_UNPOISON_MEMORY_REGION(data, size);
+  ASAN_UNPOISON_MEMORY_REGION(memory.data(), memory.size());
 #endif
-  static_cast<void>(data);
-  static_cast<void>(size);
+  static_cast<void>(memory);
 }
 
 }  // namespace
 
-BlockPool::BlockPool(std::size_t limit, std::shared_ptr<EventCount> changed)
-    : limit_(limit / page * page), changed_(std::move(changed)) {}
+BlockPool::BlockPool(std::unique_ptr<MemorySource> source, BlockPoolOptions options)
+    : source_(std::move(source)),
+      state_(std::make_unique<State>(source_->memory().size(), std::move(options))),
+      max_block_(std::min(state_->arena.capacity(), state_->budget.max() / Arena::page_bytes * Arena::page_bytes)) {}
 
 BlockPool::~BlockPool() {
-  drop_free(free_bytes_);
+  if (!token_.valid()) {
+    // The parent's threads may have been at work on it.
+    static_cast<void>(state_.release());
+    return;
+  }
+  for (const Interval evicted : state_->arena.evict_all()) unpoison(memory_of(evicted));
 }
 
-// Four sizes per power of two, so that messages of ever new sizes find blocks that have come back.
-std::size_t BlockPool::block_size(std::size_t bytes) const {
-  const std::size_t pages = align_up(std::max<std::size_t>(bytes, 1), page);
-  const std::size_t step = std::max(page, std::bit_floor(pages) / 4);
-  const std::size_t rounded = align_up(pages, step);
-  return rounded <= limit_ ? rounded : pages;
+std::span<std::byte> BlockPool::memory_of(Interval interval) const {
+  return source_->memory().subspan(interval.begin, interval.size());
 }
 
 std::optional<Block> BlockPool::try_allocate(std::size_t bytes) {
-  if (bytes > limit_) {
+  if (!token_.valid()) {
+    throw EngineError(
+        fmt::format("this {} engine belongs to the process that this one was forked from; make a new one in "
+                    "the child",
+                    state_->options.engine));
+  }
+  if (bytes > max_block_) {
     throw InvalidArgument(
-        fmt::format("a block of {} is more than the {} that this engine can give; "
-                    "make the message smaller or raise memory_bytes",
-                    format_bytes(bytes), format_bytes(limit_)));
+        fmt::format("a block of {} is more than the {} that the {} engine has; send smaller messages, or raise "
+                    "memory_bytes, the control group's memory limit or ulimit -v, whichever is smallest",
+                    format_bytes(bytes), format_bytes(max_block_), state_->options.engine));
   }
-  const std::size_t size = block_size(bytes);
-  std::byte* data = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (taken_ + size > limit_) return std::nullopt;
-    if (auto& free = free_[size]; !free.empty()) {
-      data = free.back();
-      free.pop_back();
-      free_bytes_ -= size;
-    } else {
-      if (const std::size_t all = taken_ + free_bytes_ + size; all > limit_) drop_free(all - limit_);
-      data = static_cast<std::byte*>(std::aligned_alloc(page, size));
-      if (data == nullptr)
-        throw EngineError(fmt::format("the system gave no memory for a block of {}", format_bytes(size)));
-    }
-    taken_ += size;
+  std::unique_lock lock(state_->mutex);
+  const auto place = find_place(bytes, lock);
+  if (!place) return std::nullopt;
+  const Arena::Allocation allocation = state_->arena.allocate(*place);
+  const std::span<std::byte> memory = memory_of(allocation.block);
+  if (place->unbacked == 0) {
+    lock.unlock();
+    unpoison(memory);
+  } else {
+    state_->budget.spend(place->unbacked);
+    discard(state_->arena.evict_excess(), lock);
+    unpoison(memory);
+    if (!populate(allocation, lock)) return std::nullopt;
   }
-  allow(data, size);
-  return Block({data, size}, shared_from_this());
+  return Block(memory, shared_from_this());
 }
 
 bool BlockPool::may_allocate(std::size_t bytes) {
-  if (bytes > limit_) return true;  // try_allocate() throws rather than coming back empty
-  const std::lock_guard lock(mutex_);
-  return taken_ + block_size(bytes) <= limit_;
+  if (bytes > max_block_) return true;
+  std::unique_lock lock(state_->mutex);
+  return find_place(bytes, lock).has_value();
 }
 
-std::size_t BlockPool::trim() {
-  const std::lock_guard lock(mutex_);
-  const std::size_t bytes = free_bytes_;
-  drop_free(bytes);
+std::optional<Duration> BlockPool::retry_after() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->system_was_short ? std::optional(retry_interval) : std::nullopt;
+}
+
+std::optional<Arena::Place> BlockPool::find_place(std::size_t bytes, std::unique_lock<std::mutex>& lock) {
+  const auto place = state_->arena.find_place(bytes);
+  if (!place || place->unbacked == 0) return place;
+  if (Clock::now() < state_->refused_until) return std::nullopt;
+  if (state_->budget.covers(place->unbacked)) return place;
+  return find_within_budget(bytes, lock);
+}
+
+/// Reads the system's limits; where they do not suffice, gives what is cached back to the system and reads them again.
+std::optional<Arena::Place> BlockPool::find_within_budget(std::size_t bytes, std::unique_lock<std::mutex>& lock) {
+  State& state = *state_;
+  for (const bool trims : {false, true}) {
+    if (trims && discard(state.arena.evict_all(), lock) == 0) break;
+    const Budget::Reading before = state.budget.reading();
+    lock.unlock();
+    const std::uint64_t available = state_->options.limits().available;
+    lock.lock();
+    const auto place = state.arena.find_place(bytes);
+    if (!place || place->unbacked == 0) return place;
+    state.budget.refresh(place->unbacked, available, before);
+    if (state.budget.covers(place->unbacked)) return place;
+  }
+  state.system_was_short = true;
+  return std::nullopt;
+}
+
+/// Without the lock, which it takes again.
+std::uint64_t BlockPool::discard(const std::vector<Interval>& evicted, std::unique_lock<std::mutex>& lock) {
+  if (evicted.empty()) return 0;
+  lock.unlock();
+  std::vector<bool> discarded;
+  std::uint64_t bytes = 0;
+  for (const Interval interval : evicted) {
+    unpoison(memory_of(interval));
+    discarded.push_back(source_->discard(interval));
+    if (discarded.back()) bytes += interval.size();
+  }
+  lock.lock();
+  for (std::size_t i = 0; i < evicted.size(); ++i) state_->arena.put_back(evicted[i], !discarded[i]);
+  lock.unlock();
+  if (state_->options.on_free) state_->options.on_free();
+  lock.lock();
   return bytes;
 }
 
-std::size_t BlockPool::taken() const {
-  const std::lock_guard lock(mutex_);
-  return taken_;
+/// Without the lock, which it takes again.
+bool BlockPool::populate(const Arena::Allocation& allocation, std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  const auto& parts = allocation.unbacked;
+  const bool populated =
+      std::all_of(parts.begin(), parts.end(), [&](Interval part) { return source_->populate(part); });
+  if (!populated) {
+    for (const Interval part : parts) source_->discard(part);
+  }
+  lock.lock();
+  state_->budget.settle(total_size(parts));
+  if (populated) return true;
+  state_->arena.free_unpopulated(allocation);
+  state_->refused_until = Clock::now() + retry_interval;
+  state_->system_was_short = true;
+  return false;
+}
+
+std::uint64_t BlockPool::in_use() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->arena.used();
+}
+
+std::uint64_t BlockPool::resident() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->arena.resident();
+}
+
+std::uint64_t BlockPool::trim() {
+  std::unique_lock lock(state_->mutex);
+  return discard(state_->arena.evict_all(), lock);
+}
+
+std::uint32_t BlockPool::slot_of(const Block& block) const {
+  if (block.home().get() == static_cast<const Block::Home*>(this)) {
+    const std::lock_guard lock(state_->mutex);
+    if (const auto slot = state_->arena.slot_at(offset_of(block))) return *slot;
+  }
+  throw InvalidArgument(
+      fmt::format("the block to publish was not allocated from this {} engine; use try_allocate() of the same engine",
+                  state_->options.engine));
+}
+
+std::uint64_t BlockPool::offset_of(const Block& block) const {
+  return static_cast<std::uint64_t>(block.memory().data() - source_->memory().data());
+}
+
+void BlockPool::give_back(std::uint32_t slot) noexcept {
+  if (!token_.valid()) return;
+  const std::lock_guard lock(state_->mutex);
+  poison(memory_of(state_->arena.block(slot)));
+  state_->arena.free(slot);
 }
 
 void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
-  forbid(data, size);
+  if (!token_.valid()) return;
+  poison({data, size});
   {
-    const std::lock_guard lock(mutex_);
-    free_[size].push_back(data);
-    free_bytes_ += size;
-    taken_ -= size;
+    const std::lock_guard lock(state_->mutex);
+    const auto slot = state_->arena.slot_at(static_cast<std::uint64_t>(data - source_->memory().data()));
+    state_->arena.free(*slot);
   }
-  changed_->notify();
+  if (state_->options.on_free) state_->options.on_free();
 }
 
-// Largest first: the fewest calls to the system.
-void BlockPool::drop_free(std::size_t needed) {
-  std::size_t dropped = 0;
-  for (auto size = free_.rbegin(); size != free_.rend(); ++size) {
-    while (dropped < needed && !size->second.empty()) {
-      std::byte* data = size->second.back();
-      size->second.pop_back();
-      allow(data, size->first);
-      std::free(data);
-      dropped += size->first;
-    }
-  }
-  free_bytes_ -= dropped;
+std::shared_ptr<BlockPool> make_heap_pool(std::uint64_t memory_bytes, BlockPoolOptions options) {
+  auto source = std::make_unique<HeapSource>(std::min(memory_bytes, options.limits().total));
+  return std::make_shared<BlockPool>(std::move(source), std::move(options));
 }
 
 }  // namespace levada

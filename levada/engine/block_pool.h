@@ -2,45 +2,111 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "levada/base/deadline.h"
+#include "levada/engine/arena.h"
 #include "levada/engine/engine.h"
-#include "levada/engine/event_count.h"
+#include "levada/engine/fork_token.h"
+#include "levada/engine/memory_limits.h"
+#include "levada/engine/memory_source.h"
 
 namespace levada {
 
-/// Page-aligned blocks in a few sizes per power of two; the block given back last is the next of its size, while it is
-/// warm in the cache. Blocks keep the pool alive, so memory may come back after every engine has gone. Any thread.
+struct BlockPoolOptions {
+  std::string engine;  ///< that error messages name
+  /// Called when an allocation that failed may succeed now: a destroyed Block has come back, or cached memory has been
+  /// given back to the system. It may be called on any thread, within any call of the pool (so it must not take a mutex
+  /// with which the pool is called), and after the engine has gone (so it owns what it uses). May be empty.
+  std::function<void()> on_free = {};
+  std::function<MemoryLimits()> limits = [] { return memory_limits(); };  ///< called without a lock
+  std::uint32_t max_slots = std::numeric_limits<std::uint32_t>::max();    ///< blocks in use and cached, at most
+};
+
+/// Allocates page-aligned blocks within a budget, and caches what comes back: the block freed last is the next of its
+/// size, while it is warm in the cache. Cached plus used memory never exceeds the high-water mark of used memory by
+/// more than an eighth, also for ever new sizes: freed neighbors are coalesced, and what is too much is given back to
+/// the system. A steady stream makes no system call. Blocks keep the pool alive, so memory may come back after every
+/// engine has gone.
+///
+/// Thread-safe. The pool's mutex is a leaf: it may be called with the caller's own mutex held, and no callback or
+/// system call is made with the pool's held. Only try_allocate(), may_allocate() and trim() may take long (reading
+/// limits, faulting pages in).
+///
+/// In a forked child, destroying blocks and the pool does nothing; try_allocate() throws EngineError, and nothing else
+/// may be called.
 class BlockPool final : public Block::Home, public std::enable_shared_from_this<BlockPool> {
  public:
-  /// `changed` is notified when memory comes back.
-  BlockPool(std::size_t limit, std::shared_ptr<EventCount> changed);
+  BlockPool(std::unique_ptr<MemorySource> source, BlockPoolOptions options);
   ~BlockPool() override;
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
 
-  /// As Engine::try_allocate().
+  /// Returns a Block of at least `bytes`; nothing where there is no room at the moment. Throws InvalidArgument for more
+  /// than max_block().
   std::optional<Block> try_allocate(std::size_t bytes);
-  /// Whether try_allocate() would not come back empty.
+  /// Returns whether try_allocate() would have returned a Block or thrown InvalidArgument.
   bool may_allocate(std::size_t bytes);
-  /// As Engine::trim().
-  std::size_t trim();
-  /// Bytes in blocks that are out.
-  std::size_t taken() const;
+  /// Returns how long a waiter may sleep before it asks may_allocate() again. Nothing unless the system's memory has
+  /// been short: on_free() is then all that there is to wait for, whereas other processes free memory without it.
+  std::optional<Duration> retry_after() const;
+
+  /// Returns the largest block that can ever be allocated: what the source and the limits of the system allow.
+  std::uint64_t max_block() const { return max_block_; }
+  /// Returns the bytes in blocks that are in use: allocated, or published and not yet given back.
+  std::uint64_t in_use() const;
+  /// Returns the bytes that the pool holds: in use and cached.
+  std::uint64_t resident() const;
+  /// Gives all cached memory back to the system. Returns how many bytes that were.
+  std::uint64_t trim();
+
+  /// For messages that name their memory by number: slots are small, dense, and unique among blocks in use.
+  /// Returns the slot of `block`. Throws InvalidArgument where another pool has allocated it.
+  std::uint32_t slot_of(const Block& block) const;
+  /// Returns where `block`, which this pool has allocated, begins in the source's memory.
+  std::uint64_t offset_of(const Block& block) const;
+  /// Frees a block that was published (Block::release()) and that all receivers have returned. Does not call on_free():
+  /// the caller knows best whom to wake.
+  void give_back(std::uint32_t slot) noexcept;
+
+  /// Block's destructor calls this.
   void give_back(std::byte* data, std::size_t size) noexcept override;
 
  private:
-  std::size_t block_size(std::size_t bytes) const;
-  void drop_free(std::size_t needed);
+  struct State {
+    State(std::uint64_t capacity, BlockPoolOptions pool_options)
+        : options(std::move(pool_options)), arena(capacity, options.max_slots), budget(options.limits().total) {}
+    const BlockPoolOptions options;
+    mutable std::mutex mutex;  // guards what follows
+    Arena arena;
+    Budget budget;
+    Clock::time_point refused_until{};  ///< the system had no pages
+    bool system_was_short = false;
+  };
 
-  const std::size_t limit_;
-  const std::shared_ptr<EventCount> changed_;
-  mutable std::mutex mutex_;
-  std::size_t taken_ = 0;
-  std::size_t free_bytes_ = 0;
-  std::map<std::size_t, std::vector<std::byte*>> free_;
+  std::optional<Arena::Place> find_place(std::size_t bytes, std::unique_lock<std::mutex>& lock);
+  std::optional<Arena::Place> find_within_budget(std::size_t bytes, std::unique_lock<std::mutex>& lock);
+  std::uint64_t discard(const std::vector<Interval>& evicted, std::unique_lock<std::mutex>& lock);
+  bool populate(const Arena::Allocation& allocation, std::unique_lock<std::mutex>& lock);
+  std::span<std::byte> memory_of(Interval interval) const;
+
+  const ForkToken token_;
+  const std::unique_ptr<MemorySource> source_;
+  std::unique_ptr<State> state_;  ///< given up in a forked child
+  std::uint64_t max_block_ = 0;
 };
+
+/// Makes a pool of at most `memory_bytes` of this process's own memory, and of no more than the system's limits allow.
+/// Throws EngineError where no address space can be reserved.
+std::shared_ptr<BlockPool> make_heap_pool(std::uint64_t memory_bytes, BlockPoolOptions options);
 
 }  // namespace levada

@@ -32,16 +32,20 @@ class Silent final : public Engine {
   using Engine::open;
   const EngineInfo& info() const override { return info_; }
   std::shared_ptr<Engine> subgroup(std::span<const int>, std::string_view) override { return nullptr; }
-  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override {
-    return std::make_shared<Channel>(from, std::vector<int>(to.begin(), to.end()), window);
+  bool shares_memory(int) const override { return false; }
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing) override {
+    return std::make_shared<Channel>(this, from, std::vector<int>(to.begin(), to.end()), window);
   }
   std::optional<Block> try_allocate(std::size_t) override { return std::nullopt; }
   bool try_publish(Channel&, Block&, std::size_t) override { return false; }
+  bool try_publish(Channel&, const Lease&) override { return false; }
   Received try_receive(Channel&) override { return {.message = {}, .ended = over}; }
   Woken wait(const WaitFor&, Deadline) override { return Woken::timeout; }
   void wake() override {}
+  void on_change(std::function<void()>) override {}
   void abort(std::string_view) noexcept override {}
-  void close(Channel&) noexcept override {}
+  std::optional<Cause> cause() override { return std::nullopt; }
+  void close(Channel&, End) noexcept override {}
   void post(const Status& status) override { statuses[static_cast<std::size_t>(info_.rank)] = status; }
   Status status(int rank) override { return statuses[static_cast<std::size_t>(rank)]; }
   std::vector<Holder> holders(Channel&) override { return held; }

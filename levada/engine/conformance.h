@@ -27,4 +27,17 @@ struct Case {
 
 std::span<const Case> cases();
 
+/// Ends the calling rank as the sudden end of its process would. Where a rank is a process it does not return.
+using Death = std::function<void()>;
+
+/// A case in which the last rank dies, for engines whose tests can bring that about.
+struct DeathCase {
+  std::string_view name;
+  int min_ranks = 2;
+  void (*run)(const std::shared_ptr<Engine>& engine,
+              const Death& die);  ///< on every rank at once; the last one calls `die`
+};
+
+std::span<const DeathCase> death_cases();
+
 }  // namespace levada::conformance

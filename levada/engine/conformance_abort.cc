@@ -61,7 +61,7 @@ void every_call_fails_after_an_abort(const Handle& engine) {
   fails("post() fails after an abort", [&] { return engine->post(Status::make("late", 0)), 0; });
   fails("status() fails after an abort", [&] { return engine->status(0); });
   fails("holders() fails after an abort", [&] { return engine->holders(*channel); });
-  engine->close(*channel);
+  engine->close(*channel, End::sending);
   engine->wake();
   expect(*engine, engine->info().rank == rank, "info() holds after an abort");
 }

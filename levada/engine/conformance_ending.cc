@@ -21,7 +21,7 @@ void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
   const auto channel = engine->open(0, all_ranks(*engine), 3);
   if (rank_of(*engine) == 0) {
     for (std::uint64_t i = 0; i < 3; ++i) send(*engine, *channel, i, 100);
-    engine->close(*channel);
+    engine->close(*channel, End::sending);
     Block block = filled(*engine, 3, 100);
     expect_throws<InvalidArgument>(*engine, "nothing can be published on a closed channel",
                                    [&] { return engine->try_publish(*channel, block, 100); });
@@ -33,14 +33,14 @@ void a_closed_channel_ends_after_its_last_message(const Handle& engine) {
     expect_filled(*engine, received.message->bytes, i, 100);
   }
   expect_end(engine, *channel);
-  engine->close(*channel);
+  engine->close(*channel, End::receiving);
   meet(*engine);
 }
 
 void an_empty_channel_may_end(const Handle& engine) {
   auto channel = engine->open(0, all_ranks(*engine), 1);
   meet(*engine);
-  if (rank_of(*engine) == 0) engine->close(*channel);
+  if (rank_of(*engine) == 0) engine->close(*channel, End::sending);
   expect_end(engine, *channel);
   meet(*engine);
 }
@@ -70,7 +70,7 @@ void a_receiver_may_close_while_others_go_on(const Handle& engine) {
   const auto pace = engine->open(0, all_ranks(*engine), 1);
   if (rank_of(*engine) == last && last != 0) {
     static_cast<void>(receive(*engine, *channel, 0, 100));
-    engine->close(*channel);
+    engine->close(*channel, End::receiving);
     expect_end(engine, *channel);
   } else {
     for (std::uint64_t i = 0; i < messages; ++i) {
@@ -88,7 +88,7 @@ void a_channel_has_ended_for_a_receiver_that_has_closed_it(const Handle& engine)
   if (rank_of(*engine) == 0) send(*engine, *channel, 1, 100);
   if (rank_of(*engine) != 0) {
     await_message(engine, *channel);
-    engine->close(*channel);
+    engine->close(*channel, End::receiving);
     expect_end(engine, *channel);
   }
   meet(*engine);
@@ -112,7 +112,7 @@ void a_sender_among_the_receivers_closes_its_sending_end_first(const Handle& eng
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
   send(*engine, *channel, 1, 64);
   send(*engine, *channel, 2, 64);
-  engine->close(*channel);
+  engine->close(*channel, End::sending);
   static_cast<void>(receive(*engine, *channel, 1, 64));
   static_cast<void>(receive(*engine, *channel, 2, 64));
   expect_end(engine, *channel);

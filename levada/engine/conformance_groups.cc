@@ -136,7 +136,7 @@ void a_channel_belongs_to_one_engine(const Handle& engine) {
 void closing_a_channel_of_another_engine_changes_nothing(const Handle& engine) {
   const auto group = engine->subgroup(reversed(*engine), "other");
   const auto channel = group->open(0, all_ranks(*group), 1);
-  engine->close(*channel);
+  engine->close(*channel, End::sending);
   meet(*engine);
   if (rank_of(*group) == 0) send(*group, *channel, 7, 300);
   static_cast<void>(receive(*group, *channel, 7, 300));

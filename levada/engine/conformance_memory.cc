@@ -188,11 +188,11 @@ void holders_tell_who_keeps_what(const Handle& engine) {
     for (int rank = 1; rank < size; ++rank) {
       expect_eventually(*engine,
                         "a rank that keeps one of two received messages holds one lease, with one not received",
-                        [&] { return has(rank, 1, engine->info().zero_copy ? 1 : 0); });
+                        [&] { return has(rank, 1, engine->shares_memory() ? 1 : 0); });
     }
     expect(*engine, has(0, 3, 0), "three messages not received are held by their receiver");
     Lease first = receive(*engine, *channel, 0, 100'000);
-    expect(*engine, !engine->info().zero_copy || has(0, 2, 1), "a lease is held until it ends");
+    expect(*engine, !engine->shares_memory() || has(0, 2, 1), "a lease is held until it ends");
     first = {};
     meet(*engine);
     for (std::uint64_t i = 1; i < 3; ++i) static_cast<void>(receive(*engine, *channel, i, 100'000));

@@ -172,8 +172,8 @@ void a_window_bounds_what_is_under_way(const Handle& engine) {
   meet(*engine);
 }
 
-void zero_copy_means_that_nothing_is_copied(const Handle& engine) {
-  if (!engine->info().zero_copy) return;
+void shared_memory_means_that_nothing_is_copied(const Handle& engine) {
+  if (!engine->shares_memory()) return;
   const auto there = engine->open(0, all_ranks(*engine), 2);
   std::vector<std::shared_ptr<Channel>> back;
   for (int rank = 1; rank < size_of(*engine); ++rank) {
@@ -234,6 +234,40 @@ void the_wrong_end_of_a_channel_is_refused(const Handle& engine) {
   meet(*engine);
 }
 
+/// Every call of all ranks throws InvalidArgument in the end, after `open` and a message from rank 0.
+void expect_misuse_is_seen(const Handle& engine, const std::shared_ptr<Channel>& channel) {
+  if (rank_of(*engine) == 0) {
+    Block block = filled(*engine, 1, 100);
+    static_cast<void>(engine->try_publish(*channel, block, 100));
+  }
+  expect_throws<InvalidArgument>(*engine, "all members see that a channel was opened differently",
+                                 [&] { return engine->wait({}, limit()); });
+  const auto cause = engine->cause();
+  expect(*engine, cause && cause->kind == ErrorKind::invalid_argument && cause->rank == size_of(*engine) - 1,
+         "the cause names the rank that opened it differently");
+}
+
+void another_window_is_seen_by_all(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  expect_misuse_is_seen(engine, engine->open(0, all_ranks(*engine), rank_of(*engine) == last ? 3 : 2));
+}
+
+void other_receivers_are_seen_by_all(const Handle& engine) {
+  const int last = size_of(*engine) - 1;
+  const auto to = rank_of(*engine) == last ? std::vector<int>{last} : all_ranks(*engine);
+  expect_misuse_is_seen(engine, engine->open(0, to, 2));
+void a_window_may_be_larger_than_what_an_engine_queues(const Handle& engine) {
+  constexpr std::uint64_t messages = 3000;
+  auto others = all_ranks(*engine);
+  others.erase(others.begin());
+  const auto channel = engine->open(0, others, messages);
+  for (std::uint64_t i = 0; i < messages; ++i) {
+    if (rank_of(*engine) == 0) send(*engine, *channel, i, 8);
+    else static_cast<void>(receive(*engine, *channel, i, 8));
+  }
+  meet(*engine);
+}
+
 constexpr Case list[] = {
     {"info is constant and the same for all", 1, info_is_constant_and_the_same_for_all},
     {"agree gives everybody every rank's bytes", 1, agree_gives_everybody_every_ranks_bytes},
@@ -242,11 +276,14 @@ constexpr Case list[] = {
     {"sizes vary from one byte to megabytes", 1, sizes_vary_from_one_byte_to_megabytes},
     {"a message may be shorter than its block", 1, a_message_may_be_shorter_than_its_block},
     {"channels of the same ranks do not mix", 1, channels_of_the_same_ranks_do_not_mix},
+    {"a window may be larger than what an engine queues", 2, a_window_may_be_larger_than_what_an_engine_queues},
     {"receivers may be any ranks", 1, receivers_may_be_any_ranks},
     {"messages wait for receivers that open later", 1, messages_wait_for_receivers_that_open_later},
     {"a window bounds what is under way", 1, a_window_bounds_what_is_under_way},
-    {"zero copy means that nothing is copied", 1, zero_copy_means_that_nothing_is_copied},
+    {"shared memory means that nothing is copied", 1, shared_memory_means_that_nothing_is_copied},
     {"open refuses what cannot work", 1, open_refuses_what_cannot_work},
+    {"another window is seen by all", 2, another_window_is_seen_by_all, true},
+    {"other receivers are seen by all", 2, other_receivers_are_seen_by_all, true},
     {"the wrong end of a channel is refused", 2, the_wrong_end_of_a_channel_is_refused},
 };
 

@@ -12,15 +12,19 @@
 namespace levada::conformance {
 
 /// A case at a number of ranks.
-struct Trial {
-  Case test;
+template <typename AnyCase>
+struct TrialOf {
+  AnyCase test;
   int ranks;
 };
+using Trial = TrialOf<Case>;
+using DeathTrial = TrialOf<DeathCase>;
 
 /// Every case at 1, 2, 3, 4 and 8 ranks, except those that need more.
-inline std::vector<Trial> all_trials() {
-  std::vector<Trial> trials;
-  for (const Case& test : cases()) {
+template <typename AnyCase>
+std::vector<TrialOf<AnyCase>> trials_of(std::span<const AnyCase> all) {
+  std::vector<TrialOf<AnyCase>> trials;
+  for (const AnyCase& test : all) {
     for (const int ranks : {1, 2, 3, 4, 8}) {
       if (ranks >= test.min_ranks) trials.push_back({test, ranks});
     }
@@ -28,8 +32,16 @@ inline std::vector<Trial> all_trials() {
   return trials;
 }
 
+inline std::vector<Trial> all_trials() {
+  return trials_of(cases());
+}
+inline std::vector<DeathTrial> all_death_trials() {
+  return trials_of(death_cases());
+}
+
 /// Of letters, digits and underscores alone.
-inline std::string name_of(const Trial& trial) {
+template <typename AnyCase>
+std::string name_of(const TrialOf<AnyCase>& trial) {
   std::string name(trial.test.name);
   for (char& c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';

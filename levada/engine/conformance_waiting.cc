@@ -125,7 +125,7 @@ void sender_and_receiver_of_a_channel_may_be_two_threads(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 2);
   auto sending = std::async(std::launch::async, [&] {
     for (std::uint64_t i = 0; i < 200; ++i) send(*engine, *channel, i, 500);
-    engine->close(*channel);
+    engine->close(*channel, End::sending);
   });
   for (std::uint64_t i = 0; i < 200; ++i) static_cast<void>(receive(*engine, *channel, i, 500));
   expect(*engine, !receive(*engine, *channel, limit(), "conformance"), "the channel ends");
@@ -210,8 +210,9 @@ void a_wait_polls_while_it_lasts(const Handle& engine) {
   expect(*engine, engine->wait({.receive = it, .poll = &interrupt}, Deadline::now()) == Woken::timeout,
          "nothing comes");
   expect(*engine, polls == 0, "a wait that does not sleep does not poll");
+  const std::function<void()> nothing = [] {};
   const auto deadline = Deadline::after(std::chrono::milliseconds(20));
-  const auto woken = engine->wait({.receive = it, .poll = &interrupt}, deadline);
+  const auto woken = engine->wait({.receive = it, .poll = &nothing}, deadline);
   expect(*engine, woken == Woken::timeout && deadline.expired(), "a wait that polls lasts until its deadline");
   const std::function<void()> send_one = [&] { send(*engine, *channel, 3, 30); };
   expect(*engine, engine->wait({.receive = it, .poll = &send_one}, limit()) == Woken::ready,

@@ -1,5 +1,7 @@
 #include "levada/engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "levada/base/text.h"
@@ -15,10 +17,33 @@ void put_text(std::array<char, N>& to, std::string_view text) {
 
 }  // namespace
 
+std::string Cause::text() const {
+  const std::string who = rank >= 0 ? fmt::format("rank {}", rank) : "a rank outside this group";
+  switch (kind) {
+    case ErrorKind::peer_lost:
+      return fmt::format("{} ended without leaving{} ({}); its own output may say why", who,
+                         step >= 0 ? fmt::format(" at step {}", step) : "", detail);
+    case ErrorKind::corrupt_message: return fmt::format("{} sent what no rank sends: {}", who, detail);
+    case ErrorKind::invalid_argument: return fmt::format("{} differs from the others: {}", who, detail);
+    default: return fmt::format("{} aborted: {}", who, detail);
+  }
+}
+
+void Cause::raise() const {
+  throw_error(kind, text(), kind == ErrorKind::peer_lost ? rank : -1);
+}
+
 Duration WaitFor::poll_before_sleep(Deadline deadline) const {
   if (poll == nullptr || !*poll) return deadline.remaining();
   (*poll)();
   return std::min(deadline.remaining(), poll_interval);
+}
+
+bool Engine::shares_memory() const {
+  for (int rank = 0; rank < info().size; ++rank) {
+    if (!shares_memory(rank)) return false;
+  }
+  return true;
 }
 
 std::span<std::byte> Engine::make_private(Channel& /*channel*/, Lease& /*lease*/) {

@@ -1,5 +1,4 @@
-// How bytes cross between ranks. Small enough to write one in a day; engine/conformance.h says in tests what is said
-// here in words.
+// How bytes cross between ranks: the contract that every engine keeps. The cases of engine/conformance.h test it.
 #pragma once
 
 #include <array>
@@ -16,16 +15,16 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/deadline.h"
+#include "levada/base/error.h"
 
 namespace levada {
 
-/// Constant over an engine's life.
+/// Constant over an engine's lifetime.
 struct EngineInfo {
   std::string name;  ///< "inproc", "shm", ...
   int rank = 0;      ///< of this member, in the engine's own numbering
   int size = 1;
   std::vector<int> host_of;  ///< each rank's host, numbered from 0
-  bool zero_copy = false;    ///< a Lease shows the sender's very Block
 };
 
 /// Memory that an engine sends without a copy: page-aligned, pooled. Goes back to the pool when destroyed, unless it
@@ -70,47 +69,61 @@ class Block {
   std::shared_ptr<Home> home_;
 };
 
-/// A received message. The bytes stay as they are, and its sender's Block stays in use, until the last copy of `hold`
-/// is gone; that may be on any thread, and after the engine itself is gone. Never write to the bytes, unless
-/// make_private() has given them.
+/// A received message. The bytes do not change, and the sender's Block stays in use, until the last copy of `hold` is
+/// destroyed. That may happen on any thread, and after the engine itself is gone. Never write to the bytes unless
+/// make_private() has returned them.
 struct Lease {
   ByteView bytes;
   std::shared_ptr<const void> hold;
 };
 
+/// Returns a block of at least that many bytes, of whatever engine, for a message to arrive in; nothing where there is
+/// none at the moment. Called from any thread. It must neither block nor call the engine that calls it.
+using Landing = std::function<std::optional<Block>(std::size_t bytes)>;
+
 /// What try_receive() found: a message, the end of the channel, or neither yet.
 struct Received {
-  std::optional<Lease> message;
-  /// No message follows: the sender has closed or left and all its messages have been received, or this rank has closed
-  /// its receiving end.
+  std::optional<Lease> message{};
+  /// No message follows: the sender has closed or left, or this rank has closed its receiving end.
   bool ended = false;
+  /// The block in which the message arrived, at its beginning, if the channel's landing returned it: then it, and not
+  /// message->hold, keeps the bytes, and it can be published on the engine that allocated it.
+  Block landed{};
 };
 
-/// A stream of messages from one rank to a fixed set of ranks, in order, each to all of them. An engine's own
-/// subclass; a member that holds one is its sender, a receiver, or both. Destroying it closes this end.
+/// The ends of a channel that a rank may hold.
+enum class End : std::uint8_t { sending, receiving };
+
+/// A stream of messages from one rank to a fixed set of ranks. Every receiver gets every message, in the order sent.
+/// Each engine has its own subclass. A member that holds a Channel is its sender, a receiver, or both. The destructor
+/// closes the ends that this member holds.
 class Channel {
  public:
-  Channel(int from, std::vector<int> to, int window) : from_(from), to_(std::move(to)), window_(window) {}
+  /// `owner` lets an engine recognize its own channels.
+  Channel(const void* owner, int from, std::vector<int> to, int window)
+      : owner_(owner), from_(from), to_(std::move(to)), window_(window) {}
   virtual ~Channel() = default;
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
+  const void* owner() const { return owner_; }
   int from() const { return from_; }
   const std::vector<int>& to() const { return to_; }
   int window() const { return window_; }
 
  private:
+  const void* owner_;
   int from_;
   std::vector<int> to_;
   int window_;
 };
 
-/// What a rank says of itself, for others to explain a wait by. 256 bytes.
+/// What a rank reports about itself, so that others can explain a wait. 256 bytes.
 struct Status {
   std::array<char, 24> operation{};  ///< "feed", "reading", ...; ends with a zero
   std::int64_t step = -1;
   std::int64_t since_ns = 0;      ///< steady clock of this host, when `operation` began
-  std::int32_t waiting_for = -1;  ///< a rank, or -1
+  std::int32_t waiting_for = -1;  ///< a rank of the group that it is posted in, or -1
   std::uint32_t reserved = 0;
   std::array<char, 208> detail{};  ///< free text; ends with a zero
 
@@ -118,11 +131,24 @@ struct Status {
 };
 static_assert(sizeof(Status) == 256);
 
-/// What wait() is to wait for: any of these. All are levels, not edges: a condition that holds already ends the wait.
+/// Why an engine's calls throw. An engine that is made of others composes its text anew, in its own numbers.
+struct Cause {
+  ErrorKind kind = ErrorKind::engine;  ///< engine: an abort; peer_lost; corrupt_message; invalid_argument
+  int rank = -1;         ///< whose act, end or fault, in the numbering of the engine that throws; -1: none of its ranks
+  std::int64_t step = -1;  ///< of the rank's last status, where it was lost and that is known
+  std::string detail{};    ///< an abort's reason; how an end was seen; what was wrong
+
+  /// One sentence.
+  std::string text() const;
+  /// Throws the exception of that kind.
+  [[noreturn]] void raise() const;
+};
+
+/// What wait() waits for: any of these. All are levels, not edges: a condition that already holds ends the wait.
 struct WaitFor {
   std::span<Channel* const> receive{};      ///< one of these has a message, or has ended
-  std::span<Channel* const> publish{};      ///< one of these has room in its window
-  std::size_t allocate = 0;                 ///< if not 0: try_allocate() of so many bytes may succeed
+  std::span<Channel* const> publish{};      ///< try_publish() on one of these may succeed, or this rank has closed it
+  std::size_t allocate = 0;                 ///< unless 0: try_allocate() of that many bytes may succeed
   const std::atomic<bool>* stop = nullptr;  ///< becomes true; whoever sets it calls wake()
   /// Called on the waiting thread, without locks, before it sleeps and then at least every `poll_interval`. What it
   /// throws, wait() throws. Null, or an empty function: none.
@@ -135,82 +161,110 @@ struct WaitFor {
 
 enum class Woken : std::uint8_t { ready, stopped, timeout };
 
-/// One member's end of a group of ranks. Any thread may call; one end of a Channel is used by one thread at a time.
-/// Every call but wait() returns at once. Every call throws EngineError once a member has called abort(), with its
-/// reason, and PeerLost, naming the rank, once a member ended without leaving, whichever came first; messages that had
-/// been published before a death can still be received, and leases stay valid. Destroying the last reference leaves the
-/// group: channels close, peers are not alarmed.
+/// One member's end of a group of ranks. Any thread may call; one thread at a time uses one end of a Channel. Only
+/// wait() blocks.
+///
+/// A group ends for one cause(), whichever comes first, and from then on every call throws it. After abort(), that is
+/// EngineError with the reason. After a member's process has ended without leaving the group, it is PeerLost, which names
+/// the rank; but messages that it had published before can still be received. A member that left the group first is not
+/// lost, however its process ends later. CorruptMessage: a member has sent what no rank sends. InvalidArgument: members
+/// have opened a channel differently. Leases stay valid in any case. info(), shares_memory(), cause(), wake(), close(),
+/// abort(), memory_in_use() and trim() never throw because the group has ended.
+///
+/// Destroying the last reference leaves the group: channels close, and the other members carry on.
 class Engine {
  public:
   virtual ~Engine() = default;
 
   virtual const EngineInfo& info() const = 0;
+  /// Returns whether a lease of what `rank` has sent shows the very bytes of that rank's block.
+  virtual bool shares_memory(int rank) const = 0;
+  /// Returns whether that holds for all ranks.
+  bool shares_memory() const;
 
-  /// An engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over those alone.
-  /// `name` tells groups of the same ranks apart, and so does the order in which they are made, which is the same on
-  /// all members. It stays usable when this engine's handle is gone. Throws InvalidArgument: a rank out of range or
-  /// twice, or not one's own.
+  /// Returns an engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over
+  /// those ranks alone, but waits for nobody. Groups of the same ranks are told apart by `name`, and by the order in
+  /// which they are made, which must be the same on all members. The result stays usable after this engine is
+  /// destroyed. Throws InvalidArgument for a rank out of range or named twice, and for ranks that this one is not
+  /// among.
   virtual std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) = 0;
 
-  /// A new stream, to be opened by its sender and all its receivers and by nobody else; members open the channels that
-  /// they share in the same order, but not at the same time: messages wait for receivers that have not opened it yet.
-  /// The sender may be among the receivers. At most `window` messages, for all alike, stay published and not received
-  /// by all. Throws InvalidArgument: an empty set, a rank out of range or twice, not a member itself, or a window below
-  /// one.
-  virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) = 0;
+  /// Opens a channel. Its sender and all its receivers open it, and nobody else; the sender may be among the receivers.
+  /// Two members open all channels from the one to the other in the same order and with the same arguments, but not at
+  /// the same time: messages wait for receivers that have not opened the channel yet. Where the order or the arguments
+  /// differ, the first message ends the group with InvalidArgument on all members. At most `window` messages are
+  /// published and not yet received by all. An engine that receives into memory of its choice receives into the block
+  /// that `landing` returns, if it is given and returns one. Throws InvalidArgument for no receivers, a rank out of range
+  /// or named twice, a channel that this rank is neither sender nor receiver of, and a window below one.
+  virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing landing) = 0;
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) { return open(from, to, window, {}); }
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {
-    return open(from, std::span(to.begin(), to.size()), window);
+    return open(from, std::span(to.begin(), to.size()), window, {});
   }
 
-  /// A Block of at least `bytes`; empty when all of the engine's memory is in use at the moment. Throws InvalidArgument
-  /// for more than the engine can ever give, saying how much that is.
+  /// Returns a Block of at least `bytes`, or nothing while too much of the engine's memory is in use. Throws
+  /// InvalidArgument for more bytes than the engine can ever allocate; the message says how many that is.
   virtual std::optional<Block> try_allocate(std::size_t bytes) = 0;
 
-  /// Sends the first `bytes` of `block` (at least one) to all receivers. True: the block is gone. False: the window is
-  /// full, nothing happened. Throws InvalidArgument for a channel of which this rank is not the sender or that it has
-  /// closed, and for a foreign block.
+  /// Sends the first `bytes` of `block`, at least one, to all receivers. True: the block now belongs to the message.
+  /// False: there is no room at the moment, and nothing has happened. A full window is one reason; an engine may have
+  /// others, such as a queue that several channels share, and wait() knows them all. Throws InvalidArgument unless this
+  /// rank is the sender and has not closed the channel, and for a block that another engine allocated.
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
+  /// Forwards what this or another engine has received, without a copy; the engine keeps `lease.hold` as long as it needs
+  /// the bytes. Throws Unsupported where the engine can send its own blocks alone.
+  virtual bool try_publish(Channel& channel, const Lease& lease) = 0;
 
-  /// The next message, or the end, of the channel. Throws InvalidArgument unless this rank is a receiver. Once the
-  /// group has been aborted it throws before anything else; a death it throws only where there is neither a message nor
-  /// the end.
+  /// Returns the next message, or that the channel has ended, or neither. A message or an end that has arrived is
+  /// returned even after a member was lost, but not after abort(). Throws InvalidArgument unless this rank is a
+  /// receiver.
   virtual Received try_receive(Channel& channel) = 0;
 
-  /// Lets the holder of `lease`, just received from `channel` and copied nowhere, write to its bytes, which may move:
-  /// gives them. What is written shows through this lease alone, in no other lease and on no other rank, and is lost
-  /// when it ends. Empty: nothing has changed, and who wants to write copies. So it is by default, and wherever the
-  /// engine has nothing cheaper than a copy.
+  /// Lets the caller write to the bytes of `lease`, which it has just received from `channel` and has not copied.
+  /// Returns those bytes; they may have moved, and `lease` then shows the new place. Writes are visible through this
+  /// lease alone, not through other leases or on other ranks, and are lost when it ends. An engine that has nothing
+  /// cheaper than a copy returns an empty span and changes nothing, as this default does; the caller then copies.
   virtual std::span<std::byte> make_private(Channel& channel, Lease& lease);
 
-  /// Blocks until one of the conditions holds. The only call that blocks.
+  /// Blocks until one of the conditions holds, or until the deadline. A deadline that has passed makes it a check,
+  /// which neither sleeps nor polls. Throws what the calls that it waits for would throw: InvalidArgument for a channel
+  /// that this rank does not receive from or send on, and for more bytes than can ever be allocated.
   virtual Woken wait(const WaitFor& conditions, Deadline deadline) = 0;
-  /// Makes this process's waits on this engine look at their conditions again.
+  /// Makes this process's waits on this engine check their conditions again.
   virtual void wake() = 0;
+  /// Sets a function that is called whenever what wait() waits for may have changed, also while no thread waits. So a
+  /// thread can wait for two engines: inside wait() of the one, which the hook of the other wakes. Called from any
+  /// thread, inside any call of the engine; it must neither block nor call the engine. Empty: none. All groups of a rank
+  /// have one hook. Throws Unsupported where the engine sees messages only while a thread waits.
+  virtual void on_change(std::function<void()> hook) = 0;
 
-  /// Ends the group for all its members, and the subgroups made from it, with a reason (its first 200 bytes): their
-  /// calls throw EngineError from now on.
+  /// Ends the group, and all subgroups made from it, for all members. Their calls throw EngineError from now on, with
+  /// the first 200 bytes of `reason`.
   virtual void abort(std::string_view reason) noexcept = 0;
-  /// Sender: no more messages follow. Receiver: messages not yet received, and later ones, are dropped as if received.
-  /// A rank that is both closes its sending end, so that it can still receive; destroying the Channel closes both.
-  virtual void close(Channel& channel) noexcept = 0;
+  /// Returns why calls throw; nothing while they do not.
+  virtual std::optional<Cause> cause() = 0;
+  /// Closes an end. Sending: no more messages follow. Receiving: messages that this rank has not received, and later
+  /// ones, count as received; for this rank the channel has ended. Nothing happens to an end that it does not hold.
+  virtual void close(Channel& channel, End end) noexcept = 0;
 
+  /// Posts this rank's status in this group. A rank has one status in each group that it is in.
   virtual void post(const Status& status) = 0;
-  /// What `rank` posted last; a blank one if nothing.
+  /// Returns what `rank` has posted last in this group, as far as this rank knows; a blank Status if nothing.
   virtual Status status(int rank) = 0;
-  /// Receivers of `channel` that keep its window or its sender's memory: rank, messages not received, messages still
-  /// leased.
+  /// A receiver that occupies the channel's window or its sender's memory.
   struct Holder {
     int rank = 0;
-    int not_received = 0;
-    int leased = 0;
+    int not_received = 0;  ///< messages
+    int leased = 0;        ///< messages received whose leases have not ended
   };
-  /// Sender only: who holds what of the messages published; for explaining a wait.
+  /// Returns which receivers hold messages of this sender; for explaining a wait. Throws InvalidArgument unless this
+  /// rank is the sender.
   virtual std::vector<Holder> holders(Channel& channel) = 0;
-  /// Bytes of this rank's blocks that are out, over all groups: allocated and not destroyed, or published and not given
-  /// back by all receivers. Never throws for the group's end.
+  /// Returns the bytes of this rank's blocks in use, in all groups: allocated and not destroyed, or published and not
+  /// released by all receivers.
   virtual std::uint64_t memory_in_use() = 0;
-  /// Gives the memory of this rank's blocks that are not out back to the system; how many bytes that were. Nothing else
-  /// does before the engine's end.
+  /// Releases the memory of this rank's blocks that are not in use to the system, and returns how many bytes that were.
+  /// The engine itself does so only when it is destroyed.
   virtual std::uint64_t trim() = 0;
 };
 

@@ -6,6 +6,12 @@ namespace levada {
 // itself, then looks at the count. So one of the two sees the other.
 void EventCount::notify() noexcept {
   count_.fetch_add(1);
+  if (has_hook_.load()) {
+    std::unique_lock lock(mutex_);
+    const auto hook = hook_;
+    lock.unlock();
+    if (hook) (*hook)();
+  }
   if (waiters_.load() == 0) return;
   // A waiter that has seen the old count holds the mutex until it sleeps.
   { const std::lock_guard lock(mutex_); }
@@ -21,6 +27,12 @@ bool EventCount::wait(std::uint64_t seen, Deadline deadline) {
   else moved = changed_.wait_until(lock, deadline.at(), moved_on);
   waiters_.fetch_sub(1);
   return moved;
+}
+
+void EventCount::set_hook(std::function<void()> hook) {
+  const std::lock_guard lock(mutex_);
+  hook_ = hook ? std::make_shared<const std::function<void()>>(std::move(hook)) : nullptr;
+  has_hook_ = hook_ != nullptr;
 }
 
 }  // namespace levada

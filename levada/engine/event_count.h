@@ -4,6 +4,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <mutex>
 
 #include "levada/base/deadline.h"
@@ -19,12 +21,17 @@ class EventCount {
   std::uint64_t count() const noexcept { return count_.load(); }
   /// Until count() is no longer `seen`: true; or the deadline: false.
   bool wait(std::uint64_t seen, Deadline deadline);
+  /// notify() calls `hook` as well, after the count has moved; it must neither block nor notify. Empty: none. Another
+  /// thread may still be inside the old one when this returns.
+  void set_hook(std::function<void()> hook);
 
  private:
   std::atomic<std::uint64_t> count_{0};
   std::atomic<int> waiters_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::atomic<bool> has_hook_{false};
+  std::shared_ptr<const std::function<void()>> hook_;  ///< guarded by mutex_
 };
 
 }  // namespace levada

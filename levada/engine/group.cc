@@ -8,39 +8,38 @@
 
 namespace levada {
 
-Cause Cause::of(const Error& error) {
-  const auto* lost = dynamic_cast<const PeerLost*>(&error);
-  return {.kind = error.kind(), .lost = lost != nullptr ? lost->rank() : -1, .message = error.what()};
+int Group::rank_of(int endpoint_rank) const {
+  return rank_in(ranks, endpoint_rank);
 }
 
-int GroupState::rank_of(int outer) const {
-  return rank_in(ranks, outer);
-}
-
-void GroupState::check() const {
+void Group::check() const {
   if (cause) cause->raise();
 }
 
-void GroupState::check_aborted() const {
+void Group::check_aborted() const {
   if (aborted) check();
 }
 
-GroupState group_of_all(std::string_view name, int rank, int size) {
-  GroupState group;
+Group root_group(std::string_view name, int rank, int size) {
+  Group group;
   group.keys = {hash64(as_bytes(name))};
   group.ranks.resize(static_cast<std::size_t>(size));
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
   group.rank = rank;
+  group.opened_from.resize(group.ranks.size());
+  group.opened_to.resize(group.ranks.size());
   return group;
 }
 
-GroupState subgroup_of(const GroupState& group, Naming& naming, std::span<const int> ranks, std::string_view name) {
-  GroupState part;
-  part.rank = check_subgroup(group.rank, static_cast<int>(group.ranks.size()), ranks);
-  part.keys = group.keys;
-  part.keys.insert(part.keys.begin(), naming.subgroup(ranks, name));
-  for (const int rank : ranks) part.ranks.push_back(group.outer(rank));
-  return part;
+Group subgroup_of(const Group& parent, KeyDeriver& keys, std::span<const int> ranks, std::string_view name) {
+  Group group;
+  group.rank = check_subgroup(parent.rank, static_cast<int>(parent.ranks.size()), ranks);
+  group.keys = parent.keys;
+  group.keys.insert(group.keys.begin(), keys.subgroup(ranks, name));
+  for (const int rank : ranks) group.ranks.push_back(parent.endpoint_rank(rank));
+  group.opened_from.resize(ranks.size());
+  group.opened_to.resize(ranks.size());
+  return group;
 }
 
 }  // namespace levada

@@ -1,6 +1,7 @@
-// What a member knows of its group, in engines whose members share no memory for that.
+// What a rank knows of one of its groups. State alone, without locks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,42 +10,51 @@
 #include <vector>
 
 #include "levada/base/error.h"
+#include "levada/engine/engine.h"
 
 namespace levada {
 
-class Naming;
+class KeyDeriver;
 
-/// Why an engine's calls throw, and what.
-struct Cause {
-  ErrorKind kind = ErrorKind::engine;
-  int lost = -1;  ///< of peer_lost: who, in the numbering of the engine that throws
-  std::string message;
-
-  static Cause of(const Error& error);
-  [[noreturn]] void raise() const { throw_error(kind, message, lost); }
+/// Something that ends groups, as a medium reports it.
+struct Ending {
+  ErrorKind kind = ErrorKind::engine;  ///< engine: an abort; peer_lost; corrupt_message; invalid_argument
+  std::uint64_t group = 0;             ///< engine, invalid_argument: that group and those made from it; 0: all groups
+  int rank = -1;                       ///< whose act, end or fault, in the endpoint's numbering
+  std::string detail;                  ///< Cause::detail
 };
 
-/// A group as one of its members sees it. State alone, without locks.
-struct GroupState {
+/// The longest detail that crosses between ranks.
+inline constexpr std::size_t max_detail_bytes = 200;
+
+/// A group as one of its members sees it. It stays where it is from ChannelTable::enter() to leave().
+struct Group {
   std::vector<std::uint64_t> keys;  ///< its own first, then those of the groups that it was made from
-  std::vector<int> ranks;           ///< its members, in the numbering of the group of all
+  std::vector<int> ranks;           ///< its members, in the endpoint's numbering
   int rank = 0;                     ///< this one's number in it
-  std::optional<Cause> cause;       ///< why its calls throw: whichever came first
-  bool aborted = false;             ///< so that even messages that have arrived cannot be received any more
+
+  std::optional<Cause> cause;  ///< why its calls throw: whichever came first
+  bool aborted = false;        ///< messages that have arrived cannot be received any more either
+  std::size_t num_seen = 0;    ///< endings that ChannelTable::refresh() has applied
+
+  /// How many channels from, and to, each member this rank has opened: the order in which both ends open them.
+  std::vector<std::uint32_t> opened_from, opened_to;
 
   std::uint64_t key() const { return keys.front(); }
-  /// The number in it of a rank of the group of all; -1 for one that is not in it.
-  int rank_of(int outer) const;
-  /// The number in the group of all.
-  int outer(int its_rank) const { return ranks[static_cast<std::size_t>(its_rank)]; }
+  bool is_root() const { return keys.size() == 1; }
+  /// The number in it of a rank in the endpoint's numbering; -1 for one that is not in it.
+  int rank_of(int endpoint_rank) const;
+  /// The number in the endpoint's numbering.
+  int endpoint_rank(int its_rank) const { return ranks[static_cast<std::size_t>(its_rank)]; }
   /// Throws the cause, if there is one.
   void check() const;
+  /// Throws it where not even messages that have arrived can be received.
   void check_aborted() const;
 };
 
-/// Of all ranks from 0 to size-1. `name` tells its channels from those of other groups of all.
-GroupState group_of_all(std::string_view name, int rank, int size);
-/// A group of some of these ranks, as Engine::subgroup() takes them and throws.
-GroupState subgroup_of(const GroupState& group, Naming& naming, std::span<const int> ranks, std::string_view name);
+/// Of all ranks from 0 to size-1. `name` distinguishes its channels from those of other groups of all.
+Group root_group(std::string_view name, int rank, int size);
+/// A group of some of these ranks, as Engine::subgroup() accepts and refuses them.
+Group subgroup_of(const Group& parent, KeyDeriver& keys, std::span<const int> ranks, std::string_view name);
 
 }  // namespace levada

@@ -50,13 +50,11 @@ int check_subgroup(int rank, int size, std::span<const int> ranks) {
                                     fmt::join(ranks, ", ")));
 }
 
-void check_sender(int rank, const Channel& channel) {
-  if (channel.from() == rank) return;
+void refuse_sender(int rank, const Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} is not the sender of the channel from rank {}", rank, channel.from()));
 }
 
-void check_receiver(int rank, const Channel& channel) {
-  if (rank_in(channel.to(), rank) >= 0) return;
+void refuse_receiver(int rank, const Channel& channel) {
   throw InvalidArgument(fmt::format("rank {} is not a receiver of the channel from rank {} to ranks {}", rank,
                                     channel.from(), fmt::join(channel.to(), ", ")));
 }
@@ -67,22 +65,26 @@ void check_message(const Block& block, std::size_t bytes) {
       fmt::format("a message of {} bytes cannot be published from a block of {} bytes", bytes, block.memory().size()));
 }
 
+void check_message(const Lease& lease) {
+  if (lease.bytes.empty()) throw InvalidArgument("a lease of 0 bytes cannot be published");
+}
+
 void refuse_channel(int rank) {
   throw InvalidArgument(fmt::format(
       "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", rank));
 }
 
-std::uint64_t Naming::channel(int from, std::span<const int> to) {
+std::uint64_t KeyDeriver::channel(int from, std::span<const int> to) {
   std::vector<int> receivers(to.begin(), to.end());
   std::sort(receivers.begin(), receivers.end());
   return next(from, std::move(receivers), "");
 }
 
-std::uint64_t Naming::subgroup(std::span<const int> ranks, std::string_view name) {
+std::uint64_t KeyDeriver::subgroup(std::span<const int> ranks, std::string_view name) {
   return next(-1, std::vector<int>(ranks.begin(), ranks.end()), name);
 }
 
-std::uint64_t Naming::next(int from, std::vector<int> ranks, std::string_view name) {
+std::uint64_t KeyDeriver::next(int from, std::vector<int> ranks, std::string_view name) {
   ByteWriter identity;
   identity.put(group_);
   identity.put(from);
@@ -90,7 +92,7 @@ std::uint64_t Naming::next(int from, std::vector<int> ranks, std::string_view na
   for (const int rank : ranks) identity.put(rank);
   identity.put_sized(name);
   const std::lock_guard lock(mutex_);
-  identity.put(made_[{from, std::move(ranks), std::string(name)}]++);
+  identity.put(num_made_[{from, std::move(ranks), std::string(name)}]++);
   return hash64(identity.view());
 }
 

@@ -1,4 +1,4 @@
-// What the members of a group work out alike, without a word to each other, and what all engines refuse alike.
+// What the members of a group derive alike, without communicating, and what all engines refuse alike.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ namespace levada {
 
 class Block;
 class Channel;
+struct Lease;
 
 /// The place of `rank` among `ranks`, which is its number in a group of them; -1 for one that is not there.
 int rank_in(std::span<const int> ranks, int rank);
@@ -22,25 +23,26 @@ int rank_in(std::span<const int> ranks, int rank);
 void check_ranks(std::span<const int> ranks, int size, std::string_view what);
 /// Throws InvalidArgument for a channel that `rank` cannot open in a group of `size`, as Engine::open() does.
 void check_channel(int rank, int size, int from, std::span<const int> to, int window);
-/// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does; gives its rank there.
+/// Throws InvalidArgument for a subgroup that `rank` cannot enter, as Engine::subgroup() does. Returns its rank there.
 int check_subgroup(int rank, int size, std::span<const int> ranks);
-/// Throws InvalidArgument for a channel that `rank` does not send on, or does not receive from.
-void check_sender(int rank, const Channel& channel);
-void check_receiver(int rank, const Channel& channel);
 /// Throws InvalidArgument for a message that try_publish() refuses: no bytes, or more than the block has.
 void check_message(const Block& block, std::size_t bytes);
-/// What each call says of a channel that this engine has not opened.
+void check_message(const Lease& lease);
+/// Throw InvalidArgument for a channel of which `rank` is not the sender, or not a receiver.
+[[noreturn]] void refuse_sender(int rank, const Channel& channel);
+[[noreturn]] void refuse_receiver(int rank, const Channel& channel);
+/// Throws InvalidArgument for a channel that another engine has opened.
 [[noreturn]] void refuse_channel(int rank);
 
-/// Numbers for a group's channels and subgroups: of the n-th of its kind that a member makes, the same on all members.
-/// Any thread.
-class Naming {
+/// Derives the keys of a group's channels and subgroups: of the n-th of its kind that a member makes, the same on all
+/// members. Any thread.
+class KeyDeriver {
  public:
-  explicit Naming(std::uint64_t group) : group_(group) {}
+  explicit KeyDeriver(std::uint64_t group) : group_(group) {}
 
-  /// Of the next channel from `from` to these receivers, in whatever order they are named.
+  /// Returns the key of the next channel from `from` to these receivers, in whatever order they are named.
   std::uint64_t channel(int from, std::span<const int> to);
-  /// Of the next subgroup of these ranks with this name.
+  /// Returns the key of the next subgroup of these ranks with this name.
   std::uint64_t subgroup(std::span<const int> ranks, std::string_view name);
 
  private:
@@ -48,7 +50,7 @@ class Naming {
 
   std::uint64_t group_;
   std::mutex mutex_;
-  std::map<std::tuple<int, std::vector<int>, std::string>, int> made_;
+  std::map<std::tuple<int, std::vector<int>, std::string>, int> num_made_;
 };
 
 }  // namespace levada

@@ -350,14 +350,14 @@ void move(const std::shared_ptr<Engine>& engine, SampleStore& store, std::vector
 
 }  // namespace
 
-std::uint64_t suitable_chunk_bytes(const EngineInfo& engine) {
-  return std::uint64_t{engine.zero_copy ? 1u : 16u} << 20;
+std::uint64_t suitable_chunk_bytes(const Engine& engine) {
+  return std::uint64_t{engine.shares_memory() ? 1u : 16u} << 20;
 }
 
 ExchangeResult redistribute(const std::shared_ptr<Engine>& engine, SampleStore& store, const ExchangeRequest& request,
                             const ExchangeOptions& options) {
   return exchanged(*engine, [&](Thrown& thrown) {
-    const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(engine->info()));
+    const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(*engine));
     ExchangeResult result;
     const auto begin = Clock::now();
     std::optional<RequestedSamples> requested;

@@ -14,7 +14,7 @@ namespace levada {
 
 /// Of a message: 1 MiB where ranks share memory, so that it stays in the caches between them; 16 MiB where each message
 /// costs a round of the network.
-std::uint64_t suitable_chunk_bytes(const EngineInfo& engine);
+std::uint64_t suitable_chunk_bytes(const Engine& engine);
 
 struct ExchangeOptions {
   /// Of one wait, for the other ranks to begin or for the next message.

@@ -56,12 +56,12 @@ void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
 }
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
-    : group_(std::move(group)), poll_(std::move(poll)), timeout_(timeout), of_all_(size()), of_own_(1) {
+    : group_(std::move(group)), poll_(std::move(poll)), timeout_(timeout), of_all_(size()), of_own_(1), shares_memory_(group_->shares_memory()) {
   if (poll_) caller_poll_ = [this] { poll_caller(); };
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   for (const int from : all) to_all_.push_back(group_->open(from, all, window));
-  if (!group_->info().zero_copy) {
+  if (!shares_memory_) {
     // Everybody would get everybody's pieces. One to itself is a channel of its own at either end of the list.
     for (const int from : all) {
       for (const int to : all) {
@@ -218,7 +218,7 @@ std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions)
   ++number_;
   const Collective collective = contributions.front().spec().collective;
   const bool gathers = collective == Collective::all_gather;
-  const bool to_all = gathers || group_->info().zero_copy;
+  const bool to_all = gathers || shares_memory_;
   auto messages = to_all ? for_all(std::move(contributions)) : pieces_for_each(std::move(contributions));
   const auto given = exchange(collective, std::move(messages), to_all ? to_all_ : receiving_);
   check(given);
@@ -314,7 +314,7 @@ std::vector<Result> Reducer::reduce(const std::vector<Given>& given) {
   const CollectiveSpec& spec = given.front().messages.front().spec();
   const std::size_t element = spec.dtype.bytes(1);
   // What came for this rank alone has one piece, its own.
-  const int own = group_->info().zero_copy ? rank() : 0;
+  const int own = shares_memory_ ? rank() : 0;
   const std::size_t inputs = given.front().where.size();
   std::vector<Result> sums;
   sums.reserve(inputs);

@@ -144,6 +144,7 @@ class Reducer {
   std::vector<std::shared_ptr<Channel>> sending_;    ///< by receiver, where ranks do not see each other's memory
   std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender
   InputsReader of_all_, of_own_;                     ///< messages for all ranks, and for this one alone
+  const bool shares_memory_;                         ///< all ranks see each other's memory
   std::shared_ptr<Block> shared_;                    ///< by small results of the collective under way
   std::size_t shared_used_ = 0;
   std::int64_t number_ = 0;

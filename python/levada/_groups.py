@@ -21,7 +21,7 @@ ENGINES = ("auto", "shm", "c10d")
 """What join() takes for `engine`."""
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
-_wires: list[Any] = []  # whose threads may still run
+_transports: list[Any] = []  # whose threads may still run
 
 _HOST_BYTES = 16
 _NONCE_BYTES = 16
@@ -87,8 +87,8 @@ def _all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
 
 def finish(timeout: float) -> None:
     """Waits until all that is on its way to ranks of other groups has gone, once they have been left."""
-    for wire in _wires:
-        wire.finish(timeout)
+    for transport in _transports:
+        transport.finish(timeout)
 
 
 def size_of(group: Any) -> int:
@@ -132,8 +132,8 @@ def _start(group: Any, engine: str, timeout: float) -> Membership:
             raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use c10d")
         return _levada.meet(group.rank(), len(places), name, timeout)
     c10d = importlib.import_module("levada.engines.c10d")
-    _wires[:] = [wire for wire in _wires if wire.is_alive()]
+    _transports[:] = [transport for transport in _transports if transport.is_alive()]
     joined: Membership
-    joined, wire = c10d.join_over(group, name, [hosts.index(place.host) for place in places], timeout)
-    _wires.append(wire)
+    joined, transport = c10d.join_over(group, name, [hosts.index(place.host) for place in places], timeout)
+    _transports.append(transport)
     return joined

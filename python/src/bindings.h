@@ -11,7 +11,7 @@ void bind_mesh(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
 void bind_feed(nanobind::module_& module);
-void bind_wire(nanobind::module_& module);
+void bind_transport(nanobind::module_& module);
 void bind_conformance(nanobind::module_& module);
 void bind_reduce(nanobind::module_& module);
 void bind_samples(nanobind::module_& module);

@@ -10,7 +10,7 @@ NB_MODULE(_levada, module) {
   levada::python::bind_launch(module);
   levada::python::bind_sources(module);
   levada::python::bind_feed(module);
-  levada::python::bind_wire(module);
+  levada::python::bind_transport(module);
   levada::python::bind_conformance(module);
   levada::python::bind_reduce(module);
   levada::python::bind_samples(module);

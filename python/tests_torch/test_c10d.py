@@ -30,17 +30,21 @@ def test_the_engine_contract_holds_over_gloo(tmp_path: pathlib.Path) -> None:
 
 
 class Nowhere:
-    """A wire that leads to nobody."""
+    """A transport that leads to nobody."""
 
     def start(self, link: levada._levada.Link) -> None:
         link.lost(1, "there is nobody")
 
-    def send(self, peer: int, head: object, body: object, last: bool) -> None: ...
+    def send(self, peers: list[int], header: object, body: object) -> None: ...
+
+    def close(self, peer: int) -> None: ...
+
+    def schedule_flush(self, seconds: float) -> None: ...
 
 
 def test_a_case_that_fails_is_named() -> None:
     with pytest.raises(AssertionError, match="^info is constant and the same for all: rank 1 ended.*there is nobody"):
-        levada.testing.conformance(lambda: levada._levada.join_over(Nowhere(), "nowhere", 0, [0, 0]))
+        levada.testing.conformance(lambda: levada._levada.join_over(Nowhere(), "nowhere", 0, [0, 0], 4096))
 
 
 def test_a_feed_gives_the_batches_that_it_gives_over_shared_memory(tmp_path: pathlib.Path) -> None:
@@ -108,25 +112,25 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         tmp_path,
         2,
         """
-        from levada.engines.c10d import ProcessGroupWire
+        from levada.engines.c10d import ProcessGroupTransport
         class Link:  # an engine that takes no body before it is told to
             def __init__(self): self.bodies, self.may_take, self.came = [], threading.Event(), threading.Event()
-            def all_are_out(self): return len(self.bodies) == 8
-            def send_late(self): pass
-            def is_out(self, peer): return True
-            def room_for_body(self, sender, head):
+            def all_closed(self): return len(self.bodies) == 8
+            def flush_deferred(self): pass
+            def is_closed(self, peer): return True
+            def room_for_body(self, sender, header):
                 self.may_take.wait(30)
-                return np.empty(5_000_000, dtype=np.uint8) if head[0] == 1 else None
-            def deliver(self, sender, head): self.bodies.append(int(head[1])); self.came.set()
+                return np.empty(5_000_000, dtype=np.uint8) if header[0] == 1 else None
+            def deliver(self, sender, header): self.bodies.append(int(header[1])); self.came.set()
             def lost(self, peer, why): tell(lost=why)
         import threading, gc
-        wire, link = ProcessGroupWire(dist.group.WORLD, "held", 20.0), Link()
+        transport, link = ProcessGroupTransport(dist.group.WORLD, "held", 20.0), Link()
         rooms, room_for_body = [], link.room_for_body
-        def kept(sender, head):
-            rooms.append(room_for_body(sender, head))
+        def kept(sender, header):
+            rooms.append(room_for_body(sender, header))
             return rooms[-1]
         link.room_for_body = kept
-        wire.start(link)
+        transport.start(link)
         gone = []
         class Owner:
             def __init__(self, i): self.i = i
@@ -139,10 +143,10 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
             shown[:] = i
             return shown
         for i in range(8):
-            head = np.array([1, i], dtype=np.uint8)
+            header = np.array([1, i], dtype=np.uint8)
             body = array(i)
-            wire.send(1 - rank, head, body, False)
-            del head, body
+            transport.send([1 - rank], header, body)
+            del header, body
             gc.collect()
             np.full(5_000_000, 99, dtype=np.uint8)  # over whatever memory is free
         held = len(gone)
@@ -165,12 +169,13 @@ def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
         tmp_path,
         3,
         """
-        from levada.engines.c10d import ProcessGroupWire
-        sent, send = [0] * 3, ProcessGroupWire.send
-        def counted(wire, peer, head, body, last):
-            sent[peer] += head.nbytes > 100_000  # which the batches alone make it
-            send(wire, peer, head, body, last)
-        ProcessGroupWire.send = counted
+        from levada.engines.c10d import ProcessGroupTransport
+        sent, send = [0] * 3, ProcessGroupTransport.send
+        def counted(transport, peers, header, body):
+            for peer in peers:
+                sent[peer] += header.nbytes > 100_000  # which the batches alone make it
+            send(transport, peers, header, body)
+        ProcessGroupTransport.send = counted
         job = levada.join(dist.group.WORLD, engine="c10d")
         fields = {f"field{i}": np.arange(1000) for i in range(20)}
         feed = levada.Feed([{**fields, "text": "a" * 100, "step": i} for i in range(150)], group=job)

@@ -75,9 +75,9 @@ TEST(Agree, EndsWhenARankHasLeft) {
 
 TEST(Agree, EndsWithWhatItsPollThrows) {
   struct Interruption {};
-  const auto engines = inproc::make_group(2);
   const std::function<void()> poll = [] { throw Interruption(); };
-  for (const int rank : {1, 0}) {
+  for (const int rank : {0, 1}) {
+    const auto engines = inproc::make_group(2);
     EXPECT_THROW(agree(*engines[static_cast<std::size_t>(rank)], {}, Deadline::never(), "start-up", &poll),
                  Interruption);
   }

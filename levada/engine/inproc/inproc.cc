@@ -2,178 +2,224 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <variant>
+
 #include "levada/base/error.h"
 #include "levada/engine/block_pool.h"
+#include "levada/engine/endpoint.h"
 #include "levada/engine/event_count.h"
-#include "levada/engine/inproc/group.h"
-#include "levada/engine/ranks.h"
+#include "levada/engine/group_engine.h"
 
 namespace levada::inproc {
 namespace {
 
-class InprocChannel final : public Channel {
- public:
-  InprocChannel(std::shared_ptr<Group> group, std::shared_ptr<Stream> stream, int rank, std::span<const int> to)
-      : Channel(stream->from(), std::vector(to.begin(), to.end()), stream->window()),
-        group_(std::move(group)),
-        stream_(std::move(stream)),
-        rank_(rank) {}
-  ~InprocChannel() override {
-    if (sends()) group_->close_sender(*stream_);
-    if (takes()) group_->close_taker(*stream_, rank_);
-  }
+/// How many leases each rank holds of one channel's messages.
+using LeaseCounts = std::vector<std::atomic<int>>;
 
-  const Group* group() const { return group_.get(); }
-  Stream& stream() const { return *stream_; }
-  int rank() const { return rank_; }
-  bool sends() const { return from() == rank_; }
-  bool takes() const { return rank_in(to(), rank_) >= 0; }
-
- private:
-  std::shared_ptr<Group> group_;
-  std::shared_ptr<Stream> stream_;
-  int rank_;
+struct InprocChannelState final : ChannelState {
+  std::shared_ptr<LeaseCounts> leases;  ///< the sender's
 };
 
-/// What a lease holds: the sender's block, and the taker's place in holders().
-struct Leased {
-  Leased(std::shared_ptr<const void> block_, std::shared_ptr<std::atomic<int>> count_)
-      : block(std::move(block_)), count(std::move(count_)) {
-    count->fetch_add(1);
-  }
-  ~Leased() { count->fetch_sub(1); }
-  Leased(const Leased&) = delete;
-  Leased& operator=(const Leased&) = delete;
-
-  std::shared_ptr<const void> block;
-  std::shared_ptr<std::atomic<int>> count;
+/// What an Arrival holds: what keeps the bytes, and where its leases are counted.
+struct SharedMessage {
+  std::shared_ptr<const void> hold;
+  std::shared_ptr<LeaseCounts> leases;
 };
 
-class InprocEngine final : public Engine {
+struct LeaseState {
+  LeaseState(std::shared_ptr<const void> message_, std::shared_ptr<LeaseCounts> counts_, int rank_)
+      : message(std::move(message_)), counts(std::move(counts_)), rank(static_cast<std::size_t>(rank_)) {
+    (*counts)[rank].fetch_add(1);
+  }
+  ~LeaseState() { (*counts)[rank].fetch_sub(1); }
+  LeaseState(const LeaseState&) = delete;
+  LeaseState& operator=(const LeaseState&) = delete;
+
+  std::shared_ptr<const void> message;
+  std::shared_ptr<LeaseCounts> counts;
+  std::size_t rank;
+};
+
+/// What the ranks share: a mailbox for each, and their statuses.
+class Network {
  public:
-  InprocEngine(std::shared_ptr<Group> group, int rank, std::shared_ptr<EventCount> changed,
-               std::shared_ptr<BlockPool> pool)
-      : group_(std::move(group)), changed_(std::move(changed)), pool_(std::move(pool)) {
-    info_.name = "inproc";
-    info_.rank = rank;
-    info_.size = group_->size();
-    info_.host_of.assign(static_cast<std::size_t>(info_.size), 0);
-    info_.zero_copy = true;
-  }
-  ~InprocEngine() override { group_->leave(info_.rank); }
+  struct Message {
+    std::uint64_t key = 0;
+    Arrival arrival;
+  };
+  struct Letter {
+    int from = 0;
+    std::variant<Message, Notice, Ending> content;
+  };
 
-  const EngineInfo& info() const override { return info_; }
-
-  std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override {
-    auto group = group_->subgroup(info_.rank, ranks, name);
-    return std::make_shared<InprocEngine>(std::move(group), rank_in(ranks, info_.rank), changed_, pool_);
+  Network(int size, const std::shared_ptr<EventCount>* changed) : mailboxes_(static_cast<std::size_t>(size)) {
+    for (Mailbox& mailbox : mailboxes_) mailbox.changed = *changed++;
   }
 
-  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override {
-    return std::make_shared<InprocChannel>(group_, group_->open(info_.rank, from, to, window), info_.rank, to);
-  }
+  int size() const { return static_cast<int>(mailboxes_.size()); }
 
-  std::optional<Block> try_allocate(std::size_t bytes) override {
-    group_->check();
-    return pool_->try_allocate(bytes);
-  }
-
-  bool try_publish(Channel& channel, Block& block, std::size_t bytes) override {
-    const auto& mine = as_sender(channel);
-    if (block.home() != pool_) {
-      throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
+  void send(int to, Letter letter) {
+    if (mailbox(letter.from).is_lost) return;
+    Mailbox& there = mailbox(to);
+    {
+      const std::lock_guard lock(there.mutex);
+      if (there.is_closed) return;
+      there.letters.push_back(std::move(letter));
+      there.has_letters = true;
     }
-    check_message(block, bytes);
-    return group_->try_publish(info_.rank, mine.stream(), block, bytes);
+    there.changed->notify();
   }
-
-  Received try_receive(Channel& channel) override {
-    auto taken = group_->try_receive(info_.rank, as_taker(channel).stream());
-    if (!taken.message) return {.message = {}, .ended = taken.ended};
-    return {.message =
-                Lease{.bytes = taken.message->bytes,
-                      .hold = std::make_shared<Leased>(std::move(taken.message->hold), std::move(taken.leased))}};
+  /// Drops what has not been taken and what still comes.
+  void close(int rank) {
+    Mailbox& own = mailbox(rank);
+    std::deque<Letter> dropped;  // outlives the lock
+    const std::lock_guard lock(own.mutex);
+    own.is_closed = true;
+    dropped.swap(own.letters);
   }
-
-  Woken wait(const WaitFor& conditions, Deadline deadline) override {
-    std::vector<const Stream*> take, publish;
-    for (Channel* channel : conditions.receive) take.push_back(&as_taker(*channel).stream());
-    for (Channel* channel : conditions.publish) publish.push_back(&as_sender(*channel).stream());
-    for (;;) {
-      const std::uint64_t seen = changed_->count();
-      if (group_->ready(info_.rank, {.take = take, .publish = publish})) return Woken::ready;
-      if (conditions.allocate != 0 && pool_->may_allocate(conditions.allocate)) return Woken::ready;
-      if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
-      if (deadline.expired()) return Woken::timeout;
-      changed_->wait(seen, Deadline::after(conditions.poll_before_sleep(deadline)));
+  std::deque<Letter> take(int rank) {
+    Mailbox& own = mailbox(rank);
+    if (!own.has_letters) return {};
+    const std::lock_guard lock(own.mutex);
+    own.has_letters = false;
+    return std::exchange(own.letters, {});
+  }
+  void lose(int rank) {
+    for (int to = 0; to < size(); ++to) {
+      send(to, {rank, Ending{.kind = ErrorKind::peer_lost, .rank = rank, .detail = "as a test asked for"}});
     }
-  }
-  void wake() override { changed_->notify(); }
-
-  void abort(std::string_view reason) noexcept override { group_->abort(info_.rank, reason); }
-
-  void close(Channel& channel) noexcept override {
-    const auto* mine = dynamic_cast<const InprocChannel*>(&channel);
-    if (mine == nullptr || !owns(*mine)) return;
-    if (mine->sends()) group_->close_sender(mine->stream());
-    else group_->close_taker(mine->stream(), info_.rank);
+    mailbox(rank).is_lost = true;
   }
 
-  void post(const Status& status) override { group_->post(info_.rank, status); }
-  Status status(int rank) override { return group_->status(rank); }
-  std::vector<Holder> holders(Channel& channel) override { return group_->holders(as_sender(channel).stream()); }
-  std::uint64_t memory_in_use() override { return pool_->taken(); }
-  std::uint64_t trim() override { return pool_->trim(); }
-
-  void die() { group_->lose(info_.rank); }
-  Group& group() { return *group_; }
+  void post(std::uint64_t group, int rank, const Status& status) {
+    const std::lock_guard lock(mutex_);
+    statuses_[{group, rank}] = status;
+  }
+  Status status(std::uint64_t group, int rank) {
+    const std::lock_guard lock(mutex_);
+    const auto found = statuses_.find({group, rank});
+    return found == statuses_.end() ? Status() : found->second;
+  }
+  void forget_status(std::uint64_t group, int rank) {
+    const std::lock_guard lock(mutex_);
+    statuses_.erase({group, rank});
+  }
 
  private:
-  bool owns(const InprocChannel& channel) const {
-    return channel.group() == group_.get() && channel.rank() == info_.rank;
+  struct Mailbox {
+    std::shared_ptr<EventCount> changed;
+    std::atomic<bool> is_lost = false;
+    std::atomic<bool> has_letters = false;
+    std::mutex mutex;
+    std::deque<Letter> letters;  ///< guarded by mutex
+    bool is_closed = false;      ///< guarded by mutex
+  };
+  Mailbox& mailbox(int rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
+
+  std::vector<Mailbox> mailboxes_;
+  std::mutex mutex_;
+  std::map<std::pair<std::uint64_t, int>, Status> statuses_;  ///< by group and rank; guarded by mutex_
+};
+
+class InprocEndpoint final : public Endpoint {
+ public:
+  InprocEndpoint(std::shared_ptr<Network> network, int rank, std::shared_ptr<EventCount> changed,
+                 const Options& options)
+      : Endpoint({.name = "inproc", .rank = rank, .host_of = std::vector<int>(static_cast<std::size_t>(network->size()))},
+                 changed,
+                 make_heap_pool(options.memory_bytes,
+                                {.engine = "inproc", .on_free = [changed] { changed->notify(); }}),
+                 traits_of(options)),
+        network_(std::move(network)) {}
+
+  bool shares_memory(int /*rank*/) const override { return true; }
+  void post(Group& group, const Status& status) override {
+    check(group);
+    network_->post(group.key(), rank(), status);
   }
-  InprocChannel& as_own(Channel& channel) const {
-    auto* mine = dynamic_cast<InprocChannel*>(&channel);
-    if (mine == nullptr || !owns(*mine)) refuse_channel(info_.rank);
-    return *mine;
+  Status status(Group& group, int rank) override {
+    check(group);
+    return network_->status(group.key(), group.endpoint_rank(rank));
   }
-  InprocChannel& as_sender(Channel& channel) const {
-    auto& mine = as_own(channel);
-    check_sender(info_.rank, channel);
-    return mine;
+  void lose() { network_->lose(rank()); }
+
+ protected:
+  void drain() override {
+    for (auto& [from, content] : network_->take(rank())) {
+      if (auto* const message = std::get_if<Network::Message>(&content)) {
+        table_.arrive(from, message->key, std::move(message->arrival));
+      } else if (const auto* const notice = std::get_if<Notice>(&content)) {
+        table_.apply(from, *notice);
+      } else {
+        table_.end(std::get<Ending>(std::move(content)));
+      }
+    }
   }
-  InprocChannel& as_taker(Channel& channel) const {
-    auto& mine = as_own(channel);
-    check_receiver(info_.rank, channel);
-    return mine;
+  void carry(const Outgoing& outgoing) override {
+    if (outgoing.notice.kind == Notice::Kind::left) network_->forget_status(outgoing.notice.key, rank());
+    network_->send(outgoing.to, {rank(), outgoing.notice});
+    if (outgoing.notice.kind == Notice::Kind::departed) network_->close(rank());
+  }
+  void carry(const Group& group, const Ending& ending) override {
+    for (const int to : group.ranks) {
+      if (to != rank()) network_->send(to, {rank(), ending});
+    }
+  }
+  void send(ChannelState& channel, Message message) override {
+    auto& leases = static_cast<InprocChannelState&>(channel).leases;
+    if (!leases) leases = std::make_shared<LeaseCounts>(static_cast<std::size_t>(size()));
+    if (message.block) message.hold = std::make_shared<const Block>(std::move(message.block));
+    const Arrival arrival{message.bytes, std::make_shared<SharedMessage>(std::move(message.hold), leases)};
+    for (const auto& receiver : channel.receivers) {
+      if (table_.receiver_is_over(channel, receiver)) continue;
+      if (receiver.rank == rank()) table_.arrive(rank(), channel.key, arrival);
+      else network_->send(receiver.rank, {rank(), Network::Message{channel.key, arrival}});
+    }
+    notify();
+  }
+  Received lease(ChannelState& /*channel*/, Arrival arrival) override {
+    const auto& counts = static_cast<const SharedMessage*>(arrival.hold.get())->leases;
+    return {.message = Lease{arrival.bytes, std::make_shared<LeaseState>(arrival.hold, counts, rank())}};
+  }
+  int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) override {
+    const auto& leases = static_cast<InprocChannelState&>(channel).leases;
+    return leases ? (*leases)[static_cast<std::size_t>(receiver.rank)].load() : 0;
   }
 
-  EngineInfo info_;
-  std::shared_ptr<Group> group_;
-  std::shared_ptr<EventCount> changed_;
-  std::shared_ptr<BlockPool> pool_;
+ private:
+  static Traits traits_of(const Options& options) {
+    Traits traits{.heartbeat = options.heartbeat};
+    traits.channels.make_state = []() -> std::shared_ptr<ChannelState> { return std::make_shared<InprocChannelState>(); };
+    return traits;
+  }
+
+  std::shared_ptr<Network> network_;
 };
 
 }  // namespace
 
 std::vector<std::shared_ptr<Engine>> make_group(int size, const Options& options) {
   if (size < 1) throw InvalidArgument(fmt::format("a group of {} ranks: give at least 1", size));
-  std::vector<std::shared_ptr<EventCount>> events;
-  for (int rank = 0; rank < size; ++rank) events.push_back(std::make_shared<EventCount>());
-  const auto group = std::make_shared<Group>(events);
+  std::vector<std::shared_ptr<EventCount>> changed;
+  for (int rank = 0; rank < size; ++rank) changed.push_back(std::make_shared<EventCount>());
+  const auto network = std::make_shared<Network>(size, changed.data());
   std::vector<std::shared_ptr<Engine>> engines;
   for (int rank = 0; rank < size; ++rank) {
-    const auto& changed = events[static_cast<std::size_t>(rank)];
-    engines.push_back(std::make_shared<InprocEngine>(group, rank, changed,
-                                                     std::make_shared<BlockPool>(options.memory_bytes, changed)));
+    engines.push_back(make_engine(
+        std::make_shared<InprocEndpoint>(network, rank, changed[static_cast<std::size_t>(rank)], options), "inproc"));
   }
   return engines;
 }
 
 void lose(Engine& engine) {
-  auto* mine = dynamic_cast<InprocEngine*>(&engine);
-  if (mine == nullptr) throw InvalidArgument("only a rank of an inproc group can be lost by request");
-  mine->die();
+  auto* const endpoint = dynamic_cast<InprocEndpoint*>(endpoint_of(engine));
+  if (endpoint == nullptr) throw InvalidArgument("only a rank of an inproc group can be lost by request");
+  endpoint->lose();
 }
 
 }  // namespace levada::inproc

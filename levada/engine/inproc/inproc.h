@@ -10,7 +10,8 @@
 namespace levada::inproc {
 
 struct Options {
-  std::size_t memory_bytes = std::size_t{1} << 40;  ///< what all blocks of one rank may take together
+  std::size_t memory_bytes = std::size_t{1} << 40;      ///< what all blocks of one rank may take together
+  Duration heartbeat = std::chrono::milliseconds(200);  ///< how often a sleeping thread looks at what wakes nobody
 };
 
 /// One engine a rank; each may be used on a thread of its own, or all on one.

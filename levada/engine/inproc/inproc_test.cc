@@ -18,7 +18,22 @@ TEST_P(InprocConformance, Holds) {
   EXPECT_NO_THROW(inproc::run_ranks(run.ranks, [&](const std::shared_ptr<Engine>& engine) { run.test.run(engine); }));
 }
 
+TEST_P(InprocConformance, HoldsWithoutHeartbeat) {
+  EXPECT_NO_THROW(inproc::run_ranks(GetParam().ranks, GetParam().test.run, {.heartbeat = Duration::max()}));
+}
+
 INSTANTIATE_TEST_SUITE_P(, InprocConformance, testing::ValuesIn(conformance::all_trials()),
+                         [](const auto& trial) { return conformance::name_of(trial.param); });
+
+class InprocDeath : public testing::TestWithParam<conformance::DeathTrial> {};
+
+TEST_P(InprocDeath, Holds) {
+  const conformance::DeathTrial& run = GetParam();
+  EXPECT_NO_THROW(inproc::run_ranks(
+      run.ranks, [&](const std::shared_ptr<Engine>& engine) { run.test.run(engine, [&] { inproc::lose(*engine); }); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(, InprocDeath, testing::ValuesIn(conformance::all_death_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
 
 constexpr auto generous = std::chrono::seconds(20);
@@ -117,12 +132,6 @@ TEST(InprocMemory, IsSharedByARanksGroups) {
   EXPECT_FALSE(engines[0]->try_allocate(1));
   all.reset();
   EXPECT_TRUE(engines[0]->try_allocate(1));
-}
-
-TEST(InprocGroup, RefusesMembersThatOpenAChannelWithDifferentWindows) {
-  const auto engines = inproc::make_group(2);
-  const auto channel = engines[0]->open(0, {1}, 2);
-  EXPECT_THROW(engines[1]->open(0, {1}, 3), InvalidArgument);
 }
 
 TEST(InprocGroup, NeedsARank) {

@@ -1,136 +1,425 @@
 #include "levada/engine/p2p/p2p.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <unordered_map>
 #include <utility>
 
+#include "levada/base/copy.h"
 #include "levada/base/error.h"
-#include "levada/engine/p2p/member.h"
-#include "levada/engine/ranks.h"
-#include "levada/engine/stream_channel.h"
+#include "levada/base/text.h"
+#include "levada/engine/block_pool.h"
+#include "levada/engine/endpoint.h"
+#include "levada/engine/event_count.h"
+#include "levada/engine/group_engine.h"
+#include "levada/engine/p2p/frame.h"
+#include "levada/engine/p2p/outbox.h"
 
 namespace levada::p2p {
 namespace {
 
-using P2pChannel = StreamChannel<Member, Stream>;
-
-class P2pEngine final : public Engine {
+/// What keeps a message's bytes, counted as long as somebody holds it.
+class LeaseState {
  public:
-  P2pEngine(std::shared_ptr<Presence<Member>> presence, GroupState group)
-      : presence_(std::move(presence)), member_(*presence_->member), group_(std::move(group)), naming_(group_.key()) {
-    info_.name = member_.wire().name();
-    info_.rank = group_.rank;
-    info_.size = static_cast<int>(group_.ranks.size());
-    for (const int rank : group_.ranks) {
-      info_.host_of.push_back(member_.wire().host_of()[static_cast<std::size_t>(rank)]);
-    }
-    member_.enter(group_);
+  LeaseState(std::shared_ptr<const void> bytes, std::shared_ptr<std::atomic<int>> count,
+             std::shared_ptr<EventCount> changed)
+      : bytes_(std::move(bytes)), count_(std::move(count)), changed_(std::move(changed)) {
+    ++*count_;
   }
-  ~P2pEngine() override { member_.leave(group_); }
-
-  const EngineInfo& info() const override { return info_; }
-  std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override;
-  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) override;
-
-  std::optional<Block> try_allocate(std::size_t bytes) override { return member_.try_allocate(group_, bytes); }
-  bool try_publish(Channel& channel, Block& block, std::size_t bytes) override;
-  Received try_receive(Channel& channel) override { return member_.try_receive(group_, taken_here(channel)); }
-  std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
-    taken_here(channel);
-    const bool is_shared = channel.from() == info_.rank && channel.to().size() > 1;
-    if (is_shared) return {};  // others may still be sent the same bytes
-    return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
+  ~LeaseState() {
+    --*count_;
+    changed_->notify();
   }
-
-  Woken wait(const WaitFor& conditions, Deadline deadline) override;
-  void wake() override { member_.wake(); }
-  void abort(std::string_view reason) noexcept override { member_.abort(group_, reason); }
-  void close(Channel& channel) noexcept override;
-
-  void post(const Status& status) override { member_.post(group_, status); }
-  Status status(int rank) override {
-    check_ranks(std::span(&rank, 1), info_.size, "the status");
-    return member_.status(group_, rank);
-  }
-  std::vector<Holder> holders(Channel& channel) override;
-  std::uint64_t memory_in_use() override { return member_.memory_in_use(); }
-  std::uint64_t trim() override { return member_.trim(); }
+  LeaseState(const LeaseState&) = delete;
+  LeaseState& operator=(const LeaseState&) = delete;
 
  private:
-  Stream& stream_of(Channel& channel) const;
-  Stream& taken_here(Channel& channel) const;
-  Stream& sent_here(Channel& channel) const;
-
-  std::shared_ptr<Presence<Member>> presence_;
-  Member& member_;
-  Group group_;
-  Naming naming_;
-  EngineInfo info_;
+  std::shared_ptr<const void> bytes_;
+  std::shared_ptr<std::atomic<int>> count_;
+  std::shared_ptr<EventCount> changed_;
 };
 
-std::shared_ptr<Engine> P2pEngine::subgroup(std::span<const int> ranks, std::string_view name) {
-  member_.check(group_);
-  return std::make_shared<P2pEngine>(presence_, subgroup_of(group_, naming_, ranks, name));
+struct P2pChannelState final : ChannelState {
+  std::shared_ptr<std::atomic<int>> num_leased = std::make_shared<std::atomic<int>>(0);  ///< by this rank, as receiver
+  std::shared_ptr<std::atomic<int>> in_transit = std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport has
+};
+
+P2pChannelState& own(ChannelState& channel) {
+  return static_cast<P2pChannelState&>(channel);
 }
 
-std::shared_ptr<Channel> P2pEngine::open(int from, std::span<const int> to, int window) {
-  check_channel(info_.rank, info_.size, from, to, window);
-  member_.check(group_);
-  Stream::Terms terms{.groups = group_.keys, .from = group_.outer(from), .to = {}, .window = window};
-  for (const int taker : to) terms.to.push_back(group_.outer(taker));
-  auto stream = member_.open(group_, naming_.channel(from, to), std::move(terms));
-  return std::make_shared<P2pChannel>(presence_->member, group_.key(), std::move(stream), from,
-                                      std::vector<int>(to.begin(), to.end()), window);
+/// Arrival::id of a message that lies in a block of the channel's landing.
+constexpr std::uint64_t landed = 1;
+
+Lease encode_ending(const Ending& ending) {
+  const bool is_loss = ending.kind == ErrorKind::peer_lost;
+  return encode(Entry{.kind = is_loss ? Entry::Kind::lost : Entry::Kind::aborted,
+                      .key = ending.group,
+                      .count = is_loss ? 0 : static_cast<std::uint64_t>(ending.kind),
+                      .rank = ending.rank,
+                      .tail = as_bytes(ending.detail)});
 }
 
-Stream& P2pEngine::stream_of(Channel& channel) const {
-  if (const auto* own = P2pChannel::find(channel, member_, group_.key())) return *own->stream();
-  refuse_channel(info_.rank);
+/// Functions of Receiver are called by the transport's threads.
+class P2pEndpoint final : public Endpoint, public Receiver {
+ public:
+  P2pEndpoint(std::shared_ptr<Transport> transport, std::shared_ptr<EventCount> changed, const Options& options)
+      : Endpoint({transport->name(), transport->rank(), transport->host_of()}, changed,
+                 pool_of(transport->name(), options.memory_bytes, changed), traits_of(*transport, options)),
+        transport_(std::move(transport)),
+        arrivals_(pool_of(identity_.name, 0, changed_)),
+        outbox_(transport_, size()),
+        max_inline_bytes_(transport_->max_header_bytes() - entry_bytes),
+        board_age_(usual_heartbeat(size())) {}
+
+  void start() { transport_->start(std::static_pointer_cast<P2pEndpoint>(shared_from_this())); }
+
+  bool shares_memory(int other) const override { return other == rank(); }
+  void post(Group& group, const Status& status) override;
+  Status status(Group& group, int rank) override;
+  std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;
+
+  // Receiver
+  Block room_for_body(int from, ByteView header) override;
+  void deliver(int from, ByteView header, Block body) override;
+  void lost(int peer, std::string_view why) override;
+  bool is_closed(int peer) override;
+  bool all_closed() override;
+  void flush_deferred() override { outbox_.flush_deferred(failed_); }
+
+ protected:
+  void carry(const Outgoing& outgoing) override;
+  void carry(const Group& group, const Ending& ending) override;
+  bool has_room(ChannelState& channel) override;
+  void send(ChannelState& channel, Message message) override;
+  Received lease(ChannelState& channel, Arrival arrival) override;
+  int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) override {
+    return receiver.rank == rank() ? own(channel).num_leased->load() : 0;
+  }
+  void flush() noexcept override { outbox_.flush(failed_); }
+  bool sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) override;
+  void before_sleep(const WaitFor& wanted) override;
+  void after_quiet(Group& group) override;
+
+ private:
+  /// What a rank posts stays with it until another asks.
+  struct StatusSlot {
+    Status status{};        ///< this rank's own, or the last one that another has answered with
+    bool is_asked = false;  ///< and not answered yet
+  };
+  static std::shared_ptr<BlockPool> pool_of(const std::string& name, std::size_t memory_bytes,
+                                            const std::shared_ptr<EventCount>& changed) {
+    const std::size_t bytes = memory_bytes == 0 ? std::size_t{1} << 40 : memory_bytes;
+    return make_heap_pool(bytes, {.engine = name, .on_free = [changed] { changed->notify(); }});
+  }
+  /// The fewer ranks ask, the more often each may.
+  static Duration usual_heartbeat(int size) { return std::chrono::milliseconds(100 + 10 * size); }
+  static Traits traits_of(const Transport& transport, const Options& options) {
+    const Duration usual = usual_heartbeat(static_cast<int>(transport.host_of().size()));
+    Traits traits{.heartbeat = options.heartbeat == Duration::zero() ? usual : options.heartbeat};
+    traits.channels.make_state = []() -> std::shared_ptr<ChannelState> { return std::make_shared<P2pChannelState>(); };
+    return traits;
+  }
+
+  // With mutex_ held:
+  void accept(int from, const Entry& entry, Block block);
+  void end_for_all(Ending ending);
+  StatusSlot& slot(const Group& group, int rank);
+  void ask_status(Group& group, int rank);
+
+  // Without:
+  /// Memory for a message; empty, and the end of all groups, where there is none.
+  Block block_for(int from, const Entry& entry);
+  void end_with_corrupt(int from, const Error& error);
+
+  const std::shared_ptr<Transport> transport_;
+  const std::shared_ptr<BlockPool> arrivals_;  ///< for what others send, which windows bound
+  Outbox outbox_;
+  const std::size_t max_inline_bytes_;
+  const Outbox::Failed failed_ = [this](int peer, std::string_view why) { lost(peer, why); };
+  std::unordered_map<std::uint64_t, std::vector<StatusSlot>> boards_;  ///< by group and rank; guarded by mutex_
+  Clock::time_point board_asked_{};                                    ///< guarded by mutex_
+  const Duration board_age_;
+};
+
+// ---- sending
+
+void P2pEndpoint::carry(const Outgoing& outgoing) {
+  const Notice& notice = outgoing.notice;
+  if (notice.kind == Notice::Kind::left) boards_.erase(notice.key);
+  if (notice.kind == Notice::Kind::departed) return outbox_.finish(outgoing.to, encode(notice));
+  const bool is_receipt = notice.kind == Notice::Kind::received;
+  outbox_.add(outgoing.to, encode(notice), notice.is_urgent,
+              is_receipt ? std::optional(notice.key) : std::nullopt);
 }
 
-Stream& P2pEngine::taken_here(Channel& channel) const {
-  Stream& stream = stream_of(channel);
-  check_receiver(info_.rank, channel);
-  return stream;
+void P2pEndpoint::carry(const Group& group, const Ending& ending) {
+  for (const int to : group.ranks) {
+    if (to != rank()) outbox_.add(to, encode_ending(ending), true);
+  }
 }
 
-Stream& P2pEngine::sent_here(Channel& channel) const {
-  Stream& stream = stream_of(channel);
-  check_sender(info_.rank, channel);
-  return stream;
+bool P2pEndpoint::has_room(ChannelState& channel) {
+  // What all have received may still be in the transport's hands, whose memory is to be bounded, too.
+  if (*own(channel).in_transit >= 2 * std::int64_t{channel.spec.window}) return false;
+  return table_.has_room(channel);
 }
 
-bool P2pEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
-  Stream& stream = sent_here(channel);
-  check_message(block, bytes);
-  return member_.try_publish(group_, stream, block, bytes);
+void P2pEndpoint::send(ChannelState& channel, Message message) {
+  if (message.block) message.hold = std::make_shared<const Block>(std::move(message.block));
+  std::vector<int> peers;
+  for (const auto& receiver : channel.receivers) {
+    if (table_.receiver_is_over(channel, receiver)) continue;
+    if (receiver.rank != rank()) peers.push_back(receiver.rank);
+    else table_.arrive(rank(), channel.key, {message.bytes, message.hold});
+  }
+  notify();
+  if (peers.empty()) return;
+  const std::size_t bytes = message.bytes.size();
+  const bool is_inline = bytes <= max_inline_bytes_;
+  Frame frame{.header = encode(Entry{.key = channel.key, .count = bytes, .tail = is_inline ? message.bytes : ByteView()}),
+              .body = {}};
+  if (!is_inline) {
+    frame.body = {message.bytes, std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit, changed_)};
+  }
+  outbox_.add(peers, frame);
 }
 
-Woken P2pEngine::wait(const WaitFor& conditions, Deadline deadline) {
-  Member::Wanted streams;
-  for (Channel* const channel : conditions.receive) streams.take.push_back(&taken_here(*channel));
-  for (Channel* const channel : conditions.publish) streams.publish.push_back(&sent_here(*channel));
-  return member_.wait(group_, conditions, streams, deadline);
+void P2pEndpoint::before_sleep(const WaitFor& wanted) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Channel* const channel : wanted.publish) {
+      table_.ask_for_room(static_cast<EndpointChannel*>(channel)->state());
+    }
+    carry_all();
+  }
+  flush();
 }
 
-void P2pEngine::close(Channel& channel) noexcept {
-  const auto* const own = P2pChannel::find(channel, member_, group_.key());
-  if (own == nullptr) return;
-  if (channel.from() == info_.rank) member_.close_sender(*own->stream());
-  else member_.close_taker(*own->stream());
+bool P2pEndpoint::sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) {
+  while (true) {
+    const Duration next = transport_->progress();
+    if (next >= deadline.remaining()) return Endpoint::sleep(seen, wanted, deadline);
+    if (Endpoint::sleep(seen, wanted, Deadline::after(next))) return true;
+  }
 }
 
-std::vector<Engine::Holder> P2pEngine::holders(Channel& channel) {
-  auto found = member_.holders(group_, sent_here(channel));
-  for (Holder& holder : found) holder.rank = group_.rank_of(holder.rank);
-  return found;
+// ---- receiving
+
+Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
+  if (arrival.id == landed) {
+    auto* const block = const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // made as one that is not const
+    return {.message = Lease{arrival.bytes, nullptr}, .landed = std::move(*block)};
+  }
+  if (channel.sends) {
+    notify();  // its room and memory are this rank's
+    arrival.hold = std::make_shared<LeaseState>(std::move(arrival.hold), own(channel).num_leased, changed_);
+  }
+  return {.message = Lease{arrival.bytes, std::move(arrival.hold)}};
+}
+
+std::span<std::byte> P2pEndpoint::make_private(ChannelState& channel, Lease& lease) {
+  expect_usable();
+  const bool is_shared = channel.sends && channel.spec.to.size() > 1;
+  if (is_shared) return {};  // others may still be sent the same bytes
+  return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
+}
+
+Block P2pEndpoint::block_for(int from, const Entry& entry) {
+  Landing landing;
+  {
+    const std::lock_guard lock(mutex_);
+    landing = table_.landing(from, entry.key);
+  }
+  if (landing) {
+    auto block = landing(entry.count);
+    if (block && block->memory().size() >= entry.count) return *std::move(block);
+  }
+  try {
+    if (auto block = arrivals_->try_allocate(entry.count)) return *std::move(block);
+  } catch (const InvalidArgument&) {  // more than there ever is
+  }
+  const std::lock_guard lock(mutex_);
+  end_for_all({.kind = ErrorKind::engine,
+               .rank = rank(),
+               .detail = fmt::format("no memory for a message of {} from rank {}", format_bytes(entry.count), from)});
+  return {};
+}
+
+Block P2pEndpoint::room_for_body(int from, ByteView header) {
+  try {
+    const Entry last = decode(header, size()).back();
+    if (!has_body(last)) return {};
+    return block_for(from, last);
+  } catch (const Error& error) {
+    end_with_corrupt(from, error);
+    return {};
+  }
+}
+
+void P2pEndpoint::deliver(int from, ByteView header, Block body) {
+  try {
+    std::vector<std::pair<Entry, Block>> incoming;  // payload is copied before the lock
+    for (const Entry& entry : decode(header, size())) {
+      Block block;
+      if (entry.kind == Entry::Kind::message) {
+        block = has_body(entry) ? std::move(body) : block_for(from, entry);
+        if (!block) continue;  // there was no memory for it
+        copy_payload(block.memory().data(), entry.tail.data(), entry.tail.size());
+      }
+      incoming.emplace_back(entry, std::move(block));
+    }
+    const std::lock_guard lock(mutex_);
+    for (auto& [entry, block] : incoming) {
+      if (!table_.is_gone(from)) accept(from, entry, std::move(block));
+    }
+    carry_all();
+  } catch (const Error& error) {
+    end_with_corrupt(from, error);
+  }
+  notify();
+  flush();
+}
+
+void P2pEndpoint::end_with_corrupt(int from, const Error& error) {
+  const std::lock_guard lock(mutex_);
+  table_.end({.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()});
+  outbox_.close(from);
+  carry_all();
+}
+
+void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
+  switch (entry.kind) {
+    case Entry::Kind::message: {
+      const ByteView bytes = block.memory().first(entry.count);
+      const std::uint64_t id = block.home() == arrivals_ ? 0 : landed;
+      return table_.arrive(from, entry.key, {bytes, std::make_shared<Block>(std::move(block)), id});
+    }
+    case Entry::Kind::notice: {
+      const Notice notice = notice_of(entry);
+      // Answered, so that neither end before the other's last frame.
+      if (notice.kind == Notice::Kind::departed) outbox_.finish(from, encode(notice));
+      table_.apply(from, notice);
+      if (notice.kind == Notice::Kind::waiting) outbox_.expedite(from);  // perhaps a close that is deferred
+      return;
+    }
+    case Entry::Kind::aborted:
+      return table_.end({.kind = static_cast<ErrorKind>(entry.count),
+                         .group = entry.key,
+                         .rank = entry.rank,
+                         .detail = std::string(as_text(entry.tail))});
+    case Entry::Kind::lost:
+      if (entry.rank == rank()) return;
+      return end_for_all({.kind = ErrorKind::peer_lost, .rank = entry.rank, .detail = std::string(as_text(entry.tail))});
+    case Entry::Kind::ask_status: {
+      const Group* const group = table_.group(entry.key);
+      const Status mine = group != nullptr ? slot(*group, group->rank).status : Status();
+      return outbox_.add(from,
+                         encode(Entry{.kind = Entry::Kind::status,
+                                      .key = entry.key,
+                                      .tail = std::as_bytes(std::span(&mine, 1))}),
+                         true);
+    }
+    case Entry::Kind::status: {
+      const Group* const group = table_.group(entry.key);
+      const int theirs = group != nullptr ? group->rank_of(from) : -1;
+      if (theirs < 0 || !std::exchange(slot(*group, theirs).is_asked, false)) return;
+      std::memcpy(&slot(*group, theirs).status, entry.tail.data(), sizeof(Status));  // not payload: a status
+      return;
+    }
+  }
+}
+
+// ---- ends
+
+void P2pEndpoint::end_for_all(Ending ending) {
+  const bool is_loss = ending.kind == ErrorKind::peer_lost;
+  if (is_loss && table_.is_gone(ending.rank)) return;
+  if (is_loss) outbox_.close(ending.rank);
+  // Only one rank may have seen it.
+  for (int to = 0; to < size(); ++to) {
+    if (to != rank() && !table_.is_gone(to)) outbox_.add(to, encode_ending(ending), true);
+  }
+  table_.end(std::move(ending));
+}
+
+void P2pEndpoint::lost(int peer, std::string_view why) {
+  if (!is_usable() || peer < 0 || peer >= size() || peer == rank()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    end_for_all({.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
+    carry_all();
+  }
+  notify();
+  flush();
+}
+
+bool P2pEndpoint::is_closed(int peer) {
+  const std::lock_guard lock(mutex_);
+  return peer == rank() || table_.is_gone(peer);
+}
+
+bool P2pEndpoint::all_closed() {
+  const std::lock_guard lock(mutex_);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && !table_.is_gone(peer)) return false;
+  }
+  return true;
+}
+
+// ---- statuses
+
+P2pEndpoint::StatusSlot& P2pEndpoint::slot(const Group& group, int rank) {
+  auto& board = boards_[group.key()];
+  board.resize(group.ranks.size());
+  return board[static_cast<std::size_t>(rank)];
+}
+
+void P2pEndpoint::ask_status(Group& group, int rank) {
+  if (rank == group.rank || std::exchange(slot(group, rank).is_asked, true)) return;
+  outbox_.add(group.endpoint_rank(rank), encode(Entry{.kind = Entry::Kind::ask_status, .key = group.key()}), true);
+}
+
+void P2pEndpoint::after_quiet(Group& group) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    if (now - board_asked_ < board_age_) return;
+    board_asked_ = now;
+    for (int rank = 0; rank < static_cast<int>(group.ranks.size()); ++rank) ask_status(group, rank);
+  }
+  flush();
+}
+
+void P2pEndpoint::post(Group& group, const Status& status) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  slot(group, group.rank).status = status;
+}
+
+Status P2pEndpoint::status(Group& group, int rank) {
+  expect_usable();
+  Status known;
+  {
+    const std::lock_guard lock(mutex_);
+    check_locked(group);
+    known = slot(group, rank).status;
+    ask_status(group, rank);
+  }
+  flush();
+  return known;
 }
 
 }  // namespace
 
-std::shared_ptr<Engine> make_engine(std::shared_ptr<Wire> wire, const Options& options) {
-  const auto member = std::make_shared<Member>(wire, options);
-  auto engine = std::make_shared<P2pEngine>(std::make_shared<Presence<Member>>(member),
-                                            group_of_all("wire", member->rank(), member->size()));
-  wire->start(member);
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Transport> transport, const Options& options) {
+  const auto endpoint = std::make_shared<P2pEndpoint>(std::move(transport), std::make_shared<EventCount>(), options);
+  auto engine = levada::make_engine(endpoint, "wire");
+  endpoint->start();
   return engine;
 }
 

@@ -1,19 +1,22 @@
 // An engine made of point-to-point messages: over whatever carries frames from one rank to another.
-// docs/design/p2p.md tells how.
+// docs/design/p2p.md explains how.
 #pragma once
 
 #include <memory>
 
 #include "levada/engine/engine.h"
-#include "levada/engine/p2p/wire.h"
+#include "levada/engine/p2p/transport.h"
 
 namespace levada::p2p {
 
 struct Options {
-  std::size_t memory_bytes = std::size_t{1} << 40;  ///< what the blocks of this rank may take together
+  std::size_t memory_bytes = 0;  ///< what the blocks of this rank may take together; 0: what the machine allows
+  /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
+  /// 10 ms more for each rank.
+  Duration heartbeat = Duration::zero();
 };
 
-/// This rank's engine over all ranks of the wire, each of which makes its own. Starts the wire.
-std::shared_ptr<Engine> make_engine(std::shared_ptr<Wire> wire, const Options& options = {});
+/// This rank's engine over all ranks of the transport, each of which makes its own. Starts the transport.
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Transport> transport, const Options& options = {});
 
 }  // namespace levada::p2p

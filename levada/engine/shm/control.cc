@@ -10,14 +10,14 @@ namespace {
 constexpr std::uint64_t rank_bytes = align_up(sizeof(RankPage), page_bytes);
 constexpr std::uint64_t ring_bytes = align_up(sizeof(Ring::State), page_bytes);
 
-std::uint64_t returns_bytes(int size) {
-  return align_up(std::uint64_t{Control::slots(size)} * static_cast<std::uint64_t>(size) * sizeof(Word), page_bytes);
+std::uint64_t acks_bytes(int size) {
+  return align_up(std::uint64_t{Control::slots(size)} * static_cast<std::uint64_t>(size) * sizeof(FutexWord), page_bytes);
 }
-std::uint64_t returns_start(int size) {
+std::uint64_t acks_start(int size) {
   return page_bytes + rank_bytes * static_cast<std::uint64_t>(size);
 }
 std::uint64_t rings_start(int size) {
-  return returns_start(size) + returns_bytes(size) * static_cast<std::uint64_t>(size);
+  return acks_start(size) + acks_bytes(size) * static_cast<std::uint64_t>(size);
 }
 
 }  // namespace
@@ -68,36 +68,38 @@ Ring Control::ring(int from, int to) const {
   return Ring(*reinterpret_cast<Ring::State*>(memory_ + rings_start(size_) + ring_bytes * index));
 }
 
-Return Control::returns(int sender, std::uint32_t slot, int consumer) const {
-  std::byte* const table = memory_ + returns_start(size_) + returns_bytes(size_) * static_cast<std::uint64_t>(sender);
-  return Return(reinterpret_cast<Word*>(
-      table)[std::uint64_t{slot} * static_cast<unsigned>(size_) + static_cast<unsigned>(consumer)]);
+SlotAck Control::ack(int sender, std::uint32_t slot, int receiver) const {
+  std::byte* const table = memory_ + acks_start(size_) + acks_bytes(size_) * static_cast<std::uint64_t>(sender);
+  return SlotAck(reinterpret_cast<FutexWord*>(
+      table)[std::uint64_t{slot} * static_cast<unsigned>(size_) + static_cast<unsigned>(receiver)]);
 }
 
-bool Control::all_beyond(Return::Step step, int sender, std::uint32_t slot, std::uint32_t generation) const {
-  for (int consumer = 0; consumer < size_; ++consumer) {
-    const auto at = returns(sender, slot, consumer).step(generation);
-    if (at == Return::published || at == step) return false;
-  }
-  return true;
+bool Control::all_beyond(SlotAck::Step step, int sender, std::uint32_t slot, std::uint32_t generation,
+                         std::span<const int> receivers) const {
+  return std::none_of(receivers.begin(), receivers.end(), [&](int receiver) {
+    const auto at = ack(sender, slot, receiver).step(generation);
+    return at == SlotAck::published || at == step;
+  });
 }
 
-void Control::ring_doorbell(int rank, Topics topics) const {
-  RankPage& there = page(rank);
-  if (there.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  there.doorbell.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(there.doorbell, topics);
+void Doorbell::ring(WakeMask mask) {
+  if (sleepers.load(std::memory_order_seq_cst) == 0) return;
+  count.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(count, mask);
 }
 
 void Control::raise_alarm() const {
   alarm().fetch_add(1, std::memory_order_seq_cst);
-  for (int rank = 0; rank < size_; ++rank) ring_doorbell(rank);
+  for (int rank = 0; rank < size_; ++rank) {
+    page(rank).own.ring();
+    page(rank).sends.ring();
+  }
 }
 
 void Control::note_end(int rank) const {
   RankPage& there = page(rank);
   const bool left = there.left.load(std::memory_order_seq_cst) != 0;
-  Word& word = left ? there.gone : there.dead;
+  FutexWord& word = left ? there.gone : there.dead;
   std::uint32_t none = 0;
   if (word.compare_exchange_strong(none, next_order(), std::memory_order_seq_cst)) raise_alarm();
 }

@@ -1,5 +1,5 @@
-// The memory that all ranks of a host write: who lives, who sleeps, rings of descriptors, what has been given back.
-// Everything in it may have been written by a peer gone wrong: what is read from it is checked before it is used.
+// The memory that all ranks of a host write: who lives, who sleeps, rings of descriptors, acknowledgments.
+// A faulty peer may have written anything in it: whatever is read from it is checked before it is used.
 #pragma once
 
 #include <array>
@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "levada/base/bytes.h"
 #include "levada/engine/engine.h"
+#include "levada/engine/group.h"
 #include "levada/engine/shm/futex.h"
 
 namespace levada::shm {
@@ -19,30 +21,24 @@ namespace levada::shm {
 inline constexpr int max_ranks = 1024;
 inline constexpr std::uint64_t page_bytes = 4096;
 
-/// What crosses a ring. `key` names a channel, or for group_entered and group_left a group.
+/// What crosses a ring: a message, or a Notice. `key` names a channel, or a group where the notice concerns one.
 struct Descriptor {
-  enum class Kind : std::uint32_t {
-    message = 1,
-    sender_closed = 2,
-    taker_closed = 3,
-    group_entered = 4,
-    group_left = 5
-  };
+  enum class Kind : std::uint32_t { message = 0, opened, sender_closed, receiver_closed, staying, left };
 
   std::uint64_t key = 0;
-  std::uint64_t offset = 0;  ///< in the sender's data
-  std::uint64_t bytes = 0;
-  std::uint32_t slot = 0;
+  std::uint64_t offset = 0;  ///< in the sender's data; opened: the channel's group
+  std::uint64_t bytes = 0;   ///< opened: the channel's position
+  std::uint32_t slot = 0;    ///< opened: the channel's window
   std::uint32_t generation : 28 = 0;
   Kind kind : 4 = Kind::message;
 };
 static_assert(sizeof(Descriptor) == 32);
 
-/// One producer, one consumer; each passes its own count, which it does not read back from memory that others write.
+/// One producer, one consumer. Each passes its own count, which it never reads back from memory that others write.
 class Ring {
  public:
   static constexpr std::uint64_t capacity = 512;
-  /// Entries that messages leave free, so that a close finds room.
+  /// Entries that messages leave free for notices.
   static constexpr std::uint64_t reserve = 64;
 
   struct alignas(64) State {
@@ -81,25 +77,25 @@ class Ring {
   State* state_;
 };
 
-/// What one consumer has done with one message: a word in which the message's generation stands beside the step, so
-/// that a late return cannot touch the block's next message.
-class Return {
+/// What one receiver has done with one message: a word in which the message's generation stands beside the step, so
+/// that a late acknowledgment cannot affect the block's next message.
+class SlotAck {
  public:
-  enum Step : std::uint32_t { returned = 0, published = 1, taken = 2 };
+  enum Step : std::uint32_t { returned = 0, published = 1, received = 2 };
 
-  explicit Return(Word& word) : word_(&word) {}
+  explicit SlotAck(FutexWord& word) : word_(&word) {}
 
   void publish(std::uint32_t generation) { word_->store(pack(generation, published), std::memory_order_relaxed); }
-  /// False when the message is not there to be taken (any more).
-  bool take(std::uint32_t generation) { return move(generation, published, taken); }
-  /// Of a message not taken: as if it had been.
+  /// False when the message is not there to be received (any more).
+  bool receive(std::uint32_t generation) { return move(generation, published, received); }
+  /// Of a message not received: as if it had been.
   bool drop(std::uint32_t generation) { return move(generation, published, returned); }
-  bool give_back(std::uint32_t generation) { return move(generation, taken, returned); }
+  bool give_back(std::uint32_t generation) { return move(generation, received, returned); }
   /// Any other word, whoever wrote it, counts as returned.
   Step step(std::uint32_t generation) const {
     const std::uint32_t word = word_->load(std::memory_order_seq_cst);
     if (word == pack(generation, published)) return published;
-    return word == pack(generation, taken) ? taken : returned;
+    return word == pack(generation, received) ? received : returned;
   }
 
  private:
@@ -109,13 +105,13 @@ class Return {
     return word_->compare_exchange_strong(expected, pack(generation, to), std::memory_order_seq_cst);
   }
 
-  Word* word_;
+  FutexWord* word_;
 };
 inline constexpr std::uint32_t generations = 1u << 28;
 
-/// What sleepers of a rank are woken for: a message or room in a channel, by its key; memory.
-inline constexpr Topics memory_topic = 1u << 31;
-inline constexpr Topics topic_of(std::uint64_t channel) {
+/// Sleepers are woken for a message or room in a channel, by its key, or for memory.
+inline constexpr WakeMask wake_for_memory = 1u << 31;
+inline constexpr WakeMask wake_for(std::uint64_t channel) {
   return 1u << (channel % 31);
 }
 
@@ -135,27 +131,44 @@ class Board {
 struct AbortRecord {
   std::uint64_t group;
   std::uint32_t order;  ///< among aborts and deaths
-  std::int32_t rank;    ///< who aborted, in the group's numbering
+  std::uint32_t kind;   ///< an ErrorKind
   std::uint32_t size;
-  std::array<char, 200> reason;
+  std::array<char, max_detail_bytes> detail;
+};
+
+/// A counter on which threads sleep.
+struct Doorbell {
+  FutexWord count;
+  FutexWord sleepers;  ///< threads that sleep on it, or are about to
+
+  /// Wakes the threads that sleep for one of the bits, if there are any.
+  void ring(WakeMask mask = wake_all);
 };
 
 /// A rank's own words. Zero to begin with.
 struct RankPage {
   static constexpr std::size_t abort_records = 64;
+  static constexpr std::size_t boards = 16;
 
   /// The thread that stands for this rank (its id, as the kernel's robust futexes want it); 0 before and after.
-  alignas(64) Word alive;
-  alignas(64) Word doorbell;          ///< counts; slept on
-  Word sleepers;                      ///< threads that sleep on it, or are about to
-  Word wants_space;                   ///< those that wait for room or memory
+  alignas(64) FutexWord alive;
+  alignas(64) Doorbell own;   ///< this rank's threads sleep on it, others ring it
+  FutexWord wants_space;      ///< threads that sleep on it for room or memory
+  alignas(64) Doorbell sends; ///< threads of all ranks that wait for messages of this one alone sleep on it
   std::atomic<std::int32_t> process;  ///< its id, for people
-  alignas(64) Word left;              ///< by its own will
-  Word gone;                          ///< has left and holds no lease any more
-  Word dead;                          ///< 1 + its order: ended without leaving; set by whoever sees it
-  alignas(64) std::array<std::atomic<std::uint64_t>, max_ranks / 64> pending;  ///< ranks whose rings have something
-  alignas(64) Board board;
-  alignas(64) Word aborts;                       ///< records written
+  alignas(64) FutexWord left;         ///< by its own will
+  FutexWord gone;                     ///< has left and holds no lease any more
+  FutexWord dead;                     ///< 1 + its order: ended without leaving; set by whoever sees it
+  using Ranks = std::array<std::atomic<std::uint64_t>, max_ranks / 64>;
+  alignas(64) Ranks pending;  ///< ranks whose rings have something for this one
+  Ranks senders;              ///< ranks that have ever had
+  /// The statuses of this rank in its groups: the last ones in which it has posted.
+  struct BoardSlot {
+    std::atomic<std::uint64_t> group;
+    Board board;
+  };
+  alignas(64) std::array<BoardSlot, boards> board;
+  alignas(64) FutexWord aborts;                  ///< records written
   std::array<AbortRecord, abort_records> abort;  ///< each written once, before it is counted
 };
 
@@ -166,29 +179,28 @@ class Control {
 
   /// Bytes that `size` ranks need.
   static std::uint64_t bytes(int size);
-  /// Messages that a rank may have outside, free blocks in its pool included.
+  /// Messages that a rank may have published and not yet got back, free blocks in its pool included.
   static std::uint32_t slots(int size);
 
   int size() const { return size_; }
   /// Grows whenever a rank dies, leaves or aborts: look again.
-  Word& alarm() const { return *reinterpret_cast<Word*>(memory_); }
+  FutexWord& alarm() const { return *reinterpret_cast<FutexWord*>(memory_); }
   RankPage& page(int rank) const;
   Ring ring(int from, int to) const;
-  Return returns(int sender, std::uint32_t slot, int consumer) const;
+  SlotAck ack(int sender, std::uint32_t slot, int receiver) const;
 
-  /// Whether no consumer of that message has still to go beyond `step`. Of those that go beyond it at the same time,
-  /// the last one sees so.
-  bool all_beyond(Return::Step step, int sender, std::uint32_t slot, std::uint32_t generation) const;
+  /// Whether none of `receivers` has still to go beyond `step` with that message. Of those that go beyond it at the same
+  /// time, the last one sees so.
+  bool all_beyond(SlotAck::Step step, int sender, std::uint32_t slot, std::uint32_t generation,
+                  std::span<const int> receivers) const;
 
-  /// Wakes `rank`'s threads that sleep for one of `topics`, if it has any.
-  void ring_doorbell(int rank, Topics topics = all_topics) const;
   /// A number that is larger for what happens later.
   std::uint32_t next_order() const { return alarm().fetch_add(1, std::memory_order_seq_cst) + 1; }
   /// Makes all ranks look again at who lives.
   void raise_alarm() const;
   /// `rank`'s thread is no more: notes whether that was a death, and raises the alarm if nobody has yet.
   void note_end(int rank) const;
-  /// Notes the deaths that the kernel has marked and whoever should have seen them has not.
+  /// Notes the deaths that the kernel has marked and no watcher has noticed.
   void find_deaths() const;
 
  private:

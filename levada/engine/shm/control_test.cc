@@ -58,51 +58,52 @@ TEST(Ring, KnowsWhetherItsProducerMayHaveFoundItFull) {
   EXPECT_FALSE(ring.may_have_been_full(3, 2));
 }
 
-TEST(Futex, WakesThoseWhoseTopicsItIsFor) {
-  Word word{0};
-  std::thread sleeper([&] { futex_wait(word, 0, std::chrono::minutes(1), topic_of(3) | memory_topic); });
-  while (futex_wake(word, topic_of(3)) == 0) EXPECT_EQ(futex_wake(word, topic_of(4)), 0);
+TEST(Futex, WakesThoseWhoseBitsItIsFor) {
+  FutexWord word{0};
+  std::thread sleeper([&] { futex_wait(word, 0, std::chrono::minutes(1), wake_for(3) | wake_for_memory); });
+  while (futex_wake(word, wake_for(3)) == 0) EXPECT_EQ(futex_wake(word, wake_for(4)), 0);
   sleeper.join();
 }
 
-TEST(Control, OfTheConsumersOfAMessageTheLastSeesThatAllAreBeyond) {
+TEST(Control, OfTheReceiversOfAMessageTheLastSeesThatAllAreBeyond) {
   const Mapping memory(make_memory_file("test", Control::bytes(3)), Control::bytes(3), Mapping::Access::write);
   const Control control(memory.data(), 3);
-  for (const int consumer : {0, 2}) control.returns(1, 7, consumer).publish(5);
-  control.returns(1, 7, 0).take(5);
-  EXPECT_FALSE(control.all_beyond(Return::published, 1, 7, 5));
-  control.returns(1, 7, 2).take(5);
-  EXPECT_TRUE(control.all_beyond(Return::published, 1, 7, 5));
-  control.returns(1, 7, 2).give_back(5);
-  EXPECT_FALSE(control.all_beyond(Return::taken, 1, 7, 5));
-  control.returns(1, 7, 0).give_back(5);
-  EXPECT_TRUE(control.all_beyond(Return::taken, 1, 7, 5));
+  constexpr std::array receivers{0, 2};
+  for (const int receiver : receivers) control.ack(1, 7, receiver).publish(5);
+  control.ack(1, 7, 0).receive(5);
+  EXPECT_FALSE(control.all_beyond(SlotAck::published, 1, 7, 5, receivers));
+  control.ack(1, 7, 2).receive(5);
+  EXPECT_TRUE(control.all_beyond(SlotAck::published, 1, 7, 5, receivers));
+  control.ack(1, 7, 2).give_back(5);
+  EXPECT_FALSE(control.all_beyond(SlotAck::received, 1, 7, 5, receivers));
+  control.ack(1, 7, 0).give_back(5);
+  EXPECT_TRUE(control.all_beyond(SlotAck::received, 1, 7, 5, receivers));
 }
 
-TEST(Return, GoesFromPublishedOverTakenToReturned) {
-  Word word{0};
-  Return state(word);
-  EXPECT_FALSE(state.take(1));
+TEST(SlotAck, GoesFromPublishedOverReceivedToReturned) {
+  FutexWord word{0};
+  SlotAck state(word);
+  EXPECT_FALSE(state.receive(1));
   state.publish(1);
-  EXPECT_EQ(state.step(1), Return::published);
+  EXPECT_EQ(state.step(1), SlotAck::published);
   EXPECT_FALSE(state.give_back(1));
-  EXPECT_TRUE(state.take(1));
-  EXPECT_FALSE(state.take(1));
+  EXPECT_TRUE(state.receive(1));
+  EXPECT_FALSE(state.receive(1));
   EXPECT_FALSE(state.drop(1));
   EXPECT_TRUE(state.give_back(1));
-  EXPECT_EQ(state.step(1), Return::returned);
+  EXPECT_EQ(state.step(1), SlotAck::returned);
 }
 
-TEST(Return, OfAnEarlierMessageLeavesTheNextOneAlone) {
-  Word word{0};
-  Return state(word);
+TEST(SlotAck, OfAnEarlierMessageLeavesTheNextOneAlone) {
+  FutexWord word{0};
+  SlotAck state(word);
   state.publish(1);
   state.drop(1);
   state.publish(2);
   EXPECT_FALSE(state.drop(1));
-  EXPECT_FALSE(state.take(1));
-  EXPECT_EQ(state.step(2), Return::published);
-  EXPECT_EQ(state.step(1), Return::returned);
+  EXPECT_FALSE(state.receive(1));
+  EXPECT_EQ(state.step(2), SlotAck::published);
+  EXPECT_EQ(state.step(1), SlotAck::returned);
 }
 
 TEST(Board, NeverShowsHalfAStatus) {
@@ -132,21 +133,21 @@ TEST(Control, EveryRanksPartsLieApart) {
   const Mapping memory(make_memory_file("control", Control::bytes(size)), Control::bytes(size), Mapping::Access::write);
   const Control control(memory.data(), size);
   for (int from = 0; from < size; ++from) {
-    control.page(from).doorbell = static_cast<std::uint32_t>(from + 1);
+    control.page(from).own.count = static_cast<std::uint32_t>(from + 1);
     for (int to = 0; to < size; ++to) {
       std::uint64_t sent = 0;
       Descriptor descriptor;
       descriptor.key = static_cast<std::uint64_t>(from * size + to);
       control.ring(from, to).push(sent, descriptor);
-      control.returns(from, Control::slots(size) - 1, to).publish(static_cast<std::uint32_t>(from * size + to + 1));
+      control.ack(from, Control::slots(size) - 1, to).publish(static_cast<std::uint32_t>(from * size + to + 1));
     }
   }
   for (int from = 0; from < size; ++from) {
-    EXPECT_EQ(control.page(from).doorbell, static_cast<std::uint32_t>(from + 1));
+    EXPECT_EQ(control.page(from).own.count, static_cast<std::uint32_t>(from + 1));
     for (int to = 0; to < size; ++to) {
       EXPECT_EQ(control.ring(from, to).at(0).key, static_cast<std::uint64_t>(from * size + to));
-      const auto returns = control.returns(from, Control::slots(size) - 1, to);
-      EXPECT_EQ(returns.step(static_cast<std::uint32_t>(from * size + to + 1)), Return::published);
+      const auto ack = control.ack(from, Control::slots(size) - 1, to);
+      EXPECT_EQ(ack.step(static_cast<std::uint32_t>(from * size + to + 1)), SlotAck::published);
     }
   }
 }

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "levada/base/error.h"
-#include "levada/engine/shm/shm_engine.h"
+#include "levada/engine/shm/endpoint.h"
 
 namespace levada::shm::test {
 namespace {
@@ -83,7 +83,8 @@ std::vector<Ending> ForkedRanks::wait(Deadline deadline) {
   return endings;
 }
 
-std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options) {
+std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options,
+                       int killed) {
   auto links = make_links(size);
   ForkedRanks ranks(size, [&](int rank) {
     auto mine = std::move(links[static_cast<std::size_t>(rank)]);
@@ -94,7 +95,8 @@ std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine
   std::string failures;
   int rank = 0;
   for (const Ending& ending : ranks.wait()) {
-    if (!ending.well) failures += fmt::format("rank {} (signal {}): {}\n", rank, ending.signal, ending.error);
+    const bool as_expected = rank == killed ? ending.signal == SIGKILL && ending.error.empty() : ending.well;
+    if (!as_expected) failures += fmt::format("rank {} (signal {}): {}\n", rank, ending.signal, ending.error);
     ++rank;
   }
   return failures;
@@ -112,16 +114,17 @@ std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes) {
   return memories;
 }
 
-std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes) {
+std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
+                        const EndpointOptions& options) {
   std::vector<std::shared_ptr<Engine>> engines;
   {
-    std::vector<std::shared_ptr<Member>> members;
+    std::vector<std::shared_ptr<ShmEndpoint>> endpoints;
     for (HostMemory& memory : share_in_process(size, memory_bytes)) {
-      members.push_back(std::make_shared<Member>(std::move(memory)));
+      endpoints.push_back(std::make_shared<ShmEndpoint>(std::move(memory), options));
     }
-    for (auto& member : members) {
-      member->watch();
-      engines.push_back(make_engine(std::move(member)));
+    for (auto& endpoint : endpoints) {
+      endpoint->watch();
+      engines.push_back(make_engine(std::move(endpoint)));
     }
   }
   std::mutex mutex;

@@ -8,7 +8,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/engine/engine.h"
-#include "levada/engine/shm/member.h"
+#include "levada/engine/shm/endpoint.h"
 #include "levada/engine/shm/shm.h"
 
 namespace levada::shm::test {
@@ -44,11 +44,14 @@ class ForkedRanks {
   std::vector<Child> children_;
 };
 
-/// Forked ranks that have joined; `body` gets its engine. Gives one sentence a rank that failed, empty if none did.
-std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {});
+/// Forked ranks that have joined; `body` gets its engine. Returns one sentence for each rank that failed, empty if none
+/// did. `killed`: a rank that ends by SIGKILL; any other end of it is a failure.
+std::string run_forked(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options = {},
+                       int killed = -1);
 /// Memory that ranks in one process have in common.
 std::vector<HostMemory> share_in_process(int size, std::size_t memory_bytes);
 /// The same with ranks as threads of this process that share one mapping, so that a sanitizer sees who writes what.
-std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes);
+std::string run_threads(int size, const std::function<void(std::shared_ptr<Engine>)>& body, std::size_t memory_bytes,
+                        const EndpointOptions& options = {});
 
 }  // namespace levada::shm::test

@@ -16,26 +16,27 @@
 
 namespace levada::shm {
 
-using Word = std::atomic<std::uint32_t>;
-static_assert(sizeof(Word) == 4 && Word::is_always_lock_free);
+using FutexWord = std::atomic<std::uint32_t>;
+static_assert(sizeof(FutexWord) == 4 && FutexWord::is_always_lock_free);
 
-/// What a sleeper waits for, as bits: it sleeps on when it is woken for others.
-using Topics = std::uint32_t;
-inline constexpr Topics all_topics = FUTEX_BITSET_MATCH_ANY;
+/// What a sleeper waits for, as bits: a wake-up for other bits does not reach it.
+using WakeMask = std::uint32_t;
+inline constexpr WakeMask wake_all = FUTEX_BITSET_MATCH_ANY;
 
-/// Sleeps while `word` holds `seen`, until it is woken; may return early for no reason. False once `limit` has passed.
-inline bool futex_wait(Word& word, std::uint32_t seen, Duration limit, Topics topics = all_topics) {
+/// Sleeps while `word` holds `seen`, until it is woken; may return early for no reason. Returns false once `limit` has
+/// passed.
+inline bool futex_wait(FutexWord& word, std::uint32_t seen, Duration limit, WakeMask mask = wake_all) {
   const auto until = Clock::now() + std::clamp<Duration>(limit, Duration::zero(), std::chrono::hours(1));
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch()).count();
   timespec time{};
   time.tv_sec = static_cast<time_t>(ns / 1'000'000'000);
   time.tv_nsec = static_cast<long>(ns % 1'000'000'000);
-  return ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &time, nullptr, topics) == 0 || errno != ETIMEDOUT;
+  return ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &time, nullptr, mask) == 0 || errno != ETIMEDOUT;
 }
 
-/// How many have been woken.
-inline long futex_wake(Word& word, Topics topics = all_topics) {
-  return ::syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, topics);
+/// Returns how many were woken.
+inline long futex_wake(FutexWord& word, WakeMask mask = wake_all) {
+  return ::syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, mask);
 }
 
 }  // namespace levada::shm

@@ -84,21 +84,4 @@ void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::stri
   }
 }
 
-ForkToken::ForkToken() {
-  void* at = ::mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (at == MAP_FAILED) throw EngineError(fmt::format("cannot map a page ({})", system_error("mmap", errno)));
-  if (::madvise(at, page, MADV_WIPEONFORK) != 0) {
-    const int error = errno;
-    ::munmap(at, page);
-    throw EngineError(fmt::format("cannot tell a forked child ({}); the shm engine needs Linux 4.14 or later",
-                                  system_error("madvise", error)));
-  }
-  word_ = static_cast<volatile int*>(at);
-  *word_ = 1;
-}
-
-ForkToken::~ForkToken() {
-  ::munmap(const_cast<int*>(word_), page);
-}
-
 }  // namespace levada::shm

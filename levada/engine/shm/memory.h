@@ -47,18 +47,4 @@ UniqueFd read_only(const UniqueFd& file);
 /// Throws EngineError unless `file` has `bytes` bytes and cannot shrink: else reading it could kill the process.
 void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose);
 
-/// Whether this is still the process that made it: false in a child that fork() made.
-class ForkToken {
- public:
-  ForkToken();
-  ~ForkToken();
-  ForkToken(const ForkToken&) = delete;
-  ForkToken& operator=(const ForkToken&) = delete;
-
-  bool mine() const { return *word_ != 0; }
-
- private:
-  volatile int* word_ = nullptr;
-};
-
 }  // namespace levada::shm

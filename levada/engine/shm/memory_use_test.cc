@@ -13,7 +13,7 @@
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
-#include "levada/engine/shm/shm_engine.h"
+#include "levada/engine/shm/endpoint.h"
 
 namespace levada::shm {
 namespace {
@@ -30,9 +30,9 @@ void expect(bool holds, const std::string& sentence) {
 
 std::shared_ptr<Engine> alone(std::size_t memory_bytes, std::function<MemoryLimits()> limits) {
   auto memory = test::share_in_process(1, memory_bytes);
-  auto member = std::make_shared<Member>(std::move(memory[0]), std::move(limits));
-  member->watch();
-  return make_engine(std::move(member));
+  auto endpoint = std::make_shared<ShmEndpoint>(std::move(memory[0]), EndpointOptions{.limits = std::move(limits)});
+  endpoint->watch();
+  return make_engine(std::move(endpoint));
 }
 
 TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
@@ -64,9 +64,10 @@ TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
   const UniqueFd file(::memfd_create("empty", MFD_CLOEXEC));
   ASSERT_EQ(::mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0),
             range.data());
-  auto member = std::make_shared<Member>(std::move(memory[0]), [] { return MemoryLimits{1024 * mib, 1024 * mib}; });
-  member->watch();
-  const auto engine = make_engine(std::move(member));
+  auto endpoint = std::make_shared<ShmEndpoint>(
+      std::move(memory[0]), EndpointOptions{.limits = [] { return MemoryLimits{1024 * mib, 1024 * mib}; }});
+  endpoint->watch();
+  const auto engine = make_engine(std::move(endpoint));
   EXPECT_THROW(allocate(*engine, mib, Deadline::after(std::chrono::milliseconds(300)), "test"), Timeout);
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(range.size())), 0);
   EXPECT_EQ(allocate(*engine, mib, soon(), "test").memory().size(), mib);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t much_percent = 3;
 
 bool overlap(const PrivateViews::Use& one, const PrivateViews::Use& other) {
-  return one.rank == other.rank && one.range.begin < other.range.end && other.range.begin < one.range.end;
+  return one.rank == other.rank && one.interval.begin < other.interval.end && other.interval.begin < one.interval.end;
 }
 
 /// Address space is what mappings that nobody fills take; where it is rationed there is none to spare.
@@ -77,7 +77,7 @@ void PrivateViews::close(Use use) noexcept {
 }
 
 std::span<std::byte> PrivateViews::view_of(const Use& use) const {
-  return maps_[static_cast<std::size_t>(use.rank)].memory().subspan(use.range.begin, use.range.size());
+  return maps_[static_cast<std::size_t>(use.rank)].memory().subspan(use.interval.begin, use.interval.size());
 }
 
 void PrivateViews::clean_before(const Use& use, std::unique_lock<std::mutex>& lock) {
@@ -93,7 +93,7 @@ void PrivateViews::clean(const Use& use) {
   const auto pages = written_->drop(view_of(use));
   // A page that stayed would be seen again.
   if (!pages) refused_ = true;
-  else if (*pages * 100 > use.range.size() / page_bytes * much_percent) use.stream->writes_much = true;
+  else if (*pages * 100 > use.interval.size() / page_bytes * much_percent) use.channel->writes_much = true;
 }
 
 void PrivateViews::run() {

@@ -13,8 +13,8 @@
 
 #include "levada/base/unique_fd.h"
 #include "levada/engine/shm/memory.h"
-#include "levada/engine/shm/ranges.h"
-#include "levada/engine/shm/stream.h"
+#include "levada/engine/intervals.h"
+#include "levada/engine/shm/channel_state.h"
 #include "levada/engine/shm/written_pages.h"
 
 namespace levada::shm {
@@ -34,8 +34,8 @@ class PrivateViews {
   /// Whole pages of a rank's memory in which a message lies. No two uses of a page overlap in time.
   struct Use {
     int rank = 0;
-    Range range;
-    std::shared_ptr<Stream> stream;  ///< on which it came; it is marked when much of it was written
+    Interval interval;
+    std::shared_ptr<ShmChannelState> channel;  ///< on which it came; it is marked when much of it was written
   };
   /// What the pages of `use` hold, to be written; `size` is that of the rank's memory. Empty where the system does not
   /// let written pages be found or so much be mapped: then there are no views at all.

@@ -86,7 +86,7 @@ UniqueFd listen_at(const std::string& rendezvous) {
 }
 
 /// Tells `cause` to so many ranks, those whose links are in `come` and others that come before the deadline.
-void turn_away(const UniqueFd& listener, std::size_t ranks, const Cause& cause, Deadline deadline,
+void turn_away(const UniqueFd& listener, std::size_t ranks, const StartFailure& cause, Deadline deadline,
                std::vector<UniqueFd> come = {}) {
   for (const UniqueFd& link : come) send_frame(link, encode(cause), {}, deadline);
   while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline).empty()) {
@@ -171,7 +171,7 @@ class Door {
   }
 
   /// To ranks that have come, and to those that still will, unless they have been waited for long enough.
-  void tell(const Cause& cause) noexcept {
+  void tell(const StartFailure& cause) noexcept {
     for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
         if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
@@ -256,7 +256,7 @@ class Door {
                            rendezvous_)
              : fmt::format("rank {} of {} comes to a rendezvous of {} ranks; start all ranks with the same size",
                            hello.rank, hello.size, ranks);
-    send_frame(link, encode(Cause{.message = why}), {}, Deadline::now());
+    send_frame(link, encode(StartFailure{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
   }
 
@@ -306,7 +306,7 @@ Connected gather(int size, const std::string& rendezvous, const Options& options
   try {
     return door.gather(options, deadline);
   } catch (const Error& error) {
-    door.tell(Cause::of(error));
+    door.tell(StartFailure::of(error));
     throw;
   }
 }
@@ -320,11 +320,11 @@ Connected find(int rank, const std::string& rendezvous, const Options& options, 
   }
 }
 
-void turn_away(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline) {
+void turn_away(int size, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) {
   turn_away(listen_at(rendezvous), static_cast<std::size_t>(size) - 1, cause, deadline);
 }
 
-bool tell_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept try {
+bool tell_rank_zero(int rank, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) noexcept try {
   const auto connected = find_rank_zero(rank, rendezvous, {}, deadline);
   return send_frame(connected.links.front(), encode(cause), {}, deadline);
 } catch (const std::exception&) {

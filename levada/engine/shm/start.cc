@@ -11,7 +11,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/shm/frames.h"
-#include "levada/engine/shm/limits.h"
+#include "levada/engine/memory_limits.h"
 #include "levada/engine/shm/start_frames.h"
 
 namespace levada::shm {
@@ -90,7 +90,7 @@ class Gathering {
   /// Who has ended by now is no longer the start's affair: all are watched.
   void let_go();
   /// Nobody is to wait for a start that has failed.
-  void tell(const Cause& cause) noexcept;
+  void tell(const StartFailure& cause) noexcept;
   void know(int rank, int process) { processes_[static_cast<std::size_t>(rank)] = process; }
   int size() const { return static_cast<int>(links_.size()); }
 
@@ -146,7 +146,7 @@ void Gathering::let_go() {
   for (int rank = 1; rank < size(); ++rank) send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_);
 }
 
-void Gathering::tell(const Cause& cause) noexcept {
+void Gathering::tell(const StartFailure& cause) noexcept {
   for (const UniqueFd& link : links_) {
     try {
       if (link) send_frame(link, encode(cause), {}, Deadline::now());
@@ -191,7 +191,7 @@ void show_data(Gathering& ranks, const std::vector<UniqueFd>& files) {
   }
 }
 
-std::shared_ptr<Member> lead(Gathering& ranks, std::vector<Hello> hellos, const Options& options) {
+std::shared_ptr<ShmEndpoint> lead(Gathering& ranks, std::vector<Hello> hellos, const Options& options) {
   const int size = ranks.size();
   const Hello mine = introduce(0, size, options);
   if (hellos.empty()) hellos = collect_hellos(ranks, mine);
@@ -211,7 +211,7 @@ std::shared_ptr<Member> lead(Gathering& ranks, std::vector<Hello> hellos, const 
     host.data.push_back(map_data(files[index], memory[index], rank));
   }
   host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files));
-  auto member = std::make_shared<Member>(std::move(host));
+  auto member = std::make_shared<ShmEndpoint>(std::move(host));
   ranks.collect(FrameKind::ready, "mapping each other's memory", [](int, ByteReader&, Frame&) {});
   ranks.let_go();
   return member;
@@ -227,7 +227,7 @@ class Follower {
   /// The next frame, which has to say `expected`; `use` reads what follows.
   void hear(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use);
   void send(ByteView bytes, std::span<const int> fds = {});
-  void tell(const Cause& cause) noexcept;
+  void tell(const StartFailure& cause) noexcept;
 
  private:
   [[noreturn]] static void lost();
@@ -261,7 +261,7 @@ void Follower::send(ByteView bytes, std::span<const int> fds) {
   hear(FrameKind::failed, [](ByteReader&, Frame&) {});  // what it said before it closed; otherwise it is lost
 }
 
-void Follower::tell(const Cause& cause) noexcept {
+void Follower::tell(const StartFailure& cause) noexcept {
   try {
     send_frame(link_.front(), encode(cause), {}, Deadline::now());
   } catch (const Error&) {  // rank 0 will see the link's end
@@ -283,7 +283,7 @@ std::vector<UniqueFd> hear_data(Follower& link, std::size_t size) {
   return files;
 }
 
-std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options& options) {
+std::shared_ptr<ShmEndpoint> follow(Follower& link, int rank, int size, const Options& options) {
   link.send(encode(introduce(rank, size, options)));
   std::vector<std::uint64_t> memory;
   UniqueFd control;
@@ -307,7 +307,7 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
     host.data.push_back(i == own ? mine.mapping : map_data(files[i], memory[i], static_cast<int>(i)));
   }
   host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files));
-  auto member = std::make_shared<Member>(std::move(host));
+  auto member = std::make_shared<ShmEndpoint>(std::move(host));
   link.send(encode(FrameKind::ready));
   link.hear(FrameKind::go, [](ByteReader&, Frame&) {});
   return member;
@@ -315,19 +315,19 @@ std::shared_ptr<Member> follow(Follower& link, int rank, int size, const Options
 
 /// Runs one side of the start; what it throws is told to the other ranks before.
 template <typename Side, typename Call>
-std::shared_ptr<Member> told(Side& side, Call call) {
+std::shared_ptr<ShmEndpoint> told(Side& side, Call call) {
   try {
     return call();
   } catch (const Error& error) {
-    side.tell(Cause::of(error));
+    side.tell(StartFailure::of(error));
     throw;
   }
 }
 
 }  // namespace
 
-std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline) {
-  std::shared_ptr<Member> member;
+std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline) {
+  std::shared_ptr<ShmEndpoint> member;
   if (rank == 0) {
     Gathering ranks(std::move(connected.links), deadline);
     for (std::size_t i = 0; i < connected.hellos.size(); ++i) {

@@ -6,7 +6,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/base/unique_fd.h"
-#include "levada/engine/shm/member.h"
+#include "levada/engine/shm/endpoint.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/engine/shm/start_frames.h"
 
@@ -20,7 +20,7 @@ struct Connected {
 };
 
 /// Collective. All ranks are alive, and watched by one another, when it returns.
-std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
+std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
 
 /// Rank 0 of meet(): all other ranks, with their hellos.
 Connected gather(int size, const std::string& rendezvous, const Options& options, Deadline deadline);
@@ -31,8 +31,8 @@ Connected find(int rank, const std::string& rendezvous, const Options& options, 
 inline constexpr Duration time_for_late_ranks = std::chrono::seconds(5);
 
 /// Rank 0 of a start that fails before it begins: tells `cause` to the ranks that come until all have.
-void turn_away(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline);
+void turn_away(int size, const std::string& rendezvous, const StartFailure& cause, Deadline deadline);
 /// Another rank of such a start: tells rank 0. Whether it could.
-bool tell_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept;
+bool tell_rank_zero(int rank, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) noexcept;
 
 }  // namespace levada::shm

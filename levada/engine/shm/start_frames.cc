@@ -17,8 +17,8 @@ ByteWriter head(FrameKind kind) {
   return writer;
 }
 
-Cause decode_cause(ByteReader& reader) {
-  Cause cause;
+StartFailure decode_cause(ByteReader& reader) {
+  StartFailure cause;
   cause.kind = reader.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
   cause.lost = reader.get_at_least<std::int32_t>(-1, "rank");
   cause.message = reader.get_string();
@@ -27,6 +27,11 @@ Cause decode_cause(ByteReader& reader) {
 }
 
 }  // namespace
+
+StartFailure StartFailure::of(const Error& error) {
+  const auto* const lost = dynamic_cast<const PeerLost*>(&error);
+  return {.kind = error.kind(), .lost = lost != nullptr ? lost->rank() : -1, .message = error.what()};
+}
 
 Bytes encode(FrameKind kind) {
   return head(kind).take();
@@ -56,7 +61,7 @@ Bytes encode_peers(std::uint32_t first, std::uint32_t count) {
   return std::move(writer).take();
 }
 
-Bytes encode(const Cause& cause) {
+Bytes encode(const StartFailure& cause) {
   ByteWriter writer = head(FrameKind::failed);
   writer.put(cause.kind);
   writer.put(std::int32_t{cause.lost});

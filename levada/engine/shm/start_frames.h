@@ -2,12 +2,23 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "levada/base/bytes.h"
-#include "levada/engine/group.h"
+#include "levada/base/error.h"
 
 namespace levada::shm {
+
+/// Why a start failed, as one rank tells the others.
+struct StartFailure {
+  ErrorKind kind = ErrorKind::engine;
+  int lost = -1;  ///< of peer_lost: who
+  std::string message;
+
+  static StartFailure of(const Error& error);
+  [[noreturn]] void raise() const { throw_error(kind, message, lost); }
+};
 
 enum class FrameKind : std::uint8_t {
   hello = 1,   ///< to rank 0: who I am, how much memory I can use
@@ -31,7 +42,7 @@ Bytes encode(FrameKind kind);
 Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
 Bytes encode_peers(std::uint32_t first, std::uint32_t count);
-Bytes encode(const Cause& cause);
+Bytes encode(const StartFailure& cause);
 
 /// Whether the bytes come from a rank, of whatever version of Levada.
 bool is_from_rank(ByteView bytes);

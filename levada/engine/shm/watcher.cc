@@ -21,7 +21,7 @@ constexpr Duration recheck_interval = std::chrono::milliseconds(500);
 class RobustWord {
  public:
   /// Check is_set() before relying on it.
-  explicit RobustWord(Word& word) {
+  explicit RobustWord(FutexWord& word) {
     if (::syscall(SYS_get_robust_list, 0, &library_head_, &library_size_) != 0) return;
     entry_.next = &head_.list;
     head_.list.next = &entry_;
@@ -104,7 +104,7 @@ void Watcher::watch_others() {
   while (!stop_) {
     const int rank = next_living();
     watched_ = rank;
-    Word& alive = control_.page(rank).alive;
+    FutexWord& alive = control_.page(rank).alive;
     std::uint32_t word = alive.load(std::memory_order_seq_cst);
     if (rank != rank_ && (word == 0 || (word & FUTEX_OWNER_DIED) != 0)) {
       control_.note_end(rank);
@@ -117,7 +117,7 @@ void Watcher::watch_others() {
 }
 
 void Watcher::run() noexcept {
-  Word& alive = control_.page(rank_).alive;
+  FutexWord& alive = control_.page(rank_).alive;
   {
     const RobustWord robust(alive);
     if (!robust.is_set()) {

@@ -1,0 +1,182 @@
+#include "levada/engine/arena.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "levada/base/bytes.h"
+
+namespace levada {
+namespace {
+
+/// Sizes of a class are at most an eighth apart.
+struct SizeClass {
+  std::uint64_t bytes = 0;  ///< the largest size
+  std::uint16_t index = 0;
+};
+
+SizeClass size_class_of(std::uint64_t size) {
+  std::uint64_t pages = size / Arena::page_bytes;
+  const std::uint64_t step = std::max<std::uint64_t>(1, std::bit_floor(pages) / 8);
+  pages = align_up(pages, step);
+  const std::uint64_t shift = pages < 8 ? 0 : std::bit_width(pages) - 4U;
+  return {pages * Arena::page_bytes, static_cast<std::uint16_t>(8 * shift + (pages >> shift))};
+}
+
+}  // namespace
+
+Arena::Arena(std::uint64_t capacity, std::uint32_t max_slots)
+    : capacity_(capacity / page_bytes * page_bytes), max_slots_(max_slots) {
+  free_.add({0, capacity_});
+}
+
+std::optional<Arena::Place> Arena::find_place(std::uint64_t bytes) {
+  if (bytes > capacity_) return std::nullopt;
+  const std::uint64_t size = align_up(std::max<std::uint64_t>(bytes, 1), page_bytes);
+  if (const auto& stack = stacks_[size_class_of(size).index]; !stack.empty()) {
+    const std::uint32_t slot = stack.back();
+    const Slot& entry = slots_[slot];
+    const std::uint64_t unbacked = size - std::min(size, entry.size);
+    return Place{entry.offset, std::max(size, entry.size), entry.reserved, unbacked, slot};
+  }
+  auto place = has_slot() ? find_unused(size) : std::nullopt;
+  if (place && place->unbacked == 0) return place;
+  const bool worthwhile =
+      !place || stacked_ >= size || resident() + place->unbacked > std::max(max_used_, used_ + size);
+  if (stacked_ == 0 || !worthwhile) return place;
+  coalesce();
+  return has_slot() ? find_unused(size) : std::nullopt;
+}
+
+std::optional<Arena::Place> Arena::find_unused(std::uint64_t size) const {
+  // A block that is much of all there is takes no more than its size, and so does one where its class has no room.
+  std::uint64_t reserved = size > capacity_ / 4 ? size : size_class_of(size).bytes;
+  auto offset = free_.find(reserved);
+  if (!offset && reserved != size) offset = free_.find(reserved = size);
+  if (!offset) return std::nullopt;
+  // What the block keeps beyond its size is not resident, or it would be counted nowhere.
+  if (const auto beyond = resident_.within({*offset + size, *offset + reserved}); !beyond.empty()) {
+    size = beyond.back().end - *offset;
+  }
+  const Interval block{*offset, *offset + size};
+  const std::uint64_t unbacked = resident_.contains(block) ? 0 : total_size(resident_.missing(block));
+  return Place{*offset, size, reserved, unbacked, std::nullopt};
+}
+
+Arena::Allocation Arena::allocate(const Place& place) {
+  const std::uint32_t slot = place.slot ? *place.slot : split(place);
+  Slot& entry = slots_[slot];
+  if (place.slot) {
+    stacks_[entry.size_class].pop_back();
+    stacked_ -= entry.reserved;
+  }
+  entry.size = place.size;
+  entry.used = true;
+  used_ += place.size;
+  max_used_ = std::max(max_used_, used_);
+  Allocation allocation{slot, {place.offset, place.offset + place.size}, {}};
+  if (place.unbacked > 0) {
+    allocation.unbacked = resident_.missing(allocation.block);
+    resident_.add(allocation.block);
+  }
+  return allocation;
+}
+
+std::uint32_t Arena::unused_slot() {
+  if (unused_slots_.empty()) {
+    slots_.emplace_back();
+    return static_cast<std::uint32_t>(slots_.size() - 1);
+  }
+  const std::uint32_t slot = unused_slots_.back();
+  unused_slots_.pop_back();
+  return slot;
+}
+
+std::uint32_t Arena::split(const Place& place) {
+  const std::uint32_t slot = unused_slot();
+  free_.remove({place.offset, place.offset + place.reserved});
+  slot_at_.emplace(place.offset, slot);
+  const SizeClass size_class = size_class_of(place.size);
+  const bool has_class = size_class.bytes == place.reserved;
+  slots_[slot] = {
+      .offset = place.offset, .reserved = place.reserved, .size_class = has_class ? size_class.index : no_class};
+  return slot;
+}
+
+void Arena::free(std::uint32_t slot) {
+  Slot& entry = slots_[slot];
+  entry.used = false;
+  used_ -= entry.size;
+  if (entry.size_class == no_class) return forget(slot);
+  stacks_[entry.size_class].push_back(slot);
+  stacked_ += entry.reserved;
+}
+
+void Arena::free_unpopulated(const Allocation& allocation) {
+  for (const Interval part : allocation.unbacked) resident_.remove(part);
+  Slot& entry = slots_[allocation.slot];
+  entry.used = false;
+  used_ -= entry.size;
+  forget(allocation.slot);
+}
+
+void Arena::forget(std::uint32_t slot) {
+  const Slot& entry = slots_[slot];
+  free_.add({entry.offset, entry.offset + entry.reserved});
+  slot_at_.erase(entry.offset);
+  unused_slots_.push_back(slot);
+}
+
+void Arena::coalesce() {
+  for (auto& stack : stacks_) {
+    for (const std::uint32_t slot : stack) forget(slot);
+    stack.clear();
+  }
+  stacked_ = 0;
+}
+
+std::optional<std::uint32_t> Arena::slot_at(std::uint64_t offset) const {
+  const auto at = slot_at_.find(offset);
+  if (at == slot_at_.end() || !slots_[at->second].used) return std::nullopt;
+  return at->second;
+}
+
+Interval Arena::block(std::uint32_t slot) const {
+  const Slot& entry = slots_[slot];
+  return {entry.offset, entry.offset + entry.size};
+}
+
+std::vector<Interval> Arena::evict_excess() {
+  return resident() > max_resident() ? evict(resident() - max_resident()) : std::vector<Interval>();
+}
+
+std::vector<Interval> Arena::evict_all() {
+  max_used_ = used_;
+  return evict(capacity_);
+}
+
+// From the top: blocks are allocated from the bottom.
+std::vector<Interval> Arena::evict(std::uint64_t bytes) {
+  coalesce();
+  std::vector<Interval> evicted;
+  const auto free = free_.all();
+  for (auto range = free.rbegin(); range != free.rend() && bytes > 0; ++range) {
+    const auto parts = resident_.within(*range);
+    for (auto part = parts.rbegin(); part != parts.rend() && bytes > 0; ++part) {
+      const std::uint64_t size = std::min(part->size(), bytes);
+      evicted.push_back({part->end - size, part->end});
+      bytes -= size;
+    }
+  }
+  for (const Interval interval : evicted) {
+    free_.remove(interval);
+    resident_.remove(interval);
+  }
+  return evicted;
+}
+
+void Arena::put_back(Interval evicted, bool resident) {
+  free_.add(evicted);
+  if (resident) resident_.add(evicted);
+}
+
+}  // namespace levada

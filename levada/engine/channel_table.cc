@@ -1,0 +1,363 @@
+#include "levada/engine/channel_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/engine/ranks.h"
+
+namespace levada {
+namespace {
+
+constexpr auto another_ranks_channel = "it speaks on a channel of another rank";
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw CorruptMessage(0, what);
+}
+
+}  // namespace
+
+ChannelState::Receiver* ChannelState::receiver(int rank) {
+  const auto found = std::find_if(receivers.begin(), receivers.end(), [&](const Receiver& r) { return r.rank == rank; });
+  return found == receivers.end() ? nullptr : &*found;
+}
+
+ChannelTable::ChannelTable(int rank, int size, Options options)
+    : rank_(rank), options_(options), peers_(static_cast<std::size_t>(size)) {}
+
+void ChannelTable::tell(int to, Notice notice) {
+  if (to != rank_ && !is_gone(to)) notices_.push_back({to, notice});
+}
+
+// ---- groups
+
+void ChannelTable::enter(Group& group) {
+  groups_[group.key()] = &group;
+  membership_.enter_oneself(group.keys);
+}
+
+void ChannelTable::leave(Group& group) {
+  if (groups_.erase(group.key()) == 0) return;
+  close_channels(&group);
+  for (const auto& [key, other] : groups_) {
+    const bool is_subgroup = std::find(other->keys.begin() + 1, other->keys.end(), group.key()) != other->keys.end();
+    if (!is_subgroup) continue;
+    for (const int rank : other->ranks) tell(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
+  }
+  for (const int rank : group.ranks) {
+    tell(rank, {.kind = Notice::Kind::left, .key = group.key(), .is_urgent = false});
+  }
+  membership_.leave_oneself(group.keys, group.ranks.size() - 1);
+}
+
+void ChannelTable::depart() {
+  groups_.clear();
+  close_channels(nullptr);
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) tell(rank, {.kind = Notice::Kind::departed});
+}
+
+void ChannelTable::refresh(Group& group) const {
+  for (; group.num_seen < endings_.size(); ++group.num_seen) {
+    const Ending& ending = endings_[group.num_seen];
+    const bool is_abort = ending.kind != ErrorKind::peer_lost && ending.kind != ErrorKind::corrupt_message;
+    if (is_abort) {
+      const bool is_ours =
+          ending.group == 0 || std::find(group.keys.begin(), group.keys.end(), ending.group) != group.keys.end();
+      if (!is_ours) continue;
+      group.aborted = true;
+    } else if (group.rank_of(ending.rank) < 0) {
+      continue;
+    } else if (ending.kind == ErrorKind::peer_lost && membership_.has_left(group.keys, ending.rank)) {
+      continue;
+    }
+    if (!group.cause) group.cause = Cause{ending.kind, group.rank_of(ending.rank), -1, ending.detail};
+  }
+}
+
+void ChannelTable::end(Ending ending) {
+  if (ending.kind == ErrorKind::peer_lost || ending.kind == ErrorKind::corrupt_message) {
+    if (is_gone(ending.rank)) return;
+    peers_[static_cast<std::size_t>(ending.rank)].lost = true;
+  }
+  endings_.push_back(std::move(ending));
+  forget_over();
+}
+
+Group* ChannelTable::group(std::uint64_t key) const {
+  const auto found = groups_.find(key);
+  return found == groups_.end() ? nullptr : found->second;
+}
+
+bool ChannelTable::is_out_of(std::span<const std::uint64_t> groups, int rank) const {
+  return rank != rank_ && (peer(rank).departed || membership_.has_left(groups, rank));
+}
+
+// ---- opening and closing
+
+ChannelState& ChannelTable::find_or_add(std::uint64_t key) {
+  auto& channel = channels_[key];
+  if (!channel) {
+    channel = options_.make_state();
+    channel->key = key;
+  }
+  return *channel;
+}
+
+std::shared_ptr<ChannelState> ChannelTable::open(Group& group, std::uint64_t key, int from, std::span<const int> to,
+                                                 int window) {
+  ChannelState& channel = find_or_add(key);
+  ChannelSpec& spec = channel.spec;
+  spec = {.groups = group.keys, .from = group.endpoint_rank(from), .to = {}, .window = window};
+  for (const int receiver : to) spec.to.push_back(group.endpoint_rank(receiver));
+  if (channel.announced && channel.announced->from != spec.from) {
+    end({.kind = ErrorKind::corrupt_message, .rank = channel.announced->from, .detail = another_ranks_channel});
+    channel.arrived.clear();
+  }
+  channel.is_open = true;
+  channel.sends = channel.is_sending = spec.from == rank_;
+  channel.receives = channel.is_receiving = rank_in(to, group.rank) >= 0;
+  if (channel.sends) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const bool closed = rank_in(channel.closed_early, spec.to[i]) >= 0;
+      const auto position = group.opened_to[static_cast<std::size_t>(to[i])]++;
+      channel.receivers.push_back({.rank = spec.to[i], .position = position, .closed = closed});
+    }
+    channel.closed_early = {};
+  } else {
+    channel.position = group.opened_from[static_cast<std::size_t>(from)]++;
+    const auto announced = unopened_.find({group.key(), spec.from, channel.position});
+    if (announced != unopened_.end() && announced->second != key) mismatch(group.key(), spec.from);
+    if (channel.announced) expect_alike(channel);
+  }
+  return channels_.at(key);
+}
+
+void ChannelTable::expect_alike(const ChannelState& channel) {
+  const auto& [from, opened] = *channel.announced;
+  unopened_.erase({opened.group, from, opened.count});
+  const bool alike = opened.count == channel.position && opened.window == channel.spec.window;
+  if (!alike) mismatch(channel.spec.groups.front(), channel.spec.from);
+}
+
+void ChannelTable::mismatch(std::uint64_t group, int from) {
+  Ending ending{.kind = ErrorKind::invalid_argument,
+                .group = group,
+                .rank = rank_,
+                .detail = fmt::format("it opened a channel from rank {} with another window, to other receivers or in "
+                                      "another order than the sender did",
+                                      this->group(group) != nullptr ? this->group(group)->rank_of(from) : from)};
+  found_.push_back(ending);
+  end(std::move(ending));
+}
+
+void ChannelTable::close(ChannelState& channel, End end) {
+  if (end == End::sending) {
+    if (!std::exchange(channel.is_sending, false)) return;
+    for (const auto& receiver : channel.receivers) {
+      // Receivers that have closed are told as well: they remember the channel until its sender has closed.
+      if (receiver.rank == rank_) channel.sender_closed = true;
+      else tell(receiver.rank, {.kind = Notice::Kind::sender_closed, .key = channel.key, .is_urgent = false});
+    }
+  } else {
+    if (!std::exchange(channel.is_receiving, false)) return;
+    drop_arrived(channel);
+    if (auto* const mine = channel.receiver(rank_)) mine->closed = true;
+    else
+      tell(channel.spec.from,
+           {.kind = Notice::Kind::receiver_closed, .key = channel.key, .is_urgent = channel.sender_waits});
+  }
+  forget_if_over(channel);
+}
+
+void ChannelTable::close_channels(const Group* group) {
+  std::vector<std::shared_ptr<ChannelState>> closing;  // closing one may forget it
+  for (const auto& [key, channel] : channels_) {
+    if (channel->is_open) {
+      if (group == nullptr || channel->spec.groups.front() == group->key()) closing.push_back(channel);
+    } else if (channel->announced && (group == nullptr || channel->announced->opened.group == group->key())) {
+      close_unopened(*channel);
+    }
+  }
+  for (const auto& channel : closing) {
+    close(*channel, End::sending);
+    close(*channel, End::receiving);
+  }
+}
+
+void ChannelTable::drop_arrived(ChannelState& channel) {
+  for (Arrival& arrival : channel.arrived) dropped_.emplace_back(channel.spec.from, std::move(arrival));
+  channel.arrived = {};
+}
+
+/// A channel of a group that this rank has left without opening it.
+void ChannelTable::close_unopened(ChannelState& channel) {
+  const auto& [from, opened] = *channel.announced;
+  unopened_.erase({opened.group, from, opened.count});
+  channel.is_open = channel.receives = true;
+  channel.spec = {.groups = {opened.group}, .from = from, .to = {rank_}, .window = opened.window};
+  drop_arrived(channel);
+}
+
+Landing ChannelTable::landing(int from, std::uint64_t key) const {
+  const auto found = channels_.find(key);
+  if (found == channels_.end() || !found->second->is_receiving || found->second->spec.from != from) return {};
+  return found->second->landing;
+}
+
+bool ChannelTable::sender_is_over(const ChannelState& channel) const {
+  return channel.sender_closed || is_out_of(channel.spec.groups, channel.spec.from);
+}
+
+bool ChannelTable::receiver_is_over(const ChannelState& channel, const ChannelState::Receiver& receiver) const {
+  return receiver.closed || is_out_of(channel.spec.groups, receiver.rank);
+}
+
+bool ChannelTable::is_over(const ChannelState& channel) const {
+  if (!channel.is_open || channel.is_sending || channel.is_receiving) return false;
+  const bool awaits_sender = channel.receives && !channel.sends;
+  if (awaits_sender && !sender_is_over(channel) && !is_gone(channel.spec.from)) return false;
+  return std::all_of(channel.receivers.begin(), channel.receivers.end(), [&](const auto& receiver) {
+    return receiver_is_over(channel, receiver) || is_gone(receiver.rank);
+  });
+}
+
+void ChannelTable::forget_if_over(const ChannelState& channel) {
+  if (is_over(channel)) channels_.erase(std::uint64_t{channel.key});
+}
+
+void ChannelTable::forget_over() {
+  std::erase_if(channels_, [&](const auto& entry) { return is_over(*entry.second); });
+}
+
+// ---- sending
+
+bool ChannelTable::has_room(const ChannelState& channel) const {
+  return std::all_of(channel.receivers.begin(), channel.receivers.end(), [&](const auto& receiver) {
+    return channel.not_received(receiver) < channel.spec.window || receiver_is_over(channel, receiver);
+  });
+}
+
+void ChannelTable::announce(ChannelState& channel) {
+  if (std::exchange(channel.has_announced, true)) return;
+  for (const auto& receiver : channel.receivers) {
+    if (receiver_is_over(channel, receiver)) continue;
+    tell(receiver.rank, {.kind = Notice::Kind::opened,
+                         .key = channel.key,
+                         .count = receiver.position,
+                         .group = channel.spec.groups.front(),
+                         .window = channel.spec.window});
+  }
+}
+
+void ChannelTable::ask_for_room(ChannelState& channel) {
+  if (std::exchange(channel.has_said_to_wait, true)) return;
+  for (const auto& receiver : channel.receivers) {
+    if (!receiver_is_over(channel, receiver)) {
+      tell(receiver.rank, {.kind = Notice::Kind::waiting, .key = channel.key});
+    }
+  }
+}
+
+// ---- receiving
+
+Arrival ChannelTable::receive(ChannelState& channel) {
+  Arrival arrival = std::move(channel.arrived.front());
+  channel.arrived.pop_front();
+  ++channel.num_received;
+  if (auto* const mine = channel.receiver(rank_)) {
+    mine->num_received = channel.num_received;
+  } else if (options_.sends_receipts) {
+    tell(channel.spec.from, {.kind = Notice::Kind::received,
+                             .key = channel.key,
+                             .count = channel.num_received,
+                             .is_urgent = channel.sender_waits});
+  }
+  return arrival;
+}
+
+ChannelState& ChannelTable::channel_from(int from, std::uint64_t key) {
+  ChannelState& channel = find_or_add(key);
+  if (channel.is_open ? channel.spec.from != from || !channel.receives
+                      : channel.announced && channel.announced->from != from) {
+    refuse(another_ranks_channel);
+  }
+  return channel;
+}
+
+void ChannelTable::arrive(int from, std::uint64_t key, Arrival arrival) {
+  ChannelState& channel = channel_from(from, key);
+  if (from != rank_ && !channel.announced) refuse("a message on a channel that it has not announced");
+  if (channel.is_open && !channel.is_receiving) return dropped_.emplace_back(from, std::move(arrival)), void();
+  channel.arrived.push_back(std::move(arrival));
+  const int window = from == rank_ ? channel.spec.window : channel.announced->opened.window;
+  if (channel.arrived.size() > static_cast<std::size_t>(window)) {
+    refuse(fmt::format("more messages than the window of {} that it announced", window));
+  }
+}
+
+void ChannelTable::apply(int from, const Notice& notice) {
+  using Kind = Notice::Kind;
+  if (is_gone(from)) return;
+  switch (notice.kind) {
+    case Kind::opened: return accept_opened(from, notice);
+    case Kind::received: return accept_received(from, notice);
+    case Kind::waiting: {
+      ChannelState& channel = channel_from(from, notice.key);
+      channel.sender_waits = true;
+      if (channel.is_open && channel.num_received > 0 && options_.sends_receipts) {
+        tell(from, {.kind = Kind::received, .key = notice.key, .count = channel.num_received});
+      }
+      return;
+    }
+    case Kind::sender_closed: {
+      ChannelState& channel = channel_from(from, notice.key);
+      channel.sender_closed = true;
+      // One that was never announced may still be opened here, as what has ended already.
+      return forget_if_over(channel);
+    }
+    case Kind::receiver_closed: return accept_receiver_closed(from, notice.key);
+    case Kind::staying: return membership_.stay(notice.key, from);
+    case Kind::left:
+      membership_.leave(notice.key, from);
+      forget_over();
+      return membership_.forget_if_over(notice.key);
+    case Kind::departed: peers_[static_cast<std::size_t>(from)].departed = true; return forget_over();
+  }
+  refuse(fmt::format("a notice of kind {}", static_cast<unsigned>(notice.kind)));
+}
+
+void ChannelTable::accept_opened(int from, const Notice& notice) {
+  ChannelState& channel = channel_from(from, notice.key);
+  if (channel.announced || notice.window < 1) refuse("a channel that is announced twice, or with no window");
+  channel.announced = {from, notice};
+  if (channel.is_open) return expect_alike(channel);
+  if (membership_.has_left_oneself(notice.group)) return close_unopened(channel);
+  const Group* const entered = group(notice.group);
+  const int theirs = entered != nullptr ? entered->rank_of(from) : -1;
+  if (theirs >= 0 && entered->opened_from[static_cast<std::size_t>(theirs)] > notice.count) {
+    return mismatch(notice.group, from);
+  }
+  unopened_.emplace(AnnouncementKey{notice.group, from, notice.count}, notice.key);
+}
+
+void ChannelTable::accept_received(int from, const Notice& notice) {
+  const auto found = channels_.find(notice.key);
+  if (found == channels_.end()) return;  // closed meanwhile
+  ChannelState::Receiver* const receiver = found->second->receiver(from);
+  if (receiver == nullptr || notice.count > found->second->num_sent || notice.count < receiver->num_received) {
+    refuse("a count of messages received that cannot be");
+  }
+  receiver->num_received = notice.count;
+}
+
+void ChannelTable::accept_receiver_closed(int from, std::uint64_t key) {
+  ChannelState& channel = find_or_add(key);
+  if (!channel.is_open) return channel.closed_early.push_back(from);
+  ChannelState::Receiver* const receiver = channel.receiver(from);
+  if (receiver == nullptr) refuse(another_ranks_channel);
+  receiver->closed = true;
+  forget_if_over(channel);
+}
+
+}  // namespace levada

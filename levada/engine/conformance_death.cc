@@ -1,0 +1,117 @@
+#include <algorithm>
+
+#include "levada/engine/conformance_kit.h"
+
+namespace levada::conformance {
+namespace {
+
+int last_of(const Handle& engine) {
+  return size_of(*engine) - 1;
+}
+
+template <typename Call>
+void expect_lost(const Engine& engine, int rank, std::string_view sentence, Call call) {
+  try {
+    static_cast<void>(call());
+  } catch (const PeerLost& lost) {
+    return expect(engine, lost.rank() == rank, "a death names the rank that died");
+  }
+  fail(engine, sentence);
+}
+
+/// The last rank dies once all ranks are here; on the others it returns when they have seen the death.
+void lose_the_last(const Handle& engine, const Death& die) {
+  meet(*engine);
+  if (rank_of(*engine) == last_of(engine)) return die();
+  expect_lost(*engine, last_of(engine), "a death ends a wait", [&] { return engine->wait({}, limit()); });
+}
+
+void every_call_names_the_rank_that_died(const Handle& engine, const Death& die) {
+  const int rank = rank_of(*engine), last = last_of(engine);
+  const auto channel = engine->open(rank, {rank}, 1);
+  Block block = filled(*engine, 1, 100);
+  lose_the_last(engine, die);
+  if (rank == last) return;
+  Channel* const it[] = {channel.get()};
+  const auto fails = [&](std::string_view sentence, auto call) { expect_lost(*engine, last, sentence, call); };
+  fails("try_allocate() fails after a death", [&] { return engine->try_allocate(10); });
+  fails("open() fails after a death", [&] { return engine->open(rank, {rank}, 1); });
+  fails("subgroup() fails after a death", [&] { return engine->subgroup(std::vector{rank}, "late"); });
+  fails("try_publish() fails after a death", [&] { return engine->try_publish(*channel, block, 100); });
+  fails("try_receive() fails after a death", [&] { return engine->try_receive(*channel); });
+  fails("a wait for room fails after a death", [&] { return engine->wait({.publish = it}, limit()); });
+  fails("a wait for a message fails after a death", [&] { return engine->wait({.receive = it}, limit()); });
+  fails("post() fails after a death", [&] { return engine->post(Status::make("late", 0)), 0; });
+  fails("status() fails after a death", [&] { return engine->status(0); });
+  fails("holders() fails after a death", [&] { return engine->holders(*channel); });
+  engine->close(*channel, End::sending);
+  engine->wake();
+  engine->abort("a peer was lost");
+  fails("what ended a group first is what its calls throw", [&] { return engine->status(0); });
+}
+
+void messages_and_ends_outlive_a_death(const Handle& engine, const Death& die) {
+  const int rank = rank_of(*engine), last = last_of(engine);
+  const auto small = engine->open(last, all_ranks(*engine), 1);
+  const auto large = engine->open(last, all_ranks(*engine), 1);
+  const auto closed = engine->open(last, all_ranks(*engine), 1);
+  if (rank == last) {
+    send(*engine, *small, 1, 10);
+    send(*engine, *large, 2, 1'000'000);
+    engine->close(*closed, End::sending);
+  }
+  for (Channel* const channel : {small.get(), large.get(), closed.get()}) {
+    Channel* const it[] = {channel};
+    expect(*engine, engine->wait({.receive = it}, limit()) == Woken::ready, "a message or an end arrives");
+  }
+  lose_the_last(engine, die);
+  if (rank == last) return;
+  const Lease first = receive(*engine, *small, 1, 10), second = receive(*engine, *large, 2, 1'000'000);
+  expect(*engine, engine->try_receive(*closed).ended, "a channel that had ended before a death has ended after it");
+  expect_lost(*engine, last, "where nothing more has arrived the death is thrown",
+              [&] { return engine->try_receive(*small); });
+  expect_filled(*engine, first.bytes, 1, 10);
+  expect_filled(*engine, second.bytes, 2, 1'000'000);
+}
+
+void a_rank_that_left_a_group_first_is_not_lost_to_it(const Handle& engine, const Death& die) {
+  const int rank = rank_of(*engine), last = last_of(engine);
+  auto group = engine->subgroup(all_ranks(*engine), "left before a death");
+  meet(*group);
+  if (rank == last) group.reset();
+  lose_the_last(engine, die);
+  if (rank == last) return;
+  expect(*engine, !group->cause(), "a group that a rank had left does not end with its death");
+  group->post(Status::make("going on", 1));
+  const auto cause = engine->cause();
+  expect(*engine, cause && cause->kind == ErrorKind::peer_lost && cause->rank == last, "the cause names the rank");
+}
+
+void a_death_reaches_the_groups_of_the_rank_and_no_others(const Handle& engine, const Death& die) {
+  const int rank = rank_of(*engine), last = last_of(engine);
+  auto reversed = all_ranks(*engine);
+  std::reverse(reversed.begin(), reversed.end());
+  std::vector<int> others = all_ranks(*engine);
+  others.pop_back();
+  const auto with = engine->subgroup(reversed, "with");
+  const auto without = rank == last ? nullptr : engine->subgroup(others, "without");
+  lose_the_last(engine, die);
+  if (rank == last) return;
+  expect_lost(*with, 0, "a death reaches the subgroups of the rank", [&] { return with->wait({}, limit()); });
+  static_cast<void>(agree(*without, {}, limit(), "conformance"));
+}
+
+constexpr DeathCase list[] = {
+    {"every call names the rank that died", 2, every_call_names_the_rank_that_died},
+    {"messages and ends outlive a death", 2, messages_and_ends_outlive_a_death},
+    {"a rank that left a group first is not lost to it", 2, a_rank_that_left_a_group_first_is_not_lost_to_it},
+    {"a death reaches the groups of the rank and no others", 2, a_death_reaches_the_groups_of_the_rank_and_no_others},
+};
+
+}  // namespace
+
+std::span<const DeathCase> death_cases() {
+  return list;
+}
+
+}  // namespace levada::conformance

@@ -1,0 +1,313 @@
+#include "levada/engine/endpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/base/text.h"
+
+namespace levada {
+namespace {
+
+ChannelState& state_of(Channel& channel) {
+  return static_cast<EndpointChannel&>(channel).state();
+}
+
+}  // namespace
+
+Endpoint::Endpoint(Identity identity, std::shared_ptr<EventCount> changed, std::shared_ptr<BlockPool> pool,
+                   Traits traits)
+    : identity_(std::move(identity)),
+      changed_(std::move(changed)),
+      pool_(std::move(pool)),
+      table_(identity_.rank, size(), traits.channels),
+      heartbeat_(traits.heartbeat) {}
+
+void Endpoint::expect_usable() const {
+  if (is_usable()) return;
+  throw EngineError(fmt::format(
+      "this {} engine belongs to the process that this one was forked from; start the child's own, or exec",
+      identity_.name));
+}
+
+// ---- what every call looks at
+
+void Endpoint::look(Group& group) {
+  drain();
+  table_.refresh(group);
+}
+
+void Endpoint::check_locked(Group& group) {
+  look(group);
+  group.check();
+}
+
+void Endpoint::carry_all() {
+  while (table_.has_notices() || table_.has_endings() || table_.has_dropped()) {
+    for (const Outgoing& outgoing : table_.take_notices()) carry(outgoing);
+    for (const Ending& ending : table_.take_endings()) {
+      if (const Group* const group = table_.group(ending.group)) carry(*group, ending);
+    }
+    for (const auto& [from, arrival] : table_.take_dropped()) drop(from, arrival);
+  }
+}
+
+void Endpoint::check(Group& group) {
+  expect_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    look(group);
+    carry_all();
+    group.check();
+  }
+}
+
+std::optional<Cause> Endpoint::cause(Group& group) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  look(group);
+  return group.cause;
+}
+
+// ---- groups
+
+void Endpoint::enter(Group& group) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  drain();
+  table_.enter(group);
+}
+
+void Endpoint::leave(Group& group) noexcept {
+  if (!is_usable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    drain();  // so that messages that nobody receives are given back
+    if (table_.group(group.key()) == &group && table_.num_groups() == 1) table_.depart();
+    else table_.leave(group);
+    carry_all();
+  }
+  flush();
+}
+
+void Endpoint::abort(Group& group, std::string_view reason) noexcept {
+  if (!is_usable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    drain();
+    const Ending ending{.kind = ErrorKind::engine,
+                        .group = group.key(),
+                        .rank = rank(),
+                        .detail = std::string(cut_text(reason, max_detail_bytes))};
+    table_.end(ending);
+    carry(group, ending);
+  }
+  notify();
+  flush();
+}
+
+// ---- channels
+
+std::shared_ptr<ChannelState> Endpoint::open(Group& group, std::uint64_t key, int from, std::span<const int> to,
+                                             int window, Landing landing) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  auto channel = table_.open(group, key, from, to, window);
+  channel->landing = std::move(landing);
+  carry_all();
+  return channel;
+}
+
+void Endpoint::close(ChannelState& channel, End end) noexcept {
+  if (!is_usable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_open = end == End::sending ? channel.is_sending : channel.is_receiving;
+    if (!is_open) return;
+    drain();  // so that messages that nobody receives are given back
+    table_.close(channel, end);
+    carry_all();
+  }
+  notify();
+  flush();
+}
+
+bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteView bytes,
+                        std::shared_ptr<const void> hold) {
+  expect_usable();
+  bool sent = false;
+  {
+    const std::lock_guard lock(mutex_);
+    look(group);
+    carry_all();
+    group.check();
+    if (block != nullptr && block->home() != pool_) {
+      throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
+    }
+    if (!channel.is_sending) {
+      throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", group.rank));
+    }
+    sent = has_room(channel);
+    if (sent) {
+      table_.announce(channel);
+      carry_all();
+      send(channel, {bytes, block != nullptr ? std::move(*block) : Block(), std::move(hold)});
+      table_.count_sent(channel);
+    }
+  }
+  flush();
+  return sent;
+}
+
+bool Endpoint::try_publish(Group& group, ChannelState& channel, Block& block, std::size_t bytes) {
+  return try_send(group, channel, &block, block.memory().first(bytes), nullptr);
+}
+
+bool Endpoint::try_publish(Group& group, ChannelState& channel, const Lease& lease) {
+  return try_send(group, channel, nullptr, lease.bytes, lease.hold);
+}
+
+Received Endpoint::try_receive(Group& group, ChannelState& channel) {
+  expect_usable();
+  Received received;
+  {
+    const std::lock_guard lock(mutex_);
+    look(group);
+    carry_all();
+    group.check_aborted();
+    if (channel.arrived.empty()) {
+      received.ended = !channel.is_receiving || table_.sender_is_over(channel);
+      if (!received.ended) group.check();
+      return received;
+    }
+    received = lease(channel, table_.receive(channel));
+    carry_all();
+  }
+  flush();
+  return received;
+}
+
+std::vector<Engine::Holder> Endpoint::holders(Group& group, ChannelState& channel) {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  check_locked(group);
+  collect_receipts(channel);
+  std::vector<Engine::Holder> found;
+  for (const auto& receiver : channel.receivers) {
+    const bool is_over = table_.receiver_is_over(channel, receiver);
+    const Engine::Holder holder{.rank = group.rank_of(receiver.rank),
+                                .not_received = is_over ? 0 : channel.not_received(receiver),
+                                .leased = num_leased(channel, receiver)};
+    if (holder.not_received + holder.leased > 0) found.push_back(holder);
+  }
+  return found;
+}
+
+// ---- memory
+
+std::optional<Block> Endpoint::try_allocate(Group& group, std::size_t bytes) {
+  expect_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    check_locked(group);
+    reclaim();
+  }
+  return pool_->try_allocate(bytes);
+}
+
+std::uint64_t Endpoint::memory_in_use() {
+  expect_usable();
+  const std::lock_guard lock(mutex_);
+  drain();
+  reclaim();
+  return pool_->in_use();
+}
+
+std::uint64_t Endpoint::trim() {
+  expect_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    drain();
+    reclaim();
+  }
+  return pool_->trim();
+}
+
+// ---- waiting
+
+bool Endpoint::is_ready(Group& group, const WaitFor& wanted) {
+  {
+    const std::lock_guard lock(mutex_);
+    look(group);
+    carry_all();
+    group.check_aborted();
+    for (Channel* const channel : wanted.receive) {
+      const ChannelState& state = state_of(*channel);
+      if (!state.arrived.empty() || !state.is_receiving || table_.sender_is_over(state)) return true;
+    }
+    group.check();
+    for (Channel* const channel : wanted.publish) {
+      ChannelState& state = state_of(*channel);
+      if (!state.is_sending || has_room(state)) return true;
+    }
+    if (wanted.allocate != 0) reclaim();
+  }
+  return wanted.allocate != 0 && pool_->may_allocate(wanted.allocate);
+}
+
+Woken Endpoint::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
+  expect_usable();
+  if (is_ready(group, wanted)) return Woken::ready;
+
+  struct Sleeping {
+    Endpoint& endpoint;
+    const WaitFor& wanted;
+    ~Sleeping() { endpoint.end_sleep(wanted); }
+  };
+  begin_sleep(wanted);
+  const Sleeping sleeping{*this, wanted};
+  while (true) {
+    const std::uint64_t seen = observe(wanted);
+    if (is_ready(group, wanted)) return Woken::ready;
+    if (wanted.stop != nullptr && wanted.stop->load()) return Woken::stopped;
+    const bool is_over = deadline.expired();
+    if (!is_over) {
+      Duration longest = std::min(heartbeat_, wanted.poll_before_sleep(deadline));
+      if (wanted.allocate != 0) longest = std::min(longest, pool_->retry_after().value_or(longest));
+      before_sleep(wanted);
+      flush();
+      if (sleep(seen, wanted, longest == Duration::max() ? Deadline::never() : Deadline::after(longest))) continue;
+    }
+    after_quiet(group);
+    if (is_over) return Woken::timeout;
+  }
+}
+
+void Endpoint::wake() {
+  expect_usable();
+  notify();
+}
+
+void Endpoint::notify() noexcept {
+  changed_->notify();
+}
+
+void Endpoint::on_change(std::function<void()> hook) {
+  expect_usable();
+  if (!changed_) {
+    throw Unsupported(fmt::format("the {} engine sees no message unless a thread waits", identity_.name));
+  }
+  changed_->set_hook(std::move(hook));
+}
+
+std::uint64_t Endpoint::observe(const WaitFor& /*wanted*/) {
+  return changed_->count();
+}
+
+bool Endpoint::sleep(std::uint64_t seen, const WaitFor& /*wanted*/, Deadline deadline) {
+  return changed_->wait(seen, deadline);
+}
+
+}  // namespace levada

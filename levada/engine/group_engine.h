@@ -1,0 +1,18 @@
+// The Engine over any Endpoint.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "levada/engine/endpoint.h"
+#include "levada/engine/engine.h"
+
+namespace levada {
+
+/// This rank's engine of all ranks of the endpoint's medium. `name` distinguishes its channels from those of other
+/// groups of all.
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Endpoint> endpoint, std::string_view name);
+/// The endpoint of an engine that make_engine() made; null for another kind.
+Endpoint* endpoint_of(Engine& engine);
+
+}  // namespace levada

@@ -1,0 +1,46 @@
+// A set of numbers held as intervals: which bytes are free, which are resident.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace levada {
+
+/// Half open: `end` is not part of it.
+struct Interval {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::uint64_t size() const { return end - begin; }
+  friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+/// Adjacent intervals become one. A value.
+class IntervalSet {
+ public:
+  /// Adds `interval`, parts of which may be in the set already.
+  void add(Interval interval);
+  void remove(Interval interval);
+
+  bool contains(Interval interval) const;
+  /// Returns the parts of `interval` that are not in the set, in ascending order.
+  std::vector<Interval> missing(Interval interval) const;
+  /// Returns the parts of `interval` that are in the set, in ascending order.
+  std::vector<Interval> within(Interval interval) const;
+  /// Returns the lowest number at which `size` consecutive numbers of the set begin.
+  std::optional<std::uint64_t> find(std::uint64_t size) const;
+
+  std::vector<Interval> all() const;
+  /// Returns how many numbers are in the set.
+  std::uint64_t total() const { return total_; }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> end_of_;  ///< by begin
+  std::uint64_t total_ = 0;
+};
+
+/// Returns the sum of their sizes.
+std::uint64_t total_size(const std::vector<Interval>& intervals);
+
+}  // namespace levada

@@ -1,0 +1,64 @@
+// How much memory this process may still use: the machine's, and that of the control groups it is in.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace levada {
+
+struct MemoryLimits {
+  std::uint64_t total = 0;      ///< that could ever be used
+  std::uint64_t available = 0;  ///< of it, at the moment
+};
+
+/// Returns the text of a file of /proc or /sys; nothing when it cannot be read.
+using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
+std::optional<std::string> read_system_file(const std::string& path);
+
+/// Returns the smallest of the limits of /proc/meminfo and of every control group (v1 or v2) above this process. A
+/// group's inactive file cache counts as available. Both numbers are the largest possible where nothing can be read.
+/// Reads about a dozen files, which takes 0.2 to 1 ms: do not call it with a lock held.
+MemoryLimits memory_limits(const ReadFile& read = read_system_file);
+
+/// Returns how much of a limited address space (ulimit -v) this process does not use yet; the largest number possible
+/// where it is unlimited.
+std::uint64_t unused_address_space();
+
+/// Decides how much memory may be made resident. Memory beyond a control group's limit is not refused with an error:
+/// the kernel kills the process. So the budget keeps a margin of the limit, 2% but at least 32 MiB, and never grants
+/// that. It reads nothing itself. Not thread-safe.
+class Budget {
+ public:
+  /// `total`: MemoryLimits::total.
+  explicit Budget(std::uint64_t total);
+
+  /// Returns the most that can ever be granted.
+  std::uint64_t max() const { return max_; }
+
+  /// Returns whether `bytes` are granted already. If not: note reading(), read the limits, call refresh(), ask again.
+  bool covers(std::uint64_t bytes) const { return bytes <= granted_; }
+  /// Uses up the grant of `bytes` that are about to become resident.
+  void spend(std::uint64_t bytes);
+  /// `bytes` that were spent have become resident, or never will: the next reading shows which.
+  void settle(std::uint64_t bytes) { settled_ += bytes; }
+
+  /// What settled before the limits are read.
+  struct Reading {
+    std::uint64_t settled = 0;
+  };
+  Reading reading() const { return {settled_}; }
+  /// Grants `bytes` and a part of the rest, so that the limits are seldom read, or nothing if `bytes` are not there.
+  /// `available`: read after `before` was noted. What has been spent since then may be missing from it.
+  void refresh(std::uint64_t bytes, std::uint64_t available, Reading before);
+
+ private:
+  std::uint64_t max_ = 0;
+  std::uint64_t margin_ = 0;
+  std::uint64_t granted_ = 0;
+  std::uint64_t spent_ = 0;    ///< in all
+  std::uint64_t settled_ = 0;  ///< of it
+};
+
+}  // namespace levada

@@ -1,0 +1,125 @@
+#include "levada/engine/p2p/outbox.h"
+
+#include <exception>
+#include <utility>
+
+#include "levada/engine/p2p/frame.h"
+
+namespace levada::p2p {
+
+Outbox::Outbox(std::shared_ptr<Transport> transport, int size)
+    : transport_(std::move(transport)),
+      max_header_bytes_(transport_->max_header_bytes()),
+      peers_(static_cast<std::size_t>(size)) {}
+
+void Outbox::add(int to, Lease entry, bool is_urgent, std::optional<std::uint64_t> receipt_of) {
+  const std::lock_guard lock(mutex_);
+  auto& items = peer(to).items;
+  if (receipt_of && !items.empty() && items.back().receipt_of == receipt_of) items.pop_back();
+  add_locked(to, {.entry = std::move(entry), .body = {}, .receipt_of = receipt_of}, is_urgent);
+}
+
+void Outbox::add(std::span<const int> to, const Frame& message) {
+  const std::lock_guard lock(mutex_);
+  ++num_multicasts_;
+  for (const int rank : to) {
+    add_locked(rank, {.entry = message.header, .body = message.body, .multicast = num_multicasts_, .receipt_of = {}},
+               true);
+  }
+}
+
+void Outbox::expedite(int to) {
+  const std::lock_guard lock(mutex_);
+  if (!peer(to).items.empty()) make_due(to);
+}
+
+void Outbox::finish(int to, Lease entry) {
+  const std::lock_guard lock(mutex_);
+  add_locked(to, {.entry = std::move(entry), .body = {}, .receipt_of = {}, .is_last = true}, true);
+  peer(to).is_closed = true;
+}
+
+void Outbox::close(int to) {
+  std::deque<Item> unsent;  // outlives the lock: a block that is given back notifies waiters
+  const std::lock_guard lock(mutex_);
+  unsent.swap(peer(to).items);
+  peer(to).is_closed = true;
+}
+
+void Outbox::add_locked(int to, Item item, bool is_urgent) {
+  if (peer(to).is_closed) return;
+  peer(to).items.push_back(std::move(item));
+  if (is_urgent) return make_due(to);
+  if (!std::exchange(has_deferred_, true)) must_schedule_ = true;
+}
+
+void Outbox::make_due(int to) {
+  if (!std::exchange(peer(to).is_due, true)) due_.push_back(to);
+}
+
+Outbox::Outgoing Outbox::next_frame(int to) {
+  Outgoing next{.peers = {to}, .frame = {}};
+  std::vector<Lease> entries;
+  std::size_t bytes = 0;
+  auto& items = peer(to).items;
+  const std::uint64_t multicast = items.front().body.bytes.empty() ? 0 : items.front().multicast;
+  while (!items.empty() && next.frame.body.bytes.empty()) {
+    Item& item = items.front();
+    bytes += item.entry.bytes.size();
+    if (bytes > max_header_bytes_) break;
+    entries.push_back(std::move(item.entry));
+    next.frame.body = std::move(item.body);
+    next.is_last = item.is_last;
+    items.pop_front();
+  }
+  next.frame.header = join(entries);
+  for (std::size_t i = 0; multicast != 0 && i < due_.size(); ++i) {
+    auto& theirs = peer(due_[i]).items;
+    if (theirs.empty() || theirs.front().multicast != multicast) continue;
+    theirs.pop_front();
+    next.peers.push_back(due_[i]);
+  }
+  if (!items.empty()) make_due(to);
+  return next;
+}
+
+void Outbox::flush(const Failed& failed) noexcept {
+  std::unique_lock lock(mutex_);
+  if (std::exchange(must_schedule_, false)) {
+    lock.unlock();
+    transport_->schedule_flush(Clock::now() + batching_delay);
+    lock.lock();
+  }
+  if (is_flushing_) return;
+  is_flushing_ = true;
+  while (!due_.empty()) {
+    const int to = due_.front();
+    due_.pop_front();
+    peer(to).is_due = false;
+    if (peer(to).items.empty()) continue;
+    Outgoing next = next_frame(to);
+    lock.unlock();
+    try {
+      transport_->send(next.peers, next.frame);
+      if (next.is_last) transport_->close(to);
+    } catch (const std::exception& error) {
+      for (const int each : next.peers) failed(each, error.what());
+    }
+    next = {};  // its block may notify waiters
+    lock.lock();
+  }
+  is_flushing_ = false;
+}
+
+void Outbox::flush_deferred(const Failed& failed) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    has_deferred_ = false;
+    for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
+      if (!peer(to).items.empty()) make_due(to);
+    }
+  }
+  flush(failed);
+}
+
+}  // namespace levada::p2p

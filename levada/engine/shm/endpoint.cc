@@ -1,0 +1,590 @@
+#include "levada/engine/shm/endpoint.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "levada/base/text.h"
+#include "levada/engine/group_engine.h"
+
+namespace levada::shm {
+namespace {
+
+/// Finding written pages takes a few system calls; copying less than this is as fast.
+constexpr std::size_t min_private_bytes = std::size_t{256} << 10;
+
+ShmChannelState& own(ChannelState& channel) {
+  return static_cast<ShmChannelState&>(channel);
+}
+
+/// This rank's memory as a pool's source.
+class SharedMemory final : public MemorySource {
+ public:
+  explicit SharedMemory(std::shared_ptr<const Mapping> mapping) : mapping_(std::move(mapping)) {}
+  std::span<std::byte> memory() const override { return mapping_->memory(); }
+  bool populate(Interval interval) noexcept override {
+    return populate_pages(memory().subspan(interval.begin, interval.size()));
+  }
+  bool discard(Interval interval) noexcept override {
+    return ::madvise(memory().data() + interval.begin, interval.size(), MADV_REMOVE) == 0;
+  }
+
+ private:
+  std::shared_ptr<const Mapping> mapping_;
+};
+
+std::shared_ptr<BlockPool> make_pool(const HostMemory& memory, const std::function<MemoryLimits()>& limits) {
+  const auto wake = [control = memory.control, rank = memory.rank, size = memory.size] {
+    RankPage& page = Control(control->data(), size).page(rank);
+    if (page.wants_space.load(std::memory_order_seq_cst) != 0) page.own.ring(wake_for_memory);
+  };
+  return std::make_shared<BlockPool>(
+      std::make_unique<SharedMemory>(memory.data[static_cast<std::size_t>(memory.rank)]),
+      BlockPoolOptions{.engine = "shm", .on_free = wake, .limits = limits, .max_slots = Control::slots(memory.size)});
+}
+
+levada::Endpoint::Traits traits_of(const EndpointOptions& options) {
+  levada::Endpoint::Traits traits{.heartbeat = options.heartbeat};
+  traits.channels = {.sends_receipts = false,
+                     .make_state = []() -> std::shared_ptr<ChannelState> { return std::make_shared<ShmChannelState>(); }};
+  return traits;
+}
+
+/// Arrival::id.
+std::uint64_t id_of(const Descriptor& descriptor) {
+  return std::uint64_t{descriptor.slot} << 32 | descriptor.generation;
+}
+std::uint32_t slot_of(std::uint64_t id) {
+  return static_cast<std::uint32_t>(id >> 32);
+}
+std::uint32_t generation_of(std::uint64_t id) {
+  return static_cast<std::uint32_t>(id);
+}
+
+}  // namespace
+
+ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
+    : Endpoint({.name = "shm",
+                .rank = memory.rank,
+                .host_of = std::vector<int>(static_cast<std::size_t>(memory.size))},
+               nullptr, make_pool(memory, options.limits), traits_of(options)),
+      memory_(std::move(memory)),
+      control_(memory_.control->data(), memory_.size),
+      bell_sleepers_(static_cast<std::size_t>(size())),
+      num_pushed_(static_cast<std::size_t>(size())),
+      num_drained_(static_cast<std::size_t>(size())),
+      kept_(static_cast<std::size_t>(size())),
+      peers_(static_cast<std::size_t>(size())) {
+  page().process = ::getpid();
+  watcher_ = std::make_unique<Watcher>(memory_.control, rank(), size());
+  views_ = std::make_unique<PrivateViews>(memory_.files);
+}
+
+ShmEndpoint::~ShmEndpoint() {
+  if (!is_usable()) {
+    // The threads are the parent's, and so are their locks.
+    static_cast<void>(watcher_.release());
+    static_cast<void>(views_.release());
+    return;
+  }
+  page().left.store(1, std::memory_order_seq_cst);
+  control_.note_end(rank());
+}
+
+// ---- what has come
+
+void ShmEndpoint::drain() {
+  if (has_kept_) push_kept();
+  // An abort comes before what its rank did next, such as closing a channel: where an alarm was raised while the rings
+  // were read, that is looked at as well.
+  do {
+    if (control_.alarm().load(std::memory_order_seq_cst) != seen_alarm_) notice_ends();
+    drain_rings();
+  } while (control_.alarm().load(std::memory_order_seq_cst) != seen_alarm_);
+  is_quiet_ = table_.num_endings() == 0;
+  quiet_alarm_ = seen_alarm_;
+}
+
+void ShmEndpoint::notice_ends() {
+  seen_alarm_ = control_.alarm().load(std::memory_order_seq_cst);
+  std::vector<std::pair<std::uint32_t, Ending>> endings;  // with their order
+  for (int other = 0; other < size(); ++other) {
+    const RankPage& there = control_.page(other);
+    Peer& peer = peers_[static_cast<std::size_t>(other)];
+    const auto aborts = std::min<std::uint32_t>(there.aborts.load(std::memory_order_acquire), RankPage::abort_records);
+    for (; peer.num_aborts < aborts; ++peer.num_aborts) {
+      if (other == rank()) continue;
+      const AbortRecord& record = there.abort[peer.num_aborts];
+      const bool is_misuse = record.kind == static_cast<std::uint32_t>(ErrorKind::invalid_argument);
+      const std::string_view detail(record.detail.data(), std::min<std::size_t>(record.size, record.detail.size()));
+      endings.emplace_back(record.order, Ending{.kind = is_misuse ? ErrorKind::invalid_argument : ErrorKind::engine,
+                                                .group = record.group,
+                                                .rank = other,
+                                                .detail = std::string(detail)});
+    }
+    const bool has_left = there.left.load(std::memory_order_seq_cst) != 0;
+    const std::uint32_t death = there.dead.load(std::memory_order_seq_cst);
+    peer.gone = death != 0 || there.gone.load(std::memory_order_seq_cst) != 0;
+    const bool has_ended = has_left ? !std::exchange(peer.left, true) : death != 0 && !std::exchange(peer.dead, true);
+    if (!has_ended || other == rank()) continue;
+    // What it had sent comes before its end; and it may not have come to say that it had.
+    const std::uint64_t ever = page().senders[static_cast<std::size_t>(other / 64)].load(std::memory_order_seq_cst);
+    if ((ever >> (other % 64) & 1U) != 0) drain_ring(other);
+    if (has_left) {
+      table_.apply(other, {.kind = Notice::Kind::departed});
+    } else {
+      endings.emplace_back(death, Ending{.kind = ErrorKind::peer_lost,
+                                         .rank = other,
+                                         .detail = fmt::format("process {}", there.process.load())});
+    }
+  }
+  std::sort(endings.begin(), endings.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [order, ending] : endings) table_.end(std::move(ending));
+}
+
+void ShmEndpoint::drain_rings() {
+  auto& pending = page().pending;
+  const int words = (size() + 63) / 64;
+  for (int w = 0; w < words; ++w) {
+    auto& word = pending[static_cast<std::size_t>(w)];
+    if (word.load(std::memory_order_seq_cst) == 0) continue;
+    std::uint64_t bits = word.exchange(0, std::memory_order_seq_cst);
+    for (; bits != 0; bits &= bits - 1) {
+      const int from = 64 * w + std::countr_zero(bits);
+      if (from < size()) drain_ring(from);
+    }
+  }
+}
+
+void ShmEndpoint::drain_ring(int from) {
+  if (table_.is_gone(from)) return;
+  Ring ring = control_.ring(from, rank());
+  std::uint64_t& drained = num_drained_[static_cast<std::size_t>(from)];
+  const auto waiting = ring.waiting(drained);
+  if (!waiting) return mark_corrupt(from, "its ring counts more descriptors than the ring has");
+  if (*waiting == 0) return;
+  const std::uint64_t end = drained + *waiting;
+  try {
+    while (drained != end) accept(from, ring.at(drained++));
+  } catch (const CorruptMessage& error) {
+    mark_corrupt(from, error.what());
+  }
+  ring.pop_to(drained);
+  if (ring.may_have_been_full(drained, *waiting)) wake_for_space(from, wake_all);
+}
+
+void ShmEndpoint::accept(int from, const Descriptor& descriptor) {
+  using Kind = Descriptor::Kind;
+  switch (descriptor.kind) {
+    case Kind::message: {
+      const Mapping& data = *memory_.data[static_cast<std::size_t>(from)];
+      const auto end = checked_add(descriptor.offset, descriptor.bytes);
+      const bool is_a_block = descriptor.offset % page_bytes == 0 && descriptor.slot < Control::slots(size());
+      if (descriptor.bytes == 0 || !end || *end > data.size() || !is_a_block) {
+        throw CorruptMessage(0, fmt::format("a message of {} bytes at {} in slot {}, with {} bytes of memory",
+                                            descriptor.bytes, descriptor.offset, descriptor.slot, data.size()));
+      }
+      const ByteView bytes = data.memory().subspan(descriptor.offset, descriptor.bytes);
+      return table_.arrive(from, descriptor.key, {.bytes = bytes, .id = id_of(descriptor)});
+    }
+    case Kind::opened:
+      return table_.apply(from, {.kind = Notice::Kind::opened,
+                                 .key = descriptor.key,
+                                 .count = descriptor.bytes,
+                                 .group = descriptor.offset,
+                                 .window = static_cast<std::int32_t>(descriptor.slot)});
+    case Kind::sender_closed: return table_.apply(from, {.kind = Notice::Kind::sender_closed, .key = descriptor.key});
+    case Kind::receiver_closed:
+      return table_.apply(from, {.kind = Notice::Kind::receiver_closed, .key = descriptor.key});
+    case Kind::staying: return table_.apply(from, {.kind = Notice::Kind::staying, .key = descriptor.key});
+    case Kind::left: return table_.apply(from, {.kind = Notice::Kind::left, .key = descriptor.key});
+  }
+  throw CorruptMessage(0, fmt::format("a descriptor of kind {}", static_cast<unsigned>(descriptor.kind)));
+}
+
+void ShmEndpoint::mark_corrupt(int from, const std::string& what) {
+  table_.end({.kind = ErrorKind::corrupt_message,
+              .rank = from,
+              .detail = fmt::format("{}; its memory may have been overwritten", what)});
+}
+
+// ---- what is told to others
+
+void ShmEndpoint::carry(const Outgoing& outgoing) {
+  using Kind = Notice::Kind;
+  const auto& [to, notice] = outgoing;
+  Descriptor descriptor;
+  descriptor.key = notice.key;
+  WakeMask mask = wake_all;
+  switch (notice.kind) {
+    case Kind::opened:
+      descriptor.kind = Descriptor::Kind::opened;
+      descriptor.bytes = notice.count;
+      descriptor.offset = notice.group;
+      descriptor.slot = static_cast<std::uint32_t>(notice.window);
+      return push_or_keep(to, descriptor);  // the message that follows rings
+    case Kind::sender_closed:
+      descriptor.kind = Descriptor::Kind::sender_closed;
+      mask = wake_for(notice.key);
+      break;
+    case Kind::receiver_closed:
+      descriptor.kind = Descriptor::Kind::receiver_closed;
+      mask = wake_for(notice.key) | wake_for_memory;
+      break;
+    case Kind::staying: descriptor.kind = Descriptor::Kind::staying; break;
+    case Kind::left: {
+      descriptor.kind = Descriptor::Kind::left;
+      const std::lock_guard lock(post_mutex_);
+      for (auto& slot : page().board) {
+        if (slot.group == notice.key) slot.group = 0;
+      }
+      break;
+    }
+    case Kind::departed:
+      if (page().left.exchange(1, std::memory_order_seq_cst) == 0) control_.raise_alarm();
+      return;
+    case Kind::received:
+    case Kind::waiting: return;  // acknowledgments stand in shared words
+  }
+  push_or_keep(to, descriptor);
+  control_.page(to).own.ring(mask);
+  pending_mask_.fetch_or(mask);
+}
+
+void ShmEndpoint::carry(const Group& group, const Ending& ending) {
+  RankPage& mine = page();
+  const std::uint32_t written = mine.aborts.load(std::memory_order_relaxed);
+  if (written >= RankPage::abort_records) return;
+  AbortRecord& record = mine.abort[written];
+  // The last record has to serve for whatever may still come.
+  record.group = written + 1 == RankPage::abort_records ? 0 : group.key();
+  record.order = control_.next_order();
+  record.kind = static_cast<std::uint32_t>(ending.kind);
+  const std::string_view detail = cut_text(ending.detail, record.detail.size());
+  record.size = static_cast<std::uint32_t>(detail.size());
+  std::memcpy(record.detail.data(), detail.data(), record.size);  // not payload: a reason
+  mine.aborts.store(written + 1, std::memory_order_release);
+  control_.raise_alarm();
+}
+
+void ShmEndpoint::push(int to, const Descriptor& descriptor) {
+  std::uint64_t& pushed = num_pushed_[static_cast<std::size_t>(to)];
+  RankPage& there = control_.page(to);
+  const auto word = static_cast<std::size_t>(rank() / 64);
+  const std::uint64_t bit = std::uint64_t{1} << (rank() % 64);
+  if (pushed == 0) there.senders[word].fetch_or(bit, std::memory_order_seq_cst);
+  control_.ring(rank(), to).push(pushed, descriptor);
+  there.pending[word].fetch_or(bit, std::memory_order_seq_cst);
+}
+
+void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
+  const auto index = static_cast<std::size_t>(to);
+  const auto room = control_.ring(rank(), to).room(num_pushed_[index]);
+  if (!room) return;  // a faulty peer; has_room() says so
+  if (*room != 0 && kept_[index].empty()) return push(to, descriptor);
+  kept_[index].push_back(descriptor);
+  has_kept_ = true;
+}
+
+void ShmEndpoint::push_kept() {
+  has_kept_ = false;
+  for (int to = 0; to < size(); ++to) {
+    const auto kept = std::exchange(kept_[static_cast<std::size_t>(to)], {});
+    if (table_.is_gone(to)) continue;
+    for (const Descriptor& descriptor : kept) push_or_keep(to, descriptor);
+    if (!kept.empty()) control_.page(to).own.ring();
+  }
+  pending_mask_ = wake_all;
+}
+
+// ---- sending
+
+void ShmEndpoint::collect_receipts(ChannelState& channel) {
+  auto& outstanding = own(channel).outstanding;
+  const std::uint64_t first = channel.num_sent - outstanding.size();
+  std::uint64_t slowest = channel.num_sent;
+  for (auto& receiver : channel.receivers) {
+    if (table_.receiver_is_over(channel, receiver)) continue;
+    receiver.num_received = std::max(receiver.num_received, first);
+    while (receiver.num_received < channel.num_sent) {
+      const auto [slot, generation] = outstanding[receiver.num_received - first];
+      if (control_.ack(rank(), slot, receiver.rank).step(generation) == SlotAck::published) break;
+      ++receiver.num_received;
+    }
+    slowest = std::min(slowest, receiver.num_received);
+  }
+  outstanding.erase(outstanding.begin(), outstanding.begin() + static_cast<std::ptrdiff_t>(slowest - first));
+}
+
+bool ShmEndpoint::has_room(ChannelState& channel) {
+  if (!table_.has_room(channel)) {
+    collect_receipts(channel);
+    if (!table_.has_room(channel)) return false;
+  }
+  for (const auto& receiver : channel.receivers) {
+    if (!ring_has_room(receiver.rank) && !table_.receiver_is_over(channel, receiver)) return false;
+  }
+  return true;
+}
+
+bool ShmEndpoint::ring_has_room(int to) {
+  const auto room = control_.ring(rank(), to).room(num_pushed_[static_cast<std::size_t>(to)]);
+  if (!room) mark_corrupt(to, "its ring counts more descriptors received than were sent");
+  return room.value_or(0) > Ring::reserve;
+}
+
+void ShmEndpoint::send(ChannelState& channel, Message message) {
+  if (!message.block) {
+    throw Unsupported("the shm engine publishes its own blocks alone; copy the message into one");
+  }
+  const std::uint32_t slot = pool_->slot_of(message.block);
+  if (uses_.size() <= slot) uses_.resize(slot + 1);
+  Use& use = uses_[slot];
+  use.generation = (use.generation + 1) % generations;
+  use.channel = channel.shared_from_this();
+  Descriptor descriptor;
+  descriptor.key = channel.key;
+  descriptor.offset = pool_->offset_of(message.block);
+  descriptor.bytes = message.bytes.size();
+  descriptor.slot = slot;
+  descriptor.generation = use.generation & (generations - 1);
+  const WakeMask mask = channel.num_sent == 0 ? wake_all : wake_for(channel.key);  // the first one announces it, too
+  for (const auto& receiver : channel.receivers) {
+    if (table_.receiver_is_over(channel, receiver)) continue;
+    control_.ack(rank(), slot, receiver.rank).publish(use.generation);
+    if (receiver.rank == rank()) table_.arrive(rank(), channel.key, {.bytes = message.bytes, .id = id_of(descriptor)});
+    else push(receiver.rank, descriptor);
+  }
+  own(channel).outstanding.push_back({slot, use.generation});
+  in_flight_.push_back(slot);
+  static_cast<void>(message.block.release());
+  pending_mask_.fetch_or(mask);
+  for (const auto& receiver : channel.receivers) control_.page(receiver.rank).own.ring(mask);
+}
+
+// ---- receiving
+
+/// What a lease keeps.
+class ShmEndpoint::LeaseState {
+ public:
+  LeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const ChannelState> channel, std::uint64_t id)
+      : endpoint_(std::move(endpoint)), channel_(std::move(channel)), id_(id) {}
+  ~LeaseState() {
+    if (!endpoint_->is_usable()) return;
+    const Control& control = endpoint_->control_;
+    const ChannelSpec& spec = channel_->spec;
+    control.ack(spec.from, slot_of(id_), endpoint_->rank()).give_back(generation_of(id_));
+    if (!control.all_beyond(SlotAck::received, spec.from, slot_of(id_), generation_of(id_), spec.to)) return;
+    endpoint_->wake_for_space(spec.from, wake_for_memory);
+  }
+  LeaseState(const LeaseState&) = delete;
+  LeaseState& operator=(const LeaseState&) = delete;
+
+ private:
+  std::shared_ptr<const ShmEndpoint> endpoint_;
+  std::shared_ptr<const ChannelState> channel_;  ///< open, so that its spec stays as it is
+  std::uint64_t id_;
+};
+
+/// What a lease with a private view keeps.
+class ShmEndpoint::PrivateLeaseState {
+ public:
+  PrivateLeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const void> lease,
+                    PrivateViews::Use use)
+      : endpoint_(std::move(endpoint)), lease_(std::move(lease)), use_(std::move(use)) {}
+  ~PrivateLeaseState() {
+    // Before the block goes back: then it may come again.
+    if (endpoint_->is_usable()) endpoint_->views_->close(std::move(use_));
+  }
+  PrivateLeaseState(const PrivateLeaseState&) = delete;
+  PrivateLeaseState& operator=(const PrivateLeaseState&) = delete;
+
+ private:
+  std::shared_ptr<const ShmEndpoint> endpoint_;
+  std::shared_ptr<const void> lease_;
+  PrivateViews::Use use_;
+};
+
+Received ShmEndpoint::lease(ChannelState& channel, Arrival arrival) {
+  const auto [bytes, hold, id] = std::move(arrival);
+  const ChannelSpec& spec = channel.spec;
+  if (!control_.ack(spec.from, slot_of(id), rank()).receive(generation_of(id))) {
+    mark_corrupt(spec.from, "a message that is not there");
+    throw CorruptMessage(0, fmt::format("rank {} sent a message that is not there", spec.from));
+  }
+  if (control_.all_beyond(SlotAck::published, spec.from, slot_of(id), generation_of(id), spec.to)) {
+    wake_for_space(spec.from, wake_for(channel.key));
+  }
+  auto self = std::static_pointer_cast<const ShmEndpoint>(shared_from_this());
+  return {.message = Lease{bytes, std::make_shared<LeaseState>(std::move(self), channel.shared_from_this(), id)}};
+}
+
+void ShmEndpoint::drop(int from, const Arrival& arrival) {
+  control_.ack(from, slot_of(arrival.id), rank()).drop(generation_of(arrival.id));
+  wake_for_space(from, wake_all);
+}
+
+int ShmEndpoint::num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) {
+  int leased = 0;
+  for (const std::uint32_t slot : in_flight_) {
+    if (uses_[slot].channel.get() != &channel) continue;
+    if (control_.ack(rank(), slot, receiver.rank).step(uses_[slot].generation) == SlotAck::received) ++leased;
+  }
+  return leased;
+}
+
+std::span<std::byte> ShmEndpoint::make_private(ChannelState& channel, Lease& lease) {
+  expect_usable();
+  const int from = channel.spec.from;
+  const Mapping& data = *memory_.data[static_cast<std::size_t>(from)];
+  const std::uint64_t begin =
+      reinterpret_cast<std::uintptr_t>(lease.bytes.data()) - reinterpret_cast<std::uintptr_t>(data.data());
+  const bool is_shared = begin < data.size();
+  const bool is_ours_alone = from == rank() && channel.spec.to.size() == 1;
+  if (!is_shared || is_ours_alone) return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
+  if (lease.bytes.size() < min_private_bytes || own(channel).writes_much) return {};
+  PrivateViews::Use use{from, {begin, align_up(begin + lease.bytes.size(), page_bytes)},
+                        std::static_pointer_cast<ShmChannelState>(channel.shared_from_this())};
+  const auto view = views_->open(use, data.size());
+  if (view.empty()) return {};
+  auto self = std::static_pointer_cast<const ShmEndpoint>(shared_from_this());
+  lease.hold = std::make_shared<PrivateLeaseState>(std::move(self), std::move(lease.hold), std::move(use));
+  lease.bytes = view.first(lease.bytes.size());
+  return view.first(lease.bytes.size());
+}
+
+// ---- memory
+
+void ShmEndpoint::reclaim() {
+  std::erase_if(in_flight_, [&](std::uint32_t slot) {
+    if (!is_returned_by_all(slot)) return false;
+    uses_[slot].channel.reset();
+    pool_->give_back(slot);
+    return true;
+  });
+}
+
+bool ShmEndpoint::is_returned_by_all(std::uint32_t slot) {
+  const Use& use = uses_[slot];
+  for (const auto& receiver : use.channel->receivers) {
+    SlotAck ack = control_.ack(rank(), slot, receiver.rank);
+    const auto step = ack.step(use.generation);
+    if (step == SlotAck::returned || peers_[static_cast<std::size_t>(receiver.rank)].gone) continue;
+    const bool never_received = step == SlotAck::published && table_.receiver_is_over(*use.channel, receiver) &&
+                                ack.drop(use.generation);
+    if (!never_received) return false;
+  }
+  return true;
+}
+
+// ---- sleeping and waking
+
+int ShmEndpoint::sole_sender(const WaitFor& wanted) const {
+  if (wanted.receive.empty() || !wanted.publish.empty() || wanted.allocate != 0) return -1;
+  const auto sender = [](Channel* channel) { return static_cast<EndpointChannel*>(channel)->state().spec.from; };
+  const int first = sender(wanted.receive.front());
+  const bool is_sole = std::all_of(wanted.receive.begin(), wanted.receive.end(),
+                                   [&](Channel* channel) { return sender(channel) == first; });
+  return is_sole ? first : -1;
+}
+
+Doorbell& ShmEndpoint::doorbell_for(const WaitFor& wanted) const {
+  const int sender = sole_sender(wanted);
+  return sender < 0 ? page().own : control_.page(sender).sends;
+}
+
+void ShmEndpoint::begin_sleep(const WaitFor& wanted) {
+  if (const int sender = sole_sender(wanted); sender >= 0) {
+    bell_sleepers_[static_cast<std::size_t>(sender)].fetch_add(1, std::memory_order_seq_cst);
+    num_bell_sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  } else if (!wanted.publish.empty() || wanted.allocate != 0) {
+    page().wants_space.fetch_add(1, std::memory_order_seq_cst);
+  }
+  doorbell_for(wanted).sleepers.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void ShmEndpoint::end_sleep(const WaitFor& wanted) noexcept {
+  doorbell_for(wanted).sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  if (const int sender = sole_sender(wanted); sender >= 0) {
+    num_bell_sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    bell_sleepers_[static_cast<std::size_t>(sender)].fetch_sub(1, std::memory_order_seq_cst);
+  } else if (!wanted.publish.empty() || wanted.allocate != 0) {
+    page().wants_space.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+std::uint64_t ShmEndpoint::observe(const WaitFor& wanted) {
+  return doorbell_for(wanted).count.load(std::memory_order_seq_cst);
+}
+
+bool ShmEndpoint::sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) {
+  WakeMask mask = wanted.allocate != 0 ? wake_for_memory : 0;
+  for (const auto channels : {wanted.receive, wanted.publish}) {
+    for (Channel* const channel : channels) mask |= wake_for(static_cast<EndpointChannel*>(channel)->state().key);
+  }
+  return futex_wait(doorbell_for(wanted).count, static_cast<std::uint32_t>(seen), deadline.remaining(),
+                    mask != 0 ? mask : wake_all);
+}
+
+void ShmEndpoint::flush() noexcept {
+  if (pending_mask_.load(std::memory_order_relaxed) == 0) return;
+  if (const WakeMask mask = pending_mask_.exchange(0)) page().sends.ring(mask);
+}
+
+void ShmEndpoint::notify() noexcept {
+  page().own.ring();
+  if (num_bell_sleepers_.load(std::memory_order_seq_cst) == 0) return;
+  for (int sender = 0; sender < size(); ++sender) {
+    const bool has_sleepers = bell_sleepers_[static_cast<std::size_t>(sender)].load(std::memory_order_seq_cst) != 0;
+    if (has_sleepers) control_.page(sender).sends.ring();
+  }
+}
+
+void ShmEndpoint::wake_for_space(int other, WakeMask mask) const {
+  RankPage& there = control_.page(other);
+  if (there.wants_space.load(std::memory_order_seq_cst) != 0) there.own.ring(mask);
+}
+
+// ---- statuses
+
+RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
+  auto& boards = page().board;
+  const auto of = [&](std::uint64_t key) {
+    return std::find_if(boards.begin(), boards.end(), [&](const auto& slot) { return slot.group == key; });
+  };
+  if (const auto found = of(group); found != boards.end()) return *found;
+  const auto unused = of(0);
+  auto& slot = unused != boards.end() ? *unused : boards[group % boards.size()];
+  slot.group = 0;  // nobody takes the old status for one of this group
+  slot.board.post({});
+  slot.group = group;
+  return slot;
+}
+
+void ShmEndpoint::post(Group& group, const Status& status) {
+  expect_usable();
+  // Where nothing has ended yet, nothing is to be thrown, and this writes this rank's own words alone.
+  if (!is_quiet_ || control_.alarm().load(std::memory_order_seq_cst) != quiet_alarm_) check(group);
+  const std::lock_guard lock(post_mutex_);
+  board_of(group.key()).board.post(status);
+}
+
+Status ShmEndpoint::status(Group& group, int rank) {
+  check(group);
+  for (const auto& slot : control_.page(group.endpoint_rank(rank)).board) {
+    if (slot.group != group.key()) continue;
+    const Status status = slot.board.read();
+    if (slot.group == group.key()) return status;
+  }
+  return {};
+}
+
+std::shared_ptr<Engine> make_engine(std::shared_ptr<ShmEndpoint> endpoint) {
+  return levada::make_engine(std::move(endpoint), "host");
+}
+
+}  // namespace levada::shm

@@ -1,0 +1,132 @@
+// One rank's place among the ranks of a host.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "levada/base/unique_fd.h"
+#include "levada/engine/endpoint.h"
+#include "levada/engine/memory_limits.h"
+#include "levada/engine/shm/channel_state.h"
+#include "levada/engine/shm/control.h"
+#include "levada/engine/shm/memory.h"
+#include "levada/engine/shm/private_views.h"
+#include "levada/engine/shm/watcher.h"
+
+namespace levada::shm {
+
+/// The shared memory of a host's ranks as one of them has it mapped.
+struct HostMemory {
+  int rank = 0;
+  int size = 1;
+  std::shared_ptr<const Mapping> control;
+  std::vector<std::shared_ptr<const Mapping>> data;  ///< each rank's; its own is writable
+  /// The files that `data` maps; may be null.
+  std::shared_ptr<const std::vector<UniqueFd>> files{};
+};
+
+struct EndpointOptions {
+  std::function<MemoryLimits()> limits = [] { return memory_limits(); };
+  Duration heartbeat = std::chrono::milliseconds(200);  ///< how often a sleeping thread looks for what wakes nobody
+};
+
+class ShmEndpoint final : public levada::Endpoint {
+ public:
+  /// This rank counts as alive when it returns.
+  explicit ShmEndpoint(HostMemory memory, EndpointOptions options = {});
+  ~ShmEndpoint() override;
+
+  /// To be called once all ranks are alive: their deaths are looked out for from now on.
+  void watch() { watcher_->watch(); }
+
+  bool shares_memory(int /*rank*/) const override { return true; }
+  void post(Group& group, const Status& status) override;
+  Status status(Group& group, int rank) override;
+  std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;
+
+ protected:
+  void drain() override;
+  void carry(const Outgoing& outgoing) override;
+  void carry(const Group& group, const Ending& ending) override;
+  void collect_receipts(ChannelState& channel) override;
+  bool has_room(ChannelState& channel) override;
+  void send(ChannelState& channel, Message message) override;
+  Received lease(ChannelState& channel, Arrival arrival) override;
+  int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) override;
+  void drop(int from, const Arrival& arrival) override;
+  void reclaim() override;
+
+  void flush() noexcept override;
+  void notify() noexcept override;
+  void begin_sleep(const WaitFor& wanted) override;
+  void end_sleep(const WaitFor& wanted) noexcept override;
+  std::uint64_t observe(const WaitFor& wanted) override;
+  bool sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) override;
+  void after_quiet(Group& /*group*/) override { control_.find_deaths(); }
+
+ private:
+  class LeaseState;
+  class PrivateLeaseState;
+
+  // With mutex_ held.
+  void drain_rings();
+  void drain_ring(int from);
+  void accept(int from, const Descriptor& descriptor);
+  void notice_ends();
+  void mark_corrupt(int from, const std::string& what);
+  void push(int to, const Descriptor& descriptor);
+  void push_or_keep(int to, const Descriptor& descriptor);
+  void push_kept();
+  bool ring_has_room(int to);
+  bool is_returned_by_all(std::uint32_t slot);
+
+  // Without.
+  RankPage& page() const { return control_.page(rank()); }
+  int sole_sender(const WaitFor& wanted) const;
+  Doorbell& doorbell_for(const WaitFor& wanted) const;
+  /// For threads that wait for room in the channels of that mask, or for memory.
+  void wake_for_space(int rank, WakeMask mask) const;
+  RankPage::BoardSlot& board_of(std::uint64_t group);
+
+  HostMemory memory_;
+  Control control_;
+  std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<PrivateViews> views_;
+  std::mutex post_mutex_;                          ///< this rank's boards have one writer at a time
+  std::atomic<bool> is_quiet_ = false;             ///< nothing had ended ...
+  std::atomic<std::uint32_t> quiet_alarm_ = 0;     ///< ... when the alarm stood at this
+  std::atomic<std::uint32_t> pending_mask_ = 0;    ///< of this rank's doorbell `sends`, to be rung by flush()
+  std::vector<std::atomic<int>> bell_sleepers_;    ///< this process's threads, by the rank on whose `sends` they sleep
+  std::atomic<int> num_bell_sleepers_ = 0;
+
+  // Guarded by mutex_.
+  struct Use {
+    std::uint32_t generation = 0;
+    std::shared_ptr<ChannelState> channel;
+  };
+  std::vector<Use> uses_;  ///< what a slot's block was published for
+  std::vector<std::uint32_t> in_flight_;
+  std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< of each ring
+  std::vector<std::vector<Descriptor>> kept_;            ///< notices for which a ring had no room
+  bool has_kept_ = false;
+  struct Peer {
+    bool left = false;
+    bool gone = false;  ///< left, or dead: it holds nothing any more
+    bool dead = false;
+    std::uint32_t num_aborts = 0;  ///< its records that have been read
+  };
+  std::vector<Peer> peers_;
+  std::uint32_t seen_alarm_ = 0;
+};
+
+/// The engine of all ranks of the host. `endpoint` watches already, or will before the ranks use it.
+std::shared_ptr<Engine> make_engine(std::shared_ptr<ShmEndpoint> endpoint);
+
+}  // namespace levada::shm
