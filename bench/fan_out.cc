@@ -33,7 +33,7 @@ bool is_read_in(int round) {
 /// When a round's stages were over on one rank, on the clock that all processes of a host share.
 struct Moments {
   std::int64_t start = 0;  ///< the reader alone
-  std::int64_t access = 0, read = 0, cycle = 0;
+  std::int64_t access = 0, read = 0, write = 0, cycle = 0;
   std::int64_t memcpy = 0;  ///< duration; the reader alone
 };
 
@@ -177,8 +177,22 @@ class Bench {
       const int source_round = options_.source == BatchSource::host ? round % host_batches : round;
       if (is_read_in(round)) check(*arrival, value_of(source_round, unit));
       moments.read = now_ns();
+      write(*arrival);
+      moments.write = now_ns();
     }
     moments.cycle = now_ns();
+  }
+
+  void write(Inbox::Arrival& arrival) const {
+    if (options_.write_percent == 0) return;
+    constexpr std::size_t page = 4096;
+    const std::size_t stride = page * 100 / static_cast<std::size_t>(options_.write_percent);
+    for (Leaf& field : arrival.content.leaves) {
+      const auto bytes = std::get<Tensor>(field).mutable_bytes();
+      for (std::size_t at = 0; at < bytes.size(); at += stride) {
+        std::memset(bytes.data() + at, 1, std::min(page, bytes.size() - at));
+      }
+    }
   }
 
   /// Reads every byte.
@@ -240,7 +254,7 @@ struct RankReport {
     writer.put(process);
     writer.put(copied);
     for (const Moments& m : moments) {
-      for (const auto value : {m.start, m.access, m.read, m.cycle, m.memcpy}) writer.put(value);
+      for (const auto value : {m.start, m.access, m.read, m.write, m.cycle, m.memcpy}) writer.put(value);
     }
     return std::move(writer).take();
   }
@@ -251,7 +265,8 @@ struct RankReport {
     report.copied = reader.get<std::uint64_t>();
     while (reader.remaining() > 0) {
       auto& m = report.moments.emplace_back();
-      for (auto* value : {&m.start, &m.access, &m.read, &m.cycle, &m.memcpy}) *value = reader.get<std::int64_t>();
+      for (auto* value : {&m.start, &m.access, &m.read, &m.write, &m.cycle, &m.memcpy})
+        *value = reader.get<std::int64_t>();
     }
     return report;
   }
@@ -272,6 +287,12 @@ void check(const FanOutOptions& options) {
     throw InvalidArgument(
         fmt::format("{} bytes cannot be divided into {} fields of 8-byte words", options.bytes, options.fields));
   }
+  if (options.write_percent < 0 || options.write_percent > 100) {
+    throw InvalidArgument(fmt::format("--writes must be 0 to 100 percent, got {}", options.write_percent));
+  }
+  if (options.write_percent > 0 && options.access == Access::read_only) {
+    throw InvalidArgument("--writes needs tensors that may be written; give --access private or copy");
+  }
 }
 
 FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operation, const FanOutOptions& options) {
@@ -285,7 +306,7 @@ FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operat
     ranks.push_back(RankReport::decode(bytes));
   }
 
-  std::vector<double> access, read, cycle, copy;
+  std::vector<double> access, read, write, cycle, copy;
   std::map<std::int64_t, std::uint64_t> copied_by;  // ranks may be threads of one process
   for (const RankReport& rank : ranks) copied_by[rank.process] = std::max(copied_by[rank.process], rank.copied);
   std::uint64_t copied = 0;
@@ -302,6 +323,7 @@ FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operat
       cycle.push_back(last(&Moments::cycle));
     } else {
       access.push_back(last(&Moments::access));
+      write.push_back(last(&Moments::write));
     }
     copy.push_back(static_cast<double>(ranks[0].moments[round].memcpy) * 1e-3);
   }
@@ -309,6 +331,7 @@ FanOutResult measure(const std::shared_ptr<Engine>& engine, const FanOut& operat
   FanOutResult result;
   result.median_us = percentile(access, 0.5);
   result.p99_us = percentile(access, 0.99);
+  result.write_us = percentile(write, 0.5);
   result.read_us = percentile(read, 0.5);
   result.cycle_us = percentile(cycle, 0.5);
   result.delivered_gb_s = static_cast<double>(options.bytes) * engine->info().size / result.median_us * 1e-3;

@@ -34,6 +34,7 @@ struct FanOutOptions {
   int fields = 4;                  ///< tensors they are divided into
   BatchSource source = BatchSource::arena;
   Access access = Access::read_only;
+  int write_percent = 0;  ///< share of its pages that each rank overwrites, evenly spread; 0 with read_only
   int rounds = 300;
   int warm_up = 20;  ///< rounds before those that count
 };
@@ -42,6 +43,7 @@ struct FanOutOptions {
 struct FanOutResult {
   double median_us = 0;  ///< until the last rank has read access to every field
   double p99_us = 0;
+  double write_us = 0;  ///< until the last rank has overwritten its share of the pages
   double read_us = 0;   ///< until the last rank has read every byte
   double cycle_us = 0;  ///< until all leases have ended
   double delivered_gb_s = 0;
@@ -49,7 +51,8 @@ struct FanOutResult {
   double copies_per_byte = 0;
 };
 
-/// Throws InvalidArgument for bytes that the fields cannot share in whole words, or no rounds.
+/// Throws InvalidArgument for bytes that the fields cannot share in whole words, no rounds, or writes to views that are
+/// read-only.
 void check(const FanOutOptions& options);
 
 /// Collective; every rank gets the result. Throws EngineError when a rank reads other bytes than were sent.

@@ -42,5 +42,11 @@ TEST(FanOut, RefusesWhatCannotBeDivided) {
   EXPECT_THROW(check({.rounds = 0}), InvalidArgument);
 }
 
+TEST(FanOut, RefusesToWriteToReadOnlyViews) {
+  EXPECT_THROW(check({.write_percent = 1}), InvalidArgument);
+  EXPECT_THROW(check({.access = Access::copy, .write_percent = 101}), InvalidArgument);
+  EXPECT_NO_THROW(check({.access = Access::copy, .write_percent = 100}));
+}
+
 }  // namespace
 }  // namespace levada::bench

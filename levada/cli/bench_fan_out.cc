@@ -32,9 +32,11 @@ std::string to_json(const bench::FanOut& operation, const EngineInfo& info, cons
       {"fields", arguments.options.fields},
       {"source", arguments.source},
       {"access", arguments.access},
+      {"writes", arguments.options.write_percent},
       {"rounds", arguments.options.rounds},
       {"median_us", result.median_us},
       {"p99_us", result.p99_us},
+      {"write_us", result.write_us},
       {"read_us", result.read_us},
       {"cycle_us", result.cycle_us},
       {"delivered_gb_s", result.delivered_gb_s},
@@ -50,6 +52,9 @@ std::string to_text(const bench::FanOut& operation, const EngineInfo& info, cons
   report::Table table({{"until all ranks"}, {"us", Align::right}});
   table.add_row({"have access, median", fmt::format("{:.1f}", result.median_us)});
   table.add_row({"have access, 99th percentile", fmt::format("{:.1f}", result.p99_us)});
+  if (arguments.options.write_percent > 0) {
+    table.add_row({"have written, median", fmt::format("{:.1f}", result.write_us)});
+  }
   table.add_row({"have read every byte", fmt::format("{:.1f}", result.read_us)});
   table.add_row({"have given it back", fmt::format("{:.1f}", result.cycle_us)});
   return fmt::format(
@@ -79,6 +84,8 @@ void add_operation(CLI::App& bench, Invocation& invocation, const bench::FanOut&
   add_option(*command, "--source", arguments->source, "WHERE",
              "arena: the batch is made in engine memory; host: in ordinary memory");
   add_option(*command, "--access", arguments->access, "HOW", "read_only (no copy), private (may be written) or copy");
+  add_option(*command, "--writes", arguments->options.write_percent, "PERCENT",
+             "Share of its pages that each rank overwrites in a round");
   add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
   command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));

@@ -14,7 +14,7 @@
 #include "levada/exchange/id_table.h"
 #include "levada/exchange/ownership.h"
 #include "levada/exchange/sample_batch.h"
-#include "levada/exchange/sample_memory.h"
+#include "levada/tensor/buffer_pool.h"
 
 namespace levada {
 
@@ -81,7 +81,7 @@ class SampleStore {
   /// part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
   void take_over(std::span<Arrival> arrivals);
   /// Memory for what is to be taken over; used again when samples go.
-  SampleMemory::Piece allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
+  BufferPool::Buffer allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
 
   /// Lengths of an item's sequences; one, as most have, needs no memory of its own.
   class Lengths {
@@ -155,7 +155,7 @@ class SampleStore {
   void drop_unused_columns();
 
   SampleStoreOptions options_;
-  SampleMemory memory_;
+  BufferPool memory_;
   mutable std::mutex mutex_;
   IdTable ids_;
   std::vector<PlainValues> values_;  ///< by sample

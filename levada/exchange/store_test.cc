@@ -224,30 +224,5 @@ TEST(SampleStore, SaysWhatItHolds) {
   EXPECT_EQ(store.ownership(3).meta(), made_samples(list({"a", "b"}), {"tokens", "mask"}).meta());
 }
 
-TEST(SampleMemory, KeepsWithWhatIsInUseNoMoreThanWasInUseAtOneTime) {
-  SampleMemory memory;
-  constexpr std::uint64_t mib = 1 << 20;
-  std::vector<SampleMemory::Piece> small;
-  for (int i = 0; i < 16; ++i) small.push_back(memory.allocate(mib));
-  small.clear();
-  EXPECT_EQ(memory.kept_bytes(), 16 * mib);
-  const auto large = memory.allocate(8 * mib);  // which none of those fits
-  EXPECT_EQ(memory.kept_bytes(), 8 * mib);
-  const auto larger = memory.allocate(16 * mib);
-  EXPECT_EQ(memory.kept_bytes(), 0u);
-}
-
-TEST(SampleMemory, UsesWhatComesBackAgain) {
-  SampleMemory memory;
-  auto first = memory.allocate(1000);
-  const auto* data = first.data;
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
-  first.owner.reset();
-  EXPECT_GE(memory.kept_bytes(), 1000u);
-  EXPECT_EQ(memory.allocate(1010).data, data);
-  memory.trim();
-  EXPECT_EQ(memory.kept_bytes(), 0u);
-}
-
 }  // namespace
 }  // namespace levada

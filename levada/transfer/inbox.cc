@@ -48,6 +48,12 @@ Access Inbox::access_to(const FlatTree& content) {
   return written_ ? Access::private_ : Access::read_only;
 }
 
+Tensor Inbox::copy_of(const TensorView& tensor) {
+  BufferPool::Buffer buffer = copies_.allocate(tensor.byte_count());
+  copy_elements(tensor, buffer.data);
+  return Tensor(TensorView(tensor.dtype(), tensor.shape(), buffer.data), std::move(buffer.owner), true);
+}
+
 std::optional<Inbox::Arrival> Inbox::try_receive() {
   auto given = engine_->try_receive(*channel_);
   ended_ = given.ended;
@@ -61,6 +67,10 @@ std::optional<Inbox::Arrival> Inbox::try_receive() {
   const Access access = over_keep ? Access::copy : access_to(message.content);
   const bool writable = access == Access::private_ && !engine_->make_private(*channel_, *lease).empty();
   const bool copies = access == Access::copy || (access == Access::private_ && !writable);
+  if (lease->bytes.size() > largest_) {
+    largest_ = lease->bytes.size();
+    copies_.limit_cache(2 * largest_);  // what a caller once hoarded does not stay
+  }
   const auto hold = counted(std::move(lease->hold));
   // What is kept as a view: where it lies now, and what keeps it there.
   const auto as_view = [&](const TensorView& tensor) {
@@ -79,7 +89,7 @@ std::optional<Inbox::Arrival> Inbox::try_receive() {
     if (specs[i].alias_of >= 0) {
       *tensor = std::get<Tensor>(message.content.leaves[static_cast<std::size_t>(specs[i].alias_of)]);
     } else {
-      *tensor = copies || bytes <= copied_size ? Tensor::copy_of(*tensor) : as_view(*tensor);
+      *tensor = copies || bytes <= copied_size ? copy_of(*tensor) : as_view(*tensor);
     }
   }
   arrival.content = std::move(message.content);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "levada/engine/engine.h"
+#include "levada/tensor/buffer_pool.h"
 #include "levada/tree/codec.h"
 
 namespace levada {
@@ -53,6 +54,7 @@ class Inbox {
  private:
   std::shared_ptr<const void> counted(std::shared_ptr<const void> hold);
   Access access_to(const FlatTree& content);
+  Tensor copy_of(const TensorView& tensor);
 
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Channel> channel_;
@@ -62,6 +64,8 @@ class Inbox {
   std::optional<std::uint64_t> asked_;  ///< the structure that `written_` is of
   bool written_ = false;
   bool ended_ = false;
+  BufferPool copies_;
+  std::size_t largest_ = 0;  ///< message
   SchemaCache schemas_;
   std::shared_ptr<std::atomic<int>> held_ = std::make_shared<std::atomic<int>>(0);
 };

@@ -164,6 +164,19 @@ TEST(Transfer, WhatIsToBeWrittenIsItsReceiversOwn) {
       Access::private_);
 }
 
+TEST(Transfer, CopiesReuseTheMemoryOfTheLastBatch) {
+  with_loop(
+      [](Loop& loop) {
+        const FlatTree batch = flatten(Tree::dict({{"x", Tensor::zeros(dtypes::uint8, {1 << 20})}}));
+        auto arrival = loop.send(batch, whole(batch));
+        const std::byte* const first = arrival.tree().tensor("x").view().data();
+        arrival = {};
+        arrival = loop.send(batch, whole(batch));
+        EXPECT_EQ(arrival.tree().tensor("x").view().data(), first);
+      },
+      Access::copy);
+}
+
 TEST(Transfer, WhatNobodyWritesIsNotCopiedForIt) {
   inproc::run_ranks(1, [](const std::shared_ptr<Engine>& engine) {
     const auto channel = engine->open(0, {0}, 8);

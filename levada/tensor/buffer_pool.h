@@ -1,0 +1,34 @@
+// Heap buffers, recycled.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace levada {
+
+/// Recycles heap buffers: the first touch of fresh memory costs as much as several copies. Buffers are 64-byte aligned
+/// and come in four sizes per power of two; the one released last is the next of its size. Cached plus used memory
+/// never exceeds the high-water mark of used memory. Thread-safe; buffers may outlive the pool. A forked child may
+/// release buffers, but not allocate.
+class BufferPool {
+ public:
+  BufferPool();
+
+  struct Buffer {
+    std::byte* data = nullptr;  ///< content unset
+    std::shared_ptr<const void> owner;
+  };
+  Buffer allocate(std::uint64_t bytes);
+  /// From now on, caches at most this many bytes; unlimited by default.
+  void limit_cache(std::uint64_t bytes);
+  /// Returns all cached memory to the system and starts a new high-water mark.
+  void trim();
+  std::uint64_t cached_bytes() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace levada
