@@ -62,16 +62,24 @@ UniqueFd make_memory_file(const char* label, std::size_t bytes) {
   return file;
 }
 
-UniqueFd read_only(const UniqueFd& file) {
-  // Not F_SEAL_FUTURE_WRITE where it can be had otherwise: that seal also refuses to give pages back (EPERM).
+UniqueFd reopen_read_only(const UniqueFd& file) {
   UniqueFd same(::open(fmt::format("/proc/self/fd/{}", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
-  if (same) return same;
-  same = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
-  if (!same || ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
-    throw EngineError(fmt::format("cannot protect shared memory from being written by other ranks ({}); mount /proc",
+  if (!same) same = UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
+  if (!same) {
+    throw EngineError(fmt::format("cannot make shared memory ({}); raise the number of open files (ulimit -n)",
                                   system_error("fcntl", errno)));
   }
   return same;
+}
+
+void seal_unless_read_only(const UniqueFd& file) {
+  // Not always F_SEAL_FUTURE_WRITE: that seal also refuses to give pages back (EPERM).
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) return;
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+    throw EngineError(fmt::format("cannot protect shared memory from being written by other ranks ({}); mount /proc",
+                                  system_error("fcntl", errno)));
+  }
 }
 
 void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose) {

@@ -41,8 +41,13 @@ class Mapping {
 /// Throws EngineError.
 UniqueFd make_memory_file(const char* label, std::size_t bytes);
 
-/// A second descriptor of `file` through which it cannot be mapped writable; `file` has to be mapped already.
-UniqueFd read_only(const UniqueFd& file);
+/// A second descriptor of `file`, through which it cannot be mapped writable. Without /proc it can, until
+/// seal_unless_read_only(). Throws EngineError.
+UniqueFd reopen_read_only(const UniqueFd& file);
+
+/// To be called with that descriptor once the file's owner has mapped it: from now on nobody can map it writable.
+/// Throws EngineError.
+void seal_unless_read_only(const UniqueFd& file);
 
 /// Throws EngineError unless `file` has `bytes` bytes and cannot shrink: else reading it could kill the process.
 void expect_memory_file(const UniqueFd& file, std::size_t bytes, const std::string& whose);

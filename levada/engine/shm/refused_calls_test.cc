@@ -12,6 +12,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/engine/shm/memory_files_testing.h"
 
 namespace levada::shm {
 namespace {
@@ -46,6 +47,22 @@ std::string start_without(int number, std::uint32_t bits, int error) {
 TEST(RefusedCalls, DoWithoutASealThatOlderKernelsDoNotKnow) {
   constexpr std::uint32_t noexec_seal = 8;
   EXPECT_EQ(start_without(SYS_memfd_create, noexec_seal, EINVAL), "");
+}
+
+TEST(RefusedCalls, SealDataFilesWhereNoneCanBeReopenedReadOnly) {
+  constexpr std::size_t memory_bytes = 1 << 20;
+  auto links = make_links(2);
+  test::ForkedRanks ranks(2, [&](int rank) {
+    auto own = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    refuse(SYS_openat, 0, EACCES);  // as without /proc
+    const auto engine = join(rank, 2, std::move(own), {.memory_bytes = memory_bytes});
+    const auto files = test::count_memory_files(memory_bytes);
+    if (files.all != 2) throw EngineError("there are not two data files");
+    if (files.writable != 0) throw EngineError("a data file can be mapped writable");
+  });
+  links.clear();
+  for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
 TEST(RefusedCalls, EndTheStartWhereNoDeathWouldBeSeen) {

@@ -85,9 +85,9 @@ UniqueFd listen_at(const std::string& rendezvous) {
   return listener;
 }
 
-/// Tells `cause` to so many ranks, those whose links are in `come` and others that come before the deadline.
-void turn_away(const UniqueFd& listener, std::size_t ranks, const StartFailure& cause, Deadline deadline,
-               std::vector<UniqueFd> come = {}) {
+/// Sends `cause` to that many ranks: those whose links are in `come`, and others that come before the deadline.
+void reject_ranks(const UniqueFd& listener, std::size_t ranks, const Cause& cause, Deadline deadline,
+                  std::vector<UniqueFd> come = {}) {
   for (const UniqueFd& link : come) send_frame(link, encode(cause), {}, deadline);
   while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline).empty()) {
     UniqueFd link(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -96,7 +96,7 @@ void turn_away(const UniqueFd& listener, std::size_t ranks, const StartFailure& 
     send_frame(link, encode(cause), {}, deadline);
     come.push_back(std::move(link));  // kept open: what has not been read is lost with its end
   }
-  // Who reads what it is sent answers by closing its end.
+  // A rank that has read the cause closes its end.
   while (!come.empty() && !deadline.expired()) {
     const auto readable = wait_readable(come, deadline);
     for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
@@ -106,19 +106,19 @@ void turn_away(const UniqueFd& listener, std::size_t ranks, const StartFailure& 
   }
 }
 
-/// Says now and then, to a person, whom a rank waits for.
+/// Reminds a person now and then which ranks this one waits for.
 class Reminder {
  public:
   explicit Reminder(const std::function<void(const std::string&)>& remind) : remind_(remind) {}
 
-  /// Until when to wait before say() is due, or until `deadline`.
+  /// Until when to wait before the next reminder is due, or until `deadline`.
   Deadline next(Deadline deadline) const {
     if (!remind_ || deadline.remaining() < due_.remaining()) return deadline;
     return due_;
   }
-  /// Says it if it is time; `text` makes the sentence.
+  /// Reminds if it is time; `text` makes the sentence.
   template <typename Text>
-  void say(const Text& text) {
+  void remind(const Text& text) {
     if (!remind_ || !due_.expired()) return;
     remind_(fmt::format("{}, since {} s", text(), waited_.count()));
     due_ = Deadline::after(later);
@@ -134,44 +134,41 @@ class Reminder {
   std::chrono::seconds waited_ = first;
 };
 
-/// Those who have come to rank 0: strangers until they have said who they are.
-class Door {
+/// Rank 0 of a rendezvous. Connections are strangers until they have sent a hello.
+class Rendezvous {
  public:
-  Door(int size, std::string rendezvous)
-      : rendezvous_(std::move(rendezvous)),
-        hellos_(static_cast<std::size_t>(size)),
-        sockets_(static_cast<std::size_t>(size)) {
-    sockets_.push_back(listen_at(rendezvous_));
+  Rendezvous(int size, std::string name)
+      : name_(std::move(name)), hellos_(static_cast<std::size_t>(size)), sockets_(static_cast<std::size_t>(size)) {
+    sockets_.push_back(listen_at(name_));
   }
 
   Connected gather(const Options& options, Deadline deadline) {
     Reminder reminder(options.remind);
     while (!missing().empty()) {
       const auto readable = wait_readable(sockets_, reminder.next(deadline));
-      reminder.say([&] {
-        return fmt::format("rank 0 waits at the rendezvous '{}' for rank(s) {}", rendezvous_,
-                           fmt::join(missing(), ", "));
+      reminder.remind([&] {
+        return fmt::format("rank 0 waits at the rendezvous '{}' for rank(s) {}", name_, fmt::join(missing(), ", "));
       });
       if (readable.empty() && !deadline.expired()) continue;
       if (readable.empty()) {
         throw Timeout(
             fmt::format("rank 0 waited at the rendezvous '{}' for rank(s) {}; see whether they have been started "
                         "with the same rendezvous, or raise the timeout",
-                        rendezvous_, fmt::join(missing(), ", ")));
+                        name_, fmt::join(missing(), ", ")));
       }
-      // From the back: who leaves the list must not shift who is still to be heard.
+      // From the back: removing one does not shift those that are still to be read.
       for (auto index = readable.rbegin(); index != readable.rend(); ++index) {
-        if (*index > size()) hear(*index);
-        else if (*index == size()) let_in();
-        else lost(static_cast<int>(*index));
+        if (*index > size()) receive(*index);
+        else if (*index == size()) accept();
+        else throw_lost(static_cast<int>(*index));
       }
     }
     sockets_.resize(size());
     return {std::move(sockets_), std::move(hellos_)};
   }
 
-  /// To ranks that have come, and to those that still will, unless they have been waited for long enough.
-  void tell(const StartFailure& cause) noexcept {
+  /// To ranks that have come and to late ones, unless those have been waited for long enough.
+  void send_failure(const Cause& cause) noexcept {
     for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
         if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
@@ -181,9 +178,9 @@ class Door {
     try {
       const auto late = missing().size();
       if (cause.kind == ErrorKind::timeout || late <= refused_) return;
-      const auto unheard = sockets_.begin() + static_cast<std::ptrdiff_t>(size()) + 1;
-      turn_away(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks),
-                {std::make_move_iterator(unheard), std::make_move_iterator(sockets_.end())});
+      const auto strangers = sockets_.begin() + static_cast<std::ptrdiff_t>(size()) + 1;
+      reject_ranks(sockets_[size()], late - refused_, cause, Deadline::after(time_for_late_ranks),
+                   {std::make_move_iterator(strangers), std::make_move_iterator(sockets_.end())});
     } catch (const Error&) {  // it will find no rank 0
     }
   }
@@ -199,17 +196,17 @@ class Door {
     return ranks;
   }
 
-  void let_in() {
+  void accept() {
     UniqueFd link(::accept4(sockets_[size()].get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (link && same_user(link)) sockets_.push_back(std::move(link));
-    // One that has gone again is no matter; but what is refused for want of descriptors or memory stays to be accepted.
+    // A connection that has ended is skipped. One that lacks descriptors or memory would be tried for ever.
     if (!link && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
       throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
                                     system_error("accept4", errno)));
     }
   }
 
-  /// What a stranger has said; empty unless a rank has said it.
+  /// What a stranger has sent; empty unless it is a rank.
   static std::optional<Frame> frame_of(const UniqueFd& link) try {
     auto frame = receive_frame(link);
     return frame && is_from_rank(frame->bytes) ? std::move(frame) : std::nullopt;
@@ -219,13 +216,13 @@ class Door {
     return {};
   }
 
-  void hear(std::size_t index) {
+  void receive(std::size_t index) {
     UniqueFd link = std::move(sockets_[index]);
     sockets_.erase(sockets_.begin() + static_cast<std::ptrdiff_t>(index));
     const auto frame = frame_of(link);
     if (!frame) return;
     try {
-      OpenedFrame opened = open_frame(frame->bytes);  // throws what has ended the rank's start
+      OpenedFrame opened = open_frame(frame->bytes);  // throws what ended the rank's start
       const Hello hello = decode_hello(opened.rest);
       admit(hello, std::move(link));
     } catch (const CorruptMessage&) {  // not a rank
@@ -235,8 +232,8 @@ class Door {
     }
   }
 
-  /// A rank that has said hello says nothing more here: that it can be heard means that it has ended.
-  [[noreturn]] void lost(int rank) const {
+  /// A rank sends nothing between its hello and its end here.
+  [[noreturn]] void throw_lost(int rank) const {
     throw PeerLost(
         rank, fmt::format("rank {} (process {}) ended while the ranks were meeting; its own output may say why", rank,
                           hellos_[static_cast<std::size_t>(rank)].process));
@@ -252,18 +249,17 @@ class Door {
       return;
     }
     const std::string why =
-        fits ? fmt::format("rank {} has come to the rendezvous '{}' already; start each rank once", hello.rank,
-                           rendezvous_)
+        fits ? fmt::format("rank {} has come to the rendezvous '{}' already; start each rank once", hello.rank, name_)
              : fmt::format("rank {} of {} comes to a rendezvous of {} ranks; start all ranks with the same size",
                            hello.rank, hello.size, ranks);
     send_frame(link, encode(StartFailure{.message = why}), {}, Deadline::now());
     if (!fits) throw EngineError(why);
   }
 
-  std::string rendezvous_;
-  std::size_t refused_ = 0;        ///< missing ranks that have been here and will not come again
+  std::string name_;
+  std::size_t refused_ = 0;        ///< missing ranks that came, failed and will not come again
   std::vector<Hello> hellos_;      ///< by rank
-  std::vector<UniqueFd> sockets_;  ///< the ranks that have arrived; the listener; those who have not spoken
+  std::vector<UniqueFd> sockets_;  ///< the ranks that have arrived; the listener; strangers
 };
 
 /// A connection to the rendezvous, or empty where nobody listens there yet. Throws EngineError.
@@ -294,7 +290,7 @@ Connected find_rank_zero(int rank, const std::string& rendezvous, const Options&
                       "the same rendezvous, or raise the timeout",
                       rank, rendezvous));
     }
-    reminder.say([&] { return fmt::format("rank {} waits at the rendezvous '{}' for rank 0", rank, rendezvous); });
+    reminder.remind([&] { return fmt::format("rank {} waits at the rendezvous '{}' for rank 0", rank, rendezvous); });
     std::this_thread::sleep_for(pause);
   }
 }
@@ -302,11 +298,11 @@ Connected find_rank_zero(int rank, const std::string& rendezvous, const Options&
 }  // namespace
 
 Connected gather(int size, const std::string& rendezvous, const Options& options, Deadline deadline) {
-  Door door(size, rendezvous);
+  Rendezvous meeting(size, rendezvous);
   try {
-    return door.gather(options, deadline);
+    return meeting.gather(options, deadline);
   } catch (const Error& error) {
-    door.tell(StartFailure::of(error));
+    meeting.send_failure(Cause::of(error));
     throw;
   }
 }
@@ -320,11 +316,12 @@ Connected find(int rank, const std::string& rendezvous, const Options& options, 
   }
 }
 
-void turn_away(int size, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) {
-  turn_away(listen_at(rendezvous), static_cast<std::size_t>(size) - 1, cause, deadline);
+void reject_ranks(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline) {
+  reject_ranks(listen_at(rendezvous), static_cast<std::size_t>(size) - 1, cause, deadline);
 }
 
-bool tell_rank_zero(int rank, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) noexcept try {
+bool send_failure_to_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept
+    try {
   const auto connected = find_rank_zero(rank, rendezvous, {}, deadline);
   return send_frame(connected.links.front(), encode(cause), {}, deadline);
 } catch (const std::exception&) {

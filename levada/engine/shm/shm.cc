@@ -51,9 +51,9 @@ std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, 
 bool refuse_start(int rank, int size, const std::string& rendezvous, ErrorKind kind, const std::string& message) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(time_for_late_ranks);
-  const StartFailure cause{.kind = kind, .message = message};
-  if (rank != 0) return tell_rank_zero(rank, rendezvous, cause, deadline);
-  turn_away(size, rendezvous, cause, deadline);
+  const Cause cause{.kind = kind, .message = message};
+  if (rank != 0) return send_failure_to_rank_zero(rank, rendezvous, cause, deadline);
+  reject_ranks(size, rendezvous, cause, deadline);
   return false;
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t magic = 0x6d6873616461766cULL;  // "lvadashm"
 /// To be raised with every change of a frame or of the control memory.
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 
 ByteWriter head(FrameKind kind) {
   ByteWriter writer;
@@ -54,14 +54,7 @@ Bytes encode_plan(const std::vector<std::uint64_t>& memory) {
   return std::move(writer).take();
 }
 
-Bytes encode_peers(std::uint32_t first, std::uint32_t count) {
-  ByteWriter writer = head(FrameKind::peers);
-  writer.put(first);
-  writer.put(count);
-  return std::move(writer).take();
-}
-
-Bytes encode(const StartFailure& cause) {
+Bytes encode(const Cause& cause) {
   ByteWriter writer = head(FrameKind::failed);
   writer.put(cause.kind);
   writer.put(std::int32_t{cause.lost});

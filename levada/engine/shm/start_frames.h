@@ -22,27 +22,24 @@ struct StartFailure {
 
 enum class FrameKind : std::uint8_t {
   hello = 1,   ///< to rank 0: who I am, how much memory I can use
-  plan = 2,    ///< from rank 0: how much memory each has; with the control file
-  data = 3,    ///< to rank 0: with my data file
-  peers = 4,   ///< from rank 0: some ranks' data files
-  ready = 5,   ///< to rank 0: I have mapped everything, and count as alive
-  go = 6,      ///< from rank 0: everybody does
-  failed = 7,  ///< either way: why this start comes to nothing
+  plan = 2,    ///< from rank 0, in as many frames as the files need: how much memory each rank has; with files
+  ready = 3,   ///< to rank 0: I have mapped everything, and count as alive
+  go = 4,      ///< from rank 0: everybody does
+  failed = 5,  ///< either way: why this start comes to nothing
 };
 
 struct Hello {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int32_t process = 0;
-  std::uint64_t memory = 0;   ///< bytes that its own data file may have
+  std::uint64_t memory = 0;   ///< bytes that its data file may have
   std::uint64_t address = 0;  ///< bytes that all data files together may have in its address space
 };
 
 Bytes encode(FrameKind kind);
 Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
-Bytes encode_peers(std::uint32_t first, std::uint32_t count);
-Bytes encode(const StartFailure& cause);
+Bytes encode(const Cause& cause);
 
 /// Whether the bytes come from a rank, of whatever version of Levada.
 bool is_from_rank(ByteView bytes);

@@ -1,0 +1,135 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/engine/shm/control.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
+#include "levada/engine/shm/frames.h"
+#include "levada/engine/shm/memory.h"
+#include "levada/engine/shm/memory_files_testing.h"
+#include "levada/engine/shm/start_frames.h"
+
+namespace levada::shm {
+namespace {
+
+constexpr std::size_t memory_bytes = 1 << 20;
+
+/// How many data files this process has mapped with these permissions, such as "rw-s".
+std::ptrdiff_t mapped_data(const std::string& permissions) {
+  std::ifstream maps("/proc/self/maps");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(maps, line);) lines.push_back(line);
+  return std::ranges::count_if(lines, [&](const std::string& line) {
+    return line.find(" " + permissions + " ") != std::string::npos && line.find("levada-data") != std::string::npos;
+  });
+}
+
+void expect_one_writable_mapping() {
+  if (mapped_data("rw-s") != 1 || mapped_data("r--s") != 2) throw EngineError("other mappings than planned");
+  const auto files = test::count_memory_files(memory_bytes);
+  if (files.all != 3) throw EngineError("there are not three data files");
+  if (files.writable != 0) throw EngineError("a data file can be mapped writable");
+}
+
+TEST(Start, MapsADataFileWritableOnItsOwnRankAlone) {
+  const auto body = [](const std::shared_ptr<Engine>&) { expect_one_writable_mapping(); };
+  EXPECT_EQ(test::run_forked(3, body, {.memory_bytes = memory_bytes}), "");
+}
+
+/// How the ranks of a start end of which one lowers a limit of its own first.
+std::vector<test::Ending> start_with_limit(int limited, __rlimit_resource_t resource,
+                                           const std::function<rlim_t()>& value) {
+  constexpr int size = 2;
+  auto links = make_links(size);
+  test::ForkedRanks ranks(size, [&](int rank) {
+    auto own = std::move(links[static_cast<std::size_t>(rank)]);
+    links.clear();
+    const rlimit limit{value(), value()};
+    if (rank == limited) ::setrlimit(resource, &limit);
+    static_cast<void>(join(rank, size, std::move(own), {.memory_bytes = std::size_t{1} << 30}));
+  });
+  links.clear();
+  return ranks.wait();
+}
+
+TEST(Start, KeepsAllFilesBelowRankZerosFileSizeLimit) {
+  for (const int limited : {0, 1}) {
+    for (const auto& ending : start_with_limit(limited, RLIMIT_FSIZE, [] { return 64 << 20; })) {
+      EXPECT_EQ(ending.error, "") << limited;
+      EXPECT_EQ(ending.signal, 0) << limited;
+    }
+  }
+}
+
+TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
+  for (const int free : {0, 1, 3}) {
+    const auto limit = [free] {
+      const int next = ::dup(0);
+      ::close(next);
+      return static_cast<rlim_t>(next + free);
+    };
+    for (const auto& ending : start_with_limit(1, RLIMIT_NOFILE, limit)) {
+      EXPECT_NE(ending.error.find("raise the number of open files"), std::string::npos) << ending.error;
+    }
+  }
+}
+
+/// Rank 0 of a start, played by the test, and rank 1.
+class PlayedLeader {
+ public:
+  explicit PlayedLeader(int size) : size_(size), memory_(static_cast<std::size_t>(size), memory_bytes) {
+    links_.emplace_back();
+    std::tie(link_, links_.front()) = make_socket_pair();
+    control_ = make_memory_file("control", Control::bytes(size));
+    own_ = make_memory_file("data", memory_bytes);
+    data_ = reopen_read_only(own_);
+    send({control_.get(), own_.get()});
+  }
+
+  void send(const std::vector<int>& fds) { ASSERT_TRUE(send_frame(link_, encode_plan(memory_), fds, Deadline::now())); }
+  void send_data(std::size_t count) { send(std::vector<int>(count, data_.get())); }
+  void send_go() { ASSERT_TRUE(send_frame(link_, encode(FrameKind::go), {}, Deadline::now())); }
+  /// What rank 1's join() throws.
+  std::string join_rank_one() {
+    try {
+      static_cast<void>(join(1, size_, std::move(links_), {.timeout = std::chrono::milliseconds(50)}));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "started";
+  }
+
+ private:
+  int size_;
+  std::vector<std::uint64_t> memory_;
+  UniqueFd link_, control_, own_, data_;
+  std::vector<UniqueFd> links_;
+};
+
+TEST(Start, ReceivesMoreFilesThanOneFrameCarries) {
+  constexpr std::size_t size = max_fds + 50;
+  PlayedLeader leader(size);
+  leader.send_data(max_fds);
+  leader.send_data(size - max_fds);
+  leader.send_go();
+  EXPECT_EQ(leader.join_rank_one(), "started");
+}
+
+TEST(Start, RefusesAnotherNumberOfFiles) {
+  for (const std::size_t wrong : {0, 4}) {
+    PlayedLeader leader(3);
+    leader.send_data(wrong);
+    EXPECT_NE(leader.join_rank_one().find("another number of files"), std::string::npos) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace levada::shm
