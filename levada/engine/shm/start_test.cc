@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -82,6 +83,21 @@ TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
   }
 }
 
+TEST(Start, RaisesWhatARankSentBeforeItClosedItsLink) {
+  auto [zero, one] = make_socket_pair();
+  ASSERT_TRUE(send_frame(one, encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
+  ASSERT_TRUE(send_frame(one, encode(Cause{.message = "no memory on rank 1"}), {}, Deadline::now()));
+  one = UniqueFd();
+  std::vector<UniqueFd> links(2);
+  links[1] = std::move(zero);
+  try {
+    static_cast<void>(join(0, 2, std::move(links), {.memory_bytes = memory_bytes}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no memory on rank 1");
+  }
+}
+
 /// Rank 0 of a start, played by the test, and rank 1.
 class PlayedLeader {
  public:
@@ -121,6 +137,39 @@ TEST(Start, ReceivesMoreFilesThanOneFrameCarries) {
   leader.send_data(size - max_fds);
   leader.send_go();
   EXPECT_EQ(leader.join_rank_one(), "started");
+}
+
+TEST(Start, SendsMoreFilesThanOneFrameCarries) {
+  constexpr int size = static_cast<int>(max_fds) + 1;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  std::vector<UniqueFd> links(1);
+  std::vector<UniqueFd> peers(1);
+  for (int rank = 1; rank < size; ++rank) {
+    auto [zero, other] = make_socket_pair();
+    ASSERT_TRUE(send_frame(other, encode(Hello{.rank = rank, .size = size}), {}, Deadline::now()));
+    links.push_back(std::move(zero));
+    peers.push_back(std::move(other));
+  }
+  std::thread reader([&peers] {
+    std::vector<std::size_t> files(peers.size());
+    for (std::size_t ready = 1; ready < peers.size();) {
+      const auto readable = wait_readable(peers, Deadline::after(std::chrono::seconds(30)));
+      if (readable.empty()) return;
+      for (const std::size_t rank : readable) {
+        const auto frame = receive_frame(peers[rank]);
+        if (!frame) return;
+        files[rank] += frame->fds.size();
+        if (files[rank] < peers.size() + 2) continue;
+        send_frame(peers[rank], encode(FrameKind::ready), {}, Deadline::now());
+        ++ready;
+      }
+    }
+  });
+  EXPECT_NO_THROW(join(0, size, std::move(links), {.memory_bytes = memory_bytes}));
+  reader.join();
 }
 
 TEST(Start, RefusesAnotherNumberOfFiles) {
