@@ -1,29 +1,7 @@
 #include "levada/engine/arena.h"
 
 #include <algorithm>
-#include <bit>
-
-#include "levada/base/bytes.h"
-
 namespace levada {
-namespace {
-
-/// Sizes of a class are at most an eighth apart.
-struct SizeClass {
-  std::uint64_t bytes = 0;  ///< the largest size
-  std::uint16_t index = 0;
-};
-
-SizeClass size_class_of(std::uint64_t size) {
-  std::uint64_t pages = size / Arena::page_bytes;
-  const std::uint64_t step = std::max<std::uint64_t>(1, std::bit_floor(pages) / 8);
-  pages = align_up(pages, step);
-  const std::uint64_t shift = pages < 8 ? 0 : std::bit_width(pages) - 4U;
-  return {pages * Arena::page_bytes, static_cast<std::uint16_t>(8 * shift + (pages >> shift))};
-}
-
-}  // namespace
-
 Arena::Arena(std::uint64_t capacity, std::uint32_t max_slots)
     : capacity_(capacity / page_bytes * page_bytes), max_slots_(max_slots) {
   free_.add({0, capacity_});
@@ -31,18 +9,16 @@ Arena::Arena(std::uint64_t capacity, std::uint32_t max_slots)
 
 std::optional<Arena::Place> Arena::find_place(std::uint64_t bytes) {
   if (bytes > capacity_) return std::nullopt;
-  const std::uint64_t size = align_up(std::max<std::uint64_t>(bytes, 1), page_bytes);
+  const std::uint64_t size = block_size(bytes);
   if (const auto& stack = stacks_[size_class_of(size).index]; !stack.empty()) {
     const std::uint32_t slot = stack.back();
     const Slot& entry = slots_[slot];
     const std::uint64_t unbacked = size - std::min(size, entry.size);
     return Place{entry.offset, std::max(size, entry.size), entry.reserved, unbacked, slot};
   }
-  auto place = has_slot() ? find_unused(size) : std::nullopt;
-  if (place && place->unbacked == 0) return place;
-  const bool worthwhile =
-      !place || stacked_ >= size || resident() + place->unbacked > std::max(max_used_, used_ + size);
-  if (stacked_ == 0 || !worthwhile) return place;
+  const auto place = has_slot() ? find_unused(size) : std::nullopt;
+  const bool fits = place && resident() + place->unbacked <= std::max(max_used_, used_ + size);
+  if (stacked_ == 0 || fits || (place && place->unbacked == 0)) return place;
   coalesce();
   return has_slot() ? find_unused(size) : std::nullopt;
 }
@@ -64,15 +40,11 @@ std::optional<Arena::Place> Arena::find_unused(std::uint64_t size) const {
 
 Arena::Allocation Arena::allocate(const Place& place) {
   const std::uint32_t slot = place.slot ? *place.slot : split(place);
-  Slot& entry = slots_[slot];
   if (place.slot) {
-    stacks_[entry.size_class].pop_back();
-    stacked_ -= entry.reserved;
+    stacks_[slots_[slot].size_class].pop_back();
+    --stacked_;
   }
-  entry.size = place.size;
-  entry.used = true;
-  used_ += place.size;
-  max_used_ = std::max(max_used_, used_);
+  use(slots_[slot], place.size);
   Allocation allocation{slot, {place.offset, place.offset + place.size}, {}};
   if (place.unbacked > 0) {
     allocation.unbacked = resident_.missing(allocation.block);
@@ -94,21 +66,14 @@ std::uint32_t Arena::unused_slot() {
 std::uint32_t Arena::split(const Place& place) {
   const std::uint32_t slot = unused_slot();
   free_.remove({place.offset, place.offset + place.reserved});
-  slot_at_.emplace(place.offset, slot);
+  const std::size_t first_page = place.offset / page_bytes;
+  if (slot_at_.size() <= first_page) slot_at_.resize(std::max(first_page + 1, 2 * slot_at_.size()));
+  slot_at_[first_page] = slot;
   const SizeClass size_class = size_class_of(place.size);
   const bool has_class = size_class.bytes == place.reserved;
   slots_[slot] = {
       .offset = place.offset, .reserved = place.reserved, .size_class = has_class ? size_class.index : no_class};
   return slot;
-}
-
-void Arena::free(std::uint32_t slot) {
-  Slot& entry = slots_[slot];
-  entry.used = false;
-  used_ -= entry.size;
-  if (entry.size_class == no_class) return forget(slot);
-  stacks_[entry.size_class].push_back(slot);
-  stacked_ += entry.reserved;
 }
 
 void Arena::free_unpopulated(const Allocation& allocation) {
@@ -122,7 +87,6 @@ void Arena::free_unpopulated(const Allocation& allocation) {
 void Arena::forget(std::uint32_t slot) {
   const Slot& entry = slots_[slot];
   free_.add({entry.offset, entry.offset + entry.reserved});
-  slot_at_.erase(entry.offset);
   unused_slots_.push_back(slot);
 }
 
@@ -132,12 +96,6 @@ void Arena::coalesce() {
     stack.clear();
   }
   stacked_ = 0;
-}
-
-std::optional<std::uint32_t> Arena::slot_at(std::uint64_t offset) const {
-  const auto at = slot_at_.find(offset);
-  if (at == slot_at_.end() || !slots_[at->second].used) return std::nullopt;
-  return at->second;
 }
 
 Interval Arena::block(std::uint32_t slot) const {

@@ -1,12 +1,14 @@
 // Which bytes of a range of address space belong to which block. Bookkeeping alone: it touches none of the memory.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
+#include "levada/base/bytes.h"
 #include "levada/engine/intervals.h"
 
 namespace levada {
@@ -42,6 +44,9 @@ class Arena {
   };
   /// Allocates the block that find_place() has found.
   Allocation allocate(const Place& place);
+  /// Allocates the block on top of its size's stack, if there is one and it is large enough; a steady stream needs no
+  /// more than that.
+  std::optional<Interval> try_reuse(std::uint64_t bytes);
   void free(std::uint32_t slot);
   /// Frees a block that was just allocated and that the system could not populate.
   void free_unpopulated(const Allocation& allocation);
@@ -69,8 +74,15 @@ class Arena {
   std::uint64_t resident() const { return resident_.total(); }
 
  private:
-  static constexpr std::size_t classes = 400;  ///< eight per power of two of pages
+  static constexpr std::size_t classes = 400;  ///< eight per power of two of pages: at most an eighth apart
   static constexpr std::uint16_t no_class = classes;
+
+  struct SizeClass {
+    std::uint64_t bytes = 0;  ///< the largest size
+    std::uint16_t index = 0;
+  };
+  static std::uint64_t block_size(std::uint64_t bytes);
+  static SizeClass size_class_of(std::uint64_t size);
 
   struct Slot {
     std::uint64_t offset = 0;
@@ -86,6 +98,7 @@ class Arena {
   bool has_slot() const { return !unused_slots_.empty() || slots_.size() < max_slots_; }
   void forget(std::uint32_t slot);
   void coalesce();
+  void use(Slot& slot, std::uint64_t size);
   std::vector<Interval> evict(std::uint64_t bytes);
 
   std::uint64_t capacity_;
@@ -95,10 +108,61 @@ class Arena {
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> unused_slots_;
   std::array<std::vector<std::uint32_t>, classes> stacks_;
-  std::uint64_t stacked_ = 0;                                 ///< reserved bytes on the stacks
-  std::unordered_map<std::uint64_t, std::uint32_t> slot_at_;  ///< by offset; blocks on the stacks included
+  std::uint64_t stacked_ = 0;           ///< blocks on the stacks
+  std::vector<std::uint32_t> slot_at_;  ///< by the block's first page; meaningless for other pages
   std::uint64_t used_ = 0;
   std::uint64_t max_used_ = 0;
 };
+
+// What a steady stream calls is inline.
+
+inline std::uint64_t Arena::block_size(std::uint64_t bytes) {
+  return align_up(std::max<std::uint64_t>(bytes, 1), page_bytes);
+}
+
+inline Arena::SizeClass Arena::size_class_of(std::uint64_t size) {
+  std::uint64_t pages = size / page_bytes;
+  const std::uint64_t step = std::max<std::uint64_t>(1, std::bit_floor(pages) / 8);
+  pages = align_up(pages, step);
+  const std::uint64_t shift = pages < 8 ? 0 : std::bit_width(pages) - 4U;
+  return {pages * page_bytes, static_cast<std::uint16_t>(8 * shift + (pages >> shift))};
+}
+
+inline void Arena::use(Slot& slot, std::uint64_t size) {
+  slot.size = size;
+  slot.used = true;
+  used_ += size;
+  max_used_ = std::max(max_used_, used_);
+}
+
+inline std::optional<Interval> Arena::try_reuse(std::uint64_t bytes) {
+  if (bytes > capacity_) return std::nullopt;
+  const std::uint64_t size = block_size(bytes);
+  auto& stack = stacks_[size_class_of(size).index];
+  if (stack.empty()) return std::nullopt;
+  Slot& entry = slots_[stack.back()];
+  if (entry.size < size) return std::nullopt;
+  stack.pop_back();
+  --stacked_;
+  use(entry, entry.size);
+  return Interval{entry.offset, entry.offset + entry.size};
+}
+
+inline std::optional<std::uint32_t> Arena::slot_at(std::uint64_t offset) const {
+  const std::size_t first_page = offset / page_bytes;
+  if (first_page >= slot_at_.size() || slot_at_[first_page] >= slots_.size()) return std::nullopt;
+  const std::uint32_t slot = slot_at_[first_page];
+  if (!slots_[slot].used || slots_[slot].offset != offset) return std::nullopt;
+  return slot;
+}
+
+inline void Arena::free(std::uint32_t slot) {
+  Slot& entry = slots_[slot];
+  entry.used = false;
+  used_ -= entry.size;
+  if (entry.size_class == no_class) return forget(slot);
+  stacks_[entry.size_class].push_back(slot);
+  ++stacked_;
+}
 
 }  // namespace levada

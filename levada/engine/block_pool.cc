@@ -36,7 +36,8 @@ void unpoison(std::span<const std::byte> memory) {
 
 BlockPool::BlockPool(std::unique_ptr<MemorySource> source, BlockPoolOptions options)
     : source_(std::move(source)),
-      state_(std::make_unique<State>(source_->memory().size(), std::move(options))),
+      memory_(source_->memory()),
+      state_(std::make_unique<State>(memory_.size(), std::move(options))),
       max_block_(std::min(state_->arena.capacity(), state_->budget.max() / Arena::page_bytes * Arena::page_bytes)) {}
 
 BlockPool::~BlockPool() {
@@ -49,7 +50,7 @@ BlockPool::~BlockPool() {
 }
 
 std::span<std::byte> BlockPool::memory_of(Interval interval) const {
-  return source_->memory().subspan(interval.begin, interval.size());
+  return memory_.subspan(interval.begin, interval.size());
 }
 
 std::optional<Block> BlockPool::try_allocate(std::size_t bytes) {
@@ -66,20 +67,25 @@ std::optional<Block> BlockPool::try_allocate(std::size_t bytes) {
                     format_bytes(bytes), format_bytes(max_block_), state_->options.engine));
   }
   std::unique_lock lock(state_->mutex);
+  auto block = state_->arena.try_reuse(bytes);
+  if (!block) block = allocate(bytes, lock);
+  if (!block) return std::nullopt;
+  const std::span<std::byte> memory = memory_of(*block);
+  unpoison(memory);
+  lock.unlock();
+  return Block(memory, shared_from_this());
+}
+
+std::optional<Interval> BlockPool::allocate(std::size_t bytes, std::unique_lock<std::mutex>& lock) {
   const auto place = find_place(bytes, lock);
   if (!place) return std::nullopt;
   const Arena::Allocation allocation = state_->arena.allocate(*place);
-  const std::span<std::byte> memory = memory_of(allocation.block);
-  if (place->unbacked == 0) {
-    lock.unlock();
-    unpoison(memory);
-  } else {
+  if (place->unbacked > 0) {
     state_->budget.spend(place->unbacked);
     discard(state_->arena.evict_excess(), lock);
-    unpoison(memory);
     if (!populate(allocation, lock)) return std::nullopt;
   }
-  return Block(memory, shared_from_this());
+  return allocation.block;
 }
 
 bool BlockPool::may_allocate(std::size_t bytes) {
@@ -142,6 +148,7 @@ std::uint64_t BlockPool::discard(const std::vector<Interval>& evicted, std::uniq
 bool BlockPool::populate(const Arena::Allocation& allocation, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto& parts = allocation.unbacked;
+  unpoison(memory_of(allocation.block));
   const bool populated =
       std::all_of(parts.begin(), parts.end(), [&](Interval part) { return source_->populate(part); });
   if (!populated) {
@@ -182,7 +189,7 @@ std::uint32_t BlockPool::slot_of(const Block& block) const {
 }
 
 std::uint64_t BlockPool::offset_of(const Block& block) const {
-  return static_cast<std::uint64_t>(block.memory().data() - source_->memory().data());
+  return static_cast<std::uint64_t>(block.memory().data() - memory_.data());
 }
 
 void BlockPool::give_back(std::uint32_t slot) noexcept {
@@ -197,7 +204,7 @@ void BlockPool::give_back(std::byte* data, std::size_t size) noexcept {
   poison({data, size});
   {
     const std::lock_guard lock(state_->mutex);
-    const auto slot = state_->arena.slot_at(static_cast<std::uint64_t>(data - source_->memory().data()));
+    const auto slot = state_->arena.slot_at(static_cast<std::uint64_t>(data - memory_.data()));
     state_->arena.free(*slot);
   }
   if (state_->options.on_free) state_->options.on_free();

@@ -93,6 +93,7 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
     bool system_was_short = false;
   };
 
+  std::optional<Interval> allocate(std::size_t bytes, std::unique_lock<std::mutex>& lock);
   std::optional<Arena::Place> find_place(std::size_t bytes, std::unique_lock<std::mutex>& lock);
   std::optional<Arena::Place> find_within_budget(std::size_t bytes, std::unique_lock<std::mutex>& lock);
   std::uint64_t discard(const std::vector<Interval>& evicted, std::unique_lock<std::mutex>& lock);
@@ -101,7 +102,8 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
 
   const ForkToken token_;
   const std::unique_ptr<MemorySource> source_;
-  std::unique_ptr<State> state_;  ///< given up in a forked child
+  const std::span<std::byte> memory_;  ///< the source's
+  std::unique_ptr<State> state_;       ///< given up in a forked child
   std::uint64_t max_block_ = 0;
 };
 

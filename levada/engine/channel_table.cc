@@ -19,7 +19,8 @@ constexpr auto another_ranks_channel = "it speaks on a channel of another rank";
 }  // namespace
 
 ChannelState::Receiver* ChannelState::receiver(int rank) {
-  const auto found = std::find_if(receivers.begin(), receivers.end(), [&](const Receiver& r) { return r.rank == rank; });
+  const auto found =
+      std::find_if(receivers.begin(), receivers.end(), [&](const Receiver& r) { return r.rank == rank; });
   return found == receivers.end() ? nullptr : &*found;
 }
 

@@ -31,11 +31,11 @@ struct Notice {
     departed,         ///< the rank has left all groups; the last notice
   };
   Kind kind = Kind::opened;
-  std::uint64_t key = 0;      ///< of a channel or a group
-  std::uint64_t count = 0;    ///< received: how many; opened: the position among the channels of this pair and group
-  std::uint64_t group = 0;    ///< opened: the channel's group
-  std::int32_t window = 0;    ///< opened
-  bool is_urgent = true;      ///< somebody may be waiting for it; not sent along
+  std::uint64_t key = 0;    ///< of a channel or a group
+  std::uint64_t count = 0;  ///< received: how many; opened: the position among the channels of this pair and group
+  std::uint64_t group = 0;  ///< opened: the channel's group
+  std::int32_t window = 0;  ///< opened
+  bool is_urgent = true;    ///< somebody may be waiting for it; not sent along
   bool operator==(const Notice&) const = default;
 };
 

@@ -54,7 +54,8 @@ struct Network {
 
   /// Puts what `from`'s table has left into the queues.
   void carry(int from) {
-    for (const Outgoing& outgoing : rank(from).table.take_notices()) queue(from, outgoing.to).push_back(outgoing.notice);
+    for (const Outgoing& outgoing : rank(from).table.take_notices())
+      queue(from, outgoing.to).push_back(outgoing.notice);
     for (const Ending& ending : rank(from).table.take_endings()) tell_all(from, ending);
     rank(from).table.take_dropped();
   }
@@ -204,7 +205,18 @@ struct Scenario {
   bool fails = true;   ///< a rank aborts or dies
 };
 
-enum class Act : std::uint8_t { open, publish, receive, close_sending, close_receiving, leave, abort, die, wait, deliver };
+enum class Act : std::uint8_t {
+  open,
+  publish,
+  receive,
+  close_sending,
+  close_receiving,
+  leave,
+  abort,
+  die,
+  wait,
+  deliver
+};
 struct Step {
   Act act;
   int rank;
@@ -214,7 +226,9 @@ struct Step {
 class Model {
  public:
   explicit Model(const Scenario& scenario)
-      : scenario_(scenario), network_(scenario.size), channels_(static_cast<std::size_t>(scenario.size)),
+      : scenario_(scenario),
+        network_(scenario.size),
+        channels_(static_cast<std::size_t>(scenario.size)),
         states_(static_cast<std::size_t>(scenario.size)) {}
 
   std::vector<Step> steps() {

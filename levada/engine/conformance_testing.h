@@ -3,6 +3,8 @@
 
 #include <cctype>
 #include <functional>
+#include <latch>
+#include <memory>
 #include <string>
 #include <vector>
 

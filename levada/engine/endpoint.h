@@ -156,8 +156,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 /// What Engine::open() returns on every engine over an endpoint.
 class EndpointChannel final : public Channel {
  public:
-  EndpointChannel(std::shared_ptr<Endpoint> endpoint, std::uint64_t group, std::shared_ptr<ChannelState> state, int from,
-                  std::vector<int> to, int window)
+  EndpointChannel(std::shared_ptr<Endpoint> endpoint, std::uint64_t group, std::shared_ptr<ChannelState> state,
+                  int from, std::vector<int> to, int window)
       : Channel(endpoint.get(), from, std::move(to), window),
         endpoint_(std::move(endpoint)),
         group_(group),

@@ -134,7 +134,7 @@ static_assert(sizeof(Status) == 256);
 /// Why an engine's calls throw. An engine that is made of others composes its text anew, in its own numbers.
 struct Cause {
   ErrorKind kind = ErrorKind::engine;  ///< engine: an abort; peer_lost; corrupt_message; invalid_argument
-  int rank = -1;         ///< whose act, end or fault, in the numbering of the engine that throws; -1: none of its ranks
+  int rank = -1;  ///< whose act, end or fault, in the numbering of the engine that throws; -1: none of its ranks
   std::int64_t step = -1;  ///< of the rank's last status, where it was lost and that is known
   std::string detail{};    ///< an abort's reason; how an end was seen; what was wrong
 
@@ -165,11 +165,11 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// wait() blocks.
 ///
 /// A group ends for one cause(), whichever comes first, and from then on every call throws it. After abort(), that is
-/// EngineError with the reason. After a member's process has ended without leaving the group, it is PeerLost, which names
-/// the rank; but messages that it had published before can still be received. A member that left the group first is not
-/// lost, however its process ends later. CorruptMessage: a member has sent what no rank sends. InvalidArgument: members
-/// have opened a channel differently. Leases stay valid in any case. info(), shares_memory(), cause(), wake(), close(),
-/// abort(), memory_in_use() and trim() never throw because the group has ended.
+/// EngineError with the reason. After a member's process has ended without leaving the group, it is PeerLost, which
+/// names the rank; but messages that it had published before can still be received. A member that left the group first
+/// is not lost, however its process ends later. CorruptMessage: a member has sent what no rank sends. InvalidArgument:
+/// members have opened a channel differently. Leases stay valid in any case. info(), shares_memory(), cause(), wake(),
+/// close(), abort(), memory_in_use() and trim() never throw because the group has ended.
 ///
 /// Destroying the last reference leaves the group: channels close, and the other members carry on.
 class Engine {
@@ -194,8 +194,8 @@ class Engine {
   /// the same time: messages wait for receivers that have not opened the channel yet. Where the order or the arguments
   /// differ, the first message ends the group with InvalidArgument on all members. At most `window` messages are
   /// published and not yet received by all. An engine that receives into memory of its choice receives into the block
-  /// that `landing` returns, if it is given and returns one. Throws InvalidArgument for no receivers, a rank out of range
-  /// or named twice, a channel that this rank is neither sender nor receiver of, and a window below one.
+  /// that `landing` returns, if it is given and returns one. Throws InvalidArgument for no receivers, a rank out of
+  /// range or named twice, a channel that this rank is neither sender nor receiver of, and a window below one.
   virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing landing) = 0;
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) { return open(from, to, window, {}); }
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {
@@ -211,8 +211,8 @@ class Engine {
   /// others, such as a queue that several channels share, and wait() knows them all. Throws InvalidArgument unless this
   /// rank is the sender and has not closed the channel, and for a block that another engine allocated.
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
-  /// Forwards what this or another engine has received, without a copy; the engine keeps `lease.hold` as long as it needs
-  /// the bytes. Throws Unsupported where the engine can send its own blocks alone.
+  /// Forwards what this or another engine has received, without a copy; the engine keeps `lease.hold` as long as it
+  /// needs the bytes. Throws Unsupported where the engine can send its own blocks alone.
   virtual bool try_publish(Channel& channel, const Lease& lease) = 0;
 
   /// Returns the next message, or that the channel has ended, or neither. A message or an end that has arrived is
@@ -234,8 +234,8 @@ class Engine {
   virtual void wake() = 0;
   /// Sets a function that is called whenever what wait() waits for may have changed, also while no thread waits. So a
   /// thread can wait for two engines: inside wait() of the one, which the hook of the other wakes. Called from any
-  /// thread, inside any call of the engine; it must neither block nor call the engine. Empty: none. All groups of a rank
-  /// have one hook. Throws Unsupported where the engine sees messages only while a thread waits.
+  /// thread, inside any call of the engine; it must neither block nor call the engine. Empty: none. All groups of a
+  /// rank have one hook. Throws Unsupported where the engine sees messages only while a thread waits.
   virtual void on_change(std::function<void()> hook) = 0;
 
   /// Ends the group, and all subgroups made from it, for all members. Their calls throw EngineError from now on, with

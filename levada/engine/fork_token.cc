@@ -31,8 +31,8 @@ ForkToken::~ForkToken() {
   ::munmap(const_cast<pid_t*>(word_), page_bytes);
 }
 
-bool ForkToken::valid() const {
-  return cleared_by_fork_ ? *word_ != 0 : *word_ == ::getpid();
+bool ForkToken::is_this_process() const {
+  return *word_ == ::getpid();
 }
 
 }  // namespace levada

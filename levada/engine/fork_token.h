@@ -16,9 +16,11 @@ class ForkToken {
   ForkToken& operator=(const ForkToken&) = delete;
 
   /// Returns false in a forked child of the process that made the token.
-  bool valid() const;
+  bool valid() const { return *word_ != 0 && (cleared_by_fork_ || is_this_process()); }
 
  private:
+  bool is_this_process() const;
+
   volatile pid_t* word_ = nullptr;  ///< on a page that the kernel clears in forked children
   bool cleared_by_fork_ = true;     ///< if not, as before Linux 4.14: the word has to be this process's id
 };

@@ -89,8 +89,7 @@ class GroupEngine final : public Engine {
  private:
   /// An endpoint's channels are all EndpointChannels.
   bool is_own(const Channel& channel) const {
-    return channel.owner() == endpoint_.get() &&
-           static_cast<const EndpointChannel&>(channel).group() == group_.key();
+    return channel.owner() == endpoint_.get() && static_cast<const EndpointChannel&>(channel).group() == group_.key();
   }
   ChannelState& state_of(Channel& channel) const {
     if (!is_own(channel)) refuse_channel(info_.rank);

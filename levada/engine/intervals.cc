@@ -19,13 +19,19 @@ void IntervalSet::add(Interval interval) {
 }
 
 void IntervalSet::remove(Interval interval) {
-  for (const Interval part : within(interval)) {
-    const auto at = std::prev(end_of_.upper_bound(part.begin));
+  if (interval.begin >= interval.end) return;
+  auto at = end_of_.upper_bound(interval.begin);
+  if (at != end_of_.begin() && std::prev(at)->second > interval.begin) --at;
+  while (at != end_of_.end() && at->first < interval.end) {
     const Interval whole{at->first, at->second};
-    end_of_.erase(at);
-    if (whole.begin < part.begin) end_of_.emplace(whole.begin, part.begin);
-    if (part.end < whole.end) end_of_.emplace(part.end, whole.end);
-    total_ -= part.size();
+    total_ -= std::min(whole.end, interval.end) - std::max(whole.begin, interval.begin);
+    if (whole.begin < interval.begin) {
+      at->second = interval.begin;
+      ++at;
+    } else {
+      at = end_of_.erase(at);
+    }
+    if (interval.end < whole.end) end_of_.emplace_hint(at, interval.end, whole.end);
   }
 }
 

@@ -66,9 +66,9 @@ Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& e
 }
 
 ReceivedEvent try_receive(Engine& engine, Channel& channel) {
-  const auto [message, ended] = engine.try_receive(channel);
-  if (!message) return {.event = {}, .ended = ended};
-  return {.event = feed_protocol::decode(message->bytes)};
+  const Received received = engine.try_receive(channel);
+  if (!received.message) return {.event = {}, .ended = received.ended};
+  return {.event = feed_protocol::decode(received.message->bytes)};
 }
 
 Lacking Reporter::send(std::optional<feed_protocol::Event> event) {

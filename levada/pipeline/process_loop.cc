@@ -216,7 +216,7 @@ void ProcessLoop::hear() {
 
 void ProcessLoop::wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
                        int rank) {
-  wait_once(take, publish, memory, rank);
+  wait_once(receive, publish, memory, rank);
   attend();
 }
 

@@ -13,7 +13,7 @@
 #include "levada/base/fault_testing.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"
-#include "levada/engine/p2p/in_process_wire_testing.h"
+#include "levada/engine/p2p/in_process_transport_testing.h"
 #include "levada/reduce/bucketer.h"
 
 namespace levada {

@@ -56,7 +56,12 @@ void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
 }
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
-    : group_(std::move(group)), poll_(std::move(poll)), timeout_(timeout), of_all_(size()), of_own_(1), shares_memory_(group_->shares_memory()) {
+    : group_(std::move(group)),
+      poll_(std::move(poll)),
+      timeout_(timeout),
+      of_all_(size()),
+      of_own_(1),
+      shares_memory_(group_->shares_memory()) {
   if (poll_) caller_poll_ = [this] { poll_caller(); };
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);

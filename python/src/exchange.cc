@@ -346,8 +346,7 @@ void bind_functions(nb::module_& module) {
   module.def("redistribute", &redistribute, nb::arg("job"), nb::arg("store"), nb::arg("request"),
              nb::arg("chunk_bytes").none(), nb::arg("in_flight_bytes"), nb::arg("timeout"));
   module.def(
-      "suitable_chunk_bytes", [](const Membership& job) { return suitable_chunk_bytes(job.engine()); },
-      nb::arg("job"));
+      "suitable_chunk_bytes", [](const Membership& job) { return suitable_chunk_bytes(job.engine()); }, nb::arg("job"));
   module.def("gather_ownership", &gather_ownership, nb::arg("job"), nb::arg("store"), nb::arg("timeout"));
   module.def("carry_out", &carry_out, nb::arg("job"), nb::arg("store"), nb::arg("plan"), nb::arg("in_flight_bytes"),
              nb::arg("timeout"));

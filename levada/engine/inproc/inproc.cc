@@ -130,11 +130,11 @@ class InprocEndpoint final : public Endpoint {
  public:
   InprocEndpoint(std::shared_ptr<Network> network, int rank, std::shared_ptr<EventCount> changed,
                  const Options& options)
-      : Endpoint({.name = "inproc", .rank = rank, .host_of = std::vector<int>(static_cast<std::size_t>(network->size()))},
-                 changed,
-                 make_heap_pool(options.memory_bytes,
-                                {.engine = "inproc", .on_free = [changed] { changed->notify(); }}),
-                 traits_of(options)),
+      : Endpoint(
+            {.name = "inproc", .rank = rank, .host_of = std::vector<int>(static_cast<std::size_t>(network->size()))},
+            changed,
+            make_heap_pool(options.memory_bytes, {.engine = "inproc", .on_free = [changed] { changed->notify(); }}),
+            traits_of(options)),
         network_(std::move(network)) {}
 
   bool shares_memory(int /*rank*/) const override { return true; }
@@ -194,7 +194,9 @@ class InprocEndpoint final : public Endpoint {
  private:
   static Traits traits_of(const Options& options) {
     Traits traits{.heartbeat = options.heartbeat};
-    traits.channels.make_state = []() -> std::shared_ptr<ChannelState> { return std::make_shared<InprocChannelState>(); };
+    traits.channels.make_state = []() -> std::shared_ptr<ChannelState> {
+      return std::make_shared<InprocChannelState>();
+    };
     return traits;
   }
 

@@ -29,8 +29,8 @@ class LoopbackNetwork {
     Frame frame = {};  ///< without a header: `from` has been lost
   };
   struct Settings {
-    bool flushes = true;                                  ///< whether deferred frames are ever sent by themselves
-    bool has_threads = true;                              ///< if not, packets are delivered by Transport::progress()
+    bool flushes = true;      ///< whether deferred frames are ever sent by themselves
+    bool has_threads = true;  ///< if not, packets are delivered by Transport::progress()
     std::size_t max_header_bytes = std::size_t{64} << 10;
   };
 
@@ -194,7 +194,8 @@ inline std::string run_ranks(int size, const std::function<void(std::shared_ptr<
 }
 inline std::string run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& body,
                              const Options& options = {}) {
-  return run_ranks(size, [&](std::shared_ptr<Engine> engine, LoopbackNetwork&) { body(std::move(engine)); }, options);
+  return run_ranks(
+      size, [&](std::shared_ptr<Engine> engine, LoopbackNetwork&) { body(std::move(engine)); }, options);
 }
 
 }  // namespace levada::p2p::test

@@ -44,7 +44,8 @@ class LeaseState {
 
 struct P2pChannelState final : ChannelState {
   std::shared_ptr<std::atomic<int>> num_leased = std::make_shared<std::atomic<int>>(0);  ///< by this rank, as receiver
-  std::shared_ptr<std::atomic<int>> in_transit = std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport has
+  std::shared_ptr<std::atomic<int>> in_transit =
+      std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport has
 };
 
 P2pChannelState& own(ChannelState& channel) {
@@ -152,8 +153,7 @@ void P2pEndpoint::carry(const Outgoing& outgoing) {
   if (notice.kind == Notice::Kind::left) boards_.erase(notice.key);
   if (notice.kind == Notice::Kind::departed) return outbox_.finish(outgoing.to, encode(notice));
   const bool is_receipt = notice.kind == Notice::Kind::received;
-  outbox_.add(outgoing.to, encode(notice), notice.is_urgent,
-              is_receipt ? std::optional(notice.key) : std::nullopt);
+  outbox_.add(outgoing.to, encode(notice), notice.is_urgent, is_receipt ? std::optional(notice.key) : std::nullopt);
 }
 
 void P2pEndpoint::carry(const Group& group, const Ending& ending) {
@@ -180,10 +180,12 @@ void P2pEndpoint::send(ChannelState& channel, Message message) {
   if (peers.empty()) return;
   const std::size_t bytes = message.bytes.size();
   const bool is_inline = bytes <= max_inline_bytes_;
-  Frame frame{.header = encode(Entry{.key = channel.key, .count = bytes, .tail = is_inline ? message.bytes : ByteView()}),
-              .body = {}};
+  Frame frame{
+      .header = encode(Entry{.key = channel.key, .count = bytes, .tail = is_inline ? message.bytes : ByteView()}),
+      .body = {}};
   if (!is_inline) {
-    frame.body = {message.bytes, std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit, changed_)};
+    frame.body = {message.bytes,
+                  std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit, changed_)};
   }
   outbox_.add(peers, frame);
 }
@@ -211,7 +213,8 @@ bool P2pEndpoint::sleep(std::uint64_t seen, const WaitFor& wanted, Deadline dead
 
 Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
   if (arrival.id == landed) {
-    auto* const block = const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // made as one that is not const
+    auto* const block =
+        const_cast<Block*>(static_cast<const Block*>(arrival.hold.get()));  // made as one that is not const
     return {.message = Lease{arrival.bytes, nullptr}, .landed = std::move(*block)};
   }
   if (channel.sends) {
@@ -313,15 +316,15 @@ void P2pEndpoint::accept(int from, const Entry& entry, Block block) {
                          .detail = std::string(as_text(entry.tail))});
     case Entry::Kind::lost:
       if (entry.rank == rank()) return;
-      return end_for_all({.kind = ErrorKind::peer_lost, .rank = entry.rank, .detail = std::string(as_text(entry.tail))});
+      return end_for_all(
+          {.kind = ErrorKind::peer_lost, .rank = entry.rank, .detail = std::string(as_text(entry.tail))});
     case Entry::Kind::ask_status: {
       const Group* const group = table_.group(entry.key);
       const Status mine = group != nullptr ? slot(*group, group->rank).status : Status();
-      return outbox_.add(from,
-                         encode(Entry{.kind = Entry::Kind::status,
-                                      .key = entry.key,
-                                      .tail = std::as_bytes(std::span(&mine, 1))}),
-                         true);
+      return outbox_.add(
+          from,
+          encode(Entry{.kind = Entry::Kind::status, .key = entry.key, .tail = std::as_bytes(std::span(&mine, 1))}),
+          true);
     }
     case Entry::Kind::status: {
       const Group* const group = table_.group(entry.key);

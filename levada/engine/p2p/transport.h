@@ -30,8 +30,8 @@ class Receiver {
   virtual void deliver(int from, ByteView header, Block body) = 0;
   /// A peer has ended without its last frame: nothing more comes from it. Nothing happens if that has arrived.
   virtual void lost(int peer, std::string_view why) = 0;
-  /// Whether a peer's last frame has arrived, or it is lost; whether that holds for all of them, so that nothing is left
-  /// to receive.
+  /// Whether a peer's last frame has arrived, or it is lost; whether that holds for all of them, so that nothing is
+  /// left to receive.
   virtual bool is_closed(int peer) = 0;
   virtual bool all_closed() = 0;
   /// Sends the frames that were deferred for batching.

@@ -27,9 +27,8 @@ TEST_P(ShmConformance, HoldsBetweenThreads) {
 
 TEST_P(ShmConformance, HoldsWithoutHeartbeat) {
   const conformance::Trial& trial = GetParam();
-  EXPECT_EQ(test::run_threads(
-                trial.ranks, [&](const auto& engine) { trial.test.run(engine); }, 256 << 20,
-                {.heartbeat = Duration::max()}),
+  EXPECT_EQ(test::run_threads(trial.ranks, [&](const auto& engine) { trial.test.run(engine); }, 256 << 20,
+                              {.heartbeat = Duration::max()}),
             "");
 }
 

@@ -11,7 +11,8 @@ constexpr std::uint64_t rank_bytes = align_up(sizeof(RankPage), page_bytes);
 constexpr std::uint64_t ring_bytes = align_up(sizeof(Ring::State), page_bytes);
 
 std::uint64_t acks_bytes(int size) {
-  return align_up(std::uint64_t{Control::slots(size)} * static_cast<std::uint64_t>(size) * sizeof(FutexWord), page_bytes);
+  return align_up(std::uint64_t{Control::slots(size)} * static_cast<std::uint64_t>(size) * sizeof(FutexWord),
+                  page_bytes);
 }
 std::uint64_t acks_start(int size) {
   return page_bytes + rank_bytes * static_cast<std::uint64_t>(size);

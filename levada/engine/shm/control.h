@@ -152,9 +152,9 @@ struct RankPage {
 
   /// The thread that stands for this rank (its id, as the kernel's robust futexes want it); 0 before and after.
   alignas(64) FutexWord alive;
-  alignas(64) Doorbell own;   ///< this rank's threads sleep on it, others ring it
-  FutexWord wants_space;      ///< threads that sleep on it for room or memory
-  alignas(64) Doorbell sends; ///< threads of all ranks that wait for messages of this one alone sleep on it
+  alignas(64) Doorbell own;           ///< this rank's threads sleep on it, others ring it
+  FutexWord wants_space;              ///< threads that sleep on it for room or memory
+  alignas(64) Doorbell sends;         ///< threads of all ranks that wait for messages of this one alone sleep on it
   std::atomic<std::int32_t> process;  ///< its id, for people
   alignas(64) FutexWord left;         ///< by its own will
   FutexWord gone;                     ///< has left and holds no lease any more
@@ -189,8 +189,8 @@ class Control {
   Ring ring(int from, int to) const;
   SlotAck ack(int sender, std::uint32_t slot, int receiver) const;
 
-  /// Whether none of `receivers` has still to go beyond `step` with that message. Of those that go beyond it at the same
-  /// time, the last one sees so.
+  /// Whether none of `receivers` has still to go beyond `step` with that message. Of those that go beyond it at the
+  /// same time, the last one sees so.
   bool all_beyond(SlotAck::Step step, int sender, std::uint32_t slot, std::uint32_t generation,
                   std::span<const int> receivers) const;
 

@@ -8,9 +8,9 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
+#include "levada/engine/shm/endpoint.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/frames.h"
-#include "levada/engine/shm/endpoint.h"
 #include "levada/engine/shm/start_frames.h"
 
 namespace levada::shm {
@@ -238,7 +238,8 @@ TEST(Start, RefusesAnotherSizeOrRank) {
 }
 
 TEST(Start, TellsTheOthersWhyItFailed) {
-  const auto what = start_with([](const UniqueFd& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
+  const auto what =
+      start_with([](const UniqueFd& s) { say(s, encode(StartFailure{.message = "no memory on rank 1"})); });
   EXPECT_EQ(what, "EngineError: no memory on rank 1");
 }
 

@@ -12,8 +12,8 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
-#include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/endpoint.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
 
 namespace levada::shm {
 namespace {
@@ -64,8 +64,9 @@ TEST(Memory, ThatTheSystemDoesNotGiveIsWaitedForUntilTheDeadline) {
   const UniqueFd file(::memfd_create("empty", MFD_CLOEXEC));
   ASSERT_EQ(::mmap(range.data(), range.size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0),
             range.data());
-  auto endpoint = std::make_shared<ShmEndpoint>(
-      std::move(memory[0]), EndpointOptions{.limits = [] { return MemoryLimits{1024 * mib, 1024 * mib}; }});
+  auto endpoint = std::make_shared<ShmEndpoint>(std::move(memory[0]), EndpointOptions{.limits = [] {
+                                                  return MemoryLimits{1024 * mib, 1024 * mib};
+                                                }});
   endpoint->watch();
   const auto engine = make_engine(std::move(endpoint));
   EXPECT_THROW(allocate(*engine, mib, Deadline::after(std::chrono::milliseconds(300)), "test"), Timeout);

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "levada/base/unique_fd.h"
-#include "levada/engine/shm/memory.h"
 #include "levada/engine/intervals.h"
 #include "levada/engine/shm/channel_state.h"
+#include "levada/engine/shm/memory.h"
 #include "levada/engine/shm/written_pages.h"
 
 namespace levada::shm {

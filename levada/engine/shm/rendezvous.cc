@@ -86,7 +86,7 @@ UniqueFd listen_at(const std::string& rendezvous) {
 }
 
 /// Sends `cause` to that many ranks: those whose links are in `come`, and others that come before the deadline.
-void reject_ranks(const UniqueFd& listener, std::size_t ranks, const Cause& cause, Deadline deadline,
+void reject_ranks(const UniqueFd& listener, std::size_t ranks, const StartFailure& cause, Deadline deadline,
                   std::vector<UniqueFd> come = {}) {
   for (const UniqueFd& link : come) send_frame(link, encode(cause), {}, deadline);
   while (come.size() < ranks && !wait_readable(std::span(&listener, 1), deadline).empty()) {
@@ -168,7 +168,7 @@ class Rendezvous {
   }
 
   /// To ranks that have come and to late ones, unless those have been waited for long enough.
-  void send_failure(const Cause& cause) noexcept {
+  void send_failure(const StartFailure& cause) noexcept {
     for (std::size_t rank = 1; rank < size(); ++rank) {
       try {
         if (sockets_[rank]) send_frame(sockets_[rank], encode(cause), {}, Deadline::now());
@@ -302,7 +302,7 @@ Connected gather(int size, const std::string& rendezvous, const Options& options
   try {
     return meeting.gather(options, deadline);
   } catch (const Error& error) {
-    meeting.send_failure(Cause::of(error));
+    meeting.send_failure(StartFailure::of(error));
     throw;
   }
 }
@@ -316,12 +316,12 @@ Connected find(int rank, const std::string& rendezvous, const Options& options, 
   }
 }
 
-void reject_ranks(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline) {
+void reject_ranks(int size, const std::string& rendezvous, const StartFailure& cause, Deadline deadline) {
   reject_ranks(listen_at(rendezvous), static_cast<std::size_t>(size) - 1, cause, deadline);
 }
 
-bool send_failure_to_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept
-    try {
+bool send_failure_to_rank_zero(int rank, const std::string& rendezvous, const StartFailure& cause,
+                               Deadline deadline) noexcept try {
   const auto connected = find_rank_zero(rank, rendezvous, {}, deadline);
   return send_frame(connected.links.front(), encode(cause), {}, deadline);
 } catch (const std::exception&) {

@@ -6,8 +6,8 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/shm/control.h"
-#include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/endpoint.h"
+#include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/start.h"
 
 namespace levada::shm {
@@ -51,7 +51,7 @@ std::shared_ptr<Engine> meet(int rank, int size, const std::string& rendezvous, 
 bool refuse_start(int rank, int size, const std::string& rendezvous, ErrorKind kind, const std::string& message) {
   check_place(rank, size);
   const Deadline deadline = Deadline::after(time_for_late_ranks);
-  const Cause cause{.kind = kind, .message = message};
+  const StartFailure cause{.kind = kind, .message = message};
   if (rank != 0) return send_failure_to_rank_zero(rank, rendezvous, cause, deadline);
   reject_ranks(size, rendezvous, cause, deadline);
   return false;

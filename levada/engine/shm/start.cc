@@ -12,8 +12,8 @@
 #include <limits>
 
 #include "levada/base/error.h"
-#include "levada/engine/shm/frames.h"
 #include "levada/engine/memory_limits.h"
+#include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/start_frames.h"
 
 namespace levada::shm {
@@ -73,7 +73,7 @@ struct Files {
 };
 
 /// Maps all files. The rank counts as alive when this returns.
-std::shared_ptr<Member> make_member(int rank, const std::vector<std::uint64_t>& memory, Files files) {
+std::shared_ptr<ShmEndpoint> make_member(int rank, const std::vector<std::uint64_t>& memory, Files files) {
   const auto own = static_cast<std::size_t>(rank);
   const int size = static_cast<int>(memory.size());
   expect_memory_file(files.control, Control::bytes(size), "the control memory");
@@ -87,7 +87,7 @@ std::shared_ptr<Member> make_member(int rank, const std::vector<std::uint64_t>& 
   }
   seal_unless_read_only(files.data[own]);
   host.files = std::make_shared<const std::vector<UniqueFd>>(std::move(files.data));
-  return std::make_shared<Member>(std::move(host));
+  return std::make_shared<ShmEndpoint>(std::move(host));
 }
 
 /// Rank 0's side of the links.
@@ -102,7 +102,7 @@ class StartLeader {
   /// Sends `go`. A rank that has ended is no error of the start any more: all are watched.
   void release();
   /// Sends `cause` to all ranks, so that none waits for a start that has failed.
-  void send_failure(const Cause& cause) noexcept;
+  void send_failure(const StartFailure& cause) noexcept;
   void set_process(int rank, int process) { processes_[static_cast<std::size_t>(rank)] = process; }
   int size() const { return static_cast<int>(links_.size()); }
 
@@ -156,7 +156,7 @@ void StartLeader::release() {
   for (int rank = 1; rank < size(); ++rank) send_frame(links_[static_cast<std::size_t>(rank)], go, {}, deadline_);
 }
 
-void StartLeader::send_failure(const Cause& cause) noexcept {
+void StartLeader::send_failure(const StartFailure& cause) noexcept {
   for (const UniqueFd& link : links_) {
     try {
       if (link) send_frame(link, encode(cause), {}, Deadline::now());
@@ -202,7 +202,7 @@ Files share_files(StartLeader& ranks, const std::vector<std::uint64_t>& memory) 
   return files;
 }
 
-std::shared_ptr<Member> lead(StartLeader& ranks, std::vector<Hello> hellos, const Options& options) {
+std::shared_ptr<ShmEndpoint> lead(StartLeader& ranks, std::vector<Hello> hellos, const Options& options) {
   const Hello own = make_hello(0, ranks.size(), options);
   if (hellos.empty()) hellos = collect_hellos(ranks, own);
   hellos[0] = own;
@@ -223,7 +223,7 @@ class StartPeer {
   /// Receives the next frame, which must be of kind `expected`; `use` reads what follows.
   void receive(FrameKind expected, const std::function<void(ByteReader&, Frame&)>& use);
   void send(ByteView bytes);
-  void send_failure(const Cause& cause) noexcept;
+  void send_failure(const StartFailure& cause) noexcept;
 
  private:
   int rank_;
@@ -251,14 +251,14 @@ void StartPeer::send(ByteView bytes) {
   receive(FrameKind::failed, [](ByteReader&, Frame&) {});  // throws what rank 0 sent before it closed, or PeerLost
 }
 
-void StartPeer::send_failure(const Cause& cause) noexcept {
+void StartPeer::send_failure(const StartFailure& cause) noexcept {
   try {
     send_frame(link_.front(), encode(cause), {}, Deadline::now());
   } catch (const Error&) {  // rank 0 will see the link's end
   }
 }
 
-std::shared_ptr<Member> follow(StartPeer& link, int rank, int size, const Options& options) {
+std::shared_ptr<ShmEndpoint> follow(StartPeer& link, int rank, int size, const Options& options) {
   link.send(encode(make_hello(rank, size, options)));
   const std::size_t count = Files::count(static_cast<std::size_t>(size));
   std::vector<std::uint64_t> memory;
@@ -288,11 +288,11 @@ std::shared_ptr<Member> follow(StartPeer& link, int rank, int size, const Option
 
 /// Runs one side of the start; sends what it throws to the other ranks first.
 template <typename Side, typename Call>
-std::shared_ptr<Member> run(Side& side, Call call) {
+std::shared_ptr<ShmEndpoint> run(Side& side, Call call) {
   try {
     return call();
   } catch (const Error& error) {
-    side.send_failure(Cause::of(error));
+    side.send_failure(StartFailure::of(error));
     throw;
   }
 }

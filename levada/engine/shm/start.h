@@ -20,7 +20,7 @@ struct Connected {
 };
 
 /// Collective. When it returns, all ranks are alive and watch one another.
-std::shared_ptr<Member> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
+std::shared_ptr<ShmEndpoint> start(int rank, int size, Connected connected, const Options& options, Deadline deadline);
 
 /// Rank 0 of meet(): all other ranks, with their hellos.
 Connected gather(int size, const std::string& rendezvous, const Options& options, Deadline deadline);
@@ -31,8 +31,9 @@ Connected find(int rank, const std::string& rendezvous, const Options& options, 
 inline constexpr Duration time_for_late_ranks = std::chrono::seconds(5);
 
 /// Rank 0 of a start that fails before it begins: sends `cause` to the ranks that come, until all have.
-void reject_ranks(int size, const std::string& rendezvous, const Cause& cause, Deadline deadline);
+void reject_ranks(int size, const std::string& rendezvous, const StartFailure& cause, Deadline deadline);
 /// Another rank of such a start: sends `cause` to rank 0. Returns whether it could.
-bool send_failure_to_rank_zero(int rank, const std::string& rendezvous, const Cause& cause, Deadline deadline) noexcept;
+bool send_failure_to_rank_zero(int rank, const std::string& rendezvous, const StartFailure& cause,
+                               Deadline deadline) noexcept;
 
 }  // namespace levada::shm

@@ -54,7 +54,7 @@ Bytes encode_plan(const std::vector<std::uint64_t>& memory) {
   return std::move(writer).take();
 }
 
-Bytes encode(const Cause& cause) {
+Bytes encode(const StartFailure& cause) {
   ByteWriter writer = head(FrameKind::failed);
   writer.put(cause.kind);
   writer.put(std::int32_t{cause.lost});

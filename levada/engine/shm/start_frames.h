@@ -39,7 +39,7 @@ struct Hello {
 Bytes encode(FrameKind kind);
 Bytes encode(const Hello& hello);
 Bytes encode_plan(const std::vector<std::uint64_t>& memory);
-Bytes encode(const Cause& cause);
+Bytes encode(const StartFailure& cause);
 
 /// Whether the bytes come from a rank, of whatever version of Levada.
 bool is_from_rank(ByteView bytes);

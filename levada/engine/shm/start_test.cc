@@ -86,7 +86,7 @@ TEST(Start, SaysOnAllRanksThatOneHasTooFewDescriptors) {
 TEST(Start, RaisesWhatARankSentBeforeItClosedItsLink) {
   auto [zero, one] = make_socket_pair();
   ASSERT_TRUE(send_frame(one, encode(Hello{.rank = 1, .size = 2}), {}, Deadline::now()));
-  ASSERT_TRUE(send_frame(one, encode(Cause{.message = "no memory on rank 1"}), {}, Deadline::now()));
+  ASSERT_TRUE(send_frame(one, encode(StartFailure{.message = "no memory on rank 1"}), {}, Deadline::now()));
   one = UniqueFd();
   std::vector<UniqueFd> links(2);
   links[1] = std::move(zero);

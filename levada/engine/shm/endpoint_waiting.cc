@@ -1,0 +1,110 @@
+// How the threads of a rank sleep and are woken, and what they show while they wait.
+#include <algorithm>
+
+#include "levada/engine/shm/endpoint.h"
+
+namespace levada::shm {
+
+// ---- sleeping and waking
+
+int ShmEndpoint::sole_sender(const WaitFor& wanted) const {
+  if (wanted.receive.empty() || !wanted.publish.empty() || wanted.allocate != 0) return -1;
+  const auto sender = [](Channel* channel) { return static_cast<EndpointChannel*>(channel)->state().spec.from; };
+  const int first = sender(wanted.receive.front());
+  const bool is_sole = std::all_of(wanted.receive.begin(), wanted.receive.end(),
+                                   [&](Channel* channel) { return sender(channel) == first; });
+  return is_sole ? first : -1;
+}
+
+Doorbell& ShmEndpoint::doorbell_for(const WaitFor& wanted) const {
+  const int sender = sole_sender(wanted);
+  return sender < 0 ? page().own : control_.page(sender).sends;
+}
+
+void ShmEndpoint::begin_sleep(const WaitFor& wanted) {
+  if (const int sender = sole_sender(wanted); sender >= 0) {
+    bell_sleepers_[static_cast<std::size_t>(sender)].fetch_add(1, std::memory_order_seq_cst);
+    num_bell_sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  } else if (!wanted.publish.empty() || wanted.allocate != 0) {
+    page().wants_space.fetch_add(1, std::memory_order_seq_cst);
+  }
+  doorbell_for(wanted).sleepers.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void ShmEndpoint::end_sleep(const WaitFor& wanted) noexcept {
+  doorbell_for(wanted).sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  if (const int sender = sole_sender(wanted); sender >= 0) {
+    num_bell_sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    bell_sleepers_[static_cast<std::size_t>(sender)].fetch_sub(1, std::memory_order_seq_cst);
+  } else if (!wanted.publish.empty() || wanted.allocate != 0) {
+    page().wants_space.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+std::uint64_t ShmEndpoint::observe(const WaitFor& wanted) {
+  return doorbell_for(wanted).count.load(std::memory_order_seq_cst);
+}
+
+bool ShmEndpoint::sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) {
+  WakeMask mask = wanted.allocate != 0 ? wake_for_memory : 0;
+  for (const auto channels : {wanted.receive, wanted.publish}) {
+    for (Channel* const channel : channels) mask |= wake_for(static_cast<EndpointChannel*>(channel)->state().key);
+  }
+  return futex_wait(doorbell_for(wanted).count, static_cast<std::uint32_t>(seen), deadline.remaining(),
+                    mask != 0 ? mask : wake_all);
+}
+
+void ShmEndpoint::flush() noexcept {
+  if (pending_mask_.load(std::memory_order_relaxed) == 0) return;
+  if (const WakeMask mask = pending_mask_.exchange(0)) page().sends.ring(mask);
+}
+
+void ShmEndpoint::notify() noexcept {
+  page().own.ring();
+  if (num_bell_sleepers_.load(std::memory_order_seq_cst) == 0) return;
+  for (int sender = 0; sender < size(); ++sender) {
+    const bool has_sleepers = bell_sleepers_[static_cast<std::size_t>(sender)].load(std::memory_order_seq_cst) != 0;
+    if (has_sleepers) control_.page(sender).sends.ring();
+  }
+}
+
+void ShmEndpoint::wake_for_space(int other, WakeMask mask) const {
+  RankPage& there = control_.page(other);
+  if (there.wants_space.load(std::memory_order_seq_cst) != 0) there.own.ring(mask);
+}
+
+// ---- statuses
+
+RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
+  auto& boards = page().board;
+  const auto of = [&](std::uint64_t key) {
+    return std::find_if(boards.begin(), boards.end(), [&](const auto& slot) { return slot.group == key; });
+  };
+  if (const auto found = of(group); found != boards.end()) return *found;
+  const auto unused = of(0);
+  auto& slot = unused != boards.end() ? *unused : boards[group % boards.size()];
+  slot.group = 0;  // nobody takes the old status for one of this group
+  slot.board.post({});
+  slot.group = group;
+  return slot;
+}
+
+void ShmEndpoint::post(Group& group, const Status& status) {
+  expect_usable();
+  // Where nothing has ended yet, nothing is to be thrown, and this writes this rank's own words alone.
+  if (!is_quiet_ || control_.alarm().load(std::memory_order_seq_cst) != quiet_alarm_) check(group);
+  const std::lock_guard lock(post_mutex_);
+  board_of(group.key()).board.post(status);
+}
+
+Status ShmEndpoint::status(Group& group, int rank) {
+  check(group);
+  for (const auto& slot : control_.page(group.endpoint_rank(rank)).board) {
+    if (slot.group != group.key()) continue;
+    const Status status = slot.board.read();
+    if (slot.group == group.key()) return status;
+  }
+  return {};
+}
+
+}  // namespace levada::shm
