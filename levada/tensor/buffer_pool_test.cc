@@ -1,7 +1,11 @@
 #include "levada/tensor/buffer_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
 namespace levada {
@@ -44,6 +48,28 @@ TEST(BufferPool, CachesAtMostItsLimit) {
   EXPECT_EQ(pool.cached_bytes(), 2 * mib);
   buffers.clear();
   EXPECT_EQ(pool.cached_bytes(), 2 * mib);
+}
+
+TEST(BufferPool, ABufferCanBeReleasedInAForkedChildWhileTheParentAllocates) {
+  BufferPool pool;
+  auto held = pool.allocate(mib);
+  std::atomic<bool> stop = false;
+  std::thread allocating([&] {
+    while (!stop) static_cast<void>(pool.allocate(mib));
+  });
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(30);
+      held.owner.reset();
+      ::_exit(0);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "it waits for a mutex that nobody unlocks";
+  }
+  stop = true;
+  allocating.join();
 }
 
 }  // namespace
