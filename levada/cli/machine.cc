@@ -127,14 +127,14 @@ std::optional<double> core_quota(const ReadFile& read) {
 }
 
 Machine examine_machine() {
-  const ReadFile read = shm::read_system_file;
+  const ReadFile read = read_system_file;
   Machine machine;
   utsname name{};
   if (::uname(&name) == 0) machine.kernel = name.release;
   machine.cores = usable_cores();
   machine.core_quota = core_quota(read);
   machine.memory = machine_memory(read);
-  const auto limits = shm::memory_limits();
+  const auto limits = memory_limits();
   machine.memory_limit = limits.total;
   machine.memory_available = limits.available;
   machine.cgroups = cgroup_versions(read);

@@ -82,21 +82,28 @@ void messages_and_ends_outlive_a_death(const Handle& engine, const Death& die) {
 
 void a_rank_that_left_a_group_first_is_not_lost_to_it(const Handle& engine, const Death& die) {
   const int rank = rank_of(*engine), last = last_of(engine);
-  auto group = engine->subgroup(all_ranks(*engine), "left before a death");
-  meet(*group);
+  auto left = engine->subgroup(all_ranks(*engine), "left");
+  auto entered = engine->subgroup(all_ranks(*engine), "entered");
+  const auto channel = left->open(last, all_ranks(*left), 1);
   if (rank == last) {
-    group.reset();
+    left.reset();
   } else {
-    // One that the last rank does not open any more ends where it is known to have left.
-    const auto channel = group->open(last, all_ranks(*group), 1);
-    expect(*group, !receive(*group, *channel, limit(), "conformance"), "a rank that has left sends nothing");
+    expect(*left, !receive(*left, *channel, limit(), "conformance"), "a channel ends whose sender has left");
   }
   lose_the_last(engine, die);
   if (rank == last) return;
-  expect(*engine, !group->cause(), "a group that a rank had left does not end with its death");
-  group->post(Status::make("going on", 1));
   const auto cause = engine->cause();
   expect(*engine, cause && cause->kind == ErrorKind::peer_lost && cause->rank == last, "the cause names the rank");
+  expect_lost(*entered, last, "a death is thrown in a group that the rank was in",
+              [&] { return entered->wait({}, limit()); });
+  for (int from = 0; from < last; ++from) {
+    std::vector<int> rest = all_ranks(*left);
+    rest.pop_back();
+    const auto among_the_rest = left->open(from, rest, 1);
+    if (rank == from) send(*left, *among_the_rest, static_cast<std::uint64_t>(from), 100);
+    static_cast<void>(receive(*left, *among_the_rest, static_cast<std::uint64_t>(from), 100));
+  }
+  expect(*left, left->wait({}, Deadline::now()) == Woken::timeout, "a group goes on without a rank that has left it");
 }
 
 void a_death_reaches_the_groups_of_the_rank_and_no_others(const Handle& engine, const Death& die) {

@@ -44,6 +44,12 @@ void a_block_that_can_never_be_is_refused(const Handle& engine) {
   expect(*engine, message.find("iB") != std::string::npos, "the refusal says how much the engine can give");
 }
 
+void a_wait_for_a_block_that_can_never_be_is_refused(const Handle& engine) {
+  expect_throws<InvalidArgument>(*engine, "a wait for a block larger than the engine can ever give is refused", [&] {
+    return engine->wait({.allocate = std::numeric_limits<std::size_t>::max() / 2}, Deadline::now());
+  });
+}
+
 void blocks_may_change_threads(const Handle& engine) {
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
   auto made = std::async(std::launch::async, [&] { return filled(*engine, 3, 5000); });
@@ -241,6 +247,7 @@ constexpr Case list[] = {
     {"blocks are used again", 1, blocks_are_used_again},
     {"blocks in use are distinct", 1, blocks_in_use_are_distinct},
     {"a block that can never be is refused", 1, a_block_that_can_never_be_is_refused},
+    {"a wait for a block that can never be is refused", 1, a_wait_for_a_block_that_can_never_be_is_refused},
     {"blocks may change threads", 1, blocks_may_change_threads},
     {"bad blocks are refused", 1, bad_blocks_are_refused},
     {"leases keep their bytes while the sender goes on", 1, leases_keep_their_bytes_while_the_sender_goes_on},

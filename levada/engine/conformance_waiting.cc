@@ -190,6 +190,20 @@ void a_posted_status_can_be_read_by_all(const Handle& engine) {
   meet_in_silence(*engine);
 }
 
+void a_rank_has_a_status_in_each_group(const Handle& engine) {
+  const auto inner = engine->subgroup(all_ranks(*engine), "board");
+  engine->post(Status::make("outer", 1));
+  inner->post(Status::make("inner", 2));
+  const auto shows = [](Engine& group, int rank, std::string_view operation) {
+    return std::string_view(group.status(rank).operation.data()) == operation;
+  };
+  for (const int rank : all_ranks(*engine)) {
+    expect_eventually(*engine, "a group shows what was posted in it",
+                      [&] { return shows(*engine, rank, "outer") && shows(*inner, rank, "inner"); });
+  }
+  meet_in_silence(*engine);
+}
+
 void a_wait_polls_while_it_lasts(const Handle& engine) {
   struct Interruption {};
   const auto channel = engine->open(rank_of(*engine), {rank_of(*engine)}, 1);
@@ -230,6 +244,7 @@ constexpr Case list[] = {
     {"threads wait for their own channels", 1, threads_wait_for_their_own_channels},
     {"sender and receiver of a channel may be two threads", 1, sender_and_receiver_of_a_channel_may_be_two_threads},
     {"ranks that flood each other do not block", 1, ranks_that_flood_each_other_do_not_block},
+    {"a rank has a status in each group", 1, a_rank_has_a_status_in_each_group},
     {"a wait polls while it lasts", 1, a_wait_polls_while_it_lasts},
     {"room wakes a blocked sender", 2, room_wakes_a_blocked_sender},
     {"a posted status can be read by all", 1, a_posted_status_can_be_read_by_all},

@@ -259,6 +259,7 @@ bool Endpoint::is_ready(Group& group, const WaitFor& wanted) {
 
 Woken Endpoint::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
   expect_usable();
+  if (wanted.allocate > pool_->max_block()) static_cast<void>(pool_->try_allocate(wanted.allocate));  // throws
   if (is_ready(group, wanted)) return Woken::ready;
 
   struct Sleeping {

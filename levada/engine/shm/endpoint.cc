@@ -104,8 +104,8 @@ void ShmEndpoint::drain() {
     if (control_.alarm().load(std::memory_order_seq_cst) != seen_alarm_) notice_ends();
     drain_rings();
   } while (control_.alarm().load(std::memory_order_seq_cst) != seen_alarm_);
-  is_quiet_ = table_.num_endings() == 0;
-  quiet_alarm_ = seen_alarm_;
+  const std::uint64_t quiet_alarm = table_.num_endings() == 0 ? seen_alarm_ : not_quiet;
+  if (quiet_alarm_.load(std::memory_order_relaxed) != quiet_alarm) quiet_alarm_ = quiet_alarm;
 }
 
 void ShmEndpoint::notice_ends() {

@@ -99,10 +99,10 @@ class ShmEndpoint final : public levada::Endpoint {
   Control control_;
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<PrivateViews> views_;
-  std::mutex post_mutex_;                        ///< this rank's boards have one writer at a time
-  std::atomic<bool> is_quiet_ = false;           ///< nothing had ended ...
-  std::atomic<std::uint32_t> quiet_alarm_ = 0;   ///< ... when the alarm stood at this
-  std::atomic<std::uint32_t> pending_mask_ = 0;  ///< of this rank's doorbell `sends`, to be rung by flush()
+  std::mutex post_mutex_;  ///< this rank's boards have one writer at a time
+  static constexpr std::uint64_t not_quiet = ~std::uint64_t{0};
+  std::atomic<std::uint64_t> quiet_alarm_ = not_quiet;  ///< the alarm at which nothing had ended yet
+  std::atomic<std::uint32_t> pending_mask_ = 0;         ///< of this rank's doorbell `sends`, to be rung by flush()
   std::vector<std::atomic<int>> bell_sleepers_;  ///< this process's threads, by the rank on whose `sends` they sleep
   std::atomic<int> num_bell_sleepers_ = 0;
 

@@ -92,7 +92,7 @@ RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
 void ShmEndpoint::post(Group& group, const Status& status) {
   expect_usable();
   // Where nothing has ended yet, nothing is to be thrown, and this writes this rank's own words alone.
-  if (!is_quiet_ || control_.alarm().load(std::memory_order_seq_cst) != quiet_alarm_) check(group);
+  if (control_.alarm().load(std::memory_order_seq_cst) != quiet_alarm_) check(group);
   const std::lock_guard lock(post_mutex_);
   board_of(group.key()).board.post(status);
 }
