@@ -13,8 +13,9 @@ namespace levada {
 namespace {
 
 constexpr std::uint64_t magic = 0x3145'4355'4445'524C;  // "LREDUCE1"
-constexpr std::size_t prefix_bytes = 64;                // magic, where the spec begins, its bytes, marks
+constexpr std::size_t prefix_bytes = 64;                // magic, where the spec begins, its bytes, marks, exchange
 constexpr std::uint64_t last_message = 1;
+constexpr std::size_t exchange_at = 4 * sizeof(std::uint64_t);
 constexpr std::size_t alignment = 64;
 /// Of a spec: collective, operation, dtype and count; then a rank and extents an input, and its position.
 constexpr std::size_t spec_bytes = 16;
@@ -94,7 +95,7 @@ CollectiveSpec CollectiveSpec::decode(ByteReader& reader) {
 std::string difference(const CollectiveSpec& one, int rank, const CollectiveSpec& other, int other_rank) {
   if (one == other) return {};
   if (one.collective != other.collective) {
-    return fmt::format("rank {} is in an {}, rank {} in a {}", rank, to_string(one.collective), other_rank,
+    return fmt::format("rank {} calls {}, rank {} {}", rank, to_string(one.collective), other_rank,
                        to_string(other.collective));
   }
   if (one.op != other.op) {
@@ -154,6 +155,10 @@ Contribution::Message Contribution::finish_for(int rank, bool last, Block block)
   return {std::move(block), bytes};
 }
 
+void Contribution::number(Block& block, std::uint64_t exchange) {
+  std::memcpy(block.memory().data() + exchange_at, &exchange, sizeof exchange);  // not payload: the prefix
+}
+
 std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
   ByteReader prefix(message);
   if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
@@ -191,7 +196,9 @@ std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
 ContributionView::ContributionView(ByteView message, InputsReader& reader) : message_(message) {
   // Looked at once: the message may change while it is read.
   ByteReader prefix(message.size() < prefix_bytes ? message : message.subspan(3 * sizeof(std::uint64_t)));
-  last_ = (prefix.get<std::uint64_t>() & last_message) != 0;
+  const auto marks = prefix.get<std::uint64_t>();
+  exchange_ = prefix.get<std::uint64_t>();
+  last_ = (marks & last_message) != 0;
   inputs_ = reader.read(message);
 }
 

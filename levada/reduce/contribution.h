@@ -75,6 +75,8 @@ class Contribution {
   Message finish(bool last) &&;
   /// The pieces of one rank alone, copied into `block`, which has block_bytes() of them.
   Message finish_for(int rank, bool last, Block block) const;
+  /// Writes into a message to which of the group's exchanges of messages it belongs, counted from 1.
+  static void number(Block& block, std::uint64_t exchange);
 
  private:
   Block block_;
@@ -122,6 +124,8 @@ class ContributionView {
   const std::shared_ptr<const Inputs>& inputs() const { return inputs_; }
   const CollectiveSpec& spec() const { return inputs_->spec; }
   bool is_last() const { return last_; }
+  /// What Contribution::number() wrote.
+  std::uint64_t exchange() const { return exchange_; }
   const std::byte* piece(std::size_t input, int number) const {
     return message_.data() + inputs_->offsets[input] + static_cast<std::size_t>(number) * inputs_->bytes[input];
   }
@@ -129,6 +133,7 @@ class ContributionView {
  private:
   ByteView message_;
   bool last_ = false;
+  std::uint64_t exchange_ = 0;
   std::shared_ptr<const Inputs> inputs_;
 };
 

@@ -65,7 +65,7 @@ Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, st
   if (poll_) caller_poll_ = [this] { poll_caller(); };
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
-  for (const int from : all) to_all_.push_back(group_->open(from, all, window));
+  for (const int from : all) to_all_.push_back({group_->open(from, all, window), {}});
   if (!shares_memory_) {
     // Everybody would get everybody's pieces. One to itself is a channel of its own at either end of the list.
     for (const int from : all) {
@@ -73,7 +73,7 @@ Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, st
         if (from != rank() && to != rank()) continue;
         const std::shared_ptr<Channel> channel = group_->open(from, {to}, window);
         if (from == rank()) sending_.push_back(channel);
-        if (to == rank()) receiving_.push_back(channel);
+        if (to == rank()) receiving_.push_back({channel, {}});
       }
     }
   }
@@ -188,13 +188,13 @@ std::optional<Reducer::Task> Reducer::next() {
   return task;
 }
 
-void Reducer::Given::add(Lease lease, InputsReader& reader) {
-  const ContributionView& message = messages.emplace_back(lease.bytes, reader);
+void Reducer::Given::add(Lease lease, ContributionView view) {
+  const ContributionView& message = messages.emplace_back(std::move(view));
   leases.push_back(std::move(lease));
   const CollectiveSpec& first = messages.front().spec();
   const CollectiveSpec& its = message.spec();
   if (its.collective != first.collective || its.op != first.op || its.dtype != first.dtype) {
-    throw CorruptMessage(0, "the messages of one collective mean different things");
+    throw CorruptMessage(0, "the messages of one collective are for different ones");
   }
   const auto number = static_cast<std::uint32_t>(messages.size() - 1);
   for (std::uint32_t input = 0; input < its.pieces.size(); ++input) {
@@ -226,7 +226,6 @@ std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions)
   const bool to_all = gathers || shares_memory_;
   auto messages = to_all ? for_all(std::move(contributions)) : pieces_for_each(std::move(contributions));
   const auto given = exchange(collective, std::move(messages), to_all ? to_all_ : receiving_);
-  check(given);
   if (gathers) return side_by_side(given);
   auto sums = reduce(given);
   return collective == Collective::all_reduce ? spread(given.front().spec(), sums) : sums;
@@ -236,7 +235,7 @@ std::deque<Reducer::Outgoing> Reducer::for_all(std::vector<Contribution> contrib
   std::deque<Outgoing> messages;
   for (auto& each : contributions) {
     const bool last = &each == &contributions.back();
-    messages.push_back({to_all_[static_cast<std::size_t>(rank())].get(), std::move(each).finish(last)});
+    messages.push_back({to_all_[static_cast<std::size_t>(rank())].channel.get(), std::move(each).finish(last)});
   }
   return messages;
 }
@@ -258,9 +257,35 @@ std::deque<Reducer::Outgoing> Reducer::pieces_for_each(std::vector<Contribution>
   return messages;
 }
 
+bool Reducer::receive(Incoming& from, Given& given, bool is_expected) {
+  InputsReader& reader = &from == &to_all_[static_cast<std::size_t>(from.channel->from())] ? of_all_ : of_own_;
+  bool received = false;
+  while (!given.complete) {
+    auto lease = std::exchange(from.early, std::nullopt);
+    if (!lease) {
+      Received next = group_->try_receive(*from.channel);
+      from.ended = next.ended;
+      if (!next.message) break;
+      lease = std::move(next.message);
+    }
+    ContributionView message(lease->bytes, reader);
+    if (message.exchange() > exchange_) {
+      from.early = std::move(lease);
+      break;
+    }
+    if (message.exchange() < exchange_) throw CorruptMessage(0, "a message of a collective that has ended");
+    if (!is_expected) given.is_readable = false;
+    given.add(*std::move(lease), std::move(message));
+    received = true;
+  }
+  return received;
+}
+
 std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<Outgoing> to_send,
-                                              const std::vector<std::shared_ptr<Channel>>& from) {
-  InputsReader& reader = &from == &to_all_ ? of_all_ : of_own_;
+                                              std::vector<Incoming>& from) {
+  ++exchange_;
+  for (Outgoing& each : to_send) Contribution::number(each.message.block, exchange_);
+  std::vector<Incoming>& others = &from == &to_all_ ? receiving_ : to_all_;
   std::vector<Given> given(static_cast<std::size_t>(size()));
   const auto missing = [&] { return std::ranges::find(given, false, &Given::complete) - given.begin(); };
   auto deadline = Deadline::after(timeout_);
@@ -273,17 +298,18 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     }
     std::vector<Channel*> missing_from;
     for (std::size_t r = 0; r < given.size(); ++r) {
-      while (!given[r].complete) {
-        auto received = group_->try_receive(*from[r]);
-        if (received.ended) {
-          check_group(*group_);
-          throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left", r));
-        }
-        if (!received.message) break;
-        given[r].add(*std::move(received.message), reader);
-        moved = true;
+      if (given[r].complete) continue;
+      const std::size_t awaited = missing_from.size();
+      for (auto* channels : {&from, &others}) {
+        if (channels->empty()) continue;
+        Incoming& each = (*channels)[r];
+        if (receive(each, given[r], channels == &from)) moved = true;
+        if (!each.early && !each.ended) missing_from.push_back(each.channel.get());
       }
-      if (!given[r].complete) missing_from.push_back(from[r].get());
+      if (!given[r].complete && missing_from.size() == awaited) {
+        check_group(*group_);
+        throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left", r));
+      }
     }
     if (moved) {
       deadline = Deadline::after(timeout_);
@@ -302,6 +328,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) throw Timeout(explain());
   }
+  check(given);
   return given;
 }
 
@@ -309,9 +336,14 @@ void Reducer::check(const std::vector<Given>& given) const {
   for (std::size_t r = 1; r < given.size(); ++r) {
     if (given[r].says_the_same_as(given[0])) continue;
     const CollectiveSpec first = given[0].spec();
-    const std::string what = difference(first, 0, given[r].spec(), static_cast<int>(r));
+    const CollectiveSpec its = given[r].spec();
+    const std::string what = difference(first, 0, its, static_cast<int>(r));
     if (what.empty()) continue;
-    throw InvalidArgument(fmt::format("ranks disagree about {} {}: {}", to_string(first.collective), number_, what));
+    const auto name = first.collective == its.collective ? to_string(first.collective) : "collective";
+    throw InvalidArgument(fmt::format("ranks disagree about {} {}: {}", name, number_, what));
+  }
+  if (!std::ranges::all_of(given, &Given::is_readable)) {
+    throw CorruptMessage(0, "the inputs of a collective are not where its messages say");
   }
 }
 
@@ -345,7 +377,6 @@ std::vector<Result> Reducer::spread(const CollectiveSpec& spec, const std::vecto
     copy_payload(own.front().data(input), sums[i].data, sums[i].bytes);
   }
   const auto given = exchange(Collective::all_reduce, for_all(std::move(own)), to_all_);
-  check(given);
   return side_by_side(given);
 }
 
@@ -386,7 +417,7 @@ Block Reducer::allocate(std::size_t bytes) {
     const Woken woken = group_->wait({.allocate = bytes, .stop = &stop_, .poll = poll_now_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
-      Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].get()};
+      Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].channel.get()};
       throw Timeout(explain_full_memory(*group_, bytes, "a collective", timeout_, sent));
     }
   }

@@ -94,8 +94,10 @@ class Reducer {
     std::vector<Place> where;  ///< by position, once it is complete
     bool complete = false;
 
-    /// Throws CorruptMessage where inputs lack a position.
-    void add(Lease lease, InputsReader& reader);
+    bool is_readable = true;  ///< its pieces are where this rank looks for them
+
+    /// Throws CorruptMessage where the messages differ in what they are for, and where inputs lack a position.
+    void add(Lease lease, ContributionView view);
     /// With the pieces of all messages.
     CollectiveSpec spec() const;
     bool says_the_same_as(const Given& other) const;
@@ -110,6 +112,12 @@ class Reducer {
     Channel* channel = nullptr;
     Contribution::Message message;
   };
+  /// A channel from one rank. Ranks that call different collectives may send on different channels.
+  struct Incoming {
+    std::shared_ptr<Channel> channel;
+    std::optional<Lease> early;  ///< a message of a later exchange, received while waiting for another channel's
+    bool ended = false;
+  };
 
   /// poll_() on a caller's thread: EngineError for its exception, which is kept for interruptible() to throw.
   void poll_caller();
@@ -123,8 +131,11 @@ class Reducer {
   std::vector<Result> results_of(std::vector<Contribution> contributions);
   std::deque<Outgoing> pieces_for_each(std::vector<Contribution> contributions);
   std::deque<Outgoing> for_all(std::vector<Contribution> contributions);
-  std::vector<Given> exchange(Collective collective, std::deque<Outgoing> messages,
-                              const std::vector<std::shared_ptr<Channel>>& from);
+  /// Sends this rank's messages and receives those of all ranks, each with the channels of `from`, or on the others
+  /// where a rank calls another collective. Throws InvalidArgument where ranks disagree.
+  std::vector<Given> exchange(Collective collective, std::deque<Outgoing> messages, std::vector<Incoming>& from);
+  /// Receives what has arrived of this exchange on a channel. Returns whether there was any.
+  bool receive(Incoming& from, Given& given, bool is_expected);
   void check(const std::vector<Given>& given) const;
   std::vector<Result> reduce(const std::vector<Given>& given);
   std::vector<Result> spread(const CollectiveSpec& spec, const std::vector<Result>& sums);
@@ -140,14 +151,15 @@ class Reducer {
   const std::function<void()>* poll_now_ = nullptr;  ///< for waits of the collective under way
   std::exception_ptr interruption_;
   Duration timeout_;
-  std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender
-  std::vector<std::shared_ptr<Channel>> sending_;    ///< by receiver, where ranks do not see each other's memory
-  std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender
-  InputsReader of_all_, of_own_;                     ///< messages for all ranks, and for this one alone
-  const bool shares_memory_;                         ///< all ranks see each other's memory
-  std::shared_ptr<Block> shared_;                    ///< by small results of the collective under way
+  std::vector<Incoming> to_all_;                   ///< by sender
+  std::vector<std::shared_ptr<Channel>> sending_;  ///< by receiver, where ranks do not see each other's memory
+  std::vector<Incoming> receiving_;                ///< by sender
+  InputsReader of_all_, of_own_;                   ///< messages for all ranks, and for this one alone
+  const bool shares_memory_;                       ///< all ranks see each other's memory
+  std::shared_ptr<Block> shared_;                  ///< by small results of the collective under way
   std::size_t shared_used_ = 0;
   std::int64_t number_ = 0;
+  std::uint64_t exchange_ = 0;  ///< calls of exchange(): the same on all ranks
 
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
