@@ -109,7 +109,7 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Invocat
   // What is under way has to be used before the state is one to go on from.
   if (!arguments.save_state.empty()) options.signal_grace = parse_duration(arguments.timeout);
   // What is known has to be written down, also after a failure.
-  if (arguments.history.wanted()) options.grace = std::chrono::seconds(5);
+  if (arguments.history.wanted()) options.report_grace = std::chrono::seconds(5);
   const auto result = launch::run_local(job.mesh.size(), command_line, options);
   if (!result.message.empty()) complain(result.message);
   return result.exit_status;

@@ -53,6 +53,7 @@ struct LocalOptions {
   std::vector<std::string> leading = {};            ///< arguments of every rank before its own: of an interpreter
   Duration grace = std::chrono::milliseconds(500);  ///< what a rank's failure leaves the others to end by themselves
   Duration signal_grace = std::chrono::milliseconds(500);  ///< what a signal to this process leaves them
+  Duration report_grace = {};  ///< if longer than grace: what a failure leaves them while rank 0, which reports, lives
 };
 
 /// Starts `size` copies of a program with `arguments`, connected for join(), and waits for them. Rank 0's standard

@@ -235,8 +235,12 @@ void supervise(Signals& signals, int reports, int size, const LocalOptions& opti
     take_reports(reports, size, job);
     processes.reap(job);
     if (job.is_ending() && deadline.is_never()) {
-      deadline = Deadline::after(job.signal() != 0 ? options.signal_grace : options.grace);
+      deadline =
+          Deadline::after(job.signal() != 0 ? options.signal_grace : std::max(options.grace, options.report_grace));
     }
+    // The time beyond `grace` is for rank 0's report.
+    const auto soon = Deadline::after(options.grace);
+    if (job.is_ending() && job.signal() == 0 && job.has_ended(0) && soon.at() < deadline.at()) deadline = soon;
     if (!deadline.expired()) continue;
     job.apply(Supervision::Killed{});
     processes.kill(SIGKILL);

@@ -52,6 +52,24 @@ TEST(RunLocal, EndsTheRanksThatStayAfterAFailure) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(50));
 }
 
+TEST(RunLocal, LeavesRankZeroTimeToReportAFailure) {
+  const auto script = R"sh([ $LEVADA_RANK = 1 ] && exit 3
+    sleep 1; printf '\0\0\0\0\6\0\0\0reported' >&${LEVADA_REPORT%%,*}; exit 1)sh";
+  const auto result = run_local(
+      2, {"-c", script},
+      {.program = "/bin/bash", .grace = std::chrono::milliseconds(50), .report_grace = std::chrono::seconds(50)});
+  EXPECT_EQ(result.message, "reported");
+}
+
+TEST(RunLocal, WaitsNoLongerForOtherRanksOnceRankZeroHasReportedAFailure) {
+  const auto begin = Clock::now();
+  const auto result = run_local(
+      2, {"-c", "[ $LEVADA_RANK = 0 ] && exit 3; sleep 100"},
+      {.program = "/bin/bash", .grace = std::chrono::milliseconds(50), .report_grace = std::chrono::seconds(90)});
+  EXPECT_EQ(result.message, "rank 0 ended with status 3");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(50));
+}
+
 TEST(RunLocal, EndsAllRanksOnASignal) {
   const auto result = run_script(2, "kill -TERM $PPID; exec sleep 100");
   EXPECT_EQ(result.exit_status, 128 + SIGTERM);
