@@ -157,5 +157,28 @@ TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {
   }
 }
 
+TEST(Assignment, CountsWhatAMoveShiftsAmongItsSteps) {
+  // Rank 1 alone has the small ones, so that it is left with too much unless many of the large ones go to rank 0.
+  constexpr std::size_t large = 40'000, small = 20'000;
+  Instance instance{.choices = {}, .lists = {{0, 1}, {1}}, .loads = {0, 0}};
+  for (std::size_t i = 0; i < large; ++i) instance.choices.push_back({4, 0, i});
+  for (std::size_t i = 0; i < small; ++i) instance.choices.push_back({2, 1, i});
+  const auto assigned = [&](std::uint64_t steps) {
+    return assign_senders(instance.choices, instance.lists, instance.loads, {.search_steps = steps});
+  };
+  const auto moves = [](const std::vector<int>& before, const std::vector<int>& after) {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) count += before[i] != after[i] ? 1 : 0;
+    return count;
+  };
+  const auto before = assigned(0);
+  // Each shifts half of the large ones or more, a cache line of them a step.
+  constexpr std::uint64_t steps = 200'000, steps_a_move = large / 2 / 16;
+  const std::size_t made = moves(before, assigned(steps));
+  EXPECT_GT(made, 0u);
+  EXPECT_LE(made, steps / steps_a_move + 1);
+  EXPECT_GT(moves(before, assigned(1'000'000'000)), 2 * (steps / steps_a_move));
+}
+
 }  // namespace
 }  // namespace levada

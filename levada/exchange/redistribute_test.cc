@@ -433,6 +433,33 @@ TEST(Redistribute, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   for (const SampleStore& store : stores) EXPECT_EQ(store.get(store.ids()), long_samples(store.ids()));
 }
 
+TEST(Redistribute, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
+  constexpr Duration timeout = std::chrono::seconds(3), pause = std::chrono::milliseconds(600);
+  const auto ids = numbered_ids(200);
+  std::vector<SampleStore> stores(2);
+  const auto lists = dealt(ids, 2);
+  for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
+  std::atomic<bool> over = false;
+  // Nothing goes into the store of rank 1 while another thread looks at it.
+  std::thread slow([&] {
+    for (Duration held{}; held < 2 * timeout && !over; held += pause) {
+      const auto before = stores[1].bytes();
+      while (stores[1].bytes() == before && !over) std::this_thread::yield();
+      const SampleStore::Reading here(stores[1]);
+      std::this_thread::sleep_for(pause);
+    }
+  });
+  const auto begin = Clock::now();
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    SampleStore& store = stores[static_cast<std::size_t>(engine->info().rank)];
+    redistribute(engine, store, {{{{0, 1}, ids}}, {"tokens"}}, {.timeout = timeout, .chunk_bytes = 512});
+    EXPECT_EQ(store.ids().size(), ids.size());
+  });
+  over = true;
+  slow.join();
+  EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
+}
+
 TEST(Redistribute, IsRepeatedByThoseWhoLive) {
   std::vector<SampleStore> stores(3);
   const auto lists = dealt(numbered_ids(9), 3);

@@ -10,6 +10,7 @@
 #include "levada/base/json.h"
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
+#include "levada/feed/envelope.h"
 #include "levada/feed/reader.h"
 
 namespace levada {
@@ -340,22 +341,21 @@ class Feed::Impl {
   }
 
   Batch hand_out(Inbox::Arrival arrival) {
-    ByteReader envelope(arrival.envelope);
-    const auto step = envelope.get_at_least<std::int64_t>(0, "step");
-    const auto in_round = envelope.get_at_least<std::int64_t>(0, "number of samples");
-    const auto cursor = envelope.get_sized();
-    if (step != follower_.step()) envelope.fail(fmt::format("step {} came, step {} was due", step, follower_.step()));
+    auto envelope = feed_protocol::decode_envelope(arrival.envelope);
+    if (envelope.step != follower_.step()) {
+      throw CorruptMessage(0, fmt::format("step {} came, step {} was due", envelope.step, follower_.step()));
+    }
     follower_.advance();
-    const auto samples = std::clamp<std::int64_t>(in_round - data_coordinate_ * batch_, 0, batch_);
+    const auto samples = envelope.samples_at(data_coordinate_, batch_);
     ++stats_.batches;
     stats_.samples += samples;
     stats_.bytes += arrival.tensor_bytes;
     stats_.copied_batches += arrival.copied ? 1 : 0;
-    own_step_.emplace(trace_, TraceThread::step, TraceKind::step, step, own_.from);
-    return {.step = step,
+    own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.step, own_.from);
+    return {.step = envelope.step,
             .samples = samples,
             .content = std::move(arrival.content),
-            .cursor = Bytes(cursor.begin(), cursor.end())};
+            .cursor = std::move(envelope.cursor)};
   }
 
   void wait_for_batch() {

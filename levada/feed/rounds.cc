@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "levada/feed/envelope.h"
 #include "levada/feed/feed.h"
 
 namespace levada {
@@ -39,15 +40,6 @@ std::size_t tensor_bytes(const FlatTree& batch) {
     if (const auto* tensor = std::get_if<Tensor>(&leaf)) bytes += tensor->view().byte_count();
   }
   return bytes;
-}
-
-/// `samples`: those of all batches of the step.
-Bytes make_envelope(std::int64_t step, std::int64_t samples, const Bytes& cursor) {
-  ByteWriter writer;
-  writer.put(step);
-  writer.put(samples);
-  writer.put_sized(ByteView(cursor));
-  return std::move(writer).take();
 }
 
 }  // namespace
@@ -162,7 +154,7 @@ void FeedRounds::draft(Unit& unit, std::int64_t round, const std::shared_ptr<Uni
   const FlatTree& content = batch->content;
   const UnitPlan& plan = plan_of(unit, content);
   const auto samples = samples_in(round);
-  batch->envelope = make_envelope(round, samples, source_->cursor(begin_of(round) + samples));
+  batch->envelope = encode(feed_protocol::Envelope{round, samples, source_->cursor(begin_of(round) + samples)});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];

@@ -2,12 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <thread>
 
 #include "levada/base/error.h"
@@ -159,6 +165,39 @@ TEST(File, IsReadInAForkedProcessToo) {
 void close_descriptor(const ScratchDir& dir) {
   const DescriptorLimit limit(32);
   open_numbered(dir, 32);
+}
+
+/// From now on the kernel answers each pread() of this descriptor with ESTALE. Returns whether it agreed to.
+bool make_stale(int fd) {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pread64, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[0])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(fd), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ESTALE),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = std::size(program), .filter = program};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST(File, IsOpenedAgainOnceItsHandleIsStale) {
+  const ScratchDir dir;
+  const auto path = dir.write("a.txt", "hello");
+  const auto child = ::fork();
+  if (child == 0) {
+    const int next = ::dup(0);
+    ::close(next);
+    const auto file = open_file(path);  // takes the descriptor `next`
+    ::close(0);                         // and would take this one next
+    if (!make_stale(next)) ::_exit(77);
+    const bool was_stale = fault_of([&] { content_of(*file); }).ends_with("a.txt: Stale file handle");
+    ::_exit(was_stale && content_of(*file) == "hello" ? 0 : 1);
+  }
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "this system lets no process filter its calls";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(File, NoticesThatItWasReplacedWhileItsDescriptorWasClosed) {

@@ -1,0 +1,25 @@
+// What a feed's reader sends with the tensors of a batch.
+#pragma once
+
+#include <cstdint>
+
+#include "levada/base/bytes.h"
+
+namespace levada::feed_protocol {
+
+/// The same to all ranks of a step.
+struct Envelope {
+  std::int64_t step = 0;
+  std::int64_t samples = 0;  ///< of all batches of the step
+  Bytes cursor;              ///< behind them
+
+  /// How many of the samples are in the batch of this data coordinate, if all batches but the last are of `batch`.
+  std::int64_t samples_at(std::int64_t data_coordinate, std::int64_t batch) const;
+  bool operator==(const Envelope&) const = default;
+};
+
+Bytes encode(const Envelope& envelope);
+/// Throws CorruptMessage for bytes that encode() never writes.
+Envelope decode_envelope(ByteView bytes);
+
+}  // namespace levada::feed_protocol
