@@ -439,12 +439,11 @@ TEST(Redistribute, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
   std::vector<SampleStore> stores(2);
   const auto lists = dealt(ids, 2);
   for (std::size_t rank = 0; rank < 2; ++rank) stores[rank].store(long_samples(lists[rank]));
-  std::atomic<bool> over = false;
   // Nothing goes into the store of rank 1 while another thread looks at it.
-  std::thread slow([&] {
-    for (Duration held{}; held < 2 * timeout && !over; held += pause) {
+  std::jthread slow([&](const std::stop_token& stop) {
+    for (Duration held{}; held < 2 * timeout && !stop.stop_requested(); held += pause) {
       const auto before = stores[1].bytes();
-      while (stores[1].bytes() == before && !over) std::this_thread::yield();
+      while (stores[1].bytes() == before && !stop.stop_requested()) std::this_thread::yield();
       const SampleStore::Reading here(stores[1]);
       std::this_thread::sleep_for(pause);
     }
@@ -455,8 +454,6 @@ TEST(Redistribute, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
     redistribute(engine, store, {{{{0, 1}, ids}}, {"tokens"}}, {.timeout = timeout, .chunk_bytes = 512});
     EXPECT_EQ(store.ids().size(), ids.size());
   });
-  over = true;
-  slow.join();
   EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
 }
 
