@@ -39,6 +39,7 @@ def begin(parent: int) -> None:
     for its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _release_fork_server()
     _levada.die_with(parent)
 
 
@@ -78,6 +79,18 @@ def exit_text(process: BaseProcess) -> str:
     if code is None:
         return "was lost"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def _release_fork_server() -> None:
+    """Lets the fork server that started this process, if one did, end with that server's user: it lives as long as anyone
+    holds its pipe, each process that it starts holds it too, and a stopped one could neither let go of it nor be killed
+    for the server's end."""
+    module = sys.modules.get("multiprocessing.forkserver")
+    server = getattr(module, "_forkserver", None)
+    if server is None or server._forkserver_pid is not None or server._forkserver_alive_fd is None:
+        return
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
 
 
 def _start(process: BaseProcess) -> None:

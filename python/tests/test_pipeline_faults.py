@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import multiprocessing
@@ -315,15 +316,21 @@ def test_a_child_that_is_forked_meanwhile_ends_quietly(tmp_path: pathlib.Path) -
     assert out.splitlines()[1:] == ["0"] and ran.returncode == 0 and "Traceback" not in err, err
 
 
-@pytest.mark.parametrize("context", ["spawn", "fork"])
+@pytest.mark.parametrize("context", ["spawn", "fork", "forkserver"])
 def test_a_stopped_process_does_not_outlive_its_parent(tmp_path: pathlib.Path, context: str) -> None:
     ran = program(tmp_path, "time.sleep(300)", context)
     assert ran.stdout is not None
     worker = int(ran.stdout.readline().split()[0])
     os.kill(worker, signal.SIGSTOP)
+    while pathlib.Path(f"/proc/{worker}/stat").read_text().split(") ")[1][0] not in "tT":
+        time.sleep(0.01)
     ran.kill()
+    try:
+        assert is_gone(worker)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
     ran.communicate(timeout=60)
-    assert is_gone(worker)
 
 
 def test_a_signal_handler_may_close_a_run_while_an_item_is_waited_for(tmp_path: pathlib.Path) -> None:
