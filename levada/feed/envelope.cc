@@ -18,8 +18,8 @@ Bytes encode(const Envelope& envelope) {
 
 Envelope decode_envelope(ByteView bytes) {
   ByteReader reader(bytes);
-  const auto step = reader.get_least<std::int64_t>(0, "step");
-  const auto samples = reader.get_least<std::int64_t>(0, "number of samples");
+  const auto step = reader.get_at_least<std::int64_t>(0, "step");
+  const auto samples = reader.get_at_least<std::int64_t>(0, "number of samples");
   const auto cursor = reader.get_sized();
   reader.expect_end();
   return {.step = step, .samples = samples, .cursor = Bytes(cursor.begin(), cursor.end())};

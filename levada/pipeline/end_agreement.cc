@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/engine/collect.h"
 
 namespace levada::pipeline {
 namespace {
@@ -129,12 +128,13 @@ bool EndAgreement::tell() {
 
 CommonEnd::Outcome EndAgreement::await(std::int64_t item) {
   const auto deadline = Deadline::after(options_.timeout);
+  Reminder reminder(options_.remind_after);
   for (;;) {
     tell();
     const auto known = common_.outcome(item);
     // Told before it is given: others may wait for that word while this rank's caller waits for them.
     if (known && (!own_ || told_.knows(0, item))) return *known;
-    if (!hear()) wait_for(silent(item), item, deadline);
+    if (!hear()) wait_for(silent(item), item, deadline, reminder);
   }
 }
 
@@ -166,7 +166,8 @@ std::vector<const EndAgreement::Other*> EndAgreement::silent(std::int64_t item) 
   return silent;
 }
 
-void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline) {
+void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline,
+                            Reminder& reminder) {
   // Of all, also those whose word is known: one that has no room to tell others waits for this rank to receive.
   std::vector<Channel*> receive, room;
   for (const Other& other : others_) {
@@ -175,9 +176,12 @@ void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_
   if (untold_) room.push_back(own_.get());
   const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;
   const Waiting waiting(*engine_, options_.stage, item, rank);
-  if (engine_->wait({.receive = receive, .publish = room, .poll = &options_.poll}, deadline) == Woken::timeout) {
-    throw Timeout(explain_wait(*engine_, options_.stage, rank, options_.timeout));
-  }
+  const auto explain = [&] {
+    const auto waited = options_.timeout - std::min(options_.timeout, deadline.remaining());
+    return explain_wait(*engine_, options_.stage, rank, waited);
+  };
+  const WaitFor conditions{.receive = receive, .publish = room, .poll = &options_.poll};
+  if (reminder.wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
 }
 
 }  // namespace levada::pipeline

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/failure.h"
 
@@ -52,6 +53,7 @@ class CommonEnd {
 struct EndAgreementOptions {
   std::string stage = "full_sync";              ///< for people
   Duration timeout = std::chrono::minutes(30);  ///< for what another rank says
+  Duration remind_after = Reminder::after;      ///< of one wait: as Reminder does
   std::function<void()> poll = {};              ///< called now and then while waiting; what it throws ends the wait
 };
 
@@ -80,7 +82,7 @@ class EndAgreement {
   bool tell();
   bool hear();
   std::vector<const Other*> silent(std::int64_t item);
-  void wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline);
+  void wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline, Reminder& reminder);
 
   std::shared_ptr<Engine> engine_;
   EndAgreementOptions options_;

@@ -184,6 +184,20 @@ TEST(EndAgreement, SaysWhomItWaitedForInVain) {
   }
 }
 
+TEST(EndAgreement, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
+  const auto engines = inproc::make_group(2);
+  EndAgreement agreement(engines[0], {.stage = "meet",
+                                      .timeout = std::chrono::milliseconds(300),
+                                      .remind_after = std::chrono::milliseconds(20),
+                                      .poll = [] {}});
+  agreement.say({.until = 8});
+  ::testing::internal::CaptureStderr();
+  EXPECT_THROW(agreement.await(7), Timeout);
+  const auto text = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, StartsWith("levada: rank 0 waited "));
+  EXPECT_THAT(text, HasSubstr(" in meet for step 7 from rank 1; rank 1: has posted nothing; still waiting\n"));
+}
+
 TEST(EndAgreement, GivesNoItemThatOthersHaveNotBeenToldOf) {
   const auto engines = inproc::make_group(2);
   EndAgreement ahead(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});

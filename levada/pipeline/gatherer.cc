@@ -105,6 +105,7 @@ void Gatherer::take_answers_of(int process) {
 
 void Gatherer::await_answers(Deadline deadline) {
   const auto begun = Clock::now();
+  Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
     const std::lock_guard lock(control_);
     return orders_.given();  // other threads may give more meanwhile
@@ -115,13 +116,14 @@ void Gatherer::await_answers(Deadline deadline) {
     const auto missing = unanswered(number);
     if (missing.empty()) return;
     const int rank = missing.front()->from();
-    if (last_look) {
-      throw Timeout(fmt::format("{} did not answer: {}", name(rank),
-                                explain_wait(*process_.engine, "pipeline", rank, Clock::now() - begun)));
-    }
+    const auto explain = [&] {
+      return fmt::format("{} did not answer: {}", name(rank),
+                         explain_wait(*process_.engine, "pipeline", rank, Clock::now() - begun));
+    };
+    if (last_look) throw Timeout(explain());
     // In slices, since the thread that takes items may take the answer.
     const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(poll_interval)));
-    if (process_.engine->wait({.receive = missing}, slice) == Woken::ready) {
+    if (reminder.wait(*process_.engine, {.receive = missing}, slice, explain) == Woken::ready) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
       take_answers_of(rank - 1);
       if (has_left(rank)) throw_left(rank);
@@ -282,17 +284,17 @@ std::optional<Item> Gatherer::next() {
 
 void Gatherer::fetch(int worker) {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
-  Deadline deadline = deadline_from_now();
+  ItemWait wait = item_wait();
   for (;;) {
     if (interrupted_) throw ProcessLoop::Interrupted();
     if (paused_) {
       wait_while_paused();
-      deadline = deadline_from_now();
+      wait = item_wait();
     }
     auto arrival = named([&] { return queue.incoming->try_receive(); });
     if (!arrival) {
-      const auto woken = named([&] { return wait_for(worker, deadline); });
-      if (woken == Woken::stopped) deadline = deadline_from_now();  // the others go on after a pause
+      const auto woken = named([&] { return wait_for(worker, wait); });
+      if (woken == Woken::stopped) wait = item_wait();  // the others go on after a pause
       continue;
     }
     if (arrival->items.pass > pass_) throw CorruptMessage(0, "a worker of the pipeline is ahead of its orders");
@@ -320,22 +322,28 @@ void Gatherer::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
   }
 }
 
-Woken Gatherer::wait_for(int worker, Deadline deadline) {
+Woken Gatherer::wait_for(int worker, ItemWait& wait) {
   if (!all_named_) take_answers();  // should one be lost, it is told by its name
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   const StageScope scope(log_, StageWork::input, queue.incoming->from());
   const auto channels = queue.incoming->channels();
-  const auto slice = process_.poll ? std::min(deadline.remaining(), Duration(poll_interval)) : deadline.remaining();
-  const auto woken = process_.engine->wait({.receive = channels, .stop = &wakes_}, Deadline::after(slice));
+  const int rank = queue.incoming->from();
+  const auto explain = [&] {
+    take_answers();
+    const auto& timeout = process_.options.timeout;
+    const auto waited = timeout - std::min(timeout, wait.deadline.remaining());
+    return fmt::format("no item came from {}: {}", name(rank),
+                       explain_wait(*process_.engine, "pipeline", rank, waited));
+  };
+  const auto left = wait.deadline.remaining();
+  const auto slice = Deadline::after(process_.poll ? std::min(left, Duration(poll_interval)) : left);
+  const auto woken = wait.reminder.wait(*process_.engine, {.receive = channels, .stop = &wakes_}, slice, explain);
   if (woken == Woken::ready) traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
   if (woken == Woken::stopped && !interrupted_) wakes_ = false;
   if (process_.poll) process_.poll();
-  const int rank = queue.incoming->from();
   if (woken == Woken::ready && queue.incoming->ended()) throw_left(rank);
-  if (woken != Woken::timeout || paused_ || !deadline.expired()) return woken;
-  take_answers();
-  throw Timeout(fmt::format("no item came from {}: {}", name(rank),
-                            explain_wait(*process_.engine, "pipeline", rank, process_.options.timeout)));
+  if (woken != Woken::timeout || paused_ || !wait.deadline.expired()) return woken;
+  throw Timeout(explain());
 }
 
 void Gatherer::wait_while_paused() {

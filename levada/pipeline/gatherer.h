@@ -79,7 +79,13 @@ class Gatherer {
   void add_place(protocol::Place place);
   const protocol::Place& place_before(std::int64_t number) const;
   std::int64_t needed() const;
-  Woken wait_for(int worker, Deadline deadline);
+  /// One wait for an item of a worker.
+  struct ItemWait {
+    Deadline deadline;
+    Reminder reminder;
+  };
+  ItemWait item_wait() const { return {deadline_from_now(), Reminder(process_.options.remind_after)}; }
+  Woken wait_for(int worker, ItemWait& wait);
   void wait_while_paused();
   [[noreturn]] void throw_left(int rank);
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/running.h"
@@ -28,6 +29,7 @@ struct ProcessOptions {
   std::uint64_t seed = 0;
   int rank = 0, ranks = 1;                      ///< of the job that the consumer is part of
   Duration timeout = std::chrono::minutes(30);  ///< for an item, or an answer
+  Duration remind_after = Reminder::after;      ///< of one such wait in the consumer: as Reminder does
   bool record = false;                          ///< what each process does when, for traces()
 };
 

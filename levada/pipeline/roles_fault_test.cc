@@ -201,6 +201,8 @@ TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
                                }));
   ProcessOptions options = with_workers(2);
   options.timeout = std::chrono::milliseconds(1200);
+  options.remind_after = std::chrono::milliseconds(100);
+  ::testing::internal::CaptureStderr();
   run_pipeline(graph, options, [&](Consumer& consumer) {
     consumer.reset(0);
     try {
@@ -212,6 +214,8 @@ TEST(PipelineFaults, AWaitThatIsTooLongSaysWhoIsInWhichStage) {
     }
     told = true;
   });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::ContainsRegex("levada: no item came from process 3.*rank 0 waited .*; still waiting\n"));
 }
 
 TEST(PipelineFaults, AConsumerThatLeavesEndsTheOthers) {
