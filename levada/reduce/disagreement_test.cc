@@ -1,4 +1,4 @@
-// Ranks that call different collectives of one group.
+// Ranks that call different collectives of one group, and ranks that leave it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,6 +15,7 @@
 namespace levada {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -106,6 +107,17 @@ TEST(RanksThatCallDifferentCollectives, AgreeAgainAfterManySuchCalls) {
     return scatter(bucketer, engine);
   };
   EXPECT_THAT(Calls({often, often, often}, false).over_messages(), Each("no fault"));
+}
+
+TEST(ARankThatLeaves, IsNamedWithTheExceptionThatItPosted) {
+  inproc::run_ranks(2, [](const Handle& engine) {
+    Bucketer bucketer;
+    static_cast<void>(reduce(bucketer, engine).wait());
+    if (engine->info().rank == 1) return engine->post(Status::make("raised", -1, -1, "ValueError: loss is NaN"));
+    EXPECT_THAT(
+        fault_of([&] { static_cast<void>(reduce(bucketer, engine).wait()); }),
+        AllOf(HasSubstr("PeerLost: rank 1 has left: "), HasSubstr("; rank 1: raised, ValueError: loss is NaN")));
+  });
 }
 
 }  // namespace

@@ -289,6 +289,10 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
   std::vector<Given> given(static_cast<std::size_t>(size()));
   const auto missing = [&] { return std::ranges::find(given, false, &Given::complete) - given.begin(); };
   auto deadline = Deadline::after(timeout_);
+  auto begin = Clock::now();
+  const auto explain = [&](int awaited) {
+    return explain_wait(*group_, to_string(collective), awaited, Clock::now() - begin);
+  };
   while (missing() < size() || !to_send.empty()) {
     bool moved = false;
     while (!to_send.empty() && group_->try_publish(*to_send.front().channel, to_send.front().message.block,
@@ -308,25 +312,23 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
       }
       if (!given[r].complete && missing_from.size() == awaited) {
         check_group(*group_);
-        throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left", r));
+        throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left: {}", r, explain(static_cast<int>(r))));
       }
     }
     if (moved) {
       deadline = Deadline::after(timeout_);
+      begin = Clock::now();
       continue;
     }
     const int slow = missing() < size() ? static_cast<int>(missing()) : -1;
     group_->post(Status::make(to_string(collective), number_, slow));
     std::vector<Channel*> room;
     if (!to_send.empty()) room.push_back(to_send.front().channel);
-    const auto begin = Clock::now();
-    const auto explain = [&] {
-      return explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, Clock::now() - begin);
-    };
+    const auto explain_slow = [&] { return explain(slow < 0 ? rank() : slow); };
     const WaitFor conditions{.receive = missing_from, .publish = room, .stop = &stop_, .poll = poll_now_};
-    const Woken woken = Reminder().wait(*group_, conditions, deadline, explain);
+    const Woken woken = Reminder().wait(*group_, conditions, deadline, explain_slow);
     if (woken == Woken::stopped) throw Stopped{};
-    if (woken == Woken::timeout) throw Timeout(explain());
+    if (woken == Woken::timeout) throw Timeout(explain_slow());
   }
   check(given);
   return given;
