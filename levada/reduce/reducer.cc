@@ -26,35 +26,6 @@ struct Stopped {};
 
 }  // namespace
 
-bool Outcome::done() const {
-  const std::lock_guard lock(mutex_);
-  return done_;
-}
-
-bool Outcome::wait(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  const auto is_done = [this] { return done_; };
-  if (!deadline.is_never()) return changed_.wait_until(lock, deadline.at(), is_done);
-  changed_.wait(lock, is_done);
-  return true;
-}
-
-const std::vector<Result>& Outcome::results() const {
-  wait(Deadline::never());
-  if (error_) std::rethrow_exception(error_);
-  return results_;
-}
-
-void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
-  {
-    const std::lock_guard lock(mutex_);
-    results_ = std::move(results);
-    error_ = std::move(error);
-    done_ = true;
-  }
-  changed_.notify_all();
-}
-
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
     : group_(std::move(group)),
       poll_(std::move(poll)),
