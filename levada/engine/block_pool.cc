@@ -138,8 +138,9 @@ std::uint64_t BlockPool::discard(const std::vector<Interval>& evicted, std::uniq
   }
   lock.lock();
   for (std::size_t i = 0; i < evicted.size(); ++i) state_->arena.put_back(evicted[i], !discarded[i]);
+  if (bytes == 0 || !state_->options.on_free) return bytes;
   lock.unlock();
-  if (state_->options.on_free) state_->options.on_free();
+  state_->options.on_free();
   lock.lock();
   return bytes;
 }

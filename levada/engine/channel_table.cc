@@ -53,6 +53,7 @@ void ChannelTable::leave(Group& group) {
 }
 
 void ChannelTable::depart() {
+  has_departed_ = true;
   groups_.clear();
   close_channels(nullptr);
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) tell(rank, {.kind = Notice::Kind::departed});
@@ -119,35 +120,31 @@ std::shared_ptr<ChannelState> ChannelTable::open(Group& group, std::uint64_t key
   channel.sends = channel.is_sending = spec.from == rank_;
   channel.receives = channel.is_receiving = rank_in(to, group.rank) >= 0;
   if (channel.sends) {
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      const bool closed = rank_in(channel.closed_early, spec.to[i]) >= 0;
-      const auto position = group.opened_to[static_cast<std::size_t>(to[i])]++;
-      channel.receivers.push_back({.rank = spec.to[i], .position = position, .closed = closed});
+    for (const int receiver : spec.to) {
+      channel.receivers.push_back({.rank = receiver, .closed = rank_in(channel.closed_early, receiver) >= 0});
     }
     channel.closed_early = {};
-  } else {
-    channel.position = group.opened_from[static_cast<std::size_t>(from)]++;
-    const auto announced = unopened_.find({group.key(), spec.from, channel.position});
-    if (announced != unopened_.end() && announced->second != key) mismatch(group.key(), spec.from);
-    if (channel.announced) expect_alike(channel);
+  } else if (channel.announced) {
+    expect_same_window(channel);
   }
   return channels_.at(key);
 }
 
-void ChannelTable::expect_alike(const ChannelState& channel) {
+void ChannelTable::expect_same_window(const ChannelState& channel) {
   const auto& [from, opened] = *channel.announced;
-  unopened_.erase({opened.group, from, opened.count});
-  const bool alike = opened.count == channel.position && opened.window == channel.spec.window;
-  if (!alike) mismatch(channel.spec.groups.front(), channel.spec.from);
-}
-
-void ChannelTable::mismatch(std::uint64_t group, int from) {
-  Ending ending{.kind = ErrorKind::invalid_argument,
-                .group = group,
-                .rank = rank_,
-                .detail = fmt::format("it opened a channel from rank {} with another window, to other receivers or in "
-                                      "another order than the sender did",
-                                      this->group(group) != nullptr ? this->group(group)->rank_of(from) : from)};
+  const ChannelSpec& spec = channel.spec;
+  if (opened.window == spec.window) return;
+  const Group* const its_group = group(spec.groups.front());
+  Ending ending{
+      .kind = ErrorKind::invalid_argument,
+      .group = spec.groups.front(),
+      .rank = rank_,
+      .detail = fmt::format("it opened a channel from rank {} with a window of {} that its sender opened with {}",
+                            its_group != nullptr ? its_group->rank_of(from) : from, spec.window, opened.window)};
+  const bool is_known = std::any_of(endings_.begin(), endings_.end(), [&](const Ending& other) {
+    return other.kind == ending.kind && other.group == ending.group;
+  });
+  if (is_known) return;
   found_.push_back(ending);
   end(std::move(ending));
 }
@@ -163,6 +160,7 @@ void ChannelTable::close(ChannelState& channel, End end) {
   } else {
     if (!std::exchange(channel.is_receiving, false)) return;
     drop_arrived(channel);
+    channel.landing = {};
     if (auto* const mine = channel.receiver(rank_)) mine->closed = true;
     else
       tell(channel.spec.from,
@@ -184,6 +182,7 @@ void ChannelTable::close_channels(const Group* group) {
     close(*channel, End::sending);
     close(*channel, End::receiving);
   }
+  forget_over();
 }
 
 void ChannelTable::drop_arrived(ChannelState& channel) {
@@ -194,7 +193,6 @@ void ChannelTable::drop_arrived(ChannelState& channel) {
 /// A channel of a group that this rank has left without opening it.
 void ChannelTable::close_unopened(ChannelState& channel) {
   const auto& [from, opened] = *channel.announced;
-  unopened_.erase({opened.group, from, opened.count});
   channel.is_open = channel.receives = true;
   channel.spec = {.groups = {opened.group}, .from = from, .to = {rank_}, .window = opened.window};
   drop_arrived(channel);
@@ -245,7 +243,6 @@ void ChannelTable::announce(ChannelState& channel) {
     if (receiver_is_over(channel, receiver)) continue;
     tell(receiver.rank, {.kind = Notice::Kind::opened,
                          .key = channel.key,
-                         .count = receiver.position,
                          .group = channel.spec.groups.front(),
                          .window = channel.spec.window});
   }
@@ -332,14 +329,8 @@ void ChannelTable::accept_opened(int from, const Notice& notice) {
   ChannelState& channel = channel_from(from, notice.key);
   if (channel.announced || notice.window < 1) refuse("a channel that is announced twice, or with no window");
   channel.announced = {from, notice};
-  if (channel.is_open) return expect_alike(channel);
-  if (membership_.has_left_oneself(notice.group)) return close_unopened(channel);
-  const Group* const entered = group(notice.group);
-  const int theirs = entered != nullptr ? entered->rank_of(from) : -1;
-  if (theirs >= 0 && entered->opened_from[static_cast<std::size_t>(theirs)] > notice.count) {
-    return mismatch(notice.group, from);
-  }
-  unopened_.emplace(AnnouncementKey{notice.group, from, notice.count}, notice.key);
+  if (channel.is_open) return expect_same_window(channel);
+  if (has_departed_ || membership_.has_left_oneself(notice.group)) close_unopened(channel);
 }
 
 void ChannelTable::accept_received(int from, const Notice& notice) {

@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -32,7 +30,7 @@ struct Notice {
   };
   Kind kind = Kind::opened;
   std::uint64_t key = 0;    ///< of a channel or a group
-  std::uint64_t count = 0;  ///< received: how many; opened: the position among the channels of this pair and group
+  std::uint64_t count = 0;  ///< received: how many
   std::uint64_t group = 0;  ///< opened: the channel's group
   std::int32_t window = 0;  ///< opened
   bool is_urgent = true;    ///< somebody may be waiting for it; not sent along
@@ -76,7 +74,6 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
     Notice opened;
   };
   std::optional<Announcement> announced;
-  std::uint32_t position = 0;  ///< Notice::count of its announcement, once this rank has opened it
   std::deque<Arrival> arrived;
   std::uint64_t num_received = 0;
   bool sender_waits = false;
@@ -86,7 +83,6 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
   // The sending end.
   struct Receiver {
     int rank = 0;
-    std::uint32_t position = 0;
     bool closed = false;
     std::uint64_t num_received = 0;
   };
@@ -126,7 +122,7 @@ class ChannelTable {
   /// Brings the group's cause up to date.
   void refresh(Group& group) const;
   /// `from` and `to` are the group's ranks, `key` what all members derive for the channel. Where the sender has opened
-  /// another one in its place, the group ends with InvalidArgument.
+  /// it with another window, the group ends with InvalidArgument.
   std::shared_ptr<ChannelState> open(Group& group, std::uint64_t key, int from, std::span<const int> to, int window);
   /// Nothing happens to an end that is not this rank's or is closed.
   void close(ChannelState& channel, End end);
@@ -181,8 +177,6 @@ class ChannelTable {
     bool lost = false;
   };
   const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
-  /// The announcement of a channel that this rank has not opened, by group, sender and position.
-  using AnnouncementKey = std::tuple<std::uint64_t, int, std::uint64_t>;
 
   void tell(int to, Notice notice);
   ChannelState& find_or_add(std::uint64_t key);
@@ -191,8 +185,7 @@ class ChannelTable {
   void accept_opened(int from, const Notice& notice);
   void accept_received(int from, const Notice& notice);
   void accept_receiver_closed(int from, std::uint64_t key);
-  void expect_alike(const ChannelState& channel);
-  void mismatch(std::uint64_t group, int from);
+  void expect_same_window(const ChannelState& channel);
   void close_channels(const Group* group);
   void drop_arrived(ChannelState& channel);
   void close_unopened(ChannelState& channel);
@@ -202,8 +195,8 @@ class ChannelTable {
 
   int rank_;
   Options options_;
+  bool has_departed_ = false;
   std::unordered_map<std::uint64_t, std::shared_ptr<ChannelState>> channels_;
-  std::map<AnnouncementKey, std::uint64_t> unopened_;
   std::unordered_map<std::uint64_t, Group*> groups_;  ///< those that this rank is in
   Membership membership_;
   std::vector<Peer> peers_;

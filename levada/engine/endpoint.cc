@@ -35,6 +35,7 @@ void Endpoint::expect_usable() const {
 
 void Endpoint::look(Group& group) {
   drain();
+  carry_all();
   table_.refresh(group);
 }
 
@@ -55,17 +56,13 @@ void Endpoint::carry_all() {
 
 void Endpoint::check(Group& group) {
   expect_usable();
-  {
-    const std::lock_guard lock(mutex_);
-    look(group);
-    carry_all();
-    group.check();
-  }
+  const Lock lock(*this);
+  check_locked(group);
 }
 
 std::optional<Cause> Endpoint::cause(Group& group) {
   expect_usable();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   look(group);
   return group.cause;
 }
@@ -74,37 +71,35 @@ std::optional<Cause> Endpoint::cause(Group& group) {
 
 void Endpoint::enter(Group& group) {
   expect_usable();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   drain();
+  carry_all();
   table_.enter(group);
 }
 
 void Endpoint::leave(Group& group) noexcept {
   if (!is_usable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    drain();  // so that messages that nobody receives are given back
-    if (table_.group(group.key()) == &group && table_.num_groups() == 1) table_.depart();
-    else table_.leave(group);
-    carry_all();
-  }
-  flush();
+  const Lock lock(*this);
+  drain();  // so that messages that nobody receives are given back
+  carry_all();
+  forget_status(group);
+  if (table_.group(group.key()) == &group && table_.num_groups() == 1) table_.depart();
+  else table_.leave(group);
+  carry_all();
 }
 
 void Endpoint::abort(Group& group, std::string_view reason) noexcept {
   if (!is_usable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    drain();
-    const Ending ending{.kind = ErrorKind::engine,
-                        .group = group.key(),
-                        .rank = rank(),
-                        .detail = std::string(cut_text(reason, max_detail_bytes))};
-    table_.end(ending);
-    carry(group, ending);
-  }
+  const Lock lock(*this);
+  drain();
+  carry_all();
+  const Ending ending{.kind = ErrorKind::engine,
+                      .group = group.key(),
+                      .rank = rank(),
+                      .detail = std::string(cut_text(reason, max_detail_bytes))};
+  table_.end(ending);
+  carry(group, ending);
   notify();
-  flush();
 }
 
 // ---- channels
@@ -112,7 +107,7 @@ void Endpoint::abort(Group& group, std::string_view reason) noexcept {
 std::shared_ptr<ChannelState> Endpoint::open(Group& group, std::uint64_t key, int from, std::span<const int> to,
                                              int window, Landing landing) {
   expect_usable();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   check_locked(group);
   auto channel = table_.open(group, key, from, to, window);
   channel->landing = std::move(landing);
@@ -122,43 +117,32 @@ std::shared_ptr<ChannelState> Endpoint::open(Group& group, std::uint64_t key, in
 
 void Endpoint::close(ChannelState& channel, End end) noexcept {
   if (!is_usable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    const bool is_open = end == End::sending ? channel.is_sending : channel.is_receiving;
-    if (!is_open) return;
-    drain();  // so that messages that nobody receives are given back
-    table_.close(channel, end);
-    carry_all();
-  }
+  const Lock lock(*this);
+  const bool is_open = end == End::sending ? channel.is_sending : channel.is_receiving;
+  if (!is_open) return;
+  drain();  // so that messages that nobody receives are given back
+  table_.close(channel, end);
+  carry_all();
   notify();
-  flush();
 }
 
 bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteView bytes,
                         std::shared_ptr<const void> hold) {
   expect_usable();
-  bool sent = false;
-  {
-    const std::lock_guard lock(mutex_);
-    look(group);
-    carry_all();
-    group.check();
-    if (block != nullptr && block->home() != pool_) {
-      throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
-    }
-    if (!channel.is_sending) {
-      throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", group.rank));
-    }
-    sent = has_room(channel);
-    if (sent) {
-      table_.announce(channel);
-      carry_all();
-      send(channel, {bytes, block != nullptr ? std::move(*block) : Block(), std::move(hold)});
-      table_.count_sent(channel);
-    }
+  const Lock lock(*this);
+  check_locked(group);
+  if (block != nullptr && block->home() != pool_) {
+    throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
   }
-  flush();
-  return sent;
+  if (!channel.is_sending) {
+    throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", group.rank));
+  }
+  if (!has_room(channel)) return false;
+  table_.announce(channel);
+  carry_all();
+  send(channel, {bytes, block != nullptr ? std::move(*block) : Block(), std::move(hold)});
+  table_.count_sent(channel);
+  return true;
 }
 
 bool Endpoint::try_publish(Group& group, ChannelState& channel, Block& block, std::size_t bytes) {
@@ -166,32 +150,33 @@ bool Endpoint::try_publish(Group& group, ChannelState& channel, Block& block, st
 }
 
 bool Endpoint::try_publish(Group& group, ChannelState& channel, const Lease& lease) {
+  if (!can_forward()) {
+    throw Unsupported(
+        fmt::format("the {} engine publishes its own blocks alone; copy the message into one", identity_.name));
+  }
   return try_send(group, channel, nullptr, lease.bytes, lease.hold);
 }
 
 Received Endpoint::try_receive(Group& group, ChannelState& channel) {
   expect_usable();
-  Received received;
-  {
-    const std::lock_guard lock(mutex_);
-    look(group);
+  const Lock lock(*this);
+  look(group);
+  group.check_aborted();
+  if (!channel.arrived.empty()) {
+    Received received = lease(channel, table_.receive(channel));
     carry_all();
-    group.check_aborted();
-    if (channel.arrived.empty()) {
-      received.ended = !channel.is_receiving || table_.sender_is_over(channel);
-      if (!received.ended) group.check();
-      return received;
-    }
-    received = lease(channel, table_.receive(channel));
-    carry_all();
+    if (received.message) return received;
+    table_.refresh(group);
+  } else if (!channel.is_receiving || table_.sender_is_over(channel)) {
+    return {.ended = true};
   }
-  flush();
-  return received;
+  group.check();
+  return {};
 }
 
 std::vector<Engine::Holder> Endpoint::holders(Group& group, ChannelState& channel) {
   expect_usable();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   check_locked(group);
   collect_receipts(channel);
   std::vector<Engine::Holder> found;
@@ -210,7 +195,7 @@ std::vector<Engine::Holder> Endpoint::holders(Group& group, ChannelState& channe
 std::optional<Block> Endpoint::try_allocate(Group& group, std::size_t bytes) {
   expect_usable();
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     check_locked(group);
     reclaim();
   }
@@ -219,7 +204,7 @@ std::optional<Block> Endpoint::try_allocate(Group& group, std::size_t bytes) {
 
 std::uint64_t Endpoint::memory_in_use() {
   expect_usable();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   drain();
   reclaim();
   return pool_->in_use();
@@ -228,7 +213,7 @@ std::uint64_t Endpoint::memory_in_use() {
 std::uint64_t Endpoint::trim() {
   expect_usable();
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     drain();
     reclaim();
   }
@@ -239,9 +224,8 @@ std::uint64_t Endpoint::trim() {
 
 bool Endpoint::is_ready(Group& group, const WaitFor& wanted) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     look(group);
-    carry_all();
     group.check_aborted();
     for (Channel* const channel : wanted.receive) {
       const ChannelState& state = state_of(*channel);
@@ -260,29 +244,27 @@ bool Endpoint::is_ready(Group& group, const WaitFor& wanted) {
 Woken Endpoint::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
   expect_usable();
   if (wanted.allocate > pool_->max_block()) static_cast<void>(pool_->try_allocate(wanted.allocate));  // throws
+  const auto is_stopped = [&] { return wanted.stop != nullptr && wanted.stop->load(); };
   if (is_ready(group, wanted)) return Woken::ready;
+  if (is_stopped()) return Woken::stopped;
+  if (deadline.expired()) return Woken::timeout;
 
   struct Sleeping {
     Endpoint& endpoint;
-    const WaitFor& wanted;
-    ~Sleeping() { endpoint.end_sleep(wanted); }
+    Sleep sleep;
+    ~Sleeping() { endpoint.end_sleep(sleep); }
   };
-  begin_sleep(wanted);
-  const Sleeping sleeping{*this, wanted};
+  Sleeping sleeping{*this, begin_sleep(wanted)};
   while (true) {
-    const std::uint64_t seen = observe(wanted);
+    observe(sleeping.sleep);
     if (is_ready(group, wanted)) return Woken::ready;
-    if (wanted.stop != nullptr && wanted.stop->load()) return Woken::stopped;
-    const bool is_over = deadline.expired();
-    if (!is_over) {
-      Duration longest = std::min(heartbeat_, wanted.poll_before_sleep(deadline));
-      if (wanted.allocate != 0) longest = std::min(longest, pool_->retry_after().value_or(longest));
-      before_sleep(wanted);
-      flush();
-      if (sleep(seen, wanted, longest == Duration::max() ? Deadline::never() : Deadline::after(longest))) continue;
-    }
-    after_quiet(group);
-    if (is_over) return Woken::timeout;
+    if (is_stopped()) return Woken::stopped;
+    if (deadline.expired()) return Woken::timeout;
+    Duration longest = std::min(heartbeat_, wanted.poll_before_sleep(deadline));
+    if (wanted.allocate != 0) longest = std::min(longest, pool_->retry_after().value_or(longest));
+    before_sleep(wanted);
+    const auto until = longest == Duration::max() ? Deadline::never() : Deadline::after(longest);
+    if (!sleep(sleeping.sleep, until)) after_quiet(group);
   }
 }
 
@@ -303,12 +285,12 @@ void Endpoint::on_change(std::function<void()> hook) {
   changed_->set_hook(std::move(hook));
 }
 
-std::uint64_t Endpoint::observe(const WaitFor& /*wanted*/) {
-  return changed_->count();
+void Endpoint::observe(Sleep& sleep) {
+  sleep.seen = changed_->count();
 }
 
-bool Endpoint::sleep(std::uint64_t seen, const WaitFor& /*wanted*/, Deadline deadline) {
-  return changed_->wait(seen, deadline);
+bool Endpoint::sleep(const Sleep& sleep, Deadline deadline) {
+  return changed_->wait(sleep.seen, deadline);
 }
 
 }  // namespace levada

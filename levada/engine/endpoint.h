@@ -102,7 +102,9 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   };
   /// Sends a message to every receiver that is not over, this rank included.
   virtual void send(ChannelState& channel, Message message) = 0;
-  /// Makes what try_receive() returns.
+  /// Whether a message may lie elsewhere than in this endpoint's blocks.
+  virtual bool can_forward() const { return true; }
+  /// Makes what try_receive() returns; no message where it turns out to be corrupt, which the table has been told.
   virtual Received lease(ChannelState& channel, Arrival arrival) = 0;
   /// Leases that `receiver` is known to hold of what this rank has sent on the channel.
   virtual int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) = 0;
@@ -110,21 +112,29 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual void drop(int /*from*/, const Arrival& /*arrival*/) {}
   /// Gives blocks back to the pool that all receivers have given back.
   virtual void reclaim() {}
+  /// This rank has left the group. Others may still ask for its last status there, where that costs nothing to keep.
+  virtual void forget_status(const Group& /*group*/) {}
 
   // ---- what a medium does, without mutex_
 
-  /// After a call that may have left something to send.
+  /// After each call: sends what it has left to send.
   virtual void flush() noexcept {}
   /// Makes this process's sleepers look again.
   virtual void notify() noexcept;
-  /// One thread's sleep: begin_sleep(), then observe() before each look at the conditions and sleep() after it, then
-  /// end_sleep(). By default it sleeps on `changed`.
-  virtual void begin_sleep(const WaitFor& /*wanted*/) {}
-  virtual void end_sleep(const WaitFor& /*wanted*/) noexcept {}
-  virtual std::uint64_t observe(const WaitFor& wanted);
-  /// Ends where anything has been notified since observe() returned `seen`, and perhaps for no reason. False once
-  /// `deadline` has passed.
-  virtual bool sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline);
+  /// One thread's sleep, from begin_sleep() to end_sleep().
+  struct Sleep {
+    std::uint64_t seen = 0;  ///< set by observe()
+    int sender = -1;         ///< the fields from here on are for media
+    std::uint32_t mask = 0;
+    bool wants_space = false;
+  };
+  /// observe() comes before each look at the conditions, sleep() after it. By default they sleep on `changed`.
+  virtual Sleep begin_sleep(const WaitFor& /*wanted*/) { return {}; }
+  virtual void end_sleep(const Sleep& /*sleep*/) noexcept {}
+  virtual void observe(Sleep& sleep);
+  /// Ends where anything has been notified since observe(), and perhaps for no reason. False once `deadline` has
+  /// passed.
+  virtual bool sleep(const Sleep& sleep, Deadline deadline);
   virtual void before_sleep(const WaitFor& /*wanted*/) {}
   /// A sleep has passed in which nothing came.
   virtual void after_quiet(Group& /*group*/) {}
@@ -133,6 +143,21 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   void expect_usable() const;
   bool is_usable() const { return token_.valid(); }
+  /// Holds mutex_, and calls flush() once it has let go of it.
+  class Lock {
+   public:
+    explicit Lock(Endpoint& endpoint) : endpoint_(endpoint), lock_(endpoint.mutex_) {}
+    ~Lock() {
+      lock_.unlock();
+      endpoint_.flush();
+    }
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    Endpoint& endpoint_;
+    std::unique_lock<std::mutex> lock_;
+  };
   /// With mutex_ held: drains, and brings the group's cause up to date; check_locked() throws it.
   void look(Group& group);
   void check_locked(Group& group);

@@ -168,7 +168,7 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// EngineError with the reason. After a member's process has ended without leaving the group, it is PeerLost, which
 /// names the rank; but messages that it had published before can still be received. A member that left the group first
 /// is not lost, however its process ends later. CorruptMessage: a member has sent what no rank sends. InvalidArgument:
-/// members have opened a channel differently. Leases stay valid in any case. info(), shares_memory(), cause(), wake(),
+/// members opened one with different windows. Leases stay valid in any case. info(), shares_memory(), cause(), wake(),
 /// close(), abort(), memory_in_use() and trim() never throw because the group has ended.
 ///
 /// Destroying the last reference leaves the group: channels close, and the other members carry on.
@@ -190,12 +190,12 @@ class Engine {
   virtual std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) = 0;
 
   /// Opens a channel. Its sender and all its receivers open it, and nobody else; the sender may be among the receivers.
-  /// Two members open all channels from the one to the other in the same order and with the same arguments, but not at
-  /// the same time: messages wait for receivers that have not opened the channel yet. Where the order or the arguments
-  /// differ, the first message ends the group with InvalidArgument on all members. At most `window` messages are
-  /// published and not yet received by all. An engine that receives into memory of its choice receives into the block
-  /// that `landing` returns, if it is given and returns one. Throws InvalidArgument for no receivers, a rank out of
-  /// range or named twice, a channel that this rank is neither sender nor receiver of, and a window below one.
+  /// Members open the channels with the same sender and receivers in the same order and with the same window, but not
+  /// at the same time: messages wait for receivers that have not opened the channel yet. Where windows differ, the
+  /// first message ends the group with InvalidArgument on all members. At most `window` messages are published and not
+  /// yet received by all. An engine that receives into memory of its choice receives into the block that `landing`
+  /// returns, if it is given and returns one. Throws InvalidArgument for no receivers, a rank out of range or named
+  /// twice, a channel that this rank is neither sender nor receiver of, and a window below one.
   virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing landing) = 0;
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) { return open(from, to, window, {}); }
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {

@@ -26,8 +26,6 @@ Group root_group(std::string_view name, int rank, int size) {
   group.ranks.resize(static_cast<std::size_t>(size));
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
   group.rank = rank;
-  group.opened_from.resize(group.ranks.size());
-  group.opened_to.resize(group.ranks.size());
   return group;
 }
 
@@ -37,8 +35,6 @@ Group subgroup_of(const Group& parent, KeyDeriver& keys, std::span<const int> ra
   group.keys = parent.keys;
   group.keys.insert(group.keys.begin(), keys.subgroup(ranks, name));
   for (const int rank : ranks) group.ranks.push_back(parent.endpoint_rank(rank));
-  group.opened_from.resize(ranks.size());
-  group.opened_to.resize(ranks.size());
   return group;
 }
 

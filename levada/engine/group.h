@@ -37,9 +37,6 @@ struct Group {
   bool aborted = false;        ///< messages that have arrived cannot be received any more either
   std::size_t num_seen = 0;    ///< endings that ChannelTable::refresh() has applied
 
-  /// How many channels from, and to, each member this rank has opened: the order in which both ends open them.
-  std::vector<std::uint32_t> opened_from, opened_to;
-
   std::uint64_t key() const { return keys.front(); }
   bool is_root() const { return keys.size() == 1; }
   /// The number in it of a rank in the endpoint's numbering; -1 for one that is not in it.

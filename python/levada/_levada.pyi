@@ -340,34 +340,34 @@ class WhenDropped:
 
 class Link:
     """
-    What a wire hands over to: one thread receives, one sends late, others may tell of losses.
+    The engine as a transport sees it. One thread calls room_for_body() and deliver(), any thread the others.
     """
 
-    def room_for_body(self, sender: int, head: Any) -> Any:
-        """An array for the body that follows the head; None where none does."""
+    def room_for_body(self, sender: int, header: Any) -> Any:
+        """
+        Returns an array for the body that follows the header; None where none does.
+        """
 
-    def deliver(self, sender: int, head: Any) -> None:
-        """A frame has come; its body lies where room_for_body() said."""
+    def deliver(self, sender: int, header: Any) -> None:
+        """
+        Takes a frame that has arrived; its body lies in the array that room_for_body() returned.
+        """
 
     def lost(self, peer: int, why: str) -> None:
-        """A peer has ended without its last frame."""
+        """Reports that a peer ended without its last frame."""
 
-    def send_late(self) -> None:
-        """
-        Sends what waits for company; ends when all peers are out. For a thread of its own.
-        """
+    def flush_deferred(self) -> None:
+        """Sends the frames that were deferred for batching."""
 
-    def is_out(self, peer: int) -> bool:
-        """Whether a peer's last frame has come, or it is lost."""
+    def is_closed(self, peer: int) -> bool:
+        """Returns whether a peer's last frame has arrived, or it is lost."""
 
-    def all_are_out(self) -> bool:
-        """Whether nothing is left to receive."""
+    def all_closed(self) -> bool:
+        """Returns whether nothing is left to receive."""
 
-MOST_HEAD: int = 262144
-
-def join_over(wire: Any, name: str, rank: int, host_of: Sequence[int]) -> Membership:
+def join_over(transport: Any, name: str, rank: int, host_of: Sequence[int], max_header_bytes: int) -> Membership:
     """
-    Joins the ranks of a wire: an object with start(link) and send(peer, head, body, last).
+    Joins the ranks of a transport: an object with start(link), send(peers, header, body), close(peer) and schedule_flush(seconds), as levada/engine/p2p/transport.h describes them.
     """
 
 def conformance_cases() -> list[tuple[str, int, bool]]:

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <utility>
 #include <variant>
@@ -98,16 +98,19 @@ class Network {
 
   void post(std::uint64_t group, int rank, const Status& status) {
     const std::lock_guard lock(mutex_);
-    statuses_[{group, rank}] = status;
+    auto& posted = mailbox(rank).statuses;
+    const auto found =
+        std::find_if(posted.begin(), posted.end(), [&](const auto& each) { return each.first == group; });
+    if (found != posted.end()) return found->second = status, void();
+    if (posted.size() == max_statuses) posted.pop_front();
+    posted.emplace_back(group, status);
   }
   Status status(std::uint64_t group, int rank) {
     const std::lock_guard lock(mutex_);
-    const auto found = statuses_.find({group, rank});
-    return found == statuses_.end() ? Status() : found->second;
-  }
-  void forget_status(std::uint64_t group, int rank) {
-    const std::lock_guard lock(mutex_);
-    statuses_.erase({group, rank});
+    for (const auto& [key, status] : mailbox(rank).statuses) {
+      if (key == group) return status;
+    }
+    return {};
   }
 
  private:
@@ -116,14 +119,15 @@ class Network {
     std::atomic<bool> is_lost = false;
     std::atomic<bool> has_letters = false;
     std::mutex mutex;
-    std::deque<Letter> letters;  ///< guarded by mutex
-    bool is_closed = false;      ///< guarded by mutex
+    std::deque<Letter> letters;                             ///< guarded by mutex
+    bool is_closed = false;                                 ///< guarded by mutex
+    std::deque<std::pair<std::uint64_t, Status>> statuses;  ///< by group; guarded by Network::mutex_
   };
   Mailbox& mailbox(int rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
 
   std::vector<Mailbox> mailboxes_;
+  static constexpr std::size_t max_statuses = 16;  ///< of a rank, in the groups in which it has posted last
   std::mutex mutex_;
-  std::map<std::pair<std::uint64_t, int>, Status> statuses_;  ///< by group and rank; guarded by mutex_
 };
 
 class InprocEndpoint final : public Endpoint {
@@ -152,7 +156,7 @@ class InprocEndpoint final : public Endpoint {
   void drain() override {
     for (auto& [from, content] : network_->take(rank())) {
       if (auto* const message = std::get_if<Network::Message>(&content)) {
-        table_.arrive(from, message->key, std::move(message->arrival));
+        if (!table_.is_gone(from)) table_.arrive(from, message->key, std::move(message->arrival));
       } else if (const auto* const notice = std::get_if<Notice>(&content)) {
         table_.apply(from, *notice);
       } else {
@@ -161,7 +165,6 @@ class InprocEndpoint final : public Endpoint {
     }
   }
   void carry(const Outgoing& outgoing) override {
-    if (outgoing.notice.kind == Notice::Kind::left) network_->forget_status(outgoing.notice.key, rank());
     network_->send(outgoing.to, {rank(), outgoing.notice});
     if (outgoing.notice.kind == Notice::Kind::departed) network_->close(rank());
   }
@@ -182,7 +185,8 @@ class InprocEndpoint final : public Endpoint {
     }
     notify();
   }
-  Received lease(ChannelState& /*channel*/, Arrival arrival) override {
+  Received lease(ChannelState& channel, Arrival arrival) override {
+    if (channel.sends) notify();  // its room is this rank's
     const auto& counts = static_cast<const SharedMessage*>(arrival.hold.get())->leases;
     return {.message = Lease{arrival.bytes, std::make_shared<LeaseState>(arrival.hold, counts, rank())}};
   }

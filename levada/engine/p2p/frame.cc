@@ -35,9 +35,10 @@ void check(const Entry& entry, int size) {
       expect(tail == 0 || entry.count == tail, "a message of another length");
       return;
     case Kind::notice: {
-      const auto kind = static_cast<Notice::Kind>(entry.rank);
-      expect(kind >= Notice::Kind::opened && kind <= Notice::Kind::departed && entry.rank < 256, "an unknown notice");
-      expect(tail == (kind == Notice::Kind::opened ? sizeof(OpenedTail) : 0), "a notice of another length");
+      constexpr int opened = static_cast<int>(Notice::Kind::opened),
+                    departed = static_cast<int>(Notice::Kind::departed);
+      expect(entry.rank >= opened && entry.rank <= departed, "an unknown notice");
+      expect(tail == (entry.rank == opened ? sizeof(OpenedTail) : 0), "a notice of another length");
       return;
     }
     case Kind::aborted:

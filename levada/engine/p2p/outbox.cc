@@ -57,6 +57,13 @@ void Outbox::make_due(int to) {
   if (!std::exchange(peer(to).is_due, true)) due_.push_back(to);
 }
 
+void Outbox::make_all_due() {
+  has_deferred_ = false;
+  for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
+    if (!peer(to).items.empty()) make_due(to);
+  }
+}
+
 Outbox::Outgoing Outbox::next_frame(int to) {
   Outgoing next{.peers = {to}, .frame = {}};
   std::vector<Lease> entries;
@@ -87,8 +94,14 @@ void Outbox::flush(const Failed& failed) noexcept {
   std::unique_lock lock(mutex_);
   if (std::exchange(must_schedule_, false)) {
     lock.unlock();
-    transport_->schedule_flush(Clock::now() + batching_delay);
+    bool is_scheduled = true;
+    try {
+      transport_->schedule_flush(Clock::now() + batching_delay);
+    } catch (const std::exception&) {
+      is_scheduled = false;  // then it goes at once
+    }
     lock.lock();
+    if (!is_scheduled) make_all_due();
   }
   if (is_flushing_) return;
   is_flushing_ = true;
@@ -114,10 +127,7 @@ void Outbox::flush(const Failed& failed) noexcept {
 void Outbox::flush_deferred(const Failed& failed) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    has_deferred_ = false;
-    for (int to = 0; to < static_cast<int>(peers_.size()); ++to) {
-      if (!peer(to).items.empty()) make_due(to);
-    }
+    make_all_due();
   }
   flush(failed);
 }

@@ -24,7 +24,7 @@ class Outbox {
 
   Outbox(std::shared_ptr<Transport> transport, int size);
 
-  /// `receipt_of`: the entry is a receipt for this channel and replaces one that is still waiting behind nothing else.
+  /// `receipt_of`: the entry is a receipt for this channel, and replaces an older one that is still the last entry.
   void add(int to, Lease entry, bool is_urgent, std::optional<std::uint64_t> receipt_of = {});
   /// One message to several peers; urgent.
   void add(std::span<const int> to, const Frame& message);
@@ -58,6 +58,7 @@ class Outbox {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   void add_locked(int to, Item item, bool is_urgent);
   void make_due(int to);
+  void make_all_due();
   struct Outgoing {
     std::vector<int> peers;
     Frame frame;

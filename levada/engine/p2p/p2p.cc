@@ -25,11 +25,12 @@ namespace {
 class LeaseState {
  public:
   LeaseState(std::shared_ptr<const void> bytes, std::shared_ptr<std::atomic<int>> count,
-             std::shared_ptr<EventCount> changed)
-      : bytes_(std::move(bytes)), count_(std::move(count)), changed_(std::move(changed)) {
+             std::shared_ptr<EventCount> changed, std::shared_ptr<const ForkToken> token)
+      : bytes_(std::move(bytes)), count_(std::move(count)), changed_(std::move(changed)), token_(std::move(token)) {
     ++*count_;
   }
   ~LeaseState() {
+    if (!token_->valid()) return;  // in a forked child the event count's waiters are the parent's
     --*count_;
     changed_->notify();
   }
@@ -40,9 +41,12 @@ class LeaseState {
   std::shared_ptr<const void> bytes_;
   std::shared_ptr<std::atomic<int>> count_;
   std::shared_ptr<EventCount> changed_;
+  std::shared_ptr<const ForkToken> token_;
 };
 
 struct P2pChannelState final : ChannelState {
+  bool is_forwarded =
+      false;  ///< the message received last came from this rank itself and lies in another engine's memory
   std::shared_ptr<std::atomic<int>> num_leased = std::make_shared<std::atomic<int>>(0);  ///< by this rank, as receiver
   std::shared_ptr<std::atomic<int>> in_transit =
       std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport has
@@ -52,8 +56,8 @@ P2pChannelState& own(ChannelState& channel) {
   return static_cast<P2pChannelState&>(channel);
 }
 
-/// Arrival::id of a message that lies in a block of the channel's landing.
-constexpr std::uint64_t landed = 1;
+/// Arrival::id of a message that lies in a block of the channel's landing, and of one in another engine's memory.
+constexpr std::uint64_t landed = 1, forwarded = 2;
 
 Lease encode_ending(const Ending& ending) {
   const bool is_loss = ending.kind == ErrorKind::peer_lost;
@@ -101,7 +105,8 @@ class P2pEndpoint final : public Endpoint, public Receiver {
     return receiver.rank == rank() ? own(channel).num_leased->load() : 0;
   }
   void flush() noexcept override { outbox_.flush(failed_); }
-  bool sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) override;
+  void forget_status(const Group& group) override { boards_.erase(group.key()); }
+  bool sleep(const Sleep& sleep, Deadline deadline) override;
   void before_sleep(const WaitFor& wanted) override;
   void after_quiet(Group& group) override;
 
@@ -138,6 +143,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
 
   const std::shared_ptr<Transport> transport_;
   const std::shared_ptr<BlockPool> arrivals_;  ///< for what others send, which windows bound
+  const std::shared_ptr<const ForkToken> fork_token_ = std::make_shared<ForkToken>();  ///< for leases that outlive this
   Outbox outbox_;
   const std::size_t max_inline_bytes_;
   const Outbox::Failed failed_ = [this](int peer, std::string_view why) { lost(peer, why); };
@@ -150,7 +156,6 @@ class P2pEndpoint final : public Endpoint, public Receiver {
 
 void P2pEndpoint::carry(const Outgoing& outgoing) {
   const Notice& notice = outgoing.notice;
-  if (notice.kind == Notice::Kind::left) boards_.erase(notice.key);
   if (notice.kind == Notice::Kind::departed) return outbox_.finish(outgoing.to, encode(notice));
   const bool is_receipt = notice.kind == Notice::Kind::received;
   outbox_.add(outgoing.to, encode(notice), notice.is_urgent, is_receipt ? std::optional(notice.key) : std::nullopt);
@@ -169,12 +174,13 @@ bool P2pEndpoint::has_room(ChannelState& channel) {
 }
 
 void P2pEndpoint::send(ChannelState& channel, Message message) {
+  const std::uint64_t id = message.block ? 0 : forwarded;
   if (message.block) message.hold = std::make_shared<const Block>(std::move(message.block));
   std::vector<int> peers;
   for (const auto& receiver : channel.receivers) {
     if (table_.receiver_is_over(channel, receiver)) continue;
     if (receiver.rank != rank()) peers.push_back(receiver.rank);
-    else table_.arrive(rank(), channel.key, {message.bytes, message.hold});
+    else table_.arrive(rank(), channel.key, {message.bytes, message.hold, id});
   }
   notify();
   if (peers.empty()) return;
@@ -184,28 +190,26 @@ void P2pEndpoint::send(ChannelState& channel, Message message) {
       .header = encode(Entry{.key = channel.key, .count = bytes, .tail = is_inline ? message.bytes : ByteView()}),
       .body = {}};
   if (!is_inline) {
-    frame.body = {message.bytes,
-                  std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit, changed_)};
+    frame.body = {message.bytes, std::make_shared<LeaseState>(std::move(message.hold), own(channel).in_transit,
+                                                              changed_, fork_token_)};
   }
   outbox_.add(peers, frame);
 }
 
 void P2pEndpoint::before_sleep(const WaitFor& wanted) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (Channel* const channel : wanted.publish) {
-      table_.ask_for_room(static_cast<EndpointChannel*>(channel)->state());
-    }
-    carry_all();
+  if (wanted.publish.empty()) return;
+  const Lock lock(*this);
+  for (Channel* const channel : wanted.publish) {
+    table_.ask_for_room(static_cast<EndpointChannel*>(channel)->state());
   }
-  flush();
+  carry_all();
 }
 
-bool P2pEndpoint::sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) {
+bool P2pEndpoint::sleep(const Sleep& sleep, Deadline deadline) {
   while (true) {
     const Duration next = transport_->progress();
-    if (next >= deadline.remaining()) return Endpoint::sleep(seen, wanted, deadline);
-    if (Endpoint::sleep(seen, wanted, Deadline::after(next))) return true;
+    if (next >= deadline.remaining()) return Endpoint::sleep(sleep, deadline);
+    if (Endpoint::sleep(sleep, Deadline::after(next))) return true;
   }
 }
 
@@ -219,15 +223,18 @@ Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
   }
   if (channel.sends) {
     notify();  // its room and memory are this rank's
-    arrival.hold = std::make_shared<LeaseState>(std::move(arrival.hold), own(channel).num_leased, changed_);
+    own(channel).is_forwarded = arrival.id == forwarded;
+    arrival.hold =
+        std::make_shared<LeaseState>(std::move(arrival.hold), own(channel).num_leased, changed_, fork_token_);
   }
   return {.message = Lease{arrival.bytes, std::move(arrival.hold)}};
 }
 
 std::span<std::byte> P2pEndpoint::make_private(ChannelState& channel, Lease& lease) {
   expect_usable();
-  const bool is_shared = channel.sends && channel.spec.to.size() > 1;
-  if (is_shared) return {};  // others may still be sent the same bytes
+  // Others may still be sent the same bytes, or they are another engine's.
+  const bool is_shared = channel.sends && (channel.spec.to.size() > 1 || own(channel).is_forwarded);
+  if (is_shared) return {};
   return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
 }
 
@@ -238,17 +245,22 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
     landing = table_.landing(from, entry.key);
   }
   if (landing) {
-    auto block = landing(entry.count);
-    if (block && block->memory().size() >= entry.count) return *std::move(block);
+    try {
+      auto block = landing(entry.count);
+      if (block && block->memory().size() >= entry.count) return *std::move(block);
+    } catch (const std::exception&) {  // the block's engine has ended: the message lands here
+    }
   }
   try {
     if (auto block = arrivals_->try_allocate(entry.count)) return *std::move(block);
   } catch (const InvalidArgument&) {  // more than there ever is
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   end_for_all({.kind = ErrorKind::engine,
                .rank = rank(),
                .detail = fmt::format("no memory for a message of {} from rank {}", format_bytes(entry.count), from)});
+  // What follows on that connection cannot be told apart from the body that nobody receives.
+  end_for_all({.kind = ErrorKind::peer_lost, .rank = from, .detail = "its message had to be dropped"});
   return {};
 }
 
@@ -275,7 +287,7 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body) {
       }
       incoming.emplace_back(entry, std::move(block));
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     for (auto& [entry, block] : incoming) {
       if (!table_.is_gone(from)) accept(from, entry, std::move(block));
     }
@@ -284,11 +296,10 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body) {
     end_with_corrupt(from, error);
   }
   notify();
-  flush();
 }
 
 void P2pEndpoint::end_with_corrupt(int from, const Error& error) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   table_.end({.kind = ErrorKind::corrupt_message, .rank = from, .detail = error.what()});
   outbox_.close(from);
   carry_all();
@@ -351,13 +362,9 @@ void P2pEndpoint::end_for_all(Ending ending) {
 
 void P2pEndpoint::lost(int peer, std::string_view why) {
   if (!is_usable() || peer < 0 || peer >= size() || peer == rank()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    end_for_all({.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
-    carry_all();
-  }
+  const Lock lock(*this);
+  end_for_all({.kind = ErrorKind::peer_lost, .rank = peer, .detail = std::string(cut_text(why, max_detail_bytes))});
   notify();
-  flush();
 }
 
 bool P2pEndpoint::is_closed(int peer) {
@@ -387,33 +394,26 @@ void P2pEndpoint::ask_status(Group& group, int rank) {
 }
 
 void P2pEndpoint::after_quiet(Group& group) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto now = Clock::now();
-    if (now - board_asked_ < board_age_) return;
-    board_asked_ = now;
-    for (int rank = 0; rank < static_cast<int>(group.ranks.size()); ++rank) ask_status(group, rank);
-  }
-  flush();
+  const Lock lock(*this);
+  const auto now = Clock::now();
+  if (now - board_asked_ < board_age_) return;
+  board_asked_ = now;
+  for (int rank = 0; rank < static_cast<int>(group.ranks.size()); ++rank) ask_status(group, rank);
 }
 
 void P2pEndpoint::post(Group& group, const Status& status) {
   expect_usable();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(*this);
   check_locked(group);
   slot(group, group.rank).status = status;
 }
 
 Status P2pEndpoint::status(Group& group, int rank) {
   expect_usable();
-  Status known;
-  {
-    const std::lock_guard lock(mutex_);
-    check_locked(group);
-    known = slot(group, rank).status;
-    ask_status(group, rank);
-  }
-  flush();
+  const Lock lock(*this);
+  check_locked(group);
+  const Status known = slot(group, rank).status;
+  ask_status(group, rank);
   return known;
 }
 

@@ -219,6 +219,7 @@ TEST(P2pFrame, IsRefusedWhereItIsNone) {
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 0}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 1}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 258}), 2), CorruptMessage);
+  EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = -254}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = Entry::Kind::notice, .rank = 2, .tail = as_bytes("abc")}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = static_cast<Entry::Kind>(0)}), 2), CorruptMessage);
   EXPECT_THROW(decode(bytes_of({.kind = static_cast<Entry::Kind>(99)}), 2), CorruptMessage);

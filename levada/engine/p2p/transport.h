@@ -54,14 +54,15 @@ class Transport {
   /// peer has closed; keeps the receiver so long. The transport joins its threads itself.
   virtual void start(std::shared_ptr<Receiver> receiver) = 0;
   /// Sends a frame to each of these peers, behind the frames before it. Does not block. One call at a time, from any
-  /// thread. What throws counts as the loss of these peers.
+  /// thread. If it throws, all these peers count as lost; one that fails alone is reported by Receiver::lost().
   virtual void send(std::span<const int> peers, const Frame& frame) = 0;
   /// The last frame to `peer` has been sent. Called as send() is.
   virtual void close(int /*peer*/) {}
   /// Calls Receiver::flush_deferred() once, at about that time. Called from any thread, also inside deliver().
   virtual void schedule_flush(Clock::time_point at) = 0;
-  /// Called without locks by a thread that is about to wait: moves what can be moved on that thread. Returns how long
-  /// the thread may sleep before it calls again; Duration::max(), as by default, where the transport has threads.
+  /// Called without locks by threads that are about to wait, perhaps by several at once: moves what can be moved.
+  /// Returns how long the thread may sleep before it calls again; Duration::max(), as by default, where the transport
+  /// has threads.
   virtual Duration progress() { return Duration::max(); }
 };
 

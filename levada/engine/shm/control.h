@@ -27,8 +27,8 @@ struct Descriptor {
 
   std::uint64_t key = 0;
   std::uint64_t offset = 0;  ///< in the sender's data; opened: the channel's group
-  std::uint64_t bytes = 0;   ///< opened: the channel's position
-  std::uint32_t slot = 0;    ///< opened: the channel's window
+  std::uint64_t bytes = 0;
+  std::uint32_t slot = 0;  ///< opened: the channel's window
   std::uint32_t generation : 28 = 0;
   Kind kind : 4 = Kind::message;
 };

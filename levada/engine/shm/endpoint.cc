@@ -193,7 +193,6 @@ void ShmEndpoint::accept(int from, const Descriptor& descriptor) {
     case Kind::opened:
       return table_.apply(from, {.kind = Notice::Kind::opened,
                                  .key = descriptor.key,
-                                 .count = descriptor.bytes,
                                  .group = descriptor.offset,
                                  .window = static_cast<std::int32_t>(descriptor.slot)});
     case Kind::sender_closed: return table_.apply(from, {.kind = Notice::Kind::sender_closed, .key = descriptor.key});
@@ -209,6 +208,7 @@ void ShmEndpoint::mark_corrupt(int from, const std::string& what) {
   table_.end({.kind = ErrorKind::corrupt_message,
               .rank = from,
               .detail = fmt::format("{}; its memory may have been overwritten", what)});
+  notify();
 }
 
 // ---- what is told to others
@@ -222,7 +222,6 @@ void ShmEndpoint::carry(const Outgoing& outgoing) {
   switch (notice.kind) {
     case Kind::opened:
       descriptor.kind = Descriptor::Kind::opened;
-      descriptor.bytes = notice.count;
       descriptor.offset = notice.group;
       descriptor.slot = static_cast<std::uint32_t>(notice.window);
       return push_or_keep(to, descriptor);  // the message that follows rings
@@ -235,14 +234,7 @@ void ShmEndpoint::carry(const Outgoing& outgoing) {
       mask = wake_for(notice.key) | wake_for_memory;
       break;
     case Kind::staying: descriptor.kind = Descriptor::Kind::staying; break;
-    case Kind::left: {
-      descriptor.kind = Descriptor::Kind::left;
-      const std::lock_guard lock(post_mutex_);
-      for (auto& slot : page().board) {
-        if (slot.group == notice.key) slot.group = 0;
-      }
-      break;
-    }
+    case Kind::left: descriptor.kind = Descriptor::Kind::left; break;
     case Kind::departed:
       if (page().left.exchange(1, std::memory_order_seq_cst) == 0) control_.raise_alarm();
       return;
@@ -250,7 +242,7 @@ void ShmEndpoint::carry(const Outgoing& outgoing) {
     case Kind::waiting: return;  // acknowledgments stand in shared words
   }
   push_or_keep(to, descriptor);
-  control_.page(to).own.ring(mask);
+  ring_later(to, mask);
   pending_mask_.fetch_or(mask);
 }
 
@@ -260,7 +252,9 @@ void ShmEndpoint::carry(const Group& group, const Ending& ending) {
   if (written >= RankPage::abort_records) return;
   AbortRecord& record = mine.abort[written];
   // The last record has to serve for whatever may still come.
-  record.group = written + 1 == RankPage::abort_records ? 0 : group.key();
+  const bool is_last = written + 1 == RankPage::abort_records;
+  if (is_last) table_.end({.kind = ending.kind, .rank = rank(), .detail = ending.detail});
+  record.group = is_last ? 0 : group.key();
   record.order = control_.next_order();
   record.kind = static_cast<std::uint32_t>(ending.kind);
   const std::string_view detail = cut_text(ending.detail, record.detail.size());
@@ -286,24 +280,33 @@ void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
   if (!room) return;  // a faulty peer; has_room() says so
   if (*room != 0 && kept_[index].empty()) return push(to, descriptor);
   kept_[index].push_back(descriptor);
-  has_kept_ = true;
+  if (!std::exchange(has_kept_, true)) page().wants_space.fetch_add(1, std::memory_order_seq_cst);
 }
 
 void ShmEndpoint::push_kept() {
   has_kept_ = false;
+  page().wants_space.fetch_sub(1, std::memory_order_seq_cst);
   for (int to = 0; to < size(); ++to) {
     const auto kept = std::exchange(kept_[static_cast<std::size_t>(to)], {});
-    if (table_.is_gone(to)) continue;
+    if (kept.empty() || table_.is_gone(to)) continue;
     for (const Descriptor& descriptor : kept) push_or_keep(to, descriptor);
-    if (!kept.empty()) control_.page(to).own.ring();
+    ring_later(to, wake_all);
   }
   pending_mask_ = wake_all;
+}
+
+void ShmEndpoint::ring_later(int other, WakeMask mask) {
+  if (control_.page(other).own.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  pending_wakes_.emplace_back(other, mask);
+  has_pending_ = true;
 }
 
 // ---- sending
 
 void ShmEndpoint::collect_receipts(ChannelState& channel) {
   auto& outstanding = own(channel).outstanding;
+  // First: then the last receiver to receive finds that nobody else has to, and wakes this rank.
+  for (const auto& [slot, generation] : outstanding) release_for_gone(channel, slot, generation);
   const std::uint64_t first = channel.num_sent - outstanding.size();
   std::uint64_t slowest = channel.num_sent;
   for (auto& receiver : channel.receivers) {
@@ -330,18 +333,29 @@ bool ShmEndpoint::has_room(ChannelState& channel) {
   return true;
 }
 
+void ShmEndpoint::release_for_gone(const ChannelState& channel, std::uint32_t slot, std::uint32_t generation) {
+  for (const auto& receiver : channel.receivers) {
+    SlotAck ack = control_.ack(rank(), slot, receiver.rank);
+    if (peers_[static_cast<std::size_t>(receiver.rank)].gone) ack.give_back(generation);
+    if (table_.receiver_is_over(channel, receiver) || table_.is_gone(receiver.rank)) ack.drop(generation);
+  }
+}
+
 bool ShmEndpoint::ring_has_room(int to) {
+  if (!kept_[static_cast<std::size_t>(to)].empty()) return false;  // nothing may overtake what is kept
   const auto room = control_.ring(rank(), to).room(num_pushed_[static_cast<std::size_t>(to)]);
   if (!room) mark_corrupt(to, "its ring counts more descriptors received than were sent");
   return room.value_or(0) > Ring::reserve;
 }
 
 void ShmEndpoint::send(ChannelState& channel, Message message) {
-  if (!message.block) {
-    throw Unsupported("the shm engine publishes its own blocks alone; copy the message into one");
-  }
+  const bool has_receiver = std::any_of(channel.receivers.begin(), channel.receivers.end(), [&](const auto& receiver) {
+    return !table_.receiver_is_over(channel, receiver);
+  });
+  if (!has_receiver) return;
   const std::uint32_t slot = pool_->slot_of(message.block);
   if (uses_.size() <= slot) uses_.resize(slot + 1);
+  in_flight_.reserve(in_flight_.size() + 1);
   Use& use = uses_[slot];
   use.generation = (use.generation + 1) % generations;
   use.channel = channel.shared_from_this();
@@ -351,18 +365,18 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
   descriptor.bytes = message.bytes.size();
   descriptor.slot = slot;
   descriptor.generation = use.generation & (generations - 1);
-  const WakeMask mask = channel.num_sent == 0 ? wake_all : wake_for(channel.key);  // the first one announces it, too
+  own(channel).outstanding.push_back({slot, use.generation});
+  in_flight_.push_back(slot);
+  static_cast<void>(message.block.release());
+  const WakeMask mask = wake_for(channel.key);
   for (const auto& receiver : channel.receivers) {
     if (table_.receiver_is_over(channel, receiver)) continue;
     control_.ack(rank(), slot, receiver.rank).publish(use.generation);
     if (receiver.rank == rank()) table_.arrive(rank(), channel.key, {.bytes = message.bytes, .id = id_of(descriptor)});
     else push(receiver.rank, descriptor);
   }
-  own(channel).outstanding.push_back({slot, use.generation});
-  in_flight_.push_back(slot);
-  static_cast<void>(message.block.release());
+  for (const auto& receiver : channel.receivers) ring_later(receiver.rank, mask);
   pending_mask_.fetch_or(mask);
-  for (const auto& receiver : channel.receivers) control_.page(receiver.rank).own.ring(mask);
 }
 
 // ---- receiving
@@ -413,10 +427,11 @@ Received ShmEndpoint::lease(ChannelState& channel, Arrival arrival) {
   const ChannelSpec& spec = channel.spec;
   if (!control_.ack(spec.from, slot_of(id), rank()).receive(generation_of(id))) {
     mark_corrupt(spec.from, "a message that is not there");
-    throw CorruptMessage(0, fmt::format("rank {} sent a message that is not there", spec.from));
+    return {};
   }
-  if (control_.all_beyond(SlotAck::published, spec.from, slot_of(id), generation_of(id), spec.to)) {
-    wake_for_space(spec.from, wake_for(channel.key));
+  const bool is_last = control_.all_beyond(SlotAck::published, spec.from, slot_of(id), generation_of(id), spec.to);
+  if (is_last && control_.page(spec.from).wants_space.load(std::memory_order_seq_cst) != 0) {
+    ring_later(spec.from, wake_for(channel.key));
   }
   auto self = std::static_pointer_cast<const ShmEndpoint>(shared_from_this());
   return {.message = Lease{bytes, std::make_shared<LeaseState>(std::move(self), channel.shared_from_this(), id)}};
@@ -470,15 +485,10 @@ void ShmEndpoint::reclaim() {
 
 bool ShmEndpoint::is_returned_by_all(std::uint32_t slot) {
   const Use& use = uses_[slot];
-  for (const auto& receiver : use.channel->receivers) {
-    SlotAck ack = control_.ack(rank(), slot, receiver.rank);
-    const auto step = ack.step(use.generation);
-    if (step == SlotAck::returned || peers_[static_cast<std::size_t>(receiver.rank)].gone) continue;
-    const bool never_received =
-        step == SlotAck::published && table_.receiver_is_over(*use.channel, receiver) && ack.drop(use.generation);
-    if (!never_received) return false;
-  }
-  return true;
+  release_for_gone(*use.channel, slot, use.generation);
+  return std::all_of(use.channel->receivers.begin(), use.channel->receivers.end(), [&](const auto& receiver) {
+    return control_.ack(rank(), slot, receiver.rank).step(use.generation) == SlotAck::returned;
+  });
 }
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<ShmEndpoint> endpoint) {

@@ -63,12 +63,14 @@ class ShmEndpoint final : public levada::Endpoint {
   void drop(int from, const Arrival& arrival) override;
   void reclaim() override;
 
+  bool can_forward() const override { return false; }
+
   void flush() noexcept override;
   void notify() noexcept override;
-  void begin_sleep(const WaitFor& wanted) override;
-  void end_sleep(const WaitFor& wanted) noexcept override;
-  std::uint64_t observe(const WaitFor& wanted) override;
-  bool sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) override;
+  Sleep begin_sleep(const WaitFor& wanted) override;
+  void end_sleep(const Sleep& sleep) noexcept override;
+  void observe(Sleep& sleep) override;
+  bool sleep(const Sleep& sleep, Deadline deadline) override;
   void after_quiet(Group& /*group*/) override { control_.find_deaths(); }
 
  private:
@@ -85,12 +87,16 @@ class ShmEndpoint final : public levada::Endpoint {
   void push_or_keep(int to, const Descriptor& descriptor);
   void push_kept();
   bool ring_has_room(int to);
+  /// Gives back, for receivers that will not, the messages in these slots.
+  void release_for_gone(const ChannelState& channel, std::uint32_t slot, std::uint32_t generation);
+  /// To be rung by flush(), without mutex_.
+  void ring_later(int rank, WakeMask mask);
   bool is_returned_by_all(std::uint32_t slot);
 
   // Without.
   RankPage& page() const { return control_.page(rank()); }
-  int sole_sender(const WaitFor& wanted) const;
-  Doorbell& doorbell_for(const WaitFor& wanted) const;
+  static int sole_sender(const WaitFor& wanted);
+  Doorbell& doorbell_of(const Sleep& sleep) const;
   /// For threads that wait for room in the channels of that mask, or for memory.
   void wake_for_space(int rank, WakeMask mask) const;
   RankPage::BoardSlot& board_of(std::uint64_t group);
@@ -102,11 +108,13 @@ class ShmEndpoint final : public levada::Endpoint {
   std::mutex post_mutex_;  ///< this rank's boards have one writer at a time
   static constexpr std::uint64_t not_quiet = ~std::uint64_t{0};
   std::atomic<std::uint64_t> quiet_alarm_ = not_quiet;  ///< the alarm at which nothing had ended yet
+  std::atomic<bool> has_pending_ = false;               ///< something below is to be rung
   std::atomic<std::uint32_t> pending_mask_ = 0;         ///< of this rank's doorbell `sends`, to be rung by flush()
   std::vector<std::atomic<int>> bell_sleepers_;  ///< this process's threads, by the rank on whose `sends` they sleep
   std::atomic<int> num_bell_sleepers_ = 0;
 
   // Guarded by mutex_.
+  std::vector<std::pair<int, WakeMask>> pending_wakes_;  ///< of other ranks' doorbells `own`
   struct Use {
     std::uint32_t generation = 0;
     std::shared_ptr<ChannelState> channel;
@@ -115,7 +123,8 @@ class ShmEndpoint final : public levada::Endpoint {
   std::vector<std::uint32_t> in_flight_;
   std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< of each ring
   std::vector<std::vector<Descriptor>> kept_;            ///< notices for which a ring had no room
-  bool has_kept_ = false;
+  bool has_kept_ = false;       ///< counted in wants_space, so that room in a ring wakes this rank
+  std::size_t next_board_ = 0;  ///< guarded by post_mutex_
   struct Peer {
     bool left = false;
     bool gone = false;  ///< left, or dead: it holds nothing any more

@@ -7,7 +7,7 @@ namespace levada::shm {
 
 // ---- sleeping and waking
 
-int ShmEndpoint::sole_sender(const WaitFor& wanted) const {
+int ShmEndpoint::sole_sender(const WaitFor& wanted) {
   if (wanted.receive.empty() || !wanted.publish.empty() || wanted.allocate != 0) return -1;
   const auto sender = [](Channel* channel) { return static_cast<EndpointChannel*>(channel)->state().spec.from; };
   const int first = sender(wanted.receive.front());
@@ -16,47 +16,60 @@ int ShmEndpoint::sole_sender(const WaitFor& wanted) const {
   return is_sole ? first : -1;
 }
 
-Doorbell& ShmEndpoint::doorbell_for(const WaitFor& wanted) const {
-  const int sender = sole_sender(wanted);
-  return sender < 0 ? page().own : control_.page(sender).sends;
+Doorbell& ShmEndpoint::doorbell_of(const Sleep& sleep) const {
+  return sleep.sender < 0 ? page().own : control_.page(sleep.sender).sends;
 }
 
-void ShmEndpoint::begin_sleep(const WaitFor& wanted) {
-  if (const int sender = sole_sender(wanted); sender >= 0) {
-    bell_sleepers_[static_cast<std::size_t>(sender)].fetch_add(1, std::memory_order_seq_cst);
-    num_bell_sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  } else if (!wanted.publish.empty() || wanted.allocate != 0) {
-    page().wants_space.fetch_add(1, std::memory_order_seq_cst);
-  }
-  doorbell_for(wanted).sleepers.fetch_add(1, std::memory_order_seq_cst);
-}
-
-void ShmEndpoint::end_sleep(const WaitFor& wanted) noexcept {
-  doorbell_for(wanted).sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  if (const int sender = sole_sender(wanted); sender >= 0) {
-    num_bell_sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    bell_sleepers_[static_cast<std::size_t>(sender)].fetch_sub(1, std::memory_order_seq_cst);
-  } else if (!wanted.publish.empty() || wanted.allocate != 0) {
-    page().wants_space.fetch_sub(1, std::memory_order_seq_cst);
-  }
-}
-
-std::uint64_t ShmEndpoint::observe(const WaitFor& wanted) {
-  return doorbell_for(wanted).count.load(std::memory_order_seq_cst);
-}
-
-bool ShmEndpoint::sleep(std::uint64_t seen, const WaitFor& wanted, Deadline deadline) {
-  WakeMask mask = wanted.allocate != 0 ? wake_for_memory : 0;
+ShmEndpoint::Sleep ShmEndpoint::begin_sleep(const WaitFor& wanted) {
+  Sleep sleep{.sender = sole_sender(wanted), .mask = wanted.allocate != 0 ? wake_for_memory : 0};
   for (const auto channels : {wanted.receive, wanted.publish}) {
-    for (Channel* const channel : channels) mask |= wake_for(static_cast<EndpointChannel*>(channel)->state().key);
+    for (Channel* const channel : channels) sleep.mask |= wake_for(static_cast<EndpointChannel*>(channel)->state().key);
   }
-  return futex_wait(doorbell_for(wanted).count, static_cast<std::uint32_t>(seen), deadline.remaining(),
-                    mask != 0 ? mask : wake_all);
+  if (sleep.mask == 0) sleep.mask = wake_all;
+  {
+    // Room for a notice that is kept back is rung on this rank's own doorbell.
+    const std::lock_guard lock(mutex_);
+    if (has_kept_) sleep.sender = -1, sleep.mask = wake_all;
+  }
+  sleep.wants_space = !wanted.publish.empty() || wanted.allocate != 0;
+  if (sleep.sender >= 0) {
+    bell_sleepers_[static_cast<std::size_t>(sleep.sender)].fetch_add(1, std::memory_order_seq_cst);
+    num_bell_sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  if (sleep.wants_space) page().wants_space.fetch_add(1, std::memory_order_seq_cst);
+  doorbell_of(sleep).sleepers.fetch_add(1, std::memory_order_seq_cst);
+  return sleep;
+}
+
+void ShmEndpoint::end_sleep(const Sleep& sleep) noexcept {
+  doorbell_of(sleep).sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  if (sleep.wants_space) page().wants_space.fetch_sub(1, std::memory_order_seq_cst);
+  if (sleep.sender >= 0) {
+    num_bell_sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    bell_sleepers_[static_cast<std::size_t>(sleep.sender)].fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+void ShmEndpoint::observe(Sleep& sleep) {
+  sleep.seen = doorbell_of(sleep).count.load(std::memory_order_seq_cst);
+}
+
+bool ShmEndpoint::sleep(const Sleep& sleep, Deadline deadline) {
+  return futex_wait(doorbell_of(sleep).count, static_cast<std::uint32_t>(sleep.seen), deadline.remaining(), sleep.mask);
 }
 
 void ShmEndpoint::flush() noexcept {
-  if (pending_mask_.load(std::memory_order_relaxed) == 0) return;
-  if (const WakeMask mask = pending_mask_.exchange(0)) page().sends.ring(mask);
+  if (pending_mask_.load(std::memory_order_relaxed) != 0) {
+    if (const WakeMask mask = pending_mask_.exchange(0)) page().sends.ring(mask);
+  }
+  if (!has_pending_.load(std::memory_order_relaxed)) return;
+  std::vector<std::pair<int, WakeMask>> wakes;
+  {
+    const std::lock_guard lock(mutex_);
+    has_pending_ = false;
+    wakes.swap(pending_wakes_);
+  }
+  for (const auto& [rank, mask] : wakes) control_.page(rank).own.ring(mask);
 }
 
 void ShmEndpoint::notify() noexcept {
@@ -82,7 +95,7 @@ RankPage::BoardSlot& ShmEndpoint::board_of(std::uint64_t group) {
   };
   if (const auto found = of(group); found != boards.end()) return *found;
   const auto unused = of(0);
-  auto& slot = unused != boards.end() ? *unused : boards[group % boards.size()];
+  auto& slot = unused != boards.end() ? *unused : boards[next_board_++ % boards.size()];
   slot.group = 0;  // nobody takes the old status for one of this group
   slot.board.post({});
   slot.group = group;

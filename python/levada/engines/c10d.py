@@ -50,12 +50,14 @@ class ProcessGroupTransport:
         self._farewells: list[Any] = []
         self._byte = self._torch.zeros(1, dtype=self._torch.uint8)
         self._over = threading.Event()
+        self._link: Any = None
         self._process = os.getpid()
         self._has_losses = False
         self._threads: list[threading.Thread] = []
 
     def start(self, link: Link) -> None:
         """Called by the engine, once: delivers what comes to `link`."""
+        self._link = link
         if self._group is None:
             return self._over.set()
         for work in (self._receive, self._settle, self._watch, self._flush):
@@ -66,10 +68,13 @@ class ProcessGroupTransport:
     def send(self, peers: list[int], header: Any, body: Any) -> None:
         """Called by the engine, one call at a time. The arrays own what they show, and live until it has been sent."""
         for peer in peers:
-            self._unsettled.append((peer, self._group.send([self._torch.from_numpy(header)], peer, _HEADERS)))
+            try:
+                self._unsettled.append((peer, self._group.send([self._torch.from_numpy(header)], peer, _HEADERS)))
+                if body is not None:
+                    self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
+            except RuntimeError as error:  # of this peer alone
+                self._lose(self._link, [peer], error)
             self._unsettled_bytes += header.nbytes
-            if body is not None:
-                self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
         if body is not None or len(self._unsettled) > _UNSETTLED or self._unsettled_bytes > _UNSETTLED_BYTES:
             self._settle_later()
 
