@@ -12,6 +12,7 @@ import textwrap
 import pytest
 
 TIMES = int(os.environ.get("LEVADA_THREADS", "1"))
+pytestmark = pytest.mark.timeout(120 * TIMES)
 
 PROLOGUE = """
 import collections, itertools, multiprocessing, sys, threading, time
