@@ -275,7 +275,9 @@ class Feed::Impl {
     auto group = group_of_pass(*engine);
     const auto terms = terms_of(mesh, layout, options, reads ? source.get() : nullptr, error);
     start_together(*group, terms, Deadline::after(options.timeout), options.poll);
-    return wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
+    FeedWiring wiring = wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
+    wiring.parent = engine;
+    return wiring;
   }
 
   void hear_decisions() {
@@ -299,8 +301,11 @@ class Feed::Impl {
       wiring_.engine->wait({.receive = word}, Deadline::after(moment));
       hear_decisions();
       const auto left = *follower_.departure();
-      const Status status = wiring_.engine->status(left.rank);
-      if (text_of(status.operation) == raised_operation) {
+      // A rank that has closed its feed can say so only in the group from which the feed's own was made.
+      for (const auto& group : {wiring_.engine, wiring_.parent.lock()}) {
+        if (!group) continue;
+        const Status status = group->status(left.rank);
+        if (text_of(status.operation) != raised_operation) continue;
         follower_.apply(feed_protocol::Left{left.rank, left.step, std::string(text_of(status.detail))});
       }
     }

@@ -15,6 +15,7 @@ namespace levada {
 /// Who reads, who is sent what, and the channels that this rank shares in: constant once made.
 struct FeedWiring {
   std::shared_ptr<Engine> engine;
+  std::weak_ptr<Engine> parent{};  ///< the engine that the feed was given, with the same ranks
   std::vector<Audience> audiences;
   std::vector<int> readers;  ///< ranks, ascending; the first one is the lead
   int units = 1;             ///< batches a round

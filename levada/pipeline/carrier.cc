@@ -188,7 +188,11 @@ Incoming::Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& 
 
 std::optional<Incoming::Arrival> Incoming::try_receive() {
   for (std::size_t i = 0; i < early_.size(); ++i) {
-    if (!early_[i]) early_[i] = engine_->try_receive(channels_.channel(i)).message;
+    if (!early_[i]) {
+      Received received = engine_->try_receive(channels_.channel(i));
+      ended_ = ended_ || received.ended;
+      early_[i] = std::move(received.message);
+    }
     if (!early_[i] || ItemMessage::number_of(early_[i]->bytes) != received_) continue;
     ++received_;
     Lease lease = *std::exchange(early_[i], std::nullopt);
@@ -197,16 +201,6 @@ std::optional<Incoming::Arrival> Incoming::try_receive() {
     return arrival;
   }
   return std::nullopt;
-}
-
-bool Incoming::ended() {
-  for (std::size_t i = 0; i < early_.size(); ++i) {
-    if (early_[i]) continue;
-    auto received = engine_->try_receive(channels_.channel(i));
-    if (received.ended) return true;
-    early_[i] = std::move(received.message);
-  }
-  return false;
 }
 
 std::vector<Channel*> Incoming::channels() const {

@@ -130,8 +130,8 @@ class Incoming {
   };
   /// Throws CorruptMessage.
   std::optional<Arrival> try_receive();
-  /// Whether the sender has left, and nothing is there.
-  bool ended();
+  /// Whether try_receive() has found that the sender has left.
+  bool ended() const { return ended_; }
   /// The items, to be written by whoever gets them: in a private view, or in memory of their own. Throws
   /// CorruptMessage, and what Values::unpack() does.
   std::vector<Item> unpack(Arrival arrival, const Values& values);
@@ -149,6 +149,7 @@ class Incoming {
   std::size_t most_held_;
   Traffic& traffic_;
   std::uint64_t received_ = 0;
+  bool ended_ = false;
   std::array<std::optional<Lease>, 2> early_;  ///< by channel: a message that is not the next
   std::shared_ptr<std::atomic<std::size_t>> held_ = std::make_shared<std::atomic<std::size_t>>(0);
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "levada/base/error.h"
 
@@ -90,8 +91,22 @@ std::optional<CommonEnd::Outcome> CommonEnd::outcome(std::int64_t item) const {
 
 // ---- EndAgreement
 
+namespace {
+
+/// A group of its own: what this rank does meanwhile on others, on whatever thread, opens no channels in it.
+std::shared_ptr<Engine> group_of_all(Engine& engine) {
+  std::vector<int> ranks(static_cast<std::size_t>(engine.info().size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return engine.subgroup(ranks, "end agreement");
+}
+
+}  // namespace
+
 EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOptions options)
-    : engine_(std::move(all_ranks)), options_(std::move(options)), common_(engine_->info().size) {
+    : job_(std::move(all_ranks)),
+      engine_(group_of_all(*job_)),
+      options_(std::move(options)),
+      common_(engine_->info().size) {
   const int size = engine_->info().size;
   for (int from = 0; from < size && size > 1; ++from) {
     std::vector<int> to;
@@ -175,10 +190,10 @@ void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_
   }
   if (untold_) room.push_back(own_.get());
   const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;
-  const Waiting waiting(*engine_, options_.stage, item, rank);
+  const Waiting waiting(*job_, options_.stage, item, rank);
   const auto explain = [&] {
     const auto waited = options_.timeout - std::min(options_.timeout, deadline.remaining());
-    return explain_wait(*engine_, options_.stage, rank, waited);
+    return explain_wait(*job_, options_.stage, rank, waited);
   };
   const WaitFor conditions{.receive = receive, .publish = room, .poll = &options_.poll};
   if (reminder.wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());

@@ -84,6 +84,7 @@ class EndAgreement {
   std::vector<const Other*> silent(std::int64_t item);
   void wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline, Reminder& reminder);
 
+  std::shared_ptr<Engine> job_;  ///< shows what this rank waits for
   std::shared_ptr<Engine> engine_;
   EndAgreementOptions options_;
   std::shared_ptr<Channel> own_;

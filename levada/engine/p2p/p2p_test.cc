@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
+#include "levada/engine/inproc/inproc.h"
 #include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/in_process_transport_testing.h"
 
@@ -153,6 +155,118 @@ TEST(P2pMessages, AreAcknowledgedAtOnceWhereTheirSenderWaits) {
     EXPECT_EQ(receive(*engines[1], *receiving, limit(), "test").value().bytes[0], static_cast<std::byte>(i));
   }
   sent.get();
+}
+
+/// What a relay between two engines does: messages of the one land in blocks of the other, and are published there.
+TEST(P2pJoining, LandsMessagesInBlocksOfAnotherEngineThatCanPublishThem) {
+  test::LoopbackNetwork network(2);
+  const auto engines = test::make_engines(network);
+  const auto near = inproc::make_group(1).front();
+  const auto onward = near->open(0, {0}, 2);
+  const auto sending = engines[0]->open(0, {1}, 2);
+  const std::vector<int> to{1};
+  const auto receiving = engines[1]->open(0, to, 2, [near](std::size_t bytes) { return near->try_allocate(bytes); });
+  for (const std::size_t bytes : {std::size_t{10}, std::size_t{1'000'000}}) {
+    send(*engines[0], *sending, bytes, std::byte{7});
+    Channel* const channels[] = {receiving.get()};
+    ASSERT_EQ(engines[1]->wait({.receive = channels}, limit()), Woken::ready);
+    Received received = engines[1]->try_receive(*receiving);
+    ASSERT_TRUE(received.message && received.landed);
+    EXPECT_EQ(received.message->bytes.data(), received.landed.memory().data());
+    EXPECT_TRUE(near->try_publish(*onward, received.landed, bytes));
+    const Lease lease = receive(*near, *onward, limit(), "test").value();
+    EXPECT_EQ(lease.bytes.size(), bytes);
+    EXPECT_EQ(lease.bytes[bytes - 1], std::byte{7});
+  }
+}
+
+TEST(P2pJoining, ReceivesElsewhereWhereTheLandingHasNothingOrFails) {
+  test::LoopbackNetwork network(2);
+  const auto engines = test::make_engines(network);
+  const auto sending = engines[0]->open(0, {1}, 2);
+  const std::vector<int> to{1};
+  int calls = 0;
+  const auto receiving = engines[1]->open(0, to, 2, [&](std::size_t) -> std::optional<Block> {
+    if (++calls == 1) return std::nullopt;
+    throw EngineError("the block's engine has ended");
+  });
+  for (int i = 0; i < 2; ++i) {
+    send(*engines[0], *sending, 1'000'000, std::byte{3});
+    const Lease lease = receive(*engines[1], *receiving, limit(), "test").value();
+    EXPECT_EQ(lease.bytes[999'999], std::byte{3});
+  }
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(P2pJoining, ForwardsALeaseOfAnotherEngineWithoutACopy) {
+  test::LoopbackNetwork network(2);
+  const auto engines = test::make_engines(network);
+  const auto near = inproc::make_group(1).front();
+  const auto tap = near->open(0, {0}, 1);
+  send(*near, *tap, 1'000'000, std::byte{5});
+  Lease lease = receive(*near, *tap, limit(), "test").value();
+  const std::vector<int> to{0, 1};
+  const auto sending = engines[0]->open(0, to, 1), receiving = engines[1]->open(0, to, 1);
+  const std::byte* const bytes = lease.bytes.data();
+  EXPECT_TRUE(engines[0]->try_publish(*sending, lease));
+  lease = {};
+  EXPECT_EQ(near->holders(*tap).at(0).leased, 1) << "the bytes are kept as long as they are needed";
+  EXPECT_EQ(receive(*engines[1], *receiving, limit(), "test").value().bytes[999'999], std::byte{5});
+  Lease own = receive(*engines[0], *sending, limit(), "test").value();
+  EXPECT_EQ(own.bytes.data(), bytes);
+  EXPECT_TRUE(engines[0]->make_private(*sending, own).empty()) << "they are another engine's";
+  own = {};
+  for (const Deadline deadline = limit(); !near->holders(*tap).empty() && !deadline.expired();)
+    std::this_thread::yield();
+  EXPECT_TRUE(near->holders(*tap).empty());
+}
+
+TEST(P2pJoining, WakesAThreadThatWaitsOnAnotherEngine) {
+  test::LoopbackNetwork network(2);
+  const auto engines = test::make_engines(network);
+  const auto near = inproc::make_group(1).front();
+  const auto sending = engines[0]->open(0, {1}, 1), receiving = engines[1]->open(0, {1}, 1);
+  std::atomic<bool> changed = false;
+  engines[1]->on_change([&, weak = std::weak_ptr(near)] {
+    changed = true;
+    if (const auto engine = weak.lock()) engine->wake();
+  });
+  auto waiting = std::async(std::launch::async, [&] {
+    while (!engines[1]->try_receive(*receiving).message) {
+      if (near->wait({.stop = &changed}, limit()) == Woken::timeout) return false;
+      changed = false;
+    }
+    return true;
+  });
+  send(*engines[0], *sending, 100, std::byte{1});
+  EXPECT_TRUE(waiting.get());
+  engines[1]->on_change({});
+}
+
+TEST(P2pTransport, MayMoveNothingUnlessARankWaits) {
+  test::LoopbackNetwork network(3, {.has_threads = false});
+  const auto engines = test::make_engines(network);
+  std::vector<std::future<std::vector<Bytes>>> agreeing;
+  for (const auto& engine : engines) {
+    agreeing.push_back(std::async(std::launch::async, [&engine] {
+      for (int round = 0; round < 20; ++round) agree(*engine, as_bytes("x"), limit(), "test");
+      return agree(*engine, as_bytes("done"), limit(), "test");
+    }));
+  }
+  for (auto& each : agreeing) EXPECT_EQ(each.get().size(), 3U);
+}
+
+TEST(P2pWindows, ThatDifferAreSeenByAllHoweverLateTheChannelIsOpened) {
+  test::LoopbackNetwork network(3);
+  const auto engines = test::make_engines(network);
+  const auto sending = engines[0]->open(0, {1, 2}, 2);
+  send(*engines[0], *sending, 100, std::byte{1});
+  const auto honest = engines[2]->open(0, {1, 2}, 2);
+  static_cast<void>(receive(*engines[2], *honest, limit(), "test"));
+  for (const Deadline deadline = limit(); network.num_packets(1) == 0 && !deadline.expired();)
+    std::this_thread::yield();
+  const auto other = engines[1]->open(0, {1, 2}, 3);
+  for (const auto& engine : engines) EXPECT_THROW(engine->wait({}, limit()), InvalidArgument);
 }
 
 Bytes bytes_of(const Entry& entry) {

@@ -149,6 +149,13 @@ TEST(Hostile, MoreMessagesThanAChannelsWindowAreRefused) {
   }
 }
 
+TEST(Shm, PublishesItsOwnBlocksAlone) {
+  Victim victim;
+  const Bytes bytes(10);
+  EXPECT_THROW(victim.engine().try_publish(victim.channel(), Lease{bytes, nullptr}), Unsupported);
+  EXPECT_THROW(victim.engine().on_change([] {}), Unsupported);
+}
+
 TEST(Hostile, ReturnsInDisorderCountAsReturned) {
   Victim victim;
   Block block = allocate(victim.engine(), 10, Deadline::now(), "test");

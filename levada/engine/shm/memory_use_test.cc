@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
@@ -169,6 +170,29 @@ TEST(Memory, OfALeaseOutlivesBothEnds) {
     expect(lease.bytes[4999] == std::byte{7}, "a lease shows its message after the engine has gone");
   };
   EXPECT_EQ(test::run_forked(2, [&](std::shared_ptr<Engine> engine) { body(std::move(engine)); }), "");
+}
+
+std::uint64_t resident_bytes(const Mapping& mapping) {
+  std::vector<unsigned char> pages(mapping.size() / page_bytes);
+  if (::mincore(mapping.data(), mapping.size(), pages.data()) != 0) throw EngineError("mincore");
+  const auto is_resident = [](unsigned char page) { return (page & 1U) != 0; };
+  return page_bytes * static_cast<std::uint64_t>(std::count_if(pages.begin(), pages.end(), is_resident));
+}
+
+TEST(Memory, OfPairsOfRanksThatNeverTalkedIsNotTouchedWhereOthersLeaveOrDie) {
+  constexpr int ranks = 256;
+  auto memories = test::share_in_process(ranks, 1 << 16);
+  const auto control = memories.front().control;
+  std::vector<std::shared_ptr<Engine>> engines;
+  for (HostMemory& memory : memories) engines.push_back(make_engine(std::make_shared<ShmEndpoint>(std::move(memory))));
+  const std::uint64_t before = resident_bytes(*control);
+  engines.back().reset();
+  Control(control->data(), ranks).note_end(ranks - 2);
+  for (int rank = 0; rank < ranks - 2; ++rank) {
+    EXPECT_THROW(engines[static_cast<std::size_t>(rank)]->status(0), PeerLost);
+  }
+  engines.clear();
+  EXPECT_LT(resident_bytes(*control) - before, 16 * mib);
 }
 
 }  // namespace
