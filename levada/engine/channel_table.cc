@@ -27,7 +27,7 @@ ChannelState::Receiver* ChannelState::receiver(int rank) {
 ChannelTable::ChannelTable(int rank, int size, Options options)
     : rank_(rank), options_(options), peers_(static_cast<std::size_t>(size)) {}
 
-void ChannelTable::tell(int to, Notice notice) {
+void ChannelTable::notify(int to, Notice notice) {
   if (to != rank_ && !is_gone(to)) notices_.push_back({to, notice});
 }
 
@@ -44,10 +44,10 @@ void ChannelTable::leave(Group& group) {
   for (const auto& [key, other] : groups_) {
     const bool is_subgroup = std::find(other->keys.begin() + 1, other->keys.end(), group.key()) != other->keys.end();
     if (!is_subgroup) continue;
-    for (const int rank : other->ranks) tell(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
+    for (const int rank : other->ranks) notify(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
   }
   for (const int rank : group.ranks) {
-    tell(rank, {.kind = Notice::Kind::left, .key = group.key(), .is_urgent = false});
+    notify(rank, {.kind = Notice::Kind::left, .key = group.key(), .is_urgent = false});
   }
   membership_.leave_oneself(group.keys, group.ranks.size() - 1);
 }
@@ -56,7 +56,7 @@ void ChannelTable::depart() {
   has_departed_ = true;
   groups_.clear();
   close_channels(nullptr);
-  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) tell(rank, {.kind = Notice::Kind::departed});
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) notify(rank, {.kind = Notice::Kind::departed});
 }
 
 void ChannelTable::refresh(Group& group) const {
@@ -153,9 +153,9 @@ void ChannelTable::close(ChannelState& channel, End end) {
   if (end == End::sending) {
     if (!std::exchange(channel.is_sending, false)) return;
     for (const auto& receiver : channel.receivers) {
-      // Receivers that have closed are told as well: they remember the channel until its sender has closed.
+      // Receivers that have closed are notified as well: they remember the channel until its sender has closed.
       if (receiver.rank == rank_) channel.sender_closed = true;
-      else tell(receiver.rank, {.kind = Notice::Kind::sender_closed, .key = channel.key, .is_urgent = false});
+      else notify(receiver.rank, {.kind = Notice::Kind::sender_closed, .key = channel.key, .is_urgent = false});
     }
   } else {
     if (!std::exchange(channel.is_receiving, false)) return;
@@ -163,8 +163,8 @@ void ChannelTable::close(ChannelState& channel, End end) {
     channel.landing = {};
     if (auto* const mine = channel.receiver(rank_)) mine->closed = true;
     else
-      tell(channel.spec.from,
-           {.kind = Notice::Kind::receiver_closed, .key = channel.key, .is_urgent = channel.sender_waits});
+      notify(channel.spec.from,
+             {.kind = Notice::Kind::receiver_closed, .key = channel.key, .is_urgent = channel.sender_waits});
   }
   forget_if_over(channel);
 }
@@ -241,18 +241,18 @@ void ChannelTable::announce(ChannelState& channel) {
   if (std::exchange(channel.has_announced, true)) return;
   for (const auto& receiver : channel.receivers) {
     if (receiver_is_over(channel, receiver)) continue;
-    tell(receiver.rank, {.kind = Notice::Kind::opened,
-                         .key = channel.key,
-                         .group = channel.spec.groups.front(),
-                         .window = channel.spec.window});
+    notify(receiver.rank, {.kind = Notice::Kind::opened,
+                           .key = channel.key,
+                           .group = channel.spec.groups.front(),
+                           .window = channel.spec.window});
   }
 }
 
 void ChannelTable::ask_for_room(ChannelState& channel) {
-  if (std::exchange(channel.has_said_to_wait, true)) return;
+  if (std::exchange(channel.has_announced_wait, true)) return;
   for (const auto& receiver : channel.receivers) {
     if (!receiver_is_over(channel, receiver)) {
-      tell(receiver.rank, {.kind = Notice::Kind::waiting, .key = channel.key});
+      notify(receiver.rank, {.kind = Notice::Kind::waiting, .key = channel.key});
     }
   }
 }
@@ -266,10 +266,10 @@ Arrival ChannelTable::receive(ChannelState& channel) {
   if (auto* const mine = channel.receiver(rank_)) {
     mine->num_received = channel.num_received;
   } else if (options_.sends_receipts) {
-    tell(channel.spec.from, {.kind = Notice::Kind::received,
-                             .key = channel.key,
-                             .count = channel.num_received,
-                             .is_urgent = channel.sender_waits});
+    notify(channel.spec.from, {.kind = Notice::Kind::received,
+                               .key = channel.key,
+                               .count = channel.num_received,
+                               .is_urgent = channel.sender_waits});
   }
   return arrival;
 }
@@ -304,7 +304,7 @@ void ChannelTable::apply(int from, const Notice& notice) {
       ChannelState& channel = channel_from(from, notice.key);
       channel.sender_waits = true;
       if (channel.is_open && channel.num_received > 0 && options_.sends_receipts) {
-        tell(from, {.kind = Kind::received, .key = notice.key, .count = channel.num_received});
+        notify(from, {.kind = Kind::received, .key = notice.key, .count = channel.num_received});
       }
       return;
     }

@@ -16,7 +16,7 @@
 
 namespace levada {
 
-/// What one rank tells another about a channel or a group, in the order in which it does it.
+/// What one rank notifies another of, in the order in which it happens.
 struct Notice {
   enum class Kind : std::uint8_t {
     opened = 1,       ///< before the first message on the channel `key`: what its sender opened
@@ -89,7 +89,7 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
   bool sends = false;
   bool is_sending = false;
   bool has_announced = false;
-  bool has_said_to_wait = false;
+  bool has_announced_wait = false;
   std::uint64_t num_sent = 0;
   std::vector<Receiver> receivers;
   std::vector<int> closed_early;  ///< receivers that had closed before this rank opened the channel
@@ -99,7 +99,7 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
   int not_received(const Receiver& receiver) const { return static_cast<int>(num_sent - receiver.num_received); }
 };
 
-/// The channels and groups of one rank. Ranks are the endpoint's. What other ranks have to be told is left in
+/// The channels and groups of one rank. Ranks are the endpoint's. What other ranks have to learn is left in
 /// take_notices() and take_endings(), for the caller to carry after each call.
 class ChannelTable {
  public:
@@ -117,7 +117,7 @@ class ChannelTable {
   void enter(Group& group);
   /// Closes the group's channels. Nothing happens to a group that it has not entered.
   void leave(Group& group);
-  /// Closes all channels and tells every rank.
+  /// Closes all channels and notifies every rank.
   void depart();
   /// Brings the group's cause up to date.
   void refresh(Group& group) const;
@@ -151,7 +151,7 @@ class ChannelTable {
 
   std::vector<Outgoing> take_notices() { return std::exchange(notices_, {}); }
   bool has_notices() const { return !notices_.empty(); }
-  /// Endings that this rank has found, to be told to all ranks of their group.
+  /// Endings that this rank has found, for all ranks of their group.
   std::vector<Ending> take_endings() { return std::exchange(found_, {}); }
   bool has_endings() const { return !found_.empty(); }
   /// Messages that nobody will receive, each with its sender, for media that have to give them back.
@@ -178,7 +178,7 @@ class ChannelTable {
   };
   const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
-  void tell(int to, Notice notice);
+  void notify(int to, Notice notice);
   ChannelState& find_or_add(std::uint64_t key);
   /// The channel on which `from` speaks as its sender.
   ChannelState& channel_from(int from, std::uint64_t key);
@@ -200,7 +200,7 @@ class ChannelTable {
   std::unordered_map<std::uint64_t, Group*> groups_;  ///< those that this rank is in
   Membership membership_;
   std::vector<Peer> peers_;
-  std::vector<Ending> endings_;  ///< in the order in which this rank heard of them
+  std::vector<Ending> endings_;  ///< in the order in which this rank learned of them
   std::vector<Outgoing> notices_;
   std::vector<Ending> found_;
   std::vector<std::pair<int, Arrival>> dropped_;

@@ -228,7 +228,7 @@ class Model {
       if (state.opened) {
         const ChannelState& channel = *channels_[static_cast<std::size_t>(rank)];
         if (can_publish(rank) && !failed) found.push_back({Act::publish, rank});
-        if (scenario_.waits && channel.is_sending && !can_publish(rank) && !channel.has_said_to_wait) {
+        if (scenario_.waits && channel.is_sending && !can_publish(rank) && !channel.has_announced_wait) {
           found.push_back({Act::wait, rank});
         }
         if (!channel.arrived.empty() && !network_.rank(rank).group.aborted) found.push_back({Act::receive, rank});
@@ -399,7 +399,7 @@ class Model {
   }
   static void put(ByteWriter& writer, const ChannelState& channel) {
     writer.put(static_cast<std::uint8_t>(channel.is_sending | channel.is_receiving << 1 | channel.sender_closed << 2 |
-                                         channel.sender_waits << 3 | channel.has_said_to_wait << 4));
+                                         channel.sender_waits << 3 | channel.has_announced_wait << 4));
     writer.put(static_cast<std::uint8_t>(channel.num_sent));
     writer.put(static_cast<std::uint8_t>(channel.num_received));
     writer.put(static_cast<std::uint8_t>(channel.arrived.size()));

@@ -104,7 +104,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual void send(ChannelState& channel, Message message) = 0;
   /// Whether a message may lie elsewhere than in this endpoint's blocks.
   virtual bool can_forward() const { return true; }
-  /// Makes what try_receive() returns; no message where it turns out to be corrupt, which the table has been told.
+  /// Makes what try_receive() returns; no message where it turns out to be corrupt, which the table then knows.
   virtual Received lease(ChannelState& channel, Arrival arrival) = 0;
   /// Leases that `receiver` is known to hold of what this rank has sent on the channel.
   virtual int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) = 0;

@@ -1,4 +1,4 @@
-// Which ranks have left which groups, as one rank has been told.
+// Which ranks have left which groups, as far as one rank knows.
 #pragma once
 
 #include <cstddef>
