@@ -103,7 +103,7 @@ class Arena {
 
   std::uint64_t capacity_;
   std::uint32_t max_slots_;
-  IntervalSet free_;  ///< but for the blocks on the stacks
+  IntervalSet free_;  ///< without the blocks on the stacks
   IntervalSet resident_;
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> unused_slots_;
