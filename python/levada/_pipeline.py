@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -13,7 +12,7 @@ from levada._errors import InvalidArgument
 from levada._job import world_size
 from levada._lines import ByteRanges, Lines, Paths
 from levada._levada import Graph, Opening
-from levada._sources import NativeSource, check_source, describe, divides_itself, length_of, open_source
+from levada._sources import NativeSource, SourceOpener, check_source, describe, divides_itself, length_of
 
 if TYPE_CHECKING:
     from levada._runs import Run
@@ -117,10 +116,8 @@ def _source(name: str, source: Any, allow_pickle: bool) -> Graph:
         return Graph.source(source, "elsewhere", source.divides, name=name)
     if isinstance(source, Corpus):
         return Graph.corpus(tensors=source.tensors, name=name, **source.options())
-    open_part = functools.partial(open_source, source)
-    return Graph.source(
-        open_part, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle
-    )
+    opener = SourceOpener(source)
+    return Graph.source(opener, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle)
 
 
 class _Transformer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -64,24 +66,51 @@ def length_of(source: Any) -> int:
     return len(source)
 
 
-def open_source(source: Any, opening: Opening, index: int, count: int, given: int, state: Any) -> Opened:
-    """Part `index` of `count` of the items, from number `given` of that part or from `state`, if that is not None. The
-    source is told the epoch if it has a set_epoch()."""
-    if isinstance(source, NativeSource):
-        return source([], opening), None, 0
-    tell = getattr(source, "set_epoch", None)
-    if tell is not None:
-        tell(opening.epoch)
-    if state is not None:
-        source.load_state_dict(state)
-    elif is_sequence(source):
-        size = max(0, -(-(len(source) - index) // count))
-        if given > size:
-            raise InvalidArgument(f"the state is of item {given} of a {type(source).__name__} that has {size} of them here")
-        return _by_number(source, index + given * count, count), getattr(source, "state_dict", None), given
-    iterator = iter(source() if is_factory(source) else source)
-    state_dict = getattr(source, "state_dict", None) if hasattr(source, "load_state_dict") else None
-    return iterator, state_dict, 0
+class SourceOpener:
+    """Opens a source in one process, once for each pass. The source is told the epoch if it has a set_epoch().
+
+    Where a pass left a source that has state_dict() and load_state_dict(), iter() of it may go on. So what it says before
+    the first pass of an epoch is kept, and loaded before another pass that begins in the same epoch.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._begin: tuple[int, Any] | None = None  # an epoch, and the source's state before it
+
+    def __call__(self, opening: Opening, index: int, count: int, given: int, state: Any) -> Opened:
+        """Part `index` of `count` of the items, from number `given` of that part or from `state`, if that is not None."""
+        source = self._source
+        if isinstance(source, NativeSource):
+            return source([], opening), None, 0
+        tell = getattr(source, "set_epoch", None)
+        if tell is not None:
+            tell(opening.epoch)
+        state_dict = getattr(source, "state_dict", None)
+        if state is None and is_sequence(source):
+            size = max(0, -(-(len(source) - index) // count))
+            if given > size:
+                raise InvalidArgument(
+                    f"the state is of item {given} of a {type(source).__name__} that has {size} of them here"
+                )
+            return _by_number(source, index + given * count, count), state_dict, given
+        if not hasattr(source, "load_state_dict"):
+            state_dict = None
+        if state_dict is not None:
+            start = self._start_of(opening.epoch, state_dict)
+            if state is not None:
+                source.load_state_dict(state)
+            elif start is not None:
+                source.load_state_dict(start[0])
+        return iter(source() if is_factory(source) else source), state_dict, 0
+
+    def _start_of(self, epoch: int, state_dict: Callable[[], Any]) -> tuple[Any] | None:
+        """What it said before the first pass of the epoch; None where this is that pass, or it could not say it."""
+        if self._begin is not None and self._begin[0] == epoch:
+            return (copy.deepcopy(self._begin[1]),)
+        self._begin = None
+        with contextlib.suppress(Exception):  # of a source that knows its state only while it is read
+            self._begin = (epoch, copy.deepcopy(state_dict()))
+        return None
 
 
 def _by_number(source: Any, first: int, step: int) -> Iterator[Any]:

@@ -15,7 +15,7 @@ namespace levada::python {
 /// Whether an iterable gives a part of its items alone, and whether that is each n-th.
 enum class DividesItself { no, in_parts, in_turns };
 
-/// An iterable. `open` is levada._sources.open_source() of it. `allow_pickle`, here and below: whether the state of an
+/// An iterable. `open` is a levada._sources.SourceOpener of it. `allow_pickle`, here and below: whether the state of an
 /// iterable may hold pickles.
 std::shared_ptr<const pipeline::Origin> python_origin(nanobind::object open, std::string description,
                                                       DividesItself divides, bool allow_pickle);

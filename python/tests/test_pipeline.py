@@ -560,6 +560,55 @@ def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
         assert len(list(run)) == 59
 
 
+class NewestEpoch(Stateful):
+    """As data sets are that hold a state back until iter(), keyed by the epoch, and say none before the first."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.loaded: dict[str, int] | None = None
+        self.now: dict[str, int] | None = None
+
+    def state_dict(self) -> Any:
+        return self.now
+
+    def load_state_dict(self, state: dict[str, int] | None) -> None:
+        self.loaded = state
+
+    def __iter__(self) -> Iterator[int]:
+        epoch = self.epochs[-1]
+        begin = self.loaded["at"] if self.loaded is not None and self.loaded["epoch"] == epoch else 0
+        for item in range(begin, self.count):
+            self.now = {"at": item + 1, "epoch": epoch}
+            yield item
+
+
+@pytest.mark.parametrize("kind", [Stateful, NewestEpoch])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_going_back_in_an_epoch_gives_the_same_items_whatever_a_source_does_at_iter(
+    kind: type[Stateful], workers: int
+) -> None:
+    pipeline = Pipeline(kind(60)).shuffle(10).dispatch()
+    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
+        beginning = run.state_dict()
+        items = iter(run)
+        first = next(items)
+        early = run.state_dict()
+        between = [next(items) for _ in range(40)]
+        late = run.state_dict()
+        rest = list(items)
+        for taken, state in [(41, late), (1, early), (41, late), (0, beginning)]:
+            run.load_state_dict(state)
+            assert list(itertools.islice(run, 15)) == [first, *between, *rest][taken:][:15]
+        run.load_state_dict(early)
+        assert list(run) == between + rest
+        assert sorted(run) == list(range(60))
+    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
+        run.load_state_dict(late)
+        assert list(itertools.islice(run, 5)) == rest[:5]
+        run.load_state_dict(early)
+        assert list(run) == between + rest
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_behind_the_end_is_an_error_and_not_an_empty_epoch(workers: int) -> None:
     def of(items: int) -> list[Pipeline[Any]]:
