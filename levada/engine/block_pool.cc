@@ -179,18 +179,10 @@ std::uint64_t BlockPool::trim() {
   return discard(state_->arena.evict_all(), lock);
 }
 
-std::uint32_t BlockPool::slot_of(const Block& block) const {
-  if (block.home().get() == static_cast<const Block::Home*>(this)) {
-    const std::lock_guard lock(state_->mutex);
-    if (const auto slot = state_->arena.slot_at(offset_of(block))) return *slot;
-  }
-  throw InvalidArgument(
-      fmt::format("the block to publish was not allocated from this {} engine; use try_allocate() of the same engine",
-                  state_->options.engine));
-}
-
-std::uint64_t BlockPool::offset_of(const Block& block) const {
-  return static_cast<std::uint64_t>(block.memory().data() - memory_.data());
+std::optional<std::uint32_t> BlockPool::slot_at(const std::byte* data) const {
+  const auto offset = reinterpret_cast<std::uintptr_t>(data) - reinterpret_cast<std::uintptr_t>(memory_.data());
+  const std::lock_guard lock(state_->mutex);
+  return state_->arena.slot_at(offset);
 }
 
 void BlockPool::give_back(std::uint32_t slot) noexcept {

@@ -70,10 +70,8 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
   std::uint64_t trim();
 
   /// For messages that name their memory by number: slots are small, dense, and unique among blocks in use.
-  /// Returns the slot of `block`. Throws InvalidArgument where another pool has allocated it.
-  std::uint32_t slot_of(const Block& block) const;
-  /// Returns where `block`, which this pool has allocated, begins in the source's memory.
-  std::uint64_t offset_of(const Block& block) const;
+  /// Returns the slot of the block in use that begins at `data`; nothing where none of this pool's does.
+  std::optional<std::uint32_t> slot_at(const std::byte* data) const;
   /// Frees a block that was published (Block::release()) and that all receivers have returned. Does not call on_free():
   /// the caller knows best whom to wake.
   void give_back(std::uint32_t slot) noexcept;

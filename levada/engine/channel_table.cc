@@ -46,9 +46,8 @@ void ChannelTable::leave(Group& group) {
     if (!is_subgroup) continue;
     for (const int rank : other->ranks) notify(rank, {.kind = Notice::Kind::staying, .key = key, .is_urgent = false});
   }
-  for (const int rank : group.ranks) {
-    notify(rank, {.kind = Notice::Kind::left, .key = group.key(), .is_urgent = false});
-  }
+  // At once: whoever ends later is not lost to the group.
+  for (const int rank : group.ranks) notify(rank, {.kind = Notice::Kind::left, .key = group.key()});
   membership_.leave_oneself(group.keys, group.ranks.size() - 1);
 }
 
@@ -134,13 +133,11 @@ void ChannelTable::expect_same_window(const ChannelState& channel) {
   const auto& [from, opened] = *channel.announced;
   const ChannelSpec& spec = channel.spec;
   if (opened.window == spec.window) return;
-  const Group* const its_group = group(spec.groups.front());
-  Ending ending{
-      .kind = ErrorKind::invalid_argument,
-      .group = spec.groups.front(),
-      .rank = rank_,
-      .detail = fmt::format("it opened a channel from rank {} with a window of {} that its sender opened with {}",
-                            its_group != nullptr ? its_group->rank_of(from) : from, spec.window, opened.window)};
+  Ending ending{.kind = ErrorKind::invalid_argument,
+                .group = spec.groups.front(),
+                .rank = rank_,
+                .detail = fmt::format("it opened a channel with a window of {} that its sender opened with {}",
+                                      spec.window, opened.window)};
   const bool is_known = std::any_of(endings_.begin(), endings_.end(), [&](const Ending& other) {
     return other.kind == ending.kind && other.group == ending.group;
   });
@@ -169,6 +166,12 @@ void ChannelTable::close(ChannelState& channel, End end) {
   forget_if_over(channel);
 }
 
+void ChannelTable::release(ChannelState& channel) {
+  if (channel.must_be_closed) channel.is_sending = false;
+  close(channel, End::sending);
+  close(channel, End::receiving);
+}
+
 void ChannelTable::close_channels(const Group* group) {
   std::vector<std::shared_ptr<ChannelState>> closing;  // closing one may forget it
   for (const auto& [key, channel] : channels_) {
@@ -178,10 +181,7 @@ void ChannelTable::close_channels(const Group* group) {
       close_unopened(*channel);
     }
   }
-  for (const auto& channel : closing) {
-    close(*channel, End::sending);
-    close(*channel, End::receiving);
-  }
+  for (const auto& channel : closing) release(*channel);
   forget_over();
 }
 

@@ -65,6 +65,7 @@ struct ChannelState : std::enable_shared_from_this<ChannelState> {
   std::uint64_t key = 0;
   bool is_open = false;  ///< this rank has opened it; `spec` does not change from then on
   ChannelSpec spec;
+  bool must_be_closed = false;  ///< ChannelOptions
 
   // The receiving end.
   bool receives = false;      ///< this rank is a receiver ...
@@ -126,6 +127,8 @@ class ChannelTable {
   std::shared_ptr<ChannelState> open(Group& group, std::uint64_t key, int from, std::span<const int> to, int window);
   /// Nothing happens to an end that is not this rank's or is closed.
   void close(ChannelState& channel, End end);
+  /// This rank lets go of its ends. The sending one is closed, unless that must be done by close().
+  void release(ChannelState& channel);
   bool has_room(const ChannelState& channel) const;
   /// To be called before a message is sent: the first one is announced.
   void announce(ChannelState& channel);
@@ -135,7 +138,11 @@ class ChannelTable {
   void ask_for_room(ChannelState& channel);
   /// Needs a message in `arrived`.
   Arrival receive(ChannelState& channel);
-  /// Whether no message follows those in `arrived`.
+  /// Whether, for this rank, no message follows those in `arrived`.
+  bool has_ended(const ChannelState& channel) const {
+    return !channel.is_receiving || (channel.must_be_closed ? channel.sender_closed : sender_is_over(channel));
+  }
+  /// Whether its sender sends no more.
   bool sender_is_over(const ChannelState& channel) const;
   bool receiver_is_over(const ChannelState& channel, const ChannelState::Receiver& receiver) const;
   bool is_over(const ChannelState& channel) const;

@@ -33,7 +33,7 @@ class Silent final : public Engine {
   const EngineInfo& info() const override { return info_; }
   std::shared_ptr<Engine> subgroup(std::span<const int>, std::string_view) override { return nullptr; }
   bool shares_memory(int) const override { return false; }
-  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing) override {
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions) override {
     return std::make_shared<Channel>(this, from, std::vector<int>(to.begin(), to.end()), window);
   }
   std::optional<Block> try_allocate(std::size_t) override { return std::nullopt; }
@@ -43,7 +43,7 @@ class Silent final : public Engine {
   Woken wait(const WaitFor&, Deadline) override { return Woken::timeout; }
   void wake() override {}
   void on_change(std::function<void()>) override {}
-  void abort(std::string_view) noexcept override {}
+  void abort(std::string_view, ErrorKind) noexcept override {}
   std::optional<Cause> cause() override { return std::nullopt; }
   void close(Channel&, End) noexcept override {}
   void post(const Status& status) override { statuses[static_cast<std::size_t>(info_.rank)] = status; }

@@ -134,6 +134,27 @@ void leaving_ends_what_one_sent(const Handle& engine) {
   meet(*engine);
 }
 
+void a_channel_that_must_be_closed_does_not_end_when_its_sender_leaves(const Handle& engine) {
+  auto group = engine->subgroup(all_ranks(*engine), "left without a word");
+  const auto all = all_ranks(*group);
+  auto closed = group->open(0, all, 1, {.must_be_closed = true}),
+       left = group->open(0, all, 1, {.must_be_closed = true});
+  auto usual = group->open(0, all, 1);
+  if (rank_of(*engine) == 0) {
+    group->close(*closed, End::sending);
+    group.reset();
+    usual.reset();
+  } else {
+    expect_end(group, *closed);
+    expect_end(group, *usual);
+    expect_nothing(*group, *left);
+    Channel* const it[] = {left.get()};
+    expect(*engine, group->wait({.receive = it}, Deadline::now()) == Woken::timeout, "no end is waited for in vain");
+  }
+  left.reset();
+  meet(*engine);
+}
+
 void leaving_counts_as_receiving(const Handle& engine) {
   auto group = engine->subgroup(all_ranks(*engine), "left by its receivers");
   auto channel = group->open(0, all_ranks(*group), 1);
@@ -170,6 +191,8 @@ constexpr Case list[] = {
     {"a sender among the receivers closes its sending end first", 1,
      a_sender_among_the_receivers_closes_its_sending_end_first},
     {"leaving ends what one sent", 2, leaving_ends_what_one_sent},
+    {"a channel that must be closed does not end when its sender leaves", 2,
+     a_channel_that_must_be_closed_does_not_end_when_its_sender_leaves},
     {"leaving counts as receiving", 2, leaving_counts_as_receiving},
     {"leaving does not alarm the others", 2, leaving_does_not_alarm_the_others},
 };

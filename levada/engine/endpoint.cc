@@ -88,15 +88,13 @@ void Endpoint::leave(Group& group) noexcept {
   carry_all();
 }
 
-void Endpoint::abort(Group& group, std::string_view reason) noexcept {
+void Endpoint::abort(Group& group, std::string_view reason, ErrorKind kind) noexcept {
   if (!is_usable()) return;
   const Lock lock(*this);
   drain();
   carry_all();
-  const Ending ending{.kind = ErrorKind::engine,
-                      .group = group.key(),
-                      .rank = rank(),
-                      .detail = std::string(cut_text(reason, max_detail_bytes))};
+  const Ending ending{
+      .kind = kind, .group = group.key(), .rank = rank(), .detail = std::string(cut_text(reason, max_detail_bytes))};
   table_.end(ending);
   carry(group, ending);
   notify();
@@ -105,12 +103,13 @@ void Endpoint::abort(Group& group, std::string_view reason) noexcept {
 // ---- channels
 
 std::shared_ptr<ChannelState> Endpoint::open(Group& group, std::uint64_t key, int from, std::span<const int> to,
-                                             int window, Landing landing) {
+                                             int window, ChannelOptions options) {
   expect_usable();
   const Lock lock(*this);
   check_locked(group);
   auto channel = table_.open(group, key, from, to, window);
-  channel->landing = std::move(landing);
+  channel->landing = std::move(options.landing);
+  channel->must_be_closed = options.must_be_closed;
   carry_all();
   return channel;
 }
@@ -126,6 +125,16 @@ void Endpoint::close(ChannelState& channel, End end) noexcept {
   notify();
 }
 
+void Endpoint::release(ChannelState& channel) noexcept {
+  if (!is_usable()) return;
+  const Lock lock(*this);
+  if (!channel.is_sending && !channel.is_receiving) return;
+  drain();  // so that messages that nobody receives are given back
+  table_.release(channel);
+  carry_all();
+  notify();
+}
+
 bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteView bytes,
                         std::shared_ptr<const void> hold) {
   expect_usable();
@@ -137,6 +146,7 @@ bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteV
   if (!channel.is_sending) {
     throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", group.rank));
   }
+  if (block == nullptr) check_forwarded(bytes);
   if (!has_room(channel)) return false;
   table_.announce(channel);
   carry_all();
@@ -150,10 +160,6 @@ bool Endpoint::try_publish(Group& group, ChannelState& channel, Block& block, st
 }
 
 bool Endpoint::try_publish(Group& group, ChannelState& channel, const Lease& lease) {
-  if (!can_forward()) {
-    throw Unsupported(
-        fmt::format("the {} engine publishes its own blocks alone; copy the message into one", identity_.name));
-  }
   return try_send(group, channel, nullptr, lease.bytes, lease.hold);
 }
 
@@ -167,7 +173,7 @@ Received Endpoint::try_receive(Group& group, ChannelState& channel) {
     carry_all();
     if (received.message) return received;
     table_.refresh(group);
-  } else if (!channel.is_receiving || table_.sender_is_over(channel)) {
+  } else if (table_.has_ended(channel)) {
     return {.ended = true};
   }
   group.check();
@@ -229,7 +235,7 @@ bool Endpoint::is_ready(Group& group, const WaitFor& wanted) {
     group.check_aborted();
     for (Channel* const channel : wanted.receive) {
       const ChannelState& state = state_of(*channel);
-      if (!state.arrived.empty() || !state.is_receiving || table_.sender_is_over(state)) return true;
+      if (!state.arrived.empty() || table_.has_ended(state)) return true;
     }
     group.check();
     for (Channel* const channel : wanted.publish) {
@@ -262,7 +268,6 @@ Woken Endpoint::wait(Group& group, const WaitFor& wanted, Deadline deadline) {
     if (deadline.expired()) return Woken::timeout;
     Duration longest = std::min(heartbeat_, wanted.poll_before_sleep(deadline));
     if (wanted.allocate != 0) longest = std::min(longest, pool_->retry_after().value_or(longest));
-    before_sleep(wanted);
     const auto until = longest == Duration::max() ? Deadline::never() : Deadline::after(longest);
     if (!sleep(sleeping.sleep, until)) after_quiet(group);
   }

@@ -52,13 +52,15 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void enter(Group& group);
   /// With the last group that it is in, the rank departs.
   void leave(Group& group) noexcept;
-  void abort(Group& group, std::string_view reason) noexcept;
+  void abort(Group& group, std::string_view reason, ErrorKind kind) noexcept;
   void check(Group& group);
   std::optional<Cause> cause(Group& group);
 
   std::shared_ptr<ChannelState> open(Group& group, std::uint64_t key, int from, std::span<const int> to, int window,
-                                     Landing landing);
+                                     ChannelOptions options);
   void close(ChannelState& channel, End end) noexcept;
+  /// The channel's destructor calls this.
+  void release(ChannelState& channel) noexcept;
   bool try_publish(Group& group, ChannelState& channel, Block& block, std::size_t bytes);
   bool try_publish(Group& group, ChannelState& channel, const Lease& lease);
   Received try_receive(Group& group, ChannelState& channel);
@@ -102,8 +104,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   };
   /// Sends a message to every receiver that is not over, this rank included.
   virtual void send(ChannelState& channel, Message message) = 0;
-  /// Whether a message may lie elsewhere than in this endpoint's blocks.
-  virtual bool can_forward() const { return true; }
+  /// Throws Unsupported for a message that this endpoint cannot send unless it is copied into a block.
+  virtual void check_forwarded(ByteView /*bytes*/) const {}
   /// Makes what try_receive() returns; no message where it turns out to be corrupt, which the table then knows.
   virtual Received lease(ChannelState& channel, Arrival arrival) = 0;
   /// Leases that `receiver` is known to hold of what this rank has sent on the channel.
@@ -135,7 +137,6 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   /// Ends where anything has been notified since observe(), and perhaps for no reason. False once `deadline` has
   /// passed.
   virtual bool sleep(const Sleep& sleep, Deadline deadline);
-  virtual void before_sleep(const WaitFor& /*wanted*/) {}
   /// A sleep has passed in which nothing came.
   virtual void after_quiet(Group& /*group*/) {}
 
@@ -187,10 +188,7 @@ class EndpointChannel final : public Channel {
         endpoint_(std::move(endpoint)),
         group_(group),
         state_(std::move(state)) {}
-  ~EndpointChannel() override {
-    endpoint_->close(*state_, End::sending);
-    endpoint_->close(*state_, End::receiving);
-  }
+  ~EndpointChannel() override { endpoint_->release(*state_); }
 
   std::uint64_t group() const { return group_; }
   ChannelState& state() const { return *state_; }

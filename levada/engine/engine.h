@@ -81,6 +81,14 @@ struct Lease {
 /// none at the moment. Called from any thread. It must neither block nor call the engine that calls it.
 using Landing = std::function<std::optional<Block>(std::size_t bytes)>;
 
+struct ChannelOptions {
+  Landing landing{};      ///< empty: messages arrive in memory of the engine's choice
+  std::uint64_t tag = 0;  ///< distinguishes channels that have the same sender and receivers
+  /// The channel ends by close() of its sending end alone, and not when its sender leaves, whose receivers then wait
+  /// for what else happens. The same on all members.
+  bool must_be_closed = false;
+};
+
 /// What try_receive() found: a message, the end of the channel, or neither yet.
 struct Received {
   std::optional<Lease> message{};
@@ -190,13 +198,14 @@ class Engine {
   virtual std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) = 0;
 
   /// Opens a channel. Its sender and all its receivers open it, and nobody else; the sender may be among the receivers.
-  /// Members open the channels with the same sender and receivers in the same order and with the same window, but not
-  /// at the same time: messages wait for receivers that have not opened the channel yet. Where windows differ, the
+  /// Members open the channels with the same sender, receivers and tag in the same order and with the same window, but
+  /// not at the same time: messages wait for receivers that have not opened the channel yet. Where windows differ, the
   /// first message ends the group with InvalidArgument on all members. At most `window` messages are published and not
-  /// yet received by all. An engine that receives into memory of its choice receives into the block that `landing`
-  /// returns, if it is given and returns one. Throws InvalidArgument for no receivers, a rank out of range or named
-  /// twice, a channel that this rank is neither sender nor receiver of, and a window below one.
-  virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing landing) = 0;
+  /// yet received by all; where ranks forward them, that holds for each of these in turn. An engine that receives into
+  /// memory of its choice receives into the block that `options.landing` returns, if it is given and returns one.
+  /// Throws InvalidArgument for no receivers, a rank out of range or named twice, a channel that this rank is neither
+  /// sender nor receiver of, and a window below one.
+  virtual std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) = 0;
   std::shared_ptr<Channel> open(int from, std::span<const int> to, int window) { return open(from, to, window, {}); }
   std::shared_ptr<Channel> open(int from, std::initializer_list<int> to, int window) {
     return open(from, std::span(to.begin(), to.size()), window, {});
@@ -211,8 +220,10 @@ class Engine {
   /// others, such as a queue that several channels share, and wait() knows them all. Throws InvalidArgument unless this
   /// rank is the sender and has not closed the channel, and for a block that another engine allocated.
   virtual bool try_publish(Channel& channel, Block& block, std::size_t bytes) = 0;
-  /// Forwards what this or another engine has received, without a copy; the engine keeps `lease.hold` as long as it
-  /// needs the bytes. Throws Unsupported where the engine can send its own blocks alone.
+  /// Sends what somebody else keeps, without a copy: a message that this or another engine has received, or a block
+  /// that is to be published on two engines. This engine keeps `lease.hold` until no receiver needs the bytes, and
+  /// perhaps until its next call. Throws Unsupported where the bytes lie in memory that the engine cannot send from, or
+  /// in a block that it is still sending: shm sends its own blocks alone, each on one channel at a time.
   virtual bool try_publish(Channel& channel, const Lease& lease) = 0;
 
   /// Returns the next message, or that the channel has ended, or neither. A message or an end that has arrived is
@@ -238,9 +249,10 @@ class Engine {
   /// rank have one hook. Throws Unsupported where the engine sees messages only while a thread waits.
   virtual void on_change(std::function<void()> hook) = 0;
 
-  /// Ends the group, and all subgroups made from it, for all members. Their calls throw EngineError from now on, with
-  /// the first 200 bytes of `reason`.
-  virtual void abort(std::string_view reason) noexcept = 0;
+  /// Ends the group, and all subgroups made from it, for all members. Their calls throw EngineError from now on, or
+  /// InvalidArgument where `kind` says so, with the first 200 bytes of `reason`.
+  virtual void abort(std::string_view reason, ErrorKind kind) noexcept = 0;
+  void abort(std::string_view reason) noexcept { abort(reason, ErrorKind::engine); }
   /// Returns why calls throw; nothing while they do not.
   virtual std::optional<Cause> cause() = 0;
   /// Closes an end. Sending: no more messages follow. Receiving: messages that this rank has not received, and later
@@ -257,7 +269,8 @@ class Engine {
     int not_received = 0;  ///< messages
     int leased = 0;        ///< messages received whose leases have not ended
   };
-  /// Returns which receivers hold messages of this sender; for explaining a wait. Throws InvalidArgument unless this
+  /// Returns which receivers hold messages of this sender; for explaining a wait. Of receivers for whom another
+  /// forwards, that is the forwarder, which receives at once what there is room for. Throws InvalidArgument unless this
   /// rank is the sender.
   virtual std::vector<Holder> holders(Channel& channel) = 0;
   /// Returns the bytes of this rank's blocks in use, in all groups: allocated and not destroyed, or published and not

@@ -34,10 +34,10 @@ class GroupEngine final : public Engine {
   }
 
   using Engine::open;
-  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, Landing landing) override {
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) override {
     check_channel(info_.rank, info_.size, from, to, window);
     endpoint_->check(group_);
-    auto state = endpoint_->open(group_, keys_.channel(from, to), from, to, window, std::move(landing));
+    auto state = endpoint_->open(group_, keys_.channel(from, to, options.tag), from, to, window, std::move(options));
     return std::make_shared<EndpointChannel>(endpoint_, group_.key(), std::move(state), from,
                                              std::vector<int>(to.begin(), to.end()), window);
   }
@@ -69,7 +69,7 @@ class GroupEngine final : public Engine {
   void wake() override { endpoint_->wake(); }
   void on_change(std::function<void()> hook) override { endpoint_->on_change(std::move(hook)); }
 
-  void abort(std::string_view reason) noexcept override { endpoint_->abort(group_, reason); }
+  void abort(std::string_view reason, ErrorKind kind) noexcept override { endpoint_->abort(group_, reason, kind); }
   std::optional<Cause> cause() override { return endpoint_->cause(group_); }
   void close(Channel& channel, End end) noexcept override {
     if (is_own(channel)) endpoint_->close(static_cast<EndpointChannel&>(channel).state(), end);

@@ -74,25 +74,26 @@ void refuse_channel(int rank) {
       "rank {} uses a channel that another engine opened; pass it to the engine whose open() gave it", rank));
 }
 
-std::uint64_t KeyDeriver::channel(int from, std::span<const int> to) {
+std::uint64_t KeyDeriver::channel(int from, std::span<const int> to, std::uint64_t tag) {
   std::vector<int> receivers(to.begin(), to.end());
   std::sort(receivers.begin(), receivers.end());
-  return next(from, std::move(receivers), "");
+  return next(from, std::move(receivers), "", tag);
 }
 
 std::uint64_t KeyDeriver::subgroup(std::span<const int> ranks, std::string_view name) {
-  return next(-1, std::vector<int>(ranks.begin(), ranks.end()), name);
+  return next(-1, std::vector<int>(ranks.begin(), ranks.end()), name, 0);
 }
 
-std::uint64_t KeyDeriver::next(int from, std::vector<int> ranks, std::string_view name) {
+std::uint64_t KeyDeriver::next(int from, std::vector<int> ranks, std::string_view name, std::uint64_t tag) {
   ByteWriter identity;
   identity.put(group_);
   identity.put(from);
   identity.put(static_cast<std::uint32_t>(ranks.size()));
   for (const int rank : ranks) identity.put(rank);
   identity.put_sized(name);
+  identity.put(tag);
   const std::lock_guard lock(mutex_);
-  identity.put(num_made_[{from, std::move(ranks), std::string(name)}]++);
+  identity.put(num_made_[{from, std::move(ranks), std::string(name), tag}]++);
   return hash64(identity.view());
 }
 

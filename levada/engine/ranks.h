@@ -40,17 +40,18 @@ class KeyDeriver {
  public:
   explicit KeyDeriver(std::uint64_t group) : group_(group) {}
 
-  /// Returns the key of the next channel from `from` to these receivers, in whatever order they are named.
-  std::uint64_t channel(int from, std::span<const int> to);
+  /// Returns the key of the next channel from `from` to these receivers, in whatever order they are named, with this
+  /// tag.
+  std::uint64_t channel(int from, std::span<const int> to, std::uint64_t tag = 0);
   /// Returns the key of the next subgroup of these ranks with this name.
   std::uint64_t subgroup(std::span<const int> ranks, std::string_view name);
 
  private:
-  std::uint64_t next(int from, std::vector<int> ranks, std::string_view name);
+  std::uint64_t next(int from, std::vector<int> ranks, std::string_view name, std::uint64_t tag);
 
   std::uint64_t group_;
   std::mutex mutex_;
-  std::map<std::tuple<int, std::vector<int>, std::string>, int> num_made_;
+  std::map<std::tuple<int, std::vector<int>, std::string, std::uint64_t>, int> num_made_;
 };
 
 }  // namespace levada

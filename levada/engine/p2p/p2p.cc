@@ -107,7 +107,6 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void flush() noexcept override { outbox_.flush(failed_); }
   void forget_status(const Group& group) override { boards_.erase(group.key()); }
   bool sleep(const Sleep& sleep, Deadline deadline) override;
-  void before_sleep(const WaitFor& wanted) override;
   void after_quiet(Group& group) override;
 
  private:
@@ -170,7 +169,10 @@ void P2pEndpoint::carry(const Group& group, const Ending& ending) {
 bool P2pEndpoint::has_room(ChannelState& channel) {
   // What all have received may still be in the transport's hands, whose memory is to be bounded, too.
   if (*own(channel).in_transit >= 2 * std::int64_t{channel.spec.window}) return false;
-  return table_.has_room(channel);
+  if (table_.has_room(channel)) return true;
+  table_.ask_for_room(channel);
+  carry_all();
+  return false;
 }
 
 void P2pEndpoint::send(ChannelState& channel, Message message) {
@@ -194,15 +196,6 @@ void P2pEndpoint::send(ChannelState& channel, Message message) {
                                                               changed_, fork_token_)};
   }
   outbox_.add(peers, frame);
-}
-
-void P2pEndpoint::before_sleep(const WaitFor& wanted) {
-  if (wanted.publish.empty()) return;
-  const Lock lock(*this);
-  for (Channel* const channel : wanted.publish) {
-    table_.ask_for_room(static_cast<EndpointChannel*>(channel)->state());
-  }
-  carry_all();
 }
 
 bool P2pEndpoint::sleep(const Sleep& sleep, Deadline deadline) {

@@ -165,7 +165,8 @@ TEST(P2pJoining, LandsMessagesInBlocksOfAnotherEngineThatCanPublishThem) {
   const auto onward = near->open(0, {0}, 2);
   const auto sending = engines[0]->open(0, {1}, 2);
   const std::vector<int> to{1};
-  const auto receiving = engines[1]->open(0, to, 2, [near](std::size_t bytes) { return near->try_allocate(bytes); });
+  const auto receiving =
+      engines[1]->open(0, to, 2, {.landing = [near](std::size_t bytes) { return near->try_allocate(bytes); }});
   for (const std::size_t bytes : {std::size_t{10}, std::size_t{1'000'000}}) {
     send(*engines[0], *sending, bytes, std::byte{7});
     Channel* const channels[] = {receiving.get()};
@@ -186,10 +187,11 @@ TEST(P2pJoining, ReceivesElsewhereWhereTheLandingHasNothingOrFails) {
   const auto sending = engines[0]->open(0, {1}, 2);
   const std::vector<int> to{1};
   int calls = 0;
-  const auto receiving = engines[1]->open(0, to, 2, [&](std::size_t) -> std::optional<Block> {
+  const auto land = [&](std::size_t) -> std::optional<Block> {
     if (++calls == 1) return std::nullopt;
     throw EngineError("the block's engine has ended");
-  });
+  };
+  const auto receiving = engines[1]->open(0, to, 2, {.landing = land});
   for (int i = 0; i < 2; ++i) {
     send(*engines[0], *sending, 1'000'000, std::byte{3});
     const Lease lease = receive(*engines[1], *receiving, limit(), "test").value();

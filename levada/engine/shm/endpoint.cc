@@ -55,6 +55,11 @@ levada::Endpoint::Traits traits_of(const EndpointOptions& options) {
   return traits;
 }
 
+/// At least the mapping's size for bytes elsewhere.
+std::uint64_t offset_in(ByteView bytes, const Mapping& mapping) {
+  return reinterpret_cast<std::uintptr_t>(bytes.data()) - reinterpret_cast<std::uintptr_t>(mapping.data());
+}
+
 /// Arrival::id.
 std::uint64_t id_of(const Descriptor& descriptor) {
   return std::uint64_t{descriptor.slot} << 32 | descriptor.generation;
@@ -353,15 +358,16 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
     return !table_.receiver_is_over(channel, receiver);
   });
   if (!has_receiver) return;
-  const std::uint32_t slot = pool_->slot_of(message.block);
+  const std::uint32_t slot = *pool_->slot_at(message.bytes.data());
   if (uses_.size() <= slot) uses_.resize(slot + 1);
   in_flight_.reserve(in_flight_.size() + 1);
   Use& use = uses_[slot];
   use.generation = (use.generation + 1) % generations;
   use.channel = channel.shared_from_this();
+  use.hold = std::move(message.hold);
   Descriptor descriptor;
   descriptor.key = channel.key;
-  descriptor.offset = pool_->offset_of(message.block);
+  descriptor.offset = offset_in(message.bytes, *memory_.data[static_cast<std::size_t>(rank())]);
   descriptor.bytes = message.bytes.size();
   descriptor.slot = slot;
   descriptor.generation = use.generation & (generations - 1);
@@ -377,6 +383,16 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
   }
   for (const auto& receiver : channel.receivers) ring_later(receiver.rank, mask);
   pending_mask_.fetch_or(mask);
+}
+
+void ShmEndpoint::check_forwarded(ByteView bytes) const {
+  const auto slot = pool_->slot_at(bytes.data());
+  if (!slot) {
+    throw Unsupported("the shm engine forwards only what lies in this rank's own blocks; copy the message into one");
+  }
+  if (*slot < uses_.size() && uses_[*slot].channel) {
+    throw Unsupported("the shm engine sends a block on one channel at a time; copy the message into another one");
+  }
 }
 
 // ---- receiving
@@ -455,10 +471,9 @@ std::span<std::byte> ShmEndpoint::make_private(ChannelState& channel, Lease& lea
   expect_usable();
   const int from = channel.spec.from;
   const Mapping& data = *memory_.data[static_cast<std::size_t>(from)];
-  const std::uint64_t begin =
-      reinterpret_cast<std::uintptr_t>(lease.bytes.data()) - reinterpret_cast<std::uintptr_t>(data.data());
+  const std::uint64_t begin = offset_in(lease.bytes, data);
   const bool is_shared = begin < data.size();
-  const bool is_ours_alone = from == rank() && channel.spec.to.size() == 1;
+  const bool is_ours_alone = from == rank() && channel.spec.to.size() == 1 && !is_forwarded(lease.bytes);
   if (!is_shared || is_ours_alone) return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
   if (lease.bytes.size() < min_private_bytes || own(channel).writes_much) return {};
   PrivateViews::Use use{from,
@@ -472,13 +487,24 @@ std::span<std::byte> ShmEndpoint::make_private(ChannelState& channel, Lease& lea
   return view.first(lease.bytes.size());
 }
 
+bool ShmEndpoint::is_forwarded(ByteView bytes) const {
+  const auto slot = pool_->slot_at(bytes.data());
+  const std::lock_guard lock(mutex_);
+  return slot && *slot < uses_.size() && uses_[*slot].hold != nullptr;
+}
+
 // ---- memory
 
 void ShmEndpoint::reclaim() {
   std::erase_if(in_flight_, [&](std::uint32_t slot) {
     if (!is_returned_by_all(slot)) return false;
     uses_[slot].channel.reset();
-    pool_->give_back(slot);
+    if (uses_[slot].hold) {
+      released_.push_back(std::move(uses_[slot].hold));
+      has_pending_ = true;
+    } else {
+      pool_->give_back(slot);
+    }
     return true;
   });
 }

@@ -63,7 +63,7 @@ class ShmEndpoint final : public levada::Endpoint {
   void drop(int from, const Arrival& arrival) override;
   void reclaim() override;
 
-  bool can_forward() const override { return false; }
+  void check_forwarded(ByteView bytes) const override;
 
   void flush() noexcept override;
   void notify() noexcept override;
@@ -94,6 +94,7 @@ class ShmEndpoint final : public levada::Endpoint {
   bool is_returned_by_all(std::uint32_t slot);
 
   // Without.
+  bool is_forwarded(ByteView bytes) const;
   RankPage& page() const { return control_.page(rank()); }
   static int sole_sender(const WaitFor& wanted);
   Doorbell& doorbell_of(const Sleep& sleep) const;
@@ -118,9 +119,11 @@ class ShmEndpoint final : public levada::Endpoint {
   struct Use {
     std::uint32_t generation = 0;
     std::shared_ptr<ChannelState> channel;
+    std::shared_ptr<const void> hold;  ///< of a lease that was published; else the block is the message's
   };
   std::vector<Use> uses_;  ///< what a slot's block was published for
   std::vector<std::uint32_t> in_flight_;
+  std::vector<std::shared_ptr<const void>> released_;    ///< to be let go without mutex_
   std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< of each ring
   std::vector<std::vector<Descriptor>> kept_;            ///< notices for which a ring had no room
   bool has_kept_ = false;       ///< counted in wants_space, so that room in a ring wakes this rank

@@ -64,10 +64,12 @@ void ShmEndpoint::flush() noexcept {
   }
   if (!has_pending_.load(std::memory_order_relaxed)) return;
   std::vector<std::pair<int, WakeMask>> wakes;
+  std::vector<std::shared_ptr<const void>> released;  // outlives the lock
   {
     const std::lock_guard lock(mutex_);
     has_pending_ = false;
     wakes.swap(pending_wakes_);
+    released.swap(released_);
   }
   for (const auto& [rank, mask] : wakes) control_.page(rank).own.ring(mask);
 }
