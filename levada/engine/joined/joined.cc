@@ -1,0 +1,499 @@
+#include "levada/engine/joined/joined.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/engine/joined/relay.h"
+#include "levada/engine/joined/route.h"
+#include "levada/engine/ranks.h"
+
+namespace levada::joined {
+namespace {
+
+bool has_room(Engine& engine, Channel& channel) {
+  Channel* const it[] = {&channel};
+  return engine.wait({.publish = it}, Deadline::now()) == Woken::ready;
+}
+
+/// Whether not even messages that have arrived can be received.
+bool is_aborted(const Cause& cause) {
+  return cause.kind != ErrorKind::peer_lost && cause.kind != ErrorKind::corrupt_message;
+}
+
+Landing landing_in(std::weak_ptr<Engine> near) {
+  return [near = std::move(near)](std::size_t bytes) {
+    const auto engine = near.lock();
+    return engine ? engine->try_allocate(bytes) : std::nullopt;
+  };
+}
+
+/// What all groups of a rank share.
+struct Shared {
+  Options options;
+  std::shared_ptr<Relay> relay;
+  std::atomic<const Block::Home*> home = nullptr;  ///< of the near engine's blocks, once there is one
+};
+
+/// A channel as its sender or a receiver holds it.
+class JoinedChannel final : public Channel {
+ public:
+  /// The legs that this rank has, but for those that a Forward sends on.
+  struct Legs {
+    Port near, incoming, outgoing;
+  };
+
+  JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed, Legs legs,
+                std::shared_ptr<Shared> shared)
+      : Channel(owner, from, std::move(to), window),
+        sends(from == rank),
+        receives(rank_in(this->to(), rank) >= 0),
+        must_be_closed_(must_be_closed),
+        legs_(std::move(legs)),
+        is_sending_(sends),
+        shared_(std::move(shared)) {}
+  ~JoinedChannel() override { leave(); }
+
+  /// This rank's own ends: what a Forward has is not among them.
+  void close(End end) {
+    if (end == End::sending) {
+      if (!is_sending_.exchange(false)) return;
+      for (const Port& port : {legs_.near, legs_.outgoing}) {
+        if (port && port.engine) port.engine->close(*port.channel, End::sending);
+      }
+    } else if (receives && receiving().engine) {
+      receiving().engine->close(*receiving().channel, End::receiving);
+    }
+  }
+  /// Closes the ends, and lets go of the engines.
+  void leave() {
+    if (!must_be_closed_) close(End::sending);
+    close(End::receiving);
+    for (Port* const port : {&legs_.near, &legs_.incoming, &legs_.outgoing}) port->engine.reset();
+  }
+
+  const Port& near() const { return legs_.near; }
+  const Port& outgoing() const { return legs_.outgoing; }
+  /// Where messages for this rank come from.
+  const Port& receiving() const { return receives_near() ? legs_.near : legs_.incoming; }
+  bool receives_near() const { return static_cast<bool>(legs_.near); }
+  bool is_sending() const { return is_sending_; }
+
+  const bool sends, receives;
+
+ private:
+  const bool must_be_closed_;
+  Legs legs_;
+  std::atomic<bool> is_sending_;
+  std::shared_ptr<Shared> shared_;  ///< keeps the relay
+};
+
+class JoinedEngine final : public Engine {
+ public:
+  /// `near_ranks`: of this group, the ranks in near's numbering.
+  JoinedEngine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, std::vector<int> near_ranks,
+               std::uint64_t key, std::shared_ptr<Shared> shared)
+      : near_(std::move(near)),
+        far_(std::move(far)),
+        near_ranks_(std::move(near_ranks)),
+        info_(far_->info()),
+        keys_(key),
+        shared_(std::move(shared)) {
+    info_.name = near_->info().name + "+" + far_->info().name;
+  }
+  ~JoinedEngine() override {
+    for (const auto& each : channels_) {
+      if (const auto channel = each.lock()) channel->leave();
+    }
+  }
+
+  const EngineInfo& info() const override { return info_; }
+  bool shares_memory(int rank) const override {
+    check_ranks(std::span(&rank, 1), info_.size, "shared memory");
+    const int place = rank_in(near_ranks_, rank);
+    return place >= 0 && near_->shares_memory(place);
+  }
+
+  std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override;
+  using Engine::open;
+  std::shared_ptr<Channel> open(int from, std::span<const int> to, int window, ChannelOptions options) override;
+
+  std::optional<Block> try_allocate(std::size_t bytes) override {
+    return call([&] {
+      check_far();
+      auto block = near_->try_allocate(bytes);
+      if (block) shared_->home = block->home().get();
+      return block;
+    });
+  }
+  bool try_publish(Channel& channel, Block& block, std::size_t bytes) override;
+  bool try_publish(Channel& channel, const Lease& lease) override;
+  Received try_receive(Channel& channel) override;
+  std::span<std::byte> make_private(Channel& channel, Lease& lease) override {
+    const Port& port = received_here(channel).receiving();
+    return port.engine->make_private(*port.channel, lease);
+  }
+
+  Woken wait(const WaitFor& conditions, Deadline deadline) override;
+  void wake() override {
+    near_->wake();
+    far_->wake();
+    shared_->relay->changes().ring();
+  }
+  void on_change(std::function<void()> hook) override {
+    near_->on_change(hook);
+    shared_->relay->changes().set_hook(std::move(hook));
+  }
+
+  void abort(std::string_view reason, ErrorKind kind) noexcept override {
+    near_->abort(reason, kind);
+    far_->abort(reason, kind);
+  }
+  std::optional<Cause> cause() override;
+  void close(Channel& channel, End end) noexcept override {
+    if (channel.owner() == this) static_cast<JoinedChannel&>(channel).close(end);
+  }
+
+  void post(const Status& status) override {
+    call([&] {
+      check_far();
+      near_->post(status);
+      far_->post(status);
+    });
+  }
+  Status status(int rank) override {
+    check_ranks(std::span(&rank, 1), info_.size, "the status");
+    return call([&] {
+      check();
+      const int place = rank_in(near_ranks_, rank);
+      return place >= 0 ? near_->status(place) : far_->status(rank);
+    });
+  }
+  std::vector<Holder> holders(Channel& channel) override;
+  std::uint64_t memory_in_use() override { return near_->memory_in_use() + far_->memory_in_use(); }
+  std::uint64_t trim() override { return near_->trim() + far_->trim(); }
+
+ private:
+  /// What the near engine throws is in its numbering; the cause is in this one's.
+  template <typename Call>
+  auto call(const Call& body) -> decltype(body()) {
+    try {
+      return body();
+    } catch (const Error&) {
+      check();
+      throw;
+    }
+  }
+  void check() {
+    if (const auto why = cause()) why->raise();
+  }
+  /// The same, where a call of the near engine follows, which throws by itself.
+  void check_far() {
+    if (has_cause()) check();
+  }
+  bool has_cause() { return has_ended_ || far_->cause(); }
+  std::optional<Cause> near_cause();
+
+  JoinedChannel& own(Channel& channel) const {
+    if (channel.owner() != this) refuse_channel(info_.rank);
+    return static_cast<JoinedChannel&>(channel);
+  }
+  JoinedChannel& sent_here(Channel& channel) const {
+    JoinedChannel& joined = own(channel);
+    if (!joined.sends) refuse_sender(info_.rank, channel);
+    return joined;
+  }
+  JoinedChannel& received_here(Channel& channel) const {
+    JoinedChannel& joined = own(channel);
+    if (!joined.receives) refuse_receiver(info_.rank, channel);
+    return joined;
+  }
+  /// Throws unless something can be published.
+  JoinedChannel& publishing(Channel& channel);
+  bool try_send(JoinedChannel& channel, const Lease& lease);
+
+  Port open_near(const Leg& leg, int window, ChannelOptions options);
+  Port open_far(const Leg& leg, int window, ChannelOptions options);
+
+  /// A wait's conditions by engine.
+  struct Wanted {
+    std::vector<Channel*> near_receive, near_publish, far_receive, far_publish;
+    bool is_ready = false;  ///< something can be published
+  };
+  Wanted wanted_by(const WaitFor& conditions);
+  Woken wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
+  Woken wait_for_both(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll);
+
+  const std::shared_ptr<Engine> near_, far_;
+  const std::vector<int> near_ranks_;
+  EngineInfo info_;
+  KeyDeriver keys_;
+  std::mutex mutex_;  // guards what follows
+  std::optional<Cause> cause_;
+  std::atomic<bool> has_ended_ = false;
+  std::vector<std::weak_ptr<JoinedChannel>> channels_;
+  std::shared_ptr<Shared> shared_;  ///< before the engines: the relay may still need the rank's groups
+};
+
+// ---- groups and channels
+
+std::shared_ptr<Engine> JoinedEngine::subgroup(std::span<const int> ranks, std::string_view name) {
+  check_subgroup(info_.rank, info_.size, ranks);
+  return call([&] {
+    check();
+    const std::uint64_t key = keys_.subgroup(ranks, name);
+    std::vector<int> near_ranks, members;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const int place = rank_in(near_ranks_, ranks[rank]);
+      if (place < 0) continue;
+      near_ranks.push_back(static_cast<int>(rank));
+      members.push_back(place);
+    }
+    // Groups of different ranks may have the same ranks here, and be made in any order.
+    auto near = near_->subgroup(members, fmt::format("{:016x}", key));
+    auto far = far_->subgroup(ranks, name);
+    return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks), key, shared_);
+  });
+}
+
+Port JoinedEngine::open_near(const Leg& leg, int window, ChannelOptions options) {
+  if (!leg) return {};
+  std::vector<int> to;
+  for (const int rank : leg.to) to.push_back(rank_in(near_ranks_, rank));
+  return {near_, near_->open(rank_in(near_ranks_, leg.from), to, window, std::move(options))};
+}
+
+Port JoinedEngine::open_far(const Leg& leg, int window, ChannelOptions options) {
+  if (!leg) return {};
+  return {far_, far_->open(leg.from, leg.to, window, std::move(options))};
+}
+
+std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, int window, ChannelOptions options) {
+  check_channel(info_.rank, info_.size, from, to, window);
+  return call([&] {
+    check();
+    const Route route = route_of(info_.host_of, info_.rank, from, to, shared_->options.degree);
+    // Channels of different ranks may have the same legs, and be opened in any order.
+    const std::uint64_t tag = keys_.channel(from, to, options.tag);
+    const bool must_be_closed = options.must_be_closed;
+    const auto options_of = [&](const Leg& leg) {
+      return ChannelOptions{.landing = {}, .tag = tag, .must_be_closed = leg.from != from || must_be_closed};
+    };
+    const Port near = open_near(route.near, window, options_of(route.near));
+    ChannelOptions incoming_options = options_of(route.incoming);
+    incoming_options.landing = near ? landing_in(near_) : std::move(options.landing);
+    const Port incoming = open_far(route.incoming, window, std::move(incoming_options));
+    const Port outgoing = open_far(route.outgoing, window, options_of(route.outgoing));
+    if (route.forwards()) shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing));
+    auto channel = std::make_shared<JoinedChannel>(
+        this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, must_be_closed,
+        JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, shared_);
+    const std::lock_guard lock(mutex_);
+    std::erase_if(channels_, [](const auto& each) { return each.expired(); });
+    channels_.push_back(channel);
+    return channel;
+  });
+}
+
+// ---- ends
+
+std::optional<Cause> JoinedEngine::near_cause() {
+  auto why = near_->cause();
+  if (why && why->rank >= 0) why->rank = near_ranks_[static_cast<std::size_t>(why->rank)];
+  return why;
+}
+
+std::optional<Cause> JoinedEngine::cause() {
+  const std::lock_guard lock(mutex_);
+  if (cause_) return cause_;
+  auto near = near_cause();
+  auto far = far_->cause();
+  const bool is_abort = near && near->kind == ErrorKind::engine;
+  // An abort is told to both engines, and other hosts see by themselves that a rank has ended. The rest they do not
+  // see.
+  if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
+  if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
+    far_->abort(near->detail, near->kind);
+  }
+  cause_ = far && !is_abort ? std::move(far) : std::move(near);
+  has_ended_ = cause_.has_value();
+  return cause_;
+}
+
+// ---- messages
+
+JoinedChannel& JoinedEngine::publishing(Channel& channel) {
+  JoinedChannel& joined = sent_here(channel);
+  check_far();
+  if (joined.is_sending()) return joined;
+  check();
+  throw InvalidArgument(fmt::format("rank {} publishes on a channel that it has closed", info_.rank));
+}
+
+/// First on the own host, where others then need not wait until it is sent.
+bool JoinedEngine::try_send(JoinedChannel& channel, const Lease& lease) {
+  if (channel.outgoing() && !has_room(*far_, *channel.outgoing().channel)) return false;
+  if (channel.near() && !near_->try_publish(*channel.near().channel, lease)) return false;
+  return !channel.outgoing() || far_->try_publish(*channel.outgoing().channel, lease);
+}
+
+bool JoinedEngine::try_publish(Channel& channel, Block& block, std::size_t bytes) {
+  JoinedChannel& joined = publishing(channel);
+  check_message(block, bytes);
+  return call([&] {
+    if (!joined.outgoing()) return near_->try_publish(*joined.near().channel, block, bytes);
+    if (block.home().get() != shared_->home) {
+      throw InvalidArgument("the block to publish was not allocated from this engine; use try_allocate()");
+    }
+    const auto shared = std::make_shared<Block>(std::move(block));
+    if (try_send(joined, {shared->memory().first(bytes), shared})) return true;
+    block = std::move(*shared);
+    return false;
+  });
+}
+
+bool JoinedEngine::try_publish(Channel& channel, const Lease& lease) {
+  JoinedChannel& joined = publishing(channel);
+  check_message(lease);
+  return call([&] { return try_send(joined, lease); });
+}
+
+Received JoinedEngine::try_receive(Channel& channel) {
+  JoinedChannel& joined = received_here(channel);
+  const Port& port = joined.receiving();
+  const bool has_ended = has_cause();
+  if (has_ended && is_aborted(*cause())) check();
+  return call([&] {
+    Received received = port.engine->try_receive(*port.channel);
+    if (has_ended && !received.message && !received.ended) check();
+    return received;
+  });
+}
+
+std::vector<Engine::Holder> JoinedEngine::holders(Channel& channel) {
+  const JoinedChannel& joined = sent_here(channel);
+  return call([&] {
+    check_far();
+    std::vector<Holder> found;
+    if (joined.near()) found = near_->holders(*joined.near().channel);
+    for (Holder& holder : found) holder.rank = near_ranks_[static_cast<std::size_t>(holder.rank)];
+    if (!joined.outgoing()) return found;
+    const auto elsewhere = far_->holders(*joined.outgoing().channel);
+    found.insert(found.end(), elsewhere.begin(), elsewhere.end());
+    return found;
+  });
+}
+
+// ---- waiting
+
+JoinedEngine::Wanted JoinedEngine::wanted_by(const WaitFor& conditions) {
+  Wanted wanted;
+  for (Channel* const channel : conditions.receive) {
+    JoinedChannel& joined = received_here(*channel);
+    (joined.receives_near() ? wanted.near_receive : wanted.far_receive).push_back(joined.receiving().channel.get());
+  }
+  for (Channel* const channel : conditions.publish) {
+    JoinedChannel& joined = sent_here(*channel);
+    const bool far_is_full = joined.is_sending() && joined.outgoing() && !has_room(*far_, *joined.outgoing().channel);
+    if (far_is_full) wanted.far_publish.push_back(joined.outgoing().channel.get());
+    else if (joined.near()) wanted.near_publish.push_back(joined.near().channel.get());
+    else wanted.is_ready = true;
+  }
+  return wanted;
+}
+
+Woken JoinedEngine::wait(const WaitFor& conditions, Deadline deadline) {
+  const auto is_near = [](const JoinedChannel& channel) { return channel.near() && !channel.outgoing(); };
+  const bool all_near = std::all_of(conditions.receive.begin(), conditions.receive.end(),
+                                    [&](Channel* each) { return received_here(*each).receives_near(); }) &&
+                        std::all_of(conditions.publish.begin(), conditions.publish.end(),
+                                    [&](Channel* each) { return is_near(sent_here(*each)); });
+  const std::function<void()> poll = [&] {
+    if (conditions.poll != nullptr && *conditions.poll) (*conditions.poll)();
+    check();
+  };
+  return call([&] {
+    if (has_cause()) {
+      // Only what has arrived before still counts.
+      const bool has_arrived =
+          !is_aborted(*cause()) && wait_for_both({.receive = conditions.receive}, Deadline::now(), {}) == Woken::ready;
+      if (!has_arrived) check();
+      return Woken::ready;
+    }
+    return all_near ? wait_near(conditions, deadline, poll) : wait_for_both(conditions, deadline, poll);
+  });
+}
+
+Woken JoinedEngine::wait_near(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll) {
+  const Wanted wanted = wanted_by(conditions);
+  return near_->wait({.receive = wanted.near_receive,
+                      .publish = wanted.near_publish,
+                      .allocate = conditions.allocate,
+                      .stop = conditions.stop,
+                      .poll = &poll},
+                     deadline);
+}
+
+Woken JoinedEngine::wait_for_both(const WaitFor& conditions, Deadline deadline, const std::function<void()>& poll) {
+  FarChanges::Alarm alarm(shared_->relay->changes(), *near_);
+  while (true) {
+    alarm.reset();
+    const Wanted wanted = wanted_by(conditions);
+    WaitFor near{.receive = wanted.near_receive, .publish = wanted.near_publish, .allocate = conditions.allocate};
+    WaitFor far{.receive = wanted.far_receive};
+    const bool is_ready = wanted.is_ready || near_->wait(near, Deadline::now()) == Woken::ready ||
+                          far_->wait(far, Deadline::now()) == Woken::ready;
+    if (is_ready) return Woken::ready;
+    if (conditions.stop != nullptr && conditions.stop->load()) return Woken::stopped;
+    if (deadline.expired()) return Woken::timeout;
+    if (!near.receive.empty() || !near.publish.empty() || near.allocate != 0) {
+      near.stop = &alarm.rung();
+      near.poll = &poll;
+      near_->wait(near, deadline);
+    } else {
+      far.publish = wanted.far_publish;
+      far.stop = conditions.stop;
+      far.poll = &poll;
+      far_->wait(far, deadline);
+    }
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> make_engine(std::shared_ptr<Engine> near, std::shared_ptr<Engine> far, const Options& options) {
+  const EngineInfo& all = far->info();
+  const int host = all.host_of[static_cast<std::size_t>(all.rank)];
+  std::vector<int> near_ranks;
+  for (int rank = 0; rank < all.size; ++rank) {
+    if (all.host_of[static_cast<std::size_t>(rank)] == host) near_ranks.push_back(rank);
+  }
+  const EngineInfo& here = near->info();
+  if (here.size != static_cast<int>(near_ranks.size()) || here.rank != rank_in(near_ranks, all.rank)) {
+    throw InvalidArgument(fmt::format(
+        "rank {} of the {} engine is rank {} of {} on its host, and rank {} of {} of the {} engine: give the "
+        "{} engine the same ranks in the same order",
+        all.rank, all.name, rank_in(near_ranks, all.rank), near_ranks.size(), here.rank, here.size, here.name,
+        here.name));
+  }
+  if (options.degree < 1) throw InvalidArgument(fmt::format("a degree of {}: give at least 1", options.degree));
+  const auto changes = std::make_shared<FarChanges>();
+  far->on_change([changes] { changes->notify(); });
+  auto shared = std::make_shared<Shared>();
+  shared->options = options;
+  shared->relay = std::make_shared<Relay>(changes, options.leave_timeout);
+  return std::make_shared<JoinedEngine>(std::move(near), std::move(far), std::move(near_ranks),
+                                        hash64(as_bytes(std::string_view("joined"))), std::move(shared));
+}
+
+}  // namespace levada::joined

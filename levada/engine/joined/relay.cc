@@ -1,0 +1,198 @@
+#include "levada/engine/joined/relay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+#include "levada/base/threads.h"
+
+namespace levada::joined {
+
+// ---- Forward
+
+Forward::Forward(Port incoming, Port near, Port outgoing)
+    : incoming_(std::move(incoming)), near_(std::move(near)), outgoing_(std::move(outgoing)) {}
+
+Forward::State Forward::advance() {
+  try {
+    return try_advance();
+  } catch (const std::exception& error) {
+    const bool has_ended = incoming_.engine->cause() || (near_ && near_.engine->cause());
+    if (!has_ended) abort(error.what());
+    return State::failed;
+  }
+}
+
+Forward::State Forward::try_advance() {
+  while (true) {
+    if (message_.bytes.empty() && !take_in()) return has_ended_ ? State::ended : State::idle;
+    if (outgoing_is_due_ && outgoing_.engine->try_publish(*outgoing_.channel, message_)) outgoing_is_due_ = false;
+    if (near_is_due_ && !put_near()) return State::blocked;
+    if (outgoing_is_due_) return State::idle;
+    message_ = {};
+  }
+}
+
+bool Forward::take_in() {
+  Received received = incoming_.engine->try_receive(*incoming_.channel);
+  has_ended_ = received.ended;
+  for (const Port& port : {near_, outgoing_}) {
+    if (has_ended_ && port) port.engine->close(*port.channel, End::sending);
+  }
+  if (!received.message) return false;
+  message_ = *std::move(received.message);
+  in_near_memory_ = static_cast<bool>(received.landed);
+  if (in_near_memory_) message_.hold = std::make_shared<const Block>(std::move(received.landed));
+  near_is_due_ = static_cast<bool>(near_);
+  outgoing_is_due_ = static_cast<bool>(outgoing_);
+  return true;
+}
+
+bool Forward::put_near() {
+  if (!in_near_memory_) {
+    auto block = near_.engine->try_allocate(message_.bytes.size());
+    if (!block) return false;
+    copy_payload(block->memory().data(), message_.bytes.data(), message_.bytes.size());
+    message_.bytes = block->memory().first(message_.bytes.size());
+    message_.hold = std::make_shared<const Block>(*std::move(block));
+    in_near_memory_ = true;
+  }
+  if (!near_.engine->try_publish(*near_.channel, message_)) return false;
+  near_is_due_ = false;
+  return true;
+}
+
+void Forward::wait(const std::atomic<bool>& stop, Deadline deadline) {
+  Channel* const room[] = {near_.channel.get()};
+  if (in_near_memory_) near_.engine->wait({.publish = room, .stop = &stop}, deadline);
+  else near_.engine->wait({.allocate = message_.bytes.size(), .stop = &stop}, deadline);
+}
+
+void Forward::abort(std::string_view reason) noexcept {
+  if (near_) near_.engine->abort(reason);
+  incoming_.engine->abort(reason);
+}
+
+// ---- FarChanges
+
+void FarChanges::notify() {
+  count_.notify();
+  if (has_alarms_) ring();
+  std::shared_ptr<const std::function<void()>> hook;
+  {
+    const std::lock_guard lock(mutex_);
+    hook = hook_;
+  }
+  if (hook) (*hook)();
+}
+
+void FarChanges::set_hook(std::function<void()> hook) {
+  const std::lock_guard lock(mutex_);
+  hook_ = hook ? std::make_shared<const std::function<void()>>(std::move(hook)) : nullptr;
+}
+
+void FarChanges::ring() {
+  const std::lock_guard lock(mutex_);
+  for (Alarm* const alarm : alarms_) {
+    alarm->rung_ = true;
+    alarm->near_.wake();
+  }
+}
+
+FarChanges::Alarm::Alarm(FarChanges& changes, Engine& near) : changes_(changes), near_(near) {
+  const std::lock_guard lock(changes_.mutex_);
+  changes_.alarms_.push_back(this);
+  changes_.has_alarms_ = true;
+}
+
+FarChanges::Alarm::~Alarm() {
+  const std::lock_guard lock(changes_.mutex_);
+  std::erase(changes_.alarms_, this);
+  changes_.has_alarms_ = !changes_.alarms_.empty();
+}
+
+// ---- Relay
+
+Relay::~Relay() {
+  if (!token_.valid()) {
+    static_cast<void>(thread_.release());  // the thread is the parent's
+    return;
+  }
+  if (!thread_) return;
+  {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, leave_timeout_, [&] { return forwards_.empty(); })) {
+      for (const auto& forward : forwards_) {
+        forward->abort("a rank has left that forwards messages to the others of its host");
+      }
+    }
+    stopping_ = true;
+  }
+  wake();
+  thread_->join();
+}
+
+void Relay::wake() {
+  changes_->count().notify();
+  changes_->ring();
+}
+
+void Relay::add(std::unique_ptr<Forward> forward) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!thread_) thread_ = std::make_unique<std::thread>(start_thread("forwarding messages", [this] { run(); }));
+    forwards_.push_back(std::move(forward));
+  }
+  wake();
+}
+
+void Relay::run() {
+  while (true) {
+    const std::uint64_t seen = changes_->count().count();
+    const auto blocked = advance_all();
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
+    // It waits for one of them alone; the others are looked at soon enough.
+    const Duration longest = blocked.size() > 1 ? std::chrono::milliseconds(5) : Duration(std::chrono::seconds(1));
+    if (blocked.empty()) changes_->count().wait(seen, Deadline::never());
+    else wait_near(*blocked.front(), seen, longest);
+  }
+}
+
+std::vector<Forward*> Relay::advance_all() {
+  using Place = std::list<std::unique_ptr<Forward>>::iterator;
+  std::vector<Place> places;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto place = forwards_.begin(); place != forwards_.end(); ++place) places.push_back(place);
+  }
+  std::vector<Forward*> blocked;
+  std::list<std::unique_ptr<Forward>> over;  // outlives the lock
+  for (const Place place : places) {
+    const auto state = (*place)->advance();
+    if (state == Forward::State::blocked) blocked.push_back(place->get());
+    if (state != Forward::State::ended && state != Forward::State::failed) continue;
+    const std::lock_guard lock(mutex_);
+    over.splice(over.end(), forwards_, place);
+  }
+  over.clear();
+  changed_.notify_all();
+  return blocked;
+}
+
+void Relay::wait_near(Forward& blocked, std::uint64_t seen, Duration longest) {
+  const FarChanges::Alarm alarm(*changes_, blocked.near());
+  if (changes_->count().count() != seen) return;
+  try {
+    blocked.wait(alarm.rung(), Deadline::after(longest));
+  } catch (const Error&) {  // its group has ended, which advance() finds as well
+  }
+}
+
+}  // namespace levada::joined

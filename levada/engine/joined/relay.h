@@ -1,0 +1,129 @@
+// Sends what comes in from other hosts on to the ranks of this one.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "levada/base/deadline.h"
+#include "levada/engine/engine.h"
+#include "levada/engine/event_count.h"
+#include "levada/engine/fork_token.h"
+
+namespace levada::joined {
+
+/// One end of a channel and the engine that opened it.
+struct Port {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Channel> channel;
+  explicit operator bool() const { return channel != nullptr; }
+};
+
+/// Forwards the messages of one channel, one at a time and in order. One thread at a time.
+class Forward {
+ public:
+  /// `near` or `outgoing` may be empty. What comes in has landed in blocks of `near`'s engine, as far as it had any.
+  /// Both must be closed, so that nobody takes the end of forwarding for the end of the channel.
+  Forward(Port incoming, Port near, Port outgoing);
+
+  enum class State : std::uint8_t {
+    idle,     ///< waits for a message or the end, or for room on the outgoing channel
+    blocked,  ///< waits for room or memory on the near engine
+    ended,    ///< all messages have been forwarded, and the channels closed
+    failed,   ///< a group has ended
+  };
+  /// Forwards what can be. Does not block.
+  State advance();
+  /// Waits for what advance() is blocked by, on near().
+  void wait(const std::atomic<bool>& stop, Deadline deadline);
+  Engine& near() { return *near_.engine; }
+  /// Ends the groups for all their members.
+  void abort(std::string_view reason) noexcept;
+
+ private:
+  State try_advance();
+  bool take_in();
+  bool put_near();
+
+  Port incoming_, near_, outgoing_;
+  Lease message_;  ///< being forwarded; without bytes: none
+  bool in_near_memory_ = false;
+  bool near_is_due_ = false, outgoing_is_due_ = false;
+  bool has_ended_ = false;
+};
+
+/// Tells whoever waits of changes of the far engine. Any thread.
+class FarChanges {
+ public:
+  /// For the far engine's on_change().
+  void notify();
+  /// For the joined engine's.
+  void set_hook(std::function<void()> hook);
+  EventCount& count() { return count_; }
+
+  /// While it exists, a change ends waits on `near` that stop at rung().
+  class Alarm {
+   public:
+    Alarm(FarChanges& changes, Engine& near);
+    ~Alarm();
+    Alarm(const Alarm&) = delete;
+    Alarm& operator=(const Alarm&) = delete;
+    const std::atomic<bool>& rung() const { return rung_; }
+    void reset() { rung_ = false; }
+
+   private:
+    friend FarChanges;
+    FarChanges& changes_;
+    Engine& near_;
+    std::atomic<bool> rung_ = false;
+  };
+  /// Rings all alarms.
+  void ring();
+
+ private:
+  EventCount count_;
+  std::atomic<bool> has_alarms_ = false;
+  std::mutex mutex_;  // guards what follows
+  std::vector<Alarm*> alarms_;
+  std::shared_ptr<const std::function<void()>> hook_;
+};
+
+/// The thread of a process that forwards. Any thread may call. Whoever uses channels keeps it; once nobody does, it
+/// ends when all channels have been forwarded to their ends, or at a deadline, and then ends their groups for all.
+class Relay {
+ public:
+  Relay(std::shared_ptr<FarChanges> changes, Duration leave_timeout)
+      : changes_(std::move(changes)), leave_timeout_(leave_timeout) {}
+  ~Relay();
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  FarChanges& changes() { return *changes_; }
+  /// Starts the thread. Throws EngineError where the system refuses it.
+  void add(std::unique_ptr<Forward> forward);
+
+ private:
+  void run();
+  void wake();
+  /// Those that are blocked.
+  std::vector<Forward*> advance_all();
+  void wait_near(Forward& blocked, std::uint64_t seen, Duration longest);
+
+  const std::shared_ptr<FarChanges> changes_;
+  const Duration leave_timeout_;
+  const ForkToken token_;
+  std::mutex mutex_;                              // guards what follows
+  std::list<std::unique_ptr<Forward>> forwards_;  ///< removed by the thread alone
+  std::unique_ptr<std::thread> thread_;
+  bool stopping_ = false;
+  std::condition_variable changed_;
+};
+
+}  // namespace levada::joined
