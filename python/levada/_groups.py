@@ -17,7 +17,7 @@ from levada._errors import EngineError, InvalidArgument, Timeout, Unsupported
 from levada._levada import Membership
 from levada._meshes import is_device_mesh, ranks_of
 
-ENGINES = ("auto", "shm", "c10d")
+ENGINES = ("auto", "shm", "c10d", "shm+c10d")
 """What join() takes for `engine`."""
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
@@ -124,16 +124,24 @@ def _start(group: Any, engine: str, timeout: float) -> Membership:
     if len(set(asked)) > 1:
         raise InvalidArgument(f"the group's ranks join it with different engines: {', '.join(asked)}")
     hosts = list(dict.fromkeys(place.host for place in places))
+    host_of = [hosts.index(place.host) for place in places]
     if engine == "auto":
-        engine = "shm" if len(hosts) == 1 else "c10d"
+        engine = "shm" if len(hosts) == 1 else "c10d" if len(hosts) == len(places) else "shm+c10d"
     name = f"levada-{places[0].nonce.hex()}"
-    if engine == "shm":
-        if len(hosts) > 1:
-            raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use c10d")
-        return _levada.meet(group.rank(), len(places), name, timeout)
+    if engine == "shm" and len(hosts) > 1:
+        raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
+    if engine == "c10d":
+        return _join_far(group, name, host_of, timeout)
+    host = host_of[group.rank()]
+    here = [rank for rank, other in enumerate(host_of) if other == host]
+    near = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
+    return near if engine == "shm" else _levada.join_hosts(near, _join_far(group, name, host_of, timeout))
+
+
+def _join_far(group: Any, name: str, host_of: list[int], timeout: float) -> Membership:
     c10d = importlib.import_module("levada.engines.c10d")
     _transports[:] = [transport for transport in _transports if transport.is_alive()]
     joined: Membership
-    joined, transport = c10d.join_over(group, name, [hosts.index(place.host) for place in places], timeout)
+    joined, transport = c10d.join_over(group, name, host_of, timeout)
     _transports.append(transport)
     return joined

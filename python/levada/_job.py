@@ -39,7 +39,8 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
     a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole job first,
     so that all its ranks call this. None: torch.distributed's world, if it is initialised; else the job that torchrun,
     SLURM, MPI or `levada run` started; else a job of one rank.
-    engine: "shm", for ranks of one host; "c10d", over a process group; "auto": shm where it can be.
+    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d": shm within each host, c10d between
+    them; "auto": shm where all ranks are on one host, c10d where each is on its own, else both.
 
     Raises InvalidArgument for an engine or a group that is none; Timeout, naming who did not arrive; Unsupported where
     ranks are on several hosts and no process group is there to reach them by.
@@ -75,8 +76,8 @@ def _join_job(engine: str, timeout: float) -> Membership:
     if not _has_joined() and (world := _world_of_torch()) is not None:
         return join_group(world, engine, timeout)
     if _membership is None:
-        if engine == "c10d":
-            raise Unsupported("the engine c10d needs a process group; initialise torch.distributed, or pass a group")
+        if "c10d" in engine:
+            raise Unsupported(f"the engine {engine} needs a process group; initialise torch.distributed, or pass a group")
         _membership = _levada.join(engine, timeout)
     return _membership
 
