@@ -87,6 +87,9 @@ class LoopbackNetwork {
     }
   }
   bool is_lost(int rank) { return mailbox(rank).is_lost; }
+  /// Sends to this rank fail from now on; nobody is told so before.
+  void disconnect(int rank) { mailbox(rank).is_disconnected = true; }
+  bool is_disconnected(int rank) { return mailbox(rank).is_disconnected; }
   /// How many packets there have been for a rank.
   int num_packets(int rank) {
     const std::lock_guard lock(mutex_);
@@ -100,6 +103,7 @@ class LoopbackNetwork {
     std::optional<Clock::time_point> flush_at;
     Receiver* receiver = nullptr;
     std::atomic<bool> is_lost = false;
+    std::atomic<bool> is_disconnected = false;
   };
   Mailbox& mailbox(int rank) { return mailboxes_[static_cast<std::size_t>(rank)]; }
 
@@ -145,10 +149,16 @@ class LoopbackTransport final : public Transport {
   const std::vector<int>& host_of() const override { return host_of_; }
   std::string name() const override { return "loopback"; }
   std::size_t max_header_bytes() const override { return network_.settings().max_header_bytes; }
-  void start(std::shared_ptr<Receiver> receiver) override { network_.start(rank_, std::move(receiver)); }
+  void start(std::shared_ptr<Receiver> receiver) override {
+    receiver_ = receiver.get();  // it owns this
+    network_.start(rank_, std::move(receiver));
+  }
   void send(std::span<const int> peers, const Frame& frame) override {
     if (network_.is_lost(rank_)) return;
-    for (const int peer : peers) network_.send(peer, {.from = rank_, .frame = frame});
+    for (const int peer : peers) {
+      if (network_.is_disconnected(peer)) receiver_->lost(peer, "it is disconnected");
+      else network_.send(peer, {.from = rank_, .frame = frame});
+    }
   }
   void schedule_flush(Clock::time_point at) override { network_.schedule_flush(rank_, at); }
   Duration progress() override {
@@ -160,6 +170,7 @@ class LoopbackTransport final : public Transport {
   LoopbackNetwork& network_;
   int rank_;
   std::vector<int> host_of_;
+  Receiver* receiver_ = nullptr;
 };
 
 inline std::vector<std::shared_ptr<Engine>> make_engines(LoopbackNetwork& network, const Options& options = {}) {

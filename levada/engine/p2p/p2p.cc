@@ -73,11 +73,12 @@ class P2pEndpoint final : public Endpoint, public Receiver {
  public:
   P2pEndpoint(std::shared_ptr<Transport> transport, std::shared_ptr<EventCount> changed, const Options& options)
       : Endpoint({transport->name(), transport->rank(), transport->host_of()}, changed,
-                 pool_of(transport->name(), options.memory_bytes, changed), traits_of(*transport, options)),
+                 pool_of(transport->name(), options.memory_bytes, changed, options), traits_of(*transport, options)),
         transport_(std::move(transport)),
-        arrivals_(pool_of(identity_.name, 0, changed_)),
+        arrivals_(pool_of(identity_.name, 0, changed_, options)),
         outbox_(transport_, size()),
         max_inline_bytes_(transport_->max_header_bytes() - entry_bytes),
+        is_ignored_(static_cast<std::size_t>(size())),
         board_age_(usual_heartbeat(size())) {}
 
   void start() { transport_->start(std::static_pointer_cast<P2pEndpoint>(shared_from_this())); }
@@ -116,9 +117,10 @@ class P2pEndpoint final : public Endpoint, public Receiver {
     bool is_asked = false;  ///< and not answered yet
   };
   static std::shared_ptr<BlockPool> pool_of(const std::string& name, std::size_t memory_bytes,
-                                            const std::shared_ptr<EventCount>& changed) {
+                                            const std::shared_ptr<EventCount>& changed, const Options& options) {
     const std::size_t bytes = memory_bytes == 0 ? std::size_t{1} << 40 : memory_bytes;
-    return make_heap_pool(bytes, {.engine = name, .on_free = [changed] { changed->notify(); }});
+    return make_heap_pool(bytes,
+                          {.engine = name, .on_free = [changed] { changed->notify(); }, .limits = options.limits});
   }
   /// The fewer ranks ask, the more often each may.
   static Duration usual_heartbeat(int size) { return std::chrono::milliseconds(100 + 10 * size); }
@@ -134,9 +136,12 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void end_for_all(Ending ending);
   StatusSlot& slot(const Group& group, int rank);
   void ask_status(Group& group, int rank);
+  bool is_closed_locked(int peer) const {
+    return peer == rank() || table_.is_gone(peer) || is_ignored_[static_cast<std::size_t>(peer)];
+  }
 
   // Without:
-  /// Memory for a message; empty, and the end of all groups, where there is none.
+  /// Returns memory for a message; empty, and the end of all groups, where there is none.
   Block block_for(int from, const Entry& entry);
   void end_with_corrupt(int from, const Error& error);
 
@@ -146,6 +151,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   Outbox outbox_;
   const std::size_t max_inline_bytes_;
   const Outbox::Failed failed_ = [this](int peer, std::string_view why) { lost(peer, why); };
+  std::vector<bool> is_ignored_;  ///< peers of which a body was not received; guarded by mutex_
   std::unordered_map<std::uint64_t, std::vector<StatusSlot>> boards_;  ///< by group and rank; guarded by mutex_
   Clock::time_point board_asked_{};                                    ///< guarded by mutex_
   const Duration board_age_;
@@ -249,18 +255,21 @@ Block P2pEndpoint::block_for(int from, const Entry& entry) {
   } catch (const InvalidArgument&) {  // more than there ever is
   }
   const Lock lock(*this);
+  if (is_closed_locked(from)) return {};
+  // What this peer sends next cannot be told apart from a body that nobody receives.
+  is_ignored_[static_cast<std::size_t>(from)] = has_body(entry);
   end_for_all({.kind = ErrorKind::engine,
                .rank = rank(),
-               .detail = fmt::format("no memory for a message of {} from rank {}", format_bytes(entry.count), from)});
-  // What follows on that connection cannot be told apart from the body that nobody receives.
-  end_for_all({.kind = ErrorKind::peer_lost, .rank = from, .detail = "its message had to be dropped"});
+               .detail = fmt::format("it has no memory left for a message of {} from rank {}; give its host or control "
+                                     "group more, or use smaller windows or messages",
+                                     format_bytes(entry.count), from)});
   return {};
 }
 
 Block P2pEndpoint::room_for_body(int from, ByteView header) {
   try {
     const Entry last = decode(header, size()).back();
-    if (!has_body(last)) return {};
+    if (!has_body(last) || is_closed(from)) return {};
     return block_for(from, last);
   } catch (const Error& error) {
     end_with_corrupt(from, error);
@@ -282,7 +291,7 @@ void P2pEndpoint::deliver(int from, ByteView header, Block body) {
     }
     const Lock lock(*this);
     for (auto& [entry, block] : incoming) {
-      if (!table_.is_gone(from)) accept(from, entry, std::move(block));
+      if (!is_closed_locked(from)) accept(from, entry, std::move(block));
     }
     carry_all();
   } catch (const Error& error) {
@@ -362,13 +371,13 @@ void P2pEndpoint::lost(int peer, std::string_view why) {
 
 bool P2pEndpoint::is_closed(int peer) {
   const std::lock_guard lock(mutex_);
-  return peer == rank() || table_.is_gone(peer);
+  return is_closed_locked(peer);
 }
 
 bool P2pEndpoint::all_closed() {
   const std::lock_guard lock(mutex_);
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank() && !table_.is_gone(peer)) return false;
+    if (!is_closed_locked(peer)) return false;
   }
   return true;
 }

@@ -2,9 +2,11 @@
 // docs/design/p2p.md explains how.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "levada/engine/engine.h"
+#include "levada/engine/memory_limits.h"
 #include "levada/engine/p2p/transport.h"
 
 namespace levada::p2p {
@@ -14,6 +16,7 @@ struct Options {
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
   Duration heartbeat = Duration::zero();
+  std::function<MemoryLimits()> limits = [] { return memory_limits(); };
 };
 
 /// This rank's engine over all ranks of the transport, each of which makes its own. Starts the transport.

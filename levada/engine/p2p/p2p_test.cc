@@ -17,6 +17,7 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/p2p/frame.h"
 #include "levada/engine/p2p/in_process_transport_testing.h"
+#include "levada/engine/ranks.h"
 
 namespace levada::p2p {
 namespace {
@@ -97,6 +98,120 @@ TEST(P2pLoss, IsToldToThoseWhoCannotSeeIt) {
   network.send(1, {.from = 2});
   EXPECT_EQ(conformance::lost_rank([&] { engines[0]->wait({}, limit()); }), 2);
   network.lose(2);
+}
+
+TEST(P2pLoss, OfOneReceiverOfAMulticastLosesNoOther) {
+  test::LoopbackNetwork network(4);
+  const auto engines = test::make_engines(network);
+  const std::vector<std::size_t> living{0, 1, 3};
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (const auto& engine : engines) channels.push_back(engine->open(0, {1, 2, 3}, 2));
+  std::vector<std::shared_ptr<Engine>> among_the_living;
+  for (const std::size_t rank : living) {
+    among_the_living.push_back(engines[rank]->subgroup(std::vector<int>{0, 1, 3}, "living"));
+  }
+  send(*engines[0], *channels[0], 1, std::byte{5});  // with notices, which no two receivers share
+  for (const std::size_t rank : {1, 2, 3}) static_cast<void>(receive(*engines[rank], *channels[rank], limit(), "test"));
+  network.disconnect(2);
+  send(*engines[0], *channels[0], 1'000'000, std::byte{6});
+  for (const std::size_t rank : living) {
+    EXPECT_EQ(conformance::lost_rank([&] { engines[rank]->wait({}, limit()); }), 2);
+    if (rank == 0) continue;
+    const Lease lease = engines[rank]->try_receive(*channels[rank]).message.value();
+    EXPECT_EQ(lease.bytes[999'999], std::byte{6});
+  }
+  std::vector<std::future<std::vector<Bytes>>> agreeing;
+  for (const auto& engine : among_the_living) {
+    agreeing.push_back(std::async(std::launch::async, [&] { return agree(*engine, as_bytes("x"), limit(), "test"); }));
+  }
+  for (auto& each : agreeing) EXPECT_EQ(each.get().size(), 3U);
+  network.lose(2);
+}
+
+/// Three ranks, of which rank 1 has sent rank 0 a message, and can send another one after its end.
+class PeerThatIsOut {
+ public:
+  Engine& engine(int rank) { return *engines_[static_cast<std::size_t>(rank)]; }
+  Channel& receiving() { return *receiving_; }
+  test::LoopbackNetwork& network() { return network_; }
+
+  void send_first() {
+    send(engine(1), *sending_, 1, std::byte{1});
+    static_cast<void>(receive(engine(0), receiving(), limit(), "test"));
+  }
+  void leave() {
+    sending_.reset();
+    engines_[1].reset();
+  }
+  /// Returns when rank 0 has seen it.
+  void send_once_more() {
+    const std::vector<int> to{0};
+    const std::uint64_t key = KeyDeriver(root_group("wire", 0, 3).key()).channel(1, to);
+    const Lease header = encode(Entry{.key = key, .count = 1, .tail = as_bytes("x")});
+    network_.send(0, {.from = 1, .frame = Frame{.header = header, .body = {}}});
+    send(*rest_[1], *marker_[1], 1, std::byte{1});
+    static_cast<void>(receive(*rest_[0], *marker_[0], limit(), "test"));
+  }
+
+ private:
+  static std::vector<std::shared_ptr<Engine>> subgroups(const std::vector<std::shared_ptr<Engine>>& engines) {
+    const std::vector<int> ranks{0, 2};
+    return {engines[0]->subgroup(ranks, "rest"), engines[2]->subgroup(ranks, "rest")};
+  }
+
+  test::LoopbackNetwork network_{3};
+  std::vector<std::shared_ptr<Engine>> engines_ = test::make_engines(network_);
+  std::vector<std::shared_ptr<Engine>> rest_ = subgroups(engines_);
+  std::vector<std::shared_ptr<Channel>> marker_{rest_[0]->open(1, {0}, 1), rest_[1]->open(1, {0}, 1)};
+  std::shared_ptr<Channel> sending_ = engines_[1]->open(1, {0}, 2);
+  std::shared_ptr<Channel> receiving_ = engines_[0]->open(1, {0}, 2);
+};
+
+TEST(P2pLoss, IsTheEndOfWhatARankSends) {
+  PeerThatIsOut peer;
+  peer.send_first();
+  peer.network().send(0, {.from = 1});
+  EXPECT_EQ(conformance::lost_rank([&] { peer.engine(0).wait({}, limit()); }), 1);
+  peer.send_once_more();
+  EXPECT_EQ(conformance::lost_rank([&] { peer.engine(0).try_receive(peer.receiving()); }), 1);
+  peer.network().lose(1);
+}
+
+TEST(P2pLeaving, IsTheEndOfWhatARankSends) {
+  PeerThatIsOut peer;
+  peer.send_first();
+  peer.leave();
+  EXPECT_FALSE(receive(peer.engine(0), peer.receiving(), limit(), "test"));
+  peer.send_once_more();
+  EXPECT_TRUE(peer.engine(0).try_receive(peer.receiving()).ended);
+}
+
+/// What a rank of two sees whose peer sends it more than it has memory for, and what the peer sees.
+void expect_no_memory(std::size_t bytes) {
+  test::LoopbackNetwork network(2, {.has_threads = false});
+  const auto make = [&](int rank, const Options& options) {
+    return make_engine(std::make_shared<test::LoopbackTransport>(network, rank, std::vector{0, 1}), options);
+  };
+  const auto sender = make(0, {});
+  const auto short_of_memory = make(1, {.limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; }});
+  const auto sending = sender->open(0, {1}, 2), receiving = short_of_memory->open(0, {1}, 2);
+  for (int i = 0; i < 2; ++i) send(*sender, *sending, bytes, std::byte{1});
+  for (const auto& engine : {short_of_memory, sender}) {
+    EXPECT_THROW(engine->wait({}, limit()), EngineError);
+    const Cause cause = engine->cause().value();
+    EXPECT_EQ(cause.kind, ErrorKind::engine);
+    EXPECT_EQ(cause.rank, 1);
+    EXPECT_NE(cause.text().find("rank 1 aborted: it has no memory left for a message of"), std::string::npos)
+        << cause.text();
+  }
+}
+
+TEST(P2pMemory, ThatIsShortForAMessageIsTheFaultOfNoPeer) {
+  expect_no_memory(100);
+}
+
+TEST(P2pMemory, ThatIsShortForABodyIsTheFaultOfNoPeer) {
+  expect_no_memory(1'000'000);
 }
 
 TEST(P2pMessages, KeepASendersBlockUntilTheyHaveGone) {

@@ -23,15 +23,15 @@ struct Frame {
 class Receiver {
  public:
   virtual ~Receiver() = default;
-  /// Memory for the body that follows `header`, at least as long; empty where none follows. A malformed header is the
-  /// sender's fault and ends the group; it never throws to the transport.
+  /// Returns memory for the body that follows `header`, at least as long; empty where none follows, or where
+  /// is_closed() has become true, because the header is malformed or no memory is left. Never throws.
   virtual Block room_for_body(int from, ByteView header) = 0;
   /// A frame has arrived, behind all that the same rank has sent before. `header` may be longer than what was sent.
   virtual void deliver(int from, ByteView header, Block body) = 0;
   /// A peer has ended without its last frame: nothing more comes from it. Nothing happens if that has arrived.
   virtual void lost(int peer, std::string_view why) = 0;
-  /// Whether a peer's last frame has arrived, or it is lost; whether that holds for all of them, so that nothing is
-  /// left to receive.
+  /// Returns whether nothing more is to be received from a peer: its last frame has arrived, it is lost, or this rank
+  /// could not receive a body from it. all_closed(): whether that holds for all of them.
   virtual bool is_closed(int peer) = 0;
   virtual bool all_closed() = 0;
   /// Sends the frames that were deferred for batching.

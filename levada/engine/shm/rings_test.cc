@@ -1,0 +1,77 @@
+// Rings that are full, between threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/shm/endpoint.h"
+#include "levada/engine/shm/forked_ranks_testing.h"
+
+namespace levada::shm {
+namespace {
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(30));
+}
+
+constexpr auto num_closed = static_cast<int>(Ring::reserve) + 8;
+
+/// The channels from rank 0 to rank 1 that one round uses, as one of the two opens them.
+struct Round {
+  explicit Round(Engine& engine) : filling(engine.open(0, {1}, 1000)), next(engine.open(0, {1}, 1)) {
+    for (int i = 0; i < num_closed; ++i) closed.push_back(engine.open(0, {1}, 1));
+  }
+  std::shared_ptr<Channel> filling, next;
+  std::vector<std::shared_ptr<Channel>> closed;
+};
+
+// The sender keeps notices back, because the ring is full, and tries to publish the first message on another channel
+// while the receiver makes room. That the channel is announced may not come after its message.
+TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
+  constexpr int num_rounds = 50;
+  const auto memories = test::share_in_process(2, 32 << 20);
+  const auto sender = make_engine(std::make_shared<ShmEndpoint>(memories[0]));
+  const auto receiver = make_engine(std::make_shared<ShmEndpoint>(memories[1]));
+  std::atomic<int> num_full = 0;
+  auto receiving = std::async(std::launch::async, [&] {
+    for (int i = 0; i < num_rounds; ++i) {
+      const Round round(*receiver);
+      while (num_full.load() <= i) std::this_thread::yield();
+      while (receive(*receiver, *round.filling, soon(), "test")) {
+      }
+      EXPECT_TRUE(receive(*receiver, *round.next, soon(), "test"));
+    }
+  });
+  try {
+    for (int i = 0; i < num_rounds; ++i) {
+      Round round(*sender);
+      Block last = allocate(*sender, 1, soon(), "test");
+      while (true) {
+        Block block = allocate(*sender, 1, soon(), "test");
+        if (!sender->try_publish(*round.filling, block, 1)) break;
+      }
+      sender->close(*round.filling, End::sending);
+      round.closed.clear();
+      num_full = i + 1;
+      for (const Deadline deadline = soon(); !sender->try_publish(*round.next, last, 1);) {
+        if (deadline.expired()) throw Timeout("the ring stays full");
+      }
+    }
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
+    num_full = num_rounds;
+  }
+  try {
+    receiving.get();
+  } catch (const Error& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace levada::shm
