@@ -37,7 +37,7 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 
-struct Outgoing {
+struct AddressedNotice {
   int to = 0;
   Notice notice;
 };
@@ -156,7 +156,7 @@ class ChannelTable {
 
   // ---- what is to be carried out
 
-  std::vector<Outgoing> take_notices() { return std::exchange(notices_, {}); }
+  std::vector<AddressedNotice> take_notices() { return std::exchange(notices_, {}); }
   bool has_notices() const { return !notices_.empty(); }
   /// Endings that this rank has found, for all ranks of their group.
   std::vector<Ending> take_endings() { return std::exchange(found_, {}); }
@@ -208,7 +208,7 @@ class ChannelTable {
   Membership membership_;
   std::vector<Peer> peers_;
   std::vector<Ending> endings_;  ///< in the order in which this rank learned of them
-  std::vector<Outgoing> notices_;
+  std::vector<AddressedNotice> notices_;
   std::vector<Ending> found_;
   std::vector<std::pair<int, Arrival>> dropped_;
 };

@@ -54,7 +54,7 @@ struct Network {
 
   /// Puts what `from`'s table has left into the queues.
   void carry(int from) {
-    for (const Outgoing& outgoing : rank(from).table.take_notices())
+    for (const AddressedNotice& outgoing : rank(from).table.take_notices())
       queue(from, outgoing.to).push_back(outgoing.notice);
     for (const Ending& ending : rank(from).table.take_endings()) tell_all(from, ending);
     rank(from).table.take_dropped();

@@ -120,7 +120,19 @@ void a_death_reaches_the_groups_of_the_rank_and_no_others(const Handle& engine, 
   static_cast<void>(agree(*without, {}, limit(), "conformance"));
 }
 
+void a_death_names_the_step_that_the_rank_reported(const Handle& engine, const Death& die) {
+  const int rank = rank_of(*engine), last = last_of(engine);
+  if (rank == last) engine->post(Status::make("conformance", 7));
+  else expect_eventually(*engine, "others see a status", [&] { return engine->status(last).step == 7; });
+  lose_the_last(engine, die);
+  if (rank == last) return;
+  const auto cause = engine->cause();
+  expect(*engine, cause && cause->step == 7, "the cause of a death has the step of the rank's last status");
+  expect(*engine, cause->text().find("at step 7") != std::string::npos, "its text names that step");
+}
+
 constexpr DeathCase list[] = {
+    {"a death names the step that the rank reported", 2, a_death_names_the_step_that_the_rank_reported},
     {"every call names the rank that died", 2, every_call_names_the_rank_that_died},
     {"messages and ends outlive a death", 2, messages_and_ends_outlive_a_death},
     {"a rank that left a group first is not lost to it", 2, a_rank_that_left_a_group_first_is_not_lost_to_it},

@@ -36,7 +36,14 @@ void Endpoint::expect_usable() const {
 void Endpoint::look(Group& group) {
   drain();
   carry_all();
+  refresh(group);
+}
+
+void Endpoint::refresh(Group& group) {
+  if (group.cause) return table_.refresh(group);
   table_.refresh(group);
+  const bool is_loss = group.cause && group.cause->kind == ErrorKind::peer_lost && group.cause->rank >= 0;
+  if (is_loss) group.cause->step = last_status(group, group.cause->rank).step;
 }
 
 void Endpoint::check_locked(Group& group) {
@@ -46,7 +53,7 @@ void Endpoint::check_locked(Group& group) {
 
 void Endpoint::carry_all() {
   while (table_.has_notices() || table_.has_endings() || table_.has_dropped()) {
-    for (const Outgoing& outgoing : table_.take_notices()) carry(outgoing);
+    for (const AddressedNotice& addressed : table_.take_notices()) carry(addressed);
     for (const Ending& ending : table_.take_endings()) {
       if (const Group* const group = table_.group(ending.group)) carry(*group, ending);
     }
@@ -107,6 +114,7 @@ std::shared_ptr<ChannelState> Endpoint::open(Group& group, std::uint64_t key, in
   expect_usable();
   const Lock lock(*this);
   check_locked(group);
+  if (options.landing) has_landings_ = true;
   auto channel = table_.open(group, key, from, to, window);
   channel->landing = std::move(options.landing);
   channel->must_be_closed = options.must_be_closed;
@@ -172,7 +180,7 @@ Received Endpoint::try_receive(Group& group, ChannelState& channel) {
     Received received = lease(channel, table_.receive(channel));
     carry_all();
     if (received.message) return received;
-    table_.refresh(group);
+    refresh(group);
   } else if (table_.has_ended(channel)) {
     return {.ended = true};
   }

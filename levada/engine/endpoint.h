@@ -2,6 +2,7 @@
 // ChannelTable; an endpoint only moves bytes and wakes sleepers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -89,7 +90,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   /// Delivers what has come into the table.
   virtual void drain() {}
-  virtual void carry(const Outgoing& outgoing) = 0;
+  virtual void carry(const AddressedNotice& addressed) = 0;
   /// Tells the members of the ending's group, of which this rank is one.
   virtual void carry(const Group& group, const Ending& ending) = 0;
   /// Updates Receiver::num_received where receivers send no receipts.
@@ -114,6 +115,8 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   virtual void drop(int /*from*/, const Arrival& /*arrival*/) {}
   /// Gives blocks back to the pool that all receivers have given back.
   virtual void reclaim() {}
+  /// What status() returns, where that is known without asking; blank where it is not.
+  virtual Status last_status(const Group& /*group*/, int /*rank*/) { return {}; }
   /// This rank has left the group. Others may still ask for its last status there, where that costs nothing to keep.
   virtual void forget_status(const Group& /*group*/) {}
 
@@ -161,6 +164,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   };
   /// With mutex_ held: drains, and brings the group's cause up to date; check_locked() throws it.
   void look(Group& group);
+  void refresh(Group& group);
   void check_locked(Group& group);
   /// With mutex_ held: carries what the table has left to carry.
   void carry_all();
@@ -169,6 +173,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   const std::shared_ptr<EventCount> changed_;
   const std::shared_ptr<BlockPool> pool_;
   const ForkToken token_;
+  std::atomic<bool> has_landings_ = false;  ///< open() has been given one
   mutable std::mutex mutex_;
   ChannelTable table_;  ///< guarded by mutex_
 

@@ -148,7 +148,7 @@ class InprocEndpoint final : public Endpoint {
   }
   Status status(Group& group, int rank) override {
     check(group);
-    return network_->status(group.key(), group.endpoint_rank(rank));
+    return last_status(group, rank);
   }
   void lose() { network_->lose(rank()); }
 
@@ -164,9 +164,12 @@ class InprocEndpoint final : public Endpoint {
       }
     }
   }
-  void carry(const Outgoing& outgoing) override {
-    network_->send(outgoing.to, {rank(), outgoing.notice});
-    if (outgoing.notice.kind == Notice::Kind::departed) network_->close(rank());
+  Status last_status(const Group& group, int rank) override {
+    return network_->status(group.key(), group.endpoint_rank(rank));
+  }
+  void carry(const AddressedNotice& addressed) override {
+    network_->send(addressed.to, {rank(), addressed.notice});
+    if (addressed.notice.kind == Notice::Kind::departed) network_->close(rank());
   }
   void carry(const Group& group, const Ending& ending) override {
     for (const int to : group.ranks) {

@@ -64,8 +64,8 @@ void Outbox::make_all_due() {
   }
 }
 
-Outbox::Outgoing Outbox::next_frame(int to) {
-  Outgoing next{.peers = {to}, .frame = {}};
+Outbox::Transmission Outbox::next_frame(int to) {
+  Transmission next{.peers = {to}, .frame = {}};
   std::vector<Lease> entries;
   std::size_t bytes = 0;
   auto& items = peer(to).items;
@@ -110,7 +110,7 @@ void Outbox::flush(const Failed& failed) noexcept {
     due_.pop_front();
     peer(to).is_due = false;
     if (peer(to).items.empty()) continue;
-    Outgoing next = next_frame(to);
+    Transmission next = next_frame(to);
     lock.unlock();
     try {
       transport_->send(next.peers, next.frame);

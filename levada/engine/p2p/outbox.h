@@ -59,13 +59,13 @@ class Outbox {
   void add_locked(int to, Item item, bool is_urgent);
   void make_due(int to);
   void make_all_due();
-  struct Outgoing {
+  struct Transmission {
     std::vector<int> peers;
     Frame frame;
     bool is_last = false;  ///< to its one peer
   };
   /// The next frame to `to`, and to every other peer that gets the same one next.
-  Outgoing next_frame(int to);
+  Transmission next_frame(int to);
 
   const std::shared_ptr<Transport> transport_;
   const std::size_t max_header_bytes_;

@@ -45,8 +45,7 @@ class LeaseState {
 };
 
 struct P2pChannelState final : ChannelState {
-  bool is_forwarded =
-      false;  ///< the message received last came from this rank itself and lies in another engine's memory
+  std::atomic<bool> has_forwarded = false;  ///< this rank has published what lies in another message's memory
   std::shared_ptr<std::atomic<int>> num_leased = std::make_shared<std::atomic<int>>(0);  ///< by this rank, as receiver
   std::shared_ptr<std::atomic<int>> in_transit =
       std::make_shared<std::atomic<int>>(0);  ///< bodies that the transport has
@@ -56,8 +55,8 @@ P2pChannelState& own(ChannelState& channel) {
   return static_cast<P2pChannelState&>(channel);
 }
 
-/// Arrival::id of a message that lies in a block of the channel's landing, and of one in another engine's memory.
-constexpr std::uint64_t landed = 1, forwarded = 2;
+/// Arrival::id of a message that lies in a block of the channel's landing.
+constexpr std::uint64_t landed = 1;
 
 Lease encode_ending(const Ending& ending) {
   const bool is_loss = ending.kind == ErrorKind::peer_lost;
@@ -97,7 +96,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void flush_deferred() override { outbox_.flush_deferred(failed_); }
 
  protected:
-  void carry(const Outgoing& outgoing) override;
+  void carry(const AddressedNotice& addressed) override;
   void carry(const Group& group, const Ending& ending) override;
   bool has_room(ChannelState& channel) override;
   void send(ChannelState& channel, Message message) override;
@@ -106,6 +105,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
     return receiver.rank == rank() ? own(channel).num_leased->load() : 0;
   }
   void flush() noexcept override { outbox_.flush(failed_); }
+  Status last_status(const Group& group, int rank) override { return slot(group, rank).status; }
   void forget_status(const Group& group) override { boards_.erase(group.key()); }
   bool sleep(const Sleep& sleep, Deadline deadline) override;
   void after_quiet(Group& group) override;
@@ -159,11 +159,11 @@ class P2pEndpoint final : public Endpoint, public Receiver {
 
 // ---- sending
 
-void P2pEndpoint::carry(const Outgoing& outgoing) {
-  const Notice& notice = outgoing.notice;
-  if (notice.kind == Notice::Kind::departed) return outbox_.finish(outgoing.to, encode(notice));
+void P2pEndpoint::carry(const AddressedNotice& addressed) {
+  const auto& [to, notice] = addressed;
+  if (notice.kind == Notice::Kind::departed) return outbox_.finish(to, encode(notice));
   const bool is_receipt = notice.kind == Notice::Kind::received;
-  outbox_.add(outgoing.to, encode(notice), notice.is_urgent, is_receipt ? std::optional(notice.key) : std::nullopt);
+  outbox_.add(to, encode(notice), notice.is_urgent, is_receipt ? std::optional(notice.key) : std::nullopt);
 }
 
 void P2pEndpoint::carry(const Group& group, const Ending& ending) {
@@ -182,13 +182,13 @@ bool P2pEndpoint::has_room(ChannelState& channel) {
 }
 
 void P2pEndpoint::send(ChannelState& channel, Message message) {
-  const std::uint64_t id = message.block ? 0 : forwarded;
   if (message.block) message.hold = std::make_shared<const Block>(std::move(message.block));
+  else own(channel).has_forwarded = true;
   std::vector<int> peers;
   for (const auto& receiver : channel.receivers) {
     if (table_.receiver_is_over(channel, receiver)) continue;
     if (receiver.rank != rank()) peers.push_back(receiver.rank);
-    else table_.arrive(rank(), channel.key, {message.bytes, message.hold, id});
+    else table_.arrive(rank(), channel.key, {message.bytes, message.hold});
   }
   notify();
   if (peers.empty()) return;
@@ -222,7 +222,6 @@ Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
   }
   if (channel.sends) {
     notify();  // its room and memory are this rank's
-    own(channel).is_forwarded = arrival.id == forwarded;
     arrival.hold =
         std::make_shared<LeaseState>(std::move(arrival.hold), own(channel).num_leased, changed_, fork_token_);
   }
@@ -231,15 +230,15 @@ Received P2pEndpoint::lease(ChannelState& channel, Arrival arrival) {
 
 std::span<std::byte> P2pEndpoint::make_private(ChannelState& channel, Lease& lease) {
   expect_usable();
-  // Others may still be sent the same bytes, or they are another engine's.
-  const bool is_shared = channel.sends && (channel.spec.to.size() > 1 || own(channel).is_forwarded);
+  // The same bytes may still be sent to others, or be another message's.
+  const bool is_shared = channel.sends && (channel.spec.to.size() > 1 || own(channel).has_forwarded);
   if (is_shared) return {};
   return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
 }
 
 Block P2pEndpoint::block_for(int from, const Entry& entry) {
   Landing landing;
-  {
+  if (has_landings_) {
     const std::lock_guard lock(mutex_);
     landing = table_.landing(from, entry.key);
   }
@@ -414,9 +413,8 @@ Status P2pEndpoint::status(Group& group, int rank) {
   expect_usable();
   const Lock lock(*this);
   check_locked(group);
-  const Status known = slot(group, rank).status;
   ask_status(group, rank);
-  return known;
+  return last_status(group, rank);
 }
 
 }  // namespace

@@ -218,9 +218,9 @@ void ShmEndpoint::mark_corrupt(int from, const std::string& what) {
 
 // ---- what is told to others
 
-void ShmEndpoint::carry(const Outgoing& outgoing) {
+void ShmEndpoint::carry(const AddressedNotice& addressed) {
   using Kind = Notice::Kind;
-  const auto& [to, notice] = outgoing;
+  const auto& [to, notice] = addressed;
   Descriptor descriptor;
   descriptor.key = notice.key;
   WakeMask mask = wake_all;
@@ -285,19 +285,35 @@ void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
   if (!room) return;  // a faulty peer; has_room() says so
   if (*room != 0 && kept_[index].empty()) return push(to, descriptor);
   kept_[index].push_back(descriptor);
-  if (!std::exchange(has_kept_, true)) page().wants_space.fetch_add(1, std::memory_order_seq_cst);
+  if (has_kept_) return;
+  has_kept_ = true;
+  page().wants_space.fetch_add(1, std::memory_order_seq_cst);
+  notify();  // room is rung on this rank's own doorbell, and may have been made meanwhile
 }
 
 void ShmEndpoint::push_kept() {
+  bool is_rest = false;
+  for (int to = 0; to < size(); ++to) {
+    const auto index = static_cast<std::size_t>(to);
+    auto& kept = kept_[index];
+    if (kept.empty()) continue;
+    const auto room = control_.ring(rank(), to).room(num_pushed_[index]);
+    if (!room || table_.is_gone(to)) {
+      kept.clear();
+      continue;
+    }
+    const auto end = kept.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(*room, kept.size()));
+    for (auto each = kept.begin(); each != end; ++each) push(to, *each);
+    if (end != kept.begin()) {
+      ring_later(to, wake_all);
+      pending_mask_ = wake_all;
+    }
+    kept.erase(kept.begin(), end);
+    is_rest = is_rest || !kept.empty();
+  }
+  if (is_rest) return;
   has_kept_ = false;
   page().wants_space.fetch_sub(1, std::memory_order_seq_cst);
-  for (int to = 0; to < size(); ++to) {
-    const auto kept = std::exchange(kept_[static_cast<std::size_t>(to)], {});
-    if (kept.empty() || table_.is_gone(to)) continue;
-    for (const Descriptor& descriptor : kept) push_or_keep(to, descriptor);
-    ring_later(to, wake_all);
-  }
-  pending_mask_ = wake_all;
 }
 
 void ShmEndpoint::ring_later(int other, WakeMask mask) {

@@ -53,7 +53,7 @@ class ShmEndpoint final : public levada::Endpoint {
 
  protected:
   void drain() override;
-  void carry(const Outgoing& outgoing) override;
+  void carry(const AddressedNotice& addressed) override;
   void carry(const Group& group, const Ending& ending) override;
   void collect_receipts(ChannelState& channel) override;
   bool has_room(ChannelState& channel) override;
@@ -62,6 +62,7 @@ class ShmEndpoint final : public levada::Endpoint {
   int num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) override;
   void drop(int from, const Arrival& arrival) override;
   void reclaim() override;
+  Status last_status(const Group& group, int rank) override;
 
   void check_forwarded(ByteView bytes) const override;
 
@@ -98,6 +99,7 @@ class ShmEndpoint final : public levada::Endpoint {
   RankPage& page() const { return control_.page(rank()); }
   static int sole_sender(const WaitFor& wanted);
   Doorbell& doorbell_of(const Sleep& sleep) const;
+  void count_sleeper(const Sleep& sleep) noexcept;
   /// For threads that wait for room in the channels of that mask, or for memory.
   void wake_for_space(int rank, WakeMask mask) const;
   RankPage::BoardSlot& board_of(std::uint64_t group);
@@ -111,6 +113,7 @@ class ShmEndpoint final : public levada::Endpoint {
   std::atomic<std::uint64_t> quiet_alarm_ = not_quiet;  ///< the alarm at which nothing had ended yet
   std::atomic<bool> has_pending_ = false;               ///< something below is to be rung
   std::atomic<std::uint32_t> pending_mask_ = 0;         ///< of this rank's doorbell `sends`, to be rung by flush()
+  std::atomic<bool> has_kept_ = false;  ///< written with mutex_; counted in wants_space: room in a ring wakes this rank
   std::vector<std::atomic<int>> bell_sleepers_;  ///< this process's threads, by the rank on whose `sends` they sleep
   std::atomic<int> num_bell_sleepers_ = 0;
 
@@ -126,8 +129,7 @@ class ShmEndpoint final : public levada::Endpoint {
   std::vector<std::shared_ptr<const void>> released_;    ///< to be let go without mutex_
   std::vector<std::uint64_t> num_pushed_, num_drained_;  ///< of each ring
   std::vector<std::vector<Descriptor>> kept_;            ///< notices for which a ring had no room
-  bool has_kept_ = false;       ///< counted in wants_space, so that room in a ring wakes this rank
-  std::size_t next_board_ = 0;  ///< guarded by post_mutex_
+  std::size_t next_board_ = 0;                           ///< guarded by post_mutex_
   struct Peer {
     bool left = false;
     bool gone = false;  ///< left, or dead: it holds nothing any more

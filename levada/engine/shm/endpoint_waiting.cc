@@ -26,19 +26,18 @@ ShmEndpoint::Sleep ShmEndpoint::begin_sleep(const WaitFor& wanted) {
     for (Channel* const channel : channels) sleep.mask |= wake_for(static_cast<EndpointChannel*>(channel)->state().key);
   }
   if (sleep.mask == 0) sleep.mask = wake_all;
-  {
-    // Room for a notice that is kept back is rung on this rank's own doorbell.
-    const std::lock_guard lock(mutex_);
-    if (has_kept_) sleep.sender = -1, sleep.mask = wake_all;
-  }
   sleep.wants_space = !wanted.publish.empty() || wanted.allocate != 0;
+  count_sleeper(sleep);
+  return sleep;
+}
+
+void ShmEndpoint::count_sleeper(const Sleep& sleep) noexcept {
   if (sleep.sender >= 0) {
     bell_sleepers_[static_cast<std::size_t>(sleep.sender)].fetch_add(1, std::memory_order_seq_cst);
     num_bell_sleepers_.fetch_add(1, std::memory_order_seq_cst);
   }
   if (sleep.wants_space) page().wants_space.fetch_add(1, std::memory_order_seq_cst);
   doorbell_of(sleep).sleepers.fetch_add(1, std::memory_order_seq_cst);
-  return sleep;
 }
 
 void ShmEndpoint::end_sleep(const Sleep& sleep) noexcept {
@@ -51,6 +50,13 @@ void ShmEndpoint::end_sleep(const Sleep& sleep) noexcept {
 }
 
 void ShmEndpoint::observe(Sleep& sleep) {
+  sleep.seen = doorbell_of(sleep).count.load(std::memory_order_seq_cst);
+  if (sleep.sender < 0 || !has_kept_) return;
+  // Room for a notice that is kept back is rung on this rank's own doorbell.
+  end_sleep(sleep);
+  sleep.sender = -1;
+  sleep.mask = wake_all;
+  count_sleeper(sleep);
   sleep.seen = doorbell_of(sleep).count.load(std::memory_order_seq_cst);
 }
 
@@ -114,6 +120,10 @@ void ShmEndpoint::post(Group& group, const Status& status) {
 
 Status ShmEndpoint::status(Group& group, int rank) {
   check(group);
+  return last_status(group, rank);
+}
+
+Status ShmEndpoint::last_status(const Group& group, int rank) {
   for (const auto& slot : control_.page(group.endpoint_rank(rank)).board) {
     if (slot.group != group.key()) continue;
     const Status status = slot.board.read();

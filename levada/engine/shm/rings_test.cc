@@ -73,5 +73,31 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
   }
 }
 
+/// What its sender closes while the ring is full ends for the receiver once it has made room, although the only thread
+/// of the sender waits for messages of another doorbell.
+TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
+  const auto memories = test::share_in_process(2, 32 << 20);
+  const EndpointOptions patient{.heartbeat = Duration::max()};
+  const auto sender = make_engine(std::make_shared<ShmEndpoint>(memories[0], patient));
+  const auto receiver = make_engine(std::make_shared<ShmEndpoint>(memories[1], patient));
+  const auto answer = sender->open(1, {0}, 1), answering = receiver->open(1, {0}, 1);
+  Round sent(*sender);
+  const Round received(*receiver);
+  auto waiting = std::async(std::launch::async, [&] { return bool(receive(*sender, *answer, soon(), "test")); });
+  const auto& sleepers = Control(memories[0].control->data(), 2).page(1).sends.sleepers;
+  for (const Deadline deadline = soon(); sleepers == 0 && !deadline.expired();) std::this_thread::yield();
+  for (bool has_room = true; has_room;) {
+    Block block = allocate(*sender, 1, soon(), "test");
+    has_room = sender->try_publish(*sent.filling, block, 1);
+  }
+  sender->close(*sent.filling, End::sending);
+  sent.closed.clear();
+  while (receive(*receiver, *received.filling, soon(), "test")) {
+  }
+  EXPECT_FALSE(receive(*receiver, *received.closed.back(), soon(), "test"));
+  publish(*receiver, *answering, allocate(*receiver, 1, soon(), "test"), 1, soon(), "test");
+  EXPECT_TRUE(waiting.get());
+}
+
 }  // namespace
 }  // namespace levada::shm
