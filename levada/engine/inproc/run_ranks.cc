@@ -13,6 +13,7 @@ struct Failed {
   std::exception_ptr error;
   bool is_engine_error = false;
   std::string message;
+  bool is_echo = false;  ///< another rank's abort
 };
 
 Failed describe(const std::exception_ptr& error) {
@@ -43,15 +44,14 @@ std::string abort_message(Engine& engine) {
 void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& body, const Options& options) {
   std::mutex mutex;
   std::vector<Failed> failures;  // in the order of time
-  std::string echo;
   const auto run_one = [&](const std::shared_ptr<Engine>& engine) {
     try {
       body(engine);
     } catch (...) {
       Failed failed = describe(std::current_exception());
       const std::lock_guard lock(mutex);
+      failed.is_echo = failed.is_engine_error && failed.message == abort_message(*engine);
       engine->abort(failed.message);
-      echo = abort_message(*engine);
       failures.push_back(std::move(failed));
     }
   };
@@ -70,7 +70,7 @@ void run_ranks(int size, const std::function<void(std::shared_ptr<Engine>)>& bod
   }
   threads.join();
   for (const Failed& failed : failures) {
-    if (!failed.is_engine_error || failed.message != echo) std::rethrow_exception(failed.error);
+    if (!failed.is_echo) std::rethrow_exception(failed.error);
   }
   if (!failures.empty()) std::rethrow_exception(failures.front().error);
 }
