@@ -1,9 +1,12 @@
 // Rings that are full, between threads.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -73,6 +76,16 @@ TEST(Rings, NoMessageOvertakesANoticeThatWasKeptBack) {
   }
 }
 
+/// Returns when the kernel has put the thread to sleep.
+void wait_until_it_sleeps(pid_t thread) {
+  for (const Deadline deadline = soon(); !deadline.expired(); std::this_thread::yield()) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string word;
+    for (int i = 0; i < 3; ++i) file >> word;  // the number, the name, the state
+    if (word == "S") return;
+  }
+}
+
 /// What its sender closes while the ring is full ends for the receiver once it has made room, although the only thread
 /// of the sender waits for messages of another doorbell.
 TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
@@ -83,7 +96,11 @@ TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
   const auto answer = sender->open(1, {0}, 1), answering = receiver->open(1, {0}, 1);
   Round sent(*sender);
   const Round received(*receiver);
-  auto waiting = std::async(std::launch::async, [&] { return bool(receive(*sender, *answer, soon(), "test")); });
+  std::atomic<pid_t> waiter = 0;
+  auto waiting = std::async(std::launch::async, [&] {
+    waiter = ::gettid();
+    return bool(receive(*sender, *answer, soon(), "test"));
+  });
   const auto& sleepers = Control(memories[0].control->data(), 2).page(1).sends.sleepers;
   for (const Deadline deadline = soon(); sleepers == 0 && !deadline.expired();) std::this_thread::yield();
   for (bool has_room = true; has_room;) {
@@ -92,6 +109,7 @@ TEST(Rings, ANoticeThatWasKeptBackWakesThreadsThatWaitForMessages) {
   }
   sender->close(*sent.filling, End::sending);
   sent.closed.clear();
+  wait_until_it_sleeps(waiter);
   while (receive(*receiver, *received.filling, soon(), "test")) {
   }
   EXPECT_FALSE(receive(*receiver, *received.closed.back(), soon(), "test"));
