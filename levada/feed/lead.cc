@@ -2,9 +2,13 @@
 
 namespace levada {
 
-bool FeedLead::advance() {
-  const bool heard = hear();
-  return tell() || heard;
+FeedLead::FeedLead(const FeedWiring& wiring) : wiring_(wiring), decisions_(static_cast<int>(wiring.readers.size())) {
+  for (const auto& channel : wiring_.reports) open_reports_.push_back(channel.get());
+}
+
+void FeedLead::advance() {
+  receive();
+  send();
 }
 
 void FeedLead::apply(const feed_protocol::Event& event) {
@@ -27,28 +31,26 @@ std::optional<feed_protocol::Event> FeedLead::news() const {
   return feed_protocol::Granted{decisions_.granted()};
 }
 
-bool FeedLead::hear() {
-  bool heard = false;
-  for (const auto& channel : wiring_.reports) {
-    while (const auto event = try_receive(*wiring_.engine, *channel).event) {
+void FeedLead::receive() {
+  // One look at all channels, where nothing has arrived.
+  if (wiring_.engine->wait({.receive = open_reports_}, Deadline::now()) != Woken::ready) return;
+  std::erase_if(open_reports_, [&](Channel* channel) {
+    while (true) {
+      const auto [event, ended] = try_receive(*wiring_.engine, *channel);
+      if (!event) return ended;
       apply(*event);
-      heard = true;
     }
-  }
-  return heard;
+  });
 }
 
-bool FeedLead::tell() {
-  bool told = false;
-  while (const auto word = news()) {
-    lacking_ = try_send(*wiring_.engine, *wiring_.decisions, *word);
-    if (lacking_) break;
-    if (const auto* left = std::get_if<feed_protocol::Left>(&*word)) departure_sent_ = *left;
-    if (const auto* granted = std::get_if<feed_protocol::Granted>(&*word)) granted_sent_ = granted->rounds;
-    if (std::holds_alternative<feed_protocol::Ended>(*word)) end_sent_ = true;
-    told = true;
+void FeedLead::send() {
+  while (const auto event = news()) {
+    blocked_ = try_send(*wiring_.engine, *wiring_.decisions, *event);
+    if (blocked_) return;
+    if (const auto* left = std::get_if<feed_protocol::Left>(&*event)) departure_sent_ = *left;
+    if (const auto* granted = std::get_if<feed_protocol::Granted>(&*event)) granted_sent_ = granted->rounds;
+    if (std::holds_alternative<feed_protocol::Ended>(*event)) end_sent_ = true;
   }
-  return told;
 }
 
 }  // namespace levada

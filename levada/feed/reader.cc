@@ -25,7 +25,7 @@ FeedReader::FeedReader(const FeedWiring& wiring, Reporter& reporter, FeedRounds 
       trace_(options.trace),
       ahead_(options.ahead) {
   if (wiring_.rank() == wiring_.lead()) lead_.emplace(wiring_);
-  rounds_.on_wait(lead_ && ahead_ ? [this] { hear_meanwhile(); } : std::function<void()>());
+  rounds_.on_wait(lead_ && ahead_ ? [this] { lead_meanwhile(); } : std::function<void()>());
   try {
     thread_ = start_thread("reading ahead", [this] { run(); });
   } catch (const EngineError& error) {
@@ -80,13 +80,13 @@ void FeedReader::run() noexcept {
   try {
     while (!stop_.load()) {
       has_news_.store(false);
-      Awaited next;
+      WaitSet next;
       {
         std::unique_lock lock(driving_);
         if (finished()) return;
         if (advance(lock)) continue;
         if (finished()) return;
-        next = awaited();
+        next = wait_set();
       }
       if (!stop_.load()) wait(next);
     }
@@ -104,20 +104,20 @@ bool FeedReader::finished() const {
 }
 
 bool FeedReader::advance(std::unique_lock<std::mutex>& driving) {
-  const bool led = lead_ && lead_->advance();
+  if (lead_) lead_->advance();
   reporter_.send(std::nullopt);
-  if (is_reading_) return led;
+  if (is_reading_) return false;
   if (lead_ && lead_->has_end()) {
     prepared_.clear();
-    return led;
+    return false;
   }
-  if (!prepared_.empty()) return send_round() || led;
-  if (reported_end_ || !ahead_) return led;
+  if (!prepared_.empty()) return send_round();
+  if (reported_end_ || !ahead_) return false;
   read_round(driving);
   return true;
 }
 
-void FeedReader::hear_meanwhile() {
+void FeedReader::lead_meanwhile() {
   const std::lock_guard lock(driving_);
   lead_->advance();
 }
@@ -184,11 +184,11 @@ Channel* FeedReader::full_channel() {
   return slowest_ = found->channel;
 }
 
-FeedReader::Awaited FeedReader::awaited() {
-  Awaited awaited;
+FeedReader::WaitSet FeedReader::wait_set() {
+  WaitSet awaited;
   if (lead_) {
-    for (const auto& channel : wiring_.reports) awaited.hear.push_back(channel.get());
-    if (lead_->has_news()) awaited.add(lead_->lacking());
+    awaited.reports = lead_->open_reports();
+    if (lead_->has_news()) awaited.add(lead_->blocked());
   } else {
     awaited.add(reporter_.send(std::nullopt));
   }
@@ -207,11 +207,11 @@ FeedReader::Awaited FeedReader::awaited() {
   return awaited;
 }
 
-void FeedReader::wait(const Awaited& awaited) {
+void FeedReader::wait(const WaitSet& awaited) {
   const TraceScope scope(awaited.held ? trace_ : nullptr, TraceThread::reader, TraceKind::room,
                          awaited.held.value_or(0), awaited.slow);
   const WaitFor conditions{
-      .receive = awaited.hear, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
+      .receive = awaited.reports, .publish = awaited.room, .allocate = awaited.memory, .stop = &has_news_};
   if (awaited.slow < 0) {
     wiring_.engine->wait(conditions, Deadline::never());
     return;
@@ -258,7 +258,7 @@ Block FeedReader::allocate(std::size_t bytes) {
     const Woken woken = reminder.wait(engine, {.allocate = bytes, .stop = &stop_}, until, explain);
     if (woken == Woken::stopped) throw Interrupted{};
     if (deadline.expired()) throw Timeout(explain());
-    if (lead_ && ahead_) hear_meanwhile();
+    if (lead_ && ahead_) lead_meanwhile();
     if (waiting_) call_waiting();
   }
 }

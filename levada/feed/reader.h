@@ -34,25 +34,25 @@ class FeedReader {
 
   void run() noexcept;
   /// What the thread has to wait for.
-  struct Awaited {
-    std::vector<Channel*> hear;
+  struct WaitSet {
+    std::vector<Channel*> reports;
     std::vector<Channel*> room;
     std::size_t memory = 0;
     std::optional<std::int64_t> held;  ///< the round that waits for room
     int slow = -1;                     ///< the rank that makes none
 
-    void add(const Lacking& lacking) {
-      if (lacking.room != nullptr) room.push_back(lacking.room);
-      memory = lacking.memory;
+    void add(const Blocked& blocked) {
+      if (blocked.room != nullptr) room.push_back(blocked.room);
+      memory = blocked.memory;
     }
   };
 
-  /// Whether anything was done.
+  /// Returns whether a round was read or sent.
   bool advance(std::unique_lock<std::mutex>& driving);
   /// As far as the lead's work goes; for a thread that reads.
-  void hear_meanwhile();
-  Awaited awaited();
-  void wait(const Awaited& awaited);
+  void lead_meanwhile();
+  WaitSet wait_set();
+  void wait(const WaitSet& awaited);
   bool finished() const;
   /// `driving` is released while it reads.
   void read_round(std::unique_lock<std::mutex>& driving);

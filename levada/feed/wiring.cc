@@ -56,7 +56,7 @@ FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audie
   return wiring;
 }
 
-Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
+Blocked try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event) {
   const Bytes bytes = feed_protocol::encode(event);
   auto block = engine.try_allocate(bytes.size());
   if (!block) return {.memory = bytes.size()};
@@ -71,7 +71,7 @@ ReceivedEvent try_receive(Engine& engine, Channel& channel) {
   return {.event = feed_protocol::decode(received.message->bytes)};
 }
 
-Lacking Reporter::send(std::optional<feed_protocol::Event> event) {
+Blocked Reporter::send(std::optional<feed_protocol::Event> event) {
   const std::lock_guard lock(mutex_);
   if (event) {
     const bool newer = std::holds_alternative<feed_protocol::Ready>(*event) && !waiting_.empty() &&
@@ -80,7 +80,7 @@ Lacking Reporter::send(std::optional<feed_protocol::Event> event) {
     else waiting_.push_back(std::move(*event));
   }
   for (; !waiting_.empty(); waiting_.erase(waiting_.begin())) {
-    if (const Lacking lacking = try_send(*wiring_.engine, channel(), waiting_.front())) return lacking;
+    if (const Blocked blocked = try_send(*wiring_.engine, channel(), waiting_.front())) return blocked;
   }
   return {};
 }

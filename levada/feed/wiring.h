@@ -37,7 +37,7 @@ struct FeedWiring {
 FeedWiring wire_feed(std::shared_ptr<Engine> engine, std::vector<Audience> audiences, int depth);
 
 /// What keeps an event from being sent: a channel's room, or memory; neither once it has been sent.
-struct Lacking {
+struct Blocked {
   Channel* room = nullptr;
   std::size_t memory = 0;
 
@@ -45,7 +45,7 @@ struct Lacking {
 };
 
 /// Sends an event if there is room and memory at the moment.
-Lacking try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
+Blocked try_send(Engine& engine, Channel& channel, const feed_protocol::Event& event);
 /// As levada::Received.
 struct ReceivedEvent {
   std::optional<feed_protocol::Event> event;
@@ -58,8 +58,8 @@ ReceivedEvent try_receive(Engine& engine, Channel& channel);
 class Reporter {
  public:
   explicit Reporter(const FeedWiring& wiring) : wiring_(wiring) {}
-  /// Sends, in order, whatever can be sent now; what the first of the rest lacks. A Ready replaces one that waits.
-  Lacking send(std::optional<feed_protocol::Event> event);
+  /// Sends, in order, whatever can be sent now; what blocks the first of the rest. A Ready replaces one that waits.
+  Blocked send(std::optional<feed_protocol::Event> event);
   Channel& channel() const { return *wiring_.reports[static_cast<std::size_t>(wiring_.rank())]; }
 
  private:

@@ -123,12 +123,12 @@ void Gatherer::await_answers(Deadline deadline) {
     if (last_look) throw Timeout(explain());
     // In slices, since the thread that takes items may take the answer.
     const auto slice = Deadline::after(std::min(deadline.remaining(), Duration(poll_interval)));
-    if (reminder.wait(*process_.engine, {.receive = missing}, slice, explain) == Woken::ready) {
+    const WaitFor conditions{.receive = missing, .poll = &process_.poll};
+    if (reminder.wait(*process_.engine, conditions, slice, explain) == Woken::ready) {
       traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
       take_answers_of(rank - 1);
       if (has_left(rank)) throw_left(rank);
     }
-    if (process_.poll) process_.poll();
   }
 }
 
@@ -217,6 +217,8 @@ void Gatherer::limit(std::int64_t items, bool is_end) {
 
 void Gatherer::pause() {
   paused_ = true;
+  wakes_ = true;
+  process_.engine->wake();
   give_order(protocol::Pause{}, deadline_from_now());
   named([this] { await_answers(deadline_from_now()); });
 }
@@ -335,22 +337,19 @@ Woken Gatherer::wait_for(int worker, ItemWait& wait) {
     return fmt::format("no item came from {}: {}", name(rank),
                        explain_wait(*process_.engine, "pipeline", rank, waited));
   };
-  const auto left = wait.deadline.remaining();
-  const auto slice = Deadline::after(process_.poll ? std::min(left, Duration(poll_interval)) : left);
-  const auto woken = wait.reminder.wait(*process_.engine, {.receive = channels, .stop = &wakes_}, slice, explain);
+  const WaitFor conditions{.receive = channels, .stop = &wakes_, .poll = &process_.poll};
+  const auto woken = wait.reminder.wait(*process_.engine, conditions, wait.deadline, explain);
   if (woken == Woken::ready) traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
   if (woken == Woken::stopped && !interrupted_) wakes_ = false;
-  if (process_.poll) process_.poll();
   if (woken == Woken::ready && queue.incoming->ended()) throw_left(rank);
-  if (woken != Woken::timeout || paused_ || !wait.deadline.expired()) return woken;
+  if (woken != Woken::timeout || paused_) return woken;
   throw Timeout(explain());
 }
 
 void Gatherer::wait_while_paused() {
   while (paused_ && !interrupted_) {
-    process_.engine->wait({.stop = &wakes_}, Deadline::after(poll_interval));
+    process_.engine->wait({.stop = &wakes_, .poll = &process_.poll}, Deadline::never());
     if (!interrupted_) wakes_ = false;
-    if (process_.poll) process_.poll();
   }
   if (interrupted_) throw ProcessLoop::Interrupted();
 }

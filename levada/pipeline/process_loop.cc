@@ -21,8 +21,6 @@ ProcessRanks ranks_of(const Process& process, const Placement& placement) {
                                     info.rank, info.size, ranks.others()));
 }
 
-/// Between looks at whether the process's own world, such as a signal's handler, wants it to end.
-constexpr auto poll_interval = std::chrono::milliseconds(250);
 constexpr auto watch_interval = std::chrono::milliseconds(500);
 constexpr int most_workers = 4096;
 
@@ -230,13 +228,11 @@ void ProcessLoop::wait_once(const std::vector<Channel*>& receive, const std::vec
   std::vector<Channel*> channels = receive;
   channels.push_back(orders_.get());
   watch_.waits_for(rank);
-  const WaitFor conditions{.receive = channels, .publish = publish, .allocate = memory};
-  const auto deadline = process_.poll ? Deadline::after(poll_interval) : Deadline::after(std::chrono::seconds(10));
-  if (engine().wait(conditions, deadline) == Woken::ready) {
+  const WaitFor conditions{.receive = channels, .publish = publish, .allocate = memory, .poll = &process_.poll};
+  if (engine().wait(conditions, Deadline::after(std::chrono::seconds(10))) == Woken::ready) {
     traffic_.wakeups.fetch_add(1, std::memory_order_relaxed);
     hear();
   }
-  if (process_.poll) process_.poll();
   watch_.works();
 }
 
