@@ -28,8 +28,8 @@ std::string_view text_of(const std::array<char, N>& field) {
 
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
-/// What all ranks must have said alike, as lines for people; an error of this rank's own comes first.
-struct Terms {
+/// What must be the same on all ranks, as lines for people; an error of this rank's own comes first.
+struct FeedConfig {
   std::string error;
   std::string name;  ///< of the pass
   Lines lines;
@@ -48,10 +48,10 @@ struct Terms {
     }
     return std::move(writer).take();
   }
-  static Terms decode(ByteView bytes) {
+  static FeedConfig decode(ByteView bytes) {
     ByteReader reader(bytes);
-    Terms terms{.error = reader.get_string(), .name = reader.get_string(), .lines = {}, .source = {}};
-    for (Lines* part : {&terms.lines, &terms.source}) {
+    FeedConfig config{.error = reader.get_string(), .name = reader.get_string(), .lines = {}, .source = {}};
+    for (Lines* part : {&config.lines, &config.source}) {
       part->resize(reader.get_count(8));
       for (auto& [line, value] : *part) {
         line = reader.get_string();
@@ -59,7 +59,7 @@ struct Terms {
       }
     }
     reader.expect_end();
-    return terms;
+    return config;
   }
 };
 
@@ -102,8 +102,8 @@ void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const F
   }
 }
 
-Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, const Source* source,
-               const std::string& error) {
+FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, const Source* source,
+                     const std::string& error) {
   return {error,
           options.name,
           {{"mesh", mesh.to_string()},
@@ -121,25 +121,25 @@ Terms terms_of(const Mesh& mesh, const Layout& layout, const FeedOptions& option
 
 /// Throws, on every rank the same, the first rank's error or the first difference from rank 0; from the first reader in
 /// what concerns their sources.
-void agree_on(Engine& engine, const Terms& mine, Deadline deadline, const std::function<void()>& poll) {
-  std::vector<Terms> all;
+void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const std::function<void()>& poll) {
+  std::vector<FeedConfig> all;
   for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed", &poll)) {
-    all.push_back(Terms::decode(bytes));
+    all.push_back(FeedConfig::decode(bytes));
   }
   int reader = -1;
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
-    const Terms& terms = all[static_cast<std::size_t>(rank)];
-    if (!terms.error.empty()) throw InvalidArgument(terms.error);
-    if (terms.name != all.front().name) {
+    const FeedConfig& config = all[static_cast<std::size_t>(rank)];
+    if (!config.error.empty()) throw InvalidArgument(config.error);
+    if (config.name != all.front().name) {
       throw InvalidArgument(
           fmt::format("rank {} begins {}, rank 0 begins {}; make and iterate feeds in the same order on all ranks",
-                      rank, terms.name, all.front().name));
+                      rank, config.name, all.front().name));
     }
-    auto error = difference("the feed's", terms.lines, rank, all.front().lines, 0);
-    if (error.empty() && !terms.source.empty()) {
+    auto error = difference("the feed's", config.lines, rank, all.front().lines, 0);
+    if (error.empty() && !config.source.empty()) {
       if (reader < 0) reader = rank;
       error =
-          difference("what they read, its", terms.source, rank, all[static_cast<std::size_t>(reader)].source, reader);
+          difference("what they read, its", config.source, rank, all[static_cast<std::size_t>(reader)].source, reader);
     }
     if (!error.empty()) throw InvalidArgument(error);
   }
@@ -153,9 +153,9 @@ std::shared_ptr<Engine> group_of_pass(Engine& engine) {
 }
 
 /// agree_on(). A rank that gives up ends the pass for all: others may have started it already.
-void start_together(Engine& group, const Terms& terms, Deadline deadline, const std::function<void()>& poll) {
+void start_together(Engine& group, const FeedConfig& config, Deadline deadline, const std::function<void()>& poll) {
   try {
-    agree_on(group, terms, deadline, poll);
+    agree_on(group, config, deadline, poll);
   } catch (const Timeout& timeout) {
     group.abort(timeout.what());
     throw;
@@ -193,7 +193,7 @@ class Feed::Impl {
     const auto called = Clock::now();
     own_step_.reset();
     while (true) {
-      hear_decisions();
+      receive_decisions();
       if (follower_.is_abandoned()) expect_company();
       if (!follower_.end()) reporter_.send(std::nullopt);
       if (follower_.finished()) return finish();
@@ -212,7 +212,7 @@ class Feed::Impl {
 
   void close(std::string_view reason) {
     own_step_.reset();
-    if (!end_) hear_decisions();
+    if (!end_) receive_decisions();
     const bool has_more = !end_ && !follower_.finished();
     const bool is_left = !end_ && reason.empty() && follower_.is_abandoned() && !follower_.departure()->reason.empty();
     if (has_more || (!end_ && !reason.empty())) leave(reason);
@@ -236,18 +236,18 @@ class Feed::Impl {
     const auto deadline = Deadline::after(timeout_);
     Reminder reminder(remind_after_);
     const auto explain = [&] { return explain_wait(*wiring_.engine, "leaving the feed", wiring_.lead(), timeout_); };
-    auto lacking =
+    auto blocked =
         reporter_.send(feed_protocol::Left{wiring_.rank(), follower_.step(), std::string(cut_text(reason, 2000))});
-    while (lacking) {
-      const std::span<Channel* const> room(&lacking.room, lacking.room == nullptr ? 0 : 1);
-      wait({.publish = room, .allocate = lacking.memory}, deadline, reminder, explain);
-      lacking = reporter_.send(std::nullopt);
-      if (lacking && deadline.expired()) throw Timeout(explain());  // where memory seems to be there and is not
-      if (lacking && poll_) poll_();
+    while (blocked) {
+      const std::span<Channel* const> room(&blocked.room, blocked.room == nullptr ? 0 : 1);
+      wait({.publish = room, .allocate = blocked.memory}, deadline, reminder, explain);
+      blocked = reporter_.send(std::nullopt);
+      if (blocked && deadline.expired()) throw Timeout(explain());  // where memory seems to be there and is not
+      if (blocked && poll_) poll_();
     }
     if (wiring_.rank() != wiring_.lead()) return;
     const std::array<Channel*, 1> decisions = {wiring_.decisions.get()};
-    for (hear_decisions(); !is_known_to_have_left(); hear_decisions()) {
+    for (receive_decisions(); !is_known_to_have_left(); receive_decisions()) {
       wait({.receive = decisions}, deadline, reminder, explain);
     }
   }
@@ -273,14 +273,14 @@ class Feed::Impl {
       error = problem.what();
     }
     auto group = group_of_pass(*engine);
-    const auto terms = terms_of(mesh, layout, options, reads ? source.get() : nullptr, error);
-    start_together(*group, terms, Deadline::after(options.timeout), options.poll);
+    const auto config = config_of(mesh, layout, options, reads ? source.get() : nullptr, error);
+    start_together(*group, config, Deadline::after(options.timeout), options.poll);
     FeedWiring wiring = wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
     wiring.parent = engine;
     return wiring;
   }
 
-  void hear_decisions() {
+  void receive_decisions() {
     while (true) {
       const auto [event, lead_has_left] = try_receive(*wiring_.engine, *wiring_.decisions);
       lead_is_gone_ = lead_has_left;
@@ -299,7 +299,7 @@ class Feed::Impl {
     while (follower_.is_abandoned() && follower_.departure()->reason.empty() && !deadline.expired()) {
       const std::span<Channel* const> word(decisions.data(), lead_is_gone_ ? 0 : 1);
       wiring_.engine->wait({.receive = word}, Deadline::after(moment));
-      hear_decisions();
+      receive_decisions();
       const auto left = *follower_.departure();
       // A rank that has closed its feed can say so only in the group from which the feed's own was made.
       for (const auto& group : {wiring_.engine, wiring_.parent.lock()}) {
@@ -334,7 +334,7 @@ class Feed::Impl {
   /// Called again and again while this rank's caller waits for memory to read into.
   void while_reading() {
     if (poll_) poll_();
-    hear_decisions();
+    receive_decisions();
     if (follower_.is_abandoned()) expect_company();
   }
 

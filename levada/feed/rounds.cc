@@ -83,10 +83,10 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
       tree.reset();
       batch.way = way_to_copy(units_.size() * tensor_bytes(batch.content));
       // What the source has lent is its own again when it is asked for more.
-      if (&unit != &units_.back()) batch.content = batch.memory.take_in(std::move(batch.content), batch.way);
+      if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
     }
     std::vector<Outgoing> outgoing;
-    for (std::size_t i = 0; i < units_.size(); ++i) draft(units_[i], round, batches[i], allocate, outgoing);
+    for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
     std::stable_partition(outgoing.begin(), outgoing.end(),
                           [&](const Outgoing& message) { return message.channel != own; });
@@ -149,8 +149,8 @@ std::optional<Tree> FeedRounds::complete(const Unit& unit, std::int64_t round, s
   return with_padding(*last, 1, 0, padding);
 }
 
-void FeedRounds::draft(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
-                       const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
+void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch,
+                         const AllocateBlock& allocate, std::vector<Outgoing>& outgoing) {
   const FlatTree& content = batch->content;
   const UnitPlan& plan = plan_of(unit, content);
   const auto samples = samples_in(round);
@@ -159,14 +159,14 @@ void FeedRounds::draft(Unit& unit, std::int64_t round, const std::shared_ptr<Uni
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];
     const Portion& portion = plan.portions[i];
-    auto draft = outbox.draft(content, portion, batch->envelope.size(), sendable, allocate);
-    outgoing.push_back({&outbox.channel(), &portion, batch, std::move(draft), {}});
+    auto pending = outbox.prepare(content, portion, batch->envelope.size(), sendable, allocate);
+    outgoing.push_back({&outbox.channel(), &portion, batch, std::move(pending), {}});
   }
 }
 
 void FeedRounds::Outgoing::complete() {
   if (!batch) return;
-  packed = Outbox::complete(std::move(draft), batch->content, *portion, batch->envelope, batch->way);
+  packed = Outbox::complete(std::move(pending), batch->content, *portion, batch->envelope, batch->way);
   batch.reset();
 }
 

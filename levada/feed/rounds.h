@@ -35,7 +35,7 @@ class FeedRounds {
     Channel* channel = nullptr;
     const Portion* portion = nullptr;
     std::shared_ptr<const UnitBatch> batch;  ///< null once it is complete
-    Draft draft;
+    PendingMessage pending;
     Packed packed;
 
     /// Copies what is still to be copied, unless that has been done. To be called before the next read().
@@ -77,8 +77,8 @@ class FeedRounds {
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
   /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
-  void draft(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
-             std::vector<Outgoing>& outgoing);
+  void prepare(Unit& unit, std::int64_t round, const std::shared_ptr<UnitBatch>& batch, const AllocateBlock& allocate,
+               std::vector<Outgoing>& outgoing);
   const UnitPlan& plan_of(Unit& unit, const FlatTree& batch);
   void end(FeedEnd::Cause cause, std::int64_t round);
 

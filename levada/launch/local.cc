@@ -170,7 +170,7 @@ std::array<UniqueFd, 2> make_reports() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-void take_reports(int fd, int size, Supervision& job) {
+void receive_reports(int fd, int size, Supervision& job) {
   std::array<char, 4096> record{};
   for (;;) {
     const auto bytes = ::recv(fd, record.data(), record.size(), MSG_DONTWAIT);
@@ -232,7 +232,7 @@ void supervise(Signals& signals, int reports, int size, const LocalOptions& opti
         std::chrono::ceil<std::chrono::milliseconds>(std::min(deadline.remaining(), Duration(std::chrono::seconds(1))));
     ::poll(ready.data(), ready.size(), deadline.is_never() ? -1 : static_cast<int>(left.count()));
     take_signals(signals, processes, job);
-    take_reports(reports, size, job);
+    receive_reports(reports, size, job);
     processes.reap(job);
     if (job.is_ending() && deadline.is_never()) {
       deadline =
@@ -246,7 +246,7 @@ void supervise(Signals& signals, int reports, int size, const LocalOptions& opti
     processes.kill(SIGKILL);
     deadline = Deadline::after(std::chrono::seconds(1));
   }
-  take_reports(reports, size, job);
+  receive_reports(reports, size, job);
 }
 
 }  // namespace

@@ -30,9 +30,9 @@ bool held_by_batch_alone(const FlatTree& batch, const std::shared_ptr<Block>& bl
 
 /// Gives each tensor its place: where it lies, if that is in `block`; else behind what is there. The block itself is
 /// still to come.
-Draft place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
-                  std::size_t used) {
-  Draft placing;
+PendingMessage place_parts(const FlatTree& batch, const Portion& portion, const std::shared_ptr<Block>& block,
+                           std::size_t used) {
+  PendingMessage placing;
   placing.placed.resize(portion.parts.size());
   placing.leaves.reserve(portion.parts.size());
   for (std::size_t i = 0; i < portion.parts.size(); ++i) {
@@ -69,7 +69,7 @@ void BlockMemory::adopt(std::shared_ptr<Block> block, std::size_t used) {
   used_ = used;
 }
 
-FlatTree BlockMemory::take_in(FlatTree batch, CopyWay way) {
+FlatTree BlockMemory::copy_in(FlatTree batch, CopyWay way) {
   if (block_ && !held_by_batch_alone(batch, block_)) block_.reset();
   const auto specs = batch.schema.leaves();
   std::vector<std::size_t> outside;
@@ -104,37 +104,38 @@ Tensor BlockMemory::empty(DType dtype, const Shape& shape) {
   return Tensor(TensorView(dtype, shape, memory.data() + offset), block_, true);
 }
 
-Draft Outbox::draft(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
-                    const AllocateBlock& allocate) {
+PendingMessage Outbox::prepare(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes,
+                               BlockMemory* memory, const AllocateBlock& allocate) {
   const bool with_schema = !sent_.find(portion.schema.fingerprint()).has_value();
   if (with_schema) sent_.add(portion.schema);
 
   const bool may_send = memory != nullptr && memory->block() && held_by_batch_alone(batch, memory->block());
-  Draft draft = may_send ? place_parts(batch, portion, memory->block(), memory->used())
-                         : place_parts(batch, portion, nullptr, message_prefix_bytes);
-  const std::size_t body_size = body_bytes(portion.schema, draft.leaves, envelope_bytes, with_schema);
-  if (may_send && draft.body + body_size <= memory->block()->memory().size()) {
-    draft.block = std::move(*memory->block());
+  PendingMessage pending = may_send ? place_parts(batch, portion, memory->block(), memory->used())
+                                    : place_parts(batch, portion, nullptr, message_prefix_bytes);
+  const std::size_t body_size = body_bytes(portion.schema, pending.leaves, envelope_bytes, with_schema);
+  if (may_send && pending.body + body_size <= memory->block()->memory().size()) {
+    pending.block = std::move(*memory->block());
   } else {
-    if (may_send) draft = place_parts(batch, portion, nullptr, message_prefix_bytes);
-    draft.block = allocate(draft.body + body_size);
+    if (may_send) pending = place_parts(batch, portion, nullptr, message_prefix_bytes);
+    pending.block = allocate(pending.body + body_size);
   }
-  draft.with_schema = with_schema;
-  return draft;
+  pending.with_schema = with_schema;
+  return pending;
 }
 
-Packed Outbox::complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope, CopyWay way) {
-  const auto memory = draft.block.memory();
-  for (const std::size_t i : draft.to_copy) {
+Packed Outbox::complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
+                        CopyWay way) {
+  const auto memory = pending.block.memory();
+  for (const std::size_t i : pending.to_copy) {
     const Portion::Part& part = portion.parts[i];
     const Tensor& tensor = *tensor_of(batch, part);
-    std::byte* to = memory.data() + draft.placed[i].offset;
+    std::byte* to = memory.data() + pending.placed[i].offset;
     if (part.whole) copy_elements(tensor, to, way);
     else copy_region(tensor, part.region, to, way);
   }
-  const std::size_t bytes =
-      write_message(memory, draft.body, envelope, portion.schema, draft.with_schema, draft.leaves, draft.placed);
-  return {std::move(draft.block), bytes};
+  const std::size_t bytes = write_message(memory, pending.body, envelope, portion.schema, pending.with_schema,
+                                          pending.leaves, pending.placed);
+  return {std::move(pending.block), bytes};
 }
 
 }  // namespace levada

@@ -28,9 +28,9 @@ class BlockMemory final : public Memory {
 
   /// Goes on in `block`, of which `used` bytes are taken by tensors that another one has placed there.
   void adopt(std::shared_ptr<Block> block, std::size_t used);
-  /// The batch with all its tensors in this memory: copies those that lie elsewhere, and all where others than the
-  /// batch hold the Block too.
-  FlatTree take_in(FlatTree batch, CopyWay way = CopyWay::through_caches);
+  /// Returns the batch with all its tensors in this memory: copies those that lie elsewhere, and all where others than
+  /// the batch hold the Block too.
+  FlatTree copy_in(FlatTree batch, CopyWay way = CopyWay::through_caches);
 
   /// The Block so far, kept alive by the tensors in it; null if none was asked for.
   const std::shared_ptr<Block>& block() const { return block_; }
@@ -50,7 +50,7 @@ struct Packed {
 };
 
 /// A message that has its memory: nothing is left to do that could fail.
-struct Draft {
+struct PendingMessage {
   Block block;
   std::vector<Leaf> leaves;
   std::vector<PlacedTensor> placed;  ///< where they lie in the block ...
@@ -64,18 +64,19 @@ class Outbox {
  public:
   explicit Outbox(std::shared_ptr<Channel> channel) : channel_(std::move(channel)) {}
 
-  /// For the message that carries `portion` of `batch`, and an envelope of so many bytes. When the tensors lie whole in
-  /// the Block of `memory`, and nobody but `batch` and `memory` holds them, that Block becomes the message and nothing
-  /// will be copied; pass null where other channels need the same tensors. Messages must be published in the order of
-  /// their drafts: the schema goes with the first.
-  Draft draft(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
-              const AllocateBlock& allocate);
-  /// The message of a draft, for what that was made for.
-  static Packed complete(Draft draft, const FlatTree& batch, const Portion& portion, ByteView envelope, CopyWay way);
+  /// Allocates the message that carries `portion` of `batch`, and an envelope of so many bytes. When the tensors lie
+  /// whole in the Block of `memory`, and nobody but `batch` and `memory` holds them, that Block becomes the message and
+  /// nothing will be copied; pass null where other channels need the same tensors. Messages must be published in the
+  /// order of their preparation: the schema goes with the first.
+  PendingMessage prepare(const FlatTree& batch, const Portion& portion, std::size_t envelope_bytes, BlockMemory* memory,
+                         const AllocateBlock& allocate);
+  /// Returns the message; the other arguments as in prepare().
+  static Packed complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
+                         CopyWay way);
   /// Both, where nothing else can fail between them and the message is all that is copied.
   Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
               const AllocateBlock& allocate) {
-    return complete(draft(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope,
+    return complete(prepare(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope,
                     way_to_copy(portion.tensor_bytes));
   }
 

@@ -210,7 +210,7 @@ TEST(Transfer, ABlockThatOthersBeganIsSentAsItLies) {
     BlockMemory memory = loop.memory();
     memory.adopt(std::move(block), message_prefix_bytes + 800);
     const auto before = copied_bytes();
-    batch = memory.take_in(std::move(batch));
+    batch = memory.copy_in(std::move(batch));
     const auto arrival = loop.send(batch, whole(batch), &memory);
     EXPECT_EQ(copied_bytes(), before);
     EXPECT_EQ(arrival.tree().tensor("x").as<std::int64_t>()[99], 5);
@@ -234,7 +234,7 @@ TEST(Transfer, WhatIsTakenInIsTheBatchsOwn) {
   with_loop([](Loop& loop) {
     Tensor lent = Tensor::of<std::int64_t>({2}, {1, 2});
     BlockMemory memory = loop.memory();
-    const FlatTree batch = memory.take_in(flatten(Tree::dict({{"a", lent}, {"b", lent}})));
+    const FlatTree batch = memory.copy_in(flatten(Tree::dict({{"a", lent}, {"b", lent}})));
     lent.mutable_as<std::int64_t>()[0] = 9;
     const auto before = copied_bytes();
     const auto tree = loop.send(batch, whole(batch), &memory).tree();
@@ -254,8 +254,8 @@ TEST(Transfer, MoreThanCachesKeepArrivesAsItWas) {
     const auto packed = loop.send(batch, whole(batch));
     EXPECT_EQ(copied_bytes() - before, static_cast<std::uint64_t>(2 * words + 2 * (words - 5)) * 8);
     BlockMemory memory = loop.memory();
-    const FlatTree taken_in = memory.take_in(batch, CopyWay::past_caches);
-    for (const Tree& tree : {packed.tree(), unflatten(taken_in)}) {
+    const FlatTree copied_in = memory.copy_in(batch, CopyWay::past_caches);
+    for (const Tree& tree : {packed.tree(), unflatten(copied_in)}) {
       EXPECT_TRUE(same_elements(tree.tensor("rows"), x));
       EXPECT_TRUE(same_elements(tree.tensor("part"), x.slice(1, 3, words - 2)));
     }

@@ -345,7 +345,7 @@ class Link:
 
     def room_for_body(self, sender: int, header: Any) -> Any:
         """
-        Returns an array for the body that follows the header; None where none does.
+        Returns an array for the body that follows the header; None where none does, or where is_closed().
         """
 
     def deliver(self, sender: int, header: Any) -> None:

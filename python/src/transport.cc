@@ -146,7 +146,7 @@ void bind_transport(nb::module_& module) {
                    "others.")
       .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("header"),
            nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> typing.Any"),
-           "Returns an array for the body that follows the header; None where none does.")
+           "Returns an array for the body that follows the header; None where none does, or where is_closed().")
       .def("deliver", &Link::deliver, nb::arg("sender"), nb::arg("header"),
            nb::sig("def deliver(self, sender: int, header: typing.Any) -> None"),
            "Takes a frame that has arrived; its body lies in the array that room_for_body() returned.")
