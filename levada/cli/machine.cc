@@ -11,7 +11,6 @@
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
 #include "levada/cli/measure.h"
-#include "levada/engine/memory_limits.h"
 #include "levada/engine/shm/memory.h"
 #include "levada/engine/shm/written_pages.h"
 

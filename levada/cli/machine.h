@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "levada/base/memory_limits.h"
 
 namespace levada::cli {
 
@@ -32,8 +33,6 @@ Machine examine_machine();
 /// What limits speed here and how to lift it; a sentence each, none where all is well.
 std::vector<std::string> advice_for(const Machine& machine);
 
-/// The text of a file, empty if there is none.
-using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
 /// Cores that the control groups above this process allow, v1 or v2; empty where they set no limit.
 std::optional<double> core_quota(const ReadFile& read);
 /// The word in brackets: "always within_size [advise] never" gives "advise".

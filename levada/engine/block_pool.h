@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
+#include "levada/base/memory_limits.h"
 #include "levada/engine/arena.h"
 #include "levada/engine/engine.h"
 #include "levada/engine/fork_token.h"
-#include "levada/engine/memory_limits.h"
 #include "levada/engine/memory_source.h"
 
 namespace levada {

@@ -9,7 +9,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
-#include "levada/engine/memory_limits.h"
+#include "levada/base/memory_limits.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/memory_limits.h"
 #include "levada/base/unique_fd.h"
 #include "levada/engine/endpoint.h"
-#include "levada/engine/memory_limits.h"
 #include "levada/engine/shm/channel_state.h"
 #include "levada/engine/shm/control.h"
 #include "levada/engine/shm/memory.h"

@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "levada/base/error.h"
-#include "levada/engine/memory_limits.h"
+#include "levada/base/memory_limits.h"
 #include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/start_frames.h"
 

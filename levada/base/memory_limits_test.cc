@@ -1,4 +1,4 @@
-#include "levada/engine/memory_limits.h"
+#include "levada/base/memory_limits.h"
 
 #include <gtest/gtest.h>
 
