@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <thread>
@@ -229,6 +231,53 @@ TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
           << limits << " " << engine << ": " << outcome.err;
     }
   }
+}
+
+/// A control group with a limit of memory, removed at its end.
+class MemoryGroup {
+ public:
+  explicit MemoryGroup(std::uint64_t bytes) {
+    const bool v1 = std::filesystem::exists("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    const std::string name = fmt::format("levada-test-{}", ::getpid());
+    folder_ = (v1 ? "/sys/fs/cgroup/memory/" : "/sys/fs/cgroup/") + name;
+    std::error_code error;
+    std::filesystem::create_directory(folder_, error);
+    std::ofstream limit(folder_ + (v1 ? "/memory.limit_in_bytes" : "/memory.max"));
+    limit << bytes << std::flush;
+    std::ofstream(folder_ + (v1 ? "/memory.memsw.limit_in_bytes" : "/memory.swap.max"))
+        << (v1 ? bytes : 0) << std::flush;
+    is_usable_ = limit.good();
+  }
+  ~MemoryGroup() {
+    std::error_code error;
+    std::filesystem::remove(folder_, error);
+  }
+  MemoryGroup(const MemoryGroup&) = delete;
+  MemoryGroup& operator=(const MemoryGroup&) = delete;
+
+  bool is_usable() const { return is_usable_; }
+  /// For a shell that is to be in the group.
+  std::string join() const { return "echo $$ >" + folder_ + "/cgroup.procs"; }
+
+ private:
+  std::string folder_;
+  bool is_usable_ = false;
+};
+
+TEST(CommandFault, SaysWhatAnIndexTakesWhereAControlGroupDoesNotAllowIt) {
+  const MemoryGroup group(std::uint64_t{128} << 20);
+  if (!group.is_usable()) GTEST_SKIP() << "this user may not make a control group with a limit of memory";
+  const auto path = make_corpus("indexed.jsonl", 100'000);
+  const std::vector<std::string> feed = {"feed", path, "--mesh", "dp=1", "--batch", "1", "--seq", "1", "--steps", "1"};
+  const auto indexing = run_limited(group.join(), feed);
+  EXPECT_EQ(indexing.status, 2) << indexing.err;
+  EXPECT_THAT(indexing.err, HasSubstr("indexing " + path + " takes about "));
+  EXPECT_THAT(indexing.err, HasSubstr(" of the 128.0 MiB that the machine and this process's control groups allow"));
+
+  ASSERT_EQ(run(feed).status, 0) << "without a limit";
+  const auto loading = run_limited(group.join(), feed);
+  EXPECT_EQ(loading.status, 2) << loading.err;
+  EXPECT_THAT(loading.err, HasSubstr("the index of " + path + " takes about "));
 }
 
 TEST(CommandFault, WritesNoOutputWhereStandardOutputIsClosed) {

@@ -1,5 +1,6 @@
 #include "levada/base/memory_limits.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -10,6 +11,9 @@
 #include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
 
 namespace levada {
 namespace {
@@ -119,6 +123,14 @@ MemoryLimits memory_limits(const ReadFile& read) {
     }
   }
   return limits;
+}
+
+void expect_memory(std::uint64_t bytes, const MemoryLimits& limits, std::string_view what, std::string_view remedy) {
+  if (bytes <= limits.available) return;
+  throw InvalidArgument(fmt::format(
+      "{} takes about {} of memory, but only {} of the {} that the machine and this process's control groups "
+      "allow are available: allow it more memory{}",
+      what, format_bytes(bytes), format_bytes(limits.available), format_bytes(limits.total), remedy));
 }
 
 std::uint64_t unused_address_space() {

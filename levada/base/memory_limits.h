@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace levada {
 
@@ -21,6 +22,12 @@ std::optional<std::string> read_system_file(const std::string& path);
 /// group's inactive file cache counts as available. Both numbers are the largest possible where nothing can be read.
 /// Reads about a dozen files, which takes 0.2 to 1 ms: do not call it with a lock held.
 MemoryLimits memory_limits(const ReadFile& read = read_system_file);
+
+/// Throws InvalidArgument if `bytes` are more than `limits.available`: the kernel kills a process that uses more than
+/// its control group allows. `what` is the subject of the message, such as "indexing a.jsonl"; `remedy` follows "allow
+/// it more memory".
+void expect_memory(std::uint64_t bytes, const MemoryLimits& limits, std::string_view what,
+                   std::string_view remedy = {});
 
 /// Returns how much of a limited address space (ulimit -v) this process does not use yet; the largest number possible
 /// where it is unlimited.

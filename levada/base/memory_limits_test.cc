@@ -4,6 +4,8 @@
 
 #include <map>
 
+#include "levada/base/error.h"
+
 namespace levada {
 namespace {
 
@@ -82,6 +84,20 @@ TEST(MemoryLimits, NonsenseLimitsNothing) {
       {"/g/memory.max", "what\n"},
   }));
   EXPECT_EQ(limits.total, 1024 * mib);
+}
+
+TEST(MemoryLimits, RefuseWhatIsMoreThanIsAvailable) {
+  const MemoryLimits limits{.total = 64 * mib, .available = 3 * mib};
+  EXPECT_NO_THROW(expect_memory(3 * mib, limits, "indexing a.jsonl"));
+  try {
+    expect_memory(4 * mib, limits, "indexing a.jsonl", ", or choose a longer sequence");
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "indexing a.jsonl takes about 4.0 MiB of memory, but only 3.0 MiB of the 64.0 MiB that the machine and "
+        "this process's control groups allow are available: allow it more memory, or choose a longer sequence");
+  }
 }
 
 TEST(Budget, KeepsAMarginOfTheLimit) {

@@ -13,6 +13,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/base/memory_limits.h"
 #include "levada/base/unique_fd.h"
 
 // A file of the cache is
@@ -30,6 +31,7 @@ constexpr std::uint32_t version = 3;
 constexpr std::size_t preamble_bytes = 16, digest_bytes = 32;
 constexpr std::string_view extension = ".index";
 constexpr std::uint32_t longest_header = 1 << 16;
+constexpr std::uint64_t large_payload = 1 << 20;  // for which it is worth looking at the limits
 
 template <typename T>
 ByteView bytes_of(const std::vector<T>& items) {
@@ -164,6 +166,7 @@ std::optional<FileIndex> read_index(PartReader& in, const IndexKey& key) {
   if (!header) return std::nullopt;
   const auto payload = header->payload_bytes();
   if (!payload || *payload + digest_bytes != in.left()) return std::nullopt;
+  if (*payload >= large_payload) expect_memory(*payload, memory_limits(), "the index of " + key.real_path);
   auto& index = header->index;
   part.resize(digest_bytes);
   const bool whole = read_items(in, index.cuts, header->cuts) && read_items(in, index.skipped, header->skipped) &&

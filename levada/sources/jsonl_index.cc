@@ -1,5 +1,7 @@
 #include "levada/sources/jsonl_index.h"
 
+#include <algorithm>
+#include <string>
 #include <tuple>
 
 #include "levada/base/error.h"
@@ -11,11 +13,60 @@
 namespace levada {
 namespace {
 
+/// Appends to the arrays of an index as long as there is memory for them.
+class IndexMemory {
+ public:
+  IndexMemory(const File& file, const TokenFileOptions& options, const std::function<MemoryLimits()>& limits)
+      : what_("indexing " + file.path()),
+        remedy_(options.by_document ? ", or cut documents instead of packing them" : ", or choose a longer sequence"),
+        file_bytes_(file.identity().size),
+        warn_(options.warn),
+        limits_(limits) {}
+
+  /// `offset`: of the item's text in the file.
+  template <typename T>
+  void append(std::vector<T>& items, T item, std::uint64_t offset) {
+    if (items.size() == items.capacity()) expect_room_to_grow(items.size() * sizeof(T), offset);
+    items.push_back(item);
+  }
+
+ private:
+  /// Arrays smaller than this grow without a look at the limits, which takes up to a millisecond.
+  static constexpr std::uint64_t small_bytes = std::uint64_t{1} << 20;
+
+  /// For an array of `held` bytes that is full. It doubles, and while it is copied old and new are both held; so does
+  /// every later doubling.
+  void expect_room_to_grow(std::uint64_t held, std::uint64_t offset) {
+    if (held < small_bytes) return;
+    const double of_file = static_cast<double>(std::max<std::uint64_t>(offset, 1)) / static_cast<double>(file_bytes_);
+    const double whole = static_cast<double>(held) / of_file;
+    std::uint64_t peak = 2 * held;
+    while (static_cast<double>(peak) < whole) peak *= 2;
+    auto limits = limits_();
+    const bool can_grow = held <= limits.available;
+    limits.available += held;
+    if (!can_grow) expect_memory(peak, limits, what_, remedy_);
+    if (peak <= limits.available || has_warned_ || !warn_) return;
+    has_warned_ = true;
+    try {
+      expect_memory(peak, limits, what_, remedy_);
+    } catch (const InvalidArgument& error) {
+      warn_(error.what());
+    }
+  }
+
+  std::string what_, remedy_;
+  std::uint64_t file_bytes_;
+  const std::function<void(const std::string&)>& warn_;
+  const std::function<MemoryLimits()>& limits_;
+  bool has_warned_ = false;
+};
+
 /// Counts tokens and notes where the documents begin, if that is asked for, and the cuts fall.
 class CutFinder {
  public:
-  explicit CutFinder(const TokenFileOptions& options)
-      : by_document_(options.by_document), stride_(options.stride), next_cut_(options.phase) {}
+  CutFinder(const TokenFileOptions& options, IndexMemory& memory)
+      : memory_(memory), by_document_(options.by_document), stride_(options.stride), next_cut_(options.phase) {}
 
   /// A document whose raw text, `raw`, begins at `offset`. Throws BadLine, as if there had been no such document.
   void document(std::string_view raw, std::uint64_t offset) {
@@ -30,8 +81,9 @@ class CutFinder {
       throw;
     }
     if (!by_document_) return;
-    documents_.begins.push_back(offset);
-    documents_.tokens.push_back(static_cast<std::uint32_t>(tokens_ - std::get<0>(before)));  // A line is shorter.
+    memory_.append(documents_.begins, offset, offset);
+    const auto tokens = static_cast<std::uint32_t>(tokens_ - std::get<0>(before));  // A line is shorter.
+    memory_.append(documents_.tokens, tokens, offset);
   }
 
   std::int64_t tokens() const { return tokens_; }
@@ -63,11 +115,13 @@ class CutFinder {
     const auto end = tokens_ + static_cast<std::int64_t>(count);
     for (; next_cut_ < end; next_cut_ += stride_) {
       const auto into = static_cast<std::uint64_t>(next_cut_ - tokens_);
-      cuts_.push_back(TextPlace{offset + into * offset_step, static_cast<unsigned>(into) * skip_step}.packed());
+      const TextPlace place{offset + into * offset_step, static_cast<unsigned>(into) * skip_step};
+      memory_.append(cuts_, place.packed(), place.offset);
     }
     tokens_ = end;
   }
 
+  IndexMemory& memory_;
   bool by_document_;
   std::int64_t stride_, next_cut_, tokens_ = 0;
   std::vector<std::uint64_t> cuts_;
@@ -81,10 +135,12 @@ void add_range(std::vector<ByteRange>& ranges, const Line& line) {
 
 }  // namespace
 
-FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::uint64_t line_limit) {
+FileIndex index_jsonl(const File& file, const TokenFileOptions& options, std::uint64_t line_limit,
+                      const std::function<MemoryLimits()>& limits) {
   FileIndex index;
   Digest digest;
-  CutFinder cuts(options);
+  IndexMemory memory(file, options, limits);
+  CutFinder cuts(options, memory);
   IndexProgress progress{file.path(), 0, file.identity().size};
   const JsonlVisitor visitor = {
       .on_bytes =

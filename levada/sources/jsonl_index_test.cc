@@ -57,6 +57,52 @@ TEST(JsonlIndex, TakesTheTextWhereverItStandsInTheObject) {
   EXPECT_EQ(index.contents.bad_lines, 0);
 }
 
+struct LimitedIndexing {
+  std::string error;  ///< empty: the file was indexed
+  std::vector<std::string> warnings;
+};
+
+/// Indexes lines of 91 tokens, each with a sample offset of 8 bytes, where `available` bytes of memory are left.
+LimitedIndexing index_lines(int lines, std::uint64_t available, bool by_document = false) {
+  std::string content;
+  for (int line = 0; line < lines; ++line) content += "{\"text\":\"" + std::string(90, 'a') + "\"}\n";
+  LimitedIndexing result;
+  const auto limits = [=] { return MemoryLimits{.total = std::uint64_t{1} << 30, .available = available}; };
+  const TokenFileOptions options{.stride = 1, .by_document = by_document, .warn = [&](const std::string& text) {
+                                   result.warnings.push_back(text);
+                                 }};
+  try {
+    index_jsonl(MemoryFile("c.jsonl", content), options, longest_line, limits);
+  } catch (const InvalidArgument& error) {
+    result.error = error.what();
+  }
+  return result;
+}
+
+constexpr std::uint64_t mib = 1 << 20;
+
+TEST(JsonlIndex, RefusesToGrowBeyondTheMemoryThatIsAvailableAndSaysWhatAllOfItTakes) {
+  const auto refused = index_lines(6000, mib / 2);
+  EXPECT_EQ(refused.error,
+            "indexing c.jsonl takes about 8.0 MiB of memory, but only 1.5 MiB of the 1.0 GiB that the machine and this "
+            "process's control groups allow are available: allow it more memory, or choose a longer sequence");
+  EXPECT_THAT(refused.warnings, ElementsAre());
+  EXPECT_THAT(index_lines(6000, mib / 2, true).error, HasSubstr(", or cut documents instead of packing them"));
+}
+
+TEST(JsonlIndex, WarnsAtItsFirstLookAtTheLimitsThatTheWholeWillNotFit) {
+  const auto refused = index_lines(6000, 2 * mib);
+  EXPECT_THAT(refused.warnings, ElementsAre(HasSubstr("indexing c.jsonl takes about 8.0 MiB of memory, but only 3.0")));
+  EXPECT_THAT(refused.error, HasSubstr("takes about 8.0 MiB of memory, but only 6.0 MiB"));
+}
+
+TEST(JsonlIndex, NeitherWarnsNorStopsWhereThereIsMemory) {
+  const auto indexed = index_lines(6000, 64 * mib);
+  EXPECT_EQ(indexed.error, "");
+  EXPECT_THAT(indexed.warnings, ElementsAre());
+  EXPECT_EQ(index_lines(1500, mib + mib / 4).error, "") << "1 MiB is full behind 96 % of the file";
+}
+
 TEST(JsonlIndex, ReadsNumbersOfAnyMagnitude) {
   EXPECT_EQ(fault_of("{\"id\":123456789012345678901234567890,\"x\":1e999,\"y\":-0,\"text\":\"\"}"), "no fault");
 }
