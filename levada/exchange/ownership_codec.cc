@@ -11,9 +11,9 @@ namespace levada {
 namespace {
 
 constexpr std::uint32_t magic = 0x5749564c;  // "LVIW"
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 
-enum class ValueTag : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4 };
+enum class ValueTag : std::uint8_t { none = 0, boolean = 1, integer = 2, real = 3, text = 4, message = 5 };
 
 void put_value(ByteWriter& writer, const PlainValue& value) {
   writer.put(static_cast<std::uint8_t>(value.index()));
@@ -21,6 +21,7 @@ void put_value(ByteWriter& writer, const PlainValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) writer.put(*integer);
   if (const auto* real = std::get_if<double>(&value)) writer.put(*real);
   if (const auto* text = std::get_if<std::string>(&value)) writer.put_sized(std::string_view(*text));
+  if (const auto* message = std::get_if<Bytes>(&value)) writer.put_sized(ByteView(*message));
 }
 
 PlainValue get_value(ByteReader& reader) {
@@ -35,6 +36,7 @@ PlainValue get_value(ByteReader& reader) {
     case ValueTag::integer: return reader.get<std::int64_t>();
     case ValueTag::real: return reader.get<double>();
     case ValueTag::text: return reader.get_string();
+    case ValueTag::message: return reader.get_bytes();
   }
   reader.fail(fmt::format("no such kind of value as {}", tag));
 }

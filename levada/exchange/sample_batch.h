@@ -18,8 +18,9 @@
 
 namespace levada {
 
-/// A plain value that a sample carries beside its tensors.
-using PlainValue = std::variant<None, bool, std::int64_t, double, std::string>;
+/// A plain value that a sample carries beside its tensors. Bytes are a message of encode_tree(), which holds a value
+/// that is none of the others.
+using PlainValue = std::variant<None, bool, std::int64_t, double, std::string, Bytes>;
 /// By name; only names that have a value. Equal as bits: a NaN equals itself.
 using PlainValues = std::map<std::string, PlainValue>;
 bool same_values(const PlainValues& a, const PlainValues& b);
@@ -122,6 +123,7 @@ class SampleBatch {
   /// The meta as one JSON object: {"ids": [...], "keys": {"tokens": {"dtype": "int64", "trailing": [], "seqlens":
   /// [[12], [3, 4], null]}}, "values": [{"reward": 1.5}, ...]}. from_json() reads text that may lie, and throws
   /// InvalidArgument that says what is wrong and where. A number that is not finite is a string there: "nan", "inf".
+  /// Bytes are {"message": "6c766461..."}, their hexadecimal digits.
   std::string to_json() const;
   static SampleBatch from_json(std::string_view text);
 

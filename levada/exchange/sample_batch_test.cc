@@ -10,6 +10,7 @@
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/base/refusal_testing.h"
+#include "levada/tree/codec.h"
 
 namespace levada {
 namespace {
@@ -146,7 +147,8 @@ TEST(SampleBatch, SelectsRenamesAndUpdates) {
 
 TEST(SampleBatch, MetaGoesThroughJson) {
   SampleBatch batch = four();
-  batch.set_values(3, {{"n", std::int64_t{1} << 60}, {"text", std::string("ü\n")}, {"nothing", None{}}});
+  batch.set_values(
+      3, {{"n", std::int64_t{1} << 60}, {"text", std::string("ü\n")}, {"nothing", None{}}, {"m", encode_tree(Tree())}});
   const auto meta = batch.meta();
   EXPECT_FALSE(meta.has_data());
   EXPECT_EQ(SampleBatch::from_json(meta.to_json()), meta);
@@ -163,6 +165,13 @@ TEST(SampleBatch, RefusesJsonThatLies) {
   EXPECT_THAT(with(R"({"dtype": "int64", "trailing": [], "seqlens": [[-1]]})"), HasSubstr("keys[\"k\"].seqlens[0]"));
   EXPECT_THAT(with(R"({"dtype": "int64", "trailing": [], "seqlens": [[1], [2]]})"), HasSubstr("2 samples"));
   EXPECT_THAT(with(R"({"dtype": "int64", "trailing": [4611686018427387904], "seqlens": [[4]]})"), HasSubstr("fit"));
+  const auto value = [](const std::string& text) {
+    return refusal([&] { SampleBatch::from_json(R"({"ids": ["a"], "keys": {}, "values": [{"v": )" + text + "}]}"); });
+  };
+  EXPECT_THAT(value(R"({"message": "0g"})"), HasSubstr("values[0]: \"message\" is not hexadecimal"));
+  EXPECT_THAT(value(R"({"message": "000"})"), HasSubstr("half a byte"));
+  EXPECT_THAT(value(R"({"message": 1})"), HasSubstr("a string belongs here"));
+  EXPECT_THAT(value(R"({"message": "", "more": 1})"), HasSubstr("an object with a \"message\""));
 }
 
 TEST(SampleBatch, NamesSampleAndKeyInErrors) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -65,16 +66,39 @@ SampleKey key_in(const std::string& name, const Json& value, std::string_view wh
   return key;
 }
 
+std::string hex_of(const Bytes& bytes) {
+  std::string digits;
+  for (const std::byte each : bytes) digits += fmt::format("{:02x}", std::to_integer<int>(each));
+  return digits;
+}
+
+Bytes bytes_in(const std::string& digits, std::string_view where) {
+  Bytes bytes(digits.size() / 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const char* begin = digits.data() + 2 * i;
+    std::uint8_t byte = 0;
+    if (std::from_chars(begin, begin + 2, byte, 16).ptr != begin + 2) refuse(where, "\"message\" is not hexadecimal");
+    bytes[i] = std::byte{byte};
+  }
+  if (digits.size() % 2 != 0) refuse(where, "\"message\" has half a byte");
+  return bytes;
+}
+
 PlainValue value_in(const Json& value, std::string_view where) {
   if (value.is_null()) return None{};
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return value.get<double>();
+  if (value.is_object() && value.size() == 1 && value.contains("message")) {
+    return bytes_in(text(value["message"], where), where);
+  }
   const bool fits =
       value.is_number() && (!value.is_number_unsigned() ||
                             value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<std::int64_t>::max()});
   if (fits) return value.get<std::int64_t>();
-  refuse(where, "a plain value belongs here: null, a truth value, a string or a number of 64 bits");
+  refuse(where,
+         "a plain value belongs here: null, a truth value, a string, a number of 64 bits, or an object with a "
+         "\"message\"");
 }
 
 PlainValues values_in(const Json& object, std::string_view where) {
@@ -91,6 +115,7 @@ Json as_json(const PlainValue& value) {
         if constexpr (std::is_same_v<T, None>) return nullptr;
         else if constexpr (std::is_same_v<T, double>)
           return std::isfinite(plain) ? Json(plain) : Json(fmt::format("{}", plain));
+        else if constexpr (std::is_same_v<T, Bytes>) return Json{{"message", hex_of(plain)}};
         else return plain;
       },
       value);

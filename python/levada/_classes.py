@@ -14,7 +14,7 @@ import pathlib
 import sys
 import types
 from collections import OrderedDict, UserDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from levada._errors import InvalidArgument, Unsupported
@@ -35,6 +35,23 @@ class Leaf(NamedTuple):
     put_together: Callable[[Any], Any]
 
 
+def _in_order(elements: Collection[Any]) -> list[Any]:
+    """The elements of a set in an order that is the same in every process."""
+    kinds = set(map(type, elements))
+    if len(kinds) == 1 and kinds < {str, int, bytes}:
+        return sorted(elements)
+    return list(elements) if len(elements) < 2 else sorted(elements, key=_canonical)
+
+
+def _canonical(element: Any) -> str:
+    """As repr(), which lists a set in the order that its process has."""
+    if isinstance(element, frozenset):
+        return f"frozenset({sorted(map(_canonical, element))})"
+    if isinstance(element, tuple):
+        return f"{type(element).__name__}({list(map(_canonical, element))})"
+    return f"{type(element).__name__} {element!r}"
+
+
 def _path(cls: type) -> Leaf:
     return Leaf(os.fsencode, lambda path: cls(os.fsdecode(path)))
 
@@ -46,8 +63,8 @@ _LEAVES = {
     ),
     "builtins:complex": Leaf(lambda number: [number.real, number.imag], lambda parts: complex(*parts)),
     "builtins:range": Leaf(lambda numbers: [numbers.start, numbers.stop, numbers.step], lambda ends: range(*ends)),
-    "builtins:set": Leaf(list, set),
-    "builtins:frozenset": Leaf(list, frozenset),
+    "builtins:set": Leaf(_in_order, set),
+    "builtins:frozenset": Leaf(_in_order, frozenset),
     "builtins:bytearray": Leaf(bytes, bytearray),
     **{f"{cls.__module__}:{cls.__qualname__}": _path(cls) for cls in (pathlib.PosixPath, pathlib.PurePosixPath)},
     f"{pathlib.PureWindowsPath.__module__}:PureWindowsPath": Leaf(str, pathlib.PureWindowsPath),

@@ -438,7 +438,7 @@ class SampleBatch:
     Samples by id. Each key has for every id one or several sequences of tokens, each token a tensor of the key's dtype and trailing shape, or is absent there; beside them each id has plain values. A batch without data, a meta, has the same structure. Tensors come out as torch's where one of torch's was put in, else as numpy's. Divisions, selections and gatherings share memory.
     """
 
-    def __init__(self, ids: Sequence[str], fields: Mapping[str, Any] | None = None, seqlens: Mapping[str, Sequence[int | Sequence[int] | None]] | None = None, *, values: Sequence[Mapping[str, None | bool | int | float | str]] | None = None) -> None:
+    def __init__(self, ids: Sequence[str], fields: Mapping[str, Any] | None = None, seqlens: Mapping[str, Sequence[int | Sequence[int] | None]] | None = None, *, values: Sequence[Mapping[str, Any]] | None = None) -> None:
         """
         fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty id or one that stands twice.
         """
@@ -473,11 +473,13 @@ class SampleBatch:
     def trailing(self, key: str) -> list[int]:
         """The shape of one token: [] for scalars."""
 
-    def values(self, position: int) -> dict[str, None | bool | int | float | str]:
-        """The plain values of one id."""
+    def values(self, position: int) -> dict[str, Any]:
+        """The values of one id."""
 
-    def set_values(self, position: int, values: Mapping[str, None | bool | int | float | str]) -> None:
-        """Replaces the plain values of one id."""
+    def set_values(self, position: int, values: Mapping[str, Any]) -> None:
+        """
+        Replaces the values of one id: what a batch may hold, but no tensors with dimensions.
+        """
 
     def __len__(self) -> int: ...
 

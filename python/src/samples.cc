@@ -11,7 +11,9 @@
 #include <variant>
 
 #include "levada/base/error.h"
+#include "levada/tree/codec.h"
 #include "python/src/bindings.h"
+#include "python/src/trees.h"
 
 namespace nb = nanobind;
 
@@ -60,18 +62,28 @@ DType dtype_of(nb::handle given) {
   return DType::parse(name.starts_with(prefix) ? name.substr(prefix.size()) : name);
 }
 
+bool has_elements(const Tree& tree) {
+  if (!tree.is_leaf()) return std::ranges::any_of(tree.container().children, has_elements);
+  const auto* tensor = std::get_if<Tensor>(&tree.leaf());
+  return tensor != nullptr && tensor->shape().rank() > 0;
+}
+
+/// As batches hold it.
 PlainValue value_of(nb::handle value, const std::string& name) {
-  if (value.is_none()) return None{};
-  if (PyBool_Check(value.ptr()) != 0) return nb::cast<bool>(value);
-  if (PyLong_Check(value.ptr()) != 0) {
-    int overflow = 0;
-    const std::int64_t number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-    if (overflow == 0) return number;
-    throw InvalidArgument(fmt::format("value {} is an integer of more than 64 bits", name));
+  const auto place = [&] { return fmt::format("values['{}']", name); };
+  if (auto leaf = plain_leaf(value, place); leaf && !std::holds_alternative<Bytes>(*leaf)) {
+    return std::visit(
+        [](auto&& plain) -> PlainValue {
+          if constexpr (std::is_constructible_v<PlainValue, decltype(plain)>) return std::move(plain);
+          else return None{};
+        },
+        *std::move(leaf));
   }
-  if (PyFloat_Check(value.ptr()) != 0) return nb::cast<double>(value);
-  if (PyUnicode_Check(value.ptr()) != 0) return text_of(value);
-  throw nb::type_error(fmt::format("value {} is no None, bool, int, float or str", name).c_str());
+  const Tree tree = to_tree(value, false, place());
+  if (has_elements(tree)) {
+    throw nb::type_error(fmt::format("{} holds a tensor; tensors belong among the fields", place()).c_str());
+  }
+  return encode_tree(tree);
 }
 
 /// `what`: of which the key is one, in the TypeError for one that is no str.
@@ -101,7 +113,9 @@ nb::dict values_at(const Samples& samples, std::size_t position) {
   for (const auto& [name, value] : samples.batch.values(position)) {
     told[name.c_str()] = std::visit(
         [](const auto& plain) -> nb::object {
-          if constexpr (std::is_same_v<std::decay_t<decltype(plain)>, None>) return nb::none();
+          using T = std::decay_t<decltype(plain)>;
+          if constexpr (std::is_same_v<T, None>) return nb::none();
+          else if constexpr (std::is_same_v<T, Bytes>) return from_message(plain, false);
           else return nb::cast(plain);
         },
         value);
@@ -269,18 +283,15 @@ void bind_fields(nb::class_<Samples>& type) {
           },
           nb::arg("key"), "The shape of one token: [] for scalars.")
       .def("values", &values_at, nb::arg("position"),
-           nb::sig("def values(self, position: int) -> dict[str, None | bool | int | float | str]"),
-           "The plain values of one id.")
+           nb::sig("def values(self, position: int) -> dict[str, typing.Any]"), "The values of one id.")
       .def(
           "set_values",
           [](Samples& samples, std::size_t position, nb::handle values) {
             samples.changing().set_values(position, values_of(dict_of(values)));
           },
           nb::arg("position"), nb::arg("values"),
-          nb::sig(
-              "def set_values(self, position: int, values: collections.abc.Mapping[str, None | bool | int | float | "
-              "str]) -> None"),
-          "Replaces the plain values of one id.");
+          nb::sig("def set_values(self, position: int, values: collections.abc.Mapping[str, typing.Any]) -> None"),
+          "Replaces the values of one id: what a batch may hold, but no tensors with dimensions.");
 }
 
 void bind_structure(nb::class_<Samples>& type) {
@@ -413,12 +424,11 @@ void bind_samples(nb::module_& module) {
       },
       nb::arg("ids"), nb::arg("fields") = nb::none(), nb::arg("seqlens") = nb::none(), nb::kw_only(),
       nb::arg("values") = nb::none(),
-      nb::sig(
-          "def __init__(self, ids: collections.abc.Sequence[str], fields: collections.abc.Mapping[str, typing.Any] "
-          "| None = None, seqlens: collections.abc.Mapping[str, collections.abc.Sequence[int | "
-          "collections.abc.Sequence[int] | None]] | None = None, *, values: "
-          "collections.abc.Sequence[collections.abc.Mapping[str, None | bool | int | float | str]] | None = None) -> "
-          "None"),
+      nb::sig("def __init__(self, ids: collections.abc.Sequence[str], fields: collections.abc.Mapping[str, typing.Any] "
+              "| None = None, seqlens: collections.abc.Mapping[str, collections.abc.Sequence[int | "
+              "collections.abc.Sequence[int] | None]] | None = None, *, values: "
+              "collections.abc.Sequence[collections.abc.Mapping[str, typing.Any]] | None = None) -> "
+              "None"),
       "fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty "
       "id "
       "or one that stands twice.");

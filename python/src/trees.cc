@@ -40,8 +40,28 @@ struct Path {
   }
 };
 
-[[noreturn]] void refuse(const Path& path, const std::string& why) {
-  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path.text(), why).c_str());
+[[noreturn]] void refuse(const std::string& place, const std::string& why) {
+  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", place, why).c_str());
+}
+
+/// Throws for one that has no UTF-8.
+std::string text_of(nb::handle value, const std::function<std::string()>& place) {
+  Py_ssize_t bytes = 0;
+  if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &bytes)) return {text, static_cast<std::size_t>(bytes)};
+  const nb::python_error none;
+  refuse(place(), fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
+}
+
+/// Empty for one of more than 64 bits.
+std::optional<std::int64_t> integer(nb::handle value) {
+  int overflow = 0;
+  const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  return overflow == 0 ? std::optional<std::int64_t>(number) : std::nullopt;
+}
+
+Bytes bytes_of(nb::handle value) {
+  const auto view = as_bytes({PyBytes_AS_STRING(value.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))});
+  return {view.begin(), view.end()};
 }
 
 class ToTree {
@@ -78,14 +98,7 @@ class ToTree {
 
   /// Throws a TypeError of Python's or of C++ for what can cross as a pickle alone.
   Tree part(nb::handle value, const Path& path, char& mark) {
-    if (value.is_none()) return None{};
-    if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
-    if (PyLong_CheckExact(value.ptr())) {
-      if (const auto number = integer(value)) return *number;
-    }
-    if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
-    if (PyUnicode_CheckExact(value.ptr())) return text_of(value, path);
-    if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
+    if (auto leaf = plain_leaf(value, [&] { return path.text(); })) return *std::move(leaf);
     if (PyDict_CheckExact(value.ptr()) && has_plain_keys(value)) return dict(value, path);
     if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
     if (PyTuple_CheckExact(value.ptr())) return sequence(ContainerKind::tuple, value, path);
@@ -113,20 +126,6 @@ class ToTree {
     return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
   }
 
-  static std::string text_of(nb::handle value, const Path& path) {
-    Py_ssize_t bytes = 0;
-    if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &bytes)) return {text, static_cast<std::size_t>(bytes)};
-    const nb::python_error none;
-    refuse(path, fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
-  }
-
-  /// Empty for one of more than 64 bits.
-  static std::optional<std::int64_t> integer(nb::handle value) {
-    int overflow = 0;
-    const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
-    return overflow == 0 ? std::optional<std::int64_t>(number) : std::nullopt;
-  }
-
   /// Whether all are strings and integers, which need no class to be told of.
   static bool has_plain_keys(nb::handle dict) {
     PyObject* key = nullptr;
@@ -134,12 +133,6 @@ class ToTree {
       if (!PyUnicode_CheckExact(key) && !(PyLong_CheckExact(key) && integer(key))) return false;
     }
     return true;
-  }
-
-  static Bytes bytes_of(nb::handle value) {
-    const auto view =
-        as_bytes({PyBytes_AS_STRING(value.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))});
-    return {view.begin(), view.end()};
   }
 
   Tree dict(nb::handle value, const Path& path) {
@@ -174,7 +167,8 @@ class ToTree {
       return children(std::move(container), nb::object(parts[3]), std::move(state), path);
     }
     const auto name = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__qualname__"));
-    refuse(path, fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
+    refuse(path.text(),
+           fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
   }
 
   static Tree pickle(nb::handle value, const Path& path, char& mark) {
@@ -191,7 +185,7 @@ class ToTree {
   }
 
   Tree children(Container container, nb::handle values, Bytes extra, const Path& path) {
-    if (++depth_ > max_tree_depth) refuse(path, fmt::format("it is nested more than {} deep", max_tree_depth));
+    if (++depth_ > max_tree_depth) refuse(path.text(), fmt::format("it is nested more than {} deep", max_tree_depth));
     State state{{}, std::move(extra)};
     for (nb::handle value : values) {
       char mark = unmarked;
@@ -205,7 +199,7 @@ class ToTree {
   }
 
   static Key key_of(nb::handle key, const Path& path) {
-    if (PyUnicode_CheckExact(key.ptr())) return text_of(key, path);
+    if (PyUnicode_CheckExact(key.ptr())) return text_of(key, [&] { return path.text(); });
     return nb::cast<std::int64_t>(key);
   }
 
@@ -223,13 +217,7 @@ nb::bytes pack(nb::handle batch, bool allow_pickle) {
 }
 
 nb::object unpack(const nb::bytes& message, bool allow_pickle) {
-  const auto view = as_bytes({message.c_str(), message.size()});
-  // The codec wants its own alignment, and tensors outlive `message`.
-  const auto memory =
-      Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(view.size())}, view.data()));
-  SchemaCache schemas;
-  const auto read = read_message(memory.bytes(), memory.owner(), schemas);
-  return Rebuilder(allow_pickle).rebuild(read.content);
+  return from_message(as_bytes({message.c_str(), message.size()}), allow_pickle);
 }
 
 /// Movable alone, which Python has to be told.
@@ -265,6 +253,26 @@ BatchClasses::BatchClasses() {
 Tree to_tree(nb::handle batch, bool allow_pickle, std::string_view name) {
   const BatchClasses classes;
   return ToTree(allow_pickle, classes).root(batch, {.whole = name});
+}
+
+std::optional<Leaf> plain_leaf(nb::handle value, const std::function<std::string()>& place) {
+  if (value.is_none()) return None{};
+  if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
+  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  if (PyUnicode_CheckExact(value.ptr())) return text_of(value, place);
+  if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
+  if (!PyLong_CheckExact(value.ptr())) return std::nullopt;
+  const auto number = integer(value);
+  return number ? std::optional<Leaf>(*number) : std::nullopt;
+}
+
+nb::object from_message(ByteView message, bool allow_pickle) {
+  // The codec wants its own alignment, and tensors outlive `message`.
+  const auto memory =
+      Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(message.size())}, message.data()));
+  SchemaCache schemas;
+  const auto read = read_message(memory.bytes(), memory.owner(), schemas);
+  return Rebuilder(allow_pickle).rebuild(read.content);
 }
 
 Lent lend(nb::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,

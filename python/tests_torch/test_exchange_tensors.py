@@ -6,6 +6,8 @@ import pathlib
 
 import process_groups
 import ranks
+import torch
+from levada import exchange
 
 BODY = """
 import torch
@@ -49,3 +51,11 @@ def test_all_dtypes_arrive_bit_for_bit_over_shared_memory(tmp_path: pathlib.Path
 def test_all_dtypes_arrive_bit_for_bit_over_a_process_group(tmp_path: pathlib.Path) -> None:
     join = 'job = levada.join(dist.group.WORLD, engine="c10d")\n'
     check(process_groups.succeed(tmp_path, 4, join + BODY), "c10d")
+
+
+def test_values_of_torch_cross_as_they_are() -> None:
+    values = {"size": torch.Size([2, 3]), "dtype": torch.bfloat16, "device": torch.device("cuda:1"), "loss": torch.tensor(0.5)}
+    batch = exchange.SampleBatch.from_json(exchange.SampleBatch(["a"], values=[values]).to_json())
+    assert batch.values(0) == values and {name: type(each) for name, each in batch.values(0).items()} == {
+        name: type(each) for name, each in values.items()
+    }
