@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "levada/base/error.h"
 
@@ -84,15 +85,28 @@ std::string explain_full_window(Engine& engine, Channel& channel, std::string_vi
 
 }  // namespace
 
+Reminder::Reminder(Duration first)
+    : Reminder(first, [](const std::string& text) {
+        const std::string line = fmt::format("levada: {}\n", text);
+        std::fwrite(line.data(), 1, line.size(), stderr);
+      }) {}
+
+Reminder::Reminder(Duration first, std::function<void(const std::string&)> write)
+    : interval_(first), due_(write ? Deadline::after(first) : Deadline::never()), write_(std::move(write)) {}
+
+void Reminder::write_if_due(const std::function<std::string()>& explain) {
+  if (!due_.expired()) return;
+  due_ = Deadline::after(interval_);  // so that it has waited twice as long by then
+  interval_ *= 2;
+  write_(explain() + "; still waiting");
+}
+
 Woken Reminder::wait(Engine& engine, const WaitFor& conditions, Deadline deadline,
                      const std::function<std::string()>& explain) {
   for (;;) {
-    const Woken woken = engine.wait(conditions, due_.at() < deadline.at() ? due_ : deadline);
+    const Woken woken = engine.wait(conditions, next(deadline));
     if (woken != Woken::timeout || deadline.expired() || !due_.expired()) return woken;
-    due_ = Deadline::after(interval_);  // so that it has waited twice as long by then
-    interval_ *= 2;
-    const std::string line = fmt::format("levada: {}; still waiting\n", explain());
-    std::fwrite(line.data(), 1, line.size(), stderr);
+    write_if_due(explain);
   }
 }
 

@@ -12,20 +12,28 @@ namespace levada {
 
 // `poll`, wherever a call here waits: as WaitFor::poll.
 
-/// One wait for other ranks, in as many calls of Engine::wait() as it takes. Writes a line on standard error once it
-/// has lasted for `first`, and again each time it has lasted twice as long as at the line before.
+/// One wait for other ranks, in as many calls as it takes. Writes a line once it has lasted for `first`, and again each
+/// time it has lasted twice as long as at the line before.
 class Reminder {
  public:
   static constexpr Duration after = std::chrono::seconds(30);
 
-  explicit Reminder(Duration first = after) : interval_(first), due_(Deadline::after(first)) {}
+  /// Writes to standard error.
+  explicit Reminder(Duration first = after);
+  /// Writes by a call of `write`, and nothing if that is empty.
+  Reminder(Duration first, std::function<void(const std::string&)> write);
 
   /// Engine::wait(). `explain` returns what a Timeout would say now.
   Woken wait(Engine& engine, const WaitFor& conditions, Deadline deadline, const std::function<std::string()>& explain);
 
+  /// For waits that are no Engine's: returns when to call write_if_due() next, or `deadline` if that is earlier.
+  Deadline next(Deadline deadline) const { return due_.at() < deadline.at() ? due_ : deadline; }
+  void write_if_due(const std::function<std::string()>& explain);
+
  private:
   Duration interval_;
   Deadline due_;
+  std::function<void(const std::string&)> write_;
 };
 
 /// try_allocate() until it gives a block. `what` names the operation in the Timeout, which says who holds how much of

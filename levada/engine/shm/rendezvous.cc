@@ -17,6 +17,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/engine/collect.h"
 #include "levada/engine/shm/frames.h"
 #include "levada/engine/shm/memory.h"
 #include "levada/engine/shm/start.h"
@@ -106,33 +107,8 @@ void reject_ranks(const UniqueFd& listener, std::size_t ranks, const StartFailur
   }
 }
 
-/// Reminds a person now and then which ranks this one waits for.
-class Reminder {
- public:
-  explicit Reminder(const std::function<void(const std::string&)>& remind) : remind_(remind) {}
-
-  /// Until when to wait before the next reminder is due, or until `deadline`.
-  Deadline next(Deadline deadline) const {
-    if (!remind_ || deadline.remaining() < due_.remaining()) return deadline;
-    return due_;
-  }
-  /// Reminds if it is time; `text` makes the sentence.
-  template <typename Text>
-  void remind(const Text& text) {
-    if (!remind_ || !due_.expired()) return;
-    remind_(fmt::format("{}, since {} s", text(), waited_.count()));
-    due_ = Deadline::after(later);
-    waited_ += later;
-  }
-
- private:
-  static constexpr auto first = std::chrono::seconds(5);
-  static constexpr auto later = std::chrono::seconds(30);
-
-  const std::function<void(const std::string&)>& remind_;
-  Deadline due_ = Deadline::after(first);
-  std::chrono::seconds waited_ = first;
-};
+/// Of a wait for ranks that are not there yet.
+constexpr Duration first_reminder = std::chrono::seconds(5);
 
 /// Rank 0 of a rendezvous. Connections are strangers until they have sent a hello.
 class Rendezvous {
@@ -143,11 +119,13 @@ class Rendezvous {
   }
 
   Connected gather(const Options& options, Deadline deadline) {
-    Reminder reminder(options.remind);
+    const auto begin = Clock::now();
+    Reminder reminder(first_reminder, options.remind);
     while (!missing().empty()) {
       const auto readable = wait_readable(sockets_, reminder.next(deadline));
-      reminder.remind([&] {
-        return fmt::format("rank 0 waits at the rendezvous '{}' for rank(s) {}", name_, fmt::join(missing(), ", "));
+      reminder.write_if_due([&] {
+        return fmt::format("rank 0 has waited {} at the rendezvous '{}' for rank(s) {}",
+                           format_duration(Clock::now() - begin), name_, fmt::join(missing(), ", "));
       });
       if (readable.empty() && !deadline.expired()) continue;
       if (readable.empty()) {
@@ -277,7 +255,8 @@ UniqueFd try_connect(const std::string& rendezvous) {
 
 Connected find_rank_zero(int rank, const std::string& rendezvous, const Options& options, Deadline deadline) {
   constexpr Duration pause = std::chrono::milliseconds(5);
-  Reminder reminder(options.remind);
+  const auto begin = Clock::now();
+  Reminder reminder(first_reminder, options.remind);
   while (true) {
     if (UniqueFd link = try_connect(rendezvous)) {
       Connected connected;
@@ -290,7 +269,10 @@ Connected find_rank_zero(int rank, const std::string& rendezvous, const Options&
                       "the same rendezvous, or raise the timeout",
                       rank, rendezvous));
     }
-    reminder.remind([&] { return fmt::format("rank {} waits at the rendezvous '{}' for rank 0", rank, rendezvous); });
+    reminder.write_if_due([&] {
+      return fmt::format("rank {} has waited {} at the rendezvous '{}' for rank 0", rank,
+                         format_duration(Clock::now() - begin), rendezvous);
+    });
     std::this_thread::sleep_for(pause);
   }
 }
