@@ -11,9 +11,9 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
+#include "levada/base/one_caller.h"
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
-#include "levada/reduce/one_caller.h"
 #include "levada/reduce/placed_memory.h"
 #include "levada/reduce/reducer.h"
 #include "levada/tensor/elements.h"
@@ -31,6 +31,11 @@ constexpr std::size_t usual_inputs = 64;
 
 /// From how many bytes on empty() gives a message's memory: to copy less costs less than a message.
 constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
+
+/// Callbacks may call the bucketer.
+OneCaller::Call enter(OneCaller& bucketer) {
+  return OneCaller::Call(bucketer, "this bucketer", OneCaller::Nested::allowed);
+}
 
 }  // namespace
 
@@ -443,7 +448,7 @@ bool Bucketer::Handle::done() const {
 
 Tensor Bucketer::Handle::wait() const {
   if (const auto bucketer = bucketer_.lock()) {
-    const OneCaller::Call call(*bucketer);
+    const OneCaller::Call call = enter(*bucketer);
     return bucketer->result_of(*batch_, position_);
   }
   if (!batch_->outcome()) throw EngineError("the bucketer went before the input's bucket was reduced");
@@ -465,35 +470,35 @@ Bucketer::~Bucketer() = default;
 
 Bucketer::Handle Bucketer::reduce_scatter(const Group& group, std::span<const TensorView> inputs, ReduceOp op,
                                           Callback callback) {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   return impl_->reduce_scatter(group, inputs, op, std::move(callback));
 }
 Bucketer::Handle Bucketer::reduce_scatter(const Group& group, const Tensor& input, ReduceOp op, Callback callback) {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   return impl_->reduce_scatter(group, input, op, std::move(callback));
 }
 Bucketer::Handle Bucketer::all_reduce(const Group& group, const TensorView& input, ReduceOp op, Callback callback) {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   return impl_->all_reduce(group, input, op, std::move(callback));
 }
 Bucketer::Handle Bucketer::all_gather(const Group& group, const TensorView& input, Callback callback) {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   return impl_->all_gather(group, input, std::move(callback));
 }
 Tensor Bucketer::empty(const Group& group, DType dtype, const Shape& shape) {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   return impl_->empty(group, dtype, shape);
 }
 void Bucketer::flush() {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   impl_->flush();
 }
 void Bucketer::teardown() {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   impl_->teardown();
 }
 BucketerStats Bucketer::stats() const {
-  const OneCaller::Call call(*impl_);
+  const OneCaller::Call call = enter(*impl_);
   return impl_->stats();
 }
 

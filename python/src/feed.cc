@@ -18,7 +18,6 @@
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
-#include "python/src/occupancy.h"
 #include "python/src/process.h"
 #include "python/src/rebuild.h"
 #include "python/src/waiting.h"
@@ -103,7 +102,7 @@ class Pass {
     }
     wait_for_other_thread();
     if (!feed_) return;
-    const Occupancy::Entry entry(occupancy_, "this feed");
+    const OneCaller::Call entry(occupancy_, "this feed");
     leaving_ = false;
     const auto error = leave(std::exchange(feed_, nullptr), reason);
     ended();
@@ -241,7 +240,7 @@ class Pass {
     std::optional<Batch> batch;
     std::exception_ptr error;
     {
-      const Occupancy::Entry entry(occupancy_, "this feed");
+      const OneCaller::Call entry(occupancy_, "this feed");
       stats_ = feed_->stats();
       const nb::gil_scoped_release released;
       try {
@@ -298,7 +297,7 @@ class Pass {
   std::exception_ptr interrupt_;
   std::unique_ptr<TraceLog> log_;
   std::shared_ptr<Feed> feed_;         ///< shared with request_stop()
-  Occupancy occupancy_;                ///< of next() and close()
+  OneCaller occupancy_;                ///< of next() and close()
   std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;

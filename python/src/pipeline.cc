@@ -20,7 +20,6 @@
 #include "python/src/bindings.h"
 #include "python/src/failures.h"
 #include "python/src/launch.h"
-#include "python/src/occupancy.h"
 #include "python/src/pickling.h"
 #include "python/src/process.h"
 #include "python/src/rebuild.h"
@@ -137,7 +136,7 @@ class Consumer {
     }
     if (closing_) return std::nullopt;
     auto& consumer = this->consumer();
-    const Occupancy::Entry taking(taking_, what);
+    const OneCaller::Call taking(taking_, what);
     std::optional<Item> item;
     try {
       const nb::gil_scoped_release released;
@@ -185,7 +184,7 @@ class Consumer {
   }
   /// Waits until no other thread is in a call. Throws Timeout.
   void await_others() const {
-    taking_.wait_for_others(Deadline::after(patience));
+    wait_for_others(taking_, Deadline::after(patience));
     if (taking_.is_free()) return;
     throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
   }
@@ -255,7 +254,7 @@ class Consumer {
   /// What `work`, a call that one thread at a time may make, gives. Throws InvalidArgument once this is closed.
   template <typename Work>
   std::invoke_result_t<Work> take(Work work) {
-    const Occupancy::Entry taking(taking_, what);
+    const OneCaller::Call taking(taking_, what);
     try {
       const nb::gil_scoped_release released;
       return work();
@@ -265,8 +264,8 @@ class Consumer {
     }
   }
   /// Another thread that pauses or resumes is waited for.
-  Occupancy::Entry enter_pausing() {
-    pausing_.wait_for_others(Deadline::never());
+  OneCaller::Call enter_pausing() {
+    wait_for_others(pausing_, Deadline::never());
     return {pausing_, what};
   }
   /// On any thread that waits. Ends the taking thread's call once this is to be closed, as Ctrl-C does.
@@ -281,7 +280,7 @@ class Consumer {
   pid_t process_ = current_process();
   PythonValues values_;
   std::unique_ptr<pipeline::Consumer> consumer_;
-  Occupancy taking_, pausing_;
+  OneCaller taking_, pausing_;
   std::atomic<bool> closing_ = false;  ///< read without the GIL
   bool must_close_ = false;
   std::int64_t pass_ = 0;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "levada/base/deadline.h"
+#include "levada/base/one_caller.h"
 #include "levada/base/threads.h"
 #include "levada/engine/engine.h"
 #include "python/src/launch.h"
@@ -79,6 +80,18 @@ auto interruptible_on(const Membership& job, const std::string& what, Work work)
     }
   };
   return work(engine, poll);
+}
+
+/// Waits until no other thread is inside or the deadline has passed. Throws what a signal handler raises. With the GIL,
+/// which it releases meanwhile.
+inline void wait_for_others(const OneCaller& callers, Deadline deadline) {
+  while (!callers.is_free() && !callers.is_mine() && !deadline.expired()) {
+    {
+      const nanobind::gil_scoped_release released;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+  }
 }
 
 }  // namespace levada::python

@@ -1,0 +1,41 @@
+// A guard for objects that one thread at a time may use.
+#pragma once
+
+#include <atomic>
+#include <string_view>
+#include <thread>
+
+namespace levada {
+
+/// Knows which thread is inside a call of the object that has it. Any thread.
+class OneCaller {
+ public:
+  bool is_free() const { return thread_.load() == std::thread::id(); }
+  /// Whether the calling thread is inside.
+  bool is_mine() const { return thread_.load() == std::this_thread::get_id(); }
+
+  /// Whether a thread that is inside may make another call, as a callback or a signal handler does.
+  enum class Nested : bool { refused, allowed };
+
+  /// Held during a call.
+  class Call {
+   public:
+    /// Throws InvalidArgument while another thread is inside, and where this one is and nested calls are refused.
+    /// `what` names the object: "this feed".
+    Call(OneCaller& callers, std::string_view what, Nested nested = Nested::refused);
+    ~Call() {
+      if (is_outermost_) callers_.thread_ = std::thread::id();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    OneCaller& callers_;
+    bool is_outermost_ = false;
+  };
+
+ private:
+  std::atomic<std::thread::id> thread_{};
+};
+
+}  // namespace levada
