@@ -47,11 +47,6 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
   publish(engine, channel, std::move(block), payload.size() + 1, deadline, what, poll);
 }
 
-[[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what) {
-  check_group(engine);
-  throw EngineError(fmt::format("rank {} left before {}", rank, what));
-}
-
 ByteView payload_of(const Lease& lease) {
   return lease.bytes.subspan(1);
 }

@@ -166,6 +166,22 @@ std::string explain_full_memory(Engine& engine, std::size_t bytes, std::string_v
   return text + (held ? "; end leases sooner, or give the engine more memory" : "; give the engine more memory");
 }
 
+std::optional<std::string> raised_by(Engine& engine, int rank) {
+  const Status status = engine.status(rank);
+  if (text_of(status.operation) != raised_operation) return std::nullopt;
+  return std::string(text_of(status.detail));
+}
+
+void throw_left(Engine& engine, int rank, std::string_view what) {
+  check_group(engine);
+  std::string how;
+  if (const auto raised = raised_by(engine, rank)) {
+    const std::int64_t step = engine.status(rank).step;
+    how = fmt::format("{} with {}", step < 0 ? std::string() : fmt::format(" at step {}", step), *raised);
+  }
+  throw PeerLost(rank, fmt::format("rank {} left{} before {}", rank, how, what));
+}
+
 std::string explain_wait(Engine& engine, std::string_view what, int waiting_for, Duration waited) {
   return fmt::format("{} from rank {}{}", waited_in(engine, what, waited), waiting_for, follow(engine, waiting_for));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,17 @@ std::optional<Lease> receive(Engine& engine, Channel& channel, Deadline deadline
 /// Throws what has ended the group, if anything has. For a rank that finds that another one has left too early: what
 /// ended the group explains it better.
 void check_group(Engine& engine);
+
+/// The Status::operation of a rank that an exception ends. Its text is the detail, and the step is the one at which the
+/// rank left a feed because of it, if it did.
+inline constexpr std::string_view raised_operation = "raised";
+
+/// Returns the text of the exception that ends `rank`, if the rank has posted it.
+std::optional<std::string> raised_by(Engine& engine, int rank);
+
+/// Throws why `rank` has left before `what`: what has ended the group, if anything has; else PeerLost, which names the
+/// rank and the exception that it has posted, if it has.
+[[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks
 /// whose bytes are missing.

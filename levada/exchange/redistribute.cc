@@ -287,10 +287,7 @@ class Mover {
       IncomingStream& stream = incoming_[receive.stream];
       while (!stream.done()) {
         const auto received = engine_->try_receive(*receive.channel);
-        if (received.ended) {
-          check_group(*engine_);
-          throw EngineError(fmt::format("rank {} left an exchange before it had sent all", receive.channel->from()));
-        }
+        if (received.ended) throw_left(*engine_, receive.channel->from(), "it had sent all of an exchange");
         if (!received.message) return false;
         const ByteView bytes = received.message->bytes;
         result_.received_bytes += bytes.size();

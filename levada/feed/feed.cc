@@ -21,11 +21,6 @@ constexpr Duration until_a_reason_comes = std::chrono::milliseconds(300);
 /// Between two looks at what it has posted.
 constexpr Duration moment = std::chrono::milliseconds(25);
 
-template <std::size_t N>
-std::string_view text_of(const std::array<char, N>& field) {
-  return {field.data(), static_cast<std::size_t>(std::find(field.begin(), field.end(), '\0') - field.begin())};
-}
-
 using Lines = std::vector<std::pair<std::string, std::string>>;
 
 /// What must be the same on all ranks, as lines for people; an error of this rank's own comes first.
@@ -304,9 +299,8 @@ class Feed::Impl {
       // A rank that has closed its feed can say so only in the group from which the feed's own was made.
       for (const auto& group : {wiring_.engine, wiring_.parent.lock()}) {
         if (!group) continue;
-        const Status status = group->status(left.rank);
-        if (text_of(status.operation) != raised_operation) continue;
-        follower_.apply(feed_protocol::Left{left.rank, left.step, std::string(text_of(status.detail))});
+        const auto reason = raised_by(*group, left.rank);
+        if (reason) follower_.apply(feed_protocol::Left{left.rank, left.step, *reason});
       }
     }
     if (!follower_.is_abandoned()) return;

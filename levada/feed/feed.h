@@ -20,10 +20,6 @@
 
 namespace levada {
 
-/// The Status::operation of a rank that an exception ends; its text is the detail. Ranks that such a rank has left
-/// without a reason read it there.
-inline constexpr std::string_view raised_operation = "raised";
-
 struct FeedOptions {
   std::int64_t batch = 1;             ///< samples a dp rank and step
   Divide divide = Divide::deal;       ///< whether the source is asked for each dp coordinate's batch or for all at once

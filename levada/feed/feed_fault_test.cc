@@ -370,7 +370,7 @@ TEST(FeedFaults, AStartThatARankGivesUpEndsForAllAndTheNextOneWorks) {
       try {
         start(std::chrono::seconds(60));
         ADD_FAILURE() << "rank 0 is not there";
-      } catch (const EngineError& error) {
+      } catch (const Error& error) {
         EXPECT_THAT(error.what(), AnyOf(HasSubstr("rank 0 aborted: rank 0 waited"),
                                         HasSubstr("rank 0 left before starting the feed")));
       }

@@ -173,8 +173,8 @@ std::vector<const EndAgreement::Other*> EndAgreement::silent(std::int64_t item) 
     if (common_.knows(other.rank, item)) continue;
     if (other.ended) {
       check_group(*engine_);
-      throw EngineError(fmt::format("rank {} left {} before item {}: ranks begin and leave an epoch together",
-                                    other.rank, options_.stage, item));
+      throw_left(*job_, other.rank,
+                 fmt::format("item {} of {}: ranks begin and leave an epoch together", item, options_.stage));
     }
     silent.push_back(&other);
   }

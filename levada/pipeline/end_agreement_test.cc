@@ -161,10 +161,10 @@ TEST(EndAgreement, NamesTheRankThatLeftTheEpoch) {
       std::string error = "(none)";
       try {
         go_through(agreement, 10, false);
-      } catch (const EngineError& e) {
+      } catch (const PeerLost& e) {
         error = e.what();
       }
-      require(error.starts_with("rank 1 left full_sync before item 1: "), error);
+      require(error.starts_with("rank 1 left before item 1 of full_sync: "), error);
     }
     agree(*engine, {}, Deadline::after(std::chrono::seconds(10)), "the test");
   });

@@ -282,8 +282,7 @@ std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<
         if (!each.early && !each.ended) missing_from.push_back(each.channel.get());
       }
       if (!given[r].complete && missing_from.size() == awaited) {
-        check_group(*group_);
-        throw PeerLost(static_cast<int>(r), fmt::format("rank {} has left: {}", r, explain(static_cast<int>(r))));
+        throw_left(*group_, static_cast<int>(r), fmt::format("{} {}", to_string(collective), number_));
       }
     }
     if (moved) {

@@ -20,6 +20,7 @@ from levada import _levada
 
 _started: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 _uncaught: BaseException | None = None  # what ends this process, once it ends
+_left_at = (0, -1)  # the id of the exception because of which a feed was left last, and the step; not what it refers to
 
 
 def start(process: BaseProcess) -> None:
@@ -52,12 +53,19 @@ def end(process: BaseProcess, grace: float = 0.0) -> None:
         process.join()
 
 
-def note_uncaught() -> str:
-    """Called when the interpreter ends: what exception ends it, as failure_text() has it; "" if none is known."""
+def note_left(error: BaseException | None, step: int) -> None:
+    """Called when a feed is left because of an exception."""
+    global _left_at
+    _left_at = (id(error), step)
+
+
+def note_uncaught() -> tuple[str, int]:
+    """Called when the interpreter ends: what exception ends it, as failure_text() has it, or "" if none is known; and the
+    step at which a feed was left because of it, or -1."""
     global _uncaught
     if not hasattr(sys, "ps1"):  # at a prompt, one that came and went
         _uncaught = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return failure_text(_uncaught)
+    return failure_text(_uncaught), _left_at[1] if _left_at[0] == id(_uncaught) else -1
 
 
 def handled() -> BaseException | None:

@@ -134,10 +134,10 @@ def close_at_exit(what: Closable) -> None:
 @atexit.register
 def _leave() -> None:
     """Ends what is open while threads still run, so that nobody waits for this rank."""
-    failure = note_uncaught()
+    failure, step = note_uncaught()
     for joined in list(_joined) if failure else ():
         with contextlib.suppress(Error):  # the job has ended otherwise
-            joined.note_exception(failure)
+            joined.note_exception(failure, step)
     for each in list(_open):
         try:
             each.close()

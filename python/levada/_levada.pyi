@@ -161,7 +161,7 @@ class Membership:
         This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which give the same name.
         """
 
-    def note_exception(self, text: str) -> None:
+    def note_exception(self, text: str, step: int) -> None:
         """
         Says on the board that an exception ends this rank, for ranks whose feeds it has left.
         """

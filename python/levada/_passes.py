@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from levada import _levada
 from levada._corpus import Corpus
 from levada._errors import Error, InvalidArgument
-from levada._exits import failure_text, handled
+from levada._exits import failure_text, handled, note_left
 from levada._job import close_at_exit
 from levada._levada import Handoff, Membership, Pass, Source, WhenDropped
 from levada._process import ProcessReader
@@ -160,6 +160,8 @@ class FeedPass:
 
 def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
     """Leaves the feed because of an exception, unless that was there `before` the pass."""
+    if error is not before:
+        note_left(error, core.step)
     try:
         core.close("" if error is before else failure_text(error))
     finally:

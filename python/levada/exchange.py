@@ -137,9 +137,9 @@ def redistribute(
 
     Raises InvalidArgument alike on all ranks, before anything has moved: what plan() refuses; ranks that ask for
     different things, make different calls or name different stores; a store that does not hold what it is to send; one
-    whose bound does not allow what is to come. Raises PeerLost where a rank is lost in the middle, and Timeout; what one
-    rank alone raises ends the group, and is EngineError on the others. Each key of each sample is then in a store as a
-    whole or not at all.
+    whose bound does not allow what is to come. Raises PeerLost where a rank is lost or has left, naming the exception that
+    ended it, and Timeout; what one rank alone raises ends the group, and is EngineError on the others. Each key of each
+    sample is then in a store as a whole or not at all.
     """
     job = join(group)
     if isinstance(wants, ExchangePlan):

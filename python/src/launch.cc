@@ -175,11 +175,13 @@ void bind_launch(nb::module_& module) {
           "give the same name.")
       .def(
           "note_exception",
-          [](const Membership& job, const std::string& text) {
-            job.engine().post(Status::make(raised_operation, -1, -1, text));
+          [](const Membership& job, const std::string& text, std::int64_t step) {
+            job.engine().post(Status::make(raised_operation, step, -1, text));
           },
-          nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
-          "Says on the board that an exception ends this rank, for ranks whose feeds it has left.")
+          nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
+          "Says on the board that an exception ends this rank, for ranks that wait for it; step: at which it left a "
+          "feed "
+          "because of it, or -1.")
       .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
            "Leaves the job: the other ranks are not alarmed. What has been received stays.");
   module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");

@@ -255,23 +255,33 @@ def test_the_start_obeys_the_timeout(tmp_path: pathlib.Path) -> None:
     assert told[0] and time.monotonic() - began < 60
 
 
-def test_a_rank_that_ended_is_named_to_those_who_wait_for_it_in_other_operations(tmp_path: pathlib.Path) -> None:
+OPERATIONS = {
+    "agree": "exchange.agree(exchange.Store())",
+    "redistribute": "exchange.redistribute(exchange.Store(), {0: ['a']}, ['x'])",
+    "reduce": "reduce.all_reduce(np.ones(8, np.float32)).wait()",
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("batches", "how"), [("[4 + rank]", "left"), ("levada.Feed(range(8))", "left at step 3")])
+def test_a_rank_that_ended_is_named_with_its_exception_to_those_who_wait_in(
+    tmp_path: pathlib.Path, operation: str, batches: str, how: str
+) -> None:
     told = ranks.run(
         tmp_path,
         2,
-        """
+        f"""
         from levada import exchange
         levada.join()
         reduce = levada.ReduceScatter(timeout=30)
-        if rank == 1: raise ValueError("no")
-        for use in (lambda: exchange.agree(exchange.Store()), lambda: reduce.all_reduce(np.ones(8, np.float32)).wait()):
-            try:
-                use()
-            except levada.Error as error:
-                tell(kind=type(error).__name__, text=str(error))
-        os._exit(0)
+        try:
+            for batch in {batches}:
+                if batch == 5: raise ValueError("no")
+                if batch == 4: {OPERATIONS[operation]}
+        except levada.PeerLost as error:
+            tell(rank=error.rank, text=str(error))
+            os._exit(0)
         """,
     ).told
-    assert len(told[0]) == 2
-    for mine in told[0]:
-        assert "rank 1" in mine["text"], mine
+    assert len(told[0]) == 1 and told[0][0]["rank"] == 1, told
+    assert f"rank 1 {how} with ValueError: no before " in told[0][0]["text"]

@@ -70,7 +70,15 @@ TEST(Agree, EndsNamingALostRank) {
 TEST(Agree, EndsWhenARankHasLeft) {
   auto engines = inproc::make_group(2);
   engines[1].reset();
-  EXPECT_THAT(agreeing(*engines[0], generous).get(), HasSubstr("EngineError: rank 1 left before start-up"));
+  EXPECT_THAT(agreeing(*engines[0], generous).get(), HasSubstr("PeerLost: rank 1 left before start-up"));
+}
+
+TEST(Agree, NamesStepAndExceptionOfARankThatHasLeftWithOne) {
+  auto engines = inproc::make_group(2);
+  engines[1]->post(Status::make(raised_operation, 7, -1, "ValueError: loss is NaN"));
+  engines[1].reset();
+  EXPECT_THAT(agreeing(*engines[0], generous).get(),
+              HasSubstr("PeerLost: rank 1 left at step 7 with ValueError: loss is NaN before start-up"));
 }
 
 TEST(Agree, EndsWithWhatItsPollThrows) {
