@@ -1,0 +1,69 @@
+"""Sources and stages of pipelines that tests share."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+from levada import Pipeline
+
+multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
+
+
+def got(pipeline: Pipeline[Any], workers: int = 0, **options: Any) -> list[Any]:
+    options = {"context": "forkserver", "seed": 1, **options}
+    with pipeline.run(workers, **options) as run:
+        return list(run)
+
+
+class Stateful:
+    """Says where it stands; counts how often it was asked to go on there."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.at = 0
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.count:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+
+class ByNumber:
+    """Knows which of its items were read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, at: int) -> int:
+        self.read.append(at)
+        return at
+
+
+def pairs(items: Iterator[int]) -> Iterator[tuple[int, int]]:
+    for first in items:
+        yield first, next(items, -1)
+
+
+def double(item: int) -> int:
+    return item * 2
+
+
+def iter_numbers() -> Iterator[int]:
+    yield from range(10)

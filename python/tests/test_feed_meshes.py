@@ -1,0 +1,101 @@
+"""Which rank of a mesh gets which batches of a feed."""
+
+from __future__ import annotations
+
+import pathlib
+
+import levada
+import pytest
+import ranks
+
+
+@pytest.mark.parametrize("mesh", ["data=4", "fsdp=4", "dp_replicate=2,dp_shard=2", "dp=2,fsdp=2", "ddp=4"])
+def test_each_rank_along_any_data_axis_gets_batches_of_its_own(tmp_path: pathlib.Path, mesh: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        f"""
+        mesh = levada.Mesh.parse({mesh!r})
+        tell(data=[mesh.data_size, mesh.data_coordinate(rank)])
+        for readers in ("one", "dp", "all"):
+            tell(got=list(levada.Feed(range(10), mesh=mesh, readers=readers)), size=len(levada.Feed(range(10), mesh=mesh)))
+        rows = [np.arange(8) + 8 * step for step in range(2)]
+        tell(rows=[list(map(int, batch)) for batch in levada.Feed(rows, mesh=mesh, divide="split")])
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"data": [4, rank]}
+        assert mine[1:4] == [{"got": [rank, 4 + rank], "size": 2}] * 3
+        assert mine[4] == {"rows": [[2 * rank, 2 * rank + 1], [8 + 2 * rank, 9 + 2 * rank]]}
+
+
+def test_an_axis_that_nobody_knows_is_asked_about(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        try:
+            list(levada.Feed(range(4), mesh=levada.Mesh(replica=2)))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        tell(got=list(levada.Feed(range(4), mesh=levada.Mesh(replica=2, data_axes=["replica"]))))
+        tell(got=list(levada.Feed(range(4), mesh=levada.Mesh(replica=2, data_axes=[]))))
+        tell(got=list(levada.Feed(range(4), mesh=levada.Mesh(replica=2), layout={"*": "replicate(replica)"})))
+        """,
+    )
+    for rank, mine in enumerate(told):
+        assert "axis replica" in mine[0]["error"] and "data_axes=" in mine[0]["error"]
+        assert [each["got"] for each in mine[1:]] == [[rank, 2 + rank], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+def test_a_mesh_knows_its_data_axes() -> None:
+    mesh = levada.Mesh(dp_replicate=2, tp=2, dp_shard=3)
+    assert mesh.data_axes == ["dp_replicate", "dp_shard"] and mesh.data_size == 6 and mesh.data_coordinate(9) == 3
+    mesh = levada.Mesh(replica=2, tp=2, data_axes=["replica"])
+    assert mesh.data_axes == ["replica"] and mesh == eval(repr(mesh), {"Mesh": levada.Mesh})
+    with pytest.raises(levada.InvalidArgument, match="no axis of the mesh"):
+        levada.Mesh(dp=2, data_axes=["x"])
+    with pytest.raises(levada.InvalidArgument, match="no rank 12"):
+        levada.Mesh(dp=2, tp=6).data_coordinate(12)
+
+
+def test_meshes_fit_the_job(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        """
+        tell(mesh=str(levada.Mesh.from_env(tp=2)), size=levada.world_size())
+        tell(
+            megatron=str(levada.Mesh.from_env(tp=2, pp=2)),
+            hybrid=str(levada.Mesh.from_env(dp_replicate=2, dp_shard=2)),
+            other=str(levada.Mesh.from_env(tp=2, pp=2, order="tp-pp-dp")),
+        )
+        try:
+            list(levada.Feed([1], mesh=levada.Mesh(dp=3)))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        try:
+            list(levada.Feed([1], mesh=levada.Mesh(dp=4) if rank else levada.Mesh(tp=4)))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        """,
+    )
+    for mine in told:
+        assert mine[0] == {"mesh": "dp=2,tp=2", "size": 4}
+        assert mine.pop(1) == {
+            "megatron": "pp=2,dp=1,tp=2",
+            "hybrid": "dp_replicate=2,dp_shard=2",
+            "other": "dp=1,pp=2,tp=2",
+        }
+        assert "the job has 4" in mine[1]["error"] and "ranks disagree on the feed's mesh" in mine[2]["error"]
+        assert mine[1:] == told[0][1:]
+
+
+def test_without_a_job_there_is_one_rank() -> None:
+    assert list(levada.Feed([1, 2, 3])) == [1, 2, 3]
+    with pytest.raises(levada.InvalidArgument, match="tail is \"pad\"; whole batches are dealt"):
+        levada.Feed([1], tail="pad")
+    with pytest.raises(levada.InvalidArgument, match="batch"):
+        levada.Feed([1], batch=2)
+    with pytest.raises(levada.InvalidArgument, match="access is secret"):
+        iter(levada.Feed([1], access="secret"))

@@ -1,0 +1,160 @@
+"""Where a feed goes on: states of corpora and loaders."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import levada
+import numpy as np
+import pytest
+import ranks
+
+
+def test_a_state_that_was_loaded_is_the_state_until_a_batch_is_taken() -> None:
+    class Counting:
+        at = 0
+
+        def __iter__(self) -> Iterator[int]:
+            while self.at < 6:
+                self.at += 1
+                yield self.at - 1
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    stopped = levada.Feed(Counting())
+    assert [next(stopped) for _ in range(2)] == [0, 1]
+    state = stopped.state_dict()
+    stopped.close()
+    resumed = levada.Feed(Counting())
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    items = iter(resumed)
+    assert resumed.state_dict() == state
+    resumed.close()
+    assert resumed.state_dict() == state
+    again = levada.Feed(Counting())
+    again.load_state_dict(resumed.state_dict())
+    assert list(again) == [2, 3, 4, 5]
+    del items
+
+
+class Stateful:
+    """A loader that counts, and what else its state holds."""
+
+    def __init__(self, extra: Any = None, items: int = 12) -> None:
+        self.at, self.items, self.extra, self.asked = 0, items, extra, 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.items:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"at": self.at, "extra": self.extra() if callable(self.extra) else self.extra}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.extra = state["at"], state["extra"]
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_a_state_with_large_integers_and_plain_keys_is_restored(reader: str) -> None:
+    extra = {"rng": np.random.default_rng(7).bit_generator.state, (0, "worker"): {1, 2}}
+    stopped = levada.Feed(Stateful(extra), reader=reader)
+    assert [next(stopped) for _ in range(5)] == list(range(5))
+    state = stopped.state_dict()
+    stopped.close()
+    loader = Stateful()
+    resumed = levada.Feed(loader)
+    resumed.load_state_dict(state)
+    assert list(resumed) == list(range(5, 12)) and loader.extra == extra
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_a_state_that_cannot_be_saved_is_an_error_for_who_asks_for_it(reader: str) -> None:
+    feed = levada.Feed(Stateful({"pools": [contextlib.nullcontext()]}), reader=reader)
+    items = iter(feed)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(levada.Unsupported, match=r"state cannot be saved: .*state\['extra'\]\['pools'\]\[0\] cannot cross"):
+        feed.state_dict()
+    assert list(items) == list(range(3, 12))
+
+
+def test_a_state_that_its_loader_refuses_is_an_error_for_who_asks_for_it() -> None:
+    def refuse() -> None:
+        raise NotImplementedError("this loader has no state")
+
+    feed = levada.Feed(Stateful(refuse))
+    items = iter(feed)
+    assert next(items) == 0
+    with pytest.raises(levada.Unsupported, match="NotImplementedError: this loader has no state"):
+        feed.state_dict()
+    assert list(items) == list(range(1, 12))
+
+
+def test_a_state_is_unpickled_only_where_pickles_are_allowed() -> None:
+    feed = levada.Feed(Stateful(contextlib.nullcontext), allow_pickle=True)
+    next(feed)
+    state = feed.state_dict()
+    feed.close()
+    with pytest.raises(levada.Unsupported, match="allow_pickle"):
+        resumed = levada.Feed(Stateful())
+        resumed.load_state_dict(state)
+        next(resumed)
+    resumed = levada.Feed(Stateful(), allow_pickle=True)
+    resumed.load_state_dict(state)
+    assert next(resumed) == 1
+
+
+@pytest.mark.parametrize("reader", ["background", "inline", "process"])
+def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp_path: pathlib.Path, reader: str) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        class Loader:
+            def __init__(self): self.at = self.asked = 0
+            def __iter__(self):
+                while self.at < 60:
+                    self.at += 1
+                    yield self.at - 1, self.asked
+            def state_dict(self):
+                self.asked += 1
+                end = time.monotonic() + 0.02  # a hundredth of two seconds
+                while time.monotonic() < end: pass
+                return {{"at": self.at, "large": bytes(100_000)}}
+            def load_state_dict(self, state): self.at = state["at"]
+        if __name__ == "__main__":
+            whole = [item for item, _ in levada.Feed(Loader(), mesh=levada.Mesh(dp=2), reader={reader!r})]
+            for steps in (1, 2, 17):
+                began = time.monotonic()
+                feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), reader={reader!r})
+                before = [next(feed) for _ in range(steps)]
+                took = time.monotonic() - began
+                state = feed.state_dict()
+                feed.close()
+                feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), reader={reader!r})
+                feed.load_state_dict(state)
+                tell(same=[item for item, _ in before] + [item for item, _ in feed] == whole, size=len(state["cursor"]),
+                     seldom=before[-1][1] <= 1 + took / 2)
+        """,
+    )
+    assert [len(mine) for mine in told] == [3, 3]
+    for each in [*told[0], *told[1]]:
+        assert each["same"] and each["seldom"] and 100_000 < each["size"] < 110_000
+
+
+def test_an_iterable_without_a_state_has_none_to_save() -> None:
+    feed = levada.Feed(range(4))
+    assert feed.state_dict()["cursor"] == b""
+    next(feed)
+    with pytest.raises(levada.Unsupported, match="no state_dict.*skip="):
+        feed.state_dict()
+    feed.close()

@@ -1,0 +1,291 @@
+"""Where a run of a pipeline goes on: states, epochs and limits."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import pickle
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import levada
+import numpy as np
+import pytest
+from levada import Pipeline, _runs
+from pipelines import Stateful, double
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_goes_on_with_the_very_next_item(workers: int) -> None:
+    pipeline = Pipeline[int](Stateful(60)).shuffle(10).dispatch().map(double).filter(lambda n: n % 6 != 0)
+    with pipeline.run(workers, context="forkserver", seed=3, worker_prefetch=2, main_prefetch=2) as run:
+        items, states = [], [run.state_dict()]
+        for item in run:
+            items.append(item)
+            states.append(run.state_dict())
+        following = list(run)
+        for at in (0, 1, 7, len(items) - 1, len(items)):
+            run.load_state_dict(pickle.loads(pickle.dumps(states[at])))
+            assert list(run) == (items[at:] if at < len(items) else following[:0]), at
+            if at < len(items):
+                assert list(run) == following
+
+
+def test_a_state_of_two_workers_serves_three_and_none() -> None:
+    pipeline = Pipeline(range(40)).shuffle(10).dispatch().map(double)
+    with pipeline.run(2, context="forkserver", seed=3) as run:
+        items = iter(run)
+        before = [next(items) for _ in range(13)]
+        state = run.state_dict()
+        after = list(items)
+    assert len(pickle.dumps(state)) < 4000
+    for workers in (3, 0):
+        with pipeline.run(workers, context="forkserver") as run:
+            run.load_state_dict(state)
+            assert list(run) == after
+    assert sorted(before + after) == list(range(0, 80, 2))
+    with pipeline.run(0) as run:
+        run.load_state_dict(state)
+        items = iter(run)
+        assert next(items) == after[0]
+        state = run.state_dict()
+    with pipeline.run(2, context="forkserver") as run:
+        run.load_state_dict(state)
+        assert list(run) == after[1:]
+    flat = pipeline.flat_map(range)
+    with flat.run(0) as run:
+        next(iter(run))
+        state = run.state_dict()
+    with flat.run(2, context="forkserver") as run, pytest.raises(levada.InvalidArgument, match="one with 2 does not"):
+        run.load_state_dict(state)
+        iter(run)
+
+
+def test_limit_pause_and_resume() -> None:
+    with Pipeline(range(30)).dispatch().map(double).run(2, context="forkserver") as run:
+        items = iter(run)
+        run.limit(4)
+        assert list(items) == [0, 2, 4, 6] and list(items) == []
+        run.resume()
+        assert next(items) == 8
+        run.pause()
+        assert list(items) == []
+        run.resume()
+        assert list(items) == list(range(10, 60, 2))
+        assert list(run) == list(range(0, 60, 2))
+
+
+def test_a_new_epoch_ends_the_one_under_way() -> None:
+    with Pipeline(range(30)).dispatch().map(double).run(2, context="forkserver") as run:
+        first = iter(run)
+        assert [next(first) for _ in range(5)] == [0, 2, 4, 6, 8]
+        assert list(run) == list(range(0, 60, 2))
+        with pytest.raises(levada.InvalidArgument, match="another epoch"):
+            next(first)
+
+
+class Fickle:
+    """A source whose state is no plain value."""
+
+    def __init__(self, state: Any) -> None:
+        self.begin, self.next, self.state = 0, 0, state
+
+    def __iter__(self) -> Iterator[int]:
+        self.next, self.begin = self.begin, 0
+        while self.next < 30:
+            self.next += 1
+            yield self.next - 1
+
+    def state_dict(self) -> Any:
+        return {"next": self.next, "more": self.state}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.begin = state["next"]
+
+
+class Marked:
+    """Says when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.putenv, ("LEVADA_UNPICKLED", "yes")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_holds_plain_values_and_pickles_only_where_they_are_allowed(workers: int) -> None:
+    for state in ({"tokens": np.arange(3), "seen": [1, 2.5, None, "x", b"y"]}, (1, 2)):
+        with Pipeline(Fickle(state)).dispatch().run(workers, context="forkserver") as run:
+            items = iter(run)
+            assert [next(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+            run.load_state_dict(run.state_dict())
+            assert list(run) == list(range(5, 30))
+    with Pipeline(Fickle(Marked())).dispatch().run(0) as run:
+        items = iter(run)
+        assert next(items) == 0
+        with pytest.warns(RuntimeWarning, match="allow_pickle=True"):
+            assert b"putenv" not in run.state_dict()["position"]
+    with Pipeline(Fickle(Marked())).dispatch().run(0, allow_pickle=True) as run:
+        items = iter(run)
+        assert next(items) == 0
+        state = run.state_dict()
+        assert b"putenv" in state["position"]
+    with Pipeline(Fickle(0)).dispatch().run(0) as run:
+        run.load_state_dict(state)
+        with pytest.raises(levada.Unsupported, match="pickle"):
+            list(run)
+
+
+def test_a_state_that_has_been_changed_is_refused() -> None:
+    pipeline = Pipeline(Stateful(60)).shuffle(10).dispatch().map(double)
+    draw = random.Random(3)
+    with pipeline.run(0, seed=3) as run:
+        items = iter(run)
+        next(items)
+        state = run.state_dict()
+        run.load_state_dict(state)
+        others: list[Any] = [None, -1, 1.5, "x", b"", [], {}, 2**70, state["epoch"] + 1]
+        for name in state:
+            for other in others:
+                if other != state[name]:
+                    with pytest.raises((levada.InvalidArgument, levada.CorruptMessage)):
+                        run.load_state_dict({**state, name: other})
+            without = {key: value for key, value in state.items() if key != name}
+            with pytest.raises((levada.InvalidArgument, levada.CorruptMessage)):
+                run.load_state_dict(without)
+        for _ in range(200):
+            changed = bytearray(state["position"])
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+            with pytest.raises(levada.CorruptMessage, match="check sum"):
+                run.load_state_dict({**state, "position": bytes(changed)})
+        with pytest.raises(levada.InvalidArgument, match="no state"):
+            run.load_state_dict([])  # type: ignore[arg-type]
+
+
+def forged(value: Any, draw: random.Random) -> Any:
+    """Another value in one place of it."""
+    if isinstance(value, dict) and value:
+        key = draw.choice(list(value))
+        return {**value, key: forged(value[key], draw)}
+    if isinstance(value, (list, tuple)) and value:
+        at = draw.randrange(len(value))
+        return type(value)([*value[:at], forged(value[at], draw), *value[at + 1 :]])
+    return draw.choice([None, -1, 2**62, 7, 1.5, "x", b"y", [], {}, True])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
+    pipeline = Pipeline(Stateful(60)).shuffle(10).dispatch().map(double)
+    draw = random.Random(4)
+    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
+        items = iter(run)
+        next(items)
+        state = run.state_dict()
+        for _ in range(100 if workers == 0 else 30):
+            packed = levada.pack(forged(levada.unpack(state["position"]), draw))
+            checksum = _runs._checksum(state["seed"], state["epoch"], packed)
+            run.load_state_dict(state)
+            try:
+                run.load_state_dict({**state, "position": packed, "checksum": checksum})
+                list(itertools.islice(run, 5))
+            except (levada.InvalidArgument, levada.CorruptMessage, levada.Unsupported):
+                pass
+        run.load_state_dict(state)
+        assert len(list(run)) == 59
+
+
+class NewestEpoch(Stateful):
+    """As data sets are that hold a state back until iter(), keyed by the epoch, and say none before the first."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.loaded: dict[str, int] | None = None
+        self.now: dict[str, int] | None = None
+
+    def state_dict(self) -> Any:
+        return self.now
+
+    def load_state_dict(self, state: dict[str, int] | None) -> None:
+        self.loaded = state
+
+    def __iter__(self) -> Iterator[int]:
+        epoch = self.epochs[-1]
+        begin = self.loaded["at"] if self.loaded is not None and self.loaded["epoch"] == epoch else 0
+        for item in range(begin, self.count):
+            self.now = {"at": item + 1, "epoch": epoch}
+            yield item
+
+
+@pytest.mark.parametrize("kind", [Stateful, NewestEpoch])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_going_back_in_an_epoch_gives_the_same_items_whatever_a_source_does_at_iter(
+    kind: type[Stateful], workers: int
+) -> None:
+    pipeline = Pipeline(kind(60)).shuffle(10).dispatch()
+    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
+        beginning = run.state_dict()
+        items = iter(run)
+        first = next(items)
+        early = run.state_dict()
+        between = [next(items) for _ in range(40)]
+        late = run.state_dict()
+        rest = list(items)
+        for taken, state in [(41, late), (1, early), (41, late), (0, beginning)]:
+            run.load_state_dict(state)
+            assert list(itertools.islice(run, 15)) == [first, *between, *rest][taken:][:15]
+        run.load_state_dict(early)
+        assert list(run) == between + rest
+        assert sorted(run) == list(range(60))
+    with pipeline.run(workers, seed=3, context="forkserver", timeout=30) as run:
+        run.load_state_dict(late)
+        assert list(itertools.islice(run, 5)) == rest[:5]
+        run.load_state_dict(early)
+        assert list(run) == between + rest
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_behind_the_end_is_an_error_and_not_an_empty_epoch(workers: int) -> None:
+    def of(items: int) -> list[Pipeline[Any]]:
+        numbers = Pipeline(range(items)).dispatch().map(double)
+        return [numbers, Pipeline(lambda: iter(range(items))).dispatch(), Pipeline(list(range(items))).shard().map(double)]
+
+    for longer, shorter in zip(of(20), of(10), strict=True):
+        with longer.run(workers, context="forkserver", seed=1) as run:
+            items = iter(run)
+            for _ in range(15):
+                next(items)
+            state = run.state_dict()
+        for others in (workers, 1):
+            with shorter.run(others, context="forkserver", seed=1) as run:
+                run.load_state_dict(state)
+                with pytest.raises(levada.InvalidArgument, match="state is of"):
+                    list(run)
+
+
+def test_going_on_with_other_workers_makes_nothing_again(tmp_path: pathlib.Path) -> None:
+    made = tmp_path / "made"
+
+    def mark(item: int) -> int:
+        with made.open("ab") as file:
+            file.write(b".")
+        return item
+
+    pipeline = Pipeline(range(300)).shard().map(mark)
+    with pipeline.run(2, context="forkserver") as run:
+        items = iter(run)
+        assert [next(items) for _ in range(200)] == list(range(200))
+        state = run.state_dict()
+    for workers in (0, 1, 3):
+        made.unlink()
+        with pipeline.run(workers, context="forkserver") as run:
+            run.load_state_dict(state)
+            assert list(run) == list(range(200, 300))
+        assert made.stat().st_size == 100
+
+
+def test_a_run_that_was_closed_within_an_epoch_has_no_state() -> None:
+    with Pipeline(range(10)).run() as run:
+        next(iter(run))
+    with pytest.raises(levada.InvalidArgument, match="before close"):
+        run.state_dict()
+    assert list(run) == list(range(10)) and run.state_dict()["epoch"] == 2
