@@ -33,6 +33,7 @@ from levada._devices import mover
 from levada._errors import InvalidArgument
 from levada._job import join, join_part
 from levada._levada import Membership, suitable_chunk_bytes
+from levada.dropin._areal_groups import MicroBatchSpec
 from levada.dropin._areal_plans import (
     DataPipeTensorParallelTopology,
     GlobalStorageTracker,
@@ -44,7 +45,7 @@ from levada.dropin._areal_plans import (
     dp_heads,
     hops,
 )
-from levada.dropin._areal_samples import MicroBatchSpec, SequenceSample, SequenceSplitSpec
+from levada.dropin._areal_samples import SequenceSample, SequenceSplitSpec
 from levada.exchange import ExchangePlan, Ownership, SampleBatch, Store, plan, redistribute
 
 __all__ = [

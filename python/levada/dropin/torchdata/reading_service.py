@@ -7,8 +7,6 @@ import dataclasses
 import datetime
 import multiprocessing
 import pickle
-import sys
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -19,12 +17,13 @@ from torch.utils.data import IterDataPipe  # type: ignore[import-not-found, unus
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
 from levada import _levada
-from levada._errors import InvalidArgument, StageFailed, Unsupported
+from levada._errors import InvalidArgument, Unsupported
 from levada._job import rank
 from levada._pipeline import native
 from levada._runs import Run
 from levada._workers import CONTEXTS, dumps
 from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, FullSync, Prefetcher, is_kind
+from levada.dropin.torchdata._items import Items, main_not_imported
 from levada.dropin.torchdata._parts import Entrance, Part, cut, undivided
 from levada.dropin.torchdata.graph import all_of, replace, set_graph_random_seed
 from levada.dropin.torchdata.random import SeedGenerator, dist_share_seed
@@ -222,7 +221,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         self.worker_reset_fn = worker_reset_fn
         self._in_process: InProcessReadingService | None = None
         self._run: Run[Any] | None = None
-        self._items: _Items
+        self._items: Items
         self._parts: list[Part] = []
         self._packed_reset_fn: bytes | None = None
         self._end_datapipe: DataPipe = None
@@ -237,7 +236,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         workers = Entrance()
         self._end_datapipe = replace(datapipe, collected, workers)
         self._run = self._make_run(dispatched, collected)
-        self._items = _Items(self._run)
+        self._items = Items(self._run)
         workers.open = self._items.__iter__
         return self._end_datapipe
 
@@ -308,7 +307,7 @@ class MultiProcessingReadingService(CheckpointableReadingServiceInterface):
         if reason is not None and self.multiprocessing_context is not None:
             warnings.warn(f'{reason}, which a fork would lack; workers start by "forkserver" instead', stacklevel=5)
         run.options = dataclasses.replace(run.options, context=context)
-        with contextlib.nullcontext() if reason is None else _main_not_imported():
+        with contextlib.nullcontext() if reason is None else main_not_imported():
             run.start()
 
     def finalize(self) -> None:
@@ -365,76 +364,6 @@ def _refuse(name: str, function: Any) -> None:
             f"the {name} of another reading service would have to run in the workers in the middle of an epoch, which "
             "they cannot; let initialize_iteration() return a function, which they call before each epoch"
         )
-
-
-class _Items:
-    """The items of a run, as a datapipe of this process iterates them: a pause makes it wait instead of end, and failures
-    carry torchdata's text as well."""
-
-    def __init__(self, run: Run[Any]) -> None:
-        self._run = run
-        self._goes_on = threading.Event()
-        self._goes_on.set()
-        self._is_closed = False
-
-    def __iter__(self) -> Iterator[Any]:
-        items = iter(self._run)
-        while True:
-            try:
-                item = next(items)
-            except StopIteration:
-                if self._is_closed or self._goes_on.is_set():
-                    return
-                self._goes_on.wait()
-                continue
-            except Exception as error:
-                _add_place(error)
-                raise
-            yield item
-
-    def pause(self) -> None:
-        self._goes_on.clear()
-        self._run.pause()
-
-    def resume(self) -> None:
-        self._run.resume()
-        self._goes_on.set()
-
-    def close(self) -> None:
-        """Lets a thread that waits end."""
-        self._is_closed = True
-        self._goes_on.set()
-
-
-class _Text(str):
-    """A text that a KeyError shows as it is."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _add_place(error: Exception) -> None:
-    """Adds to the text of what a datapipe of another process raised where it was, as torchdata words it."""
-    failed = error.__cause__
-    is_text = not error.args or isinstance(error.args[0], str)
-    if not isinstance(failed, StageFailed) or not is_text:
-        return
-    place = failed.process.partition(" (")[0].replace("worker ", "worker process ").removeprefix("the ")
-    text = f"Caught {type(error).__name__} in {place}.\nOriginal {failed.traceback}"
-    error.args = (_Text(text), *error.args[1:])
-
-
-@contextlib.contextmanager
-def _main_not_imported() -> Iterator[None]:
-    """Processes that start meanwhile do not import the main module, which may have no `if __name__ == "__main__":`; what
-    it defines is sent to them by value."""
-    main: Any = sys.modules["__main__"]
-    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(hidden)
 
 
 class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):

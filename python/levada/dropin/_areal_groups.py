@@ -1,0 +1,53 @@
+"""How samples are divided into micro-batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from levada.exchange import balance
+
+
+@dataclasses.dataclass
+class MicroBatchSpec:
+    """How to cut a batch: into at least `n_mbs` micro-batches of at most `max_tokens_per_mb` tokens."""
+
+    n_mbs: int = 1
+    max_tokens_per_mb: int = 10**12
+
+    @classmethod
+    def new(cls, mb_spec: MicroBatchSpec, **changes: Any) -> MicroBatchSpec:
+        """The same but for `changes`."""
+        return cls(**{"n_mbs": mb_spec.n_mbs, "max_tokens_per_mb": mb_spec.max_tokens_per_mb, **changes})
+
+
+def groups_of(lens: list[int], mb_spec: MicroBatchSpec) -> list[list[int]]:
+    most = mb_spec.max_tokens_per_mb
+    if lens and max(lens) > most:
+        raise RuntimeError(f"a sample has {max(lens)} tokens, more than the {most} of a micro-batch")
+    if len(lens) < mb_spec.n_mbs:
+        raise RuntimeError(f"{len(lens)} samples cannot be cut into {mb_spec.n_mbs} micro-batches")
+    greedy = _fill(lens, most, mb_spec.n_mbs)
+    for number in range(max(mb_spec.n_mbs, -(-sum(lens) // most), 1), len(greedy) + 1):
+        for equal in (False, True):
+            groups = balance(lens, number, equal=equal)
+            if all(groups) and all(sum(lens[i] for i in group) <= most for group in groups):
+                return groups
+    return greedy
+
+
+def _fill(lens: list[int], most: int, least_groups: int) -> list[list[int]]:
+    """Puts the longest first into the group of fewest samples that has room, and opens another where none has: as many
+    micro-batches as AReaL makes."""
+    groups: list[list[int]] = []
+    totals: list[int] = []
+    for i in sorted(range(len(lens)), key=lambda each: -lens[each]):
+        roomy = [at for at, total in enumerate(totals) if total + lens[i] <= most]
+        if len(groups) < least_groups or not roomy:
+            roomy = [len(groups)]
+            groups.append([])
+            totals.append(0)
+        at = min(roomy, key=lambda each: (len(groups[each]), totals[each]))
+        groups[at].append(i)
+        totals[at] += lens[i]
+    return groups

@@ -1,0 +1,82 @@
+"""What a process of its own gives to a reading service, and how it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from levada._errors import StageFailed
+from levada._runs import Run
+
+
+class Items:
+    """The items of a run, as a datapipe of this process iterates them: a pause makes it wait instead of end, and failures
+    carry torchdata's text as well."""
+
+    def __init__(self, run: Run[Any]) -> None:
+        self._run = run
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        items = iter(self._run)
+        while True:
+            try:
+                item = next(items)
+            except StopIteration:
+                if self._is_closed or self._goes_on.is_set():
+                    return
+                self._goes_on.wait()
+                continue
+            except Exception as error:
+                _add_place(error)
+                raise
+            yield item
+
+    def pause(self) -> None:
+        self._goes_on.clear()
+        self._run.pause()
+
+    def resume(self) -> None:
+        self._run.resume()
+        self._goes_on.set()
+
+    def close(self) -> None:
+        """Lets a thread that waits end."""
+        self._is_closed = True
+        self._goes_on.set()
+
+
+class _Text(str):
+    """A text that a KeyError shows as it is."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _add_place(error: Exception) -> None:
+    """Adds to the text of what a datapipe of another process raised where it was, as torchdata words it."""
+    failed = error.__cause__
+    is_text = not error.args or isinstance(error.args[0], str)
+    if not isinstance(failed, StageFailed) or not is_text:
+        return
+    place = failed.process.partition(" (")[0].replace("worker ", "worker process ").removeprefix("the ")
+    text = f"Caught {type(error).__name__} in {place}.\nOriginal {failed.traceback}"
+    error.args = (_Text(text), *error.args[1:])
+
+
+@contextlib.contextmanager
+def main_not_imported() -> Iterator[None]:
+    """Processes that start meanwhile do not import the main module, which may have no `if __name__ == "__main__":`; what
+    it defines is sent to them by value."""
+    main: Any = sys.modules["__main__"]
+    hidden = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(hidden)
