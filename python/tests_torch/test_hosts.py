@@ -1,0 +1,304 @@
+"""Jobs of several hosts, each a network namespace of its own. Run by `script/check hosts`.
+
+LEVADA_TEST_ENGINE names the engine that several hosts are joined with, else levada.join() chooses. LEVADA_KILLS says how
+often a rank is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import hosts as several
+import pytest
+
+ENGINE = os.environ.get("LEVADA_TEST_ENGINE", "auto")
+KILLS = int(os.environ.get("LEVADA_KILLS", "4"))
+WITHIN = 10.0
+"""Seconds within which all ranks know of a loss; it is to take less than one, on a machine with nothing else to do."""
+
+JOIN = f"""
+import os, time
+import numpy as np
+import torch
+import torch.distributed as dist
+import levada
+dist.init_process_group("gloo")
+job = levada.join(engine="auto" if os.environ.get("ONE_HOST") else {ENGINE!r}, timeout=60)
+"""
+
+
+def _unavailable(why: several.Unavailable) -> None:
+    text = f"no hosts can be made of namespaces: {why}"
+    if os.environ.get("LEVADA_HOSTS") == "required":
+        pytest.fail(text)
+    print(f"\ntest_hosts.py: {text}", file=sys.__stderr__)
+    pytest.skip(text)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[several.Hosts]:
+    try:
+        made = several.Hosts(2)
+    except several.Unavailable as why:
+        _unavailable(why)
+    with made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
+    with several.Launcher(hosts) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def seconds_to_notice(request: pytest.FixtureRequest) -> Iterator[list[float]]:
+    seconds: list[float] = []
+    yield seconds
+    capture: Any = request.config.pluginmanager.get_plugin("capturemanager")
+    if seconds:
+        median, last = statistics.median(seconds), max(seconds)
+        with capture.global_and_fixture_disabled():
+            print(f"\nall ranks knew of a killed one after {median:.3f} s, at most {last:.3f} s, {len(seconds)} times")
+
+
+def succeed(job: several.Job, within: float = 90.0) -> list[list[dict[str, Any]]]:
+    ended = job.finish(within)
+    assert [each.status for each in ended] == [0] * len(ended), "\n".join(each.errors for each in ended)
+    return [each.told for each in ended]
+
+
+def told_on_one_host_and_on_two(
+    hosts: several.Hosts, launcher: several.Launcher, script: str
+) -> list[list[list[dict[str, Any]]]]:
+    # Workers of a pipeline import the main module.
+    script = 'if __name__ == "__main__":\n' + textwrap.indent(JOIN + script, "    ")
+    told = [succeed(launcher.start([4, 0], script, environment={"ONE_HOST": "1"}))]
+    told += [succeed(launcher.start(ranks, script)) for ranks in ([2, 2], [3, 1])]
+    assert hosts.left(launcher.pids) == []
+    assert [mine[0].pop("engine") for mine in told[0]] == ["shm"] * 4
+    for other, host_of in zip(told[1:], ([0, 0, 1, 1], [0, 0, 0, 1])):
+        engines = [mine[0].pop("engine") for mine in other]
+        assert len(set(engines)) == 1 and engines[0] != "shm" and ENGINE in ("auto", engines[0])
+        assert [mine[0].pop("host_of") for mine in other] == [host_of] * 4
+    for mine in told[0]:
+        mine[0].pop("host_of")
+    return told
+
+
+def test_a_feed_gives_the_same_batches_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    one, *two = told_on_one_host_and_on_two(
+        hosts,
+        launcher,
+        """
+tell(engine=job.engine, host_of=job.host_of)
+def loader():
+    buffer = np.zeros(300_000)
+    for i in range(11):  # one structure after the other, and a last round that is not full
+        buffer[:] = i
+        yield [{"x": buffer, "i": i, "text": "a" * i}, (torch.arange(3 * i), None), {"y": [buffer[:7]]}][i % 3]
+        buffer[:] = -1
+for mesh in (levada.Mesh(dp=4), levada.Mesh(dp=2, tp=2), levada.Mesh(tp=2, dp=2), levada.Mesh(pp=4)):
+    for readers in ("one", "dp", "all"):
+        for access in (None, "copy"):
+            digests = levada.Digests()
+            feed = levada.Feed(loader(), mesh, group=job, readers=readers, access=access)
+            for batch in feed:
+                digests.add(batch)
+            tell(mesh=str(mesh), readers=readers, access=access, fields=digests.fields(), steps=feed.step)
+""",
+    )
+    assert all(len(mine) == 25 and all(each["fields"] for each in mine[1:]) for mine in one)
+    for told in two:
+        assert told == one
+
+
+def test_samples_reach_the_same_ranks_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    one, *two = told_on_one_host_and_on_two(
+        hosts,
+        launcher,
+        """
+from levada import exchange
+tell(engine=job.engine, host_of=job.host_of)
+import hashlib
+random = np.random.default_rng(7)
+lengths = {str(i): int(random.integers(0, 30_000)) for i in range(64)}
+mine = [id for id in lengths if int(id) % size == rank]
+store = exchange.Store()
+tokens = [np.arange(lengths[id]) + int(id) for id in mine]
+store.store(exchange.SampleBatch(mine, {"tokens": tokens, "reward": np.float32([int(id) for id in mine])},
+                                 values=[{"name": id} for id in mine]))
+for wants in ({to: [id for id in lengths if int(id) // 3 % 4 == to] for to in range(4)}, {to: list(lengths)[:40] for to in range(4)}):
+    exchange.redistribute(store, wants, ["tokens", "reward"], group=job)
+    got = wants.get(rank, [])
+    batch = store.get(got, ["tokens", "reward"])
+    digest = hashlib.sha256(batch["tokens"].tobytes() + batch["reward"].tobytes()).hexdigest()
+    tell(got=got, digest=digest, right=all((batch.item("tokens", at) == np.arange(lengths[id]) + int(id)).all()
+                                           for at, id in enumerate(got)))
+""",
+    )
+    assert all(each["right"] for mine in one for each in mine[1:])
+    for told in two:
+        assert told == one
+
+
+def test_sums_on_two_hosts_are_those_on_one_bit_for_bit(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    one, *two = told_on_one_host_and_on_two(
+        hosts,
+        launcher,
+        """
+import hashlib
+tell(engine=job.engine, host_of=job.host_of)
+random = np.random.default_rng(rank)
+sums = hashlib.sha256()
+with levada.ReduceScatter(capacity_mb=0.5, group=job) as reduce:
+    for count in (4, 1000, 40_000, 7, 500_001):
+        for dtype in (np.float32, np.float64, np.int64):
+            reduce((1000 * random.random(count)).astype(dtype), lambda sum: sums.update(sum.tobytes()))
+    reduce.flush()
+    total = reduce.all_reduce(np.float32([1.0 + rank])).wait().tolist()
+    gathered = reduce.all_gather(np.uint8([rank])).wait().tolist()
+tell(sums=sums.hexdigest(), total=total, gathered=gathered)
+""",
+    )
+    assert all(mine[1]["total"] == [10.0] for mine in one)
+    for told in two:
+        assert told == one
+
+
+def test_a_pipeline_gives_the_same_items_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    one, *two = told_on_one_host_and_on_two(
+        hosts,
+        launcher,
+        """
+tell(engine=job.engine, host_of=job.host_of)
+numbers = levada.Pipeline(range(101)).shuffle(20)
+for workers in (0, 1):
+    ended = numbers.shard().map(lambda n: 2 * n).fullsync()
+    tell(workers=workers, got=list(ended.run(workers, seed=7, group=job)))
+got = [int(n) for n in levada.Feed(numbers.map(lambda n: 3 * n), levada.Mesh(dp=2, tp=2), readers="one", group=job)]
+tell(fed=len(got))
+""",
+    )
+    for mine in one:
+        assert mine[1]["got"] == mine[2]["got"] and len(mine[1]["got"]) == 25 and mine[3]["fed"] == 50
+    for told in two:
+        assert told == one
+
+
+WORK = {
+    "feed": """
+import itertools
+def work(count):
+    for batch in levada.Feed(({"x": np.full(100_000, i)} for i in itertools.count()), levada.Mesh(dp=2, tp=size // 2), group=job):
+        count()
+""",
+    "exchange": """
+from levada import exchange
+def work(count):
+    while True:
+        store = exchange.Store()
+        store.store(exchange.SampleBatch([str(rank)], {"tokens": [np.arange(200_000)]}))
+        exchange.redistribute(store, {to: [str(of) for of in range(size)] for to in range(size)}, ["tokens"], group=job)
+        count()
+""",
+    "reduce": """
+def work(count):
+    reduce = levada.ReduceScatter(group=job)
+    while True:
+        reduce(np.full(size * 50_000, 1.0)).wait()
+        count()
+""",
+    "nothing": """
+def work(count):
+    for i in range(10): count()
+    for batch in levada.Feed((time.sleep(600) for i in range(1)), levada.Mesh(tp=size), group=job): pass
+""",
+}
+
+UNTIL_LOST = """
+counted = 0
+def count():
+    global counted
+    counted += 1
+    if counted == 5: tell(works=True)
+try:
+    work(count)
+except BaseException as error:
+    tell(at=time.monotonic(), kind=type(error).__name__, rank=getattr(error, "rank", None), text=str(error))
+"""
+
+
+def expect_loss(
+    hosts: several.Hosts, launcher: several.Launcher, job: several.Job, victims: set[int], since: float, within: float
+) -> float:
+    """Checks that every other rank was told of the loss of one of the victims. Returns after how many seconds the last
+    one was."""
+    ended = job.finish(within + 30.0)
+    seconds = []
+    for rank, each in enumerate(ended):
+        if rank in victims:
+            continue
+        last = each.told[-1]
+        assert each.status == 0, each.errors
+        assert last.get("kind") == "PeerLost" and last["rank"] in victims, (rank, last, victims)
+        seconds.append(last["at"] - since)
+    assert max(seconds) < within, seconds
+    assert hosts.left(launcher.pids) == []
+    return max(seconds)
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_rank_is_named_on_every_host(
+    hosts: several.Hosts, launcher: several.Launcher, seconds_to_notice: list[float], number: int
+) -> None:
+    kinds = [*WORK]
+    victim = number % 4
+    moment = random.Random(number).uniform(0, 0.3)
+    job = launcher.start([2, 2], JOIN + WORK[kinds[number // 4 % len(kinds)]] + UNTIL_LOST)
+    job.wait_for("works", range(4))
+    time.sleep(moment)  # into whatever the ranks are doing then
+    since = time.monotonic()
+    os.kill(job.pids[victim], 9)
+    seconds_to_notice.append(expect_loss(hosts, launcher, job, {victim}, since, WITHIN))
+
+
+def test_a_host_whose_ranks_are_all_killed_is_noticed_on_the_other(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    for victims in ({0, 1}, {2, 3}):
+        job = launcher.start([2, 2], JOIN + WORK["feed"] + UNTIL_LOST)
+        job.wait_for("works", range(4))
+        since = time.monotonic()
+        for victim in victims:
+            os.kill(job.pids[victim], 9)
+        expect_loss(hosts, launcher, job, victims, since, WITHIN)
+
+
+@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm with RANK"])
+def test_an_initialized_torch_distributed_joins_hosts_under_any_launcher(
+    launcher: several.Launcher, which: str
+) -> None:
+    script = JOIN + """
+tell(engine=job.engine, host_of=job.host_of, rank=job.rank, job=levada.join() is job)
+tell(got=list(levada.Feed(range(8))))
+"""
+    for ranks, host_of in (([2, 2], [0, 0, 1, 1]), ([1, 3], [0, 1, 1, 1])):
+        for rank, mine in enumerate(succeed(launcher.start(ranks, script, launcher=which))):
+            assert mine[0]["engine"] != "shm" and mine[0]["host_of"] == host_of
+            assert mine[0]["rank"] == rank and mine[1]["got"] == [rank, rank + 4]
+
+
+@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm", "slurm with RANK"])
+def test_any_launcher_s_ranks_on_one_host_meet_without_torch(launcher: several.Launcher, which: str) -> None:
+    script = """
+import levada
+tell(got=list(levada.Feed(range(8))), engine=levada.join().engine)
+"""
+    for rank, mine in enumerate(succeed(launcher.start([0, 4], script, launcher=which))):
+        assert mine == [{"got": [rank, rank + 4], "engine": "shm"}]

@@ -1,0 +1,532 @@
+#!/usr/bin/env python3
+"""Hosts of one's own, for tests and benchmarks: namespaces of this machine that a bridge joins.
+
+Each host has a network with one interface, eth0, a host name and a /dev/shm of its own; processes and files are the
+machine's. Nothing has a name outside: a namespace lives as long as the process that holds it, which ends when its
+standard input does. So nothing is left of a test that was killed, and what hosts send each other reaches no other
+network.
+
+Run as a program in a host, this file is the launcher of that host's ranks; see Launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pathlib
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NamedTuple
+
+SPAWN_GRACE = 30.0
+"""Seconds that a namespace, or the import of torch in a launcher, may take."""
+FIRST_PORT = 29500
+
+LAUNCHERS: dict[str, tuple[str, ...]] = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
+    "deepspeed": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+    "azureml": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK"),
+    "plain": ("RANK", "WORLD_SIZE"),
+    "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
+    "slurm with RANK": (
+        *("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+        *("SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+    ),
+}
+"""The variables that each launcher sets, beside MASTER_ADDR and MASTER_PORT. "plain" is RANK=$SLURM_PROCID in a script."""
+
+
+class Unavailable(Exception):
+    """Hosts cannot be made here; the text says why."""
+
+
+class Traffic(NamedTuple):
+    """Bytes of a host's interface since it was made, with the headers of the network."""
+
+    sent: int
+    received: int
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SPAWN_GRACE)
+    if done.returncode != 0:
+        raise Unavailable(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.returncode}")
+
+
+class _Namespace:
+    """A process that holds namespaces, started by `command`; in a user namespace of its own if `user`."""
+
+    def __init__(self, command: Sequence[str], name: str, *, user: bool) -> None:
+        self._user = user
+        script = f"hostname {name} && mount -t tmpfs levada /dev/shm && ip link set lo up && echo ready && exec cat"
+        try:
+            self._holder = subprocess.Popen(
+                [*command, "--net", "--uts", "--mount", "sh", "-c", script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        except FileNotFoundError as error:
+            raise Unavailable(f"{error.filename} is missing; install util-linux and iproute2") from None
+        assert self._holder.stdout is not None and self._holder.stderr is not None
+        if self._holder.stdout.readline() != "ready\n":
+            errors = self._holder.stderr.read().strip()
+            self.end()
+            raise Unavailable(f"`{' '.join(command)}` makes no namespaces: {errors}")
+
+    @property
+    def pid(self) -> int:
+        return self._holder.pid
+
+    def enter(self, *kinds: str) -> list[str]:
+        """The command that runs what follows it in the namespaces of these kinds."""
+        user = ["--user", "--preserve-credentials"] if self._user else []
+        return ["nsenter", "--target", str(self.pid), *user, *(f"--{kind}" for kind in kinds)]
+
+    def end(self) -> None:
+        self._holder.kill()
+        self._holder.wait()
+        for pipe in (self._holder.stdin, self._holder.stdout, self._holder.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+class Host:
+    """One host. Made by Hosts."""
+
+    def __init__(self, number: int, bridge: _Namespace, *, user: bool) -> None:
+        self.number = number
+        self.name = f"host{number}"
+        self.address = f"10.0.0.{number + 1}"
+        self._port = f"port{number}"
+        self._bridge = bridge
+        unshare = ["unshare"] if not user else [*bridge.enter("net"), "unshare"]
+        self._namespace = _Namespace(unshare, self.name, user=user)
+        try:
+            eth0 = ["type", "veth", "peer", "name", "eth0", "netns", str(self._namespace.pid)]
+            self._in_bridge("ip", "link", "add", self._port, *eth0)
+            self._in_bridge("ip", "link", "set", self._port, "master", "bridge", "up")
+            self._in_host("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
+            self._in_host("ip", "link", "set", "eth0", "up")
+        except BaseException:
+            self._namespace.end()
+            raise
+
+    def _in_bridge(self, *command: str) -> None:
+        _run([*self._bridge.enter("net"), *command])
+
+    def _in_host(self, *command: str) -> None:
+        _run([*self._namespace.enter("net"), *command])
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` in this host, in a process that is killed when its parent dies."""
+        enter = self._namespace.enter("net", "uts", "mount")
+        return [*enter, f"--wd={os.getcwd()}", "setpriv", "--pdeathsig", "KILL", *command]
+
+    def limit(self, bits_per_s: float | None) -> None:
+        """Limits what the host sends and what it receives, each for itself."""
+        for where, device in ((self._in_host, "eth0"), (self._in_bridge, self._port)):
+            with contextlib.suppress(Unavailable):  # there is none
+                where("tc", "qdisc", "del", "dev", device, "root")
+            if bits_per_s is not None:
+                # A burst holds what the system passes to an interface in one piece.
+                burst = f"{max(128 << 10, int(bits_per_s / 8 / 1000))}b"
+                rate = ["rate", f"{int(bits_per_s)}bit", "burst", burst, "latency", "50ms"]
+                where("tc", "qdisc", "add", "dev", device, "root", "tbf", *rate)
+
+    def cut(self) -> None:
+        """Cuts the host off: what it sends and what is sent to it is lost, and nobody is told."""
+        self._in_bridge("ip", "link", "set", self._port, "down")
+
+    def mend(self) -> None:
+        """Connects the host again."""
+        self._in_bridge("ip", "link", "set", self._port, "up")
+
+    def traffic(self) -> Traffic:
+        for line in pathlib.Path(f"/proc/{self._namespace.pid}/net/dev").read_text().splitlines():
+            device, _, counts = line.partition(":")
+            if device.strip() == "eth0":
+                numbers = counts.split()
+                return Traffic(sent=int(numbers[8]), received=int(numbers[0]))
+        raise AssertionError(f"{self.name} has no interface")
+
+    def processes(self) -> list[int]:
+        """All processes of this host, but for the one that holds its namespaces."""
+        network = os.readlink(f"/proc/{self._namespace.pid}/ns/net")
+        found = []
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if name.isdigit() and os.readlink(f"/proc/{name}/ns/net") == network:
+                    found.append(int(name))
+        return [pid for pid in found if pid != self._namespace.pid]
+
+    def left(self, beside: Sequence[int] = ()) -> list[str]:
+        """What jobs have left here: processes that are not in `beside`, shared memory and sockets."""
+        here = pathlib.Path(f"/proc/{self._namespace.pid}")
+        found = [f"process {pid}: {_text(f'/proc/{pid}/cmdline')}" for pid in self.processes() if pid not in beside]
+        for pid in beside:
+            for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if os.readlink(fd).startswith("/memfd:"):
+                        found.append(f"memory file in process {pid}: {os.readlink(fd)}")
+        found += [f"/dev/shm/{file.name}" for file in (here / "root/dev/shm").iterdir()]
+        for protocol in ("tcp", "tcp6"):
+            for line in (here / "net" / protocol).read_text().splitlines()[1:]:
+                _, local, remote, state = line.split()[:4]
+                if state != "06":  # which is TIME_WAIT
+                    found.append(f"{protocol} socket {local} to {remote} in state {state}")
+        found += [line for line in (here / "net/unix").read_text().splitlines() if "@" in line]
+        return found
+
+    def end(self) -> None:
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._namespace.end()
+
+
+def _text(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return pathlib.Path(path).read_text(errors="replace").replace("\0", " ").strip()
+    return "?"
+
+
+class Hosts:
+    """So many hosts, until the end of the `with` statement. Raises Unavailable where none can be made.
+
+    Namespaces are made by root, else in a user namespace, which needs no rights where the system allows them.
+    """
+
+    def __init__(self, count: int, bits_per_s: float | None = None) -> None:
+        if not 2 <= count <= 16:
+            raise ValueError(f"count must be from 2 to 16, got {count}")
+        self._hosts: list[Host] = []
+        self._next_port = FIRST_PORT
+        self._bridge, user = self._make_bridge()
+        try:
+            _run([*self._bridge.enter("net"), "ip", "link", "add", "bridge", "type", "bridge"])
+            _run([*self._bridge.enter("net"), "ip", "link", "set", "bridge", "up"])
+            for number in range(count):
+                self._hosts.append(Host(number, self._bridge, user=user))
+                if bits_per_s is not None:
+                    self._hosts[-1].limit(bits_per_s)
+        except BaseException:
+            self.end()
+            raise
+
+    @staticmethod
+    def _make_bridge() -> tuple[_Namespace, bool]:
+        refusals = []
+        for user, command in ((False, ["unshare"]), (True, ["unshare", "--user", "--map-root-user"])):
+            try:
+                return _Namespace(command, "bridge", user=user), user
+            except Unavailable as error:
+                refusals.append(str(error))
+        raise Unavailable("; ".join(refusals))
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._hosts)
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def __getitem__(self, number: int) -> Host:
+        return self._hosts[number]
+
+    def environments(self, ranks: int | Sequence[int], launcher: str = "torchrun") -> list[list[dict[str, str]]]:
+        """By host and rank of the host, what a launcher adds to the environment of each rank of a new job.
+
+        ranks: how many each host has, or all of them; the ranks of a host have consecutive numbers.
+        """
+        per_host = [ranks] * len(self) if isinstance(ranks, int) else list(ranks)
+        if len(per_host) != len(self):
+            raise ValueError(f"there are {len(self)} hosts, but ranks for {len(per_host)}")
+        self._next_port += 1
+        return [
+            [self._environment(host, local, per_host, launcher) for local in range(count)]
+            for host, count in enumerate(per_host)
+        ]
+
+    def _environment(self, host: int, local: int, per_host: list[int], launcher: str) -> dict[str, str]:
+        rank, size = sum(per_host[:host]) + local, sum(per_host)
+        values = {
+            "RANK": rank,
+            "WORLD_SIZE": size,
+            "LOCAL_RANK": local,
+            "LOCAL_WORLD_SIZE": per_host[host],
+            "LOCAL_SIZE": per_host[host],
+            "GROUP_RANK": host,
+            "NODE_RANK": host,
+            "CROSS_RANK": host,
+            "CROSS_SIZE": len(self._hosts),
+            "TORCHELASTIC_RUN_ID": "none",
+            "SLURM_JOB_ID": self._next_port,
+            "SLURM_STEP_ID": 0,
+            "SLURM_PROCID": rank,
+            "SLURM_NTASKS": size,
+            "SLURM_LOCALID": local,
+            "SLURM_NODEID": host,
+            "SLURM_STEP_NUM_TASKS": size,
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(str(count) for count in per_host if count > 0),
+        }
+        chosen = {name: str(values[name]) for name in LAUNCHERS[launcher]}
+        master = {"MASTER_ADDR": self._hosts[0].address, "MASTER_PORT": str(self._next_port)}
+        return {**chosen, **master, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+
+    def left(self, beside: Sequence[int] = (), within: float = 10.0) -> list[str]:
+        """What jobs have left on any host once `within` seconds have passed; returns as soon as nothing is left."""
+        until = time.monotonic() + within
+        while True:
+            found = [f"{host.name}: {each}" for host in self for each in host.left(beside)]
+            if not found or time.monotonic() > until:
+                return found
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        for host in self._hosts:
+            host.end()
+        self._bridge.end()
+
+
+class Ended(NamedTuple):
+    """How a rank ended."""
+
+    status: int
+    """As subprocess has it: -9 where it was killed."""
+    errors: str
+    told: list[dict[str, Any]]
+    """What the rank's tell() wrote, in order."""
+
+
+class Job:
+    """Ranks that a Launcher has started."""
+
+    def __init__(self, pids: list[int], folder: pathlib.Path, launchers: list[_Forker]) -> None:
+        self.pids = pids
+        """By rank."""
+        self._folder = folder
+        self._launchers = launchers
+
+    def told(self, rank: int) -> list[dict[str, Any]]:
+        """What a rank has told by now."""
+        file = self._folder / f"{rank}.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def wait_for(self, key: str, ranks: Sequence[int], within: float = 60.0) -> None:
+        """Waits until each of these ranks has told something by the name `key`."""
+        until = time.monotonic() + within
+        while not all(any(key in each for each in self.told(rank)) for rank in ranks):
+            if time.monotonic() > until:
+                self.kill()
+                raise AssertionError(f"ranks {list(ranks)} have not told {key} within {within} s: {self.finish(10)}")
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def finish(self, within: float = 60.0) -> list[Ended]:
+        """By rank. Kills what has not ended after `within` seconds, and raises AssertionError then."""
+        until = time.monotonic() + within
+        statuses: dict[int, int] = {}
+        is_late = False
+        for launcher in self._launchers:
+            ended = launcher.wait(until)
+            if ended is None:
+                is_late = True
+                self.kill()
+                ended = launcher.wait(time.monotonic() + SPAWN_GRACE)
+            statuses.update(ended or {})
+        ranks = []
+        for rank in range(len(self.pids)):
+            errors = (self._folder / f"{rank}.err").read_text(errors="replace")
+            ranks.append(Ended(statuses[rank], errors, self.told(rank)))
+        if is_late:
+            texts = "\n".join(f"rank {rank}: {ended}" for rank, ended in enumerate(ranks))
+            raise AssertionError(f"the ranks did not end within {within} s:\n{texts}")
+        return ranks
+
+
+class Launcher:
+    """Starts jobs in hosts, one after the other: a process on each host imports what ranks need, once, and forks its
+    ranks, so that a job takes no longer than what it does. Ranks are killed when that process dies, and that when this
+    one does."""
+
+    def __init__(self, hosts: Hosts, modules: Sequence[str] = ("torch", "torch.distributed", "numpy", "levada")) -> None:
+        self._hosts = hosts
+        self._folder = tempfile.TemporaryDirectory(prefix="levada-hosts-")
+        self._num_jobs = 0
+        self._forkers: list[_Forker] = []
+        try:
+            self._forkers += [_Forker(host, modules) for host in hosts]
+            for forker in self._forkers:
+                forker.await_ready()
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that fork ranks."""
+        return [forker.pid for forker in self._forkers]
+
+    def start(
+        self,
+        ranks: int | Sequence[int],
+        script: str,
+        *,
+        launcher: str = "torchrun",
+        environment: dict[str, str] | None = None,
+    ) -> Job:
+        """Runs `script` as each rank of a new job, with the environment of a launcher and this one. It finds there
+        `rank`, `size`, `local_rank`, `host` and tell(**what). `ranks` is as environments() takes it. One job at a time."""
+        folder = pathlib.Path(self._folder.name) / str(self._num_jobs)
+        folder.mkdir()
+        self._num_jobs += 1
+        (folder / "script.py").write_text(script)
+        pids: list[int] = []
+        environments = self._hosts.environments(ranks, launcher)
+        size = sum(len(each) for each in environments)
+        for forker, variables in zip(self._forkers, environments):
+            pids += forker.fork(folder, len(pids), size, [{**each, **(environment or {})} for each in variables])
+        return Job(pids, folder, self._forkers)
+
+    def end(self) -> None:
+        for forker in self._forkers:
+            forker.end()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class _Forker:
+    """The launcher's process on one host, as the test sees it."""
+
+    def __init__(self, host: Host, modules: Sequence[str]) -> None:
+        self._host = host
+        self._answers = b""
+        self._process = subprocess.Popen(
+            host.command([sys.executable, __file__, str(host.number), *modules]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _answer(self, until: float) -> Any:
+        """The next line; None if none has come by then."""
+        while b"\n" not in self._answers:
+            if time.monotonic() > until:
+                return None
+            more = self._stdout.read()
+            if more == b"":
+                raise AssertionError(f"the launcher of {self._host.name} has ended with {self._process.wait()}")
+            self._answers += more or b""
+            if not more:
+                time.sleep(0.002)
+        line, _, self._answers = self._answers.partition(b"\n")
+        return json.loads(line)
+
+    def await_ready(self) -> None:
+        assert self._answer(time.monotonic() + SPAWN_GRACE) == "ready", f"the launcher of {self._host.name} is not ready"
+
+    def fork(self, folder: pathlib.Path, first: int, size: int, environments: list[dict[str, str]]) -> list[int]:
+        self._stdin.write(json.dumps([str(folder), first, size, environments]).encode() + b"\n")
+        self._stdin.flush()
+        pids = self._answer(time.monotonic() + SPAWN_GRACE)
+        assert pids is not None, f"the launcher of {self._host.name} starts no ranks"
+        return [int(pid) for pid in pids]
+
+    def wait(self, until: float) -> dict[int, int] | None:
+        """The status of each rank of the job, when all have ended."""
+        answer = self._answer(until)
+        return None if answer is None else {int(rank): int(status) for rank, status in answer.items()}
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._stdin.close()
+        self._stdout.close()
+
+
+def _die_with_parent(parent: int) -> None:
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _redirect(path: pathlib.Path) -> None:
+    with open(os.devnull) as nothing, open(path, "w") as errors:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(errors.fileno(), 1)
+        os.dup2(errors.fileno(), 2)
+
+
+def _globals_of(folder: pathlib.Path, host: int, rank: int, local: int, size: int) -> dict[str, Any]:
+    def tell(**what: Any) -> None:
+        with open(folder / f"{rank}.jsonl", "a") as file:
+            file.write(json.dumps(what) + "\n")
+
+    return {"rank": rank, "size": size, "local_rank": local, "host": host, "tell": tell}
+
+
+def _serve(host: int, orders: IO[str]) -> tuple[pathlib.Path, dict[str, Any]] | None:
+    """Forks ranks as it is told to. Returns in each of them, with what it is to run; None once all is over."""
+    for line in orders:
+        name, first, size, environments = json.loads(line)
+        folder, parent, pids = pathlib.Path(name), os.getpid(), []
+        for local, variables in enumerate(environments):
+            pid = os.fork()
+            if pid == 0:
+                _die_with_parent(parent)
+                os.environ.update(variables)
+                _redirect(folder / f"{first + local}.err")
+                return folder, _globals_of(folder, host, first + local, local, size)
+            pids.append(pid)
+        print(json.dumps(pids), flush=True)
+        statuses = {first + at: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for at, pid in enumerate(pids)}
+        print(json.dumps(statuses), flush=True)
+    return None
+
+
+def main(arguments: list[str]) -> None:
+    for module in arguments[1:]:
+        importlib.import_module(module)
+    gc.freeze()  # or each rank that ends would copy all of it
+    print(json.dumps("ready"), flush=True)
+    work = _serve(int(arguments[0]), sys.stdin)
+    if work is not None:
+        folder, names = work
+        runpy.run_path(str(folder / "script.py"), names, "__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
