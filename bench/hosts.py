@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures feeds between hosts that are network namespaces, beside torch.distributed, in turn; prints medians.
 
-    build/venv/bin/python bench/hosts.py [--hosts 2x2 2x4 4x2] [--link none 2Gb/s] [--engine c10d] [--rounds 15] [--json]
+    python bench/hosts.py [--hosts 2x2 2x4 4x2] [--link none 2Gb/s] [--engine c10d] [--rounds 15] [--json]
 
 Rank 0 reads. Each contestant carries --bytes a batch: to all ranks (broadcast), another batch to each rank (scatter),
 one for each half of the ranks (mesh, dp=2,tp=N/2). bench/PERFORMANCE.md says what the columns are.
@@ -89,7 +89,9 @@ def _link(text: str) -> float | None:
 
 def _data_of(op: str, size: int) -> list[int]:
     """By rank, which batch it gets."""
-    return {"broadcast": [0] * size, "scatter": list(range(size)), "mesh": [2 * rank // size for rank in range(size)]}[op]
+    if op == "broadcast":
+        return [0] * size
+    return [rank if op == "scatter" else 2 * rank // size for rank in range(size)]
 
 
 def _mesh_of(op: str, size: int) -> str:
@@ -265,7 +267,8 @@ def main(arguments: list[str]) -> None:
                     for link in options.link:
                         for host in hosts:
                             host.limit(link)
-                        about = {"hosts": f"{count}x{per_host}", "link": "none" if link is None else f"{link / 1e9:g} Gb/s"}
+                        speed = "none" if link is None else f"{link / 1e9:g} Gb/s"
+                        about = {"hosts": f"{count}x{per_host}", "link": speed}
                         for row in _measure(options, hosts, launcher, per_host, pathlib.Path(folder))[0]:
                             if link is not None and "needed_bytes" in row:
                                 row["of_link"] = row["needed_bytes"] * 8 / link / (row["row_ms"] / 1e3)
@@ -281,7 +284,8 @@ def main(arguments: list[str]) -> None:
         print(line)
     for row in rows:
         if row["op"] == "join":
-            print(f"{row['contestant']}: {row['hosts']} ranks join in {row['join_s']:.2f} s, {row['longest_s']:.2f} s at most")
+            seconds = f"{row['join_s']:.2f} s, {row['longest_s']:.2f} s at most"
+            print(f"{row['contestant']}: {row['hosts']} ranks join in {seconds}")
 
 
 if __name__ == "__main__":

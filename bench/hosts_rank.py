@@ -1,4 +1,4 @@
-"""What bench/hosts.py runs as each rank. It finds `rank`, `size` and `host`, as tests/hosts.py says, and gets the rest by
+"""What bench/hosts.py runs as each rank. It finds `rank`, `size` and `host`, as tests/hosts.py says, and the rest in
 LEVADA_BENCH_ASK."""
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,19 +31,22 @@ from typing import IO, Any, NamedTuple
 SPAWN_GRACE = 30.0
 """Seconds that a namespace, or the import of torch in a launcher, may take."""
 FIRST_PORT = 29500
+_FOLDER = "levada-hosts-"
 
+_SLURM = (
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
+    *("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+)
 LAUNCHERS: dict[str, tuple[str, ...]] = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     "deepspeed": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
     "azureml": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK"),
     "plain": ("RANK", "WORLD_SIZE"),
-    "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"),
-    "slurm with RANK": (
-        *("RANK", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-        *("SLURM_NODEID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
-    ),
+    "slurm": _SLURM,
+    "slurm with RANK": ("RANK", "WORLD_SIZE", *_SLURM),
 }
-"""The variables that each launcher sets, beside MASTER_ADDR and MASTER_PORT. "plain" is RANK=$SLURM_PROCID in a script."""
+"""The variables that each launcher sets, beside MASTER_ADDR and MASTER_PORT. The last one is a script that srun runs,
+with RANK=$SLURM_PROCID."""
 
 
 class Unavailable(Exception):
@@ -281,7 +285,7 @@ class Hosts:
             "SLURM_PROCID": rank,
             "SLURM_NTASKS": size,
             "SLURM_LOCALID": local,
-            "SLURM_NODEID": host,
+            "SLURM_NODEID": sum(count > 0 for count in per_host[:host]),
             "SLURM_STEP_NUM_TASKS": size,
             "SLURM_STEP_TASKS_PER_NODE": ",".join(str(count) for count in per_host if count > 0),
         }
@@ -369,9 +373,10 @@ class Launcher:
     ranks, so that a job takes no longer than what it does. Ranks are killed when that process dies, and that when this
     one does."""
 
-    def __init__(self, hosts: Hosts, modules: Sequence[str] = ("torch", "torch.distributed", "numpy", "levada")) -> None:
+    def __init__(self, hosts: Hosts, modules: Sequence[str] = ("torch.distributed", "numpy", "levada")) -> None:
         self._hosts = hosts
-        self._folder = tempfile.TemporaryDirectory(prefix="levada-hosts-")
+        _remove_stale_folders()
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-")
         self._num_jobs = 0
         self._forkers: list[_Forker] = []
         try:
@@ -396,7 +401,8 @@ class Launcher:
         environment: dict[str, str] | None = None,
     ) -> Job:
         """Runs `script` as each rank of a new job, with the environment of a launcher and this one. It finds there
-        `rank`, `size`, `local_rank`, `host` and tell(**what). `ranks` is as environments() takes it. One job at a time."""
+        `rank`, `size`, `local_rank`, `host` and tell(**what). `ranks` is as environments() takes it. One job runs at a
+        time."""
         folder = pathlib.Path(self._folder.name) / str(self._num_jobs)
         folder.mkdir()
         self._num_jobs += 1
@@ -418,6 +424,14 @@ class Launcher:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+def _remove_stale_folders() -> None:
+    """Those of processes that were killed."""
+    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        pid = folder.name.removeprefix(_FOLDER).split("-")[0]
+        if not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Forker:
@@ -455,7 +469,8 @@ class _Forker:
         return json.loads(line)
 
     def await_ready(self) -> None:
-        assert self._answer(time.monotonic() + SPAWN_GRACE) == "ready", f"the launcher of {self._host.name} is not ready"
+        answer = self._answer(time.monotonic() + SPAWN_GRACE)
+        assert answer == "ready", f"the launcher of {self._host.name} is not ready"
 
     def fork(self, folder: pathlib.Path, first: int, size: int, environments: list[dict[str, str]]) -> list[int]:
         self._stdin.write(json.dumps([str(folder), first, size, environments]).encode() + b"\n")

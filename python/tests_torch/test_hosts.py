@@ -1,6 +1,6 @@
 """Jobs of several hosts, each a network namespace of its own. Run by `script/check hosts`.
 
-LEVADA_TEST_ENGINE names the engine that several hosts are joined with, else levada.join() chooses. LEVADA_KILLS says how
+LEVADA_TEST_ENGINE names the engine that joins several hosts; otherwise levada.join() chooses it. LEVADA_KILLS says how
 often a rank is killed.
 """
 
@@ -135,7 +135,8 @@ store = exchange.Store()
 tokens = [np.arange(lengths[id]) + int(id) for id in mine]
 store.store(exchange.SampleBatch(mine, {"tokens": tokens, "reward": np.float32([int(id) for id in mine])},
                                  values=[{"name": id} for id in mine]))
-for wants in ({to: [id for id in lengths if int(id) // 3 % 4 == to] for to in range(4)}, {to: list(lengths)[:40] for to in range(4)}):
+in_parts = {to: [id for id in lengths if int(id) // 3 % 4 == to] for to in range(4)}
+for wants in (in_parts, {to: list(lengths)[:40] for to in range(4)}):
     exchange.redistribute(store, wants, ["tokens", "reward"], group=job)
     got = wants.get(rank, [])
     batch = store.get(got, ["tokens", "reward"])
@@ -173,7 +174,9 @@ tell(sums=sums.hexdigest(), total=total, gathered=gathered)
         assert told == one
 
 
-def test_a_pipeline_gives_the_same_items_on_two_hosts_as_on_one(hosts: several.Hosts, launcher: several.Launcher) -> None:
+def test_a_pipeline_gives_the_same_items_on_two_hosts_as_on_one(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
     one, *two = told_on_one_host_and_on_two(
         hosts,
         launcher,
@@ -197,7 +200,8 @@ WORK = {
     "feed": """
 import itertools
 def work(count):
-    for batch in levada.Feed(({"x": np.full(100_000, i)} for i in itertools.count()), levada.Mesh(dp=2, tp=size // 2), group=job):
+    batches = ({"x": np.full(100_000, i)} for i in itertools.count())
+    for batch in levada.Feed(batches, levada.Mesh(dp=2, tp=size // 2), group=job):
         count()
 """,
     "exchange": """
@@ -242,14 +246,14 @@ def expect_loss(
     """Checks that every other rank was told of the loss of one of the victims. Returns after how many seconds the last
     one was."""
     ended = job.finish(within + 30.0)
-    seconds = []
+    seconds: list[float] = []
     for rank, each in enumerate(ended):
         if rank in victims:
             continue
         last = each.told[-1]
         assert each.status == 0, each.errors
         assert last.get("kind") == "PeerLost" and last["rank"] in victims, (rank, last, victims)
-        seconds.append(last["at"] - since)
+        seconds.append(float(last["at"]) - since)
     assert max(seconds) < within, seconds
     assert hosts.left(launcher.pids) == []
     return max(seconds)
@@ -270,7 +274,9 @@ def test_a_killed_rank_is_named_on_every_host(
     seconds_to_notice.append(expect_loss(hosts, launcher, job, {victim}, since, WITHIN))
 
 
-def test_a_host_whose_ranks_are_all_killed_is_noticed_on_the_other(hosts: several.Hosts, launcher: several.Launcher) -> None:
+def test_a_host_whose_ranks_are_all_killed_is_noticed_on_the_other(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
     for victims in ({0, 1}, {2, 3}):
         job = launcher.start([2, 2], JOIN + WORK["feed"] + UNTIL_LOST)
         job.wait_for("works", range(4))
@@ -302,3 +308,30 @@ tell(got=list(levada.Feed(range(8))), engine=levada.join().engine)
 """
     for rank, mine in enumerate(succeed(launcher.start([0, 4], script, launcher=which))):
         assert mine == [{"got": [rank, rank + 4], "engine": "shm"}]
+
+
+ALONE = """
+import levada
+try:
+    levada.join(timeout=1)
+except levada.Error as error:
+    tell(kind=type(error).__name__, text=str(error))
+"""
+
+
+@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm"])
+def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(
+    launcher: several.Launcher, which: str
+) -> None:
+    for mine in succeed(launcher.start([1, 2], ALONE, launcher=which)):
+        assert mine[0]["kind"] == "Unsupported" and "once torch.distributed is initialized" in mine[0]["text"]
+
+
+@pytest.mark.parametrize("which", ["azureml", "plain"])
+def test_hosts_without_torch_are_missed_where_the_launcher_does_not_count_their_ranks(
+    launcher: several.Launcher, which: str
+) -> None:
+    told = succeed(launcher.start([1, 2], ALONE, launcher=which))
+    for mine in told:
+        assert mine[0]["kind"] == "Timeout" and "initialize torch.distributed first" in mine[0]["text"]
+    assert "for rank(s) 1, 2" in told[0][0]["text"] and "no rank 0" in told[2][0]["text"]
