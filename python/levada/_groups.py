@@ -68,7 +68,7 @@ def _host() -> bytes:
     return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
 
 
-def _all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
+def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     """Everybody's bytes by group rank, as many from each, over whatever devices the group carries."""
     torch = importlib.import_module("torch")
     kinds = [device.type for device in getattr(group, "_device_types", [])]
@@ -119,7 +119,7 @@ def join_group(group: Any, engine: str, timeout: float) -> Membership:
 
 def _start(group: Any, engine: str, timeout: float) -> Membership:
     mine = _Place(_host(), os.urandom(_NONCE_BYTES), engine)
-    places = [_Place.decode(told) for told in _all_gather(group, mine.encode(), timeout)]
+    places = [_Place.decode(told) for told in all_gather(group, mine.encode(), timeout)]
     asked = [place.engine for place in places]
     if len(set(asked)) > 1:
         raise InvalidArgument(f"the group's ranks join it with different engines: {', '.join(asked)}")

@@ -1,15 +1,18 @@
 """Jobs of several hosts, each a network namespace of its own. Run by `script/check hosts`.
 
 LEVADA_TEST_ENGINE names the engine that joins several hosts; otherwise levada.join() chooses it. LEVADA_KILLS says how
-often a rank is killed.
+often a rank is killed, and 20 times as often as a host is cut off.
 """
 
 from __future__ import annotations
 
 import os
+import pathlib
 import random
+import signal
 import statistics
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ import pytest
 
 ENGINE = os.environ.get("LEVADA_TEST_ENGINE", "auto")
 KILLS = int(os.environ.get("LEVADA_KILLS", "4"))
+CUTS = max(1, KILLS // 20)
 WITHIN = 10.0
 """Seconds within which all ranks know of a loss; it is to take less than one, on a machine with nothing else to do."""
 
@@ -222,8 +226,9 @@ def work(count):
 """,
     "nothing": """
 def work(count):
-    for i in range(10): count()
-    for batch in levada.Feed((time.sleep(600) for i in range(1)), levada.Mesh(tp=size), group=job): pass
+    batches = (i if i < 5 else time.sleep(600) for i in range(6))
+    for batch in levada.Feed(batches, levada.Mesh(tp=size), group=job):
+        count()
 """,
 }
 
@@ -284,6 +289,72 @@ def test_a_host_whose_ranks_are_all_killed_is_noticed_on_the_other(
         for victim in victims:
             os.kill(job.pids[victim], 9)
         expect_loss(hosts, launcher, job, victims, since, WITHIN)
+
+
+@pytest.mark.parametrize("kind", ["feed", "nothing"])
+@pytest.mark.parametrize("number", range(CUTS))
+def test_a_host_that_is_cut_off_is_named_with_its_ranks_on_both_sides(
+    hosts: several.Hosts, launcher: several.Launcher, number: int, kind: str
+) -> None:
+    job = launcher.start([2, 2], JOIN + WORK[kind] + UNTIL_LOST, environment={"LEVADA_SILENCE": "3"})
+    job.wait_for("works", range(4))
+    time.sleep(random.Random(number).uniform(0, 0.3))
+    hosts[1].cut()
+    try:
+        ended = job.finish(60.0)
+    finally:
+        hosts[1].mend()
+    for rank, each in enumerate(ended):
+        last = each.told[-1]
+        far, ranks = (hosts[1], "2, 3") if rank < 2 else (hosts[0], "0, 1")
+        assert each.status == 0 and last.get("kind") == "PeerLost" and str(last["rank"]) in ranks, (rank, each)
+        assert f"host {far.address}, which has ranks {ranks}, has not answered for 3 s" in last["text"]
+    assert hosts.left(launcher.pids, within=60.0) == []
+
+
+def test_a_killed_rank_is_noticed_while_a_child_that_it_forked_lives_on(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
+    forked = """
+if rank == 2:
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+        os._exit(0)
+    tell(child=child)
+"""
+    job = launcher.start([2, 2], JOIN + forked + WORK["nothing"] + UNTIL_LOST)
+    job.wait_for("works", range(4))
+    child = job.told(2)[0]["child"]
+    since = time.monotonic()
+    os.kill(job.pids[2], signal.SIGKILL)
+    try:
+        job.wait_for("kind", [0, 1, 3], WITHIN)
+    finally:
+        os.kill(child, signal.SIGKILL)
+    expect_loss(hosts, launcher, job, {2}, since, WITHIN)
+
+
+def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    script = JOIN + """
+import itertools
+batches = ({"x": np.full(1_000_000, i)} for i in itertools.count())
+for i, batch in enumerate(levada.Feed(batches, levada.Mesh(tp=size), group=job)):
+    if i == 5: tell(works=True)
+    if batch["x"][-1] != i: raise AssertionError(f"step {i} has {batch['x']}")
+    if os.path.exists(os.environ["LEVADA_TEST_END"]): break
+tell(ended=True)
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        end = pathlib.Path(folder) / "end"
+        job = launcher.start([2, 2], script, environment={"LEVADA_SILENCE": "3", "LEVADA_TEST_END": str(end)})
+        job.wait_for("works", range(4))
+        os.kill(job.pids[2], signal.SIGSTOP)
+        time.sleep(6)  # twice as long as a host may be silent
+        os.kill(job.pids[2], signal.SIGCONT)
+        end.touch()
+        ended = job.finish()
+    assert not any("has not answered" in each.errors for each in ended), ended
 
 
 @pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm with RANK"])

@@ -1,8 +1,12 @@
 """A process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains how and why.
 
 Headers of frames arrive from any sender in a few slots; a body, whose length its header gives, arrives straight in memory
-of the engine. Threads: one receives, one releases what has been sent, one watches the next rank, one flushes what was
+of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
 deferred for batching.
+
+A rank watches another by a connection on which nothing is ever sent, to a listening socket that accepts nobody. The
+system ends that connection when the process ends. As long as the host is reachable, the system also answers for the
+process, whatever that does.
 """
 
 from __future__ import annotations
@@ -10,19 +14,24 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
+import errno
 import importlib
 import os
 import queue
+import select
+import socket
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from levada import _levada
-from levada._errors import EngineError, Timeout, Unsupported
+from levada._errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada._groups import all_gather
 from levada._levada import Link, Membership
 
-_HEADERS, _BODIES, _ENDS = 1, 2, 3  # tags
+_HEADERS, _BODIES = 1, 2  # tags
 _MAX_HEADER_BYTES = 256 << 10
 """gloo does not say how long a message is: all headers are received in one size."""
 _SLOTS = 4
@@ -31,6 +40,10 @@ _FOREVER = datetime.timedelta(days=3650)
 """A wait that times out closes the connection."""
 _RETRIES, _PAUSE = 100, 0.05
 """How often, and seconds apart, a receive from anybody is tried that fails."""
+_LAST_FRAME = 1.0
+"""Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
+_DOOR_BYTES = 64
+"""Of a rank's address and port, which all ranks gather."""
 _UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
 """Sent frames without a body that may lie about, and their bytes."""
 
@@ -38,17 +51,23 @@ _UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
 class ProcessGroupTransport:
     """Frames between the ranks of a gloo group of its own."""
 
-    def __init__(self, group: Any, name: str, timeout: float) -> None:
-        """Collective over the ranks of `group`, which is asked for its store alone. `name`: the same on all of them."""
+    def __init__(self, group: Any, name: str, timeout: float, host_of: list[int]) -> None:
+        """Collective over the ranks of `group`, of which only the store is used. `name` is the same on all of them."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
-        self._group: Any = _own_group(_store_of(group, name), self.rank, self.size, timeout) if self.size > 1 else None
+        self._host_of = host_of
+        self._silence = _silence()
+        self._group: Any = None
+        if self.size > 1:
+            before = _sockets()
+            self._group = _own_group(_store_of(group, name), self.rank, self.size, timeout)
+            self._door, self._doors = _open_doors(self._group, before, timeout)
+        self._end_of_watch = socket.socketpair()
+        self._finished: set[int] = set()
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
         self._unsettled_bytes = 0
         self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
         self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
-        self._farewells: list[Any] = []
-        self._byte = self._torch.zeros(1, dtype=self._torch.uint8)
         self._over = threading.Event()
         self._link: Any = None
         self._process = os.getpid()
@@ -73,15 +92,14 @@ class ProcessGroupTransport:
                 if body is not None:
                     self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
             except RuntimeError as error:  # of this peer alone
-                self._lose(self._link, [peer], error)
+                self._lose(self._link, [peer], _first_line(error))
             self._unsettled_bytes += header.nbytes
         if body is not None or len(self._unsettled) > _UNSETTLED or self._unsettled_bytes > _UNSETTLED_BYTES:
             self._settle_later()
 
     def close(self, peer: int) -> None:
-        """Called by the engine after the last frame to a peer: ends that peer's watch over this rank."""
-        self._farewells.append(self._group.send([self._byte], peer, _ENDS))
-        self._settle_later()
+        """Called by the engine after the last frame to a peer."""
+        self._finished.add(peer)
 
     def schedule_flush(self, seconds: float) -> None:
         """Called by the engine: flushes once, so many seconds from now."""
@@ -114,7 +132,7 @@ class ProcessGroupTransport:
                 # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
                 failures += 1
                 if failures == _RETRIES:
-                    self._lose(link, range(self.size), error)
+                    self._lose(link, range(self.size), _first_line(error))
                 time.sleep(_PAUSE)
                 continue
             failures = 0
@@ -127,7 +145,7 @@ class ProcessGroupTransport:
                 self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
             link.deliver(sender, header)
         except RuntimeError as error:
-            self._lose(link, [sender], error)
+            self._lose(link, [sender], _first_line(error))
 
     def _settle_later(self) -> None:
         batch, self._unsettled = list(self._unsettled), collections.deque()
@@ -141,19 +159,45 @@ class ProcessGroupTransport:
                 try:
                     work.wait(_FOREVER)
                 except RuntimeError as error:
-                    self._lose(link, [peer], error)
+                    self._lose(link, [peer], _first_line(error))
                 del work  # and with it what was sent
 
     def _watch(self, link: Link) -> None:
-        """Waits for the end of the next rank that has not ended: a byte where it leaves, an error where it dies."""
-        for step in range(1, self.size):
-            peer = (self.rank + step) % self.size
-            if link.is_closed(peer):
-                continue
+        """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
+        poll = select.poll()
+        poll.register(self._end_of_watch[0], 0)
+        watched: dict[int, tuple[int, socket.socket]] = {}
+        for peer in (rank for rank in range(self.size) if rank != self.rank):
             try:
-                self._group.recv([self._torch.empty_like(self._byte)], peer, _ENDS).wait(_FOREVER)
-            except RuntimeError as error:
-                self._lose(link, [peer], error)
+                connection = _connect(self._doors[peer], self._silence)
+                watched[connection.fileno()] = peer, connection
+                poll.register(connection, select.POLLIN)
+            except OSError as error:
+                self._lose_watched(link, peer, self._why(peer, error))
+        while not self._over.is_set():
+            for fd, _ in poll.poll():
+                if fd not in watched:
+                    continue  # this rank's own end
+                poll.unregister(fd)
+                peer, connection = watched.pop(fd)
+                with connection:
+                    number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                self._lose_watched(link, peer, self._why(peer, OSError(number, os.strerror(number))))
+        for _, connection in watched.values():
+            connection.close()
+
+    def _lose_watched(self, link: Link, peer: int, why: str) -> None:
+        # Where both leave, the peer's connection may end before its last frame has been delivered.
+        until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
+        while not link.is_closed(peer) and time.monotonic() < until:
+            time.sleep(0.002)
+        self._lose(link, [] if link.is_closed(peer) else [peer], why)
+
+    def _why(self, peer: int, error: OSError) -> str:
+        if error.errno not in (None, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return f"its connection has ended: {error.strerror}"
+        ranks = ", ".join(str(rank) for rank in range(self.size) if self._host_of[rank] == self._host_of[peer])
+        return f"host {self._doors[peer][0]}, which has ranks {ranks}, has not answered for {self._silence} s"
 
     def _flush(self, link: Link) -> None:
         while (due := self._flushes.get()) is not None:
@@ -166,14 +210,84 @@ class ProcessGroupTransport:
             self._over.set()
             self._sent.put(None)
             self._flushes.put(None)
+            self._door.close()
+            self._end_of_watch[1].close()
         return self._over.is_set()
 
-    def _lose(self, link: Link, peers: Any, error: RuntimeError) -> None:
+    def _lose(self, link: Link, peers: Iterable[int], why: str) -> None:
         for peer in peers:
             self._has_losses = self._has_losses or not link.is_closed(peer)
             if peer != self.rank:
-                link.lost(peer, str(error).splitlines()[0])
+                link.lost(peer, why)
         self._ends(link)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).splitlines()[0]
+
+
+def _silence() -> int:
+    """Seconds after which a host that does not answer is lost; 0: never."""
+    text = os.environ.get("LEVADA_SILENCE", "10")
+    if not text.isdecimal() or 0 < int(text) < 3:
+        raise InvalidArgument(f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 on, or 0 for no limit")
+    return int(text)
+
+
+def _sockets() -> dict[str, int]:
+    """The descriptors of this process's sockets, by what names each socket as long as it is open."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it has been closed
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            if name.startswith("socket:"):
+                found[name] = int(fd)
+    return found
+
+
+def _address_of_new_socket(before: dict[str, int]) -> str:
+    """This host's address on a connection that has been made since `before`."""
+    for name, fd in _sockets().items():
+        if name not in before:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:  # it may be closed by now
+                if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername():
+                    return str(each.getsockname()[0])
+    raise EngineError("gloo has connected this rank to no other, so that its network is not known")
+
+
+_own_doors: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_doors() -> None:
+    """In a forked child, which may outlive the rank."""
+    for door in list(_own_doors):
+        door.close()
+
+
+os.register_at_fork(after_in_child=_close_doors)
+
+
+def _open_doors(group: Any, before: dict[str, int], timeout: float) -> tuple[socket.socket, list[tuple[str, int]]]:
+    """This rank's listening socket, in the network that gloo chose, and where each rank has its own."""
+    address = _address_of_new_socket(before)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    door = socket.create_server((address, 0), family=family, backlog=group.size())
+    _own_doors.add(door)
+    mine = f"{address} {door.getsockname()[1]}".encode().ljust(_DOOR_BYTES)
+    places = [told.decode().split() for told in all_gather(group, mine, timeout)]
+    return door, [(place, int(port)) for place, port in places]
+
+
+def _connect(door: tuple[str, int], silence: int) -> socket.socket:
+    connection = socket.create_connection(door, silence or None)
+    connection.settimeout(None)
+    if silence:
+        interval = silence // 3
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence - 2 * interval)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection
 
 
 def _store_of(group: Any, name: str) -> Any:
@@ -217,5 +331,5 @@ def _own_group(store: Any, rank: int, size: int, timeout: float) -> Any:
 
 def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupTransport]:
     """The Membership of a process group's ranks over it. Collective over them."""
-    transport = ProcessGroupTransport(group, name, timeout)
+    transport = ProcessGroupTransport(group, name, timeout, host_of)
     return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES), transport
