@@ -367,6 +367,26 @@ class Job:
             raise AssertionError(f"the ranks did not end within {within} s:\n{texts}")
         return ranks
 
+    def succeed(self, within: float = 90.0) -> list[list[dict[str, Any]]]:
+        """By rank, what it has told, once all have ended well; raises AssertionError otherwise."""
+        ended = self.finish(within)
+        assert [each.status for each in ended] == [0] * len(ended), "\n".join(each.errors for each in ended)
+        return [each.told for each in ended]
+
+
+def hosts_or_skip(count: int) -> Hosts:
+    """For tests, which are skipped where hosts cannot be made; they fail instead where LEVADA_HOSTS is "required"."""
+    import pytest
+
+    try:
+        return Hosts(count)
+    except Unavailable as why:
+        text = f"no hosts can be made of namespaces: {why}"
+        if os.environ.get("LEVADA_HOSTS") == "required":
+            pytest.fail(text)
+        print(f"\n{os.path.basename(__file__)}: {text}; the tests of several hosts are left out", file=sys.__stderr__)
+        pytest.skip(text)
+
 
 class Launcher:
     """Starts jobs in hosts, one after the other: a process on each host imports what ranks need, once, and forks its

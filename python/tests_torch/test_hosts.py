@@ -11,7 +11,6 @@ import pathlib
 import random
 import signal
 import statistics
-import sys
 import tempfile
 import textwrap
 import time
@@ -38,21 +37,9 @@ job = levada.join(engine="auto" if os.environ.get("ONE_HOST") else {ENGINE!r}, t
 """
 
 
-def _unavailable(why: several.Unavailable) -> None:
-    text = f"no hosts can be made of namespaces: {why}"
-    if os.environ.get("LEVADA_HOSTS") == "required":
-        pytest.fail(text)
-    print(f"\ntest_hosts.py: {text}", file=sys.__stderr__)
-    pytest.skip(text)
-
-
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[several.Hosts]:
-    try:
-        made = several.Hosts(2)
-    except several.Unavailable as why:
-        _unavailable(why)
-    with made:
+    with several.hosts_or_skip(2) as made:
         yield made
 
 
@@ -73,19 +60,13 @@ def seconds_to_notice(request: pytest.FixtureRequest) -> Iterator[list[float]]:
             print(f"\nall ranks knew of a killed one after {median:.3f} s, at most {last:.3f} s, {len(seconds)} times")
 
 
-def succeed(job: several.Job, within: float = 90.0) -> list[list[dict[str, Any]]]:
-    ended = job.finish(within)
-    assert [each.status for each in ended] == [0] * len(ended), "\n".join(each.errors for each in ended)
-    return [each.told for each in ended]
-
-
 def told_on_one_host_and_on_two(
     hosts: several.Hosts, launcher: several.Launcher, script: str
 ) -> list[list[list[dict[str, Any]]]]:
     # Workers of a pipeline import the main module.
     script = 'if __name__ == "__main__":\n' + textwrap.indent(JOIN + script, "    ")
-    told = [succeed(launcher.start([4, 0], script, environment={"ONE_HOST": "1"}))]
-    told += [succeed(launcher.start(ranks, script)) for ranks in ([2, 2], [3, 1])]
+    told = [launcher.start([4, 0], script, environment={"ONE_HOST": "1"}).succeed()]
+    told += [launcher.start(ranks, script).succeed() for ranks in ([2, 2], [3, 1])]
     assert hosts.left(launcher.pids) == []
     assert [mine[0].pop("engine") for mine in told[0]] == ["shm"] * 4
     for other, host_of in zip(told[1:], ([0, 0, 1, 1], [0, 0, 0, 1])):
@@ -366,43 +347,6 @@ tell(engine=job.engine, host_of=job.host_of, rank=job.rank, job=levada.join() is
 tell(got=list(levada.Feed(range(8))))
 """
     for ranks, host_of in (([2, 2], [0, 0, 1, 1]), ([1, 3], [0, 1, 1, 1])):
-        for rank, mine in enumerate(succeed(launcher.start(ranks, script, launcher=which))):
+        for rank, mine in enumerate(launcher.start(ranks, script, launcher=which).succeed()):
             assert mine[0]["engine"] != "shm" and mine[0]["host_of"] == host_of
             assert mine[0]["rank"] == rank and mine[1]["got"] == [rank, rank + 4]
-
-
-@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm", "slurm with RANK"])
-def test_any_launcher_s_ranks_on_one_host_meet_without_torch(launcher: several.Launcher, which: str) -> None:
-    script = """
-import levada
-tell(got=list(levada.Feed(range(8))), engine=levada.join().engine)
-"""
-    for rank, mine in enumerate(succeed(launcher.start([0, 4], script, launcher=which))):
-        assert mine == [{"got": [rank, rank + 4], "engine": "shm"}]
-
-
-ALONE = """
-import levada
-try:
-    levada.join(timeout=1)
-except levada.Error as error:
-    tell(kind=type(error).__name__, text=str(error))
-"""
-
-
-@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm"])
-def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(
-    launcher: several.Launcher, which: str
-) -> None:
-    for mine in succeed(launcher.start([1, 2], ALONE, launcher=which)):
-        assert mine[0]["kind"] == "Unsupported" and "once torch.distributed is initialized" in mine[0]["text"]
-
-
-@pytest.mark.parametrize("which", ["azureml", "plain"])
-def test_hosts_without_torch_are_missed_where_the_launcher_does_not_count_their_ranks(
-    launcher: several.Launcher, which: str
-) -> None:
-    told = succeed(launcher.start([1, 2], ALONE, launcher=which))
-    for mine in told:
-        assert mine[0]["kind"] == "Timeout" and "initialize torch.distributed first" in mine[0]["text"]
-    assert "for rank(s) 1, 2" in told[0][0]["text"] and "no rank 0" in told[2][0]["text"]

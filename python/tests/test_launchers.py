@@ -1,0 +1,99 @@
+"""Ranks that launchers have started, on one host and on several, each a network namespace of its own; without torch."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Iterator
+
+import hosts as several
+import pytest
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[several.Hosts]:
+    with several.hosts_or_skip(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def launcher(hosts: several.Hosts) -> Iterator[several.Launcher]:
+    with several.Launcher(hosts, ["numpy", "levada"]) as made:
+        yield made
+
+
+def test_what_hosts_send_each_other_is_counted_and_is_held_up_while_one_is_cut_off(
+    hosts: several.Hosts, launcher: several.Launcher, tmp_path: pathlib.Path
+) -> None:
+    script = """
+import os, socket, time
+if rank == 0:
+    connection = socket.create_server((os.environ["MASTER_ADDR"], 5000)).accept()[0]
+    connection.sendall(bytes(10_000_000))
+    while not os.path.exists(os.environ["IS_CUT"]): time.sleep(0.01)
+    connection.sendall(b"x")
+    tell(sent=True)
+    connection.recv(1)
+else:
+    while True:
+        try:
+            connection = socket.create_connection((os.environ["MASTER_ADDR"], 5000))
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    received = 0
+    while received < 10_000_000: received += len(connection.recv(1 << 20))
+    tell(received=received)
+    connection.recv(1)
+    tell(at=time.monotonic())
+"""
+    before = [host.traffic() for host in hosts]
+    is_cut = tmp_path / "cut"
+    job = launcher.start(1, script, environment={"IS_CUT": str(is_cut)})
+    job.wait_for("received", [1])
+    sent, received = (host.traffic().sent - then.sent for host, then in zip(hosts, before, strict=True))
+    assert 10_000_000 < sent < 11_000_000 and received < 1_000_000
+    hosts[1].cut()
+    is_cut.touch()
+    job.wait_for("sent", [0])
+    mended = time.monotonic()
+    hosts[1].mend()
+    assert job.succeed()[1][-1]["at"] > mended
+    assert hosts.left(launcher.pids) == []
+
+
+@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm", "slurm with RANK"])
+def test_any_launcher_s_ranks_on_one_host_meet_without_torch(launcher: several.Launcher, which: str) -> None:
+    script = """
+import levada
+tell(got=list(levada.Feed(range(8))), engine=levada.join().engine)
+"""
+    for rank, mine in enumerate(launcher.start([0, 4], script, launcher=which).succeed()):
+        assert mine == [{"got": [rank, rank + 4], "engine": "shm"}]
+
+
+ALONE = """
+import levada
+try:
+    levada.join(timeout=1)
+except levada.Error as error:
+    tell(kind=type(error).__name__, text=str(error))
+"""
+
+
+@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm"])
+def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(
+    launcher: several.Launcher, which: str
+) -> None:
+    for mine in launcher.start([1, 2], ALONE, launcher=which).succeed():
+        assert mine[0]["kind"] == "Unsupported" and "once torch.distributed is initialized" in mine[0]["text"]
+
+
+@pytest.mark.parametrize("which", ["azureml", "plain"])
+def test_hosts_without_torch_are_missed_where_the_launcher_does_not_count_their_ranks(
+    launcher: several.Launcher, which: str
+) -> None:
+    told = launcher.start([1, 2], ALONE, launcher=which).succeed()
+    for mine in told:
+        assert mine[0]["kind"] == "Timeout" and "initialize torch.distributed first" in mine[0]["text"]
+    assert "for rank(s) 1, 2" in told[0][0]["text"] and "no rank 0" in told[2][0]["text"]
