@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import runpy
+import shlex
 import shutil
 import signal
 import subprocess
@@ -292,6 +293,19 @@ class Hosts:
         chosen = {name: str(values[name]) for name in LAUNCHERS[launcher]}
         master = {"MASTER_ADDR": self._hosts[0].address, "MASTER_PORT": str(self._next_port)}
         return {**chosen, **master, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+
+    def write_agent(self, path: pathlib.Path) -> None:
+        """Makes `path` a program that runs commands in these hosts as rsh does: `path HOST COMMAND...`. HOST is a host's
+        name or address; options before it are ignored. mpirun starts its daemons so: Open MPI's with
+        `--mca plm_rsh_agent path`, MPICH's with `-launcher ssh -launcher-exec path`. mpirun itself runs in a host."""
+        lines = ["#!/bin/sh", 'while case $1 in -*) true ;; *) false ;; esac do shift; done', "host=$1", "shift"]
+        lines.append("case $host in")
+        for host in self:
+            command = shlex.join(host.command(["sh", "-c"]))
+            lines.append(f'  {host.name} | {host.address}) exec {command} "$*" ;;')
+        lines += ['  *) echo "$0: there is no host $host" >&2; exit 1 ;;', "esac"]
+        path.write_text("\n".join(lines) + "\n")
+        path.chmod(0o755)
 
     def left(self, beside: Sequence[int] = (), within: float = 10.0) -> list[str]:
         """What jobs have left on any host once `within` seconds have passed; returns as soon as nothing is left."""

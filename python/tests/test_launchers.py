@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -60,6 +61,18 @@ else:
     hosts[1].mend()
     assert job.succeed()[1][-1]["at"] > mended
     assert hosts.left(launcher.pids) == []
+
+
+def test_an_agent_runs_commands_in_the_host_that_it_is_given(hosts: several.Hosts, tmp_path: pathlib.Path) -> None:
+    agent = tmp_path / "agent"
+    hosts.write_agent(agent)
+    for where in (hosts[1].name, hosts[1].address):
+        done = subprocess.run([agent, "-x", where, "echo `hostname`;", "echo 'two  words'"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "host1\ntwo  words\n", "")
+    # An agent may be called in a host: mpirun is.
+    done = subprocess.run(hosts[0].command([str(agent), "host1", "hostname"]), capture_output=True, text=True)
+    assert done.stdout == "host1\n", done.stderr
+    assert subprocess.run([agent, "host9", "hostname"], capture_output=True).returncode == 1
 
 
 @pytest.mark.parametrize("which", ["torchrun", "deepspeed", "azureml", "plain", "slurm", "slurm with RANK"])
