@@ -1,0 +1,12 @@
+// Which processes are on one host.
+#pragma once
+
+#include <cstdint>
+
+namespace levada {
+
+/// The same number in processes that can share memory: of one user, under one kernel (boot id) and in one network
+/// namespace. Where /proc does not say, as in some sandboxes, the host's name distinguishes them.
+std::uint64_t host_identity();
+
+}  // namespace levada

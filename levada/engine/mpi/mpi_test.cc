@@ -1,0 +1,226 @@
+// Run by mpirun with any number of ranks. Every rank runs every test; all fail where one does, and rank 0 says why.
+#include "levada/engine/mpi/mpi.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/conformance_testing.h"
+
+namespace levada::mpi {
+namespace {
+
+int rank_in(MPI_Comm communicator) {
+  int rank = 0;
+  MPI_Comm_rank(communicator, &rank);
+  return rank;
+}
+
+int size_of(MPI_Comm communicator) {
+  int size = 0;
+  MPI_Comm_size(communicator, &size);
+  return size;
+}
+
+Deadline limit() {
+  return Deadline::after(std::chrono::seconds(60));
+}
+
+/// A sentence for each rank on which `body` throws. Collective.
+std::string failures(const std::function<void()>& body) {
+  std::array<char, 512> mine{};
+  try {
+    body();
+  } catch (const std::exception& error) {
+    std::strncpy(mine.data(), error.what(), mine.size() - 1);
+  }
+  std::vector<char> all(mine.size() * static_cast<std::size_t>(size_of(MPI_COMM_WORLD)));
+  MPI_Allgather(mine.data(), mine.size(), MPI_CHAR, all.data(), mine.size(), MPI_CHAR, MPI_COMM_WORLD);
+  std::string text;
+  for (std::size_t at = 0; at < all.size(); at += mine.size()) {
+    if (all[at] != '\0') text += std::string(&all[at]) + "\n";
+  }
+  return text;
+}
+
+/// The same with an engine over all ranks, which aborts where `body` throws, so that the others do not wait.
+std::string failures_with_engine(const Options& options,
+                                 const std::function<void(const std::shared_ptr<Engine>&)>& body) {
+  return failures([&] {
+    const auto engine = make_engine(MPI_COMM_WORLD, options);
+    try {
+      body(engine);
+    } catch (const std::exception& error) {
+      engine->abort(error.what());
+      throw;
+    }
+  });
+}
+
+void expect(bool holds, const char* sentence) {
+  if (!holds) throw conformance::Failure(sentence);
+}
+
+std::vector<conformance::Trial> trials() {
+  std::vector<conformance::Trial> fitting;
+  for (const conformance::Trial& trial : conformance::all_trials()) {
+    if (trial.ranks == size_of(MPI_COMM_WORLD)) fitting.push_back(trial);
+  }
+  return fitting;
+}
+
+class MpiConformance : public testing::TestWithParam<conformance::Trial> {};
+
+TEST_P(MpiConformance, Holds) {
+  EXPECT_EQ(failures_with_engine({}, GetParam().test.run), "");
+}
+
+TEST_P(MpiConformance, HoldsWithoutHeartbeat) {
+  EXPECT_EQ(failures_with_engine({.heartbeat = Duration::max()}, GetParam().test.run), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(, MpiConformance, testing::ValuesIn(trials()),
+                         [](const auto& trial) { return conformance::name_of(trial.param); });
+
+/// From each rank to the next, `count` messages of `bytes` bytes and fewer.
+void send_around(Engine& engine, std::size_t bytes, int count) {
+  const int rank = engine.info().rank, size = engine.info().size;
+  const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  auto sending = engine.open(rank, {next}, 2);
+  auto receiving = rank == previous ? sending : engine.open(previous, {rank}, 2);
+  for (int i = 0; i < count; ++i) {
+    const std::size_t length = bytes - static_cast<std::size_t>(i);
+    Block block = allocate(engine, length, limit(), "test");
+    std::memset(block.memory().data(), i + rank, length);
+    publish(engine, *sending, std::move(block), length, limit(), "test");
+    const auto lease = receive(engine, *receiving, limit(), "test");
+    expect(lease && lease->bytes.size() == length, "a message arrives in its length");
+    const auto value = static_cast<std::byte>(i + previous);
+    expect(lease->bytes.front() == value && lease->bytes.back() == value, "a message arrives as it was sent");
+  }
+}
+
+TEST(MpiMessages, LongerThanMpiMayBeGivenComeInPieces) {
+  constexpr std::size_t piece = 32 << 10;
+  for (const std::size_t bytes : {piece - 1, piece, piece + 1, 3 * piece, 10 * piece + 17}) {
+    EXPECT_EQ(failures_with_engine({.max_piece_bytes = piece},
+                                   [&](const auto& engine) { send_around(*engine, bytes + 2, 5); }),
+              "");
+  }
+}
+
+TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
+  EXPECT_EQ(failures([] {
+              const auto first = make_engine(MPI_COMM_WORLD), second = make_engine(MPI_COMM_WORLD);
+              std::thread other([&] { send_around(*second, 100'000, 50); });
+              const int size = size_of(MPI_COMM_WORLD), rank = rank_in(MPI_COMM_WORLD);
+              for (int i = 0; i < 50; ++i) {
+                int received = -1;
+                MPI_Sendrecv(&rank, 1, MPI_INT, (rank + 1) % size, 0, &received, 1, MPI_INT, MPI_ANY_SOURCE,
+                             MPI_ANY_TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                expect(received == (rank + size - 1) % size, "the program's messages are its own");
+                send_around(*first, 1'000, 1);
+              }
+              other.join();
+            }),
+            "");
+}
+
+TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
+  EXPECT_EQ(failures_with_engine({},
+                                 [](const auto& engine) {
+                                   const int rank = engine->info().rank, last = engine->info().size - 1;
+                                   if (last == 0 || (rank != 0 && rank != last)) return;
+                                   const auto other = make_engine(MPI_COMM_SELF);
+                                   const std::vector<int> to{last};
+                                   const auto channel = engine->open(
+                                       0, to, 1, [other](std::size_t bytes) { return other->try_allocate(bytes); });
+                                   if (rank == 0) {
+                                     publish(*engine, *channel, allocate(*engine, 1'000'000, limit(), "test"),
+                                             1'000'000, limit(), "test");
+                                   } else {
+                                     Channel* const it[] = {channel.get()};
+                                     static_cast<void>(engine->wait({.receive = it}, limit()));
+                                     const Received received = engine->try_receive(*channel);
+                                     expect(received.landed && received.message->bytes.data() ==
+                                                                   received.landed.memory().data(),
+                                            "a body arrives in the block of its landing");
+                                   }
+                                 }),
+            "");
+}
+
+TEST(MpiEngines, OfACommunicatorThatIsFreedAreWaitedFor) {
+  EXPECT_EQ(failures([] {
+              const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
+              MPI_Comm reversed = MPI_COMM_NULL;
+              MPI_Comm_split(MPI_COMM_WORLD, 0, size - rank, &reversed);
+              auto engine = make_engine(reversed), unused = make_engine(reversed);
+              expect(engine->info().rank == size - 1 - rank, "ranks are the communicator's");
+              unused.reset();
+              send_around(*engine, 100, 1);
+              if (rank % 2 == 0) send_around(*make_engine(MPI_COMM_SELF), 100, 10);
+              engine.reset();
+              MPI_Comm_free(&reversed);
+            }),
+            "");
+}
+
+TEST(MpiEngines, CanBeMadeAgainAndAgain) {
+  EXPECT_EQ(failures([] {
+              for (int i = 0; i < 200; ++i) send_around(*make_engine(MPI_COMM_WORLD), 10, 1);
+            }),
+            "");
+}
+
+TEST(MpiEngines, OnOneMachineAreOnOneHost) {
+  EXPECT_EQ(failures_with_engine({},
+                                 [](const auto& engine) {
+                                   for (const int host : engine->info().host_of) expect(host == 0, "one host");
+                                 }),
+            "");
+}
+
+TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
+  const int last = size_of(MPI_COMM_WORLD) - 1;
+  if (last == 0) return;
+  const auto refusal = [&](std::size_t max_piece_bytes) {
+    try {
+      static_cast<void>(make_engine(
+          MPI_COMM_WORLD, {.max_piece_bytes = rank_in(MPI_COMM_WORLD) == last ? max_piece_bytes : 1'000}));
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal(2'000), "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + std::to_string(last) +
+                                "; give all ranks the same");
+  EXPECT_EQ(refusal(0), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + std::to_string(last));
+}
+
+TEST(MpiEngines, AreNotMadeOfACommunicatorThatIsNone) {
+  EXPECT_THROW(make_engine(MPI_COMM_NULL), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace levada::mpi
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  testing::InitGoogleTest(&argc, argv);
+  if (levada::mpi::rank_in(MPI_COMM_WORLD) != 0) {
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+  }
+  const int result = RUN_ALL_TESTS();
+  MPI_Finalize();
+  return result;
+}

@@ -1,0 +1,121 @@
+// Frames between the ranks of a communicator, by MPI's point-to-point calls.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "levada/engine/p2p/transport.h"
+
+namespace levada::mpi {
+
+/// Throws EngineError unless a call of MPI's has succeeded.
+void check(int result, const char* call);
+
+/// The communicator's messages with this transport's two tags are its own. All ranks have the same tags and
+/// max_piece_bytes. Somebody besides the engine keeps it until it is_over().
+class MpiTransport final : public p2p::Transport {
+ public:
+  struct Settings {
+    MPI_Comm communicator = MPI_COMM_NULL;  ///< returns errors; outlives the transport
+    int header_tag = 0;
+    int body_tag = 1;
+    std::size_t max_piece_bytes = 0;
+  };
+  MpiTransport(const Settings& settings, int rank, std::vector<int> host_of);
+  ~MpiTransport() override;
+
+  int rank() const override { return rank_; }
+  const std::vector<int>& host_of() const override { return host_of_; }
+  std::string name() const override { return "mpi"; }
+  std::size_t max_header_bytes() const override { return std::size_t{16} << 10; }
+  void start(std::shared_ptr<p2p::Receiver> receiver) override;
+  void send(std::span<const int> peers, const p2p::Frame& frame) override;
+  void close(int peer) override;
+  void schedule_flush(Clock::time_point at) override;
+  Duration progress() override;
+
+  /// Whether every peer has closed and has been sent all: it calls MPI no more, and wait_until_over() does not wait.
+  bool is_over() const { return has_ended_; }
+  /// Whether this rank's engine has left, or does within a second.
+  bool has_left();
+  /// Waits until every peer's has.
+  void wait_until_over();
+
+ private:
+  /// A frame on its way to this rank. MPI writes to its memory.
+  struct Incoming {
+    enum class State { header_coming, header_here, body_coming, complete } state = State::header_coming;
+    std::unique_ptr<std::byte[]> header{};
+    std::size_t header_bytes = 0;
+    Block body{};
+    std::size_t landed = 0;      ///< bytes of the body
+    bool is_last_posted = true;  ///< the receive of the body's last piece
+  };
+  /// What a request of MPI's is for.
+  struct Operation {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int peer = -1;
+    Lease sent{};                  ///< what MPI reads
+    Incoming* incoming = nullptr;  ///< or where it writes
+  };
+  struct Peer {
+    std::deque<Incoming> incoming{};         ///< in the order sent; guarded by polling_
+    std::atomic<bool> is_lost = false;       ///< MPI has said so, or the peer itself
+    std::atomic<bool> has_last_frame = false;  ///< close() has been called
+  };
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+
+  void run();
+  bool try_end();
+  Duration pause() const;
+  /// Moves what can be moved. Returns whether anything has; false while another thread is at it.
+  bool poll();
+
+  // With polling_ held:
+  bool accept_header();
+  bool complete_operations();
+  void complete(const Operation& operation, int result, const MPI_Status& status);
+  void advance(int from);
+  void post_piece(int from, Incoming& frame);
+
+  // With sends_ held. Returns what MPI does.
+  int send_piece(int to, Lease bytes, int tag);
+  int send_to(int to, const p2p::Frame& frame);
+
+  void lose(int peer, const std::string& why);
+
+  const Settings settings_;
+  const int rank_;
+  const std::vector<int> host_of_;
+  std::vector<Peer> peers_;
+  p2p::Receiver* receiver_ = nullptr;  ///< the thread keeps it
+  std::weak_ptr<p2p::Receiver> weak_receiver_;
+  std::thread thread_;
+  Clock::time_point closed_at_ = Clock::time_point::max();  ///< all peers; the thread's alone
+
+  std::mutex polling_;
+  std::vector<Operation> operations_;  ///< guarded by polling_, as are the next three, which are scratch
+  std::vector<MPI_Request> requests_;
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+
+  std::mutex sends_;                   ///< may be taken while polling_ is held
+  std::vector<Operation> new_sends_;   ///< guarded by sends_
+
+  std::atomic<bool> is_over_ = false;     ///< nothing is sent or received any more
+  std::atomic<bool> has_ended_ = false;   ///< the thread has let go of the engine, too
+  std::atomic<bool> is_pending_ = false;  ///< there are operations
+  std::atomic<Clock::time_point> flush_at_ = Clock::time_point::max();
+  std::atomic<Clock::time_point> moved_at_ = Clock::now();
+  std::atomic<Clock::time_point> waited_at_ = Clock::time_point();  ///< the last call of progress()
+};
+
+}  // namespace levada::mpi
