@@ -1,0 +1,72 @@
+// mpi_program CASE: what mpi_start_test has mpirun start.
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "levada/engine/collect.h"
+#include "levada/engine/mpi/mpi.h"
+
+namespace {
+
+using levada::Engine;
+
+levada::Deadline limit() {
+  return levada::Deadline::after(std::chrono::seconds(60));
+}
+
+void init(int level) {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, level, &provided);
+}
+
+/// What make_engine() throws, on a line of its own.
+void print_refusal() {
+  try {
+    static_cast<void>(levada::mpi::make_engine(MPI_COMM_WORLD));
+  } catch (const levada::Error& error) {
+    std::printf("%s: %s\n", std::string(error.name()).c_str(), error.what());
+    std::fflush(stdout);
+  }
+}
+
+void leave_one_after_the_other(std::shared_ptr<Engine> engine) {
+  const int rank = engine->info().rank;
+  std::vector<std::shared_ptr<Engine>> groups;
+  for (int first = 0; first <= rank; ++first) {
+    std::vector<int> ranks;
+    for (int each = first; each < engine->info().size; ++each) ranks.push_back(each);
+    groups.push_back(engine->subgroup(ranks, "rest"));
+  }
+  engine.reset();
+  for (int round = 0; round <= rank; ++round) {
+    for (int i = 0; i < 100; ++i) levada::agree(*groups[static_cast<std::size_t>(round)], {}, limit(), "test");
+  }
+}
+
+void lose_the_last(const std::shared_ptr<Engine>& engine) {
+  levada::agree(*engine, {}, limit(), "test");
+  if (engine->info().rank == engine->info().size - 1) ::raise(SIGKILL);
+  engine->wait({}, limit());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "uninitialized") {
+    print_refusal();
+    return 0;
+  }
+  init(name == "funneled" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE);
+  std::shared_ptr<Engine> kept;
+  if (name == "leave") leave_one_after_the_other(levada::mpi::make_engine(MPI_COMM_WORLD));
+  else if (name == "kill") lose_the_last(levada::mpi::make_engine(MPI_COMM_WORLD));
+  else if (name == "keep") kept = levada::mpi::make_engine(MPI_COMM_WORLD);
+  else if (name != "finalized") print_refusal();
+  MPI_Finalize();
+  if (name == "finalized") print_refusal();
+  std::puts("finalized");
+  return 0;
+}

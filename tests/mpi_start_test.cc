@@ -1,0 +1,77 @@
+// What a program over MPI sees of how it was started, and of how it ends.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/command_run.h"
+
+namespace levada::test {
+namespace {
+
+Outcome run_ranks(int ranks, const std::string& name) {
+  return Command({MPIEXEC, "-n", std::to_string(ranks), MPI_PROGRAM, name}, {}, MPIRUN).wait();
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(MpiStart, WithFewerThreadsIsRefusedOnEveryRankWithTheRemedy) {
+  const Outcome outcome = run_ranks(3, "funneled");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(count(outcome.out,
+                  "Unsupported: MPI provides MPI_THREAD_FUNNELED on rank 0, but an engine over MPI needs "
+                  "MPI_THREAD_MULTIPLE, since a thread of its own calls MPI: initialize MPI by MPI_Init_thread(&argc, "
+                  "&argv, MPI_THREAD_MULTIPLE, &provided), with an MPI library that was built with threads\n"),
+            3)
+      << outcome.out;
+}
+
+TEST(MpiStart, BeforeMpiIsInitializedIsRefusedWithTheRemedy) {
+  const Outcome outcome = Command({"uninitialized"}, {}, MPI_PROGRAM).wait();
+  EXPECT_EQ(outcome.out,
+            "InvalidArgument: MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
+            "&provided) before an engine over MPI is made\n");
+}
+
+TEST(MpiStart, AfterMpiIsFinalizedIsRefused) {
+  EXPECT_EQ(Command({"finalized"}, {}, MPI_PROGRAM).wait().out,
+            "InvalidArgument: MPI is finalized; make engines over MPI before MPI_Finalize()\nfinalized\n");
+}
+
+TEST(MpiStart, ByTheLauncherOfAnotherMpiIsRefusedWithTheRemedy) {
+  const Outcome outcome = Command({"alone"}, {{"PMI_SIZE", "4"}}, MPI_PROGRAM).wait();
+  EXPECT_EQ(count(outcome.out, "Unsupported: the launcher has started 4 ranks (PMI_SIZE=4), but MPI_COMM_WORLD has "
+                               "one: start the program with the mpirun, or the srun --mpi=, of the MPI that it is "
+                               "linked with, which is "),
+            1)
+      << outcome.out << outcome.err;
+}
+
+TEST(MpiEnd, WaitsInMpiFinalizeForRanksThatGoOn) {
+  const Outcome outcome = run_ranks(4, "leave");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(count(outcome.out, "finalized"), 4);
+}
+
+TEST(MpiEnd, WithAnEngineInUseEndsTheJobAndSaysWhatToDo) {
+  const Outcome outcome = run_ranks(2, "keep");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_GE(count(outcome.err + outcome.out,
+                  "calls MPI_Finalize() while its engine over MPI is in use; destroy the engine, its channels and "
+                  "leases before"),
+            1)
+      << outcome.err;
+}
+
+TEST(MpiEnd, OfAKilledRankEndsTheJob) {
+  const Outcome outcome = run_ranks(3, "kill");
+  EXPECT_NE(outcome.status, 0);
+  EXPECT_EQ(count(outcome.out, "finalized"), 0);
+}
+
+}  // namespace
+}  // namespace levada::test

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
+#include "levada/engine/mpi/transport.h"
 
 namespace levada::mpi {
 namespace {
@@ -203,6 +205,43 @@ TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
   EXPECT_EQ(refusal(2'000), "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + std::to_string(last) +
                                 "; give all ranks the same");
   EXPECT_EQ(refusal(0), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + std::to_string(last));
+}
+
+/// An engine's side of a transport that closes all peers when the test says so.
+class Closing final : public p2p::Receiver {
+ public:
+  Block room_for_body(int, ByteView) override { return {}; }
+  void deliver(int, ByteView, Block) override {}
+  void lost(int peer, std::string_view) override { lost_peer = peer; }
+  bool is_closed(int) override { return is_done; }
+  bool all_closed() override { return is_done; }
+  void flush_deferred() override {}
+
+  std::atomic<bool> is_done = false;
+  std::atomic<int> lost_peer = -1;
+};
+
+TEST(MpiTransport, TellsAPeerThatItsEngineHasGivenUp) {
+  const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
+  if (size < 2) return;
+  EXPECT_EQ(failures([&] {
+              MPI_Comm communicator = MPI_COMM_NULL;
+              MPI_Comm_dup(MPI_COMM_WORLD, &communicator);
+              MpiTransport transport({.communicator = communicator, .max_piece_bytes = 1'000}, rank,
+                                     std::vector<int>(static_cast<std::size_t>(size)));
+              const auto receiver = std::make_shared<Closing>();
+              receiver->is_done = rank == 0;
+              transport.start(receiver);
+              for (const Deadline deadline = limit(); rank != 0 && receiver->lost_peer < 0 && !deadline.expired();) {
+                std::this_thread::yield();
+              }
+              expect(rank == 0 || receiver->lost_peer == 0, "whoever is given up learns it");
+              receiver->is_done = true;
+              transport.wait_until_over();
+              MPI_Barrier(communicator);
+              MPI_Comm_free(&communicator);
+            }),
+            "");
 }
 
 TEST(MpiEngines, AreNotMadeOfACommunicatorThatIsNone) {

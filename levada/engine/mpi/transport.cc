@@ -20,7 +20,7 @@ using std::chrono::seconds;
 // A thread that waits polls without a pause until nothing has moved for so long, and then ever more rarely. While bytes
 // are on their way, MPI moves them only when it is called.
 constexpr Duration eager_for = microseconds(100), eager_for_pending = milliseconds(10);
-constexpr Duration longest_pause = microseconds(500), longest_pause_pending = microseconds(100);
+constexpr Duration longest_pause = milliseconds(1), longest_pause_pending = microseconds(100);
 /// The transport's own thread does not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
 /// How long the engine may still be about to send its last frame once all peers have closed.
