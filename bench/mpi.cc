@@ -44,7 +44,9 @@ class RawPair {
   }
 
  private:
-  void send() { wait_for([&](auto* it) { MPI_Isend(mine_.data(), size(mine_), MPI_BYTE, 1 - rank_, 7, MPI_COMM_WORLD, it); }); }
+  void send() {
+    wait_for([&](auto* it) { MPI_Isend(mine_.data(), size(mine_), MPI_BYTE, 1 - rank_, 7, MPI_COMM_WORLD, it); });
+  }
   void receive() {
     wait_for([&](auto* it) { MPI_Irecv(theirs_.data(), size(theirs_), MPI_BYTE, 1 - rank_, 7, MPI_COMM_WORLD, it); });
   }
@@ -85,36 +87,40 @@ class EnginePair {
   std::shared_ptr<Channel> sending_, receiving_;
 };
 
-double seconds_each(int count, const std::function<void()>& call) {
+/// Appends how long each of so many calls takes.
+void time_each(int count, const std::function<void()>& call, std::vector<double>& microseconds) {
   MPI_Barrier(MPI_COMM_WORLD);
-  const auto began = Clock::now();
-  for (int i = 0; i < count; ++i) call();
-  return std::chrono::duration<double>(Clock::now() - began).count() / count;
+  for (int i = 0; i < count; ++i) {
+    const auto began = Clock::now();
+    call();
+    microseconds.push_back(std::chrono::duration<double, std::micro>(Clock::now() - began).count());
+  }
 }
 
-/// Medians of raw and of the engine.
 void compare(Engine& engine, const char* what, std::size_t there, std::size_t back, int count, int rounds) {
   RawPair raw(there, back);
   EnginePair over(engine, there, back);
   std::vector<double> raw_times, engine_times;
-  for (int round = -2; round < rounds; ++round) {
-    const double raw_time = seconds_each(count, [&] { raw.exchange(); });
-    const double engine_time = seconds_each(count, [&] { over.exchange(); });
-    if (round < 0) continue;  // memory is touched for the first time
-    raw_times.push_back(raw_time);
-    engine_times.push_back(engine_time);
+  for (int round = 0; round <= rounds; ++round) {
+    time_each(
+        count, [&] { raw.exchange(); }, raw_times);
+    time_each(
+        count, [&] { over.exchange(); }, engine_times);
+    if (round == 0) raw_times.clear(), engine_times.clear();  // memory is touched for the first time
   }
   if (engine.info().rank != 0) return;
-  using levada::bench::percentile;
-  const double raw_median = percentile(raw_times, 0.5), engine_median = percentile(engine_times, 0.5);
-  fmt::print("{}: MPI {:.1f} us, engine {:.1f} us: {:.2f} of MPI's speed, {:.2f}x its time\n", what, 1e6 * raw_median,
-             1e6 * engine_median, raw_median / engine_median, engine_median / raw_median);
+  const double raw_median = levada::bench::percentile(raw_times, 0.5);
+  const double engine_median = levada::bench::percentile(engine_times, 0.5);
+  fmt::print("{}: MPI {:.1f} us, engine {:.1f} us: {:.2f} of MPI's speed, {:.2f}x its time\n", what, raw_median,
+             engine_median, raw_median / engine_median, engine_median / raw_median);
 }
 
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) { return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec); };
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -146,7 +152,8 @@ void measure_idle_wait(Engine& engine, int rounds) {
 
 void measure(int rounds) {
   const auto engine = levada::mpi::make_engine(MPI_COMM_WORLD);
-  if (engine->info().size != 2) throw levada::InvalidArgument("this benchmark takes two ranks; start it by mpirun -n 2");
+  if (engine->info().size != 2)
+    throw levada::InvalidArgument("this benchmark takes two ranks; start it by mpirun -n 2");
   compare(*engine, "13 MB there, 8 bytes back", 13'000'000, 8, 5, rounds);
   compare(*engine, "4 KiB there and back", 4096, 4096, 200, rounds);
   measure_idle_wait(*engine, 5);

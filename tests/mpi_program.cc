@@ -1,4 +1,6 @@
 // mpi_program CASE: what mpi_start_test has mpirun start.
+#include <sched.h>
+
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -51,6 +53,19 @@ void lose_the_last(const std::shared_ptr<Engine>& engine) {
   engine->wait({}, limit());
 }
 
+/// Every rank but the first moves to a network namespace of its own, as if it were on another host.
+void print_hosts() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank != 0 && ::unshare(CLONE_NEWNET) != 0) std::puts("not root");
+  const auto engine = levada::mpi::make_engine(MPI_COMM_WORLD);
+  levada::agree(*engine, {}, limit(), "test");
+  if (rank != 0) return;
+  std::string line = "hosts";
+  for (const int host : engine->info().host_of) line += " " + std::to_string(host);
+  std::puts(line.c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -63,6 +78,7 @@ int main(int argc, char** argv) {
   std::shared_ptr<Engine> kept;
   if (name == "leave") leave_one_after_the_other(levada::mpi::make_engine(MPI_COMM_WORLD));
   else if (name == "kill") lose_the_last(levada::mpi::make_engine(MPI_COMM_WORLD));
+  else if (name == "hosts") print_hosts();
   else if (name == "keep") kept = levada::mpi::make_engine(MPI_COMM_WORLD);
   else if (name != "finalized") print_refusal();
   MPI_Finalize();

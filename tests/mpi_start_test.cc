@@ -44,10 +44,17 @@ TEST(MpiStart, AfterMpiIsFinalizedIsRefused) {
 
 TEST(MpiStart, ByTheLauncherOfAnotherMpiIsRefusedWithTheRemedy) {
   const Outcome outcome = Command({"alone"}, {{"PMI_SIZE", "4"}}, MPI_PROGRAM).wait();
-  EXPECT_EQ(count(outcome.out, "Unsupported: the launcher has started 4 ranks (PMI_SIZE=4), but MPI_COMM_WORLD has "
-                               "one: start the program with the mpirun, or the srun --mpi=, of the MPI that it is "
-                               "linked with, which is "),
+  EXPECT_EQ(count(outcome.out,
+                  "Unsupported: the launcher has started 4 ranks (PMI_SIZE=4), but MPI_COMM_WORLD has "
+                  "one: start the program with the mpirun, or the srun --mpi=, of the MPI that it is "
+                  "linked with, which is "),
             1)
+      << outcome.out << outcome.err;
+}
+
+TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
+  const Outcome outcome = run_ranks(3, "hosts");
+  EXPECT_EQ(count(outcome.out, count(outcome.out, "not root") == 0 ? "hosts 0 1 2\n" : "hosts 0 0 0\n"), 1)
       << outcome.out << outcome.err;
 }
 

@@ -165,7 +165,8 @@ void check_launcher(int world_size) {
 
 std::shared_ptr<Engine> make_engine(MPI_Comm communicator, const Options& options) {
   check_initialized();
-  if (communicator == MPI_COMM_NULL) throw InvalidArgument("an engine over MPI needs a communicator, not MPI_COMM_NULL");
+  if (communicator == MPI_COMM_NULL)
+    throw InvalidArgument("an engine over MPI needs a communicator, not MPI_COMM_NULL");
   int is_inter = 0, rank = 0, size = 0, world_size = 0;
   check(MPI_Comm_test_inter(communicator, &is_inter), "MPI_Comm_test_inter()");
   if (is_inter != 0) throw InvalidArgument("an engine over MPI needs an intracommunicator; use MPI_Intercomm_merge()");

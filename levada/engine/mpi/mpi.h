@@ -1,5 +1,5 @@
-// An engine over MPI, for C++ programs that mpirun or srun starts. The library levada::mpi, which exists where Levada was
-// built with MPI. docs/design/mpi.md explains how.
+// An engine over MPI, for C++ programs that mpirun or srun starts. The library levada::mpi, which exists where Levada
+// was built with MPI. docs/design/mpi.md explains how.
 #pragma once
 
 #include <mpi.h>
@@ -25,9 +25,9 @@ struct Options {
 ///
 /// The program calls MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) before, since a thread of the engine's calls MPI
 /// beside the program's own; that thread sleeps while nothing moves. The first engine of a communicator duplicates it,
-/// and the program's own messages are never touched. MPI_Comm_free() of the communicator, and MPI_Finalize(), wait until
-/// all ranks have destroyed their engines, and then free the duplicate. A rank that calls one of them while its own
-/// engine is in use calls MPI_Abort() after a second, with a message.
+/// and the program's own messages are never touched. MPI_Comm_free() of the communicator, and MPI_Finalize(), wait
+/// until all ranks have destroyed their engines, and then free the duplicate. A rank that calls one of them while its
+/// own engine is in use calls MPI_Abort() after a second, with a message.
 ///
 /// Errors that MPI returns make a peer lost: calls throw PeerLost, which names the rank. But MPI itself does not say
 /// that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends by MPI_Abort(), since

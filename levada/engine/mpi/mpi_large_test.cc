@@ -35,7 +35,8 @@ int main(int argc, char** argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   try {
-    if (!carries_more_than_an_int_counts()) throw levada::EngineError("a message of 2.1 GiB has not arrived as it was sent");
+    if (!carries_more_than_an_int_counts())
+      throw levada::EngineError("a message of 2.1 GiB has not arrived as it was sent");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mpi_large_test: %s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

@@ -136,26 +136,26 @@ TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
 }
 
 TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
-  EXPECT_EQ(failures_with_engine({},
-                                 [](const auto& engine) {
-                                   const int rank = engine->info().rank, last = engine->info().size - 1;
-                                   if (last == 0 || (rank != 0 && rank != last)) return;
-                                   const auto other = make_engine(MPI_COMM_SELF);
-                                   const std::vector<int> to{last};
-                                   const auto channel = engine->open(
-                                       0, to, 1, [other](std::size_t bytes) { return other->try_allocate(bytes); });
-                                   if (rank == 0) {
-                                     publish(*engine, *channel, allocate(*engine, 1'000'000, limit(), "test"),
-                                             1'000'000, limit(), "test");
-                                   } else {
-                                     Channel* const it[] = {channel.get()};
-                                     static_cast<void>(engine->wait({.receive = it}, limit()));
-                                     const Received received = engine->try_receive(*channel);
-                                     expect(received.landed && received.message->bytes.data() ==
-                                                                   received.landed.memory().data(),
-                                            "a body arrives in the block of its landing");
-                                   }
-                                 }),
+  EXPECT_EQ(failures_with_engine(
+                {},
+                [](const auto& engine) {
+                  const int rank = engine->info().rank, last = engine->info().size - 1;
+                  if (last == 0 || (rank != 0 && rank != last)) return;
+                  const auto other = make_engine(MPI_COMM_SELF);
+                  const std::vector<int> to{last};
+                  const auto channel =
+                      engine->open(0, to, 1, [other](std::size_t bytes) { return other->try_allocate(bytes); });
+                  if (rank == 0) {
+                    publish(*engine, *channel, allocate(*engine, 1'000'000, limit(), "test"), 1'000'000, limit(),
+                            "test");
+                  } else {
+                    Channel* const it[] = {channel.get()};
+                    static_cast<void>(engine->wait({.receive = it}, limit()));
+                    const Received received = engine->try_receive(*channel);
+                    expect(received.landed && received.message->bytes.data() == received.landed.memory().data(),
+                           "a body arrives in the block of its landing");
+                  }
+                }),
             "");
 }
 
@@ -195,15 +195,15 @@ TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
   if (last == 0) return;
   const auto refusal = [&](std::size_t max_piece_bytes) {
     try {
-      static_cast<void>(make_engine(
-          MPI_COMM_WORLD, {.max_piece_bytes = rank_in(MPI_COMM_WORLD) == last ? max_piece_bytes : 1'000}));
+      static_cast<void>(
+          make_engine(MPI_COMM_WORLD, {.max_piece_bytes = rank_in(MPI_COMM_WORLD) == last ? max_piece_bytes : 1'000}));
     } catch (const InvalidArgument& error) {
       return std::string(error.what());
     }
     return std::string();
   };
-  EXPECT_EQ(refusal(2'000), "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + std::to_string(last) +
-                                "; give all ranks the same");
+  EXPECT_EQ(refusal(2'000),
+            "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + std::to_string(last) + "; give all ranks the same");
   EXPECT_EQ(refusal(0), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + std::to_string(last));
 }
 

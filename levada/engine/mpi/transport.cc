@@ -20,7 +20,11 @@ using std::chrono::seconds;
 // A thread that waits polls without a pause until nothing has moved for so long, and then ever more rarely. While bytes
 // are on their way, MPI moves them only when it is called.
 constexpr Duration eager_for = microseconds(100), eager_for_pending = milliseconds(10);
-constexpr Duration longest_pause = milliseconds(1), longest_pause_pending = microseconds(100);
+/// After which other threads may have its core between two polls: a slice of theirs is long beside a short message.
+constexpr Duration yields_after = microseconds(20);
+constexpr Duration longest_pause = milliseconds(2), longest_pause_pending = microseconds(100);
+/// Between two looks at the clock and at what else the thread waits for, which take as long as a poll.
+constexpr int max_polls_at_once = 8;
 /// The transport's own thread does not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
 /// How long the engine may still be about to send its last frame once all peers have closed.
@@ -69,14 +73,15 @@ void MpiTransport::start(std::shared_ptr<p2p::Receiver> receiver) {
 void MpiTransport::run() {
   while (!try_end()) {
     // A thread that waits polls more often.
-    const bool is_polled = Clock::now() - waited_at_.load() < 2 * longest_pause;
-    if (!is_polled) poll();
-    std::this_thread::sleep_for(is_polled ? 2 * longest_pause : std::max(pause(), shortest_nap));
+    const auto now = Clock::now();
+    const bool is_polled = now - waited_at_.load() < 2 * longest_pause;
+    if (!is_polled) poll(now);
+    std::this_thread::sleep_for(is_polled ? 2 * longest_pause : std::max(pause(now), shortest_nap));
   }
 }
 
-Duration MpiTransport::pause() const {
-  const Duration quiet = Clock::now() - moved_at_.load();
+Duration MpiTransport::pause(Clock::time_point now) const {
+  const Duration quiet = now - moved_at_.load();
   const bool is_pending = is_pending_;
   if (quiet < (is_pending ? eager_for_pending : eager_for)) return Duration::zero();
   return std::min(quiet / 8, is_pending ? longest_pause_pending : longest_pause);
@@ -87,21 +92,25 @@ Duration MpiTransport::progress() {
   const auto now = Clock::now();
   const bool begins_to_wait = now - waited_at_.exchange(now) > 4 * longest_pause;
   if (begins_to_wait) moved_at_ = now;
-  if (!poll()) std::this_thread::yield();
-  return pause();
+  const Duration quiet = now - moved_at_.load();
+  const int max_polls = quiet < eager_for ? max_polls_at_once : 1;
+  bool has_moved = false;
+  for (int i = 0; i < max_polls && !has_moved; ++i) has_moved = poll(now);
+  if (!has_moved && quiet > yields_after) std::this_thread::yield();
+  return pause(now);
 }
 
 void MpiTransport::schedule_flush(Clock::time_point at) {
   flush_at_ = at;
 }
 
-bool MpiTransport::poll() {
+bool MpiTransport::poll(Clock::time_point now) {
   const std::unique_lock lock(polling_, std::try_to_lock);
   if (!lock || is_over_) return false;
   bool has_moved = false;
   for (int i = 0; i < max_headers_at_once && accept_header(); ++i) has_moved = true;
   has_moved |= complete_operations();
-  if (auto due = flush_at_.load(); Clock::now() >= due) {
+  if (auto due = flush_at_.load(); now >= due) {
     if (flush_at_.compare_exchange_strong(due, Clock::time_point::max())) receiver_->flush_deferred();
   }
   if (has_moved) moved_at_ = Clock::now();
@@ -188,6 +197,7 @@ void MpiTransport::post_piece(int from, Incoming& frame) {
 }
 
 bool MpiTransport::complete_operations() {
+  if (!is_pending_ && operations_.empty()) return false;
   {
     const std::lock_guard lock(sends_);
     std::move(new_sends_.begin(), new_sends_.end(), std::back_inserter(operations_));
@@ -201,12 +211,12 @@ bool MpiTransport::complete_operations() {
   indices_.resize(size);
   statuses_.resize(size);
   int count = 0;
-  const int result =
-      MPI_Testsome(static_cast<int>(size), requests_.data(), &count, indices_.data(), statuses_.data());
+  const int result = MPI_Testsome(static_cast<int>(size), requests_.data(), &count, indices_.data(), statuses_.data());
   if (count == MPI_UNDEFINED || count == 0) return false;
   std::vector<Operation> completed;
   for (int i = 0; i < count; ++i) {
-    completed.push_back(std::exchange(operations_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])], {}));
+    completed.push_back(
+        std::exchange(operations_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])], {}));
   }
   std::erase_if(operations_, [](const Operation& operation) { return operation.peer < 0; });
   for (std::size_t i = 0; i < completed.size(); ++i) {

@@ -67,17 +67,18 @@ class MpiTransport final : public p2p::Transport {
     Incoming* incoming = nullptr;  ///< or where it writes
   };
   struct Peer {
-    std::deque<Incoming> incoming{};         ///< in the order sent; guarded by polling_
-    std::atomic<bool> is_lost = false;       ///< MPI has said so, or the peer itself
+    std::deque<Incoming> incoming{};           ///< in the order sent; guarded by polling_
+    std::atomic<bool> is_lost = false;         ///< MPI has said so, or the peer itself
     std::atomic<bool> has_last_frame = false;  ///< close() has been called
   };
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   void run();
   bool try_end();
-  Duration pause() const;
+  /// How long a thread that waits may sleep.
+  Duration pause(Clock::time_point now) const;
   /// Moves what can be moved. Returns whether anything has; false while another thread is at it.
-  bool poll();
+  bool poll(Clock::time_point now);
 
   // With polling_ held:
   bool accept_header();
@@ -107,8 +108,8 @@ class MpiTransport final : public p2p::Transport {
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
 
-  std::mutex sends_;                   ///< may be taken while polling_ is held
-  std::vector<Operation> new_sends_;   ///< guarded by sends_
+  std::mutex sends_;                  ///< may be taken while polling_ is held
+  std::vector<Operation> new_sends_;  ///< guarded by sends_
 
   std::atomic<bool> is_over_ = false;     ///< nothing is sent or received any more
   std::atomic<bool> has_ended_ = false;   ///< the thread has let go of the engine, too
