@@ -5,7 +5,8 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
+#include <utility>
+#include <vector>
 
 #include "levada/engine/collect.h"
 #include "levada/engine/mpi/mpi.h"
@@ -23,10 +24,10 @@ void init(int level) {
   MPI_Init_thread(nullptr, nullptr, level, &provided);
 }
 
-/// What make_engine() throws, on a line of its own.
+/// What the constructor throws, on a line of its own.
 void print_refusal() {
   try {
-    static_cast<void>(levada::mpi::make_engine(MPI_COMM_WORLD));
+    const levada::mpi::Communicator communicator(MPI_COMM_WORLD);
   } catch (const levada::Error& error) {
     std::printf("%s: %s\n", std::string(error.name()).c_str(), error.what());
     std::fflush(stdout);
@@ -58,12 +59,22 @@ void print_hosts() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (rank != 0 && ::unshare(CLONE_NEWNET) != 0) std::puts("not root");
-  const auto engine = levada::mpi::make_engine(MPI_COMM_WORLD);
+  levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+  const auto engine = communicator.make_engine();
   levada::agree(*engine, {}, limit(), "test");
   if (rank != 0) return;
   std::string line = "hosts";
   for (const int host : engine->info().host_of) line += " " + std::to_string(host);
   std::puts(line.c_str());
+}
+
+void use_engine(const std::string& name) {
+  std::shared_ptr<Engine> engine;
+  levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+  engine = communicator.make_engine();
+  if (name == "leave") leave_one_after_the_other(std::move(engine));
+  if (name == "kill") lose_the_last(engine);
+  // Else it outlives its communicator.
 }
 
 }  // namespace
@@ -75,12 +86,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   init(name == "funneled" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE);
-  std::shared_ptr<Engine> kept;
-  if (name == "leave") leave_one_after_the_other(levada::mpi::make_engine(MPI_COMM_WORLD));
-  else if (name == "kill") lose_the_last(levada::mpi::make_engine(MPI_COMM_WORLD));
-  else if (name == "hosts") print_hosts();
-  else if (name == "keep") kept = levada::mpi::make_engine(MPI_COMM_WORLD);
-  else if (name != "finalized") print_refusal();
+  if (name == "hosts") print_hosts();
+  else if (name == "alone" || name == "funneled") print_refusal();
+  else if (name != "finalized") use_engine(name);
   MPI_Finalize();
   if (name == "finalized") print_refusal();
   std::puts("finalized");

@@ -23,7 +23,7 @@ TEST(MpiStart, WithFewerThreadsIsRefusedOnEveryRankWithTheRemedy) {
   const Outcome outcome = run_ranks(3, "funneled");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(count(outcome.out,
-                  "Unsupported: MPI provides MPI_THREAD_FUNNELED on rank 0, but an engine over MPI needs "
+                  "Unsupported: MPI provides MPI_THREAD_FUNNELED on rank 0, but engines over MPI need "
                   "MPI_THREAD_MULTIPLE, since a thread of its own calls MPI: initialize MPI by MPI_Init_thread(&argc, "
                   "&argv, MPI_THREAD_MULTIPLE, &provided), with an MPI library that was built with threads\n"),
             3)
@@ -34,12 +34,13 @@ TEST(MpiStart, BeforeMpiIsInitializedIsRefusedWithTheRemedy) {
   const Outcome outcome = Command({"uninitialized"}, {}, MPI_PROGRAM).wait();
   EXPECT_EQ(outcome.out,
             "InvalidArgument: MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
-            "&provided) before an engine over MPI is made\n");
+            "&provided) before levada::mpi::Communicator is made\n");
 }
 
 TEST(MpiStart, AfterMpiIsFinalizedIsRefused) {
   EXPECT_EQ(Command({"finalized"}, {}, MPI_PROGRAM).wait().out,
-            "InvalidArgument: MPI is finalized; make engines over MPI before MPI_Finalize()\nfinalized\n");
+            "InvalidArgument: MPI is finalized; make and destroy levada::mpi::Communicator before "
+            "MPI_Finalize()\nfinalized\n");
 }
 
 TEST(MpiStart, ByTheLauncherOfAnotherMpiIsRefusedWithTheRemedy) {
@@ -58,18 +59,18 @@ TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
       << outcome.out << outcome.err;
 }
 
-TEST(MpiEnd, WaitsInMpiFinalizeForRanksThatGoOn) {
+TEST(MpiEnd, WaitsForRanksThatGoOn) {
   const Outcome outcome = run_ranks(4, "leave");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(count(outcome.out, "finalized"), 4);
 }
 
-TEST(MpiEnd, WithAnEngineInUseEndsTheJobAndSaysWhatToDo) {
+TEST(MpiEnd, OfACommunicatorWhoseEngineIsInUseEndsTheJobAndSaysWhatToDo) {
   const Outcome outcome = run_ranks(2, "keep");
   EXPECT_NE(outcome.status, 0);
   EXPECT_GE(count(outcome.err + outcome.out,
-                  "calls MPI_Finalize() while its engine over MPI is in use; destroy the engine, its channels and "
-                  "leases before"),
+                  "destroys its levada::mpi::Communicator while an engine over it is in use; destroy the engine, its "
+                  "channels and leases before"),
             1)
       << outcome.err;
 }

@@ -8,7 +8,8 @@ int main(int argc, char** argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   const bool good = [] {
-    const auto engine = levada::mpi::make_engine(MPI_COMM_WORLD);
+    levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+    const auto engine = communicator.make_engine();
     const std::byte mine{7};
     const auto all =
         levada::agree(*engine, std::span(&mine, 1), levada::Deadline::after(std::chrono::seconds(30)), "consumer");

@@ -22,66 +22,6 @@
 namespace levada::mpi {
 namespace {
 
-/// What Levada keeps with a communicator of the program's, as an attribute of it.
-struct Cached {
-  MPI_Comm duplicate = MPI_COMM_NULL;
-  int finalize_key = MPI_KEYVAL_INVALID;  ///< under which MPI_COMM_SELF has it too: MPI_Finalize() frees that first
-  int num_engines = 0;                    ///< that there have been
-  std::vector<std::shared_ptr<MpiTransport>> transports = {};  ///< that may not be over
-};
-
-void wait_until_over(Cached& cached, const char* call) {
-  for (const auto& transport : cached.transports) {
-    if (!transport->has_left()) {
-      std::fprintf(stderr,
-                   "levada: rank %d calls %s while its engine over MPI is in use; destroy the engine, its channels and "
-                   "leases before\n",
-                   transport->rank(), call);
-      MPI_Abort(cached.duplicate, EXIT_FAILURE);
-    }
-    transport->wait_until_over();
-  }
-  cached.transports.clear();
-}
-
-int on_finalize(MPI_Comm /*self*/, int /*key*/, void* value, void* /*extra*/) {
-  auto& cached = *static_cast<Cached*>(value);
-  if (cached.duplicate == MPI_COMM_NULL) return MPI_SUCCESS;
-  wait_until_over(cached, "MPI_Finalize()");
-  return MPI_Comm_free(&cached.duplicate);
-}
-
-int on_free(MPI_Comm /*communicator*/, int /*key*/, void* value, void* /*extra*/) {
-  auto& cached = *static_cast<Cached*>(value);
-  if (cached.duplicate == MPI_COMM_NULL) return MPI_SUCCESS;  // of a communicator that MPI_Finalize() frees
-  wait_until_over(cached, "MPI_Comm_free()");
-  MPI_Comm_free(&cached.duplicate);
-  const int result = MPI_Comm_delete_attr(MPI_COMM_SELF, cached.finalize_key);
-  MPI_Comm_free_keyval(&cached.finalize_key);
-  delete &cached;
-  return result;
-}
-
-Cached& cached_with(MPI_Comm communicator) {
-  static const int key = [] {
-    int made = MPI_KEYVAL_INVALID;
-    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_free, &made, nullptr), "MPI_Comm_create_keyval()");
-    return made;
-  }();
-  void* found = nullptr;
-  int is_found = 0;
-  check(MPI_Comm_get_attr(communicator, key, static_cast<void*>(&found), &is_found), "MPI_Comm_get_attr()");
-  if (is_found != 0) return *static_cast<Cached*>(found);
-  auto cached = std::make_unique<Cached>();
-  check(MPI_Comm_dup(communicator, &cached->duplicate), "MPI_Comm_dup()");
-  check(MPI_Comm_set_errhandler(cached->duplicate, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler()");
-  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_finalize, &cached->finalize_key, nullptr),
-        "MPI_Comm_create_keyval()");
-  check(MPI_Comm_set_attr(MPI_COMM_SELF, cached->finalize_key, cached.get()), "MPI_Comm_set_attr()");
-  check(MPI_Comm_set_attr(communicator, key, cached.get()), "MPI_Comm_set_attr()");
-  return *cached.release();
-}
-
 /// What a rank tells the others before an engine is made.
 struct Terms {
   std::uint64_t host = 0;
@@ -103,7 +43,7 @@ void check_terms(const std::vector<Terms>& terms) {
   for (std::size_t rank = 0; rank < terms.size(); ++rank) {
     if (terms[rank].thread_level < MPI_THREAD_MULTIPLE) {
       throw Unsupported(
-          fmt::format("MPI provides {} on rank {}, but an engine over MPI needs MPI_THREAD_MULTIPLE, since a thread of "
+          fmt::format("MPI provides {} on rank {}, but engines over MPI need MPI_THREAD_MULTIPLE, since a thread of "
                       "its own calls MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
                       "&provided), with an MPI library that was built with threads",
                       name_of_level(terms[rank].thread_level), rank));
@@ -136,10 +76,11 @@ void check_initialized() {
   MPI_Finalized(&is_finalized);
   if (is_initialized == 0) {
     throw InvalidArgument(
-        "MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) before an engine "
-        "over MPI is made");
+        "MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) before "
+        "levada::mpi::Communicator is made");
   }
-  if (is_finalized != 0) throw InvalidArgument("MPI is finalized; make engines over MPI before MPI_Finalize()");
+  if (is_finalized != 0)
+    throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
 }
 
 /// A launcher of another MPI starts the ranks, but each of them finds itself alone.
@@ -163,40 +104,54 @@ void check_launcher(int world_size) {
 
 }  // namespace
 
-std::shared_ptr<Engine> make_engine(MPI_Comm communicator, const Options& options) {
+Communicator::Communicator(MPI_Comm parent, std::size_t max_piece_bytes) : max_piece_bytes_(max_piece_bytes) {
   check_initialized();
-  if (communicator == MPI_COMM_NULL)
-    throw InvalidArgument("an engine over MPI needs a communicator, not MPI_COMM_NULL");
-  int is_inter = 0, rank = 0, size = 0, world_size = 0;
-  check(MPI_Comm_test_inter(communicator, &is_inter), "MPI_Comm_test_inter()");
-  if (is_inter != 0) throw InvalidArgument("an engine over MPI needs an intracommunicator; use MPI_Intercomm_merge()");
+  if (parent == MPI_COMM_NULL) throw InvalidArgument("engines over MPI need a communicator, not MPI_COMM_NULL");
+  int is_inter = 0, size = 0, world_size = 0;
+  check(MPI_Comm_test_inter(parent, &is_inter), "MPI_Comm_test_inter()");
+  if (is_inter != 0) throw InvalidArgument("engines over MPI need an intracommunicator; use MPI_Intercomm_merge()");
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_size), "MPI_Comm_size()");
   check_launcher(world_size);
-  check(MPI_Comm_rank(communicator, &rank), "MPI_Comm_rank()");
-  check(MPI_Comm_size(communicator, &size), "MPI_Comm_size()");
-
-  Terms mine{.host = host_identity(), .max_piece_bytes = options.max_piece_bytes};
+  check(MPI_Comm_dup(parent, &duplicate_.comm), "MPI_Comm_dup()");
+  check(MPI_Comm_set_errhandler(duplicate_.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler()");
+  check(MPI_Comm_rank(duplicate_.comm, &rank_), "MPI_Comm_rank()");
+  check(MPI_Comm_size(duplicate_.comm, &size), "MPI_Comm_size()");
+  Terms mine{.host = host_identity(), .max_piece_bytes = max_piece_bytes};
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
-  std::vector<Terms> terms{mine};
-  MpiTransport::Settings settings{.max_piece_bytes = options.max_piece_bytes};
-  Cached* const cached = size == 1 ? nullptr : &cached_with(communicator);
-  if (cached != nullptr) {
-    terms.resize(static_cast<std::size_t>(size));
-    check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, cached->duplicate),
-          "MPI_Allgather()");
-    settings.communicator = cached->duplicate;
-    // MPI has at least 32,768 tags. Those of engines that some ranks have left and others not differ.
-    constexpr int max_engines = 16'000;
-    settings.header_tag = 2 * (cached->num_engines++ % max_engines);
-    settings.body_tag = settings.header_tag + 1;
-  }
+  std::vector<Terms> terms(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
+        "MPI_Allgather()");
   check_terms(terms);
-  const auto transport = std::make_shared<MpiTransport>(settings, rank, hosts_of(terms));
-  if (cached != nullptr) {
-    std::erase_if(cached->transports, [](const auto& each) { return each->is_over(); });
-    cached->transports.push_back(transport);
+  host_of_ = hosts_of(terms);
+}
+
+Communicator::~Communicator() {
+  for (const auto& transport : transports_) {
+    if (!transport->has_left()) {
+      std::fprintf(stderr,
+                   "levada: rank %d destroys its levada::mpi::Communicator while an engine over it is in use; destroy "
+                   "the engine, its channels and leases before\n",
+                   rank_);
+      MPI_Abort(duplicate_.comm, EXIT_FAILURE);
+    }
+    transport->wait_until_over();
   }
-  return p2p::make_engine(transport, {.memory_bytes = options.memory_bytes, .heartbeat = options.heartbeat});
+}
+
+Communicator::Duplicate::~Duplicate() {
+  if (comm != MPI_COMM_NULL) MPI_Comm_free(&comm);
+}
+
+std::shared_ptr<Engine> Communicator::make_engine(const Options& options) {
+  std::erase_if(transports_, [](const auto& each) { return each->is_over(); });
+  // MPI has at least 32,768 tags. Those of engines that some ranks have left and others not differ.
+  constexpr int max_engines = 16'000;
+  const int tag = 2 * (num_engines_++ % max_engines);
+  transports_.push_back(std::make_shared<MpiTransport>(
+      MpiTransport::Settings{
+          .communicator = duplicate_.comm, .header_tag = tag, .body_tag = tag + 1, .max_piece_bytes = max_piece_bytes_},
+      rank_, host_of_));
+  return p2p::make_engine(transports_.back(), {.memory_bytes = options.memory_bytes, .heartbeat = options.heartbeat});
 }
 
 }  // namespace levada::mpi

@@ -6,37 +6,58 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "levada/engine/engine.h"
 
 namespace levada::mpi {
+
+class MpiTransport;
 
 struct Options {
   std::size_t memory_bytes = 0;  ///< what the blocks of this rank may take together; 0: what the machine allows
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
   Duration heartbeat = Duration::zero();
-  /// MPI gets longer messages in several pieces of this size. The same on all ranks; at most what fits into an int.
-  std::size_t max_piece_bytes = std::size_t{1} << 30;
 };
 
-/// Returns an engine over the ranks of `communicator`, by their numbers in it. Collective over them. Engines of one
-/// communicator are made in the same order on all its ranks; several may be in use at a time.
+/// A duplicate of a communicator for engines over it; the program's own messages are never touched. One thread at a
+/// time. The program calls MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) before, since each engine has a thread that
+/// calls MPI beside the program's own; it sleeps while nothing moves.
 ///
-/// The program calls MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) before, since a thread of the engine's calls MPI
-/// beside the program's own; that thread sleeps while nothing moves. The first engine of a communicator duplicates it,
-/// and the program's own messages are never touched. MPI_Comm_free() of the communicator, and MPI_Finalize(), wait
-/// until all ranks have destroyed their engines, and then free the duplicate. A rank that calls one of them while its
-/// own engine is in use calls MPI_Abort() after a second, with a message.
-///
-/// Errors that MPI returns make a peer lost: calls throw PeerLost, which names the rank. But MPI itself does not say
-/// that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends by MPI_Abort(), since
-/// MPI_Finalize() would wait for the lost rank.
-///
-/// Throws InvalidArgument where MPI is not initialized, or finalized already, for MPI_COMM_NULL and for an
-/// intercommunicator, and where ranks differ in `max_piece_bytes`; Unsupported where a rank has less than
-/// MPI_THREAD_MULTIPLE, and where the launcher is not of the MPI that the program is linked with; EngineError for
-/// what MPI reports.
-std::shared_ptr<Engine> make_engine(MPI_Comm communicator, const Options& options = {});
+/// Errors that MPI returns make a peer lost: calls of the engine throw PeerLost, which names the rank. But MPI does not
+/// say that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends by MPI_Abort(),
+/// since MPI_Finalize() would wait for the lost rank.
+class Communicator {
+ public:
+  /// Collective over the ranks of `parent`. MPI gets messages longer than `max_piece_bytes` in pieces; at most what
+  /// fits into an int, and the same on all ranks. Throws InvalidArgument where MPI is not initialized, or is finalized
+  /// already, for MPI_COMM_NULL, for an intercommunicator, and for max_piece_bytes out of range or different on some
+  /// rank; Unsupported where a rank has less than MPI_THREAD_MULTIPLE, and where the launcher is not of the MPI that
+  /// the program is linked with; EngineError for what MPI reports.
+  explicit Communicator(MPI_Comm parent, std::size_t max_piece_bytes = std::size_t{1} << 30);
+  /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
+  /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after a second, with a
+  /// message.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// Returns an engine over all ranks, by their numbers in the communicator. Collective, but waits for nobody: ranks
+  /// make engines in the same order. Several may be in use at a time.
+  std::shared_ptr<Engine> make_engine(const Options& options = {});
+
+ private:
+  struct Duplicate {
+    MPI_Comm comm = MPI_COMM_NULL;
+    ~Duplicate();
+  };
+  Duplicate duplicate_;
+  int rank_ = 0;
+  std::vector<int> host_of_;
+  std::size_t max_piece_bytes_;
+  int num_engines_ = 0;                                    ///< that have been made
+  std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< that may not be over
+};
 
 }  // namespace levada::mpi

@@ -14,6 +14,7 @@
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
+#include "levada/engine/inproc/inproc.h"
 #include "levada/engine/mpi/transport.h"
 
 namespace levada::mpi {
@@ -54,9 +55,11 @@ std::string failures(const std::function<void()>& body) {
 
 /// The same with an engine over all ranks, which aborts where `body` throws, so that the others do not wait.
 std::string failures_with_engine(const Options& options,
-                                 const std::function<void(const std::shared_ptr<Engine>&)>& body) {
+                                 const std::function<void(const std::shared_ptr<Engine>&)>& body,
+                                 std::size_t max_piece_bytes = std::size_t{1} << 30) {
   return failures([&] {
-    const auto engine = make_engine(MPI_COMM_WORLD, options);
+    Communicator communicator(MPI_COMM_WORLD, max_piece_bytes);
+    const auto engine = communicator.make_engine(options);
     try {
       body(engine);
     } catch (const std::exception& error) {
@@ -112,15 +115,16 @@ void send_around(Engine& engine, std::size_t bytes, int count) {
 TEST(MpiMessages, LongerThanMpiMayBeGivenComeInPieces) {
   constexpr std::size_t piece = 32 << 10;
   for (const std::size_t bytes : {piece - 1, piece, piece + 1, 3 * piece, 10 * piece + 17}) {
-    EXPECT_EQ(failures_with_engine({.max_piece_bytes = piece},
-                                   [&](const auto& engine) { send_around(*engine, bytes + 2, 5); }),
+    EXPECT_EQ(failures_with_engine(
+                  {}, [&](const auto& engine) { send_around(*engine, bytes + 2, 5); }, piece),
               "");
   }
 }
 
 TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
   EXPECT_EQ(failures([] {
-              const auto first = make_engine(MPI_COMM_WORLD), second = make_engine(MPI_COMM_WORLD);
+              Communicator communicator(MPI_COMM_WORLD);
+              const auto first = communicator.make_engine(), second = communicator.make_engine();
               std::thread other([&] { send_around(*second, 100'000, 50); });
               const int size = size_of(MPI_COMM_WORLD), rank = rank_in(MPI_COMM_WORLD);
               for (int i = 0; i < 50; ++i) {
@@ -136,40 +140,38 @@ TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
 }
 
 TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
-  EXPECT_EQ(failures_with_engine(
-                {},
-                [](const auto& engine) {
-                  const int rank = engine->info().rank, last = engine->info().size - 1;
-                  if (last == 0 || (rank != 0 && rank != last)) return;
-                  const auto other = make_engine(MPI_COMM_SELF);
-                  const std::vector<int> to{last};
-                  const auto channel =
-                      engine->open(0, to, 1, [other](std::size_t bytes) { return other->try_allocate(bytes); });
-                  if (rank == 0) {
-                    publish(*engine, *channel, allocate(*engine, 1'000'000, limit(), "test"), 1'000'000, limit(),
-                            "test");
-                  } else {
-                    Channel* const it[] = {channel.get()};
-                    static_cast<void>(engine->wait({.receive = it}, limit()));
-                    const Received received = engine->try_receive(*channel);
-                    expect(received.landed && received.message->bytes.data() == received.landed.memory().data(),
-                           "a body arrives in the block of its landing");
-                  }
-                }),
-            "");
+  const auto body = [](const std::shared_ptr<Engine>& engine) {
+    const int rank = engine->info().rank, size = engine->info().size;
+    const auto other = inproc::make_group(1).front();
+    const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    const auto sending = engine->open(rank, {next}, 1);
+    const std::vector<int> to{rank};
+    const auto receiving =
+        size == 1 ? sending
+                  : engine->open(previous, to, 1, [other](std::size_t bytes) { return other->try_allocate(bytes); });
+    agree(*engine, {}, limit(), "test");  // what arrives before its channel is opened lands elsewhere
+    if (size == 1) return;
+    publish(*engine, *sending, allocate(*engine, 1'000'000, limit(), "test"), 1'000'000, limit(), "test");
+    Channel* const it[] = {receiving.get()};
+    static_cast<void>(engine->wait({.receive = it}, limit()));
+    const Received received = engine->try_receive(*receiving);
+    expect(received.landed && received.message->bytes.data() == received.landed.memory().data(),
+           "a body arrives in the block of its landing");
+  };
+  EXPECT_EQ(failures_with_engine({}, body), "");
 }
 
-TEST(MpiEngines, OfACommunicatorThatIsFreedAreWaitedFor) {
+TEST(MpiEngines, HaveTheRanksOfTheirCommunicator) {
   EXPECT_EQ(failures([] {
               const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
               MPI_Comm reversed = MPI_COMM_NULL;
               MPI_Comm_split(MPI_COMM_WORLD, 0, size - rank, &reversed);
-              auto engine = make_engine(reversed), unused = make_engine(reversed);
-              expect(engine->info().rank == size - 1 - rank, "ranks are the communicator's");
-              unused.reset();
-              send_around(*engine, 100, 1);
-              if (rank % 2 == 0) send_around(*make_engine(MPI_COMM_SELF), 100, 10);
-              engine.reset();
+              {
+                Communicator communicator(reversed);
+                const auto engine = communicator.make_engine();
+                expect(engine->info().rank == size - 1 - rank && engine->info().size == size, "ranks are its own");
+                send_around(*engine, 100, 1);
+              }
               MPI_Comm_free(&reversed);
             }),
             "");
@@ -177,7 +179,9 @@ TEST(MpiEngines, OfACommunicatorThatIsFreedAreWaitedFor) {
 
 TEST(MpiEngines, CanBeMadeAgainAndAgain) {
   EXPECT_EQ(failures([] {
-              for (int i = 0; i < 200; ++i) send_around(*make_engine(MPI_COMM_WORLD), 10, 1);
+              Communicator communicator(MPI_COMM_WORLD);
+              for (int i = 0; i < 200; ++i) send_around(*communicator.make_engine(), 10, 1);
+              for (int i = 0; i < 20; ++i) Communicator(MPI_COMM_WORLD).make_engine();
             }),
             "");
 }
@@ -195,8 +199,7 @@ TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
   if (last == 0) return;
   const auto refusal = [&](std::size_t max_piece_bytes) {
     try {
-      static_cast<void>(
-          make_engine(MPI_COMM_WORLD, {.max_piece_bytes = rank_in(MPI_COMM_WORLD) == last ? max_piece_bytes : 1'000}));
+      const Communicator communicator(MPI_COMM_WORLD, rank_in(MPI_COMM_WORLD) == last ? max_piece_bytes : 1'000);
     } catch (const InvalidArgument& error) {
       return std::string(error.what());
     }
@@ -231,6 +234,7 @@ TEST(MpiTransport, TellsAPeerThatItsEngineHasGivenUp) {
                                      std::vector<int>(static_cast<std::size_t>(size)));
               const auto receiver = std::make_shared<Closing>();
               receiver->is_done = rank == 0;
+              for (int each = 0; each < size && rank != 0; ++each) transport.close(each);
               transport.start(receiver);
               for (const Deadline deadline = limit(); rank != 0 && receiver->lost_peer < 0 && !deadline.expired();) {
                 std::this_thread::yield();
@@ -244,8 +248,8 @@ TEST(MpiTransport, TellsAPeerThatItsEngineHasGivenUp) {
             "");
 }
 
-TEST(MpiEngines, AreNotMadeOfACommunicatorThatIsNone) {
-  EXPECT_THROW(make_engine(MPI_COMM_NULL), InvalidArgument);
+TEST(MpiEngines, AreNotMadeOfMpiCommNull) {
+  EXPECT_THROW(Communicator{MPI_COMM_NULL}, InvalidArgument);
 }
 
 }  // namespace
