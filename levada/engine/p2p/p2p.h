@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "levada/engine/engine.h"
-#include "levada/engine/memory_limits.h"
+#include "levada/base/memory_limits.h"
 #include "levada/engine/p2p/transport.h"
 
 namespace levada::p2p {
