@@ -1,7 +1,7 @@
 # levada::mpi, the engine over MPI: a library of its own, so that nothing else is linked with MPI.
 set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI 3.1 QUIET COMPONENTS CXX)
-if(NOT MPI_CXX_FOUND OR LEVADA_SANITIZE) # MPI's libraries leak, and lock in ways of their own
+if(NOT MPI_CXX_FOUND)
   message(STATUS "levada::mpi is left out: it takes MPI 3.1 (libopenmpi-dev and openmpi-bin, or libmpich-dev and mpich)")
   return()
 endif()

@@ -22,7 +22,7 @@
 namespace levada::mpi {
 namespace {
 
-/// What a rank tells the others before an engine is made.
+/// What each rank sends all others before engines are made.
 struct Terms {
   std::uint64_t host = 0;
   std::uint64_t max_piece_bytes = 0;
@@ -79,8 +79,8 @@ void check_initialized() {
         "MPI is not initialized; call MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided) before "
         "levada::mpi::Communicator is made");
   }
-  if (is_finalized != 0)
-    throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
+  if (is_finalized == 0) return;
+  throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
 }
 
 /// A launcher of another MPI starts the ranks, but each of them finds itself alone.

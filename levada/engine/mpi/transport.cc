@@ -23,13 +23,13 @@ constexpr Duration eager_for = microseconds(100), eager_for_pending = millisecon
 /// After which other threads may have its core between two polls: a slice of theirs is long beside a short message.
 constexpr Duration yields_after = microseconds(20);
 constexpr Duration longest_pause = milliseconds(2), longest_pause_pending = microseconds(100);
-/// Between two looks at the clock and at what else the thread waits for, which take as long as a poll.
+/// Between two readings of the clock, which takes as long as a poll.
 constexpr int max_polls_at_once = 8;
 /// The transport's own thread does not take a core from those that compute.
 constexpr Duration shortest_nap = microseconds(50);
 /// How long the engine may still be about to send its last frame once all peers have closed.
 constexpr Duration grace = seconds(1);
-/// Sends are looked at once in so many headers.
+/// Between two tests of sends and receives.
 constexpr int max_headers_at_once = 64;
 
 std::string text_of(int result) {
