@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from levada import _levada
 from levada._errors import EngineError, InvalidArgument, Timeout, Unsupported
@@ -48,6 +48,11 @@ _UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
 """Sent frames without a body that may lie about, and their bytes."""
 
 
+class _Watched(NamedTuple):
+    address: str
+    connection: socket.socket
+
+
 class ProcessGroupTransport:
     """Frames between the ranks of a gloo group of its own."""
 
@@ -61,7 +66,7 @@ class ProcessGroupTransport:
         if self.size > 1:
             before = _sockets()
             self._group = _own_group(_store_of(group, name), self.rank, self.size, timeout)
-            self._door, self._doors = _open_doors(self._group, before, timeout)
+            self._door, self._watched = _watch_each_other(self._group, _address_of_gloo(before), self._silence, timeout)
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
@@ -166,38 +171,32 @@ class ProcessGroupTransport:
         """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
         poll = select.poll()
         poll.register(self._end_of_watch[0], 0)
-        watched: dict[int, tuple[int, socket.socket]] = {}
-        for peer in (rank for rank in range(self.size) if rank != self.rank):
-            try:
-                connection = _connect(self._doors[peer], self._silence)
-                watched[connection.fileno()] = peer, connection
-                poll.register(connection, select.POLLIN)
-            except OSError as error:
-                self._lose_watched(link, peer, self._why(peer, error))
+        peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
+        for fd in peers:
+            poll.register(fd, select.POLLIN)
         while not self._over.is_set():
             for fd, _ in poll.poll():
-                if fd not in watched:
-                    continue  # this rank's own end
-                poll.unregister(fd)
-                peer, connection = watched.pop(fd)
-                with connection:
-                    number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                self._lose_watched(link, peer, self._why(peer, OSError(number, os.strerror(number))))
-        for _, connection in watched.values():
-            connection.close()
+                if fd in peers:  # else it is this rank's own end
+                    poll.unregister(fd)
+                    self._lose_watched(link, peers[fd])
+        for each in self._watched.values():
+            each.connection.close()
 
-    def _lose_watched(self, link: Link, peer: int, why: str) -> None:
+    def _lose_watched(self, link: Link, peer: int) -> None:
         # Where both leave, the peer's connection may end before its last frame has been delivered.
         until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
         while not link.is_closed(peer) and time.monotonic() < until:
             time.sleep(0.002)
-        self._lose(link, [] if link.is_closed(peer) else [peer], why)
+        self._lose(link, [] if link.is_closed(peer) else [peer], self._why(peer))
 
-    def _why(self, peer: int, error: OSError) -> str:
-        if error.errno not in (None, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return f"its connection has ended: {error.strerror}"
+    def _why(self, peer: int) -> str:
+        """Why the connection to a peer has ended."""
+        address, connection = self._watched[peer]
+        number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number not in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return "its process no longer runs"
         ranks = ", ".join(str(rank) for rank in range(self.size) if self._host_of[rank] == self._host_of[peer])
-        return f"host {self._doors[peer][0]}, which has ranks {ranks}, has not answered for {self._silence} s"
+        return f"host {address}, which has ranks {ranks}, has not answered for {self._silence} s"
 
     def _flush(self, link: Link) -> None:
         while (due := self._flushes.get()) is not None:
@@ -245,14 +244,15 @@ def _sockets() -> dict[str, int]:
     return found
 
 
-def _address_of_new_socket(before: dict[str, int]) -> str:
-    """This host's address on a connection that has been made since `before`."""
+def _address_of_gloo(before: dict[str, int]) -> str:
+    """The address of this host at which gloo has begun to listen since `before`."""
     for name, fd in _sockets().items():
         if name not in before:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:  # it may be closed by now
-                if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername():
+                is_inet = each.family in (socket.AF_INET, socket.AF_INET6)
+                if is_inet and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     return str(each.getsockname()[0])
-    raise EngineError("gloo has connected this rank to no other, so that its network is not known")
+    raise EngineError("gloo listens at no address, so that the engine c10d does not know by which network to reach others")
 
 
 _own_doors: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -267,19 +267,31 @@ def _close_doors() -> None:
 os.register_at_fork(after_in_child=_close_doors)
 
 
-def _open_doors(group: Any, before: dict[str, int], timeout: float) -> tuple[socket.socket, list[tuple[str, int]]]:
-    """This rank's listening socket, in the network that gloo chose, and where each rank has its own."""
-    address = _address_of_new_socket(before)
+def _watch_each_other(
+    group: Any, address: str, silence: int, timeout: float
+) -> tuple[socket.socket, dict[int, _Watched]]:
+    """This rank's listening socket, and by rank its connections to those of the others."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     door = socket.create_server((address, 0), family=family, backlog=group.size())
     _own_doors.add(door)
     mine = f"{address} {door.getsockname()[1]}".encode().ljust(_DOOR_BYTES)
-    places = [told.decode().split() for told in all_gather(group, mine, timeout)]
-    return door, [(place, int(port)) for place, port in places]
+    watched = {}
+    for peer, told in enumerate(all_gather(group, mine, timeout)):
+        host, port = told.decode().split()
+        if peer == group.rank():
+            continue
+        try:
+            watched[peer] = _Watched(host, _connect((host, int(port)), silence, timeout))
+        except OSError as error:
+            raise EngineError(
+                f"rank {group.rank()} cannot connect to rank {peer} at {host}, port {port}: {error}; see whether a firewall "
+                "lies between them, and which network GLOO_SOCKET_IFNAME names on both"
+            ) from error
+    return door, watched
 
 
-def _connect(door: tuple[str, int], silence: int) -> socket.socket:
-    connection = socket.create_connection(door, silence or None)
+def _connect(door: tuple[str, int], silence: int, timeout: float) -> socket.socket:
+    connection = socket.create_connection(door, timeout)
     connection.settimeout(None)
     if silence:
         interval = silence // 3
