@@ -115,7 +115,7 @@ class Samples:
 
 def _measure(
     options: argparse.Namespace, hosts: several.Hosts, launcher: several.Launcher, per_host: int, folder: pathlib.Path
-) -> tuple[list[dict[str, Any]], dict[str, float]]:
+) -> list[dict[str, Any]]:
     size = len(hosts) * per_host
     host_of = [rank // per_host for rank in range(size)]
     path = folder / "meet"
@@ -138,25 +138,13 @@ def _measure(
     job = launcher.start(per_host, script, environment={"LEVADA_BENCH_ASK": json.dumps(ask)})
     try:
         coordinator.accept()
-
-        def pass_by() -> list[Any]:
-            brought = coordinator.await_all(job)
-            coordinator.release()
-            return brought
-
-        pass_by()
-        begun, joined = pass_by(), pass_by()
-        start = {
-            "init_process_group_s": max(end for _, end in begun) - min(begin for begin, _ in begun),
-            "join_s": max(end for _, end in joined) - min(begin for begin, _ in joined),
-        }
         rows = []
         for op in options.op:
             rows += _measure_op(op, ask, hosts, coordinator, job)
         ended = job.finish()
         if any(each.status for each in ended):
             raise SystemExit("bench/hosts.py: " + "\n".join(each.errors for each in ended if each.status))
-        return rows, start
+        return rows
     finally:
         coordinator.close()
         job.kill()
@@ -269,10 +257,13 @@ def main(arguments: list[str]) -> None:
                             host.limit(link)
                         speed = "none" if link is None else f"{link / 1e9:g} Gb/s"
                         about = {"hosts": f"{count}x{per_host}", "link": speed}
-                        for row in _measure(options, hosts, launcher, per_host, pathlib.Path(folder))[0]:
+                        measured = _measure(options, hosts, launcher, per_host, pathlib.Path(folder))
+                        for row in measured:
                             if link is not None and "needed_bytes" in row:
                                 row["of_link"] = row["needed_bytes"] * 8 / link / (row["row_ms"] / 1e3)
-                            rows.append({**about, **row})
+                        rows += [{**about, **row} for row in measured]
+                        for line in () if options.json else _table(rows[-len(measured) :]):
+                            print(line, flush=True)
         if options.joins:
             rows += _time_joins(options)
     except several.Unavailable as why:
@@ -280,8 +271,6 @@ def main(arguments: list[str]) -> None:
     if options.json:
         print(json.dumps(rows, indent=1))
         return
-    for line in _table([row for row in rows if row["op"] != "join"]):
-        print(line)
     for row in rows:
         if row["op"] == "join":
             seconds = f"{row['join_s']:.2f} s, {row['longest_s']:.2f} s at most"

@@ -157,14 +157,7 @@ def contest(coordinator: Coordinator, op: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     coordinator = Coordinator(ASK["socket"])
-    coordinator.meet()
-    begin = time.monotonic()
     dist.init_process_group("gloo")
-    coordinator.meet([begin, time.monotonic()])
-    begin = time.monotonic()
-    for engine in ASK["engines"][:1]:
-        levada.join(engine=engine)
-    coordinator.meet([begin, time.monotonic()])
     for op in ASK["ops"]:
         contest(coordinator, op)
 
