@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,8 +18,10 @@
 
 #include "levada/base/error.h"
 #include "levada/base/host.h"
+#include "levada/engine/joined/joined.h"
 #include "levada/engine/mpi/transport.h"
 #include "levada/engine/p2p/p2p.h"
+#include "levada/engine/shm/shm.h"
 
 namespace levada::mpi {
 namespace {
@@ -28,6 +32,7 @@ struct Terms {
   std::uint64_t max_piece_bytes = 0;
   std::int32_t thread_level = 0;
   std::int32_t reserved = 0;
+  std::uint64_t nonce = 0;
 };
 
 std::string_view name_of_level(int level) {
@@ -116,13 +121,16 @@ Communicator::Communicator(MPI_Comm parent, std::size_t max_piece_bytes) : max_p
   check(MPI_Comm_set_errhandler(duplicate_.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler()");
   check(MPI_Comm_rank(duplicate_.comm, &rank_), "MPI_Comm_rank()");
   check(MPI_Comm_size(duplicate_.comm, &size), "MPI_Comm_size()");
-  Terms mine{.host = host_identity(), .max_piece_bytes = max_piece_bytes};
+  std::random_device random;
+  Terms mine{
+      .host = host_identity(), .max_piece_bytes = max_piece_bytes, .nonce = std::uint64_t{random()} << 32 | random()};
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
   std::vector<Terms> terms(static_cast<std::size_t>(size));
   check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
         "MPI_Allgather()");
   check_terms(terms);
   host_of_ = hosts_of(terms);
+  nonce_ = terms[0].nonce;
 }
 
 Communicator::~Communicator() {
@@ -152,6 +160,17 @@ std::shared_ptr<Engine> Communicator::make_engine(const Options& options) {
           .communicator = duplicate_.comm, .header_tag = tag, .body_tag = tag + 1, .max_piece_bytes = max_piece_bytes_},
       rank_, host_of_));
   return p2p::make_engine(transports_.back(), {.memory_bytes = options.memory_bytes, .heartbeat = options.heartbeat});
+}
+
+std::shared_ptr<Engine> Communicator::join_hosts(const Options& options, Duration timeout) {
+  const int host = host_of_[static_cast<std::size_t>(rank_)];
+  const auto count_until = [&](auto end) { return static_cast<int>(std::count(host_of_.begin(), end, host)); };
+  const std::set<int> hosts(host_of_.begin(), host_of_.end());
+  if (hosts.size() == host_of_.size()) return make_engine(options);
+  const std::string name = fmt::format("levada-mpi-{:016x}-{}-{}", nonce_, num_joins_++, host);
+  auto near = shm::meet(count_until(host_of_.begin() + rank_), count_until(host_of_.end()), name,
+                        {.memory_bytes = options.memory_bytes, .timeout = timeout});
+  return hosts.size() == 1 ? near : joined::make_engine(std::move(near), make_engine(options));
 }
 
 }  // namespace levada::mpi

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -46,6 +47,10 @@ class Communicator {
   /// Returns an engine over all ranks, by their numbers in the communicator. Collective, but waits for nobody: ranks
   /// make engines in the same order. Several may be in use at a time.
   std::shared_ptr<Engine> make_engine(const Options& options = {});
+  /// Returns an engine of shared memory where all ranks are on one host; make_engine()'s where each is on its own; else
+  /// one of both, the first within hosts, the other between them. Collective, and waits at most `timeout` for the ranks
+  /// of this host. Throws what shm::meet() throws.
+  std::shared_ptr<Engine> join_hosts(const Options& options = {}, Duration timeout = std::chrono::seconds(60));
 
  private:
   struct Duplicate {
@@ -57,6 +62,8 @@ class Communicator {
   std::vector<int> host_of_;
   std::size_t max_piece_bytes_;
   int num_engines_ = 0;                                    ///< that have been made
+  std::uint64_t nonce_ = 0;                                ///< the same on all ranks
+  int num_joins_ = 0;                                      ///< calls of join_hosts()
   std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< that may not be over
 };
 

@@ -172,7 +172,9 @@ void MpiTransport::advance(int from) {
   for (Incoming& frame : frames) {
     if (frame.state == Incoming::State::header_coming) break;
     if (frame.state == Incoming::State::header_here) {
+      if (receiver_->is_closed(from)) return;  // a body may have been refused, which the next one would be taken for
       frame.body = receiver_->room_for_body(from, {frame.header.get(), frame.header_bytes});
+      if (!frame.body && receiver_->is_closed(from)) return;
       frame.state = frame.body ? Incoming::State::body_coming : Incoming::State::complete;
       if (frame.body) post_piece(from, frame);
     }
