@@ -25,13 +25,10 @@ namespace {
 constexpr int window = 64;
 /// Of the memory into which inputs are copied; a larger one has its own.
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
-
 /// For as many a message has room beside those bytes.
 constexpr std::size_t usual_inputs = 64;
-
 /// From how many bytes on empty() gives a message's memory: to copy less costs less than a message.
 constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
-
 /// Callbacks may call the bucketer.
 OneCaller::Call enter(OneCaller& bucketer) {
   return OneCaller::Call(bucketer, "this bucketer", OneCaller::Nested::allowed);
@@ -448,7 +445,7 @@ bool Bucketer::Handle::done() const {
 
 Tensor Bucketer::Handle::wait() const {
   if (const auto bucketer = bucketer_.lock()) {
-    const OneCaller::Call call = enter(*bucketer);
+    const auto call = enter(*bucketer);
     return bucketer->result_of(*batch_, position_);
   }
   if (!batch_->outcome()) throw EngineError("the bucketer went before the input's bucket was reduced");
@@ -490,12 +487,10 @@ Tensor Bucketer::empty(const Group& group, DType dtype, const Shape& shape) {
   return impl_->empty(group, dtype, shape);
 }
 void Bucketer::flush() {
-  const OneCaller::Call call = enter(*impl_);
-  impl_->flush();
+  enter(*impl_), impl_->flush();
 }
 void Bucketer::teardown() {
-  const OneCaller::Call call = enter(*impl_);
-  impl_->teardown();
+  enter(*impl_), impl_->teardown();
 }
 BucketerStats Bucketer::stats() const {
   const OneCaller::Call call = enter(*impl_);

@@ -111,7 +111,7 @@ TEST(ARankThatLeaves, IsNamedWithTheExceptionThatItPosted) {
     static_cast<void>(reduce(bucketer, engine).wait());
     if (engine->info().rank == 1) return engine->post(Status::make("raised", -1, -1, "ValueError: loss is NaN"));
     EXPECT_THAT(fault_of([&] { static_cast<void>(reduce(bucketer, engine).wait()); }),
-                HasSubstr("PeerLost: rank 1 left with ValueError: loss is NaN before all-reduce 1"));
+                HasSubstr("PeerLost: rank 1 left with ValueError: loss is NaN before all-reduce 2"));
   });
 }
 

@@ -163,7 +163,7 @@ class Membership:
 
     def note_exception(self, text: str, step: int) -> None:
         """
-        Says on the board that an exception ends this rank, for ranks whose feeds it has left.
+        Says on the board that an exception ends this rank, for ranks that wait for it; step: at which it left a feed because of it, or -1.
         """
 
     def leave(self) -> None:

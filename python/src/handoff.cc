@@ -146,7 +146,7 @@ std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memo
   const auto rows = rows_of(made.tree);
   if (rows != samples_) {
     // To see whether it is the last takes asking for more, when what is lent has to be given back.
-    if (blocks != nullptr) made.tree = unflatten(blocks->take_in(flatten(std::exchange(made.tree, {}))));
+    if (blocks != nullptr) made.tree = unflatten(blocks->copy_in(flatten(std::exchange(made.tree, {}))));
     expect_last(rows);
   }
   if (rows == 0) return std::nullopt;

@@ -43,7 +43,7 @@ def no(item):
     return False
 
 def is_busy(outcome):
-    return isinstance(outcome, levada.InvalidArgument) and "under way, on another thread" in str(outcome)
+    return isinstance(outcome, levada.InvalidArgument) and "under way on another thread" in str(outcome)
 
 if __name__ == "__main__":
 """
