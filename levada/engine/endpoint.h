@@ -77,6 +77,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   void wake();
   void on_change(std::function<void()> hook);
 
+  virtual void report_lost(int /*rank*/, std::string_view /*how*/) noexcept {}
   virtual void post(Group& group, const Status& status) = 0;
   virtual Status status(Group& group, int rank) = 0;
   virtual std::span<std::byte> make_private(ChannelState& /*channel*/, Lease& /*lease*/) { return {}; }

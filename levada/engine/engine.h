@@ -253,6 +253,9 @@ class Engine {
   /// InvalidArgument where `kind` says so, with the first 200 bytes of `reason`.
   virtual void abort(std::string_view reason, ErrorKind kind) noexcept = 0;
   void abort(std::string_view reason) noexcept { abort(reason, ErrorKind::engine); }
+  /// Tells all ranks that one has ended without leaving, as something else has seen it: for them it is lost. Nothing
+  /// happens on an engine that sees that by itself, such as between processes of one host.
+  virtual void report_lost(int /*rank*/, std::string_view /*how*/) noexcept {}
   /// Returns why calls throw; nothing while they do not.
   virtual std::optional<Cause> cause() = 0;
   /// Closes an end. Sending: no more messages follow. Receiving: messages that this rank has not received, and later

@@ -70,6 +70,9 @@ class GroupEngine final : public Engine {
   void on_change(std::function<void()> hook) override { endpoint_->on_change(std::move(hook)); }
 
   void abort(std::string_view reason, ErrorKind kind) noexcept override { endpoint_->abort(group_, reason, kind); }
+  void report_lost(int rank, std::string_view how) noexcept override {
+    if (rank >= 0 && rank < info_.size) endpoint_->report_lost(group_.endpoint_rank(rank), how);
+  }
   std::optional<Cause> cause() override { return endpoint_->cause(group_); }
   void close(Channel& channel, End end) noexcept override {
     if (is_own(channel)) endpoint_->close(static_cast<EndpointChannel&>(channel).state(), end);

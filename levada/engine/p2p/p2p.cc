@@ -83,6 +83,7 @@ class P2pEndpoint final : public Endpoint, public Receiver {
   void start() { transport_->start(std::static_pointer_cast<P2pEndpoint>(shared_from_this())); }
 
   bool shares_memory(int other) const override { return other == rank(); }
+  void report_lost(int other, std::string_view how) noexcept override { lost(other, how); }
   void post(Group& group, const Status& status) override;
   Status status(Group& group, int rank) override;
   std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;
