@@ -154,7 +154,8 @@ void bind_launch(nb::module_& module) {
       .def_prop_ro("rank", [](const Membership& job) { return job.engine().info().rank; })
       .def_prop_ro("size", [](const Membership& job) { return job.engine().info().size; })
       .def_prop_ro(
-          "engine", [](const Membership& job) { return job.engine().info().name; }, "\"shm\", \"c10d\", \"shm+c10d\" or \"inproc\".")
+          "engine", [](const Membership& job) { return job.engine().info().name; },
+          "\"shm\", \"c10d\", \"shm+c10d\" or \"inproc\".")
       .def_prop_ro(
           "host_of", [](const Membership& job) { return job.engine().info().host_of; },
           "Each rank's host, numbered from 0.")
@@ -189,9 +190,10 @@ void bind_launch(nb::module_& module) {
              nb::arg("memory_bytes") = 0,
              "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
              "batches take at most `memory_bytes`, or as much as the machine allows.");
-  module.def("join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::call_guard<nb::gil_scoped_release>(),
-             "The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and "
-             "crosses once to each other one.");
+  module.def(
+      "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::call_guard<nb::gil_scoped_release>(),
+      "The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and "
+      "crosses once to each other one.");
   module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
              "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
   module.def("die_with", &die_with, nb::arg("process"),

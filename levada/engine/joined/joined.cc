@@ -14,6 +14,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/engine/joined/channel.h"
 #include "levada/engine/joined/relay.h"
 #include "levada/engine/joined/route.h"
 #include "levada/engine/ranks.h"
@@ -37,66 +38,6 @@ Landing landing_in(std::weak_ptr<Engine> near) {
     return engine ? engine->try_allocate(bytes) : std::nullopt;
   };
 }
-
-/// What all groups of a rank share.
-struct Shared {
-  Options options;
-  std::shared_ptr<Relay> relay;
-  std::atomic<const Block::Home*> home = nullptr;  ///< of the near engine's blocks, once there is one
-};
-
-/// A channel as its sender or a receiver holds it.
-class JoinedChannel final : public Channel {
- public:
-  /// The legs that this rank has, but for those that a Forward sends on.
-  struct Legs {
-    Port near, incoming, outgoing;
-  };
-
-  JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed, Legs legs,
-                std::shared_ptr<Shared> shared)
-      : Channel(owner, from, std::move(to), window),
-        sends(from == rank),
-        receives(rank_in(this->to(), rank) >= 0),
-        must_be_closed_(must_be_closed),
-        legs_(std::move(legs)),
-        is_sending_(sends),
-        shared_(std::move(shared)) {}
-  ~JoinedChannel() override { leave(); }
-
-  /// This rank's own ends: what a Forward has is not among them.
-  void close(End end) {
-    if (end == End::sending) {
-      if (!is_sending_.exchange(false)) return;
-      for (const Port& port : {legs_.near, legs_.outgoing}) {
-        if (port && port.engine) port.engine->close(*port.channel, End::sending);
-      }
-    } else if (receives && receiving().engine) {
-      receiving().engine->close(*receiving().channel, End::receiving);
-    }
-  }
-  /// Closes the ends, and lets go of the engines.
-  void leave() {
-    if (!must_be_closed_) close(End::sending);
-    close(End::receiving);
-    for (Port* const port : {&legs_.near, &legs_.incoming, &legs_.outgoing}) port->engine.reset();
-  }
-
-  const Port& near() const { return legs_.near; }
-  const Port& outgoing() const { return legs_.outgoing; }
-  /// Where messages for this rank come from.
-  const Port& receiving() const { return receives_near() ? legs_.near : legs_.incoming; }
-  bool receives_near() const { return static_cast<bool>(legs_.near); }
-  bool is_sending() const { return is_sending_; }
-
-  const bool sends, receives;
-
- private:
-  const bool must_be_closed_;
-  Legs legs_;
-  std::atomic<bool> is_sending_;
-  std::shared_ptr<Shared> shared_;  ///< keeps the relay
-};
 
 class JoinedEngine final : public Engine {
  public:
@@ -318,9 +259,13 @@ std::optional<Cause> JoinedEngine::cause() {
   if (cause_) return cause_;
   auto near = near_cause();
   auto far = far_->cause();
+  // An abort is told to both engines. The rest is seen on this host alone, or here first: others are to hear of it
+  // before they see this rank leave.
+  if (near && !far && near->kind == ErrorKind::peer_lost) {
+    far_->report_lost(near->rank, near->detail);
+    far = far_->cause();
+  }
   const bool is_abort = near && near->kind == ErrorKind::engine;
-  // An abort is told to both engines, and other hosts see by themselves that a rank has ended. The rest they do not
-  // see.
   if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
     far_->abort(near->detail, near->kind);

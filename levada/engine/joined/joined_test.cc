@@ -94,7 +94,9 @@ TEST_P(JoinedConformance, HoldsForManyRanksOnEachHost) {
 }
 
 TEST_P(JoinedConformance, HoldsForATreeWithoutHeartbeat) {
-  expect_holds({.ranks_a_host = 2, .options = {.degree = 1, .leave_timeout = std::chrono::milliseconds(500)}, .heartbeat = Duration::max()});
+  expect_holds({.ranks_a_host = 2,
+                .options = {.degree = 1, .leave_timeout = std::chrono::milliseconds(500)},
+                .heartbeat = Duration::max()});
 }
 
 INSTANTIATE_TEST_SUITE_P(, JoinedConformance, testing::ValuesIn(conformance::all_trials()),

@@ -146,9 +146,8 @@ TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
     const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
     const auto sending = engine->open(rank, {next}, 1);
     const std::vector<int> to{rank};
-    const auto receiving =
-        size == 1 ? sending
-                  : engine->open(previous, to, 1, [other](std::size_t bytes) { return other->try_allocate(bytes); });
+    const auto land = [other](std::size_t bytes) { return other->try_allocate(bytes); };
+    const auto receiving = size == 1 ? sending : engine->open(previous, to, 1, {.landing = land});
     agree(*engine, {}, limit(), "test");  // what arrives before its channel is opened lands elsewhere
     if (size == 1) return;
     publish(*engine, *sending, allocate(*engine, 1'000'000, limit(), "test"), 1'000'000, limit(), "test");

@@ -5,8 +5,8 @@
 #include <functional>
 #include <memory>
 
-#include "levada/engine/engine.h"
 #include "levada/base/memory_limits.h"
+#include "levada/engine/engine.h"
 #include "levada/engine/p2p/transport.h"
 
 namespace levada::p2p {

@@ -18,4 +18,8 @@ struct ShmChannelState final : ChannelState {
   std::atomic<bool> writes_much = false;  ///< this rank, to private views: copies are cheaper. Any thread
 };
 
+inline ShmChannelState& own_state(ChannelState& channel) {
+  return static_cast<ShmChannelState&>(channel);
+}
+
 }  // namespace levada::shm

@@ -14,13 +14,6 @@
 namespace levada::shm {
 namespace {
 
-/// Finding written pages takes a few system calls; copying less than this is as fast.
-constexpr std::size_t min_private_bytes = std::size_t{256} << 10;
-
-ShmChannelState& own(ChannelState& channel) {
-  return static_cast<ShmChannelState&>(channel);
-}
-
 /// This rank's memory as a pool's source.
 class SharedMemory final : public MemorySource {
  public:
@@ -55,22 +48,10 @@ levada::Endpoint::Traits traits_of(const EndpointOptions& options) {
   return traits;
 }
 
-/// At least the mapping's size for bytes elsewhere.
-std::uint64_t offset_in(ByteView bytes, const Mapping& mapping) {
-  return reinterpret_cast<std::uintptr_t>(bytes.data()) - reinterpret_cast<std::uintptr_t>(mapping.data());
-}
-
 /// Arrival::id.
 std::uint64_t id_of(const Descriptor& descriptor) {
   return std::uint64_t{descriptor.slot} << 32 | descriptor.generation;
 }
-std::uint32_t slot_of(std::uint64_t id) {
-  return static_cast<std::uint32_t>(id >> 32);
-}
-std::uint32_t generation_of(std::uint64_t id) {
-  return static_cast<std::uint32_t>(id);
-}
-
 }  // namespace
 
 ShmEndpoint::ShmEndpoint(HostMemory memory, EndpointOptions options)
@@ -325,7 +306,7 @@ void ShmEndpoint::ring_later(int other, WakeMask mask) {
 // ---- sending
 
 void ShmEndpoint::collect_receipts(ChannelState& channel) {
-  auto& outstanding = own(channel).outstanding;
+  auto& outstanding = own_state(channel).outstanding;
   // First: then the last receiver to receive finds that nobody else has to, and wakes this rank.
   for (const auto& [slot, generation] : outstanding) release_for_gone(channel, slot, generation);
   const std::uint64_t first = channel.num_sent - outstanding.size();
@@ -383,11 +364,11 @@ void ShmEndpoint::send(ChannelState& channel, Message message) {
   use.hold = std::move(message.hold);
   Descriptor descriptor;
   descriptor.key = channel.key;
-  descriptor.offset = offset_in(message.bytes, *memory_.data[static_cast<std::size_t>(rank())]);
+  descriptor.offset = memory_.data[static_cast<std::size_t>(rank())]->offset_of(message.bytes.data());
   descriptor.bytes = message.bytes.size();
   descriptor.slot = slot;
   descriptor.generation = use.generation & (generations - 1);
-  own(channel).outstanding.push_back({slot, use.generation});
+  own_state(channel).outstanding.push_back({slot, use.generation});
   in_flight_.push_back(slot);
   static_cast<void>(message.block.release());
   const WakeMask mask = wake_for(channel.key);
@@ -409,128 +390,6 @@ void ShmEndpoint::check_forwarded(ByteView bytes) const {
   if (*slot < uses_.size() && uses_[*slot].channel) {
     throw Unsupported("the shm engine sends a block on one channel at a time; copy the message into another one");
   }
-}
-
-// ---- receiving
-
-/// What a lease keeps.
-class ShmEndpoint::LeaseState {
- public:
-  LeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const ChannelState> channel, std::uint64_t id)
-      : endpoint_(std::move(endpoint)), channel_(std::move(channel)), id_(id) {}
-  ~LeaseState() {
-    if (!endpoint_->is_usable()) return;
-    const Control& control = endpoint_->control_;
-    const ChannelSpec& spec = channel_->spec;
-    control.ack(spec.from, slot_of(id_), endpoint_->rank()).give_back(generation_of(id_));
-    if (!control.all_beyond(SlotAck::received, spec.from, slot_of(id_), generation_of(id_), spec.to)) return;
-    endpoint_->wake_for_space(spec.from, wake_for_memory);
-  }
-  LeaseState(const LeaseState&) = delete;
-  LeaseState& operator=(const LeaseState&) = delete;
-
- private:
-  std::shared_ptr<const ShmEndpoint> endpoint_;
-  std::shared_ptr<const ChannelState> channel_;  ///< open, so that its spec stays as it is
-  std::uint64_t id_;
-};
-
-/// What a lease with a private view keeps.
-class ShmEndpoint::PrivateLeaseState {
- public:
-  PrivateLeaseState(std::shared_ptr<const ShmEndpoint> endpoint, std::shared_ptr<const void> lease,
-                    PrivateViews::Use use)
-      : endpoint_(std::move(endpoint)), lease_(std::move(lease)), use_(std::move(use)) {}
-  ~PrivateLeaseState() {
-    // Before the block goes back: then it may come again.
-    if (endpoint_->is_usable()) endpoint_->views_->close(std::move(use_));
-  }
-  PrivateLeaseState(const PrivateLeaseState&) = delete;
-  PrivateLeaseState& operator=(const PrivateLeaseState&) = delete;
-
- private:
-  std::shared_ptr<const ShmEndpoint> endpoint_;
-  std::shared_ptr<const void> lease_;
-  PrivateViews::Use use_;
-};
-
-Received ShmEndpoint::lease(ChannelState& channel, Arrival arrival) {
-  const auto [bytes, hold, id] = std::move(arrival);
-  const ChannelSpec& spec = channel.spec;
-  if (!control_.ack(spec.from, slot_of(id), rank()).receive(generation_of(id))) {
-    mark_corrupt(spec.from, "a message that is not there");
-    return {};
-  }
-  const bool is_last = control_.all_beyond(SlotAck::published, spec.from, slot_of(id), generation_of(id), spec.to);
-  if (is_last && control_.page(spec.from).wants_space.load(std::memory_order_seq_cst) != 0) {
-    ring_later(spec.from, wake_for(channel.key));
-  }
-  auto self = std::static_pointer_cast<const ShmEndpoint>(shared_from_this());
-  return {.message = Lease{bytes, std::make_shared<LeaseState>(std::move(self), channel.shared_from_this(), id)}};
-}
-
-void ShmEndpoint::drop(int from, const Arrival& arrival) {
-  control_.ack(from, slot_of(arrival.id), rank()).drop(generation_of(arrival.id));
-  wake_for_space(from, wake_all);
-}
-
-int ShmEndpoint::num_leased(ChannelState& channel, const ChannelState::Receiver& receiver) {
-  int leased = 0;
-  for (const std::uint32_t slot : in_flight_) {
-    if (uses_[slot].channel.get() != &channel) continue;
-    if (control_.ack(rank(), slot, receiver.rank).step(uses_[slot].generation) == SlotAck::received) ++leased;
-  }
-  return leased;
-}
-
-std::span<std::byte> ShmEndpoint::make_private(ChannelState& channel, Lease& lease) {
-  expect_usable();
-  const int from = channel.spec.from;
-  const Mapping& data = *memory_.data[static_cast<std::size_t>(from)];
-  const std::uint64_t begin = offset_in(lease.bytes, data);
-  const bool is_shared = begin < data.size();
-  const bool is_ours_alone = from == rank() && channel.spec.to.size() == 1 && !is_forwarded(lease.bytes);
-  if (!is_shared || is_ours_alone) return {const_cast<std::byte*>(lease.bytes.data()), lease.bytes.size()};
-  if (lease.bytes.size() < min_private_bytes || own(channel).writes_much) return {};
-  PrivateViews::Use use{from,
-                        {begin, align_up(begin + lease.bytes.size(), page_bytes)},
-                        std::static_pointer_cast<ShmChannelState>(channel.shared_from_this())};
-  const auto view = views_->open(use, data.size());
-  if (view.empty()) return {};
-  auto self = std::static_pointer_cast<const ShmEndpoint>(shared_from_this());
-  lease.hold = std::make_shared<PrivateLeaseState>(std::move(self), std::move(lease.hold), std::move(use));
-  lease.bytes = view.first(lease.bytes.size());
-  return view.first(lease.bytes.size());
-}
-
-bool ShmEndpoint::is_forwarded(ByteView bytes) const {
-  const auto slot = pool_->slot_at(bytes.data());
-  const std::lock_guard lock(mutex_);
-  return slot && *slot < uses_.size() && uses_[*slot].hold != nullptr;
-}
-
-// ---- memory
-
-void ShmEndpoint::reclaim() {
-  std::erase_if(in_flight_, [&](std::uint32_t slot) {
-    if (!is_returned_by_all(slot)) return false;
-    uses_[slot].channel.reset();
-    if (uses_[slot].hold) {
-      released_.push_back(std::move(uses_[slot].hold));
-      has_pending_ = true;
-    } else {
-      pool_->give_back(slot);
-    }
-    return true;
-  });
-}
-
-bool ShmEndpoint::is_returned_by_all(std::uint32_t slot) {
-  const Use& use = uses_[slot];
-  release_for_gone(*use.channel, slot, use.generation);
-  return std::all_of(use.channel->receivers.begin(), use.channel->receivers.end(), [&](const auto& receiver) {
-    return control_.ack(rank(), slot, receiver.rank).step(use.generation) == SlotAck::returned;
-  });
 }
 
 std::shared_ptr<Engine> make_engine(std::shared_ptr<ShmEndpoint> endpoint) {

@@ -31,6 +31,10 @@ class Mapping {
 
   std::byte* data() const { return memory_.data(); }
   std::size_t size() const { return memory_.size(); }
+  /// Where `address` lies in it; at least size() for one that does not.
+  std::uint64_t offset_of(const std::byte* address) const {
+    return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(data());
+  }
   std::span<std::byte> memory() const { return memory_; }
 
  private:
