@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
-SPAWN_GRACE = 30.0
+SPAWN_GRACE = 120.0
 """Seconds that a namespace, or the import of torch in a launcher, may take."""
 FIRST_PORT = 29500
 _FOLDER = "levada-hosts-"
