@@ -84,8 +84,8 @@ using Landing = std::function<std::optional<Block>(std::size_t bytes)>;
 struct ChannelOptions {
   Landing landing{};      ///< empty: messages arrive in memory of the engine's choice
   std::uint64_t tag = 0;  ///< distinguishes channels that have the same sender and receivers
-  /// The channel ends by close() of its sending end alone, and not when its sender leaves, whose receivers then wait
-  /// for what else happens. The same on all members.
+  /// On the sender: only close() closes the sending end, not the channel's destructor, and not leaving. On a receiver:
+  /// where the sender has left without closing it, the channel has not ended, and calls wait for what else happens.
   bool must_be_closed = false;
 };
 

@@ -28,21 +28,24 @@ class JoinedChannel final : public Channel {
     Port near, incoming, outgoing;
   };
 
+  /// `has_ended`: whether the group has, for a cause.
   JoinedChannel(const void* owner, int from, std::vector<int> to, int window, int rank, bool must_be_closed, Legs legs,
-                std::shared_ptr<Shared> shared)
+                std::shared_ptr<const std::atomic<bool>> has_ended, std::shared_ptr<Shared> shared)
       : Channel(owner, from, std::move(to), window),
         sends(from == rank),
         receives(rank_in(this->to(), rank) >= 0),
         must_be_closed_(must_be_closed),
         legs_(std::move(legs)),
         is_sending_(sends),
+        has_ended_(std::move(has_ended)),
         shared_(std::move(shared)) {}
   ~JoinedChannel() override { leave(); }
 
-  /// This rank's own ends: what a Forward has is not among them.
+  /// This rank's own ends: what a Forward has is not among them. Once the group has ended, no end of sending is shown
+  /// to receivers, who might see it before the cause.
   void close(End end) {
     if (end == End::sending) {
-      if (!is_sending_.exchange(false)) return;
+      if (!is_sending_.exchange(false) || *has_ended_) return;
       for (const Port& port : {legs_.near, legs_.outgoing}) {
         if (port && port.engine) port.engine->close(*port.channel, End::sending);
       }
@@ -70,6 +73,7 @@ class JoinedChannel final : public Channel {
   const bool must_be_closed_;
   Legs legs_;
   std::atomic<bool> is_sending_;
+  const std::shared_ptr<const std::atomic<bool>> has_ended_;
   std::shared_ptr<Shared> shared_;  ///< keeps the relay
 };
 

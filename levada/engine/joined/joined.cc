@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -53,9 +54,13 @@ class JoinedEngine final : public Engine {
     info_.name = near_->info().name + "+" + far_->info().name;
   }
   ~JoinedEngine() override {
+    look();
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
+    // The others of this host look so often whether the far engine has ended. Before that, they are not to see this
+    // rank leave, and take it for an end.
+    if (cause_ && cause_->kind == ErrorKind::peer_lost) std::this_thread::sleep_for(2 * WaitFor::poll_interval);
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -102,7 +107,9 @@ class JoinedEngine final : public Engine {
   }
   std::optional<Cause> cause() override;
   void close(Channel& channel, End end) noexcept override {
-    if (channel.owner() == this) static_cast<JoinedChannel&>(channel).close(end);
+    if (channel.owner() != this) return;
+    look();
+    static_cast<JoinedChannel&>(channel).close(end);
   }
 
   void post(const Status& status) override {
@@ -142,8 +149,13 @@ class JoinedEngine final : public Engine {
   void check_far() {
     if (has_cause()) check();
   }
-  bool has_cause() { return has_ended_ || far_->cause(); }
+  bool has_cause() { return *has_ended_ || far_->cause(); }
+  /// Looks for a cause, before this rank closes what it sends.
+  void look() noexcept try { static_cast<void>(cause()); } catch (const Error&) {  // in a forked child
+  }
   std::optional<Cause> near_cause();
+  /// Of the last status of a rank of this host; -1 if unknown.
+  std::int64_t near_step(int rank);
 
   JoinedChannel& own(Channel& channel) const {
     if (channel.owner() != this) refuse_channel(info_.rank);
@@ -181,7 +193,7 @@ class JoinedEngine final : public Engine {
   KeyDeriver keys_;
   std::mutex mutex_;  // guards what follows
   std::optional<Cause> cause_;
-  std::atomic<bool> has_ended_ = false;
+  const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
   std::shared_ptr<Shared> shared_;  ///< before the engines: the relay may still need the rank's groups
 };
@@ -226,19 +238,18 @@ std::shared_ptr<Channel> JoinedEngine::open(int from, std::span<const int> to, i
     const Route route = route_of(info_.host_of, info_.rank, from, to, shared_->options.degree);
     // Channels of different ranks may have the same legs, and be opened in any order.
     const std::uint64_t tag = keys_.channel(from, to, options.tag);
-    const bool must_be_closed = options.must_be_closed;
-    const auto options_of = [&](const Leg& leg) {
-      return ChannelOptions{.landing = {}, .tag = tag, .must_be_closed = leg.from != from || must_be_closed};
+    const auto options_of = [&](const Leg& leg, Landing landing) {
+      const bool must_be_closed = leg.from != from || leg.from == info_.rank || options.must_be_closed;
+      return ChannelOptions{.landing = std::move(landing), .tag = tag, .must_be_closed = must_be_closed};
     };
-    const Port near = open_near(route.near, window, options_of(route.near));
-    ChannelOptions incoming_options = options_of(route.incoming);
-    incoming_options.landing = near ? landing_in(near_) : std::move(options.landing);
-    const Port incoming = open_far(route.incoming, window, std::move(incoming_options));
-    const Port outgoing = open_far(route.outgoing, window, options_of(route.outgoing));
+    const Port near = open_near(route.near, window, options_of(route.near, {}));
+    const Port outgoing = open_far(route.outgoing, window, options_of(route.outgoing, {}));
+    Landing landing = near ? landing_in(near_) : std::move(options.landing);
+    const Port incoming = open_far(route.incoming, window, options_of(route.incoming, std::move(landing)));
     if (route.forwards()) shared_->relay->add(std::make_unique<Forward>(incoming, near, outgoing));
     auto channel = std::make_shared<JoinedChannel>(
-        this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, must_be_closed,
-        JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, shared_);
+        this, from, std::vector<int>(to.begin(), to.end()), window, info_.rank, options.must_be_closed,
+        JoinedChannel::Legs{near, incoming, from == info_.rank ? outgoing : Port()}, has_ended_, shared_);
     const std::lock_guard lock(mutex_);
     std::erase_if(channels_, [](const auto& each) { return each.expired(); });
     channels_.push_back(channel);
@@ -261,18 +272,24 @@ std::optional<Cause> JoinedEngine::cause() {
   auto far = far_->cause();
   // An abort is told to both engines. The rest is seen on this host alone, or here first: others are to hear of it
   // before they see this rank leave.
-  if (near && !far && near->kind == ErrorKind::peer_lost) {
-    far_->report_lost(near->rank, near->detail);
-    far = far_->cause();
-  }
-  const bool is_abort = near && near->kind == ErrorKind::engine;
+  if (near && !far && near->kind == ErrorKind::peer_lost) far_->report_lost(near->rank, near->detail);
   if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
     far_->abort(near->detail, near->kind);
   }
-  cause_ = far && !is_abort ? std::move(far) : std::move(near);
-  has_ended_ = cause_.has_value();
+  const bool is_abort = near && near->kind == ErrorKind::engine;
+  const bool is_same = near && far && near->kind == far->kind && near->rank == far->rank;
+  cause_ = far && !is_abort && !is_same ? std::move(far) : std::move(near);
+  if (cause_ && cause_->kind == ErrorKind::peer_lost && cause_->step < 0) cause_->step = near_step(cause_->rank);
+  *has_ended_ = cause_.has_value();
   return cause_;
+}
+
+std::int64_t JoinedEngine::near_step(int rank) try {
+  const int place = rank_in(near_ranks_, rank);
+  return place < 0 ? -1 : near_->status(place).step;
+} catch (const Error&) {  // it has ended as well
+  return -1;
 }
 
 // ---- messages

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
@@ -115,6 +117,49 @@ TEST_P(JoinedDeath, Holds) {
 
 INSTANTIATE_TEST_SUITE_P(, JoinedDeath, testing::ValuesIn(conformance::all_death_trials()),
                          [](const auto& trial) { return conformance::name_of(trial.param); });
+
+TEST(Joined, NobodyTakesTheLeavingOfARankThatHasSeenADeathForTheEndOfItsData) {
+  for (int trial = 0; trial < 50; ++trial) {
+    const auto body = [](const std::shared_ptr<Engine>& engine, Job& job) {
+      const int rank = engine->info().rank;
+      const auto channel = rank < 2 ? engine->open(0, {1}, 1) : nullptr;
+      agree(*engine, {}, Deadline::after(std::chrono::seconds(20)), "test");
+      if (rank == 3) return job.lose(3);
+      Channel* const it[] = {channel.get()};
+      const WaitFor messages{.receive = it};
+      try {
+        engine->wait(rank == 1 ? messages : WaitFor{}, Deadline::after(std::chrono::seconds(20)));
+        throw conformance::Failure("a wait ended though no message has come");
+      } catch (const PeerLost& lost) {
+        if (lost.rank() != 3) throw;
+      }
+    };
+    EXPECT_EQ(run_ranks(4, {}, body), "");
+  }
+}
+
+TEST(Joined, CopiesNothingThatItForwards) {
+  constexpr std::size_t bytes = 1 << 20;
+  std::atomic<std::uint64_t> copied = 0;
+  const auto body = [&](const std::shared_ptr<Engine>& engine, Job&) {
+    const Deadline limit = Deadline::after(std::chrono::seconds(20));
+    const int rank = engine->info().rank;
+    const std::vector<int> all{0, 1, 2, 3, 4, 5};
+    const auto channel = engine->open(0, all, 2);
+    agree(*engine, {}, limit, "test");
+    if (rank == 0) copied = copied_bytes();
+    agree(*engine, {}, limit, "test");
+    for (int i = 0; i < 8; ++i) {
+      if (rank == 0) publish(*engine, *channel, allocate(*engine, bytes, limit, "test"), bytes, limit, "test");
+      static_cast<void>(receive(*engine, *channel, limit, "test"));
+    }
+    agree(*engine, {}, limit, "test");
+    if (rank == 0) copied = copied_bytes() - copied;
+  };
+  EXPECT_EQ(run_ranks(6, {}, body), "");
+  // The transport of the tests copies each body once for each other host.
+  EXPECT_LT(copied, (8 * 2 + 1) * bytes);
+}
 
 }  // namespace
 }  // namespace levada::joined
