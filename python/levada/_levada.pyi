@@ -140,7 +140,7 @@ class Membership:
 
     @property
     def engine(self) -> str:
-        """"shm", "c10d" or "inproc"."""
+        """"shm", "c10d", "shm+c10d" or "inproc"."""
 
     @property
     def host_of(self) -> list[int]:
@@ -177,6 +177,11 @@ def join(engine: str, timeout: float) -> Membership:
 def meet(rank: int, size: int, rendezvous: str, timeout: float, *, memory_bytes: int = 0) -> Membership:
     """
     Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's batches take at most `memory_bytes`, or as much as the machine allows.
+    """
+
+def join_hosts(near: Membership, far: Membership) -> Membership:
+    """
+    The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and crosses once to each other one.
     """
 
 def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Membership:
