@@ -55,6 +55,7 @@ class JoinedEngine final : public Engine {
   }
   ~JoinedEngine() override {
     look();
+    if (only_near_ && !far_->cause()) far_->report_lost(cause_->rank, cause_->detail);
     for (const auto& each : channels_) {
       if (const auto channel = each.lock()) channel->leave();
     }
@@ -193,6 +194,7 @@ class JoinedEngine final : public Engine {
   KeyDeriver keys_;
   std::mutex mutex_;  // guards what follows
   std::optional<Cause> cause_;
+  bool only_near_ = false;  ///< the far engine had not seen the death that is the cause
   const std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(false);
   std::vector<std::weak_ptr<JoinedChannel>> channels_;
   std::shared_ptr<Shared> shared_;  ///< before the engines: the relay may still need the rank's groups
@@ -271,8 +273,8 @@ std::optional<Cause> JoinedEngine::cause() {
   auto near = near_cause();
   auto far = far_->cause();
   // An abort is told to both engines. The rest is seen on this host alone, or here first: others are to hear of it
-  // before they see this rank leave.
-  if (near && !far && near->kind == ErrorKind::peer_lost) far_->report_lost(near->rank, near->detail);
+  // before they see this rank leave. A death the far engine mostly sees by itself, after what that rank sent before.
+  only_near_ = near && !far && near->kind == ErrorKind::peer_lost;
   if (near && !far && near->kind == ErrorKind::corrupt_message) far_->abort(near->text());
   if (near && !far && near->kind == ErrorKind::invalid_argument && near->rank == info_.rank) {
     far_->abort(near->detail, near->kind);
