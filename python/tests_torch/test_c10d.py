@@ -274,6 +274,6 @@ def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathli
         """,
     )
     for rank, mine in enumerate(told):
-        assert mine[0] == {"engine": "c10d", "host_of": [0, 1, 1]} and mine[1] == {"same": True}
+        assert mine[0] == {"engine": "shm+c10d", "host_of": [0, 1, 1]} and mine[1] == {"same": True}
         assert "on 2 hosts" in str(mine[2]["text"])
         assert mine[3] == {"got": 2, "feed": [rank, rank + 3]}
