@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures feeds between hosts that are network namespaces, beside torch.distributed, in turn; prints medians.
 
-    python bench/hosts.py [--hosts 2x2 2x4 4x2] [--link none 2Gb/s] [--engine c10d] [--rounds 15] [--json]
+    python bench/hosts.py [--hosts 2x2 2x4 4x2] [--link none 2Gb/s] [--engine shm+c10d c10d] [--rounds 15] [--json]
 
 Rank 0 reads. Each contestant carries --bytes a batch: to all ranks (broadcast), another batch to each rank (scatter),
 one for each half of the ranks (mesh, dp=2,tp=N/2). bench/PERFORMANCE.md says what the columns are.
@@ -235,7 +235,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=_shape, nargs="+", default=[(2, 2), (2, 4), (4, 2)], metavar="HxR")
     parser.add_argument("--link", type=_link, nargs="+", default=[None, 2e9], metavar="SPEED", help="none, or 2Gb/s")
-    parser.add_argument("--engine", nargs="+", default=["c10d"], help="of levada.join() (c10d)")
+    parser.add_argument("--engine", nargs="+", default=["shm+c10d", "c10d"], help="of levada.join() (shm+c10d c10d)")
     parser.add_argument("--op", nargs="*", choices=OPS, default=OPS)
     parser.add_argument("--bytes", type=int, default=13_107_200, help="of a batch (13107200)")
     parser.add_argument("--rounds", type=int, default=15, help="that count (15)")
