@@ -179,6 +179,8 @@ class FieldParts {
   std::vector<std::optional<Part>> parts_;  ///< by the coordinates along the cuts' axes
 };
 
+}  // namespace
+
 std::uint64_t bytes_of_batch(const std::vector<Field>& fields) {
   std::uint64_t bytes = 0;
   for (const Field& field : fields) {
@@ -186,8 +188,6 @@ std::uint64_t bytes_of_batch(const std::vector<Field>& fields) {
   }
   return bytes;
 }
-
-}  // namespace
 
 std::string_view to_string(Divide divide) {
   return word_for(divide, divide_words);

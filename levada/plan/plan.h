@@ -26,6 +26,9 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
+/// Bytes of the tensors of a batch with these fields.
+std::uint64_t bytes_of_batch(const std::vector<Field>& fields);
+
 /// Who reads: `one` rank of the world; `all` (each for itself, nothing crosses); `host`: the first rank of each host;
 /// or axes: the first rank at each coordinate along them.
 struct Readers {

@@ -18,11 +18,7 @@ std::string counted(std::size_t count, std::string_view singular, std::string_vi
 }
 
 std::uint64_t bytes_if_whole(const Plan& plan) {
-  std::uint64_t batch = 0;
-  for (const Field& field : plan.fields) {
-    if (field.is_tensor()) batch += field.dtype.bytes(field.shape.element_count().value_or(0));
-  }
-  return batch * static_cast<std::uint64_t>(plan.mesh.size());
+  return bytes_of_batch(plan.fields) * static_cast<std::uint64_t>(plan.mesh.size());
 }
 
 std::string sums(const Plan& plan) {
