@@ -175,6 +175,24 @@ TEST(CommandPlan, ShowsJsonForAMeshThatNoMachineStarts) {
   }
 }
 
+TEST(CommandPlan, ComparesReadersOnHostsThatNobodyHas) {
+  const std::vector<std::string> many = {"plan", "--hosts", "64x8", "--link", "400Gbit/s", "--mesh", "dp=64,tp=8"};
+  const auto table = run(many);
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, AllOf(HasSubstr("64 hosts with 8 ranks each"), HasSubstr("Recommended: --readers")));
+  auto json = many;
+  json.emplace_back("--json");
+  EXPECT_EQ(Json::parse(run(json).out)["hosts"], 64);
+}
+
+TEST(CommandPlan, RefusesHostsThatCannotBe) {
+  expect_refusal({"plan", "--hosts", "64"}, 2, "--hosts is '64'; write hosts and the ranks on each as 64x8");
+  expect_refusal({"plan", "--hosts", "64x8", "--link", "100"}, 2, "--link is '100'; write a speed as 100Gb/s");
+  expect_refusal({"plan", "--hosts", "2x2", "--mesh", "dp=2"}, 2, "has 2 ranks, but this job has 4");
+  expect_refusal({"plan", "--link", "100Gb/s"}, 2, "--link requires --hosts");
+  expect_refusal({"plan", "--hosts", "2x2", "--exchange", "exchange.json"}, 2, "--hosts excludes --exchange");
+}
+
 TEST(CommandPlan, RefusesWhatFeedDoes) {
   expect_refusal({"plan", "--mesh", "cp=2", "--seq", "66"}, 2, "66");
   expect_refusal({"plan", "--mesh", "dp=two"}, 2, "two");
@@ -196,6 +214,7 @@ TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {
   EXPECT_GT(machine.at("memory"), 0);
   EXPECT_GT(machine.at("copy_gb_s"), 0);
   EXPECT_GT(machine.at("wake_us"), 0);
+  EXPECT_TRUE(machine.at("message_us").is_null() || machine.at("message_us") > 0);
 }
 
 TEST(CommandUsage, MeasuresReductionsBesideOneLargeOne) {

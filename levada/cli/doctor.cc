@@ -37,6 +37,8 @@ std::string machine_table(const Machine& machine) {
   table.add_row({"PAGEMAP_SCAN", machine.pagemap_scan});
   table.add_row({"copying", fmt::format("{:.1f} GB/s on one core", machine.copy_gb_s)});
   table.add_row({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
+  table.add_row({"a message over TCP",
+                 machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "there is no loopback network"});
   return table.to_string(output_style(), "  ");
 }
 
@@ -66,6 +68,7 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
       {"pagemap_scan", machine.pagemap_scan == "yes"},
       {"copy_gb_s", machine.copy_gb_s},
       {"wake_us", machine.wake_us},
+      {"message_us", machine.message_us ? nlohmann::ordered_json(*machine.message_us) : nullptr},
       {"advice", advice}};
   return json_text(json) + "\n";
 }

@@ -144,6 +144,7 @@ Machine examine_machine() {
   machine.pagemap_scan = yes_or(shm::WrittenPages(shm::WrittenPages::Way::scan).refusal());
   machine.copy_gb_s = measure_copy();
   machine.wake_us = measure_wake();
+  machine.message_us = measure_message();
   return machine;
 }
 

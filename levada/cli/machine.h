@@ -25,6 +25,7 @@ struct Machine {
   std::string pagemap_scan;              ///< "yes", or why not
   double copy_gb_s = 0;                  ///< of one core
   double wake_us = 0;                    ///< from waking a thread to its running
+  std::optional<double> message_us;      ///< from sending over TCP to having it; empty: no loopback network
 };
 
 /// Finds out, measuring for less than a second.

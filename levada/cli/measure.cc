@@ -1,6 +1,11 @@
 #include "levada/cli/measure.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -8,6 +13,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/base/threads.h"
+#include "levada/base/unique_fd.h"
 
 namespace levada::cli {
 namespace {
@@ -27,6 +33,49 @@ void answer(std::atomic<std::uint32_t>& turn) {
     turn.notify_one();
     if (seen != over) seen += seen % 2;
   }
+}
+
+/// Half of the median, in microseconds.
+double half_of_median(std::vector<double>& trips) {
+  const auto middle = trips.begin() + static_cast<std::ptrdiff_t>(trips.size() / 2);
+  std::nth_element(trips.begin(), middle, trips.end());
+  return *middle / 2 * 1e6;
+}
+
+struct Connection {
+  UniqueFd near, far;
+};
+
+/// Two ends of a TCP connection over loopback, which send at once.
+std::optional<Connection> connect_over_loopback() {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Connection ends{UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t length = sizeof address;
+  if (::bind(listener.get(), generic, length) != 0 || ::listen(listener.get(), 1) != 0 ||
+      ::getsockname(listener.get(), generic, &length) != 0 || ::connect(ends.near.get(), generic, length) != 0) {
+    return {};
+  }
+  ends.far = UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const int on = 1;
+  for (const UniqueFd* end : {&ends.near, &ends.far}) {
+    if (::setsockopt(end->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) return {};
+  }
+  return ends;
+}
+
+using SmallMessage = std::array<char, 64>;
+
+bool send_message(int fd, const SmallMessage& message) {
+  return ::send(fd, message.data(), message.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(message.size());
+}
+
+/// Returns false at the end of the connection.
+bool receive_message(int fd, SmallMessage& message) {
+  return ::recv(fd, message.data(), message.size(), MSG_WAITALL) == static_cast<ssize_t>(message.size());
 }
 
 }  // namespace
@@ -60,9 +109,26 @@ double measure_wake() {
   turn.store(over);
   turn.notify_one();
   other.join();
-  const auto middle = trips.begin() + static_cast<std::ptrdiff_t>(trips.size() / 2);
-  std::nth_element(trips.begin(), middle, trips.end());
-  return *middle / 2 * 1e6;
+  return half_of_median(trips);
+}
+
+std::optional<double> measure_message() {
+  auto ends = connect_over_loopback();
+  if (!ends) return {};
+  std::thread other = start_thread("measuring", [fd = ends->far.get()] {
+    for (SmallMessage message; receive_message(fd, message) && send_message(fd, message);) continue;
+  });
+  std::vector<double> trips;
+  SmallMessage message{};
+  const auto deadline = Deadline::after(std::chrono::milliseconds(200));
+  while (trips.size() < 2000 && !deadline.expired()) {
+    const auto begin = Clock::now();
+    if (!send_message(ends->near.get(), message) || !receive_message(ends->near.get(), message)) break;
+    trips.push_back(seconds_of(Clock::now() - begin));
+  }
+  ::shutdown(ends->near.get(), SHUT_RDWR);
+  other.join();
+  return trips.empty() ? std::nullopt : std::optional(half_of_median(trips));
 }
 
 }  // namespace levada::cli

@@ -1,5 +1,7 @@
-// Two short measurements that say what shared memory can give on this machine.
+// Short measurements that say what shared memory, and the system's network, can give on this machine.
 #pragma once
+
+#include <optional>
 
 namespace levada::cli {
 
@@ -7,5 +9,8 @@ namespace levada::cli {
 double measure_copy();
 /// Microseconds from waking a sleeping thread to its running: half of the median round trip.
 double measure_wake();
+/// Microseconds from sending a small message over TCP, without leaving the machine, to a sleeping thread's having it:
+/// half of the median round trip. Empty where the system has no loopback network.
+std::optional<double> measure_message();
 
 }  // namespace levada::cli

@@ -1,4 +1,5 @@
 #include "levada/base/error.h"
+#include "levada/cli/cluster.h"
 #include "levada/cli/command.h"
 #include "levada/cli/exchange_spec.h"
 #include "levada/cli/job.h"
@@ -10,6 +11,7 @@ namespace {
 
 struct PlanArguments {
   JobArguments job;
+  ClusterArguments cluster;
   std::string exchange;
   bool json = false;
 };
@@ -31,6 +33,11 @@ int show_plan(const PlanArguments& arguments) {
     print(arguments.json ? plan.to_json(true) + "\n" : plan.to_table());
     return 0;
   }
+  if (!arguments.cluster.hosts.empty()) {
+    const auto comparison = compare_readers(arguments.job, arguments.cluster);
+    print(arguments.json ? comparison.to_json() + "\n" : comparison.to_table());
+    return 0;
+  }
   const auto plan = parse_job(arguments.job).plan();
   print((arguments.json ? plan.to_json() + "\n" : plan.to_table()));
   return 0;
@@ -43,6 +50,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   auto* command = app.add_subcommand(
       "plan", "Show what a feed, or an exchange, would move on a mesh of any size, without starting it");
   add_job_options(*command, arguments->job);
+  add_cluster_options(*command, arguments->cluster);
   const auto of_a_feed = command->get_options([](const CLI::Option* option) { return option->get_name() != "--help"; });
   auto* exchange =
       command
@@ -51,7 +59,10 @@ void add_plan(CLI::App& app, Invocation& invocation) {
           ->type_name("FILE");
   for (auto* option : of_a_feed) exchange->excludes(option);
   command->add_flag("--json", arguments->json, "Print one JSON object");
-  command->footer("Example: what four ranks would be sent a step\n  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024");
+  command->footer(
+      "Examples: what four ranks would be sent a step, and which ranks had better read on 64 hosts\n"
+      "  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024\n"
+      "  levada plan --hosts 64x8 --link 100Gb/s --mesh dp=64,tp=8");
   command->callback([arguments, &invocation] { invocation.action = [arguments] { return show_plan(*arguments); }; });
 }
 

@@ -17,7 +17,7 @@ struct Cluster {
   int ranks_per_host = 1;
   double link_bytes_per_s = 12.5e9;  ///< of each host, in each direction; links share nothing
   double copy_bytes_per_s = 10e9;    ///< how fast a host copies memory
-  double message_s = 100e-6;         ///< a rank's work for one message to or from another host, whatever its size
+  double message_s = 200e-6;         ///< a rank's work for one message to or from another host, whatever its size
   std::optional<double> storage_bytes_per_s = {};  ///< for all readers together; empty: storage limits nothing
   std::uint64_t stored_bytes = 0;                  ///< what storage gives a reader for one batch
   /// How many other hosts a message is sent to by one host at most; more are reached by a tree, as joined::route_of()
@@ -63,7 +63,6 @@ struct Cost {
   /// The largest of the four times: how often steps can follow each other. The first one takes longer.
   double seconds() const;
   Limit limit() const;
-  bool operator==(const Cost&) const = default;
 };
 
 /// The cost of one step by `plan`, which was made for `readers` and the cluster's hosts. Takes time in proportion to

@@ -1,0 +1,210 @@
+#include "levada/cli/cluster.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "levada/base/bytes.h"
+#include "levada/base/deadline.h"
+#include "levada/base/error.h"
+#include "levada/base/json.h"
+#include "levada/cli/command.h"
+#include "levada/report/numbers.h"
+#include "levada/report/table.h"
+
+namespace levada::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Planning takes a second for so many ranks, and some hundred bytes of memory for each.
+constexpr std::int64_t max_ranks = 262'144;
+/// Of a token in a data set: int32, the larger of Megatron-LM's usual types.
+constexpr std::uint64_t stored_token_bytes = 4;
+
+std::optional<int> parse_count(std::string_view text) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc{} || end != text.data() + text.size() || count < 1) return {};
+  return count;
+}
+
+/// Bits or bytes of "Gb/s", "kB/s", ...; 0 for no unit.
+double bytes_of_unit(std::string_view unit) {
+  constexpr std::string_view prefixes = "kMGT";
+  double scale = 1;
+  const auto prefix = unit.empty() ? std::string_view::npos : prefixes.find(unit.front());
+  if (prefix != std::string_view::npos) {
+    scale = std::pow(1000.0, static_cast<double>(prefix + 1));
+    unit.remove_prefix(1);
+  }
+  if (unit == "B/s") return scale;
+  return unit == "b/s" || unit == "bit/s" ? scale / 8 : 0;
+}
+
+double parse_positive_duration(std::string_view option, const std::string& text) {
+  const double seconds = std::chrono::duration<double>(parse_duration(text)).count();
+  if (!(seconds > 0)) throw InvalidArgument(fmt::format("{} is {}; it must be longer than 0", option, text));
+  return seconds;
+}
+
+Cluster parse_cluster(const ClusterArguments& arguments, const Job& job) {
+  const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts);
+  Cluster cluster{.hosts = hosts,
+                  .ranks_per_host = ranks_per_host,
+                  .link_bytes_per_s = parse_speed("--link", arguments.link),
+                  .copy_bytes_per_s = parse_speed("--memory", arguments.memory),
+                  .message_s = parse_positive_duration("--message", arguments.message)};
+  if (!arguments.storage.empty()) cluster.storage_bytes_per_s = parse_speed("--storage", arguments.storage);
+  cluster.stored_bytes = stored_token_bytes * job.fields.front().shape.element_count().value_or(0);
+  return cluster;
+}
+
+std::string speed_text(double bytes_per_s) {
+  return fmt::format("{:g} GB/s", bytes_per_s / 1e9);
+}
+
+std::string limit_text(const Cost& cost) {
+  switch (cost.limit()) {
+    case Limit::link: return fmt::format("link of host {}", cost.link.host);
+    case Limit::memory: return fmt::format("memory of host {}", cost.memory.host);
+    case Limit::messages: return fmt::format("messages of host {}", cost.messages.host);
+    case Limit::storage: break;
+  }
+  return "storage";
+}
+
+std::string recommendation(const Comparison& comparison) {
+  const Cost& best = recommended(comparison.costs, comparison.step_s);
+  const auto step = report::format_seconds(comparison.step_s);
+  const auto name = best.readers.to_string();
+  if (best.seconds() <= max_share_of_step * comparison.step_s) {
+    return fmt::format(
+        "Recommended: --readers {}. Of those that take at most a tenth of a training step of {} (--step), "
+        "it reads least, with the fewest readers.\n",
+        name, step);
+  }
+  return fmt::format(
+      "Recommended: --readers {}, the fastest. None takes less than a tenth of a training step of {} "
+      "(--step).\n",
+      name, step);
+}
+
+Json load_as_json(const Load& load, const char* unit) {
+  return {{unit, load.amount}, {"host", load.host}, {"seconds", load.seconds}};
+}
+
+Json cost_as_json(const Cost& cost, bool has_storage_speed) {
+  return {
+      {"readers", cost.readers.to_string()},
+      {"num_readers", cost.num_readers},
+      {"read_bytes", cost.read_bytes},
+      {"crossing_bytes", cost.crossing_bytes},
+      {"link", load_as_json(cost.link, "bytes")},
+      {"memory", load_as_json(cost.memory, "bytes")},
+      {"messages", load_as_json(cost.messages, "messages")},
+      {"storage",
+       {{"bytes", cost.storage.amount}, {"seconds", has_storage_speed ? Json(cost.storage.seconds) : Json(nullptr)}}},
+      {"seconds", cost.seconds()},
+      {"limit", to_string(cost.limit())}};
+}
+
+}  // namespace
+
+void add_cluster_options(CLI::App& command, ClusterArguments& arguments) {
+  auto* hosts = command
+                    .add_option("--hosts", arguments.hosts,
+                                "Compare choices of readers on so many hosts, with so many ranks on each")
+                    ->type_name("64x8");
+  add_option(command, "--link", arguments.link, "SPEED", "With --hosts: a host's link, in each direction");
+  add_option(command, "--memory", arguments.memory, "SPEED", "With --hosts: how fast a host copies memory");
+  add_option(command, "--message", arguments.message, "TIME",
+             "With --hosts: a rank's work for a message between hosts");
+  command
+      .add_option("--storage", arguments.storage, "With --hosts: what storage gives all readers together [no limit]")
+      ->type_name("SPEED");
+  add_option(command, "--step", arguments.step, "TIME", "With --hosts: how long a training step takes");
+  for (const char* name : {"--link", "--memory", "--message", "--storage", "--step"}) {
+    command.get_option(name)->needs(hosts);
+  }
+}
+
+std::pair<int, int> parse_hosts(std::string_view text) {
+  const auto cross = text.find('x');
+  if (cross != std::string_view::npos) {
+    const auto hosts = parse_count(text.substr(0, cross)), ranks = parse_count(text.substr(cross + 1));
+    if (hosts && ranks && std::int64_t{*hosts} * *ranks <= max_ranks) return {*hosts, *ranks};
+  }
+  throw InvalidArgument(
+      fmt::format("--hosts is '{:.40}'; write hosts and the ranks on each as 64x8, at most {} ranks in all", text,
+                  report::with_commas(max_ranks)));
+}
+
+double parse_speed(std::string_view option, std::string_view text) {
+  double count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  const double speed = error == std::errc{} ? count * bytes_of_unit(unit) : 0;
+  if (speed >= 1 && std::isfinite(speed)) return speed;
+  throw InvalidArgument(fmt::format(
+      "{} is '{:.40}'; write a speed as 100Gb/s (bits) or 12.5GB/s (bytes), with k, M, G or T", option, text));
+}
+
+Comparison compare_readers(const JobArguments& job_arguments, const ClusterArguments& arguments) {
+  const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts);
+  Comparison comparison;
+  comparison.step_s = parse_positive_duration("--step", arguments.step);
+  comparison.job = parse_job(job_arguments, hosts * ranks_per_host);
+  comparison.cluster = parse_cluster(arguments, comparison.job);
+  const Job& job = comparison.job;
+  comparison.costs =
+      levada::compare_readers(job.fields, job.layout, job.mesh, job.divide, comparison.cluster, {job.readers});
+  return comparison;
+}
+
+std::string Comparison::to_table() const {
+  using report::Table;
+  auto text = output_style().bold(fmt::format("One step of {} on {} with {} each", job.mesh.to_string(),
+                                              report::counted(cluster.hosts, "host"),
+                                              report::counted(cluster.ranks_per_host, "rank")));
+  text += fmt::format("\nlink {} each way, memory {}, {} for a message{}\n\n", speed_text(cluster.link_bytes_per_s),
+                      speed_text(cluster.copy_bytes_per_s), report::format_seconds(cluster.message_s),
+                      cluster.storage_bytes_per_s ? ", storage " + speed_text(*cluster.storage_bytes_per_s) : "");
+  constexpr auto right = Table::Align::right;
+  Table table({{"readers"},
+               {"how many", right},
+               {"read", right},
+               {"cross", right},
+               {"busiest link", right},
+               {"messages", right},
+               {"time", right},
+               {"limited by"}});
+  for (const Cost& cost : costs) {
+    table.add_row({cost.readers.to_string(), report::with_commas(cost.num_readers), format_bytes(cost.read_bytes),
+                   format_bytes(cost.crossing_bytes), format_bytes(cost.link.amount),
+                   report::with_commas(static_cast<std::int64_t>(cost.messages.amount)),
+                   report::format_seconds(cost.seconds()), limit_text(cost)});
+  }
+  return text + table.to_string(output_style(), "  ") + "\n" + recommendation(*this);
+}
+
+std::string Comparison::to_json() const {
+  Json choices = Json::array();
+  for (const Cost& cost : costs) choices.push_back(cost_as_json(cost, cluster.storage_bytes_per_s.has_value()));
+  const Json json = {
+      {"hosts", cluster.hosts},
+      {"ranks_per_host", cluster.ranks_per_host},
+      {"mesh", job.mesh.to_string()},
+      {"divide", to_string(job.divide)},
+      {"link_bytes_per_s", cluster.link_bytes_per_s},
+      {"memory_bytes_per_s", cluster.copy_bytes_per_s},
+      {"message_s", cluster.message_s},
+      {"storage_bytes_per_s", cluster.storage_bytes_per_s ? Json(*cluster.storage_bytes_per_s) : Json(nullptr)},
+      {"step_s", step_s},
+      {"choices", choices},
+      {"recommended", recommended(costs, step_s).readers.to_string()}};
+  return json_text(json);
+}
+
+}  // namespace levada::cli
