@@ -35,7 +35,7 @@ Duration parse_duration(std::string_view text) {
   if (error != std::errc{} || !(seconds >= 0) || seconds > century) {
     throw InvalidArgument(fmt::format("'{}' is not a duration; write one as 250us, 500ms, 30s, 2m or 1h", text));
   }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::round<Duration>(std::chrono::duration<double>(seconds));
 }
 
 std::string format_duration(Duration duration) {

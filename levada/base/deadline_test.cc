@@ -15,6 +15,7 @@ using std::chrono_literals::operator""h;
 
 TEST(ParseDuration, ReadsEveryUnit) {
   EXPECT_EQ(parse_duration("250us"), 250us);
+  EXPECT_EQ(parse_duration("200us"), 200us);
   EXPECT_EQ(parse_duration("500ms"), 500ms);
   EXPECT_EQ(parse_duration("30s"), 30s);
   EXPECT_EQ(parse_duration("2m"), 2min);
