@@ -23,6 +23,12 @@ std::string memory_text(const Machine& machine) {
   return text + fmt::format("; {} available", format_bytes(machine.memory_available));
 }
 
+std::string links_text(const Machine& machine) {
+  std::vector<std::string> texts;
+  for (const auto& link : machine.links) texts.push_back(fmt::format("{} {:g} Gb/s", link.name, link.gb_s));
+  return texts.empty() ? "of unknown speed" : fmt::format("{}", fmt::join(texts, ", "));
+}
+
 std::string machine_table(const Machine& machine) {
   report::Table table({{"what", report::Table::Align::left}, {"here", report::Table::Align::left}});
   table.add_row({"engines", fmt::format("{}", fmt::join(launch::engines(), ", "))});
@@ -39,6 +45,7 @@ std::string machine_table(const Machine& machine) {
   table.add_row({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
   table.add_row({"a message over TCP",
                  machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "there is no loopback network"});
+  table.add_row({"network links", links_text(machine)});
   return table.to_string(output_style(), "  ");
 }
 
@@ -52,6 +59,8 @@ std::string as_text(const Machine& machine, const std::vector<std::string>& advi
 }
 
 std::string as_json(const Machine& machine, const std::vector<std::string>& advice) {
+  auto links = nlohmann::ordered_json::array();
+  for (const auto& link : machine.links) links.push_back({{"name", link.name}, {"gb_s", link.gb_s}});
   const nlohmann::ordered_json json = {
       {"engines", launch::engines()},
       {"kernel", machine.kernel},
@@ -69,6 +78,7 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
       {"copy_gb_s", machine.copy_gb_s},
       {"wake_us", machine.wake_us},
       {"message_us", machine.message_us ? nlohmann::ordered_json(*machine.message_us) : nullptr},
+      {"links", links},
       {"advice", advice}};
   return json_text(json) + "\n";
 }

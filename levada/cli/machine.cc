@@ -5,7 +5,9 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <sstream>
 
 #include "levada/base/bytes.h"
@@ -110,6 +112,18 @@ std::string chosen_word(const std::string& text) {
   return end == std::string::npos ? "unknown" : text.substr(begin + 1, end - begin - 1);
 }
 
+std::vector<NetworkLink> network_links(const std::string& folder) {
+  std::vector<NetworkLink> links;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    std::istringstream words(text_of(read_system_file, (entry.path() / "speed").string()));
+    double mb_s = 0;
+    if (words >> mb_s && mb_s > 0) links.push_back({entry.path().filename().string(), mb_s / 1e3});
+  }
+  std::sort(links.begin(), links.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return links;
+}
+
 std::optional<double> core_quota(const ReadFile& read) {
   std::optional<double> least;
   const auto lower = [&least](std::optional<double> quota) {
@@ -145,6 +159,7 @@ Machine examine_machine() {
   machine.copy_gb_s = measure_copy();
   machine.wake_us = measure_wake();
   machine.message_us = measure_message();
+  machine.links = network_links("/sys/class/net");
   return machine;
 }
 

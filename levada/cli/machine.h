@@ -10,6 +10,13 @@
 
 namespace levada::cli {
 
+/// A network interface that says how fast its link is.
+struct NetworkLink {
+  std::string name;
+  double gb_s = 0;  ///< 10^9 bits a second
+  bool operator==(const NetworkLink&) const = default;
+};
+
 struct Machine {
   std::string kernel;                ///< "6.1.0-18-amd64"
   int cores = 1;                     ///< that this process may run on
@@ -26,6 +33,7 @@ struct Machine {
   double copy_gb_s = 0;                  ///< of one core
   double wake_us = 0;                    ///< from waking a thread to its running
   std::optional<double> message_us;      ///< from sending over TCP to having it; empty: no loopback network
+  std::vector<NetworkLink> links;  ///< by name; none where only the network's other end knows, as in many containers
 };
 
 /// Finds out, measuring for less than a second.
@@ -34,6 +42,8 @@ Machine examine_machine();
 /// What limits speed here and how to lift it; a sentence each, none where all is well.
 std::vector<std::string> advice_for(const Machine& machine);
 
+/// The links of which `folder`, /sys/class/net, gives a speed.
+std::vector<NetworkLink> network_links(const std::string& folder);
 /// Cores that the control groups above this process allow, v1 or v2; empty where they set no limit.
 std::optional<double> core_quota(const ReadFile& read);
 /// The word in brackets: "always within_size [advise] never" gives "advise".

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
+
+#include "levada/sources/scratch_dir_testing.h"
 
 namespace levada::cli {
 namespace {
@@ -108,6 +111,16 @@ TEST(ChosenWord, IsTheOneInBrackets) {
   EXPECT_EQ(chosen_word("always within_size advise [never] deny force\n"), "never");
   EXPECT_EQ(chosen_word(""), "unknown");
   EXPECT_EQ(chosen_word("never"), "unknown");
+}
+
+TEST(NetworkLinks, AreThoseThatSayTheirSpeed) {
+  const ScratchDir folder;
+  for (const char* name : {"ib0", "eth0", "veth1", "lo"}) std::filesystem::create_directory(folder.file(name));
+  folder.write("ib0/speed", "200000\n");
+  folder.write("eth0/speed", "2500\n");
+  folder.write("veth1/speed", "-1\n");
+  EXPECT_THAT(network_links(folder.path()), ElementsAre(NetworkLink{"eth0", 2.5}, NetworkLink{"ib0", 200}));
+  EXPECT_THAT(network_links(folder.file("missing")), ElementsAre());
 }
 
 TEST(Machine, IsExaminedInAboutASecond) {
