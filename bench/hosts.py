@@ -2,6 +2,7 @@
 """Measures feeds between hosts that are network namespaces, beside torch.distributed, in turn; prints medians.
 
     python bench/hosts.py [--hosts 2x2 2x4 4x2] [--link none 2Gb/s] [--engine shm+c10d c10d] [--rounds 15] [--json]
+    python bench/hosts.py --predict [--hosts 2x2 ...] [--link 1Gb/s ...]   # beside `levada plan --hosts`
 
 Rank 0 reads. Each contestant carries --bytes a batch: to all ranks (broadcast), another batch to each rank (scatter),
 one for each half of the ranks (mesh, dp=2,tp=N/2). bench/PERFORMANCE.md says what the columns are.
@@ -17,6 +18,7 @@ import re
 import selectors
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -104,12 +106,23 @@ def _lacking(op: str, host_of: list[int]) -> int:
     return len({(host, of) for host, of in zip(host_of, data, strict=True) if host != 0})
 
 
+def _predicted_ms(op: str, count: int, per_host: int, link: float, size: int) -> float:
+    """What `levada plan` says of a step in a row."""
+    token_bytes = 28  # a token, a label, a position and a loss mask
+    cluster = ["--hosts", f"{count}x{per_host}", "--link", f"{link:.0f}b/s"]
+    job = ["--mesh", _mesh_of(op, count * per_host), "--batch", "1", "--seq", str(size // token_bytes)]
+    plan = [sys.executable, "-m", "levada", "plan", *cluster, *job, "--layout", "data_parallel", "--json"]
+    told = json.loads(subprocess.run(plan, check=True, capture_output=True).stdout)
+    return 1e3 * next(each["seconds"] for each in told["choices"] if each["readers"] == "one")
+
+
 class Samples:
     """Of one contestant and number of steps: what each round took."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.near: list[float] = []
+        self.cpu: list[float] = []
         self.sent: list[int] = []
 
 
@@ -129,7 +142,7 @@ def _measure(
         "meshes": {op: _mesh_of(op, size) for op in OPS},
         "data": {op: _data_of(op, size) for op in OPS},
         "host_of": host_of,
-        "torch": TORCH,
+        "torch": dict.fromkeys(OPS, []) if options.predict else TORCH,
         "steps": STEPS,
         "rounds": options.rounds,
         "warm_up": max(2, options.rounds // 5),
@@ -155,7 +168,7 @@ def _measure_op(
 ) -> list[dict[str, Any]]:
     names = [f"levada {engine}" for engine in ask["engines"]]
     names += ["levada shm, host 0 alone"] if op == "broadcast" else []
-    names += [f"torch {call}" for call in TORCH[op]]
+    names += [f"torch {call}" for call in ask["torch"][op]]
     samples = {(name, steps): Samples() for name in names for steps in STEPS}
     for number in range(ask["warm_up"] + ask["rounds"]):
         for turn in range(len(names)):
@@ -170,8 +183,9 @@ def _measure_op(
                     continue
                 own = samples[names[(number + turn) % len(names)], steps]
                 begin = stamps[0][0]
-                own.seconds.append(max(end for _, end in stamps) - begin)
-                own.near.append(max(end for (_, end), host in zip(stamps, ask["host_of"]) if host == 0) - begin)
+                own.seconds.append(max(end for _, end, _ in stamps) - begin)
+                own.near.append(max(end for (_, end, _), host in zip(stamps, ask["host_of"]) if host == 0) - begin)
+                own.cpu.append(stamps[0][2])
                 own.sent.append(sent)
     needed = _lacking(op, ask["host_of"]) * ask["bytes"]
     rows = []
@@ -183,6 +197,7 @@ def _measure_op(
             "step_ms": 1e3 * statistics.median(alone.seconds),
             "near_ms": 1e3 * statistics.median(alone.near),
             "row_ms": 1e3 * statistics.median(in_row.seconds) / STEPS[1],
+            "cpu_ms": 1e3 * statistics.median(in_row.cpu) / STEPS[1],
         }
         if "alone" not in name:
             row["crossings"] = statistics.median(in_row.sent) / STEPS[1] / needed
@@ -192,7 +207,8 @@ def _measure_op(
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    columns = ("hosts", "link", "op", "contestant", "step_ms", "near_ms", "row_ms", "crossings", "of_link")
+    columns: tuple[str, ...] = ("hosts", "link", "op", "contestant", "step_ms", "near_ms", "row_ms", "cpu_ms", "crossings", "of_link")
+    columns += ("predicted_ms", "over_predicted") if any("predicted_ms" in row for row in rows) else ()
     lines = [columns, *(tuple(_shown(row.get(column)) for column in columns) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     for line in lines:
@@ -241,8 +257,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="that count (15)")
     parser.add_argument("--join", type=_shape, default=(4, 4), metavar="HxR", help="whose joining is timed (4x4)")
     parser.add_argument("--joins", type=int, default=5, help="how often (5); 0: not at all")
+    parser.add_argument("--predict", action="store_true", help="measure shm+c10d beside `levada plan`")
     parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.predict:
+        options.engine = ["shm+c10d"]
+        if None in options.link:
+            parser.error("--predict needs links with a speed, as in --link 1Gb/s")
+    return options
 
 
 def main(arguments: list[str]) -> None:
@@ -261,6 +283,9 @@ def main(arguments: list[str]) -> None:
                         for row in measured:
                             if link is not None and "needed_bytes" in row:
                                 row["of_link"] = row["needed_bytes"] * 8 / link / (row["row_ms"] / 1e3)
+                                if options.predict:
+                                    row["predicted_ms"] = _predicted_ms(row["op"], count, per_host, link, options.bytes)
+                                    row["over_predicted"] = row["row_ms"] / row["predicted_ms"]
                         rows += [{**about, **row} for row in measured]
                         for line in () if options.json else _table(rows[-len(measured) :]):
                             print(line, flush=True)
