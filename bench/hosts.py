@@ -207,9 +207,9 @@ def _measure_op(
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    columns: tuple[str, ...] = ("hosts", "link", "op", "contestant", "step_ms", "near_ms", "row_ms", "cpu_ms", "crossings", "of_link")
-    columns += ("predicted_ms", "over_predicted") if any("predicted_ms" in row for row in rows) else ()
-    lines = [columns, *(tuple(_shown(row.get(column)) for column in columns) for row in rows)]
+    columns = ["hosts", "link", "op", "contestant", "step_ms", "near_ms", "row_ms", "cpu_ms", "crossings", "of_link"]
+    columns += ["predicted_ms", "over_predicted"] if any("predicted_ms" in row for row in rows) else []
+    lines = [columns, *([_shown(row.get(column)) for column in columns] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     for line in lines:
         yield "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip()

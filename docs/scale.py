@@ -78,8 +78,8 @@ class Panel:
             label = text_of(10.0**decade)
             self.parts.append(f'<text class="tick" x="{left - 8:g}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
         for hosts in (*HOSTS[:-3:3], HOSTS[-1]):
-            y = self.TOP + self.HEIGHT + 18
-            self.parts.append(f'<text class="tick" x="{self.x_of(hosts):.1f}" y="{y:g}" text-anchor="middle">{hosts:,}</text>')
+            x, y = self.x_of(hosts), self.TOP + self.HEIGHT + 18
+            self.parts.append(f'<text class="tick" x="{x:.1f}" y="{y:g}" text-anchor="middle">{hosts:,}</text>')
         middle, bottom = left + self.WIDTH / 2, self.TOP + self.HEIGHT + 40
         self.parts.append(f'<text class="tick" x="{middle:g}" y="{bottom:g}" text-anchor="middle">hosts</text>')
 
@@ -94,7 +94,8 @@ class Panel:
         places = [f"{self.x_of(hosts):.1f} {self.y_of(value):.1f}" for hosts, value in points]
         self.parts.append(f'<path class="line" stroke="{choice.color}" d="M{" L".join(places)}"/>')
         x, y = self.x_of(points[-1][0]) + 6, self.y_of(points[-1][1]) + 4
-        self.parts.append(f'<text class="name" style="fill: {choice.color}" x="{x:.1f}" y="{y:.1f}">{choice.label}</text>')
+        name = f'<text class="name" style="fill: {choice.color}" x="{x:.1f}" y="{y:.1f}">{choice.label}</text>'
+        self.parts.append(name)
 
     def add_mark(self, value: float, text: str) -> None:
         y = self.y_of(value)
