@@ -187,6 +187,7 @@ TEST(CommandPlan, ComparesReadersOnHostsThatNobodyHas) {
 
 TEST(CommandPlan, RefusesHostsThatCannotBe) {
   expect_refusal({"plan", "--hosts", "64"}, 2, "--hosts is '64'; write hosts and the ranks on each as 64x8");
+  expect_refusal({"plan", "--hosts", ""}, 2, "--hosts is ''");
   expect_refusal({"plan", "--hosts", "64x8", "--link", "100"}, 2, "--link is '100'; write a speed as 100Gb/s");
   expect_refusal({"plan", "--hosts", "2x2", "--mesh", "dp=2"}, 2, "has 2 ranks, but this job has 4");
   expect_refusal({"plan", "--link", "100Gb/s"}, 2, "--link requires --hosts");

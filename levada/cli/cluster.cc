@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Planning takes a second for so many ranks, and some hundred bytes of memory for each.
+/// Comparing takes a second for so many.
 constexpr std::int64_t max_ranks = 262'144;
 /// Of a token in a data set: int32, the larger of Megatron-LM's usual types.
 constexpr std::uint64_t stored_token_bytes = 4;
@@ -50,7 +50,7 @@ double parse_positive_duration(std::string_view option, const std::string& text)
 }
 
 Cluster parse_cluster(const ClusterArguments& arguments, const Job& job) {
-  const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts);
+  const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts.value());
   Cluster cluster{.hosts = hosts,
                   .ranks_per_host = ranks_per_host,
                   .link_bytes_per_s = parse_speed("--link", arguments.link),
@@ -152,7 +152,7 @@ double parse_speed(std::string_view option, std::string_view text) {
 }
 
 Comparison compare_readers(const JobArguments& job_arguments, const ClusterArguments& arguments) {
-  const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts);
+  const auto [hosts, ranks_per_host] = parse_hosts(arguments.hosts.value());
   Comparison comparison;
   comparison.step_s = parse_positive_duration("--step", arguments.step);
   comparison.job = parse_job(job_arguments, hosts * ranks_per_host);

@@ -1,6 +1,7 @@
 // The hosts on which `plan` compares choices of readers: its options, and the comparison for people and programs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,7 +13,7 @@
 namespace levada::cli {
 
 struct ClusterArguments {
-  std::string hosts;
+  std::optional<std::string> hosts;
   std::string link = "100Gb/s";
   std::string memory = "10GB/s";
   std::string message = "200us";
@@ -39,8 +40,8 @@ struct Comparison {
   std::string to_json() const;
 };
 
-/// Reads and checks the arguments, and compares. The mesh is the cluster's ranks as dp if there is none; readers that
-/// `job` names are compared too. Throws InvalidArgument.
+/// Reads and checks the arguments, of which --hosts must be given, and compares. The mesh is the cluster's ranks as dp
+/// if there is none; readers that `job` names are compared too. Throws InvalidArgument.
 Comparison compare_readers(const JobArguments& job, const ClusterArguments& arguments);
 
 }  // namespace levada::cli

@@ -33,7 +33,7 @@ int show_plan(const PlanArguments& arguments) {
     print(arguments.json ? plan.to_json(true) + "\n" : plan.to_table());
     return 0;
   }
-  if (!arguments.cluster.hosts.empty()) {
+  if (arguments.cluster.hosts) {
     const auto comparison = compare_readers(arguments.job, arguments.cluster);
     print(arguments.json ? comparison.to_json() + "\n" : comparison.to_table());
     return 0;
@@ -60,7 +60,7 @@ void add_plan(CLI::App& app, Invocation& invocation) {
   for (auto* option : of_a_feed) exchange->excludes(option);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
-      "Examples: what four ranks would be sent a step, and which ranks had better read on 64 hosts\n"
+      "Examples: what four ranks would be sent a step, and which ranks should read on 64 hosts\n"
       "  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024\n"
       "  levada plan --hosts 64x8 --link 100Gb/s --mesh dp=64,tp=8");
   command->callback([arguments, &invocation] { invocation.action = [arguments] { return show_plan(*arguments); }; });
