@@ -5,6 +5,8 @@
 
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -16,6 +18,7 @@
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/mpi/transport.h"
+#include "levada/engine/p2p/p2p.h"
 
 namespace levada::mpi {
 namespace {
@@ -245,6 +248,42 @@ TEST(MpiTransport, TellsAPeerThatItsEngineHasGivenUp) {
               MPI_Comm_free(&communicator);
             }),
             "");
+}
+
+TEST(MpiEngines, EndWhereAPeerHasNoMemoryForABody) {
+  const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD), last = size - 1;
+  if (size < 2) return;
+  for (const std::size_t bytes : {std::size_t{20'000}, std::size_t{5'000'000}}) {  // MPI buffers the first
+    EXPECT_EQ(failures([&] {
+                MPI_Comm communicator = MPI_COMM_NULL;
+                MPI_Comm_dup(MPI_COMM_WORLD, &communicator);
+                const auto transport = std::make_shared<MpiTransport>(
+                    MpiTransport::Settings{.communicator = communicator, .max_piece_bytes = std::size_t{1} << 30}, rank,
+                    std::vector<int>(static_cast<std::size_t>(size)));
+                p2p::Options options;
+                if (rank == last) options.limits = [] { return MemoryLimits{.total = 1 << 30, .available = 0}; };
+                auto engine = p2p::make_engine(transport, options);
+                std::string refusal;
+                try {
+                  auto channel = rank == 0 || rank == last ? engine->open(0, {last}, 2) : nullptr;
+                  for (int i = 0; i < 2 && rank == 0; ++i) {
+                    publish(*engine, *channel, allocate(*engine, bytes, limit(), "test"), bytes, limit(), "test");
+                  }
+                  engine->wait({}, limit());
+                } catch (const EngineError& error) {
+                  refusal = error.what();
+                }
+                expect(refusal.find("no memory left for a message") != std::string::npos, "the cause is named");
+                engine.reset();
+                for (const Deadline deadline = limit(); !transport->is_over() && !deadline.expired();) {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                }
+                if (transport->is_over()) return;
+                std::fprintf(stderr, "rank %d waits for ever, after %zu bytes\n", rank, bytes);
+                MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+              }),
+              "");
+  }
 }
 
 TEST(MpiEngines, AreNotMadeOfMpiCommNull) {

@@ -293,8 +293,9 @@ bool MpiTransport::try_end() {
   if (std::any_of(operations_.begin(), operations_.end(), is_waited_for)) return false;
   if (std::any_of(new_sends_.begin(), new_sends_.end(), is_waited_for)) return false;
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
-    // The engine has given it up, so that it would wait for ever.
-    if (each != rank_ && !peer(each).has_last_frame) send_piece(each, {}, settings_.header_tag);
+    // The engine has given it up, so that it would wait for ever: for the last frame, or until a body is received.
+    const bool is_given_up = !peer(each).has_last_frame || !peer(each).incoming.empty();
+    if (each != rank_ && is_given_up) send_piece(each, {}, settings_.header_tag);
   }
   std::move(new_sends_.begin(), new_sends_.end(), std::back_inserter(operations_));
   new_sends_.clear();
