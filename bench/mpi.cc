@@ -152,7 +152,7 @@ void measure_idle_wait(Engine& engine, int rounds) {
 }
 
 void measure(int rounds) {
-  levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+  levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
   const auto engine = communicator.make_engine();
   if (engine->info().size != 2)
     throw levada::InvalidArgument("this benchmark takes two ranks; start it by mpirun -n 2");

@@ -27,7 +27,7 @@ void init(int level) {
 /// What the constructor throws, on a line of its own.
 void print_refusal() {
   try {
-    const levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+    const levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
   } catch (const levada::Error& error) {
     std::printf("%s: %s\n", std::string(error.name()).c_str(), error.what());
     std::fflush(stdout);
@@ -59,7 +59,7 @@ void print_hosts() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   if (rank != 0 && ::unshare(CLONE_NEWNET) != 0) std::puts("not root");
-  levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+  levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
   const auto engine = communicator.make_engine();
   levada::agree(*engine, {}, limit(), "test");
   if (rank != 0) return;
@@ -70,7 +70,7 @@ void print_hosts() {
 
 void use_engine(const std::string& name) {
   std::shared_ptr<Engine> engine;
-  levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+  levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
   engine = communicator.make_engine();
   if (name == "leave") leave_one_after_the_other(std::move(engine));
   if (name == "kill") lose_the_last(engine);

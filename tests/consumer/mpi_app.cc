@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   const bool good = [] {
-    levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+    levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
     const auto engine = communicator.make_engine();
     const std::byte mine{7};
     const auto all =

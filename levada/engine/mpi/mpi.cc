@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
-#include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,14 +26,20 @@
 namespace levada::mpi {
 namespace {
 
+/// The first one chooses among the others.
+constexpr std::array<std::string_view, 4> engine_names = {"auto", "shm", "mpi", "shm+mpi"};
+
 /// What each rank sends all others before engines are made.
 struct Terms {
   std::uint64_t host = 0;
   std::uint64_t max_piece_bytes = 0;
-  std::int32_t thread_level = 0;
-  std::int32_t reserved = 0;
   std::uint64_t nonce = 0;
+  std::int32_t thread_level = 0;
+  std::array<char, 20> engine{};  ///< as much of its name as fits
+
+  std::string_view engine_name() const { return engine.data(); }
 };
+static_assert(std::has_unique_object_representations_v<Terms>);
 
 std::string_view name_of_level(int level) {
   switch (level) {
@@ -43,25 +49,71 @@ std::string_view name_of_level(int level) {
   }
 }
 
-/// Throws the same on all ranks.
-void check_terms(const std::vector<Terms>& terms) {
+// The checks throw the same on all ranks.
+
+void check_options(const std::vector<Terms>& terms) {
   for (std::size_t rank = 0; rank < terms.size(); ++rank) {
-    if (terms[rank].thread_level < MPI_THREAD_MULTIPLE) {
-      throw Unsupported(
-          fmt::format("MPI provides {} on rank {}, but engines over MPI need MPI_THREAD_MULTIPLE, since a thread of "
-                      "its own calls MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, "
-                      "&provided), with an MPI library that was built with threads",
-                      name_of_level(terms[rank].thread_level), rank));
+    const Terms& each = terms[rank];
+    if (std::find(engine_names.begin(), engine_names.end(), each.engine_name()) == engine_names.end()) {
+      throw InvalidArgument(fmt::format("engine must be one of {}, got '{}' on rank {}", fmt::join(engine_names, ", "),
+                                        each.engine_name(), rank));
     }
-    if (terms[rank].max_piece_bytes < 1 || terms[rank].max_piece_bytes > std::numeric_limits<int>::max()) {
+    if (each.engine_name() != terms[0].engine_name()) {
+      throw InvalidArgument(fmt::format("engine is {} on rank 0 and {} on rank {}; give all ranks the same",
+                                        terms[0].engine_name(), each.engine_name(), rank));
+    }
+    if (each.max_piece_bytes < 1 || each.max_piece_bytes > std::numeric_limits<int>::max()) {
       throw InvalidArgument(fmt::format("max_piece_bytes must be between 1 and {}, got {} on rank {}",
-                                        std::numeric_limits<int>::max(), terms[rank].max_piece_bytes, rank));
+                                        std::numeric_limits<int>::max(), each.max_piece_bytes, rank));
     }
-    if (terms[rank].max_piece_bytes != terms[0].max_piece_bytes) {
+    if (each.max_piece_bytes != terms[0].max_piece_bytes) {
       throw InvalidArgument(fmt::format("max_piece_bytes is {} on rank 0 and {} on rank {}; give all ranks the same",
-                                        terms[0].max_piece_bytes, terms[rank].max_piece_bytes, rank));
+                                        terms[0].max_piece_bytes, each.max_piece_bytes, rank));
     }
   }
+}
+
+void check_threads(const std::vector<Terms>& terms, const std::string& description) {
+  for (std::size_t rank = 0; rank < terms.size(); ++rank) {
+    if (terms[rank].thread_level >= MPI_THREAD_MULTIPLE) continue;
+    throw Unsupported(fmt::format(
+        "MPI provides {} on rank {}, but the {}, needs MPI_THREAD_MULTIPLE, since a thread of its own calls "
+        "MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), with an MPI "
+        "library that was built with threads",
+        name_of_level(terms[rank].thread_level), rank, description));
+  }
+}
+
+/// How many ranks each host has.
+std::vector<int> ranks_by_host(const std::vector<int>& host_of) {
+  std::vector<int> counts;
+  for (const int host : host_of) {
+    counts.resize(std::max(counts.size(), static_cast<std::size_t>(host) + 1));
+    ++counts[static_cast<std::size_t>(host)];
+  }
+  return counts;
+}
+
+std::string choose_engine(std::string_view asked, const std::vector<int>& host_of) {
+  const std::size_t num_hosts = ranks_by_host(host_of).size();
+  if (asked == "shm" && num_hosts > 1) {
+    throw Unsupported(
+        fmt::format("the ranks are on {} hosts, which the engine shm cannot join; use shm+mpi, or auto", num_hosts));
+  }
+  if (asked != engine_names[0]) return std::string(asked);
+  if (num_hosts == 1) return "shm";
+  return num_hosts == host_of.size() ? "mpi" : "shm+mpi";
+}
+
+std::string describe(std::string_view chosen, std::string_view asked, const std::vector<int>& host_of) {
+  const auto counts = ranks_by_host(host_of);
+  const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
+  std::string text =
+      fmt::format("engine {}{}: {} rank{} on {} host{}", chosen, chosen == asked ? ", as asked for" : "",
+                  host_of.size(), host_of.size() == 1 ? "" : "s", counts.size(), counts.size() == 1 ? "" : "s");
+  if (counts.size() == 1) return text;
+  return text +
+         (*fewest == *most ? fmt::format(", {} on each", *most) : fmt::format(", {} to {} on each", *fewest, *most));
 }
 
 std::vector<int> hosts_of(const std::vector<Terms>& terms) {
@@ -88,10 +140,11 @@ void check_initialized() {
   throw InvalidArgument("MPI is finalized; make and destroy levada::mpi::Communicator before MPI_Finalize()");
 }
 
-/// A launcher of another MPI starts the ranks, but each of them finds itself alone.
+/// A launcher of another MPI, or of none, starts the ranks, but each of them finds itself alone.
 void check_launcher(int world_size) {
   if (world_size != 1) return;
-  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  for (const char* const name :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "LEVADA_WORLD_SIZE", "WORLD_SIZE"}) {
     const std::string_view text = std::getenv(name) == nullptr ? "" : std::getenv(name);
     int started = 0;
     std::from_chars(text.data(), text.data() + text.size(), started);
@@ -109,7 +162,7 @@ void check_launcher(int world_size) {
 
 }  // namespace
 
-Communicator::Communicator(MPI_Comm parent, std::size_t max_piece_bytes) : max_piece_bytes_(max_piece_bytes) {
+Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::move(options)) {
   check_initialized();
   if (parent == MPI_COMM_NULL) throw InvalidArgument("engines over MPI need a communicator, not MPI_COMM_NULL");
   int is_inter = 0, size = 0, world_size = 0;
@@ -122,55 +175,97 @@ Communicator::Communicator(MPI_Comm parent, std::size_t max_piece_bytes) : max_p
   check(MPI_Comm_rank(duplicate_.comm, &rank_), "MPI_Comm_rank()");
   check(MPI_Comm_size(duplicate_.comm, &size), "MPI_Comm_size()");
   std::random_device random;
-  Terms mine{
-      .host = host_identity(), .max_piece_bytes = max_piece_bytes, .nonce = std::uint64_t{random()} << 32 | random()};
+  Terms mine{.host = host_identity(),
+             .max_piece_bytes = options_.max_piece_bytes,
+             .nonce = std::uint64_t{random()} << 32 | random()};
+  options_.engine.copy(mine.engine.data(), mine.engine.size() - 1);
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
   std::vector<Terms> terms(static_cast<std::size_t>(size));
   check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
         "MPI_Allgather()");
-  check_terms(terms);
+  check_options(terms);
   host_of_ = hosts_of(terms);
   nonce_ = terms[0].nonce;
+  const std::string asked = std::exchange(options_.engine, choose_engine(options_.engine, host_of_));
+  description_ = describe(options_.engine, asked, host_of_);
+  if (options_.engine != "shm") check_threads(terms, description_);
 }
 
 Communicator::~Communicator() {
+  end();
+}
+
+/// Returns whether every rank has left, and none was lost.
+bool Communicator::end() {
+  bool have_left = true;
   for (const auto& transport : transports_) {
     if (!transport->has_left()) {
       std::fprintf(stderr,
-                   "levada: rank %d destroys its levada::mpi::Communicator while an engine over it is in use; destroy "
-                   "the engine, its channels and leases before\n",
+                   "levada: rank %d destroys its levada::mpi::Communicator or Job while an engine over it is in use; "
+                   "destroy the engine, its channels and leases before\n",
                    rank_);
       MPI_Abort(duplicate_.comm, EXIT_FAILURE);
     }
     transport->wait_until_over();
+    have_left &= !transport->has_losses();
   }
+  // MPI_Comm_free() is collective.
+  if (!have_left) duplicate_.comm = MPI_COMM_NULL;
+  return have_left;
 }
 
 Communicator::Duplicate::~Duplicate() {
   if (comm != MPI_COMM_NULL) MPI_Comm_free(&comm);
 }
 
-std::shared_ptr<Engine> Communicator::make_engine(const Options& options) {
-  std::erase_if(transports_, [](const auto& each) { return each->is_over(); });
+std::shared_ptr<Engine> Communicator::make_far_engine() {
   // MPI has at least 32,768 tags. Those of engines that some ranks have left and others not differ.
   constexpr int max_engines = 16'000;
-  const int tag = 2 * (num_engines_++ % max_engines);
-  transports_.push_back(std::make_shared<MpiTransport>(
-      MpiTransport::Settings{
-          .communicator = duplicate_.comm, .header_tag = tag, .body_tag = tag + 1, .max_piece_bytes = max_piece_bytes_},
-      rank_, host_of_));
-  return p2p::make_engine(transports_.back(), {.memory_bytes = options.memory_bytes, .heartbeat = options.heartbeat});
+  const int tag = 2 * (num_engines_ % max_engines);
+  transports_.push_back(
+      std::make_shared<MpiTransport>(MpiTransport::Settings{.communicator = duplicate_.comm,
+                                                            .header_tag = tag,
+                                                            .body_tag = tag + 1,
+                                                            .max_piece_bytes = options_.max_piece_bytes},
+                                     rank_, host_of_));
+  return p2p::make_engine(transports_.back(), {.memory_bytes = options_.memory_bytes, .heartbeat = options_.heartbeat});
 }
 
-std::shared_ptr<Engine> Communicator::join_hosts(const Options& options, Duration timeout) {
+std::shared_ptr<Engine> Communicator::make_engine() {
+  std::erase_if(transports_, [](const auto& each) { return each->is_over() && !each->has_losses(); });
+  ++num_engines_;
+  if (options_.engine == "mpi") return make_far_engine();
   const int host = host_of_[static_cast<std::size_t>(rank_)];
   const auto count_until = [&](auto end) { return static_cast<int>(std::count(host_of_.begin(), end, host)); };
-  const std::set<int> hosts(host_of_.begin(), host_of_.end());
-  if (hosts.size() == host_of_.size()) return make_engine(options);
-  const std::string name = fmt::format("levada-mpi-{:016x}-{}-{}", nonce_, num_joins_++, host);
-  auto near = shm::meet(count_until(host_of_.begin() + rank_), count_until(host_of_.end()), name,
-                        {.memory_bytes = options.memory_bytes, .timeout = timeout});
-  return hosts.size() == 1 ? near : joined::make_engine(std::move(near), make_engine(options));
+  auto near = shm::meet(count_until(host_of_.begin() + rank_), count_until(host_of_.end()),
+                        fmt::format("levada-mpi-{:016x}-{}-{}", nonce_, num_engines_, host),
+                        {.memory_bytes = options_.memory_bytes, .timeout = options_.timeout});
+  if (options_.engine == "shm") return near;
+  return joined::make_engine(std::move(near), make_far_engine(), {.leave_timeout = options_.leave_timeout});
+}
+
+Job::~Job() {
+  if (!communicator_) return;
+  const auto cause = engine_ ? engine_->cause() : std::nullopt;
+  const bool has_loss = cause && cause->kind == ErrorKind::peer_lost;
+  engine_.reset();
+  const bool have_left = communicator_->end();
+  communicator_.reset();
+  if (must_finalize_ && have_left && !has_loss) MPI_Finalize();
+}
+
+Job join(const Options& options) {
+  int is_initialized = 0;
+  MPI_Initialized(&is_initialized);
+  if (is_initialized == 0) {
+    int provided = 0;
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread()");
+  }
+  Job job;
+  job.communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD, options);
+  job.engine_ = job.communicator_->make_engine();
+  job.must_finalize_ = is_initialized == 0;
+  return job;
 }
 
 }  // namespace levada::mpi

@@ -1,5 +1,5 @@
-// An engine over MPI, for C++ programs that mpirun or srun starts. The library levada::mpi, which exists where Levada
-// was built with MPI. docs/design/mpi.md explains how.
+// How C++ programs that mpirun or srun starts join their job, on one host or on several. The library levada::mpi, which
+// exists where Levada was built with MPI. docs/design/mpi.md explains how.
 #pragma once
 
 #include <mpi.h>
@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "levada/engine/engine.h"
@@ -15,28 +16,35 @@ namespace levada::mpi {
 
 class MpiTransport;
 
+/// `engine` and max_piece_bytes are the same on all ranks.
 struct Options {
+  /// "shm": shared memory, for ranks of one host. "mpi": messages of MPI. "shm+mpi": the first within hosts, the second
+  /// between them. "auto": "shm" where all ranks are on one host, "mpi" where each is on its own, else "shm+mpi".
+  std::string engine = "auto";
   std::size_t memory_bytes = 0;  ///< what the blocks of this rank may take together; 0: what the machine allows
   /// How often a rank that waits asks what the others do, and looks again at what wakes nobody. 0: every 100 ms, and
   /// 10 ms more for each rank.
   Duration heartbeat = Duration::zero();
+  Duration timeout = std::chrono::seconds(60);        ///< for the ranks of this host to meet
+  Duration leave_timeout = std::chrono::seconds(60);  ///< as joined::Options::leave_timeout
+  /// MPI gets longer messages in pieces. At most what fits into an int.
+  std::size_t max_piece_bytes = std::size_t{1} << 30;
 };
 
 /// A duplicate of a communicator for engines over it; the program's own messages are never touched. One thread at a
-/// time. The program calls MPI_Init_thread(..., MPI_THREAD_MULTIPLE, ...) before, since each engine has a thread that
-/// calls MPI beside the program's own; it sleeps while nothing moves.
+/// time. For programs that have initialized MPI, with MPI_THREAD_MULTIPLE unless the engine is "shm": each other engine
+/// has a thread that calls MPI beside the program's own; it sleeps while nothing moves.
 ///
 /// Errors that MPI returns make a peer lost: calls of the engine throw PeerLost, which names the rank. But MPI does not
-/// say that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends by MPI_Abort(),
-/// since MPI_Finalize() would wait for the lost rank.
+/// say that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends by MPI_Abort() or
+/// without MPI_Finalize(), which would wait for the lost rank.
 class Communicator {
  public:
-  /// Collective over the ranks of `parent`. MPI gets messages longer than `max_piece_bytes` in pieces; at most what
-  /// fits into an int, and the same on all ranks. Throws InvalidArgument where MPI is not initialized, or is finalized
-  /// already, for MPI_COMM_NULL, for an intercommunicator, and for max_piece_bytes out of range or different on some
-  /// rank; Unsupported where a rank has less than MPI_THREAD_MULTIPLE, and where the launcher is not of the MPI that
-  /// the program is linked with; EngineError for what MPI reports.
-  explicit Communicator(MPI_Comm parent, std::size_t max_piece_bytes = std::size_t{1} << 30);
+  /// Collective over the ranks of `parent`. Throws InvalidArgument where MPI is not initialized, or is finalized
+  /// already, for MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or different on some
+  /// rank; Unsupported for "shm" on several hosts, where a rank has less than MPI_THREAD_MULTIPLE but needs it, and
+  /// where the launcher is not of the MPI that the program is linked with; EngineError for what MPI reports.
+  explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
   /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after a second, with a
   /// message.
@@ -44,27 +52,58 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Returns an engine over all ranks, by their numbers in the communicator. Collective, but waits for nobody: ranks
-  /// make engines in the same order. Several may be in use at a time.
-  std::shared_ptr<Engine> make_engine(const Options& options = {});
-  /// Returns an engine of shared memory where all ranks are on one host; make_engine()'s where each is on its own; else
-  /// one of both, the first within hosts, the other between them. Collective, and waits at most `timeout` for the ranks
-  /// of this host. Throws what shm::meet() throws.
-  std::shared_ptr<Engine> join_hosts(const Options& options = {}, Duration timeout = std::chrono::seconds(60));
+  /// Returns an engine over all ranks, by their numbers in the communicator. Collective: ranks make engines in the same
+  /// order. Several may be in use at a time. "mpi" waits for nobody; the others throw what shm::meet() does.
+  std::shared_ptr<Engine> make_engine();
+  /// The engine and why it was chosen: "engine shm+mpi: 4 ranks on 2 hosts, 2 on each".
+  const std::string& description() const { return description_; }
 
  private:
+  friend class Job;
   struct Duplicate {
     MPI_Comm comm = MPI_COMM_NULL;
     ~Duplicate();
   };
+  std::shared_ptr<Engine> make_far_engine();
+  bool end();
+
   Duplicate duplicate_;
+  Options options_;  ///< `engine` is the one chosen
   int rank_ = 0;
   std::vector<int> host_of_;
-  std::size_t max_piece_bytes_;
-  int num_engines_ = 0;                                    ///< that have been made
+  std::string description_;
   std::uint64_t nonce_ = 0;                                ///< the same on all ranks
-  int num_joins_ = 0;                                      ///< calls of join_hosts()
+  int num_engines_ = 0;                                    ///< that have been made
   std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< that may not be over
 };
+
+/// A process's part in a job that mpirun or srun has started, from join() on: an engine over all ranks.
+class Job {
+ public:
+  /// Collective, after everything that uses the engine. Ends the engine, waits until all ranks have done so, and then
+  /// finalizes MPI if join() has initialized it. After a loss it finalizes nothing, since MPI_Finalize() would wait for
+  /// the lost rank: the process then ends as it likes, and the launcher ends the others.
+  ~Job();
+  Job(Job&&) noexcept = default;
+  Job& operator=(Job&&) = delete;
+
+  const std::shared_ptr<Engine>& engine() const& { return engine_; }
+  const std::shared_ptr<Engine>& engine() && = delete;  // the engine would outlive the job
+  /// As Communicator::description().
+  const std::string& description() const { return communicator_->description(); }
+
+ private:
+  friend Job join(const Options& options);
+  Job() = default;
+
+  bool must_finalize_ = false;
+  std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<Engine> engine_;
+};
+
+/// Joins this process to the other ranks of MPI_COMM_WORLD, as launch::join() does on one host. Collective, once in a
+/// process. Initializes MPI with MPI_THREAD_MULTIPLE unless the program has. A program without a launcher is a world of
+/// one. Throws what Communicator does; MPI stays initialized then.
+[[nodiscard]] Job join(const Options& options = {});
 
 }  // namespace levada::mpi

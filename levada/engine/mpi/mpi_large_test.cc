@@ -12,7 +12,7 @@ bool carries_more_than_an_int_counts() {
   const auto limit = levada::Deadline::after(std::chrono::minutes(5));
   constexpr std::size_t bytes = std::size_t{21} << 30U, piece = std::size_t{1} << 20;
   constexpr std::size_t length = bytes / 10;
-  levada::mpi::Communicator communicator(MPI_COMM_WORLD);
+  levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
   const auto engine = communicator.make_engine();
   const auto channel = engine->open(0, {1}, 1);
   if (engine->info().rank == 0) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "levada/base/error.h"
@@ -35,6 +36,8 @@ int size_of(MPI_Comm communicator) {
   return size;
 }
 
+const Options over_mpi{.engine = "mpi"};
+
 Deadline limit() {
   return Deadline::after(std::chrono::seconds(60));
 }
@@ -58,11 +61,10 @@ std::string failures(const std::function<void()>& body) {
 
 /// The same with an engine over all ranks, which aborts where `body` throws, so that the others do not wait.
 std::string failures_with_engine(const Options& options,
-                                 const std::function<void(const std::shared_ptr<Engine>&)>& body,
-                                 std::size_t max_piece_bytes = std::size_t{1} << 30) {
+                                 const std::function<void(const std::shared_ptr<Engine>&)>& body) {
   return failures([&] {
-    Communicator communicator(MPI_COMM_WORLD, max_piece_bytes);
-    const auto engine = communicator.make_engine(options);
+    Communicator communicator(MPI_COMM_WORLD, options);
+    const auto engine = communicator.make_engine();
     try {
       body(engine);
     } catch (const std::exception& error) {
@@ -87,11 +89,11 @@ std::vector<conformance::Trial> trials() {
 class MpiConformance : public testing::TestWithParam<conformance::Trial> {};
 
 TEST_P(MpiConformance, Holds) {
-  EXPECT_EQ(failures_with_engine({}, GetParam().test.run), "");
+  EXPECT_EQ(failures_with_engine(over_mpi, GetParam().test.run), "");
 }
 
 TEST_P(MpiConformance, HoldsWithoutHeartbeat) {
-  EXPECT_EQ(failures_with_engine({.heartbeat = Duration::max()}, GetParam().test.run), "");
+  EXPECT_EQ(failures_with_engine({.engine = "mpi", .heartbeat = Duration::max()}, GetParam().test.run), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(, MpiConformance, testing::ValuesIn(trials()),
@@ -118,15 +120,15 @@ void send_around(Engine& engine, std::size_t bytes, int count) {
 TEST(MpiMessages, LongerThanMpiMayBeGivenComeInPieces) {
   constexpr std::size_t piece = 32 << 10;
   for (const std::size_t bytes : {piece - 1, piece, piece + 1, 3 * piece, 10 * piece + 17}) {
-    EXPECT_EQ(failures_with_engine(
-                  {}, [&](const auto& engine) { send_around(*engine, bytes + 2, 5); }, piece),
+    EXPECT_EQ(failures_with_engine({.engine = "mpi", .max_piece_bytes = piece},
+                                   [&](const auto& engine) { send_around(*engine, bytes + 2, 5); }),
               "");
   }
 }
 
 TEST(MpiMessages, AreKeptApartFromThoseOfOtherEnginesAndOfTheProgram) {
   EXPECT_EQ(failures([] {
-              Communicator communicator(MPI_COMM_WORLD);
+              Communicator communicator(MPI_COMM_WORLD, over_mpi);
               const auto first = communicator.make_engine(), second = communicator.make_engine();
               std::thread other([&] { send_around(*second, 100'000, 50); });
               const int size = size_of(MPI_COMM_WORLD), rank = rank_in(MPI_COMM_WORLD);
@@ -160,7 +162,7 @@ TEST(MpiMessages, LandInTheBlockThatTheReceiverGives) {
     expect(received.landed && received.message->bytes.data() == received.landed.memory().data(),
            "a body arrives in the block of its landing");
   };
-  EXPECT_EQ(failures_with_engine({}, body), "");
+  EXPECT_EQ(failures_with_engine(over_mpi, body), "");
 }
 
 TEST(MpiEngines, HaveTheRanksOfTheirCommunicator) {
@@ -169,7 +171,7 @@ TEST(MpiEngines, HaveTheRanksOfTheirCommunicator) {
               MPI_Comm reversed = MPI_COMM_NULL;
               MPI_Comm_split(MPI_COMM_WORLD, 0, size - rank, &reversed);
               {
-                Communicator communicator(reversed);
+                Communicator communicator(reversed, over_mpi);
                 const auto engine = communicator.make_engine();
                 expect(engine->info().rank == size - 1 - rank && engine->info().size == size, "ranks are its own");
                 send_around(*engine, 100, 1);
@@ -181,15 +183,15 @@ TEST(MpiEngines, HaveTheRanksOfTheirCommunicator) {
 
 TEST(MpiEngines, CanBeMadeAgainAndAgain) {
   EXPECT_EQ(failures([] {
-              Communicator communicator(MPI_COMM_WORLD);
+              Communicator communicator(MPI_COMM_WORLD, over_mpi);
               for (int i = 0; i < 200; ++i) send_around(*communicator.make_engine(), 10, 1);
-              for (int i = 0; i < 20; ++i) Communicator(MPI_COMM_WORLD).make_engine();
+              for (int i = 0; i < 20; ++i) Communicator(MPI_COMM_WORLD, over_mpi).make_engine();
             }),
             "");
 }
 
 TEST(MpiEngines, OnOneMachineAreOnOneHost) {
-  EXPECT_EQ(failures_with_engine({},
+  EXPECT_EQ(failures_with_engine(over_mpi,
                                  [](const auto& engine) {
                                    for (const int host : engine->info().host_of) expect(host == 0, "one host");
                                  }),
@@ -199,17 +201,40 @@ TEST(MpiEngines, OnOneMachineAreOnOneHost) {
 TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
   const int last = size_of(MPI_COMM_WORLD) - 1;
   if (last == 0) return;
-  const auto refusal = [&](std::size_t max_piece_bytes) {
+  const auto refusal = [&](const Options& of_last) {
     try {
-      const Communicator communicator(MPI_COMM_WORLD, rank_in(MPI_COMM_WORLD) == last ? max_piece_bytes : 1'000);
+      const Communicator communicator(MPI_COMM_WORLD,
+                                      rank_in(MPI_COMM_WORLD) == last ? of_last : Options{.max_piece_bytes = 1'000});
     } catch (const InvalidArgument& error) {
       return std::string(error.what());
     }
     return std::string();
   };
-  EXPECT_EQ(refusal(2'000),
-            "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + std::to_string(last) + "; give all ranks the same");
-  EXPECT_EQ(refusal(0), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + std::to_string(last));
+  const std::string rank = std::to_string(last);
+  EXPECT_EQ(refusal({.max_piece_bytes = 2'000}),
+            "max_piece_bytes is 1000 on rank 0 and 2000 on rank " + rank + "; give all ranks the same");
+  EXPECT_EQ(refusal({.max_piece_bytes = 0}), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + rank);
+  EXPECT_EQ(refusal({.engine = "shm", .max_piece_bytes = 1'000}),
+            "engine is auto on rank 0 and shm on rank " + rank + "; give all ranks the same");
+  EXPECT_EQ(refusal({.engine = "shared memory of the host", .max_piece_bytes = 1'000}),
+            "engine must be one of auto, shm, mpi, shm+mpi, got 'shared memory of th' on rank " + rank);
+}
+
+TEST(MpiEngines, OfOneHostAreSharedMemoryUnlessAnotherIsAskedFor) {
+  const int size = size_of(MPI_COMM_WORLD);
+  const std::string ranks = std::to_string(size) + (size == 1 ? " rank" : " ranks") + " on 1 host";
+  const std::pair<const char*, std::string> expected[] = {{"auto", "engine shm: " + ranks},
+                                                          {"shm", "engine shm, as asked for: " + ranks},
+                                                          {"mpi", "engine mpi, as asked for: " + ranks},
+                                                          {"shm+mpi", "engine shm+mpi, as asked for: " + ranks}};
+  for (const auto& [asked, description] : expected) {
+    EXPECT_EQ(failures([&, &asked = asked, &description = description] {
+                Communicator communicator(MPI_COMM_WORLD, {.engine = asked});
+                expect(communicator.description() == description, communicator.description().c_str());
+                for (int i = 0; i < 2; ++i) send_around(*communicator.make_engine(), 100'000, 3);
+              }),
+              "");
+  }
 }
 
 /// An engine's side of a transport that closes all peers when the test says so.

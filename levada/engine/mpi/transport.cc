@@ -295,7 +295,9 @@ bool MpiTransport::try_end() {
   for (int each = 0; each < static_cast<int>(peers_.size()); ++each) {
     // The engine has given it up, so that it would wait for ever: for the last frame, or until a body is received.
     const bool is_given_up = !peer(each).has_last_frame || !peer(each).incoming.empty();
-    if (each != rank_ && is_given_up) send_piece(each, {}, settings_.header_tag);
+    if (each == rank_) continue;
+    if (is_given_up) send_piece(each, {}, settings_.header_tag);
+    if (is_given_up || peer(each).is_lost) has_losses_ = true;
   }
   std::move(new_sends_.begin(), new_sends_.end(), std::back_inserter(operations_));
   new_sends_.clear();

@@ -48,6 +48,8 @@ class MpiTransport final : public p2p::Transport {
   bool has_left();
   /// Waits until every peer's has.
   void wait_until_over();
+  /// Once it is over: whether some peer was lost, or given up by the engine. MPI may still have messages to or from it.
+  bool has_losses() const { return has_losses_; }
 
  private:
   /// A frame on its way to this rank. MPI writes to its memory.
@@ -111,8 +113,9 @@ class MpiTransport final : public p2p::Transport {
   std::mutex sends_;                  ///< may be taken while polling_ is held
   std::vector<Operation> new_sends_;  ///< guarded by sends_
 
-  std::atomic<bool> is_over_ = false;     ///< nothing is sent or received any more
-  std::atomic<bool> has_ended_ = false;   ///< the thread has let go of the engine, too
+  std::atomic<bool> is_over_ = false;    ///< nothing is sent or received any more
+  std::atomic<bool> has_ended_ = false;  ///< the thread has let go of the engine, too
+  std::atomic<bool> has_losses_ = false;
   std::atomic<bool> is_pending_ = false;  ///< there are operations
   std::atomic<Clock::time_point> flush_at_ = Clock::time_point::max();
   std::atomic<Clock::time_point> moved_at_ = Clock::now();

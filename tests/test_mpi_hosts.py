@@ -1,0 +1,106 @@
+"""Jobs of programs over MPI on several hosts, which are network namespaces. Run by `script/check hosts`, which builds
+the programs with both MPIs; LEVADA_MPI names the MPIs, both of them if it is not set."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+from collections.abc import Iterator
+
+import hosts as several
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MPIS = os.environ.get("LEVADA_MPI", "openmpi mpich").split()
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[several.Hosts]:
+    with several.hosts_or_skip(2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def agent(hosts: several.Hosts, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("agent") / "agent"
+    hosts.write_agent(path)
+    return path
+
+
+def command_of(mpi: str, hosts: several.Hosts, agent: pathlib.Path, ranks: int) -> list[str]:
+    """mpirun on the first host, for so many ranks on each."""
+    where = ",".join(f"{host.address}:{ranks}" for host in hosts)
+    if mpi == "openmpi":
+        options = ["--mca", "plm_rsh_agent", str(agent), "--host", where]
+        for component in ("oob", "btl"):
+            options += ["--mca", f"{component}_tcp_if_include", "eth0"]
+    else:
+        options = ["-launcher", "ssh", "-launcher-exec", str(agent), "-hosts", where, "-iface", "eth0"]
+    mpirun = [str(ROOT / "script/mpirun"), f"mpirun.{mpi}", *options, "-n", str(ranks * len(hosts))]
+    return hosts[0].command(mpirun)
+
+
+def start(
+    mpi: str, hosts: several.Hosts, agent: pathlib.Path, *arguments: str, ranks: int = 2, silence: str = "10"
+) -> subprocess.Popen[str]:
+    program = ROOT / "build" / mpi / "mpi_job"
+    assert program.exists(), f"build it: script/build {mpi} mpi_job"
+    return subprocess.Popen(
+        [*command_of(mpi, hosts, agent, ranks), str(program), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LEVADA_SILENCE": silence},
+    )
+
+
+def finish(job: subprocess.Popen[str], within: float) -> tuple[int, list[str], str]:
+    """The job's status, what its ranks printed and what mpirun and they complained of."""
+    try:
+        out, err = job.communicate(timeout=within)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        out, err = job.communicate()
+        raise AssertionError(f"the job has not ended within {within} s:\n{out}\n{err}") from None
+    return job.returncode, out.splitlines(), err
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("engine", ["shm+mpi", "mpi"])
+def test_the_contract_of_engines_holds_between_hosts(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, engine: str
+) -> None:
+    status, lines, errors = finish(start(mpi, hosts, agent, "conformance", engine), 100)
+    assert status == 0, (lines, errors)
+    assert f"engine {engine}, as asked for: 4 ranks on 2 hosts, 2 on each" in lines
+    assert sum(line.endswith(" 0 failures") for line in lines) == 4
+    assert hosts.left() == []
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("ranks, engine", [(1, "mpi"), (2, "shm+mpi")])
+def test_join_chooses_the_engine_by_the_hosts_and_feeds_exchanges_and_sums_are_right_over_it(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, ranks: int, engine: str
+) -> None:
+    status, lines, errors = finish(start(mpi, hosts, agent, "work", ranks=ranks), 100)
+    assert status == 0, (lines, errors)
+    size = 2 * ranks
+    assert f"engine {engine}: {size} ranks on 2 hosts, {ranks} on each" in lines
+    assert sorted(lines[-size:]) == [f"rank {rank} is done" for rank in range(size)]
+    assert hosts.left() == []
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_shared_memory_alone_is_refused_on_two_hosts(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
+    status, lines, _ = finish(start(mpi, hosts, agent, "work", "shm"), 60)
+    assert status != 0
+    refusal = "the ranks are on 2 hosts, which the engine shm cannot join; use shm+mpi, or auto"
+    assert any(refusal in line for line in lines), lines
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_killed_rank_ends_the_job_on_all_hosts(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
+    status, lines, errors = finish(start(mpi, hosts, agent, "kill"), 60)
+    assert status != 0, (lines, errors)
+    assert hosts.left() == []
