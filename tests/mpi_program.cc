@@ -77,6 +77,19 @@ void use_engine(const std::string& name) {
   // Else it outlives its communicator.
 }
 
+/// join() as the program's only word on MPI, or beside its own.
+void join_job() {
+  const levada::mpi::Job job = levada::mpi::join();
+  levada::agree(*job.engine(), {}, limit(), "test");
+  if (job.engine()->info().rank == 0) std::puts(job.description().c_str());
+}
+
+void print_state() {
+  int is_finalized = 0;
+  MPI_Finalized(&is_finalized);
+  std::puts(is_finalized != 0 ? "finalized" : "initialized");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -85,9 +98,15 @@ int main(int argc, char** argv) {
     print_refusal();
     return 0;
   }
-  init(name == "funneled" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE);
+  if (name == "join") {
+    join_job();
+    print_state();
+    return 0;
+  }
+  init(name == "funneled" || name == "join_funneled" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE);
   if (name == "hosts") print_hosts();
   else if (name == "alone" || name == "funneled") print_refusal();
+  else if (name == "join_initialized" || name == "join_funneled") join_job(), print_state();
   else if (name != "finalized") use_engine(name);
   MPI_Finalize();
   if (name == "finalized") print_refusal();

@@ -23,7 +23,7 @@ TEST(MpiStart, WithFewerThreadsIsRefusedOnEveryRankWithTheRemedy) {
   const Outcome outcome = run_ranks(3, "funneled");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(count(outcome.out,
-                  "Unsupported: MPI provides MPI_THREAD_FUNNELED on rank 0, but engines over MPI need "
+                  "Unsupported: MPI provides MPI_THREAD_FUNNELED on rank 0, but the engine mpi needs "
                   "MPI_THREAD_MULTIPLE, since a thread of its own calls MPI: initialize MPI by MPI_Init_thread(&argc, "
                   "&argv, MPI_THREAD_MULTIPLE, &provided), with an MPI library that was built with threads\n"),
             3)
@@ -53,6 +53,32 @@ TEST(MpiStart, ByTheLauncherOfAnotherMpiIsRefusedWithTheRemedy) {
       << outcome.out << outcome.err;
 }
 
+TEST(MpiStart, ByALauncherOfNoMpiIsRefused) {
+  const Outcome outcome = Command({"alone"}, {{"WORLD_SIZE", "4"}}, MPI_PROGRAM).wait();
+  EXPECT_EQ(count(outcome.out, "the launcher has started 4 ranks (WORLD_SIZE=4), but MPI_COMM_WORLD has one"), 1)
+      << outcome.out << outcome.err;
+}
+
+TEST(MpiJob, InitializesAndFinalizesMpi) {
+  const Outcome outcome = run_ranks(3, "join");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(count(outcome.out, "engine shm: 3 ranks on 1 host\n"), 1) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "finalized\n"), 3) << outcome.out;
+}
+
+TEST(MpiJob, LeavesMpiToAProgramThatHasInitializedIt) {
+  const Outcome outcome = run_ranks(2, "join_initialized");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(count(outcome.out, "initialized\n"), 2) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "finalized\n"), 2) << outcome.out;
+}
+
+TEST(MpiJob, OfOneHostNeedsNoThreadsInMpi) {
+  const Outcome outcome = run_ranks(2, "join_funneled");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(count(outcome.out, "engine shm: 2 ranks on 1 host\n"), 1) << outcome.out;
+}
+
 TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
   const Outcome outcome = run_ranks(3, "hosts");
   EXPECT_EQ(count(outcome.out, count(outcome.out, "not root") == 0 ? "hosts 0 1 2\n" : "hosts 0 0 0\n"), 1)
@@ -68,10 +94,11 @@ TEST(MpiEnd, WaitsForRanksThatGoOn) {
 TEST(MpiEnd, OfACommunicatorWhoseEngineIsInUseEndsTheJobAndSaysWhatToDo) {
   const Outcome outcome = run_ranks(2, "keep");
   EXPECT_NE(outcome.status, 0);
-  EXPECT_GE(count(outcome.err + outcome.out,
-                  "destroys its levada::mpi::Communicator while an engine over it is in use; destroy the engine, its "
-                  "channels and leases before"),
-            1)
+  EXPECT_GE(
+      count(outcome.err + outcome.out,
+            "destroys its levada::mpi::Communicator or Job while an engine over it is in use; destroy the engine, its "
+            "channels and leases before"),
+      1)
       << outcome.err;
 }
 

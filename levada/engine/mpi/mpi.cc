@@ -73,14 +73,14 @@ void check_options(const std::vector<Terms>& terms) {
   }
 }
 
-void check_threads(const std::vector<Terms>& terms, const std::string& description) {
+void check_threads(const std::vector<Terms>& terms, std::string_view engine) {
   for (std::size_t rank = 0; rank < terms.size(); ++rank) {
     if (terms[rank].thread_level >= MPI_THREAD_MULTIPLE) continue;
     throw Unsupported(fmt::format(
-        "MPI provides {} on rank {}, but the {}, needs MPI_THREAD_MULTIPLE, since a thread of its own calls "
-        "MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), with an MPI "
-        "library that was built with threads",
-        name_of_level(terms[rank].thread_level), rank, description));
+        "MPI provides {} on rank {}, but the engine {} needs MPI_THREAD_MULTIPLE, since a thread of its own "
+        "calls MPI: initialize MPI by MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), with "
+        "an MPI library that was built with threads",
+        name_of_level(terms[rank].thread_level), rank, engine));
   }
 }
 
@@ -188,7 +188,7 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   nonce_ = terms[0].nonce;
   const std::string asked = std::exchange(options_.engine, choose_engine(options_.engine, host_of_));
   description_ = describe(options_.engine, asked, host_of_);
-  if (options_.engine != "shm") check_threads(terms, description_);
+  if (options_.engine != "shm") check_threads(terms, options_.engine);
 }
 
 Communicator::~Communicator() {
