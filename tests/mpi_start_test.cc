@@ -59,6 +59,14 @@ TEST(MpiStart, ByALauncherOfNoMpiIsRefused) {
       << outcome.out << outcome.err;
 }
 
+TEST(MpiStart, WithASilenceThatIsNoNumberOfSecondsIsRefused) {
+  for (const char* const text : {"2", "-1", "ten", "10s"}) {
+    EXPECT_EQ(Command({"funneled"}, {{"LEVADA_SILENCE", text}}, MPI_PROGRAM).wait().out,
+              "InvalidArgument: LEVADA_SILENCE of rank 0 must be a number of seconds from 3 on, or 0 for no "
+              "limit\nfinalized\n");
+  }
+}
+
 TEST(MpiJob, InitializesAndFinalizesMpi) {
   const Outcome outcome = run_ranks(3, "join");
   EXPECT_EQ(outcome.status, 0) << outcome.err;

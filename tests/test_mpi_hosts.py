@@ -3,9 +3,11 @@ the programs with both MPIs; LEVADA_MPI names the MPIs, both of them if it is no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
+import time
 from collections.abc import Iterator
 
 import hosts as several
@@ -104,3 +106,32 @@ def test_a_killed_rank_ends_the_job_on_all_hosts(hosts: several.Hosts, agent: pa
     status, lines, errors = finish(start(mpi, hosts, agent, "kill"), 60)
     assert status != 0, (lines, errors)
     assert hosts.left() == []
+
+
+def runs_ranks(host: several.Host) -> bool:
+    found = []
+    for pid in host.processes():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/{pid}/exe"))
+    return any(program.endswith("/mpi_job") for program in found)
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("engine", ["shm+mpi", "mpi"])
+def test_a_host_that_is_cut_off_is_named_with_its_ranks(
+    hosts: several.Hosts, agent: pathlib.Path, mpi: str, engine: str
+) -> None:
+    job = start(mpi, hosts, agent, "wait", engine, silence="3")
+    assert job.stdout is not None
+    works = [job.stdout.readline() for _ in range(4)]
+    hosts[1].cut()
+    until = time.monotonic() + 40.0
+    while (running := [host.name for host in hosts if runs_ranks(host)]) and time.monotonic() < until:
+        time.sleep(0.1)
+    hosts[1].mend()  # or mpirun would wait for the other host
+    status, lines, errors = finish(job, 60)
+    assert sorted(works) == [f"rank {rank} works\n" for rank in range(4)], (works, errors)
+    assert not running and status != 0, (running, lines, errors)
+    silence = f"host {hosts[1].address}, which has ranks 2, 3, has not answered for 3 s"
+    assert any(line.startswith("PeerLost: ") and silence in line for line in lines), (lines, errors)
+    assert hosts.left(within=60.0) == []

@@ -19,6 +19,7 @@
 #include "levada/base/error.h"
 #include "levada/base/host.h"
 #include "levada/engine/joined/joined.h"
+#include "levada/engine/mpi/host_watch.h"
 #include "levada/engine/mpi/transport.h"
 #include "levada/engine/p2p/p2p.h"
 #include "levada/engine/shm/shm.h"
@@ -35,7 +36,8 @@ struct Terms {
   std::uint64_t max_piece_bytes = 0;
   std::uint64_t nonce = 0;
   std::int32_t thread_level = 0;
-  std::array<char, 20> engine{};  ///< as much of its name as fits
+  std::int32_t silence = 0;       ///< seconds; that of rank 0 counts
+  std::array<char, 24> engine{};  ///< as much of its name as fits
 
   std::string_view engine_name() const { return engine.data(); }
 };
@@ -127,6 +129,21 @@ std::vector<int> hosts_of(const std::vector<Terms>& terms) {
   return host_of;
 }
 
+/// Seconds after which a host that does not answer is lost; 0: never; -1: the variable is wrong.
+std::int32_t silence() {
+  const char* const value = std::getenv("LEVADA_SILENCE");
+  const std::string_view text = value == nullptr ? "10" : value;
+  std::int32_t seconds = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  return is_number && (seconds == 0 || seconds >= 3) ? seconds : -1;
+}
+
+void check_silence(const Terms& of_rank_0) {
+  if (of_rank_0.silence >= 0) return;
+  throw InvalidArgument("LEVADA_SILENCE of rank 0 must be a number of seconds from 3 on, or 0 for no limit");
+}
+
 void check_initialized() {
   int is_initialized = 0, is_finalized = 0;
   MPI_Initialized(&is_initialized);
@@ -177,18 +194,47 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   std::random_device random;
   Terms mine{.host = host_identity(),
              .max_piece_bytes = options_.max_piece_bytes,
-             .nonce = std::uint64_t{random()} << 32 | random()};
+             .nonce = std::uint64_t{random()} << 32 | random(),
+             .silence = silence()};
   options_.engine.copy(mine.engine.data(), mine.engine.size() - 1);
   check(MPI_Query_thread(&mine.thread_level), "MPI_Query_thread()");
   std::vector<Terms> terms(static_cast<std::size_t>(size));
   check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, terms.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
         "MPI_Allgather()");
   check_options(terms);
+  check_silence(terms[0]);
   host_of_ = hosts_of(terms);
   nonce_ = terms[0].nonce;
   const std::string asked = std::exchange(options_.engine, choose_engine(options_.engine, host_of_));
   description_ = describe(options_.engine, asked, host_of_);
-  if (options_.engine != "shm") check_threads(terms, options_.engine);
+  if (options_.engine == "shm") return;
+  check_threads(terms, options_.engine);
+  if (ranks_by_host(host_of_).size() > 1 && terms[0].silence > 0) watch_hosts(terms[0].silence);
+}
+
+/// Throws the same on all ranks.
+void Communicator::watch_hosts(int seconds) {
+  std::array<char, 512> failure{};
+  const auto try_to = [&](const auto& body) {
+    try {
+      body();
+    } catch (const EngineError& error) {
+      std::string_view(error.what()).copy(failure.data(), failure.size() - 1);
+    }
+  };
+  try_to([&] { watch_ = std::make_shared<HostWatch>(); });
+  const HostWatch::Place mine = watch_ ? watch_->place() : HostWatch::Place();
+  std::vector<HostWatch::Place> places(host_of_.size());
+  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, duplicate_.comm),
+        "MPI_Allgather()");
+  if (watch_) try_to([&] { watch_->connect(places, rank_, host_of_, seconds, Deadline::after(options_.timeout)); });
+  std::vector<std::array<char, 512>> failures(host_of_.size());
+  check(MPI_Allgather(failure.data(), static_cast<int>(failure.size()), MPI_CHAR, failures.data(),
+                      static_cast<int>(failure.size()), MPI_CHAR, duplicate_.comm),
+        "MPI_Allgather()");
+  for (const auto& each : failures) {
+    if (each.front() != '\0') throw EngineError(each.data());
+  }
 }
 
 Communicator::~Communicator() {
@@ -226,7 +272,8 @@ std::shared_ptr<Engine> Communicator::make_far_engine() {
       std::make_shared<MpiTransport>(MpiTransport::Settings{.communicator = duplicate_.comm,
                                                             .header_tag = tag,
                                                             .body_tag = tag + 1,
-                                                            .max_piece_bytes = options_.max_piece_bytes},
+                                                            .max_piece_bytes = options_.max_piece_bytes,
+                                                            .watch = watch_},
                                      rank_, host_of_));
   return p2p::make_engine(transports_.back(), {.memory_bytes = options_.memory_bytes, .heartbeat = options_.heartbeat});
 }

@@ -14,6 +14,7 @@
 
 namespace levada::mpi {
 
+class HostWatch;
 class MpiTransport;
 
 /// `engine` and max_piece_bytes are the same on all ranks.
@@ -35,15 +36,17 @@ struct Options {
 /// time. For programs that have initialized MPI, with MPI_THREAD_MULTIPLE unless the engine is "shm": each other engine
 /// has a thread that calls MPI beside the program's own; it sleeps while nothing moves.
 ///
-/// Errors that MPI returns make a peer lost: calls of the engine throw PeerLost, which names the rank. But MPI does not
-/// say that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends by MPI_Abort() or
-/// without MPI_Finalize(), which would wait for the lost rank.
+/// Ranks of a host that has not answered for LEVADA_SILENCE seconds (rank 0's variable; 10 unless set, 0 for no limit)
+/// are lost, and so is a peer that an error of MPI's names: calls of the engine throw PeerLost, which names the rank.
+/// But MPI does not say that a process has died: mpirun and srun end the whole job then. After PeerLost a program ends
+/// by MPI_Abort() or without MPI_Finalize(), which would wait for the lost rank.
 class Communicator {
  public:
   /// Collective over the ranks of `parent`. Throws InvalidArgument where MPI is not initialized, or is finalized
   /// already, for MPI_COMM_NULL, for an intercommunicator, and for options that are out of range or different on some
   /// rank; Unsupported for "shm" on several hosts, where a rank has less than MPI_THREAD_MULTIPLE but needs it, and
-  /// where the launcher is not of the MPI that the program is linked with; EngineError for what MPI reports.
+  /// where the launcher is not of the MPI that the program is linked with; EngineError for what MPI reports, and where
+  /// hosts cannot connect to each other by TCP within `timeout`, by which they see whether they answer.
   explicit Communicator(MPI_Comm parent, Options options = {});
   /// Collective, before MPI_Finalize() and after this rank's engines, their channels and leases. Waits until all ranks
   /// have destroyed their engines. Where this rank's own are in use it calls MPI_Abort() after a second, with a
@@ -66,6 +69,7 @@ class Communicator {
   };
   std::shared_ptr<Engine> make_far_engine();
   bool end();
+  void watch_hosts(int seconds);
 
   Duplicate duplicate_;
   Options options_;  ///< `engine` is the one chosen
@@ -73,6 +77,7 @@ class Communicator {
   std::vector<int> host_of_;
   std::string description_;
   std::uint64_t nonce_ = 0;                                ///< the same on all ranks
+  std::shared_ptr<HostWatch> watch_;                       ///< where there are others
   int num_engines_ = 0;                                    ///< that have been made
   std::vector<std::shared_ptr<MpiTransport>> transports_;  ///< that may not be over
 };

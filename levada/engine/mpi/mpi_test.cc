@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/inproc/inproc.h"
+#include "levada/engine/mpi/host_watch.h"
 #include "levada/engine/mpi/transport.h"
 #include "levada/engine/p2p/p2p.h"
 
@@ -216,8 +218,8 @@ TEST(MpiEngines, AreRefusedOnAllRanksWhereOneOfThemDiffers) {
   EXPECT_EQ(refusal({.max_piece_bytes = 0}), "max_piece_bytes must be between 1 and 2147483647, got 0 on rank " + rank);
   EXPECT_EQ(refusal({.engine = "shm", .max_piece_bytes = 1'000}),
             "engine is auto on rank 0 and shm on rank " + rank + "; give all ranks the same");
-  EXPECT_EQ(refusal({.engine = "shared memory of the host", .max_piece_bytes = 1'000}),
-            "engine must be one of auto, shm, mpi, shm+mpi, got 'shared memory of th' on rank " + rank);
+  EXPECT_EQ(refusal({.engine = "shared memory of the host or not", .max_piece_bytes = 1'000}),
+            "engine must be one of auto, shm, mpi, shm+mpi, got 'shared memory of the ho' on rank " + rank);
 }
 
 TEST(MpiEngines, OfOneHostAreSharedMemoryUnlessAnotherIsAskedFor) {
@@ -309,6 +311,38 @@ TEST(MpiEngines, EndWhereAPeerHasNoMemoryForABody) {
               }),
               "");
   }
+}
+
+TEST(MpiHostWatch, NamesAHostThatItCannotConnectToAndTheRemedy) {
+  HostWatch watch;
+  HostWatch::Place closed = watch.place();
+  {
+    const HostWatch other;
+    closed.port = other.place().port;
+  }
+  closed.num_addresses = 1;
+  closed.addresses[0] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  try {
+    watch.connect({watch.place(), closed}, 0, {0, 1}, 10, limit());
+    FAIL() << "it has connected to a port where nobody listens";
+  } catch (const EngineError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "rank 0 cannot connect to the host of rank 1 by TCP, at any of [127.0.0.1], to see whether it answers: "
+        "see whether a firewall lies between them, or set LEVADA_SILENCE=0 to do without");
+  }
+}
+
+TEST(MpiHostWatch, TakesTheEndOfAProcessForNoSilence) {
+  HostWatch watch;
+  auto other = std::make_unique<HostWatch>();
+  HostWatch::Place there = other->place();
+  there.num_addresses = 1;
+  there.addresses[0] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  watch.connect({watch.place(), there}, 0, {0, 1}, 3, limit());
+  EXPECT_TRUE(watch.silences().empty());
+  other.reset();
+  EXPECT_TRUE(watch.silences().empty());
 }
 
 TEST(MpiEngines, AreNotMadeOfMpiCommNull) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "levada/engine/mpi/host_watch.h"
 #include "levada/engine/p2p/transport.h"
 
 namespace levada::mpi {
@@ -28,6 +29,7 @@ class MpiTransport final : public p2p::Transport {
     int header_tag = 0;
     int body_tag = 1;
     std::size_t max_piece_bytes = 0;
+    std::shared_ptr<HostWatch> watch = {};  ///< may be empty
   };
   MpiTransport(const Settings& settings, int rank, std::vector<int> host_of);
   ~MpiTransport() override;
@@ -76,6 +78,8 @@ class MpiTransport final : public p2p::Transport {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
   void run();
+  /// Loses the ranks of hosts that do not answer.
+  void look_at_hosts();
   bool try_end();
   /// How long a thread that waits may sleep.
   Duration pause(Clock::time_point now) const;
