@@ -139,14 +139,15 @@ int work(const std::string& name) {
   return 0;
 }
 
-/// Waits for messages that never come. The last rank kills itself if `is_killed`.
-int wait_for_a_loss(const std::string& name, bool is_killed) {
+/// The last rank gets a signal, if any; the others wait for it, or for messages that never come.
+int wait_for_others(const std::string& name, int signal) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
   const int rank = job.engine()->info().rank, last = job.engine()->info().size - 1;
   levada::agree(*job.engine(), {}, limit(), "test");
   print_line(fmt::format("rank {} works", rank));
-  if (is_killed && rank == last) ::raise(SIGKILL);
-  job.engine()->wait({}, limit());
+  if (signal != 0 && rank == last) ::raise(signal);
+  if (signal == 0) job.engine()->wait({}, limit());
+  levada::agree(*job.engine(), {}, limit(), "test");
   return 0;
 }
 
@@ -159,7 +160,7 @@ int run(const std::string& test, const std::string& name, const std::string& onl
     return status;
   }
   if (test == "work") return work(name);
-  return wait_for_a_loss(name, test == "kill");
+  return wait_for_others(name, test == "kill" ? SIGKILL : test == "stop" ? SIGSTOP : 0);
 }
 
 }  // namespace

@@ -24,14 +24,19 @@ void init(int level) {
   MPI_Init_thread(nullptr, nullptr, level, &provided);
 }
 
-/// What the constructor throws, on a line of its own.
-void print_refusal() {
+/// What `body` throws, on a line of its own.
+template <typename Body>
+void print_refusal(const Body& body) {
   try {
-    const levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
+    body();
   } catch (const levada::Error& error) {
     std::printf("%s: %s\n", std::string(error.name()).c_str(), error.what());
     std::fflush(stdout);
   }
+}
+
+void make_communicator() {
+  const levada::mpi::Communicator communicator(MPI_COMM_WORLD, {.engine = "mpi"});
 }
 
 void leave_one_after_the_other(std::shared_ptr<Engine> engine) {
@@ -95,7 +100,7 @@ void print_state() {
 int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name == "uninitialized") {
-    print_refusal();
+    print_refusal(make_communicator);
     return 0;
   }
   if (name == "join") {
@@ -104,12 +109,12 @@ int main(int argc, char** argv) {
     return 0;
   }
   init(name == "funneled" || name == "join_funneled" ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE);
-  if (name == "hosts") print_hosts();
-  else if (name == "alone" || name == "funneled") print_refusal();
+  if (name == "hosts") print_refusal(print_hosts);
+  else if (name == "alone" || name == "funneled") print_refusal(make_communicator);
   else if (name == "join_initialized" || name == "join_funneled") join_job(), print_state();
   else if (name != "finalized") use_engine(name);
   MPI_Finalize();
-  if (name == "finalized") print_refusal();
+  if (name == "finalized") print_refusal(make_communicator);
   std::puts("finalized");
   return 0;
 }

@@ -9,8 +9,8 @@
 namespace levada::test {
 namespace {
 
-Outcome run_ranks(int ranks, const std::string& name) {
-  return Command({MPIEXEC, "-n", std::to_string(ranks), MPI_PROGRAM, name}, {}, MPIRUN).wait();
+Outcome run_ranks(int ranks, const std::string& name, const Variables& variables = {}) {
+  return Command({MPIEXEC, "-n", std::to_string(ranks), MPI_PROGRAM, name}, variables, MPIRUN).wait();
 }
 
 int count(const std::string& text, const std::string& part) {
@@ -71,14 +71,14 @@ TEST(MpiJob, InitializesAndFinalizesMpi) {
   const Outcome outcome = run_ranks(3, "join");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(count(outcome.out, "engine shm: 3 ranks on 1 host\n"), 1) << outcome.out;
-  EXPECT_EQ(count(outcome.out, "finalized\n"), 3) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "finalized"), 3) << outcome.out;
 }
 
 TEST(MpiJob, LeavesMpiToAProgramThatHasInitializedIt) {
   const Outcome outcome = run_ranks(2, "join_initialized");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(count(outcome.out, "initialized\n"), 2) << outcome.out;
-  EXPECT_EQ(count(outcome.out, "finalized\n"), 2) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "initialized"), 2) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "finalized"), 2) << outcome.out;
 }
 
 TEST(MpiJob, OfOneHostNeedsNoThreadsInMpi) {
@@ -88,9 +88,17 @@ TEST(MpiJob, OfOneHostNeedsNoThreadsInMpi) {
 }
 
 TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {
-  const Outcome outcome = run_ranks(3, "hosts");
+  const Outcome outcome = run_ranks(3, "hosts", {{"LEVADA_SILENCE", "0"}});
   EXPECT_EQ(count(outcome.out, count(outcome.out, "not root") == 0 ? "hosts 0 1 2\n" : "hosts 0 0 0\n"), 1)
       << outcome.out << outcome.err;
+}
+
+TEST(MpiStart, OnHostsWithoutANetworkBetweenThemIsRefusedOnEveryRankWithTheRemedy) {
+  const Outcome outcome = run_ranks(3, "hosts");
+  if (count(outcome.out, "not root") > 0) GTEST_SKIP() << "only root makes network namespaces";
+  EXPECT_EQ(count(outcome.out, "EngineError: rank 0 cannot connect to the host of rank 1 by TCP, at any of []"), 3)
+      << outcome.out << outcome.err;
+  EXPECT_EQ(count(outcome.out, "or set LEVADA_SILENCE=0 to do without"), 3);
 }
 
 TEST(MpiEnd, WaitsForRanksThatGoOn) {

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -108,12 +109,29 @@ def test_a_killed_rank_ends_the_job_on_all_hosts(hosts: several.Hosts, agent: pa
     assert hosts.left() == []
 
 
-def runs_ranks(host: several.Host) -> bool:
+def ranks_of(host: several.Host, state: str = "") -> list[int]:
+    """The processes of ranks on a host, or those in this state."""
     found = []
     for pid in host.processes():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/exe"))
-    return any(program.endswith("/mpi_job") for program in found)
+            is_rank = os.readlink(f"/proc/{pid}/exe").endswith("/mpi_job")
+            status = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if is_rank and state in ("", status[0]):
+                found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_rank_that_is_stopped_is_waited_for(hosts: several.Hosts, agent: pathlib.Path, mpi: str) -> None:
+    job = start(mpi, hosts, agent, "stop", silence="3")
+    until = time.monotonic() + 60.0
+    while not (stopped := ranks_of(hosts[1], "T")) and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(6.0)  # twice as long as a host may be silent
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    status, lines, errors = finish(job, 60)
+    assert len(stopped) == 1 and status == 0, (lines, errors)
 
 
 @pytest.mark.parametrize("mpi", MPIS)
@@ -126,7 +144,7 @@ def test_a_host_that_is_cut_off_is_named_with_its_ranks(
     works = [job.stdout.readline() for _ in range(4)]
     hosts[1].cut()
     until = time.monotonic() + 40.0
-    while (running := [host.name for host in hosts if runs_ranks(host)]) and time.monotonic() < until:
+    while (running := [host.name for host in hosts if ranks_of(host)]) and time.monotonic() < until:
         time.sleep(0.1)
     hosts[1].mend()  # or mpirun would wait for the other host
     status, lines, errors = finish(job, 60)
