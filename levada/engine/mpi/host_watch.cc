@@ -47,11 +47,12 @@ std::vector<Address> own_addresses() {
     if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0 || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
     Address address = ipv4_prefix;
     if (each->ifa_addr->sa_family == AF_INET) {
-      std::memcpy(address.data() + 12, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, 4);
+      const in_addr& it = reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr;
+      std::memcpy(address.data() + 12, &it, sizeof it);  // not payload: an address
       ipv4.push_back(address);
     } else if (each->ifa_addr->sa_family == AF_INET6) {
       const in6_addr& it = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr)->sin6_addr;
-      std::memcpy(address.data(), &it, address.size());
+      std::memcpy(address.data(), &it, sizeof it);  // not payload: an address
       if (!IN6_IS_ADDR_LINKLOCAL(&it)) ipv6.push_back(address);
     }
   }
@@ -90,13 +91,13 @@ UniqueFd begin_to_connect(const Address& address, std::uint16_t port) {
     auto& it = reinterpret_cast<sockaddr_in&>(there);
     it.sin_family = AF_INET;
     it.sin_port = htons(port);
-    std::memcpy(&it.sin_addr, address.data() + 12, 4);
+    std::memcpy(&it.sin_addr, address.data() + 12, sizeof it.sin_addr);  // not payload: an address
     bytes = sizeof it;
   } else {
     auto& it = reinterpret_cast<sockaddr_in6&>(there);
     it.sin6_family = AF_INET6;
     it.sin6_port = htons(port);
-    std::memcpy(&it.sin6_addr, address.data(), address.size());
+    std::memcpy(&it.sin6_addr, address.data(), sizeof it.sin6_addr);  // not payload: an address
     bytes = sizeof it;
   }
   UniqueFd connection(::socket(there.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -151,7 +152,7 @@ HostWatch::HostWatch() : door_(open_door(AF_INET6)) {
   if (!door_) throw EngineError(fmt::format("this host gives no TCP port to listen at: {}", std::strerror(errno)));
   const auto addresses = own_addresses();
   place_.num_addresses = static_cast<std::uint32_t>(std::min(addresses.size(), place_.addresses.size()));
-  std::copy_n(addresses.begin(), place_.num_addresses, place_.addresses.begin());
+  for (std::size_t i = 0; i < place_.num_addresses; ++i) place_.addresses[i] = addresses[i];
   place_.port = port_of(door_.get());
 }
 
