@@ -59,6 +59,10 @@ TEST(MpiStart, ByALauncherOfNoMpiIsRefused) {
       << outcome.out << outcome.err;
 }
 
+TEST(MpiStart, OfOneRankByALauncherOfMpiIsAWorldOfOneWhateverHasStartedThatLauncher) {
+  EXPECT_EQ(Command({"alone"}, {{"PMI_SIZE", "1"}, {"WORLD_SIZE", "4"}}, MPI_PROGRAM).wait().out, "finalized\n");
+}
+
 TEST(MpiStart, WithASilenceThatIsNoNumberOfSecondsIsRefused) {
   for (const char* const text : {"2", "-1", "ten", "10s"}) {
     EXPECT_EQ(Command({"funneled"}, {{"LEVADA_SILENCE", text}}, MPI_PROGRAM).wait().out,

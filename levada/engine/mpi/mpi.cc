@@ -162,10 +162,12 @@ void check_launcher(int world_size) {
   if (world_size != 1) return;
   for (const char* const name :
        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "LEVADA_WORLD_SIZE", "WORLD_SIZE"}) {
-    const std::string_view text = std::getenv(name) == nullptr ? "" : std::getenv(name);
+    const char* const value = std::getenv(name);
+    if (value == nullptr) continue;
+    const std::string_view text = value;
     int started = 0;
     std::from_chars(text.data(), text.data() + text.size(), started);
-    if (started <= 1) continue;
+    if (started <= 1) return;  // the others may be another launcher's, which has started this one
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version{};
     int length = 0;
     MPI_Get_library_version(version.data(), &length);
