@@ -3,77 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
-#include <map>
-#include <mutex>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
-#include "levada/engine/inproc/inproc.h"
-#include "levada/engine/p2p/in_process_transport_testing.h"
+#include "levada/engine/joined/hosts_testing.h"
 
 namespace levada::joined {
 namespace {
 
-/// Engines of threads as ranks, of which so many are on each host.
-struct Hosts {
-  int ranks_a_host = 2;
-  Options options{.leave_timeout = std::chrono::milliseconds(500)};
-  Duration heartbeat = std::chrono::milliseconds(200);
-};
-
-class Job {
- public:
-  Job(int size, const Hosts& hosts) : network(size) {
-    std::vector<int> host_of;
-    for (int rank = 0; rank < size; ++rank) host_of.push_back(rank / hosts.ranks_a_host);
-    for (int first = 0; first < size; first += hosts.ranks_a_host) {
-      const int here = std::min(hosts.ranks_a_host, size - first);
-      for (auto& engine : inproc::make_group(here, {.heartbeat = hosts.heartbeat})) near.push_back(std::move(engine));
-    }
-    for (int rank = 0; rank < size; ++rank) {
-      auto far = p2p::make_engine(std::make_shared<p2p::test::LoopbackTransport>(network, rank, host_of),
-                                  {.heartbeat = hosts.heartbeat});
-      engines.push_back(make_engine(near[static_cast<std::size_t>(rank)], std::move(far), hosts.options));
-    }
-  }
-  /// As if the rank's process had ended.
-  void lose(int rank) {
-    inproc::lose(*near[static_cast<std::size_t>(rank)]);
-    network.lose(rank);
-  }
-
-  p2p::test::LoopbackNetwork network;  // engines end before it
-  std::vector<std::shared_ptr<Engine>> near;
-  std::vector<std::shared_ptr<Engine>> engines;
-};
-
-/// Runs `body` on a thread for each rank. Returns a sentence for each that failed, after which the others' group ends.
-std::string run_ranks(int size, const Hosts& hosts,
-                      const std::function<void(const std::shared_ptr<Engine>&, Job& job)>& body) {
-  Job job(size, hosts);
-  std::mutex mutex;
-  std::string failures;
-  const auto run_one = [&](std::shared_ptr<Engine> engine) {
-    try {
-      body(engine, job);
-    } catch (const std::exception& error) {
-      engine->abort(error.what());
-      const std::lock_guard lock(mutex);
-      failures += std::string(error.what()) + "\n";
-    }
-  };
-  std::vector<std::thread> threads;
-  for (auto& engine : job.engines) threads.emplace_back(run_one, std::move(engine));
-  for (std::thread& thread : threads) thread.join();
-  job.near.clear();
-  return failures;
-}
+using test::Hosts;
+using test::Job;
+using test::run_ranks;
 
 class JoinedConformance : public testing::TestWithParam<conformance::Trial> {
  protected:

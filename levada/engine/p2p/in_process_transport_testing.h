@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -95,6 +96,9 @@ class LoopbackNetwork {
     const std::lock_guard lock(mutex_);
     return mailbox(rank).num_packets;
   }
+  /// Bytes of frames that have been sent from one host to another, so far.
+  std::uint64_t crossed_bytes() const { return crossed_bytes_; }
+  void count_crossing(std::uint64_t bytes) { crossed_bytes_ += bytes; }
 
  private:
   struct Mailbox {
@@ -138,6 +142,7 @@ class LoopbackNetwork {
   std::vector<Mailbox> mailboxes_;
   Settings settings_;
   std::vector<std::thread> threads_;
+  std::atomic<std::uint64_t> crossed_bytes_ = 0;
 };
 
 class LoopbackTransport final : public Transport {
@@ -156,6 +161,9 @@ class LoopbackTransport final : public Transport {
   void send(std::span<const int> peers, const Frame& frame) override {
     if (network_.is_lost(rank_)) return;
     for (const int peer : peers) {
+      if (host_of(peer) != host_of(rank_)) {
+        network_.count_crossing(frame.header.bytes.size() + frame.body.bytes.size());
+      }
       if (network_.is_disconnected(peer)) receiver_->lost(peer, "it is disconnected");
       else network_.send(peer, {.from = rank_, .frame = frame});
     }
@@ -167,6 +175,8 @@ class LoopbackTransport final : public Transport {
   }
 
  private:
+  int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
+
   LoopbackNetwork& network_;
   int rank_;
   std::vector<int> host_of_;

@@ -1,0 +1,76 @@
+// Hosts within one process: ranks are threads, hosts are joined by the transport of the tests, which counts what
+// crosses between them. Only for tests.
+#pragma once
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "levada/engine/inproc/inproc.h"
+#include "levada/engine/joined/joined.h"
+#include "levada/engine/p2p/in_process_transport_testing.h"
+
+namespace levada::joined::test {
+
+/// Ranks are placed on hosts in order, so many on each.
+struct Hosts {
+  int ranks_a_host = 2;
+  Options options{.leave_timeout = std::chrono::milliseconds(500)};
+  Duration heartbeat = std::chrono::milliseconds(200);
+};
+
+class Job {
+ public:
+  Job(int size, const Hosts& hosts) : network(size) {
+    std::vector<int> host_of;
+    for (int rank = 0; rank < size; ++rank) host_of.push_back(rank / hosts.ranks_a_host);
+    for (int first = 0; first < size; first += hosts.ranks_a_host) {
+      const int here = std::min(hosts.ranks_a_host, size - first);
+      for (auto& engine : inproc::make_group(here, {.heartbeat = hosts.heartbeat})) near.push_back(std::move(engine));
+    }
+    for (int rank = 0; rank < size; ++rank) {
+      auto far = p2p::make_engine(std::make_shared<p2p::test::LoopbackTransport>(network, rank, host_of),
+                                  {.heartbeat = hosts.heartbeat});
+      engines.push_back(make_engine(near[static_cast<std::size_t>(rank)], std::move(far), hosts.options));
+    }
+  }
+  /// As if the rank's process had ended.
+  void lose(int rank) {
+    inproc::lose(*near[static_cast<std::size_t>(rank)]);
+    network.lose(rank);
+  }
+
+  p2p::test::LoopbackNetwork network;  // engines end before it
+  std::vector<std::shared_ptr<Engine>> near;
+  std::vector<std::shared_ptr<Engine>> engines;
+};
+
+/// Runs `body` on a thread for each rank. Returns a sentence for each that failed, after which the others' group ends.
+inline std::string run_ranks(int size, const Hosts& hosts,
+                             const std::function<void(const std::shared_ptr<Engine>&, Job& job)>& body) {
+  Job job(size, hosts);
+  std::mutex mutex;
+  std::string failures;
+  const auto run_one = [&](std::shared_ptr<Engine> engine) {
+    try {
+      body(engine, job);
+    } catch (const std::exception& error) {
+      engine->abort(error.what());
+      const std::lock_guard lock(mutex);
+      failures += std::string(error.what()) + "\n";
+    }
+  };
+  std::vector<std::thread> threads;
+  for (auto& engine : job.engines) threads.emplace_back(run_one, std::move(engine));
+  for (std::thread& thread : threads) thread.join();
+  job.near.clear();
+  return failures;
+}
+
+}  // namespace levada::joined::test
