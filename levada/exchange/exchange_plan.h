@@ -86,7 +86,8 @@ class ExchangePlan {
 
   /// Bytes that leave their senders, each multicast counted once.
   std::uint64_t moved_bytes() const;
-  /// What no plan can be below: of each item that some ranks want and lack, its bytes once.
+  /// What no plan can be below that sends an item to no host that has it: the bytes of each item that some ranks want
+  /// and lack, once for each host that has both such ranks and the item, and at least once.
   std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
   /// Bytes that arrive, counted at each rank.
   std::uint64_t delivered_bytes() const { return content_.delivered_bytes().value_or(0); }

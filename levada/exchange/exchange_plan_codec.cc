@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <span>
 #include <tuple>
 
 #include "levada/base/error.h"
@@ -52,12 +54,37 @@ ExchangeItem get_item(ByteReader& reader, const ExchangePlan::Content& content, 
   return item;
 }
 
-/// Each once, as in every plan: so that lengths are added up no more often than that.
-void check_items(const std::vector<ExchangeItem>& items, const ByteReader& reader) {
-  const auto all = [](const ExchangeItem& item) { return std::tuple(item.sample, item.key, item.part); };
-  std::vector<ExchangeItem> ascending = items;
-  std::ranges::sort(ascending, {}, all);
-  if (std::ranges::adjacent_find(ascending) != ascending.end()) reader.fail("an item that stands twice");
+void check_disjoint(const ExchangePlan::Content& content, std::span<const std::uint32_t> lists,
+                    const ByteReader& reader) {
+  std::vector<int> receivers;
+  for (const std::uint32_t list : lists) {
+    receivers.insert(receivers.end(), content.receivers[list].begin(), content.receivers[list].end());
+  }
+  std::ranges::sort(receivers);
+  if (std::ranges::adjacent_find(receivers) != receivers.end()) reader.fail("an item that a rank gets twice");
+}
+
+/// Each reaches a rank once, as in every plan.
+void check_items(const ExchangePlan::Content& content, const ByteReader& reader) {
+  struct Sent {
+    ExchangeItem item;
+    std::uint32_t to = 0;
+  };
+  std::vector<Sent> ascending;
+  ascending.reserve(content.items.size());
+  for (const ExchangePlan::Row& row : content.rows) {
+    while (ascending.size() < row.end) ascending.push_back({content.items[ascending.size()], row.to});
+  }
+  std::ranges::sort(ascending, {},
+                    [](const Sent& sent) { return std::tuple(sent.item.sample, sent.item.key, sent.item.part); });
+  std::set<std::vector<std::uint32_t>> checked;  // receivers of many items, mostly the same
+  for (auto begin = ascending.begin(); begin != ascending.end();) {
+    std::vector<std::uint32_t> lists;
+    for (const ExchangeItem item = begin->item; begin != ascending.end() && begin->item == item; ++begin) {
+      lists.push_back(begin->to);
+    }
+    if (lists.size() > 1 && checked.insert(lists).second) check_disjoint(content, lists, reader);
+  }
 }
 
 void add_up_bytes(ExchangePlan::Content& content, const ByteReader& reader) {
@@ -144,7 +171,7 @@ ExchangePlan ExchangePlan::decode(ByteView bytes) {
     content.rows.push_back(row);
   }
   reader.expect_end();
-  check_items(content.items, reader);
+  check_items(content, reader);
   add_up_bytes(content, reader);
   return ExchangePlan(std::move(content));
 }

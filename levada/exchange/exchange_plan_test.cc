@@ -98,7 +98,8 @@ TEST(ExchangePlan, DoesNotSendAnItemTwice) {
   Bytes bytes = plan_exchange(ownership, {{{{1}, {"a", "b"}}}, {"tokens"}}).encode();
   const std::size_t item = 8;  // the last of the bytes: the sample's number, key and part
   std::copy_n(bytes.end() - 2 * item, item, bytes.end() - item);
-  EXPECT_THAT(refusal<CorruptMessage>([&] { ExchangePlan::decode(bytes); }), HasSubstr("an item that stands twice"));
+  EXPECT_THAT(refusal<CorruptMessage>([&] { ExchangePlan::decode(bytes); }),
+              HasSubstr("an item that a rank gets twice"));
 }
 
 }  // namespace

@@ -116,22 +116,30 @@ class Planner {
     return at < options_.host_of.size() ? options_.host_of[at] : 0;
   }
 
-  /// Those of `holders` that have the most of `to` on their host.
-  std::vector<int> nearest(const std::vector<int>& holders, const std::vector<int>& to) const {
-    if (options_.host_of.empty() || holders.size() == 1) return holders;
-    std::map<int, std::size_t> on_host;
-    for (const int rank : to) ++on_host[host(rank)];
-    const auto near = [&](int rank) {
+  /// Receivers, and the holders of which one is to send to them.
+  struct Share {
+    std::vector<int> to, sources;
+  };
+
+  /// Receivers on the host of a holder get a sample from there, so that it does not cross to a host that has it. The
+  /// host with the most of these receivers also sends to all hosts without a holder, once.
+  std::vector<Share> shares(const std::vector<int>& holders, const std::vector<int>& to) const {
+    std::map<int, Share> on_host;
+    for (const int rank : holders) on_host[host(rank)].sources.push_back(rank);
+    std::vector<int> elsewhere;
+    for (const int rank : to) {
       const auto found = on_host.find(host(rank));
-      return found == on_host.end() ? std::size_t{0} : found->second;
-    };
-    std::size_t most = 0;
-    for (const int rank : holders) most = std::max(most, near(rank));
-    std::vector<int> nearest;
-    for (const int rank : holders) {
-      if (near(rank) == most) nearest.push_back(rank);
+      (found == on_host.end() ? elsewhere : found->second.to).push_back(rank);
     }
-    return nearest;
+    std::vector<Share> shares;
+    for (auto& [host, share] : on_host) {
+      if (!share.to.empty()) shares.push_back(std::move(share));
+    }
+    if (shares.empty()) return {{to, holders}};
+    auto& receivers = std::ranges::max_element(shares, {}, [](const Share& share) { return share.to.size(); })->to;
+    receivers.insert(receivers.end(), elsewhere.begin(), elsewhere.end());
+    std::ranges::sort(receivers);
+    return shares;
   }
 
   std::uint16_t part_number(const SequencePart& part) {
@@ -165,7 +173,10 @@ class Planner {
     }
     std::vector<Leg> legs;
     for (const auto& [part, to] : lacking) {
-      legs.push_back({lists_.of(to), lists_.of(wholes.empty() ? wholes : nearest(wholes, to)), part_number(part)});
+      const std::uint16_t number = part_number(part);
+      for (const Share& share : shares(wholes, to)) {
+        legs.push_back({lists_.of(share.to), lists_.of(share.sources), number});
+      }
     }
     return legs;
   }

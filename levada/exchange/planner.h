@@ -17,13 +17,13 @@ struct ExchangePlanOptions {
 };
 
 /// What has to move so that the ranks of each destination have all samples and keys asked for. A rank that has an item,
-/// or the whole where a part is wanted, gets nothing; of what some ranks lack, one rank that holds the whole sends them
-/// one copy together. Who that is: those holders remain that have the most of the lacking ranks on their own host (a
-/// set that spans hosts is thus served from within the host where most of it is; if no host has both, all holders
-/// remain); among these the choice is such that the rank that sends most sends as little as can be (assignment.h).
-/// Only bytes sent count as load, for those received are the same in every plan. A plan is invariant under the order
-/// of everything asked and known. Linear in samples x keys but for sorting within multicasts: a million samples from
-/// 1,024 to 1,024 ranks take less than a second.
+/// or the whole where a part is wanted, gets nothing. Ranks that lack an item get it from their own host, if a rank
+/// there holds the whole: one holder on each such host sends them one copy together. The one on the host with the most
+/// of these ranks also sends that copy to the hosts without a holder. If no host has both, one holder sends to all.
+/// Among the holders of a host the choice is such that the rank that sends most sends as little as can be
+/// (assignment.h). Only bytes sent count as load, for those received are the same in every plan. A plan is invariant
+/// under the order of everything asked and known. Linear in samples x keys but for sorting within multicasts: a million
+/// samples from 1,024 to 1,024 ranks take less than a second.
 ///
 /// Throws InvalidArgument, naming the lowest sample, its key and ranks, whatever the order: a sample that nobody owns;
 /// a key that nobody has of it (unless allow_absent); a part of which nobody has the whole; a rank that wants different
