@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     levada::InputsReader reader(ranks);
     const levada::ContributionView received(message, reader);
     const levada::CollectiveSpec& spec = received.spec();
-    const int count = spec.count(ranks);
+    const int count = received.has_inputs() ? spec.count(ranks) : 0;
     for (std::size_t input = 0; input < spec.pieces.size(); ++input) {
       for (int number = 0; number < count; ++number) {
         const std::byte* piece = received.piece(input, number);

@@ -146,8 +146,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     if (piece[0] * ranks != shape[0]) {
       throw InvalidArgument(fmt::format("dim 0 of {} does not divide by the {} ranks", shape.to_string(), ranks));
     }
-    // What others do not see is copied into messages in any case.
-    if (bytes < least_placed_bytes || !group->shares_memory()) return Tensor::empty(dtype, shape);
+    if (bytes < least_placed_bytes) return Tensor::empty(dtype, shape);
     return placed_.give(*group, reducer_of(group).contribution({.dtype = dtype}, bytes, 1), shape, piece);
   }
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
-#include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/tensor/codec.h"
 
@@ -13,9 +13,10 @@ namespace levada {
 namespace {
 
 constexpr std::uint64_t magic = 0x3145'4355'4445'524C;  // "LREDUCE1"
-constexpr std::size_t prefix_bytes = 64;                // magic, where the spec begins, its bytes, marks, exchange
-constexpr std::uint64_t last_message = 1;
-constexpr std::size_t exchange_at = 4 * sizeof(std::uint64_t);
+// Magic, where the spec begins, its bytes, marks, exchange, first rank.
+constexpr std::size_t prefix_bytes = 64;
+constexpr std::uint64_t last_message = 1, announces = 2;
+constexpr std::size_t exchange_at = 4 * sizeof(std::uint64_t), first_rank_at = 5 * sizeof(std::uint64_t);
 constexpr std::size_t alignment = 64;
 /// Of a spec: collective, operation, dtype and count; then a rank and extents an input, and its position.
 constexpr std::size_t spec_bytes = 16;
@@ -144,14 +145,12 @@ Contribution::Message Contribution::finish(bool last) && {
   return {std::move(block_), bytes};
 }
 
-Contribution::Message Contribution::finish_for(int rank, bool last, Block block) const {
-  const auto inputs = place(spec_, 1);
-  if (!inputs || inputs->end > block.memory().size()) throw InvalidArgument("the block is too small for a part");
-  for (std::size_t i = 0; i < bytes_.size(); ++i) {
-    copy_payload(block.memory().data() + inputs->offsets[i], data(i) + static_cast<std::size_t>(rank) * bytes_[i],
-                 bytes_[i]);
-  }
-  const std::size_t bytes = write_spec(block.memory(), inputs->end, spec_, positions_, last ? last_message : 0);
+Contribution::Message Contribution::announcement(Block block, const CollectiveSpec& spec, int first_rank) {
+  std::vector<std::uint32_t> positions(spec.pieces.size());
+  std::iota(positions.begin(), positions.end(), 0U);
+  const std::size_t bytes = write_spec(block.memory(), prefix_bytes, spec, positions, last_message | announces);
+  const std::int64_t first = first_rank;
+  std::memcpy(block.memory().data() + first_rank_at, &first, sizeof first);  // not payload: the prefix
   return {std::move(block), bytes};
 }
 
@@ -159,7 +158,7 @@ void Contribution::number(Block& block, std::uint64_t exchange) {
   std::memcpy(block.memory().data() + exchange_at, &exchange, sizeof exchange);  // not payload: the prefix
 }
 
-std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
+std::shared_ptr<const Inputs> InputsReader::read(ByteView message, bool has_inputs) {
   ByteReader prefix(message);
   if (prefix.get<std::uint64_t>() != magic) prefix.fail("no contribution to a reduction");
   const auto at = prefix.get<std::uint64_t>();
@@ -189,7 +188,7 @@ std::shared_ptr<const Inputs> InputsReader::read(ByteView message) {
     if (known_.size() < most_known) known_.push_back(std::move(now));
     else known_[oldest_++ % most_known] = std::move(now);
   }
-  if (inputs->end > at) prefix.fail("the inputs do not fit into the message");
+  if (has_inputs && inputs->end > at) prefix.fail("the inputs do not fit into the message");
   return inputs;
 }
 
@@ -198,8 +197,10 @@ ContributionView::ContributionView(ByteView message, InputsReader& reader) : mes
   ByteReader prefix(message.size() < prefix_bytes ? message : message.subspan(3 * sizeof(std::uint64_t)));
   const auto marks = prefix.get<std::uint64_t>();
   exchange_ = prefix.get<std::uint64_t>();
+  first_rank_ = static_cast<int>(prefix.get<std::int64_t>());
   last_ = (marks & last_message) != 0;
-  inputs_ = reader.read(message);
+  has_inputs_ = (marks & announces) == 0;
+  inputs_ = reader.read(message, has_inputs_);
 }
 
 }  // namespace levada

@@ -59,6 +59,8 @@ class Contribution {
   /// Pieces of each input.
   int count() const { return count_; }
   const CollectiveSpec& spec() const { return spec_; }
+  /// Of each input among all of the reduction.
+  const std::vector<std::uint32_t>& positions() const { return positions_; }
   /// Of the first input, when that has become known; a piece of as many bytes as before.
   void settle(ReduceOp op, Shape piece, std::size_t position) {
     spec_.op = op;
@@ -73,8 +75,9 @@ class Contribution {
   };
   /// `last`: of the messages with which this rank contributes to one reduction.
   Message finish(bool last) &&;
-  /// The pieces of one rank alone, copied into `block`, which has block_bytes() of them.
-  Message finish_for(int rank, bool last, Block block) const;
+  /// A message of one's own that says what is contributed, and has no inputs, in a block of block_bytes(0, inputs).
+  /// `first_rank`: the lowest of the ranks that share memory with the sender.
+  static Message announcement(Block block, const CollectiveSpec& spec, int first_rank);
   /// Writes into a message to which of the group's exchanges of messages it belongs, counted from 1.
   static void number(Block& block, std::uint64_t exchange);
 
@@ -103,7 +106,8 @@ class InputsReader {
   explicit InputsReader(int ranks) : ranks_(ranks) {}
   /// Of bytes that may lie; messages that say the same give the same object, unless there were many others between.
   /// Throws CorruptMessage.
-  std::shared_ptr<const Inputs> read(ByteView message);
+  /// `has_inputs`: unless it is an announcement.
+  std::shared_ptr<const Inputs> read(ByteView message, bool has_inputs);
 
  private:
   struct Known {
@@ -124,6 +128,10 @@ class ContributionView {
   const std::shared_ptr<const Inputs>& inputs() const { return inputs_; }
   const CollectiveSpec& spec() const { return inputs_->spec; }
   bool is_last() const { return last_; }
+  /// Whether this is no announcement; pieces are of those alone.
+  bool has_inputs() const { return has_inputs_; }
+  /// What an announcement says.
+  int first_rank() const { return first_rank_; }
   /// What Contribution::number() wrote.
   std::uint64_t exchange() const { return exchange_; }
   const std::byte* piece(std::size_t input, int number) const {
@@ -133,7 +141,9 @@ class ContributionView {
  private:
   ByteView message_;
   bool last_ = false;
+  bool has_inputs_ = true;
   std::uint64_t exchange_ = 0;
+  int first_rank_ = 0;
   std::shared_ptr<const Inputs> inputs_;
 };
 

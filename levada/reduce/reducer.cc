@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "levada/base/copy.h"
@@ -24,28 +26,33 @@ constexpr const char* interrupted = "a rank was interrupted in a reduction";
 /// The Reducer is being destroyed.
 struct Stopped {};
 
+/// With the inputs of all of them, in order.
+CollectiveSpec spec_of(const std::vector<Contribution>& contributions) {
+  CollectiveSpec all = contributions.front().spec();
+  std::size_t inputs = 0;
+  for (const Contribution& each : contributions) inputs += each.positions().size();
+  all.pieces.resize(inputs);
+  for (const Contribution& each : contributions) {
+    for (std::size_t i = 0; i < each.positions().size(); ++i) all.pieces[each.positions()[i]] = each.spec().pieces[i];
+  }
+  return all;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
-    : group_(std::move(group)),
-      poll_(std::move(poll)),
-      timeout_(timeout),
-      of_all_(size()),
-      of_own_(1),
-      shares_memory_(group_->shares_memory()) {
+    : group_(std::move(group)), poll_(std::move(poll)), timeout_(timeout), of_all_(size()), of_own_(1) {
   if (poll_) caller_poll_ = [this] { poll_caller(); };
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
-  for (const int from : all) to_all_.push_back({group_->open(from, all, window), {}});
-  if (!shares_memory_) {
-    // Everybody would get everybody's pieces. One to itself is a channel of its own at either end of the list.
-    for (const int from : all) {
-      for (const int to : all) {
-        if (from != rank() && to != rank()) continue;
-        const std::shared_ptr<Channel> channel = group_->open(from, {to}, window);
-        if (from == rank()) sending_.push_back(channel);
-        if (to == rank()) receiving_.push_back({channel, {}});
-      }
+  std::ranges::copy_if(all, std::back_inserter(host_), [this](int r) { return group_->shares_memory(r); });
+  for (const int from : all) to_all_.push_back(group_->open(from, all, window));
+  if (host_.size() < all.size()) {
+    for (const int from : host_) to_host_.push_back(group_->open(from, host_, window));
+    for (const int other : all) {
+      const bool is_near = std::ranges::binary_search(host_, other);
+      sending_.push_back(is_near ? nullptr : group_->open(rank(), {other}, window));
+      receiving_.push_back(is_near ? nullptr : group_->open(other, {rank()}, window));
     }
   }
   thread_ = start_thread("reducing", [this] { run(); });
@@ -192,116 +199,220 @@ bool Reducer::Given::says_the_same_as(const Given& other) const {
 
 std::vector<Result> Reducer::results_of(std::vector<Contribution> contributions) {
   ++number_;
-  const Collective collective = contributions.front().spec().collective;
-  const bool gathers = collective == Collective::all_gather;
-  const bool to_all = gathers || shares_memory_;
-  auto messages = to_all ? for_all(std::move(contributions)) : pieces_for_each(std::move(contributions));
-  const auto given = exchange(collective, std::move(messages), to_all ? to_all_ : receiving_);
-  if (gathers) return side_by_side(given);
-  auto sums = reduce(given);
-  return collective == Collective::all_reduce ? spread(given.front().spec(), sums) : sums;
+  const CollectiveSpec spec = spec_of(contributions);
+  if (spec.collective == Collective::all_gather) {
+    return side_by_side(exchange(spec.collective, std::move(contributions)));
+  }
+  const auto sums = to_host_.empty() ? reduce(exchange(spec.collective, std::move(contributions)))
+                                     : reduce_between_hosts(std::move(contributions), spec);
+  return spec.collective == Collective::all_reduce ? spread(spec, sums) : sums;
 }
 
-std::deque<Reducer::Outgoing> Reducer::for_all(std::vector<Contribution> contributions) {
+std::deque<Reducer::Outgoing> Reducer::on(Channel& channel, std::vector<Contribution> contributions) {
   std::deque<Outgoing> messages;
   for (auto& each : contributions) {
     const bool last = &each == &contributions.back();
-    messages.push_back({to_all_[static_cast<std::size_t>(rank())].channel.get(), std::move(each).finish(last)});
+    messages.push_back({&channel, std::move(each).finish(last)});
+    Contribution::number(messages.back().message.block, exchange_);
   }
   return messages;
 }
 
-std::deque<Reducer::Outgoing> Reducer::pieces_for_each(std::vector<Contribution> contributions) {
-  std::deque<Outgoing> messages;
-  for (auto& each : contributions) {
-    const std::size_t inputs = each.spec().pieces.size();
-    std::size_t bytes = 0;
-    for (std::size_t input = 0; input < inputs; ++input) bytes += each.piece_bytes(input);
-    // Beginning behind oneself, so that not all send to the same rank at once.
-    for (int step = 1; step <= size(); ++step) {
-      const int to = (rank() + step) % size();
-      Block block = allocate(Contribution::block_bytes(bytes, inputs));
-      messages.push_back({sending_[static_cast<std::size_t>(to)].get(),
-                          each.finish_for(to, &each == &contributions.back(), std::move(block))});
-    }
-  }
-  return messages;
-}
-
-bool Reducer::receive(Incoming& from, Given& given, bool is_expected) {
-  InputsReader& reader = &from == &to_all_[static_cast<std::size_t>(from.channel->from())] ? of_all_ : of_own_;
+bool Reducer::receive(Collective collective, const Awaited& from) {
   bool received = false;
-  while (!given.complete) {
-    auto lease = std::exchange(from.early, std::nullopt);
-    if (!lease) {
-      Received next = group_->try_receive(*from.channel);
-      from.ended = next.ended;
-      if (!next.message) break;
-      lease = std::move(next.message);
+  while (!from.given->complete) {
+    Received next = group_->try_receive(*from.channel);
+    if (next.ended) {
+      throw_left(*group_, from.channel->from(), fmt::format("{} {}", to_string(collective), number_));
     }
-    ContributionView message(lease->bytes, reader);
-    if (message.exchange() > exchange_) {
-      from.early = std::move(lease);
-      break;
-    }
-    if (message.exchange() < exchange_) throw CorruptMessage(0, "a message of a collective that has ended");
-    if (!is_expected) given.is_readable = false;
-    given.add(*std::move(lease), std::move(message));
+    if (!next.message) break;
     received = true;
+    ContributionView message(next.message->bytes, *from.reader);
+    if (message.exchange() < exchange_) continue;  // sums that nobody wanted, as hosts disagreed
+    if (message.exchange() > exchange_) throw CorruptMessage(0, "a message of a collective that has not begun");
+    from.given->add(*std::move(next.message), std::move(message));
   }
   return received;
 }
 
-std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::deque<Outgoing> to_send,
-                                              std::vector<Incoming>& from) {
-  ++exchange_;
-  for (Outgoing& each : to_send) Contribution::number(each.message.block, exchange_);
-  std::vector<Incoming>& others = &from == &to_all_ ? receiving_ : to_all_;
-  std::vector<Given> given(static_cast<std::size_t>(size()));
-  const auto missing = [&] { return std::ranges::find(given, false, &Given::complete) - given.begin(); };
+void Reducer::transfer(Collective collective, std::deque<Outgoing>& to_send, std::vector<Awaited> awaited,
+                       bool until_sent) {
   auto deadline = Deadline::after(timeout_);
   auto begin = Clock::now();
-  const auto explain = [&](int awaited) {
-    return explain_wait(*group_, to_string(collective), awaited, Clock::now() - begin);
-  };
-  while (missing() < size() || !to_send.empty()) {
+  while (true) {
     bool moved = false;
     while (!to_send.empty() && group_->try_publish(*to_send.front().channel, to_send.front().message.block,
                                                    to_send.front().message.bytes)) {
       to_send.pop_front();
       moved = true;
     }
-    std::vector<Channel*> missing_from;
-    for (std::size_t r = 0; r < given.size(); ++r) {
-      if (given[r].complete) continue;
-      const std::size_t awaited = missing_from.size();
-      for (auto* channels : {&from, &others}) {
-        if (channels->empty()) continue;
-        Incoming& each = (*channels)[r];
-        if (receive(each, given[r], channels == &from)) moved = true;
-        if (!each.early && !each.ended) missing_from.push_back(each.channel.get());
-      }
-      if (!given[r].complete && missing_from.size() == awaited) {
-        throw_left(*group_, static_cast<int>(r), fmt::format("{} {}", to_string(collective), number_));
-      }
-    }
+    for (const Awaited& each : awaited) moved |= receive(collective, each);
+    std::erase_if(awaited, [](const Awaited& each) { return each.given->complete; });
+    if (awaited.empty() && (to_send.empty() || !until_sent)) return;
     if (moved) {
       deadline = Deadline::after(timeout_);
       begin = Clock::now();
       continue;
     }
-    const int slow = missing() < size() ? static_cast<int>(missing()) : -1;
+    const int slow = awaited.empty() ? -1 : awaited.front().channel->from();
     group_->post(Status::make(to_string(collective), number_, slow));
-    std::vector<Channel*> room;
+    std::vector<Channel*> missing, room;
+    for (const Awaited& each : awaited) missing.push_back(each.channel.get());
     if (!to_send.empty()) room.push_back(to_send.front().channel);
-    const auto explain_slow = [&] { return explain(slow < 0 ? rank() : slow); };
-    const WaitFor conditions{.receive = missing_from, .publish = room, .stop = &stop_, .poll = poll_now_};
+    const auto explain_slow = [&] {
+      return explain_wait(*group_, to_string(collective), slow < 0 ? rank() : slow, Clock::now() - begin);
+    };
+    const WaitFor conditions{.receive = missing, .publish = room, .stop = &stop_, .poll = poll_now_};
     const Woken woken = Reminder().wait(*group_, conditions, deadline, explain_slow);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) throw Timeout(explain_slow());
   }
+}
+
+std::vector<Reducer::Awaited> Reducer::awaited_from(const std::vector<int>& from, std::vector<Given>& given) {
+  std::vector<Awaited> awaited;
+  for (const int each : from) {
+    const auto at = static_cast<std::size_t>(each);
+    if (!given[at].complete) awaited.push_back({to_all_[at], &of_all_, &given[at]});
+  }
+  return awaited;
+}
+
+std::vector<Reducer::Given> Reducer::exchange(Collective collective, std::vector<Contribution> contributions) {
+  ++exchange_;
+  auto to_send = on(*to_all_[static_cast<std::size_t>(rank())], std::move(contributions));
+  std::vector<Given> given(to_all_.size());
+  transfer(collective, to_send, awaited_from(to_all_.front()->to(), given), true);
   check(given);
+  for (const Given& each : given) check_has_inputs(each);
   return given;
+}
+
+std::vector<Result> Reducer::reduce_between_hosts(std::vector<Contribution> contributions, const CollectiveSpec& spec) {
+  ++exchange_;
+  Block block = allocate(Contribution::block_bytes(0, spec.pieces.size()));
+  Contribution::number(block, exchange_);
+  std::deque<Outgoing> to_send;
+  to_send.push_back({to_all_[static_cast<std::size_t>(rank())].get(),
+                     Contribution::announcement(std::move(block), spec, host_.front())});
+  std::vector<Given> announced(to_all_.size());
+  transfer(spec.collective, to_send, awaited_from(host_, announced), true);
+
+  // What follows within a host happens on all its ranks or on none, whatever other hosts announce.
+  std::vector<Result> own;
+  if (std::ranges::all_of(host_, [&](int r) { return announced[static_cast<std::size_t>(r)].spec() == spec; })) {
+    const auto place = static_cast<std::size_t>(std::ranges::find(host_, rank()) - host_.begin());
+    to_send = on(*to_host_[place], std::move(contributions));
+    std::vector<Given> inputs(host_.size());
+    std::vector<Awaited> awaited;
+    for (std::size_t i = 0; i < inputs.size(); ++i) awaited.push_back({to_host_[i], &of_all_, &inputs[i]});
+    transfer(spec.collective, to_send, std::move(awaited), true);
+    for (const Given& each : inputs) check_given(each, spec);
+    to_send = sums_for_others(inputs, spec);
+    const DType dtype = host_dtype(spec.dtype, host_.size());
+    for (std::size_t i = 0; i < spec.pieces.size(); ++i) {
+      own.push_back(result(*tensor_bytes(dtype, spec.pieces[i])));
+      add_up_host(inputs, i, rank(), dtype, own.back().data);
+    }
+  }
+  transfer(spec.collective, to_send, awaited_from(to_all_.front()->to(), announced), false);
+  check(announced);
+
+  // All ranks of all hosts agree: one rank of each other host sends this one its host's sums.
+  std::vector<Given> received(to_all_.size());
+  std::vector<Awaited> awaited;
+  std::vector<HostSums> of_hosts;
+  for (const auto& [first_rank, ranks] : hosts_of(announced)) {
+    HostSums& host = of_hosts.emplace_back(HostSums{host_dtype(spec.dtype, ranks.size()), nullptr});
+    if (first_rank == host_.front()) continue;
+    const auto from = static_cast<std::size_t>(ranks[static_cast<std::size_t>(rank()) % ranks.size()]);
+    host.received = &received[from];
+    awaited.push_back({receiving_[from], &of_own_, &received[from]});
+  }
+  transfer(spec.collective, to_send, std::move(awaited), true);
+  for (const HostSums& host : of_hosts) {
+    CollectiveSpec sums = spec;
+    sums.dtype = host.dtype;
+    if (host.received != nullptr) check_given(*host.received, sums);
+  }
+  return add_up_hosts(spec, of_hosts, std::move(own));
+}
+
+std::map<int, std::vector<int>> Reducer::hosts_of(const std::vector<Given>& announced) const {
+  std::map<int, std::vector<int>> hosts;
+  for (int r = 0; r < size(); ++r) {
+    hosts[announced[static_cast<std::size_t>(r)].messages.front().first_rank()].push_back(r);
+  }
+  if (hosts[host_.front()] != host_) throw CorruptMessage(0, "ranks differ in who shares memory with whom");
+  return hosts;
+}
+
+void Reducer::check_has_inputs(const Given& given) {
+  if (std::ranges::all_of(given.messages, &ContributionView::has_inputs)) return;
+  throw CorruptMessage(0, "an announcement of a collective stands where its inputs are to be");
+}
+
+void Reducer::check_given(const Given& given, const CollectiveSpec& spec) {
+  check_has_inputs(given);
+  if (given.spec() != spec) throw CorruptMessage(0, "the inputs of a collective are not those that were announced");
+}
+
+std::deque<Reducer::Outgoing> Reducer::sums_for_others(const std::vector<Given>& inputs, const CollectiveSpec& spec) {
+  const CollectiveSpec empty{
+      .collective = spec.collective, .op = spec.op, .dtype = host_dtype(spec.dtype, host_.size())};
+  std::size_t bytes = 0;
+  for (const Shape& piece : spec.pieces) bytes += *tensor_bytes(empty.dtype, piece);
+  std::deque<Outgoing> messages;
+  // Beginning behind oneself, so that not all send to the same rank at once.
+  for (int step = 1; step < size(); ++step) {
+    const int to = (rank() + step) % size();
+    const auto at = static_cast<std::size_t>(to);
+    if (!sending_[at] || host_[at % host_.size()] != rank()) continue;
+    Contribution sums(allocate(Contribution::block_bytes(bytes, spec.pieces.size())), 1, empty);
+    for (std::size_t i = 0; i < spec.pieces.size(); ++i) {
+      const std::size_t input = sums.add(spec.pieces[i], i);
+      add_up_host(inputs, i, to, empty.dtype, sums.data(input));
+    }
+    messages.push_back({sending_[at].get(), std::move(sums).finish(true)});
+    Contribution::number(messages.back().message.block, exchange_);
+  }
+  return messages;
+}
+
+void Reducer::add_up_host(const std::vector<Given>& inputs, std::size_t input, int number, DType dtype,
+                          std::byte* to) const {
+  const std::size_t bytes = inputs.front().piece_bytes(input);
+  std::vector<const std::byte*> pieces;
+  for (const Given& each : inputs) pieces.push_back(each.piece(input, number));
+  if (pieces.size() == 1) return copy_payload(to, pieces.front(), bytes);
+  const DType from = inputs.front().messages.front().spec().dtype;
+  add_arrays(from, pieces, bytes / from.bytes(1), dtype, to);
+}
+
+std::vector<Result> Reducer::add_up_hosts(const CollectiveSpec& spec, const std::vector<HostSums>& of_hosts,
+                                          std::vector<Result> own) {
+  const DType wide = sum_dtype(spec.dtype);
+  const DType dtype = std::ranges::count(of_hosts, wide, &HostSums::dtype) > 0 ? wide : spec.dtype;
+  const std::size_t divisor = spec.op == ReduceOp::average ? static_cast<std::size_t>(size()) : 1;
+  std::vector<Result> sums;
+  for (std::size_t i = 0; i < spec.pieces.size(); ++i) {
+    const std::size_t bytes = spec.piece_bytes(i), count = bytes / spec.dtype.bytes(1);
+    std::vector<const std::byte*> parts;
+    std::deque<Bytes> widened;  // of hosts with one rank, where others have several
+    for (const HostSums& host : of_hosts) {
+      const std::byte* part = host.received != nullptr ? host.received->piece(i, 0) : own[i].data;
+      if (host.dtype != dtype) {
+        Bytes& wider = widened.emplace_back(dtype.bytes(count));
+        add_arrays(host.dtype, std::span(&part, 1), count, dtype, wider.data());
+        part = wider.data();
+      }
+      parts.push_back(part);
+    }
+    const bool in_place = host_dtype(spec.dtype, host_.size()) == spec.dtype;
+    sums.push_back(in_place ? std::move(own[i]) : result(bytes));
+    add_arrays(dtype, parts, count, spec.dtype, sums.back().data, divisor);
+  }
+  return sums;
 }
 
 void Reducer::check(const std::vector<Given>& given) const {
@@ -314,23 +425,18 @@ void Reducer::check(const std::vector<Given>& given) const {
     const auto name = first.collective == its.collective ? to_string(first.collective) : "collective";
     throw InvalidArgument(fmt::format("ranks disagree about {} {}: {}", name, number_, what));
   }
-  if (!std::ranges::all_of(given, &Given::is_readable)) {
-    throw CorruptMessage(0, "the inputs of a collective are not where its messages say");
-  }
 }
 
 std::vector<Result> Reducer::reduce(const std::vector<Given>& given) {
   const CollectiveSpec& spec = given.front().messages.front().spec();
   const std::size_t element = spec.dtype.bytes(1);
-  // What came for this rank alone has one piece, its own.
-  const int own = shares_memory_ ? rank() : 0;
   const std::size_t inputs = given.front().where.size();
   std::vector<Result> sums;
   sums.reserve(inputs);
   std::vector<const std::byte*> pieces(given.size());
   for (std::size_t input = 0; input < inputs; ++input) {
     const Result& sum = sums.emplace_back(result(given.front().piece_bytes(input)));
-    for (std::size_t r = 0; r < given.size(); ++r) pieces[r] = given[r].piece(input, own);
+    for (std::size_t r = 0; r < given.size(); ++r) pieces[r] = given[r].piece(input, rank());
     reduce_arrays(spec.dtype, spec.op, pieces, sum.bytes / element, sum.data);
   }
   return sums;
@@ -348,8 +454,7 @@ std::vector<Result> Reducer::spread(const CollectiveSpec& spec, const std::vecto
     const std::size_t input = own.front().add(spec.pieces[i], i);
     copy_payload(own.front().data(input), sums[i].data, sums[i].bytes);
   }
-  const auto given = exchange(Collective::all_reduce, for_all(std::move(own)), to_all_);
-  return side_by_side(given);
+  return side_by_side(exchange(Collective::all_reduce, std::move(own)));
 }
 
 std::vector<Result> Reducer::side_by_side(const std::vector<Given>& given) {
@@ -389,7 +494,7 @@ Block Reducer::allocate(std::size_t bytes) {
     const Woken woken = group_->wait({.allocate = bytes, .stop = &stop_, .poll = poll_now_}, deadline);
     if (woken == Woken::stopped) throw Stopped{};
     if (woken == Woken::timeout) {
-      Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].channel.get()};
+      Channel* const sent[] = {to_all_[static_cast<std::size_t>(rank())].get()};
       throw Timeout(explain_full_memory(*group_, bytes, "a collective", timeout_, sent));
     }
   }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,8 +47,10 @@ class Outcome {
 };
 
 /// A rank's end of its group's collectives, which run on a thread of its own in the order in which they are launched:
-/// the same on all ranks. Sums are made in the order of ranks, so that their bits depend on nothing else. One thread at
-/// a time calls. After an error but InvalidArgument all later collectives fail in the same way.
+/// the same on all ranks. Ranks that share memory are called a host here. Sums are made in the order of ranks; where
+/// the group has several hosts, first those of each host's ranks, in the order of ranks, and then the sum of these, in
+/// the order of the hosts' lowest ranks. Their bits depend on nothing else. One thread at a time calls. After an error
+/// but InvalidArgument all later collectives fail in the same way.
 class Reducer {
  public:
   /// Collective: opens the group's channels. `window`: messages of a rank that others have not received yet. `timeout`:
@@ -94,8 +97,6 @@ class Reducer {
     std::vector<Place> where;  ///< by position, once it is complete
     bool complete = false;
 
-    bool is_readable = true;  ///< its pieces are where this rank looks for them
-
     /// Throws CorruptMessage where the messages differ in what they are for, and where inputs lack a position.
     void add(Lease lease, ContributionView view);
     /// With the pieces of all messages.
@@ -112,11 +113,16 @@ class Reducer {
     Channel* channel = nullptr;
     Contribution::Message message;
   };
-  /// A channel from one rank. Ranks that call different collectives may send on different channels.
-  struct Incoming {
+  /// What is to be received from one rank.
+  struct Awaited {
     std::shared_ptr<Channel> channel;
-    std::optional<Lease> early;  ///< a message of a later exchange, received while waiting for another channel's
-    bool ended = false;
+    InputsReader* reader = nullptr;
+    Given* given = nullptr;
+  };
+  /// One host's sums for this rank.
+  struct HostSums {
+    DType dtype;
+    const Given* received = nullptr;  ///< null: this host's
   };
 
   /// poll_() on a caller's thread: EngineError for its exception, which is kept for interruptible() to throw.
@@ -129,13 +135,30 @@ class Reducer {
   /// The next task; empty when there is to be none any more.
   std::optional<Task> next();
   std::vector<Result> results_of(std::vector<Contribution> contributions);
-  std::deque<Outgoing> pieces_for_each(std::vector<Contribution> contributions);
-  std::deque<Outgoing> for_all(std::vector<Contribution> contributions);
-  /// Sends this rank's messages and receives those of all ranks, each with the channels of `from`, or on the others
-  /// where a rank calls another collective. Throws InvalidArgument where ranks disagree.
-  std::vector<Given> exchange(Collective collective, std::deque<Outgoing> messages, std::vector<Incoming>& from);
-  /// Receives what has arrived of this exchange on a channel. Returns whether there was any.
-  bool receive(Incoming& from, Given& given, bool is_expected);
+  std::deque<Outgoing> on(Channel& channel, std::vector<Contribution> contributions);
+  /// Sends this rank's messages to all and receives those of all ranks. Throws InvalidArgument where ranks disagree.
+  std::vector<Given> exchange(Collective collective, std::vector<Contribution> contributions);
+  /// What has not come yet of what all ranks send to all; `from`: of these alone.
+  std::vector<Awaited> awaited_from(const std::vector<int>& from, std::vector<Given>& given);
+  /// Sends in order and receives, until all has been received, and, if `until_sent`, all has been sent.
+  void transfer(Collective collective, std::deque<Outgoing>& to_send, std::vector<Awaited> awaited, bool until_sent);
+  /// Receives what has arrived of the exchange under way. Returns whether there was any.
+  bool receive(Collective collective, const Awaited& from);
+  std::vector<Result> reduce_between_hosts(std::vector<Contribution> contributions, const CollectiveSpec& spec);
+  /// All ranks, by the lowest of their hosts.
+  std::map<int, std::vector<int>> hosts_of(const std::vector<Given>& announced) const;
+  /// The sums of this host's inputs for those ranks of other hosts for which this rank makes them.
+  std::deque<Outgoing> sums_for_others(const std::vector<Given>& inputs, const CollectiveSpec& spec);
+  /// The sum of pieces `number` of an input on this host's ranks.
+  void add_up_host(const std::vector<Given>& inputs, std::size_t input, int number, DType dtype, std::byte* to) const;
+  std::vector<Result> add_up_hosts(const CollectiveSpec& spec, const std::vector<HostSums>& of_hosts,
+                                   std::vector<Result> own);
+  /// A sum of several ranks is not rounded before the hosts' sums are added up.
+  static DType host_dtype(DType dtype, std::size_t ranks) { return ranks == 1 ? dtype : sum_dtype(dtype); }
+  /// Throw CorruptMessage.
+  static void check_has_inputs(const Given& given);
+  static void check_given(const Given& given, const CollectiveSpec& spec);
+  /// Throws InvalidArgument where ranks disagree.
   void check(const std::vector<Given>& given) const;
   std::vector<Result> reduce(const std::vector<Given>& given);
   std::vector<Result> spread(const CollectiveSpec& spec, const std::vector<Result>& sums);
@@ -151,15 +174,16 @@ class Reducer {
   const std::function<void()>* poll_now_ = nullptr;  ///< for waits of the collective under way
   std::exception_ptr interruption_;
   Duration timeout_;
-  std::vector<Incoming> to_all_;                   ///< by sender
-  std::vector<std::shared_ptr<Channel>> sending_;  ///< by receiver, where ranks do not see each other's memory
-  std::vector<Incoming> receiving_;                ///< by sender
-  InputsReader of_all_, of_own_;                   ///< messages for all ranks, and for this one alone
-  const bool shares_memory_;                       ///< all ranks see each other's memory
-  std::shared_ptr<Block> shared_;                  ///< by small results of the collective under way
+  std::vector<int> host_;                            ///< ranks that share memory with this one and itself, ascending
+  std::vector<std::shared_ptr<Channel>> to_all_;     ///< by sender
+  std::vector<std::shared_ptr<Channel>> to_host_;    ///< by sender's place in host_; none where that is all ranks
+  std::vector<std::shared_ptr<Channel>> sending_;    ///< by receiver; null for ranks of this host
+  std::vector<std::shared_ptr<Channel>> receiving_;  ///< by sender; likewise
+  InputsReader of_all_, of_own_;                     ///< messages with pieces for all ranks, and for this one alone
+  std::shared_ptr<Block> shared_;                    ///< by small results of the collective under way
   std::size_t shared_used_ = 0;
   std::int64_t number_ = 0;
-  std::uint64_t exchange_ = 0;  ///< calls of exchange(): the same on all ranks
+  std::uint64_t exchange_ = 0;  ///< times that all ranks have sent to all: the same on all ranks
 
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;

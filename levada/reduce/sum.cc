@@ -59,25 +59,41 @@ std::uint16_t to_float16(float value) {
   return static_cast<std::uint16_t>(half | (bits >> 16 & 0x8000));
 }
 
-/// How the elements of an array are stored and in what they are added up.
+/// How the elements of arrays are stored, in what they are added up, and how the result is stored.
 template <typename Stored>
 struct Plain {
   using stored = Stored;
   using sum = Stored;
+  using result = Stored;
   static Stored load(Stored value) { return value; }
   static Stored store(Stored value) { return value; }
 };
 struct BFloat16 {
   using stored = std::uint16_t;
   using sum = float;
+  using result = std::uint16_t;
   static float load(std::uint16_t bits) { return from_bfloat16(bits); }
   static std::uint16_t store(float value) { return to_bfloat16(value); }
 };
 struct Float16 {
   using stored = std::uint16_t;
   using sum = float;
+  using result = std::uint16_t;
   static float load(std::uint16_t bits) { return from_float16(bits); }
   static std::uint16_t store(float value) { return to_float16(value); }
+};
+
+/// Of numbers of 16 bits, without rounding the sum.
+template <typename Half>
+struct Widened : Half {
+  using result = float;
+  static float store(float value) { return value; }
+};
+/// Of such sums, which are rounded now.
+template <typename Half>
+struct Rounded : Half {
+  using stored = float;
+  static float load(float value) { return value; }
 };
 
 // The following is inlined by force, so that it is compiled anew for each generation of processors.
@@ -89,7 +105,7 @@ struct Stretch {
   std::array<Sum, stretch> sums;
   Sum divisor{1};
   std::size_t begin = 0, length = 0;
-  typename Format::stored* to = nullptr;
+  typename Format::result* to = nullptr;
 
   /// Adds N arrays, from left to right: to nothing if they are the first ones; into the result if the last ones.
   template <std::size_t N, bool first, bool last, bool divides = false>
@@ -122,7 +138,7 @@ template <typename Format>
   part.divisor = static_cast<typename Format::sum>(divisor);
   for (; part.begin < count; part.begin += stretch) {
     part.length = std::min(stretch, count - part.begin);
-    part.to = reinterpret_cast<typename Format::stored*>(to) + part.begin;
+    part.to = reinterpret_cast<typename Format::result*>(to) + part.begin;
     for (std::size_t done = 0; done < from.size(); done += 4) {
       const bool first = done == 0;
       const bool last = done + 4 >= from.size();
@@ -137,7 +153,21 @@ template <typename Format>
 }
 
 /// What an element is added up as. Integers of either sign have the same sums.
-enum class Format : std::uint8_t { none, integer8, integer16, integer32, integer64, half, brain, single, twice };
+enum class Format : std::uint8_t {
+  none,
+  integer8,
+  integer16,
+  integer32,
+  integer64,
+  half,
+  brain,
+  single,
+  twice,
+  half_to_single,
+  brain_to_single,
+  single_to_half,
+  single_to_brain,
+};
 
 struct Described {
   Format format = Format::none;
@@ -171,8 +201,20 @@ LEVADA_CLONES void reduce_numbers(Format format, std::size_t divisor, std::span<
     case Format::brain: return reduce_as<BFloat16>(divisor, from, count, to);
     case Format::single: return reduce_as<Plain<float>>(divisor, from, count, to);
     case Format::twice: return reduce_as<Plain<double>>(divisor, from, count, to);
+    case Format::half_to_single: return reduce_as<Widened<Float16>>(divisor, from, count, to);
+    case Format::brain_to_single: return reduce_as<Widened<BFloat16>>(divisor, from, count, to);
+    case Format::single_to_half: return reduce_as<Rounded<Float16>>(divisor, from, count, to);
+    case Format::single_to_brain: return reduce_as<Rounded<BFloat16>>(divisor, from, count, to);
     case Format::none: return;
   }
+}
+
+/// Of arrays of one format into one of another.
+Format between(Format from, Format to) {
+  if (from == to) return from;
+  if (from == Format::half) return Format::half_to_single;
+  if (from == Format::brain) return Format::brain_to_single;
+  return to == Format::half ? Format::single_to_half : Format::single_to_brain;
 }
 
 bool is_integer(Format format) {
@@ -196,8 +238,20 @@ void check_reducible(DType dtype, ReduceOp op) {
 
 void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to) {
   check_reducible(dtype, op);
+  add_arrays(dtype, from, count, dtype, to, op == ReduceOp::average ? from.size() : 1);
+}
+
+DType sum_dtype(DType dtype) {
+  return dtype == dtypes::float16 || dtype == dtypes::bfloat16 ? dtypes::float32 : dtype;
+}
+
+void add_arrays(DType dtype, std::span<const std::byte* const> from, std::size_t count, DType to_dtype, std::byte* to,
+                std::size_t divisor) {
+  if (dtype != to_dtype && sum_dtype(dtype) != to_dtype && dtype != sum_dtype(to_dtype)) {
+    throw Unsupported(fmt::format("sums of {} are not made in {}", dtype.name(), to_dtype.name()));
+  }
   const auto [format, numbers] = describe(dtype);
-  reduce_numbers(format, op == ReduceOp::average ? from.size() : 1, from, count * numbers, to);
+  reduce_numbers(between(format, describe(to_dtype).format), divisor, from, count * numbers, to);
 }
 
 }  // namespace levada

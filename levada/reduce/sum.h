@@ -24,4 +24,12 @@ void check_reducible(DType dtype, ReduceOp op);
 /// that is aligned to an element; `to` overlaps none but may be one of them. At least one array.
 void reduce_arrays(DType dtype, ReduceOp op, std::span<const std::byte* const> from, std::size_t count, std::byte* to);
 
+/// In what numbers of `dtype` are added up: float32 for float16 and bfloat16, else the same.
+DType sum_dtype(DType dtype);
+
+/// A step of a reduction that is made in several. As reduce_arrays(), of arrays of `dtype` into one of `to_dtype`: the
+/// same, or the one is the sum_dtype() of the other. The sum is divided once by `divisor`.
+void add_arrays(DType dtype, std::span<const std::byte* const> from, std::size_t count, DType to_dtype, std::byte* to,
+                std::size_t divisor = 1);
+
 }  // namespace levada

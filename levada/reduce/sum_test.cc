@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "levada/base/fault_testing.h"
@@ -95,6 +96,30 @@ TEST_P(HalfPrecision, AddsUpInFloat32AndRoundsOnce) {
     EXPECT_EQ(sums[i], nearest(sum, fraction)) << sum;
     EXPECT_EQ(averages[i], nearest(sum / 5, fraction)) << sum;
   }
+}
+
+TEST_P(HalfPrecision, IsTheSameWhenAddedUpInPartsThatAreNotRounded) {
+  const DType dtype = GetParam().first;
+  constexpr std::size_t count = 5000;
+  std::mt19937 random(3);
+  std::vector<std::vector<std::uint16_t>> arrays(5, std::vector<std::uint16_t>(count));
+  const std::uint16_t one = dtype == dtypes::bfloat16 ? 0x3F80 : 0x3C00;
+  for (auto& array : arrays) {  // from 1 to 2, whose sums are exact in float32
+    for (std::uint16_t& bits : array) bits = static_cast<std::uint16_t>(one + random() % 128);
+  }
+  const auto bytes = [](const auto& array) { return reinterpret_cast<const std::byte*>(array.data()); };
+  const auto data = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
+  std::vector<const std::byte*> all;
+  for (const auto& array : arrays) all.push_back(bytes(array));
+  std::vector<std::uint16_t> at_once(count), in_parts(count);
+  reduce_arrays(dtype, ReduceOp::average, all, count, data(at_once));
+
+  std::vector<float> first(count), second(count);
+  add_arrays(dtype, std::span(all).first(3), count, dtypes::float32, data(first));
+  add_arrays(dtype, std::span(all).subspan(3), count, dtypes::float32, data(second));
+  const std::byte* const parts[] = {bytes(first), bytes(second)};
+  add_arrays(dtypes::float32, parts, count, dtype, data(in_parts), 5);
+  EXPECT_EQ(in_parts, at_once);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, HalfPrecision,
