@@ -5,6 +5,7 @@
 
 #include "levada/engine/collect.h"
 #include "levada/engine/inproc/inproc.h"
+#include "levada/engine/joined/hosts_testing.h"
 #include "levada/feed/feed.h"
 #include "levada/pipeline/origins.h"
 #include "levada/pipeline/pipeline_source.h"
@@ -44,10 +45,11 @@ struct Given {
   std::vector<std::vector<std::vector<std::int64_t>>> ids;  ///< by rank, then step
   std::vector<Bytes> cursors;                               ///< by step
 };
-Given run(const Bytes& cursor = {}) {
+/// `ranks_a_host`: 4 are on one host.
+Given run(const Bytes& cursor = {}, int ranks_a_host = 4) {
   const Mesh mesh = Mesh::parse("dp=2,tp=2");
   Given run{.ids = std::vector<std::vector<std::vector<std::int64_t>>>(4), .cursors = {}};
-  inproc::run_ranks(4, [&](const std::shared_ptr<Engine>& engine) {
+  const auto body = [&](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
     const auto source = rank == 0 ? make_source() : nullptr;
     const std::int64_t first = source && !cursor.empty() ? source->resume(cursor) : 0;
@@ -61,7 +63,13 @@ Given run(const Bytes& cursor = {}) {
       run.ids[static_cast<std::size_t>(rank)].emplace_back(ids.begin(), ids.end());
       if (rank == 0) run.cursors.push_back(batch->cursor);
     }
-  });
+  };
+  if (ranks_a_host == 4) {
+    inproc::run_ranks(4, body);
+    return run;
+  }
+  const auto on_hosts = [&](const auto& engine, joined::test::Job&) { body(engine); };
+  EXPECT_EQ(joined::test::run_ranks(4, {.ranks_a_host = ranks_a_host}, on_hosts), "");
   return run;
 }
 
@@ -90,6 +98,15 @@ TEST(PipelineFeed, GoesOnWithTheNextBatchAfterEveryStep) {
       const auto& ids = all.ids[rank];
       EXPECT_EQ(rest.ids[rank], std::vector(ids.begin() + static_cast<std::ptrdiff_t>(step) + 1, ids.end())) << step;
     }
+  }
+}
+
+TEST(PipelineFeed, GivesEveryRankTheSameOnSeveralHosts) {
+  const Given all = run();
+  for (const int ranks_a_host : {1, 2, 3}) {
+    const Given on_hosts = run({}, ranks_a_host);
+    EXPECT_EQ(on_hosts.ids, all.ids) << ranks_a_host << " a host";
+    EXPECT_EQ(run(on_hosts.cursors[2], ranks_a_host).ids, run(all.cursors[2]).ids);
   }
 }
 

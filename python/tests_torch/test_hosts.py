@@ -135,28 +135,52 @@ for wants in (in_parts, {to: list(lengths)[:40] for to in range(4)}):
         assert told == one
 
 
-def test_sums_on_two_hosts_are_those_on_one_bit_for_bit(hosts: several.Hosts, launcher: several.Launcher) -> None:
-    one, *two = told_on_one_host_and_on_two(
-        hosts,
-        launcher,
-        """
+SUMS = """
 import hashlib
 tell(engine=job.engine, host_of=job.host_of)
 random = np.random.default_rng(rank)
-sums = hashlib.sha256()
-with levada.ReduceScatter(capacity_mb=0.5, group=job) as reduce:
-    for count in (4, 1000, 40_000, 7, 500_001):
-        for dtype in (np.float32, np.float64, np.int64):
-            reduce((1000 * random.random(count)).astype(dtype), lambda sum: sums.update(sum.tobytes()))
-    reduce.flush()
-    total = reduce.all_reduce(np.float32([1.0 + rank])).wait().tolist()
-    gathered = reduce.all_gather(np.uint8([rank])).wait().tolist()
-tell(sums=sums.hexdigest(), total=total, gathered=gathered)
-""",
+def reduced(numbers):
+    sums = hashlib.sha256()
+    with levada.ReduceScatter(capacity_mb=0.5, group=job) as reduce:
+        for count in (4, 1000, 40_000, 7, 500_001):
+            for op in ("sum", "average"):
+                for each in numbers(count):
+                    if op == "sum" or each.dtype.is_floating_point:
+                        reduce(each, lambda sum: sums.update(sum.contiguous().view(torch.uint8).numpy().tobytes()), op=op)
+        reduce.flush()
+        sums.update(reduce.all_reduce(numbers(77)[0]).wait().numpy().tobytes())
+        gathered = reduce.all_gather(np.uint8([rank])).wait().tolist()
+    return {"sums": sums.hexdigest(), "gathered": gathered}
+def integers(count):
+    return [torch.from_numpy(random.integers(0, 2**bits, count)).to(dtype)
+            for bits, dtype in ((62, torch.int64), (31, torch.int32), (7, torch.int8))]
+def whole(count):
+    return [torch.from_numpy(random.integers(0, 16, count)).to(dtype)
+            for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)]
+def rounded(count):
+    return [torch.from_numpy(1000 * random.random(count)).to(dtype) for dtype in (torch.float32, torch.bfloat16)]
+"""
+
+
+def test_exact_sums_on_two_hosts_are_those_on_one_bit_for_bit(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
+    one, *two = told_on_one_host_and_on_two(
+        hosts, launcher, SUMS + "tell(**reduced(integers))\ntell(**reduced(whole))\n"
     )
-    assert all(mine[1]["total"] == [10.0] for mine in one)
     for told in two:
         assert told == one
+
+
+def test_rounded_sums_are_the_same_on_every_run_on_the_same_hosts(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
+    script = SUMS + "tell(**reduced(rounded))\n"
+    one, _, three_and_one = told_on_one_host_and_on_two(hosts, launcher, script)
+    assert three_and_one == one  # ranks are added up in the same order there
+    script = 'if __name__ == "__main__":\n' + textwrap.indent(JOIN + script, "    ")
+    first, second = (launcher.start([2, 2], script).succeed() for _ in range(2))
+    assert first == second and len({mine[1]["sums"] for mine in first}) == 4
 
 
 def test_a_pipeline_gives_the_same_items_on_two_hosts_as_on_one(
