@@ -183,6 +183,33 @@ def test_rounded_sums_are_the_same_on_every_run_on_the_same_hosts(
     assert first == second and len({mine[1]["sums"] for mine in first}) == 4
 
 
+@pytest.mark.skipif(ENGINE in ("c10d", "mpi"), reason="sends to each rank by itself")
+@pytest.mark.parametrize(
+    "script",
+    [
+        """
+from levada import exchange
+store = exchange.Store()
+if rank == 0:
+    store.store(exchange.SampleBatch(["a"], {"tokens": [np.zeros(2_000_000)]}))
+exchange.redistribute(store, {to: ["a"] for to in range(size)}, ["tokens"], group=job)
+""",
+        """
+with levada.ReduceScatter(group=job) as reduce:
+    reduce(np.zeros(4 * 1_000_000)).wait()
+""",
+    ],
+    ids=["exchange", "reduce-scatter"],
+)
+def test_16_mb_that_another_host_needs_leave_a_host_once(
+    hosts: several.Hosts, launcher: several.Launcher, script: str
+) -> None:
+    before = hosts[0].traffic().sent
+    launcher.start([2, 2], JOIN + script).succeed()
+    sent = hosts[0].traffic().sent - before
+    assert 16_000_000 <= sent < 18_000_000, sent
+
+
 def test_a_pipeline_gives_the_same_items_on_two_hosts_as_on_one(
     hosts: several.Hosts, launcher: several.Launcher
 ) -> None:
