@@ -138,12 +138,13 @@ class Reducer {
   std::deque<Outgoing> on(Channel& channel, std::vector<Contribution> contributions);
   /// Sends this rank's messages to all and receives those of all ranks. Throws InvalidArgument where ranks disagree.
   std::vector<Given> exchange(Collective collective, std::vector<Contribution> contributions);
-  /// What has not come yet of what all ranks send to all; `from`: of these alone.
+  /// What ranks `from` send to all, so far as it is not complete in `given`, which is by rank.
   std::vector<Awaited> awaited_from(const std::vector<int>& from, std::vector<Given>& given);
-  /// Sends in order and receives, until all has been received, and, if `until_sent`, all has been sent.
+  /// Sends in order and receives, until all that is awaited is complete and, if `until_sent`, all has been sent.
   void transfer(Collective collective, std::deque<Outgoing>& to_send, std::vector<Awaited> awaited, bool until_sent);
-  /// Receives what has arrived of the exchange under way. Returns whether there was any.
+  /// Receives what has arrived. Returns whether there was any. Throws as throw_left() does where the rank has left.
   bool receive(Collective collective, const Awaited& from);
+  /// As reduce(exchange()), where there are several hosts.
   std::vector<Result> reduce_between_hosts(std::vector<Contribution> contributions, const CollectiveSpec& spec);
   /// All ranks, by the lowest of their hosts.
   std::map<int, std::vector<int>> hosts_of(const std::vector<Given>& announced) const;

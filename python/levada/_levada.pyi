@@ -736,7 +736,7 @@ class ExchangePlan:
 
     @property
     def lower_bound_bytes(self) -> int:
-        """What no plan moves less than that sends an item to no host that has it."""
+        """The least that can move, nothing to a host that has it."""
 
     @property
     def delivered_bytes(self) -> int:

@@ -245,7 +245,7 @@ void bind_plan(nb::module_& module) {
       .def_prop_ro("moved_bytes", &ExchangePlan::moved_bytes,
                    "Bytes that leave their senders, each multicast counted once.")
       .def_prop_ro("lower_bound_bytes", &ExchangePlan::lower_bound_bytes,
-                   "What no plan moves less than that sends an item to no host that has it.")
+                   "The least that can move, nothing to a host that has it.")
       .def_prop_ro("delivered_bytes", &ExchangePlan::delivered_bytes, "Bytes that arrive, counted at each rank.")
       .def_prop_ro("messages", &ExchangePlan::messages)
       .def_prop_ro(
