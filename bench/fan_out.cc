@@ -12,8 +12,8 @@
 #include "bench/percentile.h"
 #include "bench/rounds.h"
 #include "levada/base/copy.h"
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
-#include "levada/base/words.h"
 #include "levada/engine/collect.h"
 #include "levada/plan/plan.h"
 #include "levada/transfer/outbox.h"
@@ -272,12 +272,12 @@ struct RankReport {
   }
 };
 
-constexpr Word<BatchSource> source_words[] = {{"arena", BatchSource::arena}, {"host", BatchSource::host}};
+constexpr EnumName<BatchSource> source_names[] = {{"arena", BatchSource::arena}, {"host", BatchSource::host}};
 
 }  // namespace
 
 BatchSource parse_source(std::string_view word) {
-  return parse_word("--source", word, source_words);
+  return parse_enum("--source", word, source_names);
 }
 
 void check(const FanOutOptions& options) {

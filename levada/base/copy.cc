@@ -36,9 +36,9 @@ void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
 }
 #endif
 
-void copy_run(std::byte* to, const std::byte* from, std::size_t bytes, [[maybe_unused]] CopyWay way) {
+void copy_run(std::byte* to, const std::byte* from, std::size_t bytes, [[maybe_unused]] CopyMode mode) {
 #ifdef __SSE2__
-  if (way == CopyWay::past_caches && bytes >= 64 * line) {
+  if (mode == CopyMode::non_temporal && bytes >= 64 * line) {
     const std::size_t head =
         align_up(reinterpret_cast<std::uintptr_t>(to), line) - reinterpret_cast<std::uintptr_t>(to);
     const std::size_t body = (bytes - head) / line * line;
@@ -53,14 +53,14 @@ void copy_run(std::byte* to, const std::byte* from, std::size_t bytes, [[maybe_u
 
 }  // namespace
 
-void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes, CopyWay way) {
+void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes, CopyMode mode) {
   if (bytes == 0) return;
-  copy_run(to, from, bytes, way);
+  copy_run(to, from, bytes, mode);
   copied.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void copy_payload_strided(std::byte* to, const std::byte* from, std::size_t run_bytes, std::size_t runs,
-                          std::ptrdiff_t stride, CopyWay way) {
+                          std::ptrdiff_t stride, CopyMode mode) {
   if (run_bytes == 0) return;
   switch (run_bytes) {
     case 1: gather<1>(to, from, runs, stride); break;
@@ -70,7 +70,7 @@ void copy_payload_strided(std::byte* to, const std::byte* from, std::size_t run_
     case 16: gather<16>(to, from, runs, stride); break;
     default:
       for (std::size_t i = 0; i < runs; ++i) {
-        copy_run(to + i * run_bytes, from + static_cast<std::ptrdiff_t>(i) * stride, run_bytes, way);
+        copy_run(to + i * run_bytes, from + static_cast<std::ptrdiff_t>(i) * stride, run_bytes, mode);
       }
   }
   copied.fetch_add(run_bytes * runs, std::memory_order_relaxed);

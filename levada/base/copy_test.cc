@@ -38,7 +38,7 @@ TEST(CopyPayloadPastCaches, CopiesFromAnywhereToAnywhere) {
     for (const std::size_t at : {0U, 1U, 17U, 64U, 100U}) {
       std::vector<std::byte> to(10'200, std::byte{0xee});
       const auto before = copied_bytes();
-      copy_payload(to.data() + at, from.data() + at / 2, bytes, CopyWay::past_caches);
+      copy_payload(to.data() + at, from.data() + at / 2, bytes, CopyMode::non_temporal);
       EXPECT_EQ(copied_bytes() - before, bytes);
       EXPECT_EQ(std::memcmp(to.data() + at, from.data() + at / 2, bytes), 0) << bytes << " " << at;
       EXPECT_EQ(to[at + bytes], std::byte{0xee});
@@ -48,10 +48,10 @@ TEST(CopyPayloadPastCaches, CopiesFromAnywhereToAnywhere) {
 }
 
 TEST(WayToCopy, GoesPastTheCachesWithMoreThanTheyKeep) {
-  EXPECT_EQ(way_to_copy(0), CopyWay::through_caches);
-  EXPECT_EQ(way_to_copy(caches_keep), CopyWay::through_caches);
-  EXPECT_EQ(way_to_copy(caches_keep + 1), CopyWay::past_caches);
-  EXPECT_EQ(way_to_copy(std::uint64_t{1} << 40), CopyWay::past_caches);
+  EXPECT_EQ(copy_mode_for(0), CopyMode::cached);
+  EXPECT_EQ(copy_mode_for(caches_keep), CopyMode::cached);
+  EXPECT_EQ(copy_mode_for(caches_keep + 1), CopyMode::non_temporal);
+  EXPECT_EQ(copy_mode_for(std::uint64_t{1} << 40), CopyMode::non_temporal);
 }
 
 TEST(CopyPayload, IsCountedFromEveryThread) {
@@ -88,7 +88,7 @@ TEST(CopyPayloadStrided, GathersLongRunsPastTheCaches) {
   const auto from = counting(20'000);
   std::vector<std::byte> to(3 * 5000 + 8, std::byte{0xee});
   const auto before = copied_bytes();
-  copy_payload_strided(to.data() + 4, from.data() + 1, 5000, 3, 7001, CopyWay::past_caches);
+  copy_payload_strided(to.data() + 4, from.data() + 1, 5000, 3, 7001, CopyMode::non_temporal);
   EXPECT_EQ(copied_bytes() - before, 3U * 5000);
   for (std::size_t run = 0; run < 3; ++run) {
     EXPECT_EQ(std::memcmp(to.data() + 4 + run * 5000, from.data() + 1 + run * 7001, 5000), 0) << run;

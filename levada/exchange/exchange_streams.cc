@@ -108,8 +108,8 @@ void OutgoingStream::read(std::byte* to) {
   }
 }
 
-IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyWay way)
-    : plan_(plan), multicast_(multicast), store_(store), way_(way), left_(plan[multicast].bytes) {
+IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyMode mode)
+    : plan_(plan), multicast_(multicast), store_(store), mode_(mode), left_(plan[multicast].bytes) {
   const auto items = plan[multicast].items;
   rooms_.reserve(items.size());
   std::uint64_t together = 0;
@@ -146,7 +146,7 @@ void IncomingStream::write(ByteView message) {
   while (!message.empty()) {
     Room& room = rooms_[room_];
     const std::size_t now = std::min<std::uint64_t>(message.size(), room.bytes - at_);
-    copy_payload(room.data + at_, message.data(), now, way_);
+    copy_payload(room.data + at_, message.data(), now, mode_);
     message = message.subspan(now);
     at_ += now;
     if (at_ < room.bytes) continue;

@@ -39,8 +39,8 @@ class OutgoingStream {
 /// What a receiver writes to: the memory in which its samples will stay.
 class IncomingStream {
  public:
-  /// `way`: of what comes into the store.
-  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyWay way);
+  /// `mode`: of what comes into the store.
+  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyMode mode);
 
   std::size_t multicast() const { return multicast_; }
   bool done() const { return left_ == 0; }
@@ -54,7 +54,7 @@ class IncomingStream {
   const ExchangePlan& plan_;
   std::size_t multicast_;
   SampleStore& store_;
-  CopyWay way_;
+  CopyMode mode_;
   std::uint64_t left_;
   struct Room {
     std::byte* data = nullptr;

@@ -204,7 +204,7 @@ class Mover {
   void run() {
     send_some();  // others may wait for it, while there is memory to be found for what comes
     for (const std::size_t multicast : coming_) {
-      incoming_.emplace_back(plan_, multicast, store_, way_to_copy(coming_bytes_));
+      incoming_.emplace_back(plan_, multicast, store_, copy_mode_for(coming_bytes_));
       incoming_.back().take_over_complete();
     }
     while (next_ < sends_.size() || !active_.empty() || !receives_.empty()) {

@@ -81,7 +81,7 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
       batch.content = flatten(*tree, unit.schema);
       unit.schema = batch.content.schema;
       tree.reset();
-      batch.way = way_to_copy(units_.size() * tensor_bytes(batch.content));
+      batch.way = copy_mode_for(units_.size() * tensor_bytes(batch.content));
       // What the source has lent is its own again when it is asked for more.
       if (&unit != &units_.back()) batch.content = batch.memory.copy_in(std::move(batch.content), batch.way);
     }

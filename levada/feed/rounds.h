@@ -28,7 +28,7 @@ class FeedRounds {
     BlockMemory memory;
     FlatTree content;
     Bytes envelope;
-    CopyWay way = CopyWay::through_caches;
+    CopyMode way = CopyMode::cached;
   };
   /// A message for one of the reader's audiences.
   struct Outgoing {

@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 
 #include "levada/base/copy.h"
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
-#include "levada/base/words.h"
 #include "levada/tree/schema.h"
 
 namespace levada {
 namespace {
 
-constexpr Word<Tail> tail_words[] = {{"drop", Tail::drop}, {"pad", Tail::pad}, {"short", Tail::short_}};
+constexpr EnumName<Tail> tail_names[] = {{"drop", Tail::drop}, {"pad", Tail::pad}, {"short", Tail::short_}};
 
 bool is_loss_mask(std::string_view path) {
   constexpr std::string_view name = "loss_mask";
@@ -35,11 +35,11 @@ Tensor with_padding(const Tensor& tensor, std::int64_t kept, std::int64_t paddin
 }  // namespace
 
 std::string_view to_string(Tail tail) {
-  return word_for(tail, tail_words);
+  return enum_name(tail, tail_names);
 }
 
 Tail parse_tail(std::string_view word, std::string_view what) {
-  return parse_word(what, word, tail_words);
+  return parse_enum(what, word, tail_names);
 }
 
 Tree with_padding(const Tree& batch, std::int64_t samples, std::int64_t kept, std::int64_t padding) {

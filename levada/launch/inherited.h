@@ -18,12 +18,12 @@ std::string report_channel(int descriptor);
 /// What is sent there.
 std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view message);
 /// From now on only this process reports, and none that it starts.
-void take_report_channel();
+void inherit_report_channel();
 
 /// "5,6,7".
 std::string join_numbers(const std::vector<int>& numbers);
 /// The links as shm::join() takes them: rank 0 has one for each other rank, behind an unused first entry; any other
 /// rank has one. Throws InvalidArgument for descriptors that are not there, or that have been taken up already.
-std::vector<UniqueFd> take_links(const char* text, int rank, int size);
+std::vector<UniqueFd> inherit_links(const char* text, int rank, int size);
 
 }  // namespace levada::launch

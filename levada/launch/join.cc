@@ -111,7 +111,7 @@ std::vector<char> encode_report(int rank, ErrorKind kind, std::string_view messa
   return report;
 }
 
-void take_report_channel() {
+void inherit_report_channel() {
   if (const auto channel = report_channel_here()) ::fcntl(channel->fd, F_SETFD, FD_CLOEXEC);
 }
 
@@ -136,7 +136,7 @@ std::string join_numbers(const std::vector<int>& numbers) {
   return fmt::format("{}", fmt::join(numbers, ","));
 }
 
-std::vector<UniqueFd> take_links(const char* text, int rank, int size) {
+std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
   std::vector<UniqueFd> links;
   if (rank == 0) links.emplace_back();
   const std::string_view list = text;
@@ -161,8 +161,8 @@ std::shared_ptr<Engine> join(const JoinOptions& options) {
   if (!job || job->size == 1) return join_alone(options);
   check_joinable(*job, options);
   if (const char* links = std::getenv(links_variable); links != nullptr && job->launcher == "levada") {
-    take_report_channel();
-    return shm::join(job->rank, job->size, take_links(links, job->rank, job->size), {.timeout = options.timeout});
+    inherit_report_channel();
+    return shm::join(job->rank, job->size, inherit_links(links, job->rank, job->size), {.timeout = options.timeout});
   }
   const shm::Options meeting{.timeout = options.timeout, .remind = options.remind, .report = options.report};
   if (job->local_size) return shm::meet(job->rank, job->size, rendezvous_of(*job), meeting);

@@ -185,18 +185,18 @@ TEST(RunLocal, GivesARankNothingButItsOwnLinks) {
 }
 
 TEST(Links, AreRefusedWhenTheyAreNotThisProcesss) {
-  EXPECT_THROW(take_links("977", 1, 2), InvalidArgument);
-  EXPECT_THROW(take_links("", 1, 2), InvalidArgument);
+  EXPECT_THROW(inherit_links("977", 1, 2), InvalidArgument);
+  EXPECT_THROW(inherit_links("", 1, 2), InvalidArgument);
 }
 
 TEST(Links, AreTakenUpOnce) {
   const int fd = ::dup(0);
   const auto text = join_numbers({fd});
   {
-    const auto links = take_links(text.c_str(), 1, 2);
+    const auto links = inherit_links(text.c_str(), 1, 2);
     ASSERT_EQ(links.size(), 1u);
     EXPECT_EQ(links[0].get(), fd);
-    EXPECT_THROW(take_links(text.c_str(), 1, 2), InvalidArgument);
+    EXPECT_THROW(inherit_links(text.c_str(), 1, 2), InvalidArgument);
   }
 }
 

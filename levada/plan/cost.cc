@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <tuple>
 
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
-#include "levada/base/words.h"
 
 namespace levada {
 namespace {
 
-constexpr Word<Limit> limit_words[] = {
+constexpr EnumName<Limit> limit_names[] = {
     {"link", Limit::link}, {"memory", Limit::memory}, {"messages", Limit::messages}, {"storage", Limit::storage}};
 
 /// What hosts and ranks do in one step.
@@ -121,7 +121,7 @@ std::vector<Readers> usual_choices(const Mesh& mesh) {
 }  // namespace
 
 std::string_view to_string(Limit limit) {
-  return word_for(limit, limit_words);
+  return enum_name(limit, limit_names);
 }
 
 double Cost::seconds() const {

@@ -7,14 +7,14 @@
 #include <numeric>
 #include <optional>
 
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
-#include "levada/base/words.h"
 #include "levada/plan/needs.h"
 
 namespace levada {
 namespace {
 
-constexpr Word<Divide> divide_words[] = {{"deal", Divide::deal}, {"split", Divide::split}};
+constexpr EnumName<Divide> divide_names[] = {{"deal", Divide::deal}, {"split", Divide::split}};
 
 std::string list_of_paths(const std::vector<Field>& fields) {
   constexpr std::size_t most = 12;
@@ -190,11 +190,11 @@ std::uint64_t bytes_of_batch(const std::vector<Field>& fields) {
 }
 
 std::string_view to_string(Divide divide) {
-  return word_for(divide, divide_words);
+  return enum_name(divide, divide_names);
 }
 
 Divide parse_divide(std::string_view word, std::string_view what) {
-  return parse_word(what, word, divide_words);
+  return parse_enum(what, word, divide_names);
 }
 
 std::vector<Move> plan_unit(const std::vector<Field>& fields, const Layout& layout, const Mesh& mesh,

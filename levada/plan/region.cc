@@ -48,7 +48,7 @@ void check_fits(const TensorView& tensor, const Region& region) {
 /// A strided copy as nested loops over ranges of indices around runs of bytes that lie side by side.
 class RegionCopy {
  public:
-  RegionCopy(const TensorView& from, const Region& region, CopyWay way) : from_(from), region_(region), way_(way) {
+  RegionCopy(const TensorView& from, const Region& region, CopyMode mode) : from_(from), region_(region), mode_(mode) {
     item_ = from.dtype().bytes(1);
     run_dim_ = from.shape().rank();
     std::int64_t dense = 1;
@@ -83,13 +83,13 @@ class RegionCopy {
   }
 
   void put(const std::byte* from, std::size_t bytes) {
-    copy_payload(to_, from, bytes, way_);
+    copy_payload(to_, from, bytes, mode_);
     to_ += bytes;
   }
 
   const TensorView& from_;
   const Region& region_;
-  const CopyWay way_;
+  const CopyMode mode_;
   std::byte* to_ = nullptr;
   std::size_t item_ = 0;
   std::size_t run_dim_ = 0;  ///< the dimension whose ranges are runs; the rank where single elements are
@@ -199,18 +199,18 @@ std::string Region::to_string() const {
 
 namespace {
 
-void copy_product(const TensorView& from, const Region& region, std::byte* to, CopyWay way) {
+void copy_product(const TensorView& from, const Region& region, std::byte* to, CopyMode mode) {
   check_fits(from, region);
   if (!from.dtype().is_byte_sized()) {
     throw InvalidArgument(fmt::format("a tensor of {} cannot be cut: its elements do not begin on bytes; keep it whole",
                                       from.dtype().name()));
   }
   if (region.element_count() == 0) return;
-  RegionCopy(from, region, way).to(to);
+  RegionCopy(from, region, mode).to(to);
 }
 
 /// Dims 0 and 1 taken as one.
-void copy_rows(const TensorView& from, const Region& region, std::byte* to, CopyWay way) {
+void copy_rows(const TensorView& from, const Region& region, std::byte* to, CopyMode mode) {
   if (from.shape().rank() < 2) {
     throw InvalidArgument(
         fmt::format("region {} does not lie in a tensor of shape {}", region.to_string(), from.shape().to_string()));
@@ -219,15 +219,15 @@ void copy_rows(const TensorView& from, const Region& region, std::byte* to, Copy
   Shape merged = {from.shape()[0] * from.shape()[1]};
   for (std::size_t dim = 2; dim < from.shape().rank(); ++dim) merged.push_back(from.shape()[dim]);
   copy_product(TensorView(from.dtype(), merged, from.is_contiguous() ? from.data() : copy.view().data()), region, to,
-               way);
+               mode);
 }
 
 }  // namespace
 
-void copy_region(const TensorView& from, const Region& region, std::byte* to, CopyWay way) {
-  if (region.covers(from.shape())) return copy_elements(from, to, way);
-  if (region.rows_differ()) return copy_rows(from, region, to, way);
-  copy_product(from, region, to, way);
+void copy_region(const TensorView& from, const Region& region, std::byte* to, CopyMode mode) {
+  if (region.covers(from.shape())) return copy_elements(from, to, mode);
+  if (region.rows_differ()) return copy_rows(from, region, to, mode);
+  copy_product(from, region, to, mode);
 }
 
 std::optional<TensorView> view_region(const TensorView& from, const Region& region) {

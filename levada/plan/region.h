@@ -79,7 +79,7 @@ class Region {
 
 /// Copies the region's elements of `from` to `to` in C order of the part; counted as payload copied. Throws
 /// InvalidArgument where the region does not lie in the tensor, or cuts one whose elements do not begin on bytes.
-void copy_region(const TensorView& from, const Region& region, std::byte* to, CopyWay way = CopyWay::through_caches);
+void copy_region(const TensorView& from, const Region& region, std::byte* to, CopyMode mode = CopyMode::cached);
 
 /// The region as a view of the same memory where one view can show it (one range a dimension); empty elsewhere.
 /// Throws InvalidArgument where the region does not lie in the tensor.

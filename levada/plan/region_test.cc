@@ -131,11 +131,11 @@ TEST(CopyRegion, CopiesThePartAlikePastTheCaches) {
   region.keep_zigzag(1, 1, 2);
   const auto expected = picked(tensor, region);
   std::vector<std::int32_t> result(expected.size());
-  copy_region(tensor, region, reinterpret_cast<std::byte*>(result.data()), CopyWay::past_caches);
+  copy_region(tensor, region, reinterpret_cast<std::byte*>(result.data()), CopyMode::non_temporal);
   EXPECT_EQ(result, expected);
 
   std::vector<std::int32_t> all(data.size());
-  copy_region(tensor, Region(tensor.shape()), reinterpret_cast<std::byte*>(all.data()), CopyWay::past_caches);
+  copy_region(tensor, Region(tensor.shape()), reinterpret_cast<std::byte*>(all.data()), CopyMode::non_temporal);
   EXPECT_EQ(all, data);
 }
 

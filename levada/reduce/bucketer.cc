@@ -81,7 +81,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     const Input input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
     return enqueue(
         group, input,
-        [&](Contribution& contribution, std::size_t position, CopyWay way) {
+        [&](Contribution& contribution, std::size_t position, CopyMode way) {
           std::byte* to = contribution.data(contribution.add(piece, position));
           for (std::size_t r = 0; r < inputs.size(); ++r) copy_elements(inputs[r], to + r * bytes, way);
         },
@@ -99,7 +99,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     }
     return enqueue(
         group, whole,
-        [&](Contribution& to, std::size_t position, CopyWay way) {
+        [&](Contribution& to, std::size_t position, CopyMode way) {
           copy_padded(input, whole.bytes, to.data(to.add(piece, position)), way);
         },
         std::move(callback));
@@ -117,7 +117,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
                       .bytes = bytes_of(input.dtype(), piece, ranks)};
     return launch_at_once(
         group, whole, input.shape(),
-        [&](Contribution& to, std::size_t position, CopyWay way) {
+        [&](Contribution& to, std::size_t position, CopyMode way) {
           copy_padded(input, whole.bytes, to.data(to.add(piece, position)), way);
         },
         std::move(callback));
@@ -133,7 +133,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
                       .bytes = input.byte_count()};
     return launch_at_once(
         group, whole, all,
-        [&](Contribution& contribution, std::size_t position, CopyWay) {
+        [&](Contribution& contribution, std::size_t position, CopyMode) {
           copy_elements(input, contribution.data(contribution.add(input.shape(), position)));
         },
         std::move(callback));
@@ -242,7 +242,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     Contribution& contribution = room_for(group, key, input);
     count(input.bytes, input.bytes);
     // Nobody looks at a bucket before it is complete, and it has all but the last of these messages already.
-    fill(contribution, bucket.inputs(), way_to_copy(bucket.contributions.size() * message_bytes));
+    fill(contribution, bucket.inputs(), copy_mode_for(bucket.contributions.size() * message_bytes));
     return entered(key, input, std::move(callback));
   }
 
@@ -332,7 +332,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   std::vector<Contribution> contribution_of(const Group& group, const Input& input, Fill fill) {
     std::vector<Contribution> contributions;
     contributions.push_back(reducer_of(group).contribution(input.spec(), input.bytes, 1));
-    fill(contributions.back(), 0, way_to_copy(input.bytes));
+    fill(contributions.back(), 0, copy_mode_for(input.bytes));
     return contributions;
   }
 

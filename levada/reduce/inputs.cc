@@ -46,7 +46,7 @@ std::size_t bytes_of(DType dtype, const Shape& piece, int ranks) {
   return TensorView(dtype, piece, nullptr).byte_count() * static_cast<std::size_t>(ranks);
 }
 
-void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyWay way) {
+void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyMode way) {
   copy_elements(input, to, way);
   std::memset(to + input.byte_count(), 0, bytes - input.byte_count());
 }

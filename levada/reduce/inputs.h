@@ -23,6 +23,6 @@ Shape part_of(const Shape& shape, int ranks);
 /// Bytes of one such part for each rank.
 std::size_t bytes_of(DType dtype, const Shape& piece, int ranks);
 /// Copies the elements of `input` to `to`, one after the other, and writes zeros behind them, `bytes` in all.
-void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyWay way);
+void copy_padded(const TensorView& input, std::size_t bytes, std::byte* to, CopyMode way);
 
 }  // namespace levada

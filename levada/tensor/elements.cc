@@ -85,10 +85,10 @@ void for_each_runs(const TensorView& view, const std::function<void(const Runs&)
 }
 
 void copy_elements(const TensorView& from, std::byte* to) {
-  copy_elements(from, to, CopyWay::through_caches);
+  copy_elements(from, to, CopyMode::cached);
 }
 
-void copy_elements(const TensorView& from, std::byte* to, CopyWay way) {
+void copy_elements(const TensorView& from, std::byte* to, CopyMode way) {
   for_each_runs(from, [&to, way](const Runs& runs) {
     if (runs.count == 1) copy_payload(to, runs.data, runs.run_bytes, way);
     else copy_payload_strided(to, runs.data, runs.run_bytes, runs.count, runs.stride, way);

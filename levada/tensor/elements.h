@@ -22,7 +22,7 @@ struct Runs {
 void for_each_runs(const TensorView& view, const std::function<void(const Runs&)>& visit);
 
 /// copy_elements() of which the caller knows how much is copied along with it.
-void copy_elements(const TensorView& from, std::byte* to, CopyWay way);
+void copy_elements(const TensorView& from, std::byte* to, CopyMode way);
 
 /// Whether dtype, shape and the elements' bits are the same, however they are strided. CPU only, as above.
 bool same_elements(const TensorView& a, const TensorView& b);

@@ -1,11 +1,11 @@
 #include "levada/transfer/inbox.h"
 
-#include "levada/base/words.h"
+#include "levada/base/enum_names.h"
 
 namespace levada {
 namespace {
 
-constexpr Word<Access> access_words[] = {
+constexpr EnumName<Access> access_names[] = {
     {"read_only", Access::read_only}, {"copy", Access::copy}, {"private", Access::private_}};
 
 /// A tensor so small is copied out of a message so large, lest a scalar that is kept hold all of it.
@@ -15,11 +15,11 @@ constexpr std::size_t large_message = std::size_t{1} << 20;
 }  // namespace
 
 std::string_view to_string(Access access) {
-  return word_for(access, access_words);
+  return enum_name(access, access_names);
 }
 
 Access parse_access(std::string_view word, std::string_view what) {
-  return parse_word(what, word, access_words);
+  return parse_enum(what, word, access_names);
 }
 
 Inbox::Inbox(std::shared_ptr<Engine> engine, std::shared_ptr<Channel> channel, Access access, int keep,

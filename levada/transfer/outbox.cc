@@ -69,7 +69,7 @@ void BlockMemory::adopt(std::shared_ptr<Block> block, std::size_t used) {
   used_ = used;
 }
 
-FlatTree BlockMemory::copy_in(FlatTree batch, CopyWay way) {
+FlatTree BlockMemory::copy_in(FlatTree batch, CopyMode way) {
   if (block_ && !held_by_batch_alone(batch, block_)) block_.reset();
   const auto specs = batch.schema.leaves();
   std::vector<std::size_t> outside;
@@ -124,7 +124,7 @@ PendingMessage Outbox::prepare(const FlatTree& batch, const Portion& portion, st
 }
 
 Packed Outbox::complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
-                        CopyWay way) {
+                        CopyMode way) {
   const auto memory = pending.block.memory();
   for (const std::size_t i : pending.to_copy) {
     const Portion::Part& part = portion.parts[i];

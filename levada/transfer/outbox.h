@@ -30,7 +30,7 @@ class BlockMemory final : public Memory {
   void adopt(std::shared_ptr<Block> block, std::size_t used);
   /// Returns the batch with all its tensors in this memory: copies those that lie elsewhere, and all where others than
   /// the batch hold the Block too.
-  FlatTree copy_in(FlatTree batch, CopyWay way = CopyWay::through_caches);
+  FlatTree copy_in(FlatTree batch, CopyMode way = CopyMode::cached);
 
   /// The Block so far, kept alive by the tensors in it; null if none was asked for.
   const std::shared_ptr<Block>& block() const { return block_; }
@@ -72,12 +72,12 @@ class Outbox {
                          const AllocateBlock& allocate);
   /// Returns the message; the other arguments as in prepare().
   static Packed complete(PendingMessage pending, const FlatTree& batch, const Portion& portion, ByteView envelope,
-                         CopyWay way);
+                         CopyMode way);
   /// Both, where nothing else can fail between them and the message is all that is copied.
   Packed pack(const FlatTree& batch, const Portion& portion, ByteView envelope, BlockMemory* memory,
               const AllocateBlock& allocate) {
     return complete(prepare(batch, portion, envelope.size(), memory, allocate), batch, portion, envelope,
-                    way_to_copy(portion.tensor_bytes));
+                    copy_mode_for(portion.tensor_bytes));
   }
 
   Channel& channel() { return *channel_; }

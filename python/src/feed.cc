@@ -11,9 +11,9 @@
 #include <thread>
 #include <utility>
 
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/base/trace.h"
-#include "levada/base/words.h"
 #include "levada/cli/feed_history.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
@@ -333,7 +333,7 @@ class WhenDropped {
   nb::object call_;
 };
 
-constexpr Word<TensorKind> tensor_words[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
+constexpr EnumName<TensorKind> tensor_names[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
 
 FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
                        std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
@@ -358,7 +358,7 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
                             bool record, const std::string& name, bool remind) {
-  const auto others = parse_word("tensors", tensors, tensor_words);
+  const auto others = parse_enum("tensors", tensors, tensor_names);
   auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind);
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
-#include "levada/base/words.h"
 #include "levada/pipeline/origins.h"
 #include "levada/pipeline/placement.h"
 #include "python/src/bindings.h"
@@ -35,7 +35,7 @@ OnError on_error_of(const std::string& word) {
   throw InvalidArgument(fmt::format("on_error is {:.40}; it must be raise or skip", word));
 }
 
-constexpr Word<DividesItself> divides_words[] = {
+constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
 std::string_view name_of(pipeline::Role role) {
@@ -88,7 +88,7 @@ void bind_beginnings(nb::class_<Graph>& graph_class) {
           "source",
           [](nb::object open, const std::string& what, const std::string& divides, const std::string& name,
              bool allow_pickle) {
-            const auto divides_itself = parse_word("divides", divides, divides_words);
+            const auto divides_itself = parse_enum("divides", divides, divides_names);
             return Graph::source(python_origin(std::move(open), what, divides_itself, allow_pickle), name);
           },
           nb::arg("open"), nb::arg("what"), nb::arg("divides"), nb::kw_only(), nb::arg("name"),

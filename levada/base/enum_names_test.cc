@@ -1,4 +1,4 @@
-#include "levada/base/words.h"
+#include "levada/base/enum_names.h"
 
 #include <gtest/gtest.h>
 
@@ -10,17 +10,17 @@ namespace levada {
 namespace {
 
 enum class Fruit : std::uint8_t { apple, pear, plum };
-constexpr Word<Fruit> fruits[] = {{"apple", Fruit::apple}, {"pear", Fruit::pear}, {"plum", Fruit::plum}};
+constexpr EnumName<Fruit> fruits[] = {{"apple", Fruit::apple}, {"pear", Fruit::pear}, {"plum", Fruit::plum}};
 
 TEST(Words, NameAValueAndBack) {
-  EXPECT_EQ(parse_word("fruit", "pear", fruits), Fruit::pear);
-  EXPECT_EQ(word_for(Fruit::pear, fruits), "pear");
-  EXPECT_EQ(word_for(static_cast<Fruit>(9), fruits), "unknown");
+  EXPECT_EQ(parse_enum("fruit", "pear", fruits), Fruit::pear);
+  EXPECT_EQ(enum_name(Fruit::pear, fruits), "pear");
+  EXPECT_EQ(enum_name(static_cast<Fruit>(9), fruits), "unknown");
 }
 
 TEST(Words, AreAllNamedWhereAnotherIsGiven) {
   try {
-    parse_word("--fruit", "rock", fruits);
+    parse_enum("--fruit", "rock", fruits);
     FAIL();
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(), "--fruit is rock; it must be apple, pear or plum");
