@@ -96,7 +96,9 @@ TEST(CommandUsage, SaysWhatIsWrongWithASubcommandThatJoinsNoJobFromOneRankOnly) 
 
 TEST(CommandUsage, RefusesAJobOnSeveralHosts) {
   const Variables job = {{"RANK", "0"}, {"WORLD_SIZE", "8"}, {"LOCAL_WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}};
-  expect_refusal({"feed", corpus(), "--mesh", "dp=8"}, 1, "no engine of this build reaches other hosts", job);
+  expect_refusal({"feed", corpus(), "--mesh", "dp=8"}, 1,
+                 "rank 0 is one of 8, but LOCAL_WORLD_SIZE gives this host only 4; to join ranks of several hosts",
+                 job);
 }
 
 TEST(CommandUsage, RefusesLayoutsThatCannotBe) {
@@ -203,6 +205,25 @@ TEST(CommandDoctor, TellsOfThisMachine) {
   const auto outcome = run({"doctor"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("engines"), HasSubstr("PAGEMAP_SCAN"), HasSubstr("GB/s")));
+}
+
+TEST(CommandDoctor, SaysWhichEngineWouldJoinTheRanks) {
+  const auto choice_in = [](Variables job) {
+    const auto outcome = run({"doctor", "--json"}, job);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return Json::parse(outcome.out).at("engine").get<std::string>();
+  };
+  Variables job = {{"RANK", "1"}, {"WORLD_SIZE", "4"}};
+  EXPECT_THAT(choice_in(job),
+              StartsWith("shm if all 4 ranks are on this host, of which no variable says anything; else"));
+  job.insert({"LOCAL_WORLD_SIZE", "4"});
+  EXPECT_EQ(choice_in(job), "shm: all 4 ranks are on one host");
+  job["LOCAL_WORLD_SIZE"] = "2";
+  EXPECT_EQ(choice_in(job),
+            "shm+c10d once torch.distributed is initialized, shm+mpi by levada::mpi::join(): 2 of 4 ranks are on this "
+            "host");
+  job["RANK"] = "4";
+  EXPECT_EQ(choice_in(job), "none: the environment contradicts itself: RANK is 4, but WORLD_SIZE is 4");
 }
 
 TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {

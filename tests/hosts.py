@@ -157,6 +157,32 @@ class Host:
         """Connects the host again."""
         self._in_bridge("ip", "link", "set", self._port, "up")
 
+    @contextlib.contextmanager
+    def is_cut(self) -> Iterator[None]:
+        """Cuts the host off meanwhile."""
+        self.cut()
+        try:
+            yield
+        finally:
+            self.mend()
+
+    @contextlib.contextmanager
+    def firewall(self) -> Iterator[None]:
+        """Lets nobody open connections to or from this host: what comes in for them is lost, and nobody is told. Those that
+        are open go on, and so does listening at a port that is given."""
+        ports, range_of_ports = "61000-65000", "/proc/sys/net/ipv4/ip_local_port_range"
+        before = pathlib.Path(range_of_ports).read_text()
+        self._in_host("sh", "-c", f"echo {ports.replace('-', ' ')} > {range_of_ports}")
+        # The table of this host's own addresses is looked at first, unless it is moved.
+        self._in_host("ip", "rule", "add", "pref", "10", "lookup", "local")
+        self._in_host("ip", "rule", "del", "pref", "0")
+        self._in_host("ip", "rule", "add", "pref", "1", "iif", "eth0", "ipproto", "tcp", "dport", ports, "blackhole")
+        try:
+            yield
+        finally:
+            self._in_host("ip", "rule", "del", "pref", "1")
+            self._in_host("sh", "-c", f"echo {before.strip()} > {range_of_ports}")
+
     def traffic(self) -> Traffic:
         for line in pathlib.Path(f"/proc/{self._namespace.pid}/net/dev").read_text().splitlines():
             device, _, counts = line.partition(":")

@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "levada/base/bytes.h"
 #include "levada/base/json.h"
 #include "levada/cli/command.h"
 #include "levada/cli/machine.h"
+#include "levada/engine/choice.h"
 #include "levada/launch/launch.h"
 #include "levada/report/table.h"
 
@@ -29,9 +32,31 @@ std::string links_text(const Machine& machine) {
   return texts.empty() ? "of unknown speed" : fmt::format("{}", fmt::join(texts, ", "));
 }
 
+/// Which engine would join ranks that were started as this process was.
+std::string engine_text() {
+  const auto over_hosts = [](std::string_view near) {
+    return fmt::format("{0}c10d once torch.distributed is initialized, {0}mpi by levada::mpi::join()", near);
+  };
+  try {
+    const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+    if (!job) return fmt::format("shm for ranks of one host; of several: {}", over_hosts("shm+"));
+    if (job->size == 1) return describe_engine("inproc", 1, 1);
+    if (!job->local_size) {
+      return fmt::format("shm if all {} ranks are on this host, of which no variable says anything; else {}", job->size,
+                         over_hosts("shm+"));
+    }
+    const bool is_one_host = *job->local_size == job->size;
+    const auto name = is_one_host ? "shm" : over_hosts(*job->local_size == 1 ? "" : "shm+");
+    return describe_engine(name, job->size, *job->local_size);
+  } catch (const InvalidArgument& error) {
+    return fmt::format("none: {}", error.what());
+  }
+}
+
 std::string machine_table(const Machine& machine) {
   report::Table table({{"what", report::Table::Align::left}, {"here", report::Table::Align::left}});
   table.add_row({"engines", fmt::format("{}", fmt::join(launch::engines(), ", "))});
+  table.add_row({"engine", engine_text()});
   table.add_row({"kernel", machine.kernel});
   table.add_row({"cores", cores_text(machine)});
   table.add_row({"memory", memory_text(machine)});
@@ -63,6 +88,7 @@ std::string as_json(const Machine& machine, const std::vector<std::string>& advi
   for (const auto& link : machine.links) links.push_back({{"name", link.name}, {"gb_s", link.gb_s}});
   const nlohmann::ordered_json json = {
       {"engines", launch::engines()},
+      {"engine", engine_text()},
       {"kernel", machine.kernel},
       {"cores", machine.cores},
       {"core_quota", machine.core_quota ? nlohmann::ordered_json(*machine.core_quota) : nullptr},

@@ -11,6 +11,7 @@
 #include "levada/cli/command.h"
 #include "levada/cli/content.h"
 #include "levada/cli/state.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/launch/launch.h"
 #include "levada/report/numbers.h"
@@ -228,6 +229,7 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   report::FeedReport report;
   report.mesh = job.mesh.to_string();
   report.engine = info.name;
+  report.engine_choice = describe_engine(info);
   report.readers = job.readers.to_string();
   report.dp = job.mesh.data_size();
   report.batch = arguments.job.batch;

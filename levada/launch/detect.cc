@@ -27,18 +27,17 @@ std::optional<int> number(const Get& get, const char* name) {
   return value;
 }
 
-/// "launcher:a:b" of those variables that are set; empty if the first, which tells jobs apart, is not.
-std::string rendezvous_of(const Get& get, std::string_view launcher, std::initializer_list<const char*> names) {
+/// "A=1 B=2" for those variables that are set; empty if the first, which distinguishes jobs, is not.
+std::string rendezvous_of(const Get& get, std::initializer_list<const char*> names) {
   if (!has(get, *names.begin())) return {};
-  std::string rendezvous(launcher);
+  std::string rendezvous;
   for (const char* name : names) {
-    if (has(get, name)) rendezvous += fmt::format(":{}", get(name));
+    if (has(get, name)) rendezvous += fmt::format("{}{}={}", rendezvous.empty() ? "" : " ", name, get(name));
   }
   return rendezvous;
 }
 
 struct Names {
-  const char* launcher;
   const char* rank;
   const char* size;
   const char* local_rank;
@@ -55,13 +54,14 @@ void check_within(int rank, const char* rank_name, int size, const char* size_na
 std::optional<Environment> read(const Get& get, const Names& names) {
   if (!has(get, names.rank) || !has(get, names.size)) return {};
   Environment job;
-  job.launcher = names.launcher;
+  job.said_by = fmt::format("{} and {}", names.rank, names.size);
   job.rank = *number(get, names.rank);
   job.size = *number(get, names.size);
   check_within(job.rank, names.rank, job.size, names.size);
   job.local_rank = number(get, names.local_rank).value_or(job.rank);
   job.local_size = number(get, names.local_size);
   if (!job.local_size) return job;
+  job.local_size_said_by = names.local_size;
   check_within(job.local_rank, names.local_rank, *job.local_size, names.local_size);
   if (*job.local_size > job.size) {
     throw InvalidArgument(fmt::format("the environment contradicts itself: {} is {}, but {} is {}", names.local_size,
@@ -96,7 +96,7 @@ std::optional<int> slurm_tasks_on(std::string_view list, int node) {
 std::optional<Environment> read_slurm(const Get& get) {
   if (!has(get, "SLURM_STEP_ID")) return {};
   const bool by_step = has(get, "SLURM_STEP_NUM_TASKS");
-  const Names names{"slurm", "SLURM_PROCID", by_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID",
+  const Names names{"SLURM_PROCID", by_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID",
                     "SLURM_LOCAL_SIZE"};
   auto job = read(get, names);
   if (!job) return {};
@@ -107,40 +107,63 @@ std::optional<Environment> read_slurm(const Get& get) {
       throw InvalidArgument(
           fmt::format("the environment variable {} is '{}', which says nothing on this node", tasks, get(tasks)));
     job->local_size = *local;
+    job->local_size_said_by = tasks;
     check_within(job->local_rank, "SLURM_LOCALID", *local, tasks);
   }
-  job->rendezvous = rendezvous_of(get, "slurm", {"SLURM_JOB_ID", "SLURM_STEP_ID"});
+  job->rendezvous = rendezvous_of(get, {"SLURM_JOB_ID", "SLURM_STEP_ID"});
   return job;
 }
 
-std::optional<Environment> with_rendezvous(std::optional<Environment> job, const Get& get,
-                                           std::initializer_list<const char*> names) {
-  if (job) job->rendezvous = rendezvous_of(get, job->launcher, names);
+std::optional<Environment> read_open_mpi(const Get& get) {
+  auto job = read(get, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                        "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  if (!job) return {};
+  job->rendezvous = rendezvous_of(get, {"PMIX_NAMESPACE"});
+  if (job->rendezvous.empty()) job->rendezvous = rendezvous_of(get, {"OMPI_MCA_ess_base_jobid"});
   return job;
+}
+
+/// Hydra and Cray's PALS name the ranks of a host differently.
+std::optional<Environment> read_pmi(const Get& get) {
+  const bool is_pals = has(get, "PMI_LOCAL_SIZE");
+  auto job = read(get, {"PMI_RANK", "PMI_SIZE", is_pals ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID",
+                        is_pals ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS"});
+  if (job) job->rendezvous = rendezvous_of(get, {"PMI_JOBID"});
+  return job;
+}
+
+/// What RANK and WORLD_SIZE leave open, as the variables of the launcher that they were set from say it.
+void complete(Environment& job, const std::optional<Environment>& launched) {
+  if (!launched || launched->rank != job.rank || launched->size != job.size) return;
+  if (job.rendezvous.empty()) job.rendezvous = launched->rendezvous;
+  if (job.local_size) return;
+  job.local_rank = launched->local_rank;
+  job.local_size = launched->local_size;
+  job.local_size_said_by = launched->local_size_said_by;
 }
 
 }  // namespace
 
 std::optional<Environment> detect(const Get& get) {
-  auto job = with_rendezvous(
-      read(get, {"levada", "LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"}), get,
-      {"LEVADA_RENDEZVOUS"});
-  if (job) return job;
-  // DeepSpeed's launcher says LOCAL_SIZE.
-  const char* local_size = has(get, "LOCAL_WORLD_SIZE") ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE";
-  job = with_rendezvous(read(get, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", local_size}), get,
-                        {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
-  if (job) return job;
-  if ((job = read_slurm(get))) return job;
-  job = read(get, {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                   "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  auto job = read(get, {"LEVADA_RANK", "LEVADA_WORLD_SIZE", "LEVADA_LOCAL_RANK", "LEVADA_LOCAL_WORLD_SIZE"});
   if (job) {
-    job->rendezvous = rendezvous_of(get, "openmpi", {"PMIX_NAMESPACE"});
-    if (job->rendezvous.empty()) job->rendezvous = rendezvous_of(get, "openmpi", {"OMPI_MCA_ess_base_jobid"});
+    job->rendezvous = rendezvous_of(get, {"LEVADA_RENDEZVOUS"});
     return job;
   }
-  return with_rendezvous(read(get, {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}), get,
-                         {"PMI_JOBID"});
+  // DeepSpeed's launcher says LOCAL_SIZE.
+  const char* local_size = has(get, "LOCAL_WORLD_SIZE") ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE";
+  job = read(get, {"RANK", "WORLD_SIZE", "LOCAL_RANK", local_size});
+  if (job) {
+    job->rendezvous =
+        rendezvous_of(get, {"MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  }
+  for (const auto& read_launcher : {read_slurm, read_open_mpi, read_pmi}) {
+    if (job && job->local_size && !job->rendezvous.empty()) break;
+    const auto launched = read_launcher(get);
+    if (job) complete(*job, launched);
+    else job = launched;
+  }
+  return job;
 }
 
 }  // namespace levada::launch

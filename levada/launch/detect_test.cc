@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <map>
 
 #include "levada/launch/launch.h"
@@ -45,15 +48,16 @@ TEST(Detect, FindsNoJobInHalfASet) {
 
 TEST(Detect, ReadsLevadasOwnVariables) {
   const auto job = detect_in({{"LEVADA_RANK", "2"}, {"LEVADA_WORLD_SIZE", "4"}});
-  EXPECT_EQ(job, (Environment{2, 4, 2, {}, "levada", ""}));
+  EXPECT_EQ(job, (Environment{2, 4, 2, {}, "LEVADA_RANK and LEVADA_WORLD_SIZE", "", ""}));
 }
 
 TEST(Detect, ReadsTorchrun) {
-  EXPECT_EQ(detect_in(torchrun), (Environment{5, 8, 1, 4, "torchrun", "torchrun:29500:abc"}));
+  EXPECT_EQ(detect_in(torchrun), (Environment{5, 8, 1, 4, "RANK and WORLD_SIZE", "LOCAL_WORLD_SIZE",
+                                              "MASTER_PORT=29500 TORCHELASTIC_RUN_ID=abc"}));
 }
 
 TEST(Detect, DoesNotKnowHowManyRanksTheHostHasWhereNothingSaysSo) {
-  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, {}, "torchrun", ""}));
+  EXPECT_EQ(detect_in({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), (Environment{1, 2, 1, {}, "RANK and WORLD_SIZE", "", ""}));
   EXPECT_EQ(detect_in({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}})->local_size,
             std::nullopt);
 }
@@ -65,7 +69,7 @@ TEST(Detect, ReadsTheLocalSizeOfDeepSpeedsLauncher) {
 TEST(Detect, TellsJobsOfDifferentMastersApart) {
   auto other = torchrun;
   other["MASTER_ADDR"] = "node7";
-  EXPECT_EQ(detect_in(other)->rendezvous, "torchrun:29500:node7:abc");
+  EXPECT_EQ(detect_in(other)->rendezvous, "MASTER_PORT=29500 MASTER_ADDR=node7 TORCHELASTIC_RUN_ID=abc");
 }
 
 TEST(Detect, TellsARestartedTorchrunJobFromTheOneBefore) {
@@ -83,7 +87,8 @@ TEST(Detect, ReadsASlurmStepOnSeveralNodes) {
                               {"SLURM_LOCALID", "1"},
                               {"SLURM_NODEID", "2"},
                               {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3"}});
-  EXPECT_EQ(job, (Environment{9, 11, 1, 3, "slurm", "slurm:77:0"}));
+  EXPECT_EQ(job, (Environment{9, 11, 1, 3, "SLURM_PROCID and SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE",
+                              "SLURM_JOB_ID=77 SLURM_STEP_ID=0"}));
 }
 
 TEST(Detect, SeesNoJobInASlurmBatchScriptOutsideAStep) {
@@ -96,21 +101,51 @@ TEST(Detect, ReadsOpenMpi) {
                               {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                               {"PMIX_NAMESPACE", "prterun-1@1"}});
-  EXPECT_EQ(job, (Environment{1, 2, 1, 2, "openmpi", "openmpi:prterun-1@1"}));
+  EXPECT_EQ(job, (Environment{1, 2, 1, 2, "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                              "PMIX_NAMESPACE=prterun-1@1"}));
 }
 
 TEST(Detect, ReadsPmi) {
   const auto job =
       detect_in({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}});
-  EXPECT_EQ(job, (Environment{3, 4, 1, 2, "pmi", ""}));
+  EXPECT_EQ(job, (Environment{3, 4, 1, 2, "PMI_RANK and PMI_SIZE", "MPI_LOCALNRANKS", ""}));
+  EXPECT_EQ(detect_in({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}}),
+            (Environment{3, 4, 1, 2, "PMI_RANK and PMI_SIZE", "PMI_LOCAL_SIZE", ""}));
+}
+
+TEST(Detect, CompletesRankAndWorldSizeFromTheLauncherThatTheyWereSetFrom) {
+  const Variables from_slurm = {{"RANK", "2"},          {"WORLD_SIZE", "4"},
+                                {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"},
+                                {"SLURM_PROCID", "2"},  {"SLURM_STEP_NUM_TASKS", "4"},
+                                {"SLURM_LOCALID", "0"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                                {"SLURM_NODEID", "1"}};
+  EXPECT_EQ(detect_in(from_slurm), (Environment{2, 4, 0, 2, "RANK and WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE",
+                                                "SLURM_JOB_ID=77 SLURM_STEP_ID=0"}));
+  auto with_port = from_slurm;
+  with_port["MASTER_PORT"] = "29500";
+  EXPECT_EQ(detect_in(with_port)->rendezvous, "MASTER_PORT=29500");
+  EXPECT_EQ(detect_in({{"RANK", "1"},
+                       {"WORLD_SIZE", "4"},
+                       {"OMPI_COMM_WORLD_RANK", "1"},
+                       {"OMPI_COMM_WORLD_SIZE", "4"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}})
+                ->local_size,
+            2);
+}
+
+TEST(Detect, DoesNotCompleteRankAndWorldSizeFromALauncherOfOtherRanks) {
+  const Variables outer = {{"RANK", "1"},         {"WORLD_SIZE", "4"},   {"SLURM_STEP_ID", "0"},
+                           {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_TASKS_PER_NODE", "1(x2)"},
+                           {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "0"}};
+  EXPECT_EQ(detect_in(outer)->local_size, std::nullopt);
 }
 
 TEST(Detect, PrefersTheInnermostLauncher) {
   auto both = torchrun;
   both.insert({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}});
-  EXPECT_EQ(detect_in(both)->launcher, "torchrun");
+  EXPECT_EQ(detect_in(both)->said_by, "RANK and WORLD_SIZE");
   both.insert({{"LEVADA_RANK", "0"}, {"LEVADA_WORLD_SIZE", "2"}});
-  EXPECT_EQ(detect_in(both)->launcher, "levada");
+  EXPECT_EQ(detect_in(both)->said_by, "LEVADA_RANK and LEVADA_WORLD_SIZE");
 }
 
 TEST(Detect, RefusesARankBeyondItsWorldAndNamesBothVariables) {
@@ -143,6 +178,54 @@ TEST(Detect, RefusesASlurmTaskListThatSaysNothingOnThisNode) {
                                    {"SLURM_NODEID", "3"},
                                    {"SLURM_TASKS_PER_NODE", "2(x2)"}});
   EXPECT_THAT(refusal, ::testing::HasSubstr("SLURM_TASKS_PER_NODE is '2(x2)'"));
+}
+
+/// What join() throws in this process with these variables.
+std::string join_error(const Variables& variables, const JoinOptions& options = {}) {
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  std::string text;
+  try {
+    join(options);
+  } catch (const Unsupported& error) {
+    text = error.what();
+  } catch (const Timeout& error) {
+    text = std::string("Timeout: ") + error.what();
+  }
+  for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+  return text;
+}
+
+TEST(Join, RefusesRanksOfOtherHostsAtOnceAndNamesWhatJoinsThem) {
+  const std::string remedy =
+      "to join ranks of several hosts, initialize torch.distributed first (in Python) or call levada::mpi::join() (in "
+      "C++)";
+  for (const int rank : {0, 1, 2, 3}) {
+    const auto number = std::to_string(rank);
+    EXPECT_EQ(join_error({{"SLURM_STEP_ID", "0"},
+                          {"SLURM_PROCID", number},
+                          {"SLURM_STEP_NUM_TASKS", "4"},
+                          {"SLURM_LOCALID", std::to_string(rank % 2)},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                          {"SLURM_NODEID", std::to_string(rank / 2)}}),
+              "rank " + number + " is one of 4, but SLURM_STEP_TASKS_PER_NODE gives this host only 2; " + remedy);
+    EXPECT_EQ(join_error({{"OMPI_COMM_WORLD_RANK", number},
+                          {"OMPI_COMM_WORLD_SIZE", "4"},
+                          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}),
+              "rank " + number + " is one of 4, but OMPI_COMM_WORLD_LOCAL_SIZE gives this host only 1; " + remedy);
+  }
+}
+
+TEST(Join, NamesWhatJoinsRanksOfOtherHostsWhereNothingSaysHowManyThisOneHas) {
+  std::string reported;
+  const JoinOptions options{.timeout = std::chrono::milliseconds(10),
+                            .report = [&](const std::string& text) { reported = text; }};
+  const auto port = "join_test " + std::to_string(::getpid());
+  const auto error = join_error({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}}, options);
+  EXPECT_THAT(error, ::testing::MatchesRegex("Timeout: rank 1 found no rank 0 at the rendezvous 'MASTER_PORT=.*; no "
+                                             "variable says how many ranks are on this host: to join ranks of several "
+                                             "hosts, initialize torch.distributed first .*"));
+  EXPECT_EQ("Timeout: " + reported, error);
 }
 
 }  // namespace

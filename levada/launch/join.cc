@@ -15,6 +15,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/text.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/shm/shm.h"
 #include "levada/launch/inherited.h"
@@ -43,22 +44,40 @@ std::shared_ptr<Engine> join_alone(const JoinOptions& options) {
   return shm::join(0, 1, std::move(links.front()), {.timeout = options.timeout});
 }
 
+constexpr std::string_view remedy =
+    "to join ranks of several hosts, initialize torch.distributed first (in Python) or call levada::mpi::join() (in "
+    "C++)";
+
 void check_joinable(const Environment& job, const JoinOptions& options) {
   if (options.engine == "inproc") {
-    throw InvalidArgument(fmt::format(
-        "the engine inproc joins threads of one process, but this is one of {} processes that {} started; use shm",
-        job.size, job.launcher));
+    throw InvalidArgument(
+        fmt::format("the engine inproc joins threads of one process, but {} say that this is one of {}; use shm",
+                    job.said_by, job.size));
   }
   if (job.local_size.value_or(job.size) != job.size) {
-    throw Unsupported(fmt::format(
-        "{} started {} ranks of which {} are on this host, and no engine of this build reaches other hosts; start all "
-        "ranks on one host, or use the Python package, which reaches others once torch.distributed is initialized",
-        job.launcher, job.size, *job.local_size));
+    throw Unsupported(fmt::format("rank {} is one of {}, but {} gives this host only {}; {}", job.rank, job.size,
+                                  job.local_size_said_by, *job.local_size, remedy));
   }
 }
 
 std::string rendezvous_of(const Environment& job) {
-  return job.rendezvous.empty() ? fmt::format("{}:parent:{}", job.launcher, ::getppid()) : job.rendezvous;
+  return job.rendezvous.empty() ? fmt::format("parent process {}", ::getppid()) : job.rendezvous;
+}
+
+/// Where no variable says how many ranks this host has, whoever waits is told what the others may need.
+std::shared_ptr<Engine> meet(const Environment& job, const JoinOptions& options) {
+  const auto hint =
+      job.local_size ? std::string() : fmt::format("; no variable says how many ranks are on this host: {}", remedy);
+  const auto with_hint = [&](const std::function<void(const std::string&)>& tell) {
+    return tell ? [=](const std::string& text) { tell(text + hint); } : tell;
+  };
+  try {
+    return shm::meet(
+        job.rank, job.size, rendezvous_of(job),
+        {.timeout = options.timeout, .remind = with_hint(options.remind), .report = with_hint(options.report)});
+  } catch (const Timeout& error) {
+    throw Timeout(error.what() + hint);
+  }
 }
 
 /// The socket at a descriptor; empty where there is none.
@@ -155,25 +174,26 @@ std::vector<UniqueFd> inherit_links(const char* text, int rank, int size) {
   return links;
 }
 
-std::shared_ptr<Engine> join(const JoinOptions& options) {
-  if (options.engine != "auto") check_engine(options.engine);
+namespace {
+
+std::shared_ptr<Engine> join_job(const JoinOptions& options) {
   const auto job = detect([](const char* name) -> const char* { return std::getenv(name); });
   if (!job || job->size == 1) return join_alone(options);
   check_joinable(*job, options);
-  if (const char* links = std::getenv(links_variable); links != nullptr && job->launcher == "levada") {
+  if (const char* links = std::getenv(links_variable); links != nullptr && job->said_by.starts_with("LEVADA_")) {
     inherit_report_channel();
     return shm::join(job->rank, job->size, inherit_links(links, job->rank, job->size), {.timeout = options.timeout});
   }
-  const shm::Options meeting{.timeout = options.timeout, .remind = options.remind, .report = options.report};
-  if (job->local_size) return shm::meet(job->rank, job->size, rendezvous_of(*job), meeting);
-  try {
-    return shm::meet(job->rank, job->size, rendezvous_of(*job), meeting);
-  } catch (const Timeout& error) {
-    throw Timeout(fmt::format(
-        "{}; no variable of {} says how many ranks are on this host (see docs/command.md): where others are "
-        "on other hosts, initialize torch.distributed first",
-        error.what(), job->launcher));
-  }
+  return meet(*job, options);
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> join(const JoinOptions& options) {
+  if (options.engine != "auto") check_engine(options.engine);
+  auto engine = join_job(options);
+  log_engine(engine->info());
+  return engine;
 }
 
 bool refuse_start(ErrorKind kind, const std::string& message) noexcept try {

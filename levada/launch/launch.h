@@ -25,14 +25,16 @@ struct Environment {
   int size = 1;
   int local_rank = 0;
   std::optional<int> local_size = {};  ///< ranks on this host; empty where no variable says so
-  std::string launcher;                ///< "levada", "torchrun", "slurm", "openmpi", "pmi"
+  std::string said_by;                 ///< the variables of rank and size: "RANK and WORLD_SIZE"
+  std::string local_size_said_by;      ///< the variable of local_size: "LOCAL_WORLD_SIZE"
   std::string rendezvous;  ///< names the job on this host: where its ranks meet; empty where no variable does
   bool operator==(const Environment&) const = default;
 };
 
 /// Reads LEVADA_*, torchrun's, SLURM's, Open MPI's and PMI's variables, the first complete set in this order; empty
-/// outside a job. `get` gives a variable's value or null: std::getenv but for tests. Throws InvalidArgument for a set
-/// that contradicts itself, naming the variables.
+/// outside a job. Where RANK and WORLD_SIZE stand alone, what they leave open is read from the variables of a launcher
+/// that gives the same rank and size. `get` returns a variable's value or null: std::getenv but for tests. Throws
+/// InvalidArgument for a set that contradicts itself, naming the variables.
 std::optional<Environment> detect(const std::function<const char*(const char*)>& get);
 
 struct JoinOptions {
@@ -44,8 +46,9 @@ struct JoinOptions {
 
 /// This process's engine in the job that the environment tells of, or a world of one outside any. Collective; once a
 /// process in a job that run_local() started. Throws InvalidArgument for an engine that is not in this build or cannot
-/// join such a job; Unsupported where ranks are on several hosts, which no engine of this build can join; and what
-/// shm::join() does. Where the environment does not say how many ranks this host has, all are looked for here.
+/// join such a job; Unsupported, at once, where the environment says that ranks are on other hosts, which this function
+/// cannot reach; and what shm::join() does. Where the environment does not say how many ranks this host has, all are
+/// looked for here.
 std::shared_ptr<Engine> join(const JoinOptions& options = {});
 
 struct LocalOptions {

@@ -110,7 +110,7 @@ std::string header(const FeedReport& report, const FeedHistory& history) {
       "engine: "
       "{}</p>\n",
       escape_html(report.mesh.empty() ? "one rank" : report.mesh), counted(std::ssize(report.ranks), "rank"), step,
-      escape_html(report.readers), escape_html(report.engine));
+      escape_html(report.readers), escape_html(report.engine_choice));
   if (!history.paths.empty()) {
     html += "<p class=\"facts\">";
     for (std::size_t i = 0; i < std::min(history.paths.size(), shown_paths); ++i) {

@@ -26,7 +26,7 @@ Feed feed_of(int ranks, TraceKind reason = TraceKind::read) {
   Feed feed;
   feed.report.mesh = "tp=" + std::to_string(ranks);
   feed.report.readers = "one";
-  feed.report.engine = "shm";
+  feed.report.engine_choice = "shm: all 4 ranks are on one host";
   feed.report.steps = 10;
   feed.report.end_cause = "steps";
   feed.history.paths = {"corpus.jsonl"};
@@ -101,7 +101,7 @@ TEST(FeedPage, FetchesNothing) {
 TEST(FeedPage, EscapesWhateverComesFromOutside) {
   const std::string hostile = "</script><img src=x onerror=\"alert('x')\">&\xff";
   auto feed = feed_of(2);
-  feed.report.mesh = feed.report.readers = feed.report.engine = hostile;
+  feed.report.mesh = feed.report.readers = feed.report.engine_choice = hostile;
   feed.report.ranks[1].coordinates = {{hostile, 1}};
   feed.history.paths = {hostile};
   feed.history.error = hostile;

@@ -82,6 +82,7 @@ std::string FeedReport::to_json() const {
                {"tokens_per_s", tokens_per_second()},
                {"mesh", mesh},
                {"engine", engine},
+               {"engine_choice", engine_choice},
                {"readers", readers},
                {"batch", batch},
                {"seq", sequence},

@@ -166,7 +166,7 @@ double FeedReport::tokens_per_second() const {
 
 std::string FeedReport::to_text(const Style& style) const {
   const auto title = fmt::format("{}: {} x {} tokens a step to each data-parallel rank, over {}",
-                                 mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine);
+                                 mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine_choice);
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
   text += fact(style, "data", data_sentence(*this));
   if (sources.size() > 1) text += fact(style, "mix", mix_sentence(*this));

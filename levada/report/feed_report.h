@@ -63,10 +63,11 @@ struct SourceReport {
 };
 
 struct FeedReport {
-  std::string mesh;     ///< "dp=2,tp=2"
-  std::string engine;   ///< "shm"
-  std::string readers;  ///< "one"
-  std::int64_t dp = 1;  ///< ranks along the data axis
+  std::string mesh;           ///< "dp=2,tp=2"
+  std::string engine;         ///< "shm"
+  std::string engine_choice;  ///< with why: "shm: all 4 ranks are on one host"
+  std::string readers;        ///< "one"
+  std::int64_t dp = 1;        ///< ranks along the data axis
   std::int64_t batch = 1;
   std::int64_t sequence = 1;
   std::int64_t steps = 0;

@@ -28,6 +28,7 @@ FeedReport four_ranks() {
   FeedReport report;
   report.mesh = "dp=2,tp=2";
   report.engine = "shm";
+  report.engine_choice = "shm: all 4 ranks are on one host";
   report.readers = "one";
   report.dp = 2;
   report.batch = 8;
@@ -62,8 +63,9 @@ TEST(FeedReport, AddsUpWhatTheRanksReadAndWereGiven) {
 
 TEST(FeedReport, HasEveryKeyInItsJson) {
   const auto json = nlohmann::json::parse(four_ranks().to_json());
-  for (const char* key : {"steps", "samples", "tokens", "bytes_read", "index_bytes", "bytes_delivered",
-                          "read_amplification", "seconds", "tokens_per_s", "end", "skipped_lines"}) {
+  for (const char* key :
+       {"steps", "samples", "tokens", "bytes_read", "index_bytes", "bytes_delivered", "read_amplification", "seconds",
+        "tokens_per_s", "engine", "engine_choice", "end", "skipped_lines"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   ASSERT_EQ(json["ranks"].size(), 4u);
@@ -88,6 +90,7 @@ TEST(FeedReport, ShowsARowARankWithTheDigestsShort) {
 
 TEST(FeedReport, SaysInWordsWhatTheTableShows) {
   const auto text = four_ranks().to_text();
+  EXPECT_THAT(text, HasSubstr("a step to each data-parallel rank, over shm: all 4 ranks are on one host\n"));
   EXPECT_THAT(text, HasSubstr("163,840 tokens in 160 samples of 1,024; the data ended after 10 steps"));
   EXPECT_THAT(text, HasSubstr("81.9 k tokens/s, 2.0 s in all"));
   EXPECT_THAT(text, HasSubstr("1 rank read 3.9 KiB for 3.9 KiB of data: read amplification 1.01"));

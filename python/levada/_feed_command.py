@@ -215,6 +215,7 @@ def _report(
         "source": options.source,
         "mesh": str(mesh),
         "engine": job.engine,
+        "engine_choice": job.engine_choice,
         "readers": options.readers,
         "reader": options.reader,
         "divide": options.divide,
@@ -237,7 +238,7 @@ def _text(options: argparse.Namespace, report: dict[str, Any]) -> str:
     ended = "the data ended after" if report["end"] == "exhausted" else "stopped after"
     return "\n".join(
         [
-            f"{report['mesh'] or 'one rank'}: batches of {options.source}, over {report['engine']}",
+            f"{report['mesh'] or 'one rank'}: batches of {options.source}, over {report['engine_choice']}",
             "",
             *table,
             "",

@@ -81,7 +81,11 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
         group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
-        raise kind(f"rank {group.rank()} did not find all ranks of its group: {error}") from error
+        why = str(error).splitlines()[0]
+        raise kind(
+            f"rank {group.rank()} on host {socket.gethostname()} did not hear from all {group.size()} ranks of its group ({why}); "
+            "see whether all of them join it, and whether a firewall lies between their hosts"
+        ) from error
     return [bytes(each.tolist()) for each in received]
 
 
@@ -122,20 +126,26 @@ def _start(group: Any, engine: str, timeout: float) -> Membership:
     places = [_Place.decode(told) for told in all_gather(group, mine.encode(), timeout)]
     asked = [place.engine for place in places]
     if len(set(asked)) > 1:
-        raise InvalidArgument(f"the group's ranks join it with different engines: {', '.join(asked)}")
+        by_engine = {each: [str(rank) for rank, other in enumerate(asked) if other == each] for each in asked}
+        listed = "; ".join(f"{each} on rank {', '.join(ranks)}" for each, ranks in by_engine.items())
+        raise InvalidArgument(f"the group's ranks join it with different engines: {listed}; pass the same on all of them")
     hosts = list(dict.fromkeys(place.host for place in places))
     host_of = [hosts.index(place.host) for place in places]
     if engine == "auto":
-        engine = "shm" if len(hosts) == 1 else "c10d" if len(hosts) == len(places) else "shm+c10d"
+        engine = _levada.choose_engine(host_of, "c10d")
     name = f"levada-{places[0].nonce.hex()}"
     if engine == "shm" and len(hosts) > 1:
         raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
     if engine == "c10d":
-        return _join_far(group, name, host_of, timeout)
-    host = host_of[group.rank()]
-    here = [rank for rank, other in enumerate(host_of) if other == host]
-    near = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
-    return near if engine == "shm" else _levada.join_hosts(near, _join_far(group, name, host_of, timeout))
+        joined = _join_far(group, name, host_of, timeout)
+    else:
+        host = host_of[group.rank()]
+        here = [rank for rank, other in enumerate(host_of) if other == host]
+        joined = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
+    if engine == "shm+c10d":
+        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout))
+    _levada.log_engine(joined)
+    return joined
 
 
 def _join_far(group: Any, name: str, host_of: list[int], timeout: float) -> Membership:

@@ -46,6 +46,7 @@ def write_feed_history(
     of_feed = {
         "mesh": str(feed.mesh),
         "engine": job.engine,
+        "engine_choice": job.engine_choice,
         "readers": feed.readers,
         "steps": core.step,
         "end": (core.end or {"cause": "left"})["cause"],

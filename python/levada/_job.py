@@ -42,8 +42,9 @@ def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) ->
     engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d": shm within each host, c10d between
     them; "auto": shm where all ranks are on one host, c10d where each is on its own, else both.
 
-    Raises InvalidArgument for an engine or a group that is none; Timeout, naming who did not arrive; Unsupported where
-    ranks are on several hosts and no process group is there to reach them by.
+    Raises InvalidArgument for an engine or a group that is none, and where ranks ask for different engines; Timeout, naming
+    who did not arrive; EngineError, on all ranks, where one cannot connect to another; Unsupported, at once, where the
+    launcher's variables say that ranks are on several hosts, and torch.distributed is not initialized.
     """
     if engine not in ENGINES:
         raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}')

@@ -143,6 +143,12 @@ class Membership:
         """"shm", "c10d", "shm+c10d" or "inproc"."""
 
     @property
+    def engine_choice(self) -> str:
+        """
+        The engine and why it joins these ranks: "shm+c10d: 4 ranks on 2 hosts, 2 on each".
+        """
+
+    @property
     def host_of(self) -> list[int]:
         """Each rank's host, numbered from 0."""
 
@@ -182,6 +188,16 @@ def meet(rank: int, size: int, rendezvous: str, timeout: float, *, memory_bytes:
 def join_hosts(near: Membership, far: Membership) -> Membership:
     """
     The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and crosses once to each other one.
+    """
+
+def choose_engine(host_of: Sequence[int], between: str) -> str:
+    """
+    The engine for ranks on these hosts: shm on one, `between` where each rank is on its own, else both.
+    """
+
+def log_engine(job: Membership) -> None:
+    """
+    Writes the engine's choice to standard error on rank 0, where LEVADA_LOG is info.
     """
 
 def link(rank: int, size: int, sockets: Sequence[int], timeout: float) -> Membership:

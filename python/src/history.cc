@@ -68,6 +68,7 @@ FeedReport report_of(const nb::dict& feed) {
   FeedReport report;
   report.mesh = nb::cast<std::string>(feed["mesh"]);
   report.engine = nb::cast<std::string>(feed["engine"]);
+  report.engine_choice = nb::cast<std::string>(feed["engine_choice"]);
   report.readers = nb::cast<std::string>(feed["readers"]);
   report.steps = nb::cast<std::int64_t>(feed["steps"]);
   report.end_cause = nb::cast<std::string>(feed["end"]);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <poll.h>
@@ -21,6 +22,7 @@
 #include "levada/base/unique_fd.h"
 #include "levada/cli/cli.h"
 #include "levada/cli/speaker.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/joined/joined.h"
 #include "levada/engine/shm/shm.h"
@@ -157,6 +159,9 @@ void bind_launch(nb::module_& module) {
           "engine", [](const Membership& job) { return job.engine().info().name; },
           "\"shm\", \"c10d\", \"shm+c10d\" or \"inproc\".")
       .def_prop_ro(
+          "engine_choice", [](const Membership& job) { return describe_engine(job.engine().info()); },
+          "The engine and why it joins these ranks: \"shm+c10d: 4 ranks on 2 hosts, 2 on each\".")
+      .def_prop_ro(
           "host_of", [](const Membership& job) { return job.engine().info().host_of; },
           "Each rank's host, numbered from 0.")
       .def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
@@ -194,6 +199,11 @@ void bind_launch(nb::module_& module) {
       "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::call_guard<nb::gil_scoped_release>(),
       "The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and "
       "crosses once to each other one.");
+  module.def("choose_engine", &choose_engine, nb::arg("host_of"), nb::arg("between"),
+             "The engine for ranks on these hosts: shm on one, `between` where each rank is on its own, else both.");
+  module.def(
+      "log_engine", [](const Membership& job) { log_engine(job.engine().info()); }, nb::arg("job"),
+      "Writes the engine's choice to standard error on rank 0, where LEVADA_LOG is info.");
   module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
              "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
   module.def("die_with", &die_with, nb::arg("process"),

@@ -60,7 +60,7 @@ def test_what_a_callable_gives_is_fed_and_reported(tmp_path: pathlib.Path, optio
 def test_without_json_it_is_a_table(tmp_path: pathlib.Path) -> None:
     ran = run(tmp_path, "feed", "loaders:Dataset.split", "--mesh", "dp=2", "--steps", "2")
     assert ran.returncode == 0
-    assert "dp=2: batches of loaders:Dataset.split, over shm" in ran.stdout
+    assert "dp=2: batches of loaders:Dataset.split, over shm: all 2 ranks are on one host" in ran.stdout
     assert "stopped after 2 steps" in ran.stdout and "ranks of one data coordinate hold the same data" in ran.stdout
 
 

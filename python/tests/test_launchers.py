@@ -94,12 +94,14 @@ except levada.Error as error:
 """
 
 
-@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm"])
+@pytest.mark.parametrize("which", ["torchrun", "deepspeed", "slurm", "slurm with RANK"])
 def test_hosts_without_torch_are_refused_where_the_launcher_counts_their_ranks(
     launcher: several.Launcher, which: str
 ) -> None:
-    for mine in launcher.start([1, 2], ALONE, launcher=which).succeed():
-        assert mine[0]["kind"] == "Unsupported" and "once torch.distributed is initialized" in mine[0]["text"]
+    for rank, mine in enumerate(launcher.start([1, 2], ALONE, launcher=which).succeed()):
+        assert mine[0]["kind"] == "Unsupported"
+        assert f"rank {rank} is one of 3, but " in mine[0]["text"] and " gives this host only " in mine[0]["text"]
+        assert "initialize torch.distributed first (in Python) or call levada::mpi::join() (in C++)" in mine[0]["text"]
 
 
 @pytest.mark.parametrize("which", ["azureml", "plain"])

@@ -40,7 +40,7 @@ def test_the_members_of_a_process_group_are_a_job_of_their_own(tmp_path: pathlib
         assert told[rank][2] == {"got": [rank // 2, 2 + rank // 2], "again": [rank // 2]}
         assert told[rank][-1] == {"size": 2, "got": [rank // 2]}
     for rank in (0, 1, 2):
-        assert "different engines: auto, auto, shm" in str(told[rank][-3 if rank == 1 else -2]["text"])
+        assert "different engines: auto on rank 0, 1; shm on rank 2; pass the same" in str(told[rank][-3 if rank == 1 else -2]["text"])
     for rank in range(4):
         assert {"rank": rank, "got": [rank // 2 + 2 * i for i in range(4)]} in told[rank]
 

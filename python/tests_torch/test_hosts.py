@@ -6,6 +6,7 @@ often a rank is killed, and 20 times as often as a host is cut off.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import random
@@ -401,3 +402,145 @@ tell(got=list(levada.Feed(range(8))))
         for rank, mine in enumerate(launcher.start(ranks, script, launcher=which).succeed()):
             assert mine[0]["engine"] != "shm" and mine[0]["host_of"] == host_of
             assert mine[0]["rank"] == rank and mine[1]["got"] == [rank, rank + 4]
+
+
+@pytest.mark.parametrize(
+    "ranks, choice",
+    [
+        ([2, 0], "shm: all 2 ranks are on one host"),
+        ([1, 1], "c10d: 2 ranks on 2 hosts, 1 on each"),
+        ([2, 2], "shm+c10d: 4 ranks on 2 hosts, 2 on each"),
+    ],
+)
+def test_the_chosen_engine_is_logged_once_with_the_reason(
+    launcher: several.Launcher, ranks: list[int], choice: str
+) -> None:
+    script = """
+import torch.distributed as dist
+import levada
+dist.init_process_group("gloo")
+tell(choice=levada.join().engine_choice)
+"""
+    ended = launcher.start(ranks, script, environment={"LEVADA_LOG": "info"}).finish()
+    assert [each.told for each in ended] == [[{"choice": choice}]] * sum(ranks), ended
+    logged = [[line for line in each.errors.splitlines() if line.startswith("levada:")] for each in ended]
+    assert logged == [[f"levada: engine {choice}"]] + [[]] * (sum(ranks) - 1)
+
+
+ENTRIES = {
+    "join": "got = levada.join().size",
+    "feed": "got = len([*levada.Feed(range(4))])",
+    "exchange": """
+from levada import exchange
+store = exchange.Store()
+store.store(exchange.SampleBatch([str(rank)], {"tokens": [np.arange(9)]}))
+exchange.redistribute(store, {0: ["0", "1"], 1: ["0", "1"]}, ["tokens"])
+got = len(store.get(["0", "1"], ["tokens"])["tokens"]) // 9
+""",
+    "reduce": """
+with levada.ReduceScatter() as reduce:
+    got = int(reduce.all_reduce(np.ones(1)).wait()[0])
+""",
+    "pipeline": "got = len([*levada.Pipeline(range(4)).shard().run(0)])",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_initialized_torch_distributed_comes_before_the_environment(launcher: several.Launcher, entry: str) -> None:
+    script = f"""
+import os
+import numpy as np
+import torch.distributed as dist
+import levada
+dist.init_process_group("gloo")
+os.environ.update(RANK="0", WORLD_SIZE="1")
+{ENTRIES[entry]}
+tell(got=got, size=levada.world_size(), rank=levada.rank())
+"""
+    told = launcher.start([1, 1], script, launcher="plain").succeed()
+    assert told == [[{"got": 2, "size": 2, "rank": rank}] for rank in range(2)]
+
+
+def join_errors(
+    launcher: several.Launcher,
+    ranks: list[int],
+    script: str = "",
+    *,
+    timeout: float = 60,
+    cut: contextlib.AbstractContextManager[None] = contextlib.nullcontext(),
+) -> list[str]:
+    """By rank, the class and text of what levada.join() raises within its time-out, after `script`, while `cut` holds, which
+    begins once torch.distributed has."""
+    script = f"""
+import os, time
+import torch.distributed as dist
+import levada
+dist.init_process_group("gloo")
+engine = "auto"
+{script}
+tell(ready=True)
+while not os.path.exists(os.environ["LEVADA_TEST_GO"]): time.sleep(0.01)
+began = time.monotonic()
+try:
+    levada.join(engine=engine, timeout={timeout})
+except levada.Error as error:
+    tell(text=f"{{type(error).__name__}}: {{error}}", seconds=time.monotonic() - began)
+os._exit(0)  # torch's own end would wait for what is cut off
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        go = pathlib.Path(folder) / "go"
+        job = launcher.start(ranks, script, environment={"LEVADA_TEST_GO": str(go)})
+        job.wait_for("ready", range(sum(ranks)))
+        try:
+            with cut:
+                go.touch()
+                told = job.succeed()
+        finally:
+            job.kill()
+    assert all(mine[1]["seconds"] < timeout + 5 for mine in told), told
+    return [str(mine[1]["text"]) for mine in told]
+
+
+def test_ranks_that_ask_for_different_engines_are_told_which_rank_asked_for_what(launcher: several.Launcher) -> None:
+    texts = join_errors(launcher, [2, 1], 'engine = ["auto", "auto", "c10d"][rank]')
+    assert set(texts) == {
+        "InvalidArgument: the group's ranks join it with different engines: auto on rank 0, 1; c10d on rank 2; pass the same "
+        "on all of them"
+    }
+
+
+def test_an_interface_that_a_host_lacks_is_named_on_every_rank(launcher: several.Launcher) -> None:
+    script = 'if rank == 3: os.environ["GLOO_SOCKET_IFNAME"] = "ib7"'
+    texts = join_errors(launcher, [2, 2], script)
+    assert set(texts) == {
+        "EngineError: rank 3 on host host1 finds no network to reach other ranks by (GLOO_SOCKET_IFNAME is 'ib7'); set "
+        "GLOO_SOCKET_IFNAME to an interface that `ip address` lists on that host"
+    }
+
+
+def test_networks_that_do_not_reach_each_other_are_named_on_every_rank(launcher: several.Launcher) -> None:
+    texts = join_errors(launcher, [1, 1], 'os.environ["GLOO_SOCKET_IFNAME"] = "lo"')
+    assert len(set(texts)) == 1
+    assert texts[0].startswith("EngineError: rank 0 on host host0 cannot connect to rank 1 on host host1 at 127.0.0.1, port ")
+    assert "set GLOO_SOCKET_IFNAME to the interface of a network that both are in" in texts[0]
+
+
+def test_a_firewall_between_hosts_is_named_on_every_rank(hosts: several.Hosts, launcher: several.Launcher) -> None:
+    texts = join_errors(launcher, [2, 2], timeout=6, cut=hosts[1].firewall())
+    assert len(set(texts)) == 1
+    assert texts[0].startswith("EngineError: rank 0 on host host0 cannot connect to rank 2 on host host1 at 10.0.0.2, port ")
+    assert "(timed out); open the firewall between them for TCP" in texts[0]
+
+
+def test_a_host_that_is_cut_off_while_ranks_join_is_an_error_on_every_rank(
+    hosts: several.Hosts, launcher: several.Launcher
+) -> None:
+    for rank, text in enumerate(join_errors(launcher, [1, 1], timeout=3, cut=hosts[1].is_cut())):
+        assert f"rank {rank} on host host{rank} did not hear from all 2 ranks of its group" in text
+        assert "whether a firewall lies between their hosts" in text
+
+
+def test_hosts_whose_kernels_differ_are_joined(launcher: several.Launcher) -> None:
+    script = JOIN.replace("job =", "from levada import _groups\n_groups._read = lambda path: f'kernel {rank}'\njob =")
+    told = launcher.start([1, 1], script + "tell(engine=job.engine, got=list(levada.Feed(range(4))))").succeed()
+    assert [mine[0]["got"] for mine in told] == [[0, 2], [1, 3]] and told[0][0]["engine"] != "shm"

@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from levada import _levada
@@ -42,8 +42,10 @@ _RETRIES, _PAUSE = 100, 0.05
 """How often, and seconds apart, a receive from anybody is tried that fails."""
 _LAST_FRAME = 1.0
 """Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
-_DOOR_BYTES = 64
-"""Of a rank's address and port, which all ranks gather."""
+_TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
+"""What each rank tells the others when ranks join: so many bytes, which begin with how it went."""
+_CONNECT = 30.0
+"""Seconds that a connection between ranks that have arrived may take."""
 _UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
 """Sent frames without a body that may lie about, and their bytes."""
 
@@ -57,16 +59,16 @@ class ProcessGroupTransport:
     """Frames between the ranks of a gloo group of its own."""
 
     def __init__(self, group: Any, name: str, timeout: float, host_of: list[int]) -> None:
-        """Collective over the ranks of `group`, of which only the store is used. `name` is the same on all of them."""
+        """Collective over the ranks of `group`, which is not used afterwards. `name` is the same on all of them."""
         self._torch = importlib.import_module("torch")
         self.rank, self.size = int(group.rank()), int(group.size())
         self._host_of = host_of
         self._silence = _silence()
         self._group: Any = None
         if self.size > 1:
-            before = _sockets()
-            self._group = _own_group(_store_of(group, name), self.rank, self.size, timeout)
-            self._door, self._watched = _watch_each_other(self._group, _address_of_gloo(before), self._silence, timeout)
+            store, devices = _store_of(group, name), list[Any]()
+            self._door, self._watched = _watch_each_other(group, devices, self._silence, timeout)
+            self._group = _own_group(store, self.rank, self.size, devices, timeout)
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
@@ -267,27 +269,77 @@ def _close_doors() -> None:
 os.register_at_fork(after_in_child=_close_doors)
 
 
+def _on_all(group: Any, timeout: float, work: Callable[[], str]) -> list[str]:
+    """What `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
+    try:
+        mine = _DONE + work()
+    except (EngineError, OSError, RuntimeError) as error:
+        mine = _FAILED + str(error)
+    told = all_gather(group, mine.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), timeout)
+    texts = [each.decode(errors="replace").rstrip() for each in told]
+    for text in texts:
+        if text.startswith(_FAILED):
+            raise EngineError(text.removeprefix(_FAILED))
+    return [text.removeprefix(_DONE) for text in texts]
+
+
 def _watch_each_other(
-    group: Any, address: str, silence: int, timeout: float
+    group: Any, devices: list[Any], silence: int, timeout: float
 ) -> tuple[socket.socket, dict[int, _Watched]]:
-    """This rank's listening socket, and by rank its connections to those of the others."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    door = socket.create_server((address, 0), family=family, backlog=group.size())
-    _own_doors.add(door)
-    mine = f"{address} {door.getsockname()[1]}".encode().ljust(_DOOR_BYTES)
-    watched = {}
-    for peer, told in enumerate(all_gather(group, mine, timeout)):
-        host, port = told.decode().split()
-        if peer == group.rank():
-            continue
-        try:
-            watched[peer] = _Watched(host, _connect((host, int(port)), silence, timeout))
-        except OSError as error:
-            raise EngineError(
-                f"rank {group.rank()} cannot connect to rank {peer} at {host}, port {port}: {error}; see whether a firewall "
-                "lies between them, and which network GLOO_SOCKET_IFNAME names on both"
-            ) from error
-    return door, watched
+    """This rank's listening socket, and by rank its connections to those of the others. Adds to `devices` those that gloo
+    is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
+    rank, until = group.rank(), time.monotonic() + timeout
+    doors: list[socket.socket] = []
+    watched: dict[int, _Watched] = {}
+
+    def listen() -> str:
+        address = _open_devices(rank, devices)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        doors.append(socket.create_server((address, 0), family=family, backlog=group.size()))
+        _own_doors.add(doors[0])
+        return f"{address} {doors[0].getsockname()[1]} {socket.gethostname()}"
+
+    def connect() -> str:
+        for peer, told in enumerate(addresses):
+            address, port, host = told.split(maxsplit=2)
+            if peer == rank:
+                continue
+            limit = min(_CONNECT, max((until - time.monotonic()) / 2, 0.001))
+            try:
+                watched[peer] = _Watched(address, _connect((address, int(port)), silence, limit))
+            except OSError as error:
+                raise EngineError(
+                    f"rank {rank} on host {socket.gethostname()} cannot connect to rank {peer} on host {host} at {address}, "
+                    f"port {port} ({error}); open the firewall between them for TCP, or set GLOO_SOCKET_IFNAME to the "
+                    "interface of a network that both are in"
+                ) from error
+        return ""
+
+    try:
+        addresses = _on_all(group, timeout, listen)
+        _on_all(group, max(until - time.monotonic(), 0.001), connect)
+    except BaseException:
+        for each in (*doors, *(each.connection for each in watched.values())):
+            each.close()
+        raise
+    return doors[0], watched
+
+
+def _open_devices(rank: int, devices: list[Any]) -> str:
+    """Adds the devices that torch's own groups over gloo have. Returns the address at which the first one listens."""
+    gloo = importlib.import_module("torch.distributed").ProcessGroupGloo
+    before, names = _sockets(), os.environ.get("GLOO_SOCKET_IFNAME", "")
+    try:
+        with _starting_polite_threads():
+            devices += [gloo.create_device(interface=name) for name in names.split(",") if name]
+            if not devices:
+                devices.append(gloo.create_default_device())
+    except RuntimeError as error:
+        raise EngineError(
+            f"rank {rank} on host {socket.gethostname()} finds no network to reach other ranks by "
+            f"(GLOO_SOCKET_IFNAME is '{names}'); set GLOO_SOCKET_IFNAME to an interface that `ip address` lists on that host"
+        ) from error
+    return _address_of_gloo(before)
 
 
 def _connect(door: tuple[str, int], silence: int, timeout: float) -> socket.socket:
@@ -326,19 +378,25 @@ def _starting_polite_threads() -> Iterator[None]:
             os.sched_setscheduler(0, before, os.sched_param(0))
 
 
-def _own_group(store: Any, rank: int, size: int, timeout: float) -> Any:
+def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: float) -> Any:
     distributed = importlib.import_module("torch.distributed")
     began = time.monotonic()
+    options = distributed.ProcessGroupGloo._Options()
+    options._devices, options._threads = devices, 2 * len(devices)
+    options._timeout = datetime.timedelta(seconds=timeout)
     try:
         with _starting_polite_threads():
-            group = distributed.ProcessGroupGloo(store, rank, size, datetime.timedelta(seconds=timeout))
-        options = distributed.BarrierOptions()
-        options.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
-        group.barrier(options).wait()  # where one has gone before another is connected to all, that one fails
+            group = distributed.ProcessGroupGloo(store, rank, size, options)
+        barrier = distributed.BarrierOptions()
+        barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
+        group.barrier(barrier).wait()  # where one has gone before another is connected to all, that one fails
         return group
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
-        raise kind(f"rank {rank} could not reach all ranks of its group: {error}") from error
+        raise kind(
+            f"rank {rank} on host {socket.gethostname()} could not reach all ranks of its group over gloo: "
+            f"{_first_line(error)}; see whether a firewall lies between the hosts"
+        ) from error
 
 
 def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupTransport]:

@@ -1,0 +1,63 @@
+#include "levada/engine/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+namespace levada {
+namespace {
+
+/// How many ranks each host has.
+std::vector<int> ranks_by_host(const std::vector<int>& host_of) {
+  std::map<int, int> counts;
+  for (const int host : host_of) ++counts[host];
+  std::vector<int> ranks;
+  for (const auto& [host, count] : counts) ranks.push_back(count);
+  return ranks;
+}
+
+/// What joins hosts in the engine of this name: "c10d" for "shm+c10d".
+std::string_view between_hosts(std::string_view name) {
+  const auto plus = name.rfind('+');
+  return plus == std::string_view::npos ? name : name.substr(plus + 1);
+}
+
+}  // namespace
+
+std::string choose_engine(const std::vector<int>& host_of, std::string_view between) {
+  const auto ranks = ranks_by_host(host_of);
+  if (ranks.size() <= 1) return "shm";
+  return ranks.size() == host_of.size() ? std::string(between) : fmt::format("shm+{}", between);
+}
+
+std::string describe_engine(std::string_view name, int ranks, int ranks_here) {
+  if (ranks == 1) return fmt::format("{}: this is the only rank", name);
+  if (ranks_here == ranks) return fmt::format("{}: all {} ranks are on one host", name, ranks);
+  return fmt::format("{}: {} of {} ranks are on this host", name, ranks_here, ranks);
+}
+
+std::string describe_engine(const EngineInfo& info) {
+  const auto ranks = ranks_by_host(info.host_of);
+  std::string text;
+  if (ranks.size() <= 1) {
+    text = describe_engine(info.name, info.size, info.size);
+  } else {
+    const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
+    const auto on_each = *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
+    text = fmt::format("{}: {} ranks on {} hosts, {} on each", info.name, info.size, ranks.size(), on_each);
+  }
+  const bool was_chosen = info.size == 1 || info.name == choose_engine(info.host_of, between_hosts(info.name));
+  return was_chosen ? text : text + ", as asked";
+}
+
+void log_engine(const EngineInfo& info) {
+  const char* level = std::getenv("LEVADA_LOG");
+  if (info.rank != 0 || level == nullptr || std::string_view(level) != "info") return;
+  const auto line = fmt::format("levada: engine {}\n", describe_engine(info));
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace levada
