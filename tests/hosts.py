@@ -180,6 +180,8 @@ class Host:
         try:
             yield
         finally:
+            self._in_host("ip", "rule", "add", "pref", "0", "lookup", "local")
+            self._in_host("ip", "rule", "del", "pref", "10")
             self._in_host("ip", "rule", "del", "pref", "1")
             self._in_host("sh", "-c", f"echo {before.strip()} > {range_of_ports}")
 

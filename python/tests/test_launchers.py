@@ -81,8 +81,11 @@ def test_any_launcher_s_ranks_on_one_host_meet_without_torch(launcher: several.L
 import levada
 tell(got=list(levada.Feed(range(8))), engine=levada.join().engine)
 """
-    for rank, mine in enumerate(launcher.start([0, 4], script, launcher=which).succeed()):
-        assert mine == [{"got": [rank, rank + 4], "engine": "shm"}]
+    ended = launcher.start([0, 4], script, launcher=which, environment={"LEVADA_LOG": "info"}).finish()
+    for rank, mine in enumerate(ended):
+        assert mine.told == [{"got": [rank, rank + 4], "engine": "shm"}], mine
+        logged = [line for line in mine.errors.splitlines() if "levada: engine" in line]
+        assert logged == (["levada: engine shm: all 4 ranks are on one host"] if rank == 0 else [])
 
 
 ALONE = """

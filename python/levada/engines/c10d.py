@@ -66,9 +66,9 @@ class ProcessGroupTransport:
         self._silence = _silence()
         self._group: Any = None
         if self.size > 1:
-            store, devices = _store_of(group, name), list[Any]()
-            self._door, self._watched = _watch_each_other(group, devices, self._silence, timeout)
-            self._group = _own_group(store, self.rank, self.size, devices, timeout)
+            store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
+            self._door, self._watched = _watch_each_other(group, devices, self._silence, until)
+            self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
         self._end_of_watch = socket.socketpair()
         self._finished: set[int] = set()
         self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
@@ -269,13 +269,14 @@ def _close_doors() -> None:
 os.register_at_fork(after_in_child=_close_doors)
 
 
-def _on_all(group: Any, timeout: float, work: Callable[[], str]) -> list[str]:
+def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
     """What `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
     try:
         mine = _DONE + work()
     except (EngineError, OSError, RuntimeError) as error:
         mine = _FAILED + str(error)
-    told = all_gather(group, mine.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), timeout)
+    left = max(until - time.monotonic(), 0.001)
+    told = all_gather(group, mine.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
     texts = [each.decode(errors="replace").rstrip() for each in told]
     for text in texts:
         if text.startswith(_FAILED):
@@ -284,11 +285,11 @@ def _on_all(group: Any, timeout: float, work: Callable[[], str]) -> list[str]:
 
 
 def _watch_each_other(
-    group: Any, devices: list[Any], silence: int, timeout: float
+    group: Any, devices: list[Any], silence: int, until: float
 ) -> tuple[socket.socket, dict[int, _Watched]]:
     """This rank's listening socket, and by rank its connections to those of the others. Adds to `devices` those that gloo
     is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
-    rank, until = group.rank(), time.monotonic() + timeout
+    rank = group.rank()
     doors: list[socket.socket] = []
     watched: dict[int, _Watched] = {}
 
@@ -316,8 +317,8 @@ def _watch_each_other(
         return ""
 
     try:
-        addresses = _on_all(group, timeout, listen)
-        _on_all(group, max(until - time.monotonic(), 0.001), connect)
+        addresses = _on_all(group, until, listen)
+        _on_all(group, until, connect)
     except BaseException:
         for each in (*doors, *(each.connection for each in watched.values())):
             each.close()
