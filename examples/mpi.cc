@@ -6,6 +6,7 @@
 #include <string>
 
 #include "levada/corpus/corpus.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/mpi/mpi.h"
 #include "levada/feed/feed.h"
 
@@ -15,7 +16,7 @@ void run(const char* path) {
   // Before everything that uses its engine, so that it ends after it. It finalizes MPI, which it has initialized.
   const levada::mpi::Job job = levada::mpi::join();
   const auto& engine = job.engine();
-  if (engine->info().rank == 0) std::puts(job.description().c_str());
+  if (engine->info().rank == 0) std::puts(levada::describe_engine(engine->info()).c_str());
 
   const auto mesh = levada::Mesh::parse("dp=" + std::to_string(engine->info().size));
   auto corpus = std::make_shared<levada::Corpus>(levada::Corpus::open({path}, {.sequence = 1024, .shuffle_seed = 7}));

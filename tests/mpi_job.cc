@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/conformance_testing.h"
 #include "levada/engine/mpi/mpi.h"
@@ -52,7 +53,8 @@ int check_conformance(const std::string& name, const std::string& only) {
       print_line(fmt::format("rank {}: {}: {}", rank, trial.test.name, error.what()));
     }
   }
-  if (rank == 0) print_line(communicator.description());
+  const auto engine = communicator.make_engine();
+  if (rank == 0) print_line(levada::describe_engine(engine->info()));
   print_line(fmt::format("{} cases, {} failures", num_cases, num_failures));
   return num_failures == 0 ? 0 : 1;
 }
@@ -131,7 +133,7 @@ void check_sums(const std::shared_ptr<Engine>& engine) {
 
 int work(const std::string& name) {
   const levada::mpi::Job job = levada::mpi::join({.engine = name});
-  if (job.engine()->info().rank == 0) print_line(job.description());
+  if (job.engine()->info().rank == 0) print_line(levada::describe_engine(job.engine()->info()));
   check_feed(job.engine());
   check_exchange(job.engine());
   check_sums(job.engine());

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/mpi/mpi.h"
 
@@ -86,7 +87,7 @@ void use_engine(const std::string& name) {
 void join_job() {
   const levada::mpi::Job job = levada::mpi::join();
   levada::agree(*job.engine(), {}, limit(), "test");
-  if (job.engine()->info().rank == 0) std::puts(job.description().c_str());
+  if (job.engine()->info().rank == 0) std::puts(levada::describe_engine(job.engine()->info()).c_str());
 }
 
 void print_state() {

@@ -74,7 +74,7 @@ TEST(MpiStart, WithASilenceThatIsNoNumberOfSecondsIsRefused) {
 TEST(MpiJob, InitializesAndFinalizesMpi) {
   const Outcome outcome = run_ranks(3, "join");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(count(outcome.out, "engine shm: 3 ranks on 1 host\n"), 1) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "shm: all 3 ranks are on one host\n"), 1) << outcome.out;
   EXPECT_EQ(count(outcome.out, "finalized"), 3) << outcome.out;
 }
 
@@ -88,7 +88,7 @@ TEST(MpiJob, LeavesMpiToAProgramThatHasInitializedIt) {
 TEST(MpiJob, OfOneHostNeedsNoThreadsInMpi) {
   const Outcome outcome = run_ranks(2, "join_funneled");
   EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(count(outcome.out, "engine shm: 2 ranks on 1 host\n"), 1) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "shm: all 2 ranks are on one host\n"), 1) << outcome.out;
 }
 
 TEST(MpiStart, TakesRanksInOtherNetworkNamespacesForOtherHosts) {

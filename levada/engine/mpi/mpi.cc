@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -18,6 +19,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/host.h"
+#include "levada/engine/choice.h"
 #include "levada/engine/joined/joined.h"
 #include "levada/engine/mpi/host_watch.h"
 #include "levada/engine/mpi/transport.h"
@@ -86,36 +88,14 @@ void check_threads(const std::vector<Terms>& terms, std::string_view engine) {
   }
 }
 
-/// How many ranks each host has.
-std::vector<int> ranks_by_host(const std::vector<int>& host_of) {
-  std::vector<int> counts;
-  for (const int host : host_of) {
-    counts.resize(std::max(counts.size(), static_cast<std::size_t>(host) + 1));
-    ++counts[static_cast<std::size_t>(host)];
-  }
-  return counts;
-}
-
-std::string choose_engine(std::string_view asked, const std::vector<int>& host_of) {
-  const std::size_t num_hosts = ranks_by_host(host_of).size();
+/// The engine for these ranks, where it is `asked` for.
+std::string engine_for(const std::vector<int>& host_of, std::string_view asked) {
+  const auto num_hosts = std::set<int>(host_of.begin(), host_of.end()).size();
   if (asked == "shm" && num_hosts > 1) {
     throw Unsupported(
         fmt::format("the ranks are on {} hosts, which the engine shm cannot join; use shm+mpi, or auto", num_hosts));
   }
-  if (asked != engine_names[0]) return std::string(asked);
-  if (num_hosts == 1) return "shm";
-  return num_hosts == host_of.size() ? "mpi" : "shm+mpi";
-}
-
-std::string describe(std::string_view chosen, std::string_view asked, const std::vector<int>& host_of) {
-  const auto counts = ranks_by_host(host_of);
-  const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
-  std::string text =
-      fmt::format("engine {}{}: {} rank{} on {} host{}", chosen, chosen == asked ? ", as asked for" : "",
-                  host_of.size(), host_of.size() == 1 ? "" : "s", counts.size(), counts.size() == 1 ? "" : "s");
-  if (counts.size() == 1) return text;
-  return text +
-         (*fewest == *most ? fmt::format(", {} on each", *most) : fmt::format(", {} to {} on each", *fewest, *most));
+  return asked == engine_names[0] ? choose_engine(host_of, "mpi") : std::string(asked);
 }
 
 std::vector<int> hosts_of(const std::vector<Terms>& terms) {
@@ -207,11 +187,10 @@ Communicator::Communicator(MPI_Comm parent, Options options) : options_(std::mov
   check_silence(terms[0]);
   host_of_ = hosts_of(terms);
   nonce_ = terms[0].nonce;
-  const std::string asked = std::exchange(options_.engine, choose_engine(options_.engine, host_of_));
-  description_ = describe(options_.engine, asked, host_of_);
+  options_.engine = engine_for(host_of_, options_.engine);
   if (options_.engine == "shm") return;
   check_threads(terms, options_.engine);
-  if (ranks_by_host(host_of_).size() > 1 && terms[0].silence > 0) watch_hosts(terms[0].silence);
+  if (choose_engine(host_of_, "mpi") != "shm" && terms[0].silence > 0) watch_hosts(terms[0].silence);
 }
 
 /// Throws the same on all ranks.
@@ -314,6 +293,7 @@ Job join(const Options& options) {
   job.communicator_ = std::make_unique<Communicator>(MPI_COMM_WORLD, options);
   job.engine_ = job.communicator_->make_engine();
   job.must_finalize_ = is_initialized == 0;
+  log_engine(job.engine_->info());
   return job;
 }
 

@@ -58,8 +58,6 @@ class Communicator {
   /// Returns an engine over all ranks, by their numbers in the communicator. Collective: ranks make engines in the same
   /// order. Several may be in use at a time. "mpi" waits for nobody; the others throw what shm::meet() does.
   std::shared_ptr<Engine> make_engine();
-  /// The engine and why it was chosen: "engine shm+mpi: 4 ranks on 2 hosts, 2 on each".
-  const std::string& description() const { return description_; }
 
  private:
   friend class Job;
@@ -75,7 +73,6 @@ class Communicator {
   Options options_;  ///< `engine` is the one chosen
   int rank_ = 0;
   std::vector<int> host_of_;
-  std::string description_;
   std::uint64_t nonce_ = 0;                                ///< the same on all ranks
   std::shared_ptr<HostWatch> watch_;                       ///< where there are others
   int num_engines_ = 0;                                    ///< that have been made
@@ -94,8 +91,6 @@ class Job {
 
   const std::shared_ptr<Engine>& engine() const& { return engine_; }
   const std::shared_ptr<Engine>& engine() && = delete;  // the engine would outlive the job
-  /// As Communicator::description().
-  const std::string& description() const { return communicator_->description(); }
 
  private:
   friend Job join(const Options& options);
