@@ -264,7 +264,9 @@ def test_a_reading_process_does_not_outlive_its_rank_not_even_stopped(
         if __name__ == "__main__":
             if {in_thread}:
                 import threading
-                threading.Thread(target=use).start()
+                thread = threading.Thread(target=use)
+                thread.start()
+                thread.join()
             else:
                 use()
         """,

@@ -77,9 +77,9 @@ def run_all(folder: pathlib.Path, commands: list[list[str]], **environment: str)
 
 
 def expect_fed(told: str) -> None:
-    lines = told.splitlines()
-    assert sorted(line for line in lines if line.startswith("rank ")) == TOLD
-    assert [line for line in lines if line.startswith("engine ")] == [ENGINE]
+    # Lines of ranks that write at the same time may run together.
+    assert sorted(re.findall(r"rank \d: batch \d", told)) == TOLD
+    assert told.count(ENGINE) == 1
 
 
 @pytest.mark.timeout(600)
