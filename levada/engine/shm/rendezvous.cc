@@ -176,9 +176,10 @@ class Rendezvous {
 
   void accept() {
     UniqueFd link(::accept4(sockets_[size()].get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (link && same_user(link)) sockets_.push_back(std::move(link));
-    // A connection that has ended is skipped. One that lacks descriptors or memory would be tried for ever.
-    if (!link && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+    if (link) {
+      if (same_user(link)) sockets_.push_back(std::move(link));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      // It would be tried for ever. A connection that has ended is skipped.
       throw EngineError(fmt::format("rank 0 cannot let other ranks in ({}); raise the number of open files (ulimit -n)",
                                     system_error("accept4", errno)));
     }

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -39,6 +40,15 @@ TEST(Rendezvous, BringsRanksTogetherInAnyOrder) {
     });
     for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
   }
+}
+
+TEST(Rendezvous, DoesNotTakeAnEarlierErrorOfTheProcessForItsOwn) {
+  const auto name = unique_name("errno");
+  test::ForkedRanks ranks(3, [&](int rank) {
+    errno = ENOMEM;
+    static_cast<void>(meet(rank, 3, name, options));
+  });
+  for (const auto& ending : ranks.wait()) EXPECT_EQ(ending.error, "");
 }
 
 TEST(Rendezvous, OfOneRankNeedsNobody) {
