@@ -81,7 +81,7 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
         group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
         kind = Timeout if time.monotonic() - began >= timeout else EngineError
-        why = str(error).splitlines()[0]
+        why = str(error).partition("\n")[0]
         raise kind(
             f"rank {group.rank()} on host {socket.gethostname()} did not hear from all {group.size()} ranks of its group ({why}); "
             "see whether all of them join it, and whether a firewall lies between their hosts"
