@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
 import sys
 import textwrap
+import time
 
 import ranks
 
@@ -22,24 +24,25 @@ def start(folder: pathlib.Path, size: int, body: str) -> list[subprocess.Popen[s
     script = folder / "script.py"
     script.write_text((ranks.PROLOGUE + PROLOGUE).format(folder=str(folder)) + textwrap.dedent(body))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(size)], stderr=subprocess.PIPE, text=True, env=environment
-        )
-        for rank in range(size)
-    ]
+    started = []
+    for rank in range(size):
+        with (folder / f"errors.{rank}").open("w") as errors:
+            command = [sys.executable, str(script), str(rank), str(size)]
+            started.append(subprocess.Popen(command, stderr=errors, text=True, env=environment))
+    return started
 
 
-def finish(started: list[subprocess.Popen[str]], folder: pathlib.Path, within: float = 90) -> list[ranks.Outcome]:
-    """Each rank's own."""
-    try:
-        errors = [process.communicate(timeout=within)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
+def finish(started: list[subprocess.Popen[str]], folder: pathlib.Path, within: float = 180) -> list[ranks.Outcome]:
+    """Each rank's own. Ranks that have not ended `within` seconds are killed."""
+    deadline = time.monotonic() + within
+    for process in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0, deadline - time.monotonic()))
+    for process in started:
+        process.kill()
     return [
-        ranks.Outcome(process.returncode, error, [ranks.told_by(folder, rank)])
-        for rank, (process, error) in enumerate(zip(started, errors))
+        ranks.Outcome(process.wait(), (folder / f"errors.{rank}").read_text(), [ranks.told_by(folder, rank)])
+        for rank, process in enumerate(started)
     ]
 
 

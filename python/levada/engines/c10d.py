@@ -224,7 +224,7 @@ class ProcessGroupTransport:
 
 
 def _first_line(error: RuntimeError) -> str:
-    return str(error).splitlines()[0]
+    return str(error).partition("\n")[0]
 
 
 def _silence() -> int:
