@@ -33,6 +33,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/levadaConfig.cmake.in ${
                               INSTALL_DESTINATION ${levada_package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/levadaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/levadaConfig.cmake ${PROJECT_BINARY_DIR}/levadaConfigVersion.cmake
-              ${CMAKE_CURRENT_LIST_DIR}/FindxxHash.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindxxHash.cmake ${CMAKE_CURRENT_LIST_DIR}/Findzstd.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindSentencePiece.cmake
         DESTINATION ${levada_package_dir})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -159,6 +159,7 @@ int run_arguments(Invocation invocation) {
   add_plan(app, invocation);
   add_convert(app, invocation);
   add_inspect(app, invocation);
+  add_cache(app, invocation);
   add_doctor(app, invocation);
   add_bench(app, invocation);
   if (const auto status = parse(app, invocation)) return *status;
@@ -169,7 +170,7 @@ int run_arguments(Invocation invocation) {
 
 }  // namespace
 
-int run(int argc, const char* const* argv, const std::vector<std::string>& self) {
+int run(int argc, const char* const* argv, Extensions extensions) {
   constexpr int output_closed = 128 + SIGPIPE;
   try {
     launch::open_standard_descriptors();
@@ -177,9 +178,12 @@ int run(int argc, const char* const* argv, const std::vector<std::string>& self)
     std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow any more is an error of the write like others
     end_on_signals(in_job());
     launch::LocalOptions ranks;
+    const auto& self = extensions.self;
     if (!self.empty()) ranks = {.program = self.front(), .leading = {self.begin() + 1, self.end()}};
-    return run_arguments(
-        {.action = {}, .arguments = {argv + std::min(argc, 1), argv + argc}, .ranks = std::move(ranks)});
+    return run_arguments({.action = {},
+                          .arguments = {argv + std::min(argc, 1), argv + argc},
+                          .ranks = std::move(ranks),
+                          .extensions = std::move(extensions)});
   } catch (const OutputClosed&) {
     std::signal(SIGPIPE, SIG_DFL);
     std::raise(SIGPIPE);

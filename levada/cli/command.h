@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "levada/cli/cli.h"
 #include "levada/cli/speaker.h"
 #include "levada/launch/launch.h"
 #include "levada/report/style.h"
@@ -20,6 +21,7 @@ struct Invocation {
   std::function<int()> action;
   std::vector<std::string> arguments;  ///< the whole command line after the program's name
   launch::LocalOptions ranks = {};     ///< how this very command is started as a rank
+  Extensions extensions = {};
 };
 
 void add_feed(CLI::App& app, Invocation& invocation);
@@ -27,6 +29,7 @@ void add_plan(CLI::App& app, Invocation& invocation);
 void add_doctor(CLI::App& app, Invocation& invocation);
 void add_convert(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
+void add_cache(CLI::App& app, Invocation& invocation);
 void add_bench(CLI::App& app, Invocation& invocation);
 
 /// An option with a value, whose default the help shows.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <iterator>
+#include <thread>
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/bytes.h"
@@ -14,9 +15,10 @@
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/text_options.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
-#include "levada/sources/conversion.h"
+#include "levada/tokens/convert.h"
 
 namespace levada::cli {
 namespace {
@@ -26,8 +28,8 @@ struct ConvertArguments {
   std::string files_from;          ///< a list of further inputs; empty: none
   std::string dtype = "auto";
   bool append_eod = false;
-  std::string text_field = "text";
-  bool skip_bad = false;
+  TextArguments text;
+  int threads = 0;  ///< 0: as many as there are cores
   bool overwrite = false;
   bool json = false;
 };
@@ -62,12 +64,19 @@ std::optional<DType> parse_dtype(const std::string& name) {
   throw InvalidArgument(fmt::format("--dtype is {}; it must be auto, uint8, uint16, int16, int32 or int64", name));
 }
 
-ConversionOptions options_of(const ConvertArguments& arguments) {
-  return {.dtype = parse_dtype(arguments.dtype),
-          .append_eod = arguments.append_eod,
-          .text_field = arguments.text_field,
-          .skip_bad = arguments.skip_bad,
-          .overwrite = arguments.overwrite};
+ConvertOptions options_of(const ConvertArguments& arguments, const Extensions& extensions) {
+  if (arguments.threads < 0) throw InvalidArgument(fmt::format("--threads is {}", arguments.threads));
+  ConvertOptions options{.tokenizer = open_tokenizer(arguments.text.tokenizer, extensions),
+                         .dtype = parse_dtype(arguments.dtype),
+                         .text = arguments.text.text,
+                         .formats = extensions.formats,
+                         .threads = arguments.threads > 0 ? arguments.threads
+                                                          : static_cast<int>(std::thread::hardware_concurrency()),
+                         .overwrite = arguments.overwrite};
+  if (arguments.append_eod || !arguments.text.end_of_document.empty()) {
+    options.end_of_document = choose_end_of_document(*options.tokenizer, arguments.text.end_of_document);
+  }
+  return options;
 }
 
 double speed(const Conversion& done, double seconds) {
@@ -100,7 +109,7 @@ std::string as_text(const Conversion& done, double seconds) {
   return text;
 }
 
-int run_convert(const ConvertArguments& arguments) {
+int run_convert(const ConvertArguments& arguments, const Extensions& extensions) {
   auto inputs = arguments.paths;
   if (inputs.size() < 2 && arguments.files_from.empty()) {
     throw InvalidArgument(
@@ -110,15 +119,13 @@ int run_convert(const ConvertArguments& arguments) {
   }
   const auto to = inputs.back();
   inputs.pop_back();
-  for (const char* extension : {".jsonl", ".txt"}) {
-    if (to.ends_with(extension)) throw InvalidArgument(fmt::format("{} stands last, where the output is named", to));
-  }
+  if (is_text(to)) throw InvalidArgument(fmt::format("{} stands last, where the output is named", printable(to)));
   if (!arguments.files_from.empty()) {
     auto more = read_file_list(arguments.files_from);
     inputs.insert(inputs.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
   }
   note_signals();
-  auto options = options_of(arguments);
+  auto options = options_of(arguments, extensions);
   report::ProgressLine line("converting");
   options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
     if (interrupted != 0) throw Interrupted();
@@ -142,20 +149,20 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<ConvertArguments>();
   auto* command =
       app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
-  command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt; last of all, the name to write to")
+  command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt, also .gz and .zst of them; last of all, the name to write to")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(*command, arguments->files_from);
   add_option(*command, "--dtype", arguments->dtype, "TYPE", "Of a token: auto, uint8, uint16, int16, int32, int64");
-  command->add_flag("--append-eod", arguments->append_eod, "End each document with one more token, 256");
-  add_option(*command, "--text-field", arguments->text_field, "NAME", "Of a .jsonl line, what holds its text");
-  command->add_flag("--skip-bad", arguments->skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+  command->add_flag("--append-eod", arguments->append_eod, "End each document with a token; --eod says which");
+  add_text_options(*command, arguments->text);
+  command->add_option("--threads", arguments->threads, "Tokenize with N threads [one a core]")->type_name("N");
   command->add_flag("--overwrite", arguments->overwrite, "Replace a data set that is there already");
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
       "Example: corpus.bin and corpus.idx, read by levada feed corpus\n  levada convert corpus.jsonl corpus "
       "--append-eod");
-  command->callback([arguments, &invocation] { invocation.action = [arguments] { return run_convert(*arguments); }; });
+  command->callback([arguments, &invocation] { invocation.action = [arguments, &invocation] { return run_convert(*arguments, invocation.extensions); }; });
 }
 
 }  // namespace levada::cli

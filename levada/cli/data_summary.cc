@@ -8,15 +8,15 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/report/numbers.h"
-#include "levada/sources/data_kind.h"
-#include "levada/sources/document_reader.h"
 #include "levada/sources/megatron_index.h"
 #include "levada/sources/utf8.h"
+#include "levada/tokens/tokenize.h"
 
 namespace levada::cli {
 namespace {
 
 constexpr std::size_t sample_bytes = 2048;
+constexpr std::string_view end_of_bytes = "256";  ///< what the byte tokenizer ends documents with
 constexpr std::int64_t sample_tokens = 2048;
 
 void expect_sample(const DataSummary& summary, std::int64_t wanted) {
@@ -25,33 +25,31 @@ void expect_sample(const DataSummary& summary, std::int64_t wanted) {
                                     printable(summary.paths.front()), report::counted(summary.documents, "document")));
 }
 
-DataSummary summarise_text(const std::string& path, DataKind kind, const File& file, const SummaryOptions& options) {
-  DataSummary summary{.format = kind == DataKind::jsonl ? "jsonl" : "txt",
+DataSummary summarise_text(const std::string& path, const SummaryOptions& options) {
+  DataSummary summary{.format = "text",
                       .paths = {path},
-                      .dtype = dtypes::uint8,
-                      .bytes = file.identity().size};
-  std::int64_t length = 0;
-  const DocumentVisitor visitor = {.on_text =
-                                       [&](std::string_view text) {
-                                         length += static_cast<std::int64_t>(text.size());
-                                         auto& sample = summary.sample.text;
-                                         const bool is_sample = summary.lengths.count() == options.sample;
-                                         if (is_sample)
-                                           sample +=
-                                               text.substr(0, sample_bytes - std::min(sample.size(), sample_bytes));
-                                       },
-                                   .on_end =
-                                       [&] {
-                                         const auto tokens = std::exchange(length, 0) + 1;
-                                         if (summary.lengths.count() == options.sample) summary.sample.tokens = tokens;
-                                         summary.lengths.add(tokens);
-                                         summary.tokens += tokens;
-                                       }};
-  TokenFileOptions reading{.text_field = options.text_field, .skip_bad = options.skip_bad};
-  reading.progress = [&](const IndexProgress& at) { options.progress(at.bytes_done, at.bytes_in_all); };
-  const auto counts = read_documents(file, reading, visitor);
-  summary.documents = summary.sequences = counts.documents;
-  summary.bad_lines = counts.bad_lines;
+                      .dtype = token_dtype(options.tokenizer->vocabulary_size()),
+                      .bytes = open_file(path)->identity().size};
+  const auto reader = read_text(path, options.text, options.formats, open_file);
+  Texts texts;
+  TokenIds tokens;
+  while (reader->read(texts)) {
+    options.tokenizer->encode(texts, tokens);
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < texts.size(); begin = tokens.ends[i++]) {
+      const auto length = static_cast<std::int64_t>(tokens.ends[i] - begin + (tokens.ends[i] > begin ? 1 : 0));
+      if (summary.documents == options.sample) {
+        summary.sample.tokens = length;
+        summary.sample.text = texts[i].substr(0, sample_bytes);
+      }
+      summary.lengths.add(length);
+      summary.tokens += length;
+      ++summary.documents;
+    }
+    options.progress(reader->stored_bytes(), summary.bytes);
+  }
+  summary.sequences = summary.documents;
+  summary.bad_lines = reader->bad_lines();
   expect_sample(summary, options.sample);
   summary.sample.document = options.sample;
   summary.sample.is_text = true;
@@ -102,7 +100,7 @@ std::vector<std::string> numbers_of(std::string_view stored, DType dtype) {
 std::optional<std::string> text_of(const std::vector<std::string>& numbers) {
   std::string text;
   for (const auto& number : numbers) {
-    if (number == std::to_string(end_of_document)) continue;
+    if (number == end_of_bytes) continue;
     if (number.size() > 3 || !std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; })) return {};
     const auto byte = std::stoi(number);
     const bool is_control = byte < 32 && byte != '\n' && byte != '\t' && byte != '\r' && byte != '\f';
@@ -149,11 +147,12 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
 }  // namespace
 
 DataSummary summarise(const std::string& path, const SummaryOptions& options) {
-  const auto kind = data_kind(path);
-  if (kind == DataKind::megatron) return summarise_megatron(path, options);
-  const auto file = open_file(path);
-  if (!kind) refuse_kind(path);
-  return summarise_text(path, *kind, *file, options);
+  if (is_text(path, options.formats)) return summarise_text(path, options);
+  if (is_token_file(path)) return summarise_megatron(path, options);
+  static_cast<void>(open_file(path));  // That it is not there says more than its kind.
+  throw InvalidArgument(fmt::format("{} is of no kind that can be read: .jsonl and .txt, also with .gz or .zst behind, "
+                                    "and .bin with .idx can",
+                                    printable(path)));
 }
 
 }  // namespace levada::cli

@@ -2,19 +2,23 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "levada/report/length_histogram.h"
 #include "levada/tensor/dtype.h"
+#include "levada/tokens/text_reader.h"
+#include "levada/tokens/tokenizer.h"
 
 namespace levada::cli {
 
 struct SummaryOptions {
   std::int64_t sample = 0;  ///< number of the document to show
-  std::string text_field = "text";
-  bool skip_bad = false;
-  std::function<void(std::uint64_t done, std::uint64_t in_all)> progress = {};
+  TextOptions text = {};
+  std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
+  std::vector<TextFormat> formats = {};
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
 
 /// The beginning of one document.
@@ -26,7 +30,7 @@ struct DocumentSample {
 };
 
 struct DataSummary {
-  std::string format;  ///< "jsonl", "txt" or "megatron"
+  std::string format;  ///< "text" or "megatron"
   std::vector<std::string> paths;
   DType dtype;
   std::int64_t documents = 0, sequences = 0, tokens = 0, bad_lines = 0;
@@ -36,8 +40,8 @@ struct DataSummary {
   DocumentSample sample;
 };
 
-/// Reads all of a .jsonl or .txt, or all of an .idx. Of text, tokens count as a feed would: with the one that ends each
-/// document. Throws SourceError for what cannot be read, InvalidArgument if the sample is not there.
+/// Reads all of a text, or all of an .idx. Of text, tokens count as in a feed: with the one that ends each document
+/// that has any. Throws SourceError for what cannot be read, InvalidArgument if the sample is not there.
 DataSummary summarise(const std::string& path, const SummaryOptions& options);
 
 }  // namespace levada::cli

@@ -146,7 +146,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
                     "a mesh of any size",
                     job.mesh.to_string(), job.mesh.size(), most_local_ranks));
   }
-  // Before any rank starts: what is wrong with the data is told here, and the ranks find its index ready.
+  // Before any rank starts: what is wrong with the data is told here, and the ranks find its tokens ready.
   {
     const auto corpus = open_data(arguments, job, true);
     static_cast<void>(first_sample(corpus, job, arguments));
@@ -159,7 +159,8 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command
       .add_option(
           "PATH", arguments.paths,
-          "What to read: .jsonl, .txt, or .bin with .idx (by prefix); folders, patterns ('*.jsonl'), or mix.json alone")
+          "What to read: .jsonl and .txt, also .gz and .zst of them; .bin with .idx (by prefix); folders, patterns "
+          "('*.jsonl'), or mix.json alone")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(command, arguments.files_from);
   add_job_options(command, arguments.job);
@@ -178,8 +179,8 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->type_name("FILE.json");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
-  add_option(command, "--text-field", arguments.text_field, "NAME", "Of a .jsonl line, what holds its text");
-  command.add_flag("--skip-bad", arguments.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+  add_text_options(command, arguments.text);
+  add_cache_options(command, arguments.cache);
   add_option(command, "--pack", arguments.pack, "HOW", "cut: documents laid end to end; best-fit: whole, side by side");
   add_option(command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
   add_option(command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
@@ -208,6 +209,7 @@ void add_feed(CLI::App& app, Invocation& invocation) {
   add_options(*command, *arguments);
   command->footer("Example: four ranks, one reader\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024");
   command->callback([arguments, &invocation] {
+    arguments->extensions = invocation.extensions;
     invocation.action = [arguments, &invocation] { return run_feed(*arguments, invocation); };
   });
 }

@@ -25,8 +25,13 @@ CorpusOptions corpus_options(const FeedArguments& arguments, int readers) {
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
-  options.text_field = arguments.text_field;
-  options.skip_bad = arguments.skip_bad;
+  options.tokenizer = open_tokenizer(arguments.text.tokenizer, arguments.extensions);
+  options.end_of_document = arguments.text.end_of_document;
+  options.text_field = arguments.text.text.text_field;
+  options.skip_bad = arguments.text.text.skip_bad;
+  options.formats = arguments.extensions.formats;
+  options.cache_dir = arguments.cache.dir;
+  options.cache_bytes = parse_bytes("--cache-size", arguments.cache.size);
   options.packing = parse_packing(arguments.pack);
   options.pad_to = arguments.pad_to;
   options.io.threads = arguments.io_threads;
@@ -333,10 +338,10 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
 
 Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers) {
   auto options = corpus_options(arguments, readers);
-  report::ProgressLine line("indexing", tell);
-  options.progress = [&line](const IndexProgress& progress) {
+  report::ProgressLine line("preparing", tell);
+  options.progress = [&line](const PrepareProgress& progress) {
     if (!line.is_due()) return;
-    line.update(progress.bytes_done, progress.bytes_in_all,
+    line.update(progress.bytes_done, progress.bytes_total,
                 fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
   };
   auto corpus = Corpus::open(arguments.paths, std::move(options));

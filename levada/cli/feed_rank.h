@@ -9,6 +9,7 @@
 #include "levada/base/deadline.h"
 #include "levada/cli/feed_history.h"
 #include "levada/cli/job.h"
+#include "levada/cli/text_options.h"
 #include "levada/corpus/corpus.h"
 #include "levada/engine/engine.h"
 #include "levada/feed/feed.h"
@@ -28,8 +29,8 @@ struct FeedArguments {
   std::string engine = "shm";
   std::string timeout = "30s";
   double compute_ms = 0;
-  std::string text_field = "text";
-  bool skip_bad = false;
+  TextArguments text;
+  CacheArguments cache;
   std::string pack = "cut";
   std::int64_t pad_to = 1;
   int io_threads = 1;
@@ -42,13 +43,14 @@ struct FeedArguments {
   std::int64_t save_every = 0;         ///< steps; 0: at the end alone
   HistoryFiles history;
   bool json = false;
-  /// What the process that started the ranks has read to index the data. Not for users.
+  Extensions extensions = {};  ///< not an argument: what the program adds
+  /// What the process that started the ranks has read to tokenize and index the data. Not for users.
   std::uint64_t index_bytes = 0;
   /// Where that process passes on what it has read of files_from. Not for users.
   std::string passed_files;
 };
 
-/// Opens the data, and indexes it if need be, with a line of progress where `tell`. `readers`: how many share the
+/// Opens the data, and tokenizes text if need be, with a line of progress where `tell`. `readers`: how many share the
 /// storage. Throws SourceError, and InvalidArgument where it is less than one step takes.
 Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers = 1);
 

@@ -8,6 +8,7 @@
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
 #include "levada/cli/data_summary.h"
+#include "levada/cli/text_options.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 
@@ -18,13 +19,13 @@ constexpr std::size_t shown_lines = 12, shown_columns = 96;
 
 struct InspectArguments {
   std::string path;
+  TextArguments text;
   SummaryOptions options;
   bool json = false;
 };
 
-std::string format_name(const DataSummary& summary, const std::string& text_field) {
-  if (summary.format == "jsonl") return fmt::format("JSON Lines, text in \"{}\"", text_field);
-  if (summary.format == "txt") return "plain text, one document";
+std::string format_name(const DataSummary& summary) {
+  if (summary.format == "text") return "text";
   return summary.has_modes ? "Megatron-LM's .bin and .idx, with a mode for each sequence"
                            : "Megatron-LM's .bin and .idx";
 }
@@ -42,10 +43,11 @@ std::string lengths_sentence(const report::LengthHistogram& lengths) {
                      report::with_commas(std::llround(lengths.mean())), report::with_commas(lengths.quantile(0.5)));
 }
 
-std::string facts(const DataSummary& summary, const std::string& text_field) {
-  const bool is_text = summary.format != "megatron";
-  auto text = fact("format", format_name(summary, text_field));
-  text += fact("dtype", summary.dtype.name() + (is_text ? " (bytes of UTF-8)" : ""));
+std::string facts(const DataSummary& summary, const std::string& tokenizer) {
+  const bool is_text = summary.format == "text";
+  auto text = fact("format", format_name(summary));
+  if (is_text) text += fact("tokenizer", printable(tokenizer));
+  text += fact("dtype", summary.dtype.name());
   text += fact("documents", report::with_commas(summary.documents));
   if (!is_text) text += fact("sequences", report::with_commas(summary.sequences));
   text +=
@@ -114,7 +116,7 @@ std::string sample_text(const DocumentSample& sample) {
 
 std::string as_text(const DataSummary& summary, const InspectArguments& arguments) {
   auto text = output_style().bold(printable(fmt::format("{}", fmt::join(summary.paths, ", ")))) + "\n\n";
-  text += facts(summary, arguments.options.text_field) + "\n";
+  text += facts(summary, arguments.text.tokenizer) + "\n";
   if (summary.documents == 0) return text + "  There is no document in it.\n";
   return text + summary.lengths.to_string("documents", output_style(), "  ") + "\n" + sample_text(summary.sample);
 }
@@ -156,7 +158,10 @@ std::string as_json(const DataSummary& summary) {
   return json_text(json) + "\n";
 }
 
-int run_inspect(InspectArguments arguments) {
+int run_inspect(InspectArguments arguments, const Extensions& extensions) {
+  arguments.options.text = arguments.text.text;
+  arguments.options.tokenizer = open_tokenizer(arguments.text.tokenizer, extensions);
+  arguments.options.formats = extensions.formats;
   report::ProgressLine line("reading");
   arguments.options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
     if (line.is_due()) line.update(done, in_all, fmt::format("{} of {}", format_bytes(done), format_bytes(in_all)));
@@ -173,14 +178,14 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<InspectArguments>();
   auto* command =
       app.add_subcommand("inspect", "Say what is in a file of documents: how many, how long, and one of them");
-  command->add_option("PATH", arguments->path, "A .jsonl, a .txt, or .bin with .idx (by prefix)")->required();
+  command->add_option("PATH", arguments->path, "A .jsonl or .txt, also .gz and .zst of them, or .bin with .idx (by prefix)")->required();
   add_option(*command, "--sample", arguments->options.sample, "N", "Which document to show, from 0");
-  add_option(*command, "--text-field", arguments->options.text_field, "NAME", "Of a .jsonl line, what holds its text");
-  command->add_flag("--skip-bad", arguments->options.skip_bad,
-                    "Leave out .jsonl lines that cannot be used, and count them");
+  add_text_options(*command, arguments->text);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Example:\n  levada inspect corpus.jsonl --sample 3");
-  command->callback([arguments, &invocation] { invocation.action = [arguments] { return run_inspect(*arguments); }; });
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_inspect(*arguments, invocation.extensions); };
+  });
 }
 
 }  // namespace levada::cli

@@ -1,5 +1,9 @@
 #include "levada/cli/cli.h"
+#include "levada/tokens/sentencepiece/sentencepiece.h"
 
 int main(int argc, char** argv) {
-  return levada::cli::run(argc, argv);
+  const auto open_tokenizer = [](const std::string& name) {
+    return name.ends_with(".model") ? levada::open_sentencepiece(name) : nullptr;
+  };
+  return levada::cli::run(argc, argv, {.open_tokenizer = open_tokenizer, .tokenizers = "a SentencePiece .model"});
 }

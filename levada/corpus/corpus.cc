@@ -17,8 +17,8 @@
 #include "levada/corpus/paths.h"
 #include "levada/corpus/permutation.h"
 #include "levada/corpus/read_team.h"
-#include "levada/sources/index_cache.h"
 #include "levada/sources/storage.h"
+#include "levada/tokens/token_cache.h"
 
 namespace levada {
 namespace {
@@ -43,47 +43,79 @@ void check(const CorpusOptions& options) {
   }
 }
 
-/// Where indexes are kept, without what killed processes have left there; empty: nowhere.
-std::string cache_dir(const CorpusOptions& options) {
-  if (!options.cache) return {};
-  auto dir = options.cache_dir.empty() ? default_cache_dir() : options.cache_dir;
-  if (!dir.empty()) remove_abandoned_indexes(dir);
-  else if (options.io.warn) {
-    options.io.warn(
-        "neither XDG_CACHE_HOME nor HOME names a folder for indexes; without one, every run reads all text first");
-  }
-  return dir;
-}
-
 /// What the files of one corpus are opened with.
-struct Opening {
-  Storage storage;
-  std::string cache_dir;
-  std::function<void(const std::string&)> warn;  ///< of an index: only once, for what it says holds for others, too
-
+class Opening {
+ public:
   explicit Opening(const CorpusOptions& options)
-      : storage(options.io, options.open), cache_dir(levada::cache_dir(options)) {
-    if (!options.io.warn) return;
-    warn = [told = std::make_shared<bool>(false), tell = options.io.warn](const std::string& warning) {
-      if (!std::exchange(*told, true)) tell(warning);
-    };
-  }
-};
+      : options_(options), storage_(options.io, options.open), cache_storage_(options.io, open_file) {}
 
-std::unique_ptr<const TokenFile> open_file_of(const CorpusOptions& options, const Opening& opening,
-                                              const std::string& path, std::int64_t tokens_before) {
-  const bool packed = options.packing != Packing::cut;
-  const auto behind_cut = packed ? 0 : tokens_before % options.sequence;
-  return open_token_file(path, {.text_field = options.text_field,
-                                .skip_bad = options.skip_bad,
-                                .stride = options.sequence,
-                                .phase = behind_cut == 0 ? 0 : options.sequence - behind_cut,
-                                .by_document = packed,
-                                .cache_dir = opening.cache_dir,
-                                .progress = options.progress,
-                                .warn = opening.warn,
-                                .open = [&](const std::string& name) { return opening.storage.open(name); }});
-}
+  std::vector<OpenedFile> open(const std::vector<std::string>& paths) {
+    std::vector<std::string> texts;
+    std::ranges::copy_if(paths, std::back_inserter(texts), [&](const std::string& path) { return is_text_here(path); });
+    auto tokens = tokenize(texts);
+    std::vector<OpenedFile> files;
+    auto next = tokens.begin();
+    for (const auto& path : paths) {
+      if (is_text_here(path)) files.push_back(open_cached(*next++));
+      else files.push_back({.tokens = std::make_unique<const TokenFile>(checked(path), how(storage_))});
+    }
+    return files;
+  }
+
+  /// Null if there is no text among the files.
+  std::shared_ptr<TokenCache> cache() const { return cache_; }
+  std::int64_t end_of_document() const { return end_of_document_; }
+
+ private:
+  bool is_text_here(const std::string& path) const { return is_text(path, options_.formats); }
+
+  const std::string& checked(const std::string& path) const {
+    if (is_token_file(path)) return path;
+    static_cast<void>(storage_.open(path));  // That it is not there says more than its kind.
+    std::string more;
+    for (const auto& format : options_.formats) more += format.extension + ", ";
+    throw InvalidArgument(
+        fmt::format("{} is of no kind that can be read: .jsonl (a document a line) and .txt (one document), also with "
+                    ".gz or .zst behind, {}and .bin with .idx (Megatron-LM's, by either name or what stands before "
+                    "it) can",
+                    printable(path), more));
+  }
+
+  std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts) {
+    if (texts.empty()) return {};
+    end_of_document_ = choose_end_of_document(*options_.tokenizer, options_.end_of_document);
+    if (!cache_) {
+      cache_ = std::make_shared<TokenCache>(TokenCacheOptions{
+          .dir = options_.cache_dir, .max_bytes = options_.cache_bytes, .warn = options_.io.warn});
+    }
+    return cache_->tokenize(texts, {.tokenizer = options_.tokenizer,
+                                    .end_of_document = end_of_document_,
+                                    .text = {.text_field = options_.text_field, .skip_bad = options_.skip_bad},
+                                    .progress = options_.progress,
+                                    .open = [this](const std::string& path) { return storage_.open(path); },
+                                    .formats = options_.formats});
+  }
+
+  OpenedFile open_cached(const CachedTokens& tokens) const {
+    auto file = std::make_unique<const TokenFile>(tokens.prefix, how(cache_storage_));
+    if (file->contents().digest != tokens.digest) {
+      throw SourceError(fmt::format("{} is not what was written there: remove it, and the text is tokenized again",
+                                    file->path()));
+    }
+    return {std::move(file), tokens.bad_lines, tokens.bytes_read};
+  }
+
+  TokenFileOptions how(const Storage& storage) const {
+    return {.by_document = options_.packing != Packing::cut,
+            .progress = options_.progress,
+            .open = [&storage](const std::string& path) { return storage.open(path); }};
+  }
+
+  const CorpusOptions& options_;
+  Storage storage_, cache_storage_;
+  std::shared_ptr<TokenCache> cache_;
+  std::int64_t end_of_document_ = 0;
+};
 
 std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
   if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
@@ -104,13 +136,11 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
 /// A source of the corpus.
 class OpenedSource {
  public:
-  OpenedSource(const CorpusSource& source, const CorpusOptions& options, const Opening& opening, bool alone,
+  OpenedSource(const CorpusSource& source, const CorpusOptions& options, Opening& opening, bool alone,
                std::optional<std::uint64_t> shuffle_seed)
       : name(source.name),
         weight(source.weight),
-        files(
-            expand_paths(source.paths),
-            [&](const std::string& path, std::int64_t before) { return open_file_of(options, opening, path, before); }),
+        files(opening.open(expand_paths(source.paths, options.formats))),
         samples(make_samples(files, options)),
         seed(shuffle_seed) {
     const auto shown = printable(name);
@@ -182,6 +212,7 @@ Packing parse_packing(std::string_view word) {
 struct Corpus::Data {
   CorpusOptions options;
   CorpusMix::By by = CorpusMix::By::samples;
+  std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
   std::vector<std::unique_ptr<const OpenedSource>> sources;
   std::optional<Mix> mix;
   BatchForm form;
@@ -189,7 +220,7 @@ struct Corpus::Data {
   Order order;
 
   Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)), by(of.by) {
-    const Opening opening(options);
+    Opening opening(options);
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
@@ -200,8 +231,9 @@ struct Corpus::Data {
     form = {.sequence = options.sequence, .most_segments = {}, .attention_mask = options.attention_mask};
     for (const auto& source : sources)
       form.most_segments = std::max(form.most_segments, source->samples->most_segments());
+    cache = opening.cache();
     digest = make_digest();
-    order = make_order();
+    order = make_order(opening.end_of_document());
   }
 
   std::uint64_t shuffle_seed() const { return options.shuffle_seed.value_or(0); }
@@ -234,9 +266,13 @@ struct Corpus::Data {
     return sum.hex();
   }
 
-  Order make_order() const {
-    Order properties = {
-        {"sequence", std::to_string(options.sequence)}, {"tokenizer", "bytes"}, {"packing", "cut"}, {"shuffle", "no"}};
+  Order make_order(std::int64_t end_of_document) const {
+    const auto tokenizer =
+        cache ? fmt::format("{}, documents end with {}", options.tokenizer->name(), end_of_document) : "none";
+    Order properties = {{"sequence", std::to_string(options.sequence)},
+                        {"tokenizer", tokenizer},
+                        {"packing", "cut"},
+                        {"shuffle", "no"}};
     if (options.packing == Packing::best_fit) {
       properties[2].second = fmt::format("best-fit (window {}, padded to {}, version {})", PackedOrder::window,
                                          options.pad_to, PackedOrder::version);
@@ -468,7 +504,7 @@ std::string Corpus::activity() const {
 
 ReadStats Corpus::stats() const {
   ReadStats all;
-  for (const auto& source : state_->data->sources) all.index_bytes += source->files.index_bytes();
+  for (const auto& source : state_->data->sources) all.index_bytes += source->files.prepare_bytes();
   for (const auto& reader : state_->readers) {
     all.bytes_read += reader.state.stats.bytes_read;
     all.bytes_consumed += reader.state.stats.bytes_consumed;

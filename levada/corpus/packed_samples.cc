@@ -31,7 +31,8 @@ void PackedSamples::fill_row(std::int64_t sample, const BatchRows& row, RowReade
     const auto length = static_cast<std::size_t>(piece.positions);
     TokenWriter to(row.tokens.subspan(at, length), row.labels.subspan(at, length));
     reader.touch(file);
-    file.read_document(document, piece.from, piece.from + piece.positions + 1, to, reader.state);
+    const auto begin = file.document_begin(document) + piece.from;
+    file.read(begin, begin + piece.positions + 1, to, reader.state);
     const auto padded = (length + static_cast<std::size_t>(pad_to_) - 1) / static_cast<std::size_t>(pad_to_) *
                         static_cast<std::size_t>(pad_to_);
     std::ranges::fill(row.loss_mask.subspan(at, length), 1.0F);

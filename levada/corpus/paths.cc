@@ -55,7 +55,7 @@ void drop_indexes(std::vector<std::string>& sorted) {
 /// by one of them, by that without links if there is one.
 class FolderWalk {
  public:
-  explicit FolderWalk(const std::string& folder) {
+  FolderWalk(const std::string& folder, std::span<const TextFormat> formats) : formats_(formats) {
     std::vector<fs::path> links = {folder};
     while (!links.empty()) {
       // In the order of their names, for the same result on every machine.
@@ -84,8 +84,7 @@ class FolderWalk {
       std::error_code error;  // A link that leads nowhere is no folder, and opening it says so.
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
-      } else if (const auto extension = path.extension();
-                 extension == ".jsonl" || extension == ".txt" || extension == ".bin") {
+      } else if (is_data(path.string())) {
         files_.push_back(path.string());
       }
     }
@@ -93,13 +92,21 @@ class FolderWalk {
     throw SourceError(fmt::format("cannot list {}: {}", printable(folder.string()), error.code().message()));
   }
 
+  bool is_data(const std::string& path) const { return is_text(path, formats_) || path.ends_with(".bin"); }
+
+  std::span<const TextFormat> formats_;
   std::set<std::pair<dev_t, ino_t>> visited_;
   std::vector<std::string> files_;
 };
 
-std::vector<std::string> files_below(const std::string& folder) {
-  auto files = FolderWalk(folder).take_files();
-  if (files.empty()) throw SourceError(fmt::format("{} holds no .jsonl, .txt or .bin file", printable(folder)));
+std::vector<std::string> files_below(const std::string& folder, std::span<const TextFormat> formats) {
+  auto files = FolderWalk(folder, formats).take_files();
+  if (files.empty()) {
+    std::string more;
+    for (const auto& format : formats) more += format.extension + ", ";
+    throw SourceError(
+        fmt::format("{} holds no .jsonl, .txt, {}or .bin file", printable(folder), more));
+  }
   return files;
 }
 
@@ -108,23 +115,24 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
 }
 
 /// What a name that is no pattern stands for.
-std::vector<std::string> files_at(const std::string& path) {
-  return is_directory(path) ? files_below(path) : std::vector{path};
+std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats) {
+  return is_directory(path) ? files_below(path, formats) : std::vector{path};
 }
 
 }  // namespace
 
-std::vector<std::string> expand_paths(const std::vector<std::string>& paths) {
+std::vector<std::string> expand_paths(const std::vector<std::string>& paths,
+                                      std::span<const TextFormat> formats) {
   std::vector<std::string> files;
   for (const auto& path : paths) {
     if (path.find_first_of("*?[") == std::string::npos || exists(path)) {
-      append(files, files_at(path));
+      append(files, files_at(path, formats));
       continue;
     }
     auto matches = matches_of(path);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
     drop_indexes(matches);
-    for (const auto& match : matches) append(files, files_at(match));
+    for (const auto& match : matches) append(files, files_at(match, formats));
   }
   return files;
 }

@@ -6,25 +6,21 @@
 
 namespace levada {
 
-SourceFiles::SourceFiles(
-    const std::vector<std::string>& paths,
-    const std::function<std::unique_ptr<const TokenFile>(const std::string&, std::int64_t)>& open) {
-  for (const auto& path : paths) {
-    auto file = open(path, tokens());
-    const auto& contents = file->contents();
+SourceFiles::SourceFiles(std::vector<OpenedFile> files) {
+  for (auto& file : files) {
+    const auto& contents = file.tokens->contents();
     token_begins_.push_back(token_begins_.back() + contents.tokens);
     document_begins_.push_back(document_begins_.back() + contents.documents);
-    bad_lines_ += contents.bad_lines;
-    index_bytes_ += file->index_bytes();
-    files_.push_back(std::move(file));
+    bad_lines_ += file.bad_lines;
+    prepare_bytes_ += file.text_bytes + file.tokens->index_bytes();
+    files_.push_back(std::move(file.tokens));
   }
 }
 
 void SourceFiles::add_to(Digest& digest) const {
   for (const auto& file : files_) {
     const auto& contents = file->contents();
-    digest.update(
-        fmt::format("{} {} {} {};", contents.digest, contents.tokens, contents.documents, contents.bad_lines));
+    digest.update(fmt::format("{} {} {};", contents.digest, contents.tokens, contents.documents));
   }
 }
 

@@ -1,7 +1,6 @@
 // The files of one source.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,12 +10,17 @@
 
 namespace levada {
 
+/// One file, and what became of its text if it was one.
+struct OpenedFile {
+  std::unique_ptr<const TokenFile> tokens;
+  std::int64_t bad_lines = 0;    ///< of the text, left out
+  std::uint64_t text_bytes = 0;  ///< read to tokenize it
+};
+
 /// Opened files in their order. Moving it leaves the files where they are.
 class SourceFiles {
  public:
-  /// `open` is given each path and the number of tokens before it.
-  SourceFiles(const std::vector<std::string>& paths,
-              const std::function<std::unique_ptr<const TokenFile>(const std::string&, std::int64_t)>& open);
+  explicit SourceFiles(std::vector<OpenedFile> files);
 
   /// Where one of the tokens, or documents, of all files is: in file `index`, as its number `at`.
   struct Place {
@@ -30,8 +34,8 @@ class SourceFiles {
   std::int64_t tokens() const { return token_begins_.back(); }
   std::int64_t documents() const { return document_begins_.back(); }
   std::int64_t bad_lines() const { return bad_lines_; }
-  /// Bytes read to index them.
-  std::uint64_t index_bytes() const { return index_bytes_; }
+  /// Bytes of text and of indexes read before the first sample.
+  std::uint64_t prepare_bytes() const { return prepare_bytes_; }
   /// Adds what the files hold, whatever their names.
   void add_to(Digest& digest) const;
 
@@ -41,7 +45,7 @@ class SourceFiles {
   std::vector<std::unique_ptr<const TokenFile>> files_;
   std::vector<std::int64_t> token_begins_ = {0}, document_begins_ = {0};  ///< of each file, and the end
   std::int64_t bad_lines_ = 0;
-  std::uint64_t index_bytes_ = 0;
+  std::uint64_t prepare_bytes_ = 0;
 };
 
 }  // namespace levada

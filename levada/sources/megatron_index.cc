@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -236,6 +237,15 @@ MegatronPaths MegatronPaths::of(const std::string& path) {
   const bool has_name = path.ends_with(".bin") || path.ends_with(".idx");
   const auto prefix = has_name ? path.substr(0, path.size() - 4) : path;
   return {prefix + ".bin", prefix + ".idx"};
+}
+
+bool is_token_file(const std::string& path) {
+  const auto paths = MegatronPaths::of(path);
+  const auto is_there = [](const std::string& name) {
+    std::error_code error;
+    return std::filesystem::exists(name, error);
+  };
+  return path == paths.bin || path == paths.idx || is_there(paths.bin) || is_there(paths.idx);
 }
 
 std::optional<std::uint8_t> megatron_code(DType dtype) {

@@ -39,7 +39,7 @@ MegatronPaths check(const std::string& path, const MegatronWriterOptions& option
 }
 
 /// The largest number that the dtype can hold.
-std::int64_t largest(DType dtype) {
+std::int64_t largest_of(DType dtype) {
   const auto bits = dtype.bits - (dtype.code == dtypes::int8.code ? 1 : 0);
   return bits >= 63 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << bits) - 1;
 }
@@ -77,17 +77,23 @@ MegatronWriter::MegatronWriter(const std::string& path, MegatronWriterOptions op
       buffer_(buffer_bytes) {}
 
 void MegatronWriter::append(std::span<const std::int64_t> tokens) {
-  const auto most = largest(options_.dtype);
-  const auto unfit = std::ranges::find_if(tokens, [&](std::int64_t token) { return token < 0 || token > most; });
-  if (unfit != tokens.end()) {
+  append_checked(tokens);
+}
+void MegatronWriter::append(std::span<const std::int32_t> tokens) {
+  append_checked(tokens);
+}
+
+template <typename Token>
+void MegatronWriter::append_checked(std::span<const Token> tokens) {
+  const auto largest = largest_of(options_.dtype);
+  // A loop without a way out, for compilers to vectorize.
+  bool fit = true;
+  for (const Token token : tokens) fit &= token >= 0 && token <= largest;
+  if (!fit) {
+    const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
     throw InvalidArgument(fmt::format("token {} does not fit in {}", *unfit, options_.dtype.name()));
   }
   append_tokens(tokens.data(), tokens.size());
-}
-
-void MegatronWriter::append_bytes(std::string_view tokens) {
-  if (options_.dtype == dtypes::int8) throw InvalidArgument("bytes do not fit in int8, but in uint8");
-  append_tokens(reinterpret_cast<const std::uint8_t*>(tokens.data()), tokens.size());
 }
 
 template <typename Token>

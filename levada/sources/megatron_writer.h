@@ -32,8 +32,7 @@ class MegatronWriter {
 
   /// Adds tokens to the sequence under way. Throws InvalidArgument for one that the dtype cannot hold.
   void append(std::span<const std::int64_t> tokens);
-  /// As many tokens as bytes.
-  void append_bytes(std::string_view tokens);
+  void append(std::span<const std::int32_t> tokens);
   /// Ends the sequence under way, perhaps empty. One of more tokens than the format can count becomes several.
   void end_sequence(std::int8_t mode = 0);
   /// Ends the document under way, and the sequence under way if it holds tokens.
@@ -50,6 +49,8 @@ class MegatronWriter {
   std::uint64_t bytes() const;
 
  private:
+  template <typename Token>
+  void append_checked(std::span<const Token> tokens);
   template <typename Token>
   void append_tokens(const Token* tokens, std::size_t count);
   template <typename Stored, typename Token>

@@ -2,107 +2,101 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
+#include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/sources/data_kind.h"
-#include "levada/sources/index_cache.h"
-#include "levada/sources/jsonl_file.h"
-#include "levada/sources/jsonl_index.h"
-#include "levada/sources/megatron_file.h"
-#include "levada/sources/text_file.h"
+#include "levada/sources/sampled_digest.h"
 
 namespace levada {
 namespace {
 
-IndexKey key_of(const std::string& path, DataKind kind, const FileIdentity& identity, const TokenFileOptions& options) {
-  std::error_code error;
-  const auto real_path = std::filesystem::canonical(path, error);
-  IndexKey key{
-      .kind = "text 1", .real_path = error ? path : real_path.string(), .identity = identity, .text_field = {}};
-  // A text's index is the same however it is cut.
-  if (kind == DataKind::text) return key;
-  key.kind = options.by_document ? "jsonl documents 1" : "jsonl bytes 1";
-  key.text_field = options.text_field;
-  key.skip_bad = options.skip_bad;
-  key.stride = options.stride;
-  key.phase = options.phase;
-  return key;
-}
+/// Enough to make a call cheap against the copy, little enough to stay in a second-level cache; whole tokens.
+constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
-/// How many cuts there are to be in a .jsonl; empty if the index does not agree with itself.
-std::optional<std::int64_t> cuts_in(const FileIndex& index, const TokenFileOptions& options) {
-  if (!options.by_document) return count_cuts(index.contents.tokens, options.stride, options.phase);
-  const auto& documents = index.documents;
-  if (static_cast<std::int64_t>(documents.tokens.size()) != index.contents.documents) return std::nullopt;
-  std::int64_t cuts = 0;
-  for (const auto tokens : documents.tokens) cuts += count_document_cuts(tokens, options.stride);
-  return cuts;
-}
-
-bool is_usable(const FileIndex& index, DataKind kind, const TokenFileOptions& options) {
-  return kind == DataKind::text || cuts_in(index, options) == static_cast<std::int64_t>(index.cuts.size());
-}
-
-struct MadeIndex {
-  FileIndex index;
-  std::uint64_t bytes_read = 0;
-};
-
-MadeIndex make_index(const File& file, DataKind kind, const FileIdentity& identity, const TokenFileOptions& options) {
-  auto index = kind == DataKind::jsonl ? index_jsonl(file, options) : index_text(file, options);
-  expect_unchanged(file, identity);
-  return {std::move(index), identity.size};
-}
-
-/// The index kept from an earlier run, made by another process meanwhile, or made here and then kept.
-MadeIndex find_index(const File& file, DataKind kind, const FileIdentity& identity, KeptIndex& kept,
-                     const TokenFileOptions& options) {
-  const auto usable = [&](const std::optional<FileIndex>& index) { return index && is_usable(*index, kind, options); };
-  const auto warn = [&](const std::string& warning) {
-    if (options.warn) options.warn(warning);
-  };
-  const auto warn_of = [&](const Error& error) {
-    warn(fmt::format("{}; without an index that is kept, every run reads all of {} first", error.what(), file.path()));
-  };
-  auto index = kept.load();
-  if (usable(index)) return {*std::move(index)};
-  bool reserved = false;
-  try {
-    index = kept.load_or_reserve(
-        [&] { warn(fmt::format("another process is indexing {}: waiting for its index", file.path())); });
-    if (usable(index)) return {*std::move(index)};
-    reserved = !index;
-  } catch (const SourceError& error) {
-    warn_of(error);
-  }
-  auto made = make_index(file, kind, identity, options);
-  try {
-    if (reserved) kept.store(made.index);
-  } catch (const SourceError& error) {
-    warn_of(error);
-  }
-  return made;
+bool is_integer(DType dtype) {
+  return dtype != dtypes::float32 && dtype != dtypes::float64;
 }
 
 }  // namespace
 
-std::unique_ptr<TokenFile> open_token_file(const std::string& path, const TokenFileOptions& options) {
-  const auto kind = data_kind(path);
-  if (kind == DataKind::megatron) return open_megatron_file(path, options);
-  std::shared_ptr<const File> file = options.open(path);
-  if (!kind) refuse_kind(path);
-  const auto identity = file->identity();
-  if (identity.size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
-  std::unique_ptr<KeptIndex> kept;
-  if (!options.cache_dir.empty()) {
-    kept = std::make_unique<KeptIndex>(options.cache_dir, key_of(path, *kind, identity, options));
+TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
+    : idx_(options.open(MegatronPaths::of(path).idx)),
+      bin_(options.open(MegatronPaths::of(path).bin)),
+      idx_identity_(idx_->identity()),
+      bin_identity_(bin_->identity()) {
+  if (options.by_document) document_begins_.push_back(0);
+  index_ = read_megatron_index(
+      *idx_, *bin_,
+      [&](std::int64_t tokens) {
+        if (options.by_document) document_begins_.push_back(document_begins_.back() + tokens);
+      },
+      [&](std::uint64_t done) {
+        if (options.progress) options.progress({idx_->path(), done, idx_identity_.size});
+      });
+  if (!is_integer(index_.dtype)) {
+    throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
+                                  index_.dtype.name()));
   }
-  auto made = kept ? find_index(*file, *kind, identity, *kept, options) : make_index(*file, *kind, identity, options);
-  if (kind == DataKind::text) {
-    return make_text_file(std::move(file), identity, std::move(made.index), made.bytes_read);
+  token_bytes_ = index_.dtype.bytes(1);
+  contents_ = {.tokens = index_.tokens(),
+               .documents = index_.documents,
+               .digest = fmt::format("{} {} {}", index_.digest, bin_identity_.size,
+                                     sampled_digest(*bin_, bin_identity_.size))};
+  check();
+}
+
+void TokenFile::check() const {
+  expect_unchanged(*idx_, idx_identity_);
+  expect_unchanged(*bin_, bin_identity_);
+}
+
+void TokenFile::read(std::int64_t begin, std::int64_t end, TokenWriter& to, ReadState& state) const {
+  // The last token is only a label.
+  state.stats.bytes_consumed += static_cast<std::uint64_t>(end - 1 - begin) * token_bytes_;
+  while (begin < end) {
+    const auto place = index_.runs.find(begin);
+    const auto count = std::min(place.tokens, end - begin);
+    read_run(place.byte, begin, count, to, state);
+    begin += count;
   }
-  return make_jsonl_file(std::move(file), identity, std::move(made.index), made.bytes_read, std::move(kept), options);
+}
+
+/// Tokens that follow each other in the .bin from `byte` on.
+void TokenFile::read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to,
+                         ReadState& state) const {
+  const auto end = byte + static_cast<std::uint64_t>(count) * token_bytes_;
+  state.buffer.resize(piece_bytes);
+  while (byte < end) {
+    const auto piece = std::span(state.buffer).first(std::min<std::uint64_t>(piece_bytes, end - byte));
+    const auto got = read_fully(*bin_, byte, piece);
+    state.stats.bytes_read += got;
+    if (got < piece.size()) {
+      throw SourceError(fmt::format("{} ends at byte {}, {} bytes short: it was cut off while it was being read",
+                                    path(), byte + got, bin_identity_.size - byte - got));
+    }
+    if (!write({piece.data(), got}, to)) fail_negative({piece.data(), got}, position);
+    position += static_cast<std::int64_t>(got / token_bytes_);
+    byte += got;
+  }
+}
+
+/// False if there are negative numbers among them.
+bool TokenFile::write(std::string_view stored, TokenWriter& to) const {
+  const bool is_signed = index_.dtype.code == dtypes::int8.code;
+  switch (token_bytes_) {
+    case 1: return to.write_stored<std::uint8_t>(stored, is_signed);
+    case 2: return to.write_stored<std::uint16_t>(stored, is_signed);
+    case 4: return to.write_stored<std::uint32_t>(stored, is_signed);
+    default: return to.write_stored<std::uint64_t>(stored, is_signed);
+  }
+}
+
+void TokenFile::fail_negative(std::string_view stored, std::int64_t position) const {
+  // Little-endian: the sign is in the last byte.
+  std::size_t at = 0;
+  while (static_cast<signed char>(stored[at + token_bytes_ - 1]) >= 0) at += token_bytes_;
+  throw SourceError(fmt::format("{}: token {} is negative: it cannot be fed", path(),
+                                position + static_cast<std::int64_t>(at / token_bytes_)));
 }
 
 }  // namespace levada

@@ -10,9 +10,6 @@
 
 namespace levada {
 
-/// The built-in tokenizer: a byte of UTF-8 is a token, and one more ends each document.
-inline constexpr std::int64_t end_of_document = 256;
-
 /// Takes a row of n + 1 tokens t and lays it out as tokens t[0..n) and labels t[1..n]. Borrows both.
 class TokenWriter {
  public:
@@ -21,9 +18,6 @@ class TokenWriter {
 
   /// Tokens still to come.
   std::size_t missing() const { return tokens_.size() + 1 - at_; }
-
-  /// Each byte is a token; no more than missing().
-  void write_bytes(std::string_view bytes) { write_stored<std::uint8_t>(bytes, false); }
 
   /// `stored`: tokens as little-endian numbers of this width, no more than missing(). Says whether none is negative,
   /// if the numbers are signed.

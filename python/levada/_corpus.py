@@ -1,4 +1,4 @@
-"""Files of text or tokens as training samples, read by the C++ core."""
+"""Files of text or tokens as training samples, tokenized and read by the C++ core."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from levada import _levada
 from levada._errors import InvalidArgument
 from levada._levada import CorpusSource
+from levada._tokenizers import open_tokenizer
 
 _MOST_EPOCHS = 2**62
 
@@ -18,11 +19,15 @@ PathLike = str | os.PathLike[str]
 
 @dataclasses.dataclass(eq=False)
 class Corpus:
-    """The documents of .jsonl, .txt and Megatron's .bin/.idx files as samples of `sequence` tokens.
+    """The documents of text and of Megatron's .bin/.idx files as samples of `sequence` tokens.
 
-    Only named here: opened, and indexed the first time, by the ranks that read, or when its size is asked for.
-    docs/data-loading.md tells of files, folders, patterns, mixes and of what a batch holds. `tensors`: what batches
-    consist of, arrays of "numpy" or tensors of "torch".
+    Only named here: opened, and tokenized the first time, by the ranks that read, or when its size is asked for.
+    docs/data-loading.md tells of files, folders, patterns, mixes and of what a batch holds.
+
+    tokenizer: what makes text into tokens: "bytes"; the path of a tokenizer.json, of a folder of `transformers` or of a
+    SentencePiece .model; or a tokenizer of `tokenizers` or `transformers` itself. eod: the token that ends each document,
+    by its text or number; by default the tokenizer's own. cache_dir, cache_size: where the tokens of text are kept, and
+    how many bytes they may take. tensors: what batches consist of, arrays of "numpy" or tensors of "torch".
     """
 
     paths: PathLike | Sequence[PathLike]
@@ -32,11 +37,13 @@ class Corpus:
     epochs: int = 1
     packing: str = "cut"
     pad_to: int = 1
+    tokenizer: Any = "bytes"
+    eod: str | int = ""
     text_field: str = "text"
     skip_bad: bool = False
     attention_mask: bool = False
-    cache: bool = True
     cache_dir: PathLike = ""
+    cache_size: int | None = None
     io_threads: int = 1
     tensors: str = "numpy"
 
@@ -55,6 +62,8 @@ class Corpus:
         several = [self.paths] if isinstance(self.paths, (str, os.PathLike)) else self.paths
         options["paths"] = [os.fsencode(path) for path in several]
         options["cache_dir"] = os.fsencode(self.cache_dir)
+        options["tokenizer"] = open_tokenizer(self.tokenizer)
+        options["eod"] = str(self.eod)
         return options
 
     def open(self) -> CorpusSource:

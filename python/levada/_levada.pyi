@@ -1,6 +1,6 @@
 """The C++ core of levada; use the package levada."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -129,6 +129,26 @@ class Layout:
 def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
     """Whether a rank is a reader."""
 
+class Tokenizer:
+    """What makes text into tokens."""
+
+    def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, id_of: Callable[[str], int | None], encode: Callable[[list[str]], list[list[int]]]) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vocabulary_size(self) -> int: ...
+
+    def choose_end_of_document(self, token: str = '') -> int:
+        """The id of the token that ends documents. Raises InvalidArgument."""
+
+def digest(bytes: bytes) -> str:
+    """XXH3-128 of the bytes, 32 hexadecimal digits."""
+
+def byte_tokenizer() -> Tokenizer:
+    """A byte of UTF-8 is a token."""
+
 class Membership:
     """This process's place in its job."""
 
@@ -238,8 +258,8 @@ def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
     """
 
-def command(arguments: Sequence[str], self: Sequence[str]) -> int:
-    """Runs the `levada` command and gives its exit status."""
+def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str], Tokenizer]) -> int:
+    """Runs the `levada` command and returns its exit status."""
 
 class Source:
     """Where batches come from."""

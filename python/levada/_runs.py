@@ -395,7 +395,7 @@ class Run(Generic[T]):
     def _started(self) -> Consumer:
         if self._consumer is None:
             if self.options.workers > 0 and self._worker_group is None:
-                self._make_indexes()
+                self._tokenize_texts()
                 self._worker_group = WorkerGroup(self.options.context, self._tasks(), self.options.start_timeout)
             job = self._job()
             name = f"the consumer (process {os.getpid()})"
@@ -407,11 +407,11 @@ class Run(Generic[T]):
                 raise
         return self._consumer
 
-    def _make_indexes(self) -> None:
-        """Those of corpora that workers read: else each of them would make them all."""
+    def _tokenize_texts(self) -> None:
+        """Those of corpora that workers read: otherwise they would wait for each other to do it."""
         for step in self._steps:
             source = step.arguments.get("source")
-            if isinstance(source, Corpus) and source.cache and self._roles[step.name] == "worker":
+            if isinstance(source, Corpus) and self._roles[step.name] == "worker":
                 _levada.open_corpus(**source.options())
 
     def _process_options(self) -> dict[str, Any]:

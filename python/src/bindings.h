@@ -9,6 +9,7 @@ void bind_errors(nanobind::module_& module);
 void bind_trees(nanobind::module_& module);
 void bind_mesh(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);
+void bind_tokenizers(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
 void bind_feed(nanobind::module_& module);
 void bind_transport(nanobind::module_& module);

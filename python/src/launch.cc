@@ -31,6 +31,7 @@
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
 #include "python/src/tensors.h"
+#include "python/src/tokenizers.h"
 #include "python/src/waiting.h"
 
 namespace nb = nanobind;
@@ -123,11 +124,21 @@ std::tuple<int, std::string> run_local(int size, const std::vector<std::string>&
   return {result.exit_status, result.message};
 }
 
-int command(const std::vector<std::string>& arguments, const std::vector<std::string>& self) {
+int command(const std::vector<std::string>& arguments, const std::vector<std::string>& self,
+            const nb::object& open_tokenizer) {
   std::vector<const char*> pointers;
   for (const auto& argument : arguments) pointers.push_back(argument.c_str());
+  const auto open = [&open_tokenizer](const std::string& name) -> std::shared_ptr<const Tokenizer> {
+    const nb::gil_scoped_acquire gil;
+    try {
+      return tokenizer_of(open_tokenizer(name));
+    } catch (const nb::python_error& error) {
+      const auto name = nb::cast<std::string>(error.type().attr("__name__"));
+      throw_error(kind_of(name), nb::cast<std::string>(nb::str(error.value())));
+    }
+  };
   const nb::gil_scoped_release released;
-  return cli::run(static_cast<int>(pointers.size()), pointers.data(), self);
+  return cli::run(static_cast<int>(pointers.size()), pointers.data(), {.self = self, .open_tokenizer = open});
 }
 
 std::optional<std::tuple<int, int>> place() {
@@ -237,8 +248,10 @@ void bind_launch(nb::module_& module) {
       "end.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
-  module.def("command", &command, nb::arg("arguments"), nb::arg("self"),
-             "Runs the `levada` command and gives its exit status.");
+  module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"),
+             nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "
+                     "open_tokenizer: collections.abc.Callable[[str], Tokenizer]) -> int"),
+             "Runs the `levada` command and returns its exit status.");
 }
 
 }  // namespace levada::python

@@ -21,6 +21,7 @@
 #include "python/src/handoff.h"
 #include "python/src/rebuild.h"
 #include "python/src/sources.h"
+#include "python/src/tokenizers.h"
 #include "python/src/trees.h"
 
 namespace nb = nanobind;
@@ -123,11 +124,13 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
                         .epochs = nb::cast<std::int64_t>(given["epochs"]),
                         .packing = parse_packing(nb::cast<std::string>(given["packing"])),
                         .pad_to = nb::cast<std::int64_t>(given["pad_to"]),
+                        .attention_mask = nb::cast<bool>(given["attention_mask"]),
+                        .tokenizer = tokenizer_of(given["tokenizer"]),
+                        .end_of_document = nb::cast<std::string>(given["eod"]),
                         .text_field = nb::cast<std::string>(given["text_field"]),
                         .skip_bad = nb::cast<bool>(given["skip_bad"]),
-                        .attention_mask = nb::cast<bool>(given["attention_mask"]),
-                        .cache = nb::cast<bool>(given["cache"]),
-                        .cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str()};
+                        .cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str(),
+                        .cache_bytes = nb::cast<std::optional<std::uint64_t>>(given["cache_size"])};
   options.io.threads = nb::cast<int>(given["io_threads"]);
   options.io.warn = warn;
   std::vector<std::string> paths;  // names of files are bytes, not always UTF-8

@@ -1,22 +1,24 @@
-#include "levada/sources/jsonl_line.h"
+#include "levada/tokens/jsonl_line.h"
 
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <bit>
 #include <optional>
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
-#include "levada/sources/json_string.h"
 
 namespace levada {
 namespace {
 
 namespace ondemand = simdjson::ondemand;
 
-static_assert(line_padding >= simdjson::SIMDJSON_PADDING && line_padding >= stretch_padding);
-constexpr int deepest = 512;
+static_assert(line_padding >= simdjson::SIMDJSON_PADDING);
+constexpr int max_depth = 512;
+/// May stand at the start of a line, where a file that begins with it was joined to another.
+constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -48,38 +50,39 @@ std::string_view without_trailing_space(std::string_view text) {
   return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
-/// The decoded bytes of a key, whose raw ones begin at the front of `raw`.
-std::string decoded(std::string_view raw) {
-  std::string text;
-  while (true) {
-    const auto piece = next_piece(raw);
-    switch (piece.kind) {
-      case StringPiece::end: return text;
-      case StringPiece::plain: text += raw.substr(0, piece.raw); break;
-      case StringPiece::escape: text += piece.text(); break;
-      case StringPiece::half_pair: text += '\xff'; break;  // It is in no name of a field that is UTF-8.
-      default: throw BadLine(wrong_escape(raw));
-    }
-    raw.remove_prefix(piece.raw);
-  }
-}
-
-/// `raw`: all of a string, behind which its closing quote stands.
+/// `raw`: what stands between the quotes of a string. Halves of surrogate pairs are taken for escapes like others.
 void check_escapes(std::string_view raw) {
-  while (!raw.empty()) {
-    auto length = count_stretch(raw, raw.size()).raw;
-    if (length == 0) {
-      const auto piece = next_piece({raw.data(), raw.size() + 1});
-      if (piece.kind != StringPiece::escape && piece.kind != StringPiece::half_pair) throw BadLine(wrong_escape(raw));
-      length = piece.raw;
+  for (auto at = raw.find('\\'); at != raw.npos; at = raw.find('\\', at)) {
+    const auto escape = raw.substr(at, 6);
+    const bool is_unicode = escape.size() == 6 && escape[1] == 'u' &&
+                            std::ranges::all_of(escape.substr(2), [](unsigned char c) { return std::isxdigit(c) != 0; });
+    const bool is_short = escape.size() > 1 && std::string_view("\"\\/bfnrt").find(escape[1]) != raw.npos;
+    if (!is_unicode && !is_short) {
+      throw BadLine(fmt::format("it is not JSON: an escape is wrong, at {}", printable(cut_text(escape, 6))));
     }
-    raw.remove_prefix(length);
+    at += is_unicode ? 6 : 2;
   }
 }
 
 /// What Python's json writes of floats that JSON has not.
 bool is_special_float(std::string_view token) {
   return token == "NaN" || token == "Infinity" || token == "-Infinity";
+}
+
+ondemand::field field_of(simdjson::simdjson_result<ondemand::field> result) {
+  ondemand::field entry;
+  if (const auto error = std::move(result).get(entry)) throw simdjson::simdjson_error(error);
+  return entry;
+}
+
+/// What stands between the quotes of a key, whose first byte is at the front of `raw`.
+std::string_view key_in(std::string_view raw) {
+  for (auto quote = raw.find('"'); quote != raw.npos; quote = raw.find('"', quote + 1)) {
+    const auto last = raw.substr(0, quote).find_last_not_of('\\');
+    const auto backslashes = quote - (last == raw.npos ? 0 : last + 1);
+    if (backslashes % 2 == 0) return raw.substr(0, quote);
+  }
+  throw BadLine("it is not JSON: a string has no end");
 }
 
 /// What stands between the quotes of a string's token, behind which there may be white space.
@@ -91,21 +94,40 @@ std::string_view between_quotes(std::string_view token) {
 
 }  // namespace
 
-struct JsonlChecker::State {
+struct JsonlParser::State {
   std::string text_field;
   ondemand::parser parser;
-  std::size_t capacity = 0;
   std::string_view line;
 
-  std::string_view behind(const char* at) const { return line.substr(static_cast<std::size_t>(at - line.data())); }
+  std::string_view raw_key(ondemand::field& entry) const {
+    const auto raw = key_in(line.substr(static_cast<std::size_t>(entry.key().raw() - line.data())));
+    check_escapes(raw);
+    return raw;
+  }
+  /// Halves of surrogate pairs are in no name of a field that is UTF-8.
+  bool is_text_field(ondemand::field& entry) const {
+    const auto raw = raw_key(entry);
+    if (raw.find('\\') == raw.npos) return raw == text_field;
+    std::string_view key;
+    return entry.unescaped_key().get(key) == simdjson::SUCCESS && key == text_field;
+  }
 
-  /// Walks the top object; raw text of the field, empty if there is none. Throws BadLine and simdjson_error.
+  static std::string_view decoded(ondemand::value value) {
+    const auto raw = between_quotes(value.raw_json_token());
+    std::string_view text;
+    if (value.get_string().get(text) == simdjson::SUCCESS) return text;
+    check_escapes(raw);
+    throw BadLine("half of a surrogate pair stands alone in it");
+  }
+
+  /// Walks the top object; the field's text, empty if there is none. Throws BadLine and simdjson_error.
   std::optional<std::string_view> find_text(ondemand::document& document) const {
     std::optional<std::string_view> found;
-    for (auto entry : document.get_object()) {
-      const bool wanted = decoded(behind(entry.key().value().raw())) == text_field;
+    for (auto each : document.get_object()) {
+      auto entry = field_of(std::move(each));
+      const bool wanted = is_text_field(entry);
       if (wanted && found) throw BadLine(fmt::format("it has two fields \"{}\"", text_field));
-      ondemand::value value = entry.value().value();
+      ondemand::value value = entry.value();
       if (!wanted) {
         check(value, 1);
         continue;
@@ -113,21 +135,21 @@ struct JsonlChecker::State {
       if (value.type() != ondemand::json_type::string) {
         throw BadLine(fmt::format("its field \"{}\" is not a string", text_field));
       }
-      found = between_quotes(value.raw_json_token());
-      pass_string(value);
+      found = decoded(value);
     }
     return found;
   }
 
   // The on-demand parser checks what is looked at, so everything is.
   void check(ondemand::value value, int depth) const {
-    if (depth > deepest) throw BadLine(fmt::format("its values are nested deeper than {}", deepest));
+    if (depth > max_depth) throw BadLine(fmt::format("its values are nested deeper than {}", max_depth));
     if (is_special_float(without_trailing_space(value.raw_json_token()))) return;
     switch (const ondemand::json_type type = value.type(); type) {
       case ondemand::json_type::object:
-        for (auto entry : value.get_object()) {
-          static_cast<void>(decoded(behind(entry.key().value().raw())));
-          check(entry.value().value(), depth + 1);
+        for (auto each : value.get_object()) {
+          auto entry = field_of(std::move(each));
+          static_cast<void>(raw_key(entry));
+          check(entry.value(), depth + 1);
         }
         break;
       case ondemand::json_type::array:
@@ -154,21 +176,24 @@ struct JsonlChecker::State {
   std::string field_names() {
     std::string names;
     ondemand::document document = parser.iterate(line, line.size() + line_padding);
-    for (auto entry : document.get_object()) {
+    for (auto each : document.get_object()) {
       if (names.size() > 200) return names + ", ...";
-      names +=
-          fmt::format("{}\"{}\"", names.empty() ? "" : ", ", printable(decoded(behind(entry.key().value().raw()))));
+      auto entry = field_of(std::move(each));
+      const std::string raw(raw_key(entry));
+      std::string_view key;
+      const bool is_text = entry.unescaped_key().get(key) == simdjson::SUCCESS;
+      names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", printable(is_text ? key : raw));
     }
     return names;
   }
 };
 
-JsonlChecker::JsonlChecker(std::string text_field) : state_(std::make_unique<State>()) {
+JsonlParser::JsonlParser(std::string text_field) : state_(std::make_unique<State>()) {
   state_->text_field = std::move(text_field);
 }
-JsonlChecker::~JsonlChecker() = default;
+JsonlParser::~JsonlParser() = default;
 
-std::string_view JsonlChecker::text(std::string_view line) try {
+std::string_view JsonlParser::text(std::string_view line) try {
   auto& state = *state_;
   // Some versions of the parser pass over a mark, some do not.
   if (line.starts_with(byte_order_mark)) line.remove_prefix(byte_order_mark.size());
@@ -196,16 +221,6 @@ std::string_view JsonlChecker::text(std::string_view line) try {
     case simdjson::UNCLOSED_STRING: throw BadLine("it is not JSON: a string has no end");
     default: throw BadLine("it is not JSON: a comma, colon, brace or value is missing or out of place");
   }
-}
-
-std::string wrong_escape(std::string_view raw) {
-  const auto where = printable(cut_text(raw, longest_escape));
-  // If the text ends behind the half of a pair, the piece is incomplete.
-  constexpr std::size_t half_bytes = 6;
-  const bool is_half = raw.size() >= half_bytes && next_piece(raw).kind != StringPiece::invalid;
-  return fmt::format("{}, at {}",
-                     is_half ? "half of a surrogate pair stands alone in it" : "it is not JSON: an escape is wrong",
-                     where);
 }
 
 bool is_blank(std::string_view line) {

@@ -1,0 +1,57 @@
+#include "levada/cli/text_options.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "levada/base/error.h"
+#include "levada/base/text.h"
+#include "levada/cli/command.h"
+
+namespace levada::cli {
+
+void add_text_options(CLI::App& command, TextArguments& arguments) {
+  add_option(command, "--tokenizer", arguments.tokenizer, "NAME",
+             "What makes text into tokens: bytes, or a tokenizer's file");
+  command.add_option("--eod", arguments.end_of_document, "The token that ends each document [the tokenizer's own]")
+      ->type_name("TOKEN");
+  add_option(command, "--text-field", arguments.text.text_field, "NAME", "The field of a .jsonl line that is its text");
+  command.add_flag("--skip-bad", arguments.text.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+}
+
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions) {
+  if (name == "bytes") return byte_tokenizer();
+  if (extensions.open_tokenizer) {
+    if (auto tokenizer = extensions.open_tokenizer(name)) return tokenizer;
+  }
+  throw InvalidArgument(fmt::format("--tokenizer is {}; it must be bytes{}", printable(name),
+                                    extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers));
+}
+
+void add_cache_options(CLI::App& command, CacheArguments& arguments) {
+  command.add_option("--cache-dir", arguments.dir, "Where the tokens of text are kept [~/.cache/levada]")
+      ->type_name("DIR");
+  command.add_option("--cache-size", arguments.size, "The most that they may take: 200GB [half of the file system]")
+      ->type_name("SIZE");
+}
+
+std::optional<std::uint64_t> parse_bytes(std::string_view option, const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  constexpr std::pair<std::string_view, double> units[] = {{"", 1},      {"B", 1},         {"KB", 1e3},
+                                                           {"MB", 1e6},  {"GB", 1e9},      {"TB", 1e12},
+                                                           {"KiB", 1024}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                                                           {"TiB", 0x1p40}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const auto& [name, factor] : units) {
+    if (error == std::errc() && unit == name && number >= 0 && number * factor < 0x1p62) {
+      return static_cast<std::uint64_t>(number * factor);
+    }
+  }
+  throw InvalidArgument(fmt::format("{} is {}; it must be a number of bytes, such as 200GB or 512MiB", option,
+                                    printable(text)));
+}
+
+}  // namespace levada::cli

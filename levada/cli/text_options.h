@@ -1,0 +1,34 @@
+// What the subcommands that read text ask of it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "levada/cli/cli.h"
+
+namespace levada::cli {
+
+struct TextArguments {
+  std::string tokenizer = "bytes";
+  std::string end_of_document;  ///< a token; empty: the tokenizer's own
+  TextOptions text = {};
+};
+
+void add_text_options(CLI::App& command, TextArguments& arguments);
+
+/// Throws InvalidArgument for a name that none opens, SourceError for a file that cannot be read or is none.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions);
+
+struct CacheArguments {
+  std::string dir;   ///< empty: the user's own
+  std::string size;  ///< "200GB"; empty: half of the file system
+};
+
+void add_cache_options(CLI::App& command, CacheArguments& arguments);
+
+/// "200GB", "500MiB", "4096": bytes. Empty for an empty text. Throws InvalidArgument that names the option.
+std::optional<std::uint64_t> parse_bytes(std::string_view option, const std::string& text);
+
+}  // namespace levada::cli

@@ -1,0 +1,34 @@
+// The content of a file from its start to its end, decompressed where it is compressed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "levada/sources/file.h"
+
+namespace levada {
+
+/// One thread at a time.
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+  /// Fills the front of `into` and returns how many bytes that are; zero only at the end. Throws SourceError.
+  virtual std::size_t read(std::span<char> into) = 0;
+  /// Bytes of the file read so far, as they are stored.
+  virtual std::uint64_t stored_bytes() const = 0;
+};
+
+/// How a file's content is stored, by its name.
+enum class Compression : std::uint8_t { none, gzip, zstd };
+
+/// The end of `path` says: .gz, .zst. `*rest`, if not null, becomes the name without it.
+Compression compression_of(const std::string& path, std::string* rest = nullptr);
+
+/// Reads a file by the compression that its name says. Members of .gz and frames of .zst follow each other. A file that
+/// ends in the middle of one, is damaged or changes while it is read is a SourceError. A byte order mark at the start
+/// of the content is left out.
+std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file);
+
+}  // namespace levada

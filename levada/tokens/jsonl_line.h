@@ -1,0 +1,40 @@
+// One line of a .jsonl file.
+#pragma once
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace levada {
+
+/// Bytes that must be readable behind a line given to JsonlParser::text().
+inline constexpr std::size_t line_padding = 64;
+
+/// A line that cannot be used; what() says why, without file and line number.
+class BadLine : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Keeps its scratch memory from line to line. One thread at a time.
+class JsonlParser {
+ public:
+  explicit JsonlParser(std::string text_field);
+  ~JsonlParser();
+
+  /// Checks that `line`, without its newline, is a JSON object (RFC 8259) with exactly one string of the field's name,
+  /// and returns that string as UTF-8, valid until the next call. A byte order mark may stand before the object; in
+  /// other fields also what Python's json writes: NaN, Infinity and halves of surrogate pairs. Throws BadLine;
+  /// SourceError if memory is short.
+  std::string_view text(std::string_view line);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Whether there is nothing but white space in the line, perhaps behind a byte order mark.
+bool is_blank(std::string_view line);
+
+}  // namespace levada

@@ -1,0 +1,42 @@
+// A stream of bytes a line at a time.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "levada/tokens/byte_stream.h"
+
+namespace levada {
+
+/// A line without its newline.
+struct Line {
+  std::uint64_t number = 0;  ///< from 1
+  std::string_view text;     ///< valid until the next line; empty for one that is too long
+  bool too_long = false;
+};
+
+/// Reads in large pieces. Borrows the stream.
+class LineReader {
+ public:
+  /// `padding` bytes behind each line can be read, whatever they are.
+  LineReader(ByteStream& stream, std::uint64_t max_line_bytes, std::size_t padding);
+
+  /// Empty at the end of the stream; what stands behind the last newline is a line. Holds hardly more than
+  /// `max_line_bytes` of a line that is too long. Throws SourceError.
+  std::optional<Line> next();
+
+ private:
+  bool read_more();
+  Line cut_line(std::size_t length, std::size_t newline);
+  Line skip_line();
+
+  ByteStream& stream_;
+  std::uint64_t max_line_bytes_;
+  std::size_t padding_;
+  std::vector<char> buffer_;
+  std::size_t at_ = 0, held_ = 0;
+  std::uint64_t number_ = 0;
+};
+
+}  // namespace levada

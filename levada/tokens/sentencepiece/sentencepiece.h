@@ -1,0 +1,14 @@
+// Tokenizers of SentencePiece (T. Kudo, J. Richardson, 2018), by its own library.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "levada/tokens/tokenizer.h"
+
+namespace levada {
+
+/// Opens a .model. Throws SourceError for a file that cannot be read or is none.
+std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path);
+
+}  // namespace levada

@@ -1,0 +1,149 @@
+#include "levada/tokens/text_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+#include "levada/sources/utf8.h"
+#include "levada/tokens/byte_stream.h"
+#include "levada/tokens/jsonl_line.h"
+#include "levada/tokens/line_reader.h"
+
+namespace levada {
+namespace {
+
+/// Small enough to stay in a cache between decoding and encoding, large against the cost of a call.
+constexpr std::size_t batch_bytes = std::size_t{256} << 10;
+
+class JsonlReader final : public TextReader {
+ public:
+  JsonlReader(std::string path, std::unique_ptr<ByteStream> stream, const TextOptions& options)
+      : path_(std::move(path)),
+        stream_(std::move(stream)),
+        lines_(*stream_, max_line_bytes, line_padding),
+        parser_(options.text_field),
+        skip_bad_(options.skip_bad) {}
+
+  bool read(Texts& texts) override {
+    texts.clear();
+    while (texts.bytes.size() < batch_bytes) {
+      auto line = lines_.next();
+      if (!line) {
+        expect_documents();
+        break;
+      }
+      add(*line, texts);
+    }
+    stored_bytes_ = stream_->stored_bytes();
+    return texts.size() > 0;
+  }
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }
+  std::int64_t bad_lines() const override { return bad_lines_; }
+
+ private:
+  void add(const Line& line, Texts& texts) try {
+    if (line.too_long) {
+      throw BadLine(fmt::format("it is longer than {}, the most that a line may have", format_bytes(max_line_bytes)));
+    }
+    if (is_blank(line.text)) return;
+    texts.add(parser_.text(line.text));
+    ++documents_;
+  } catch (const BadLine& error) {
+    if (!skip_bad_) {
+      throw SourceError(fmt::format("{}:{}: the line cannot be used: {}", path_, line.number, error.what()));
+    }
+    ++bad_lines_;
+  }
+
+  void expect_documents() const {
+    if (documents_ > 0) return;
+    throw SourceError(bad_lines_ > 0
+                          ? fmt::format("{} holds no documents: all of its {} lines are bad", path_, bad_lines_)
+                          : fmt::format("{} holds no documents: there is only white space in it", path_));
+  }
+
+  std::string path_;
+  std::unique_ptr<ByteStream> stream_;
+  LineReader lines_;
+  JsonlParser parser_;
+  bool skip_bad_;
+  std::int64_t documents_ = 0, bad_lines_ = 0;
+  std::atomic<std::uint64_t> stored_bytes_ = 0;
+};
+
+/// All of a file as one document.
+class PlainReader final : public TextReader {
+ public:
+  PlainReader(std::string path, std::unique_ptr<ByteStream> stream)
+      : path_(std::move(path)), stream_(std::move(stream)) {}
+
+  bool read(Texts& texts) override {
+    texts.clear();
+    if (std::exchange(is_read_, true)) return false;
+    std::size_t held = 0;
+    while (true) {
+      texts.bytes.resize(std::max(held + batch_bytes, texts.bytes.size()));
+      const auto got = stream_->read(std::span(texts.bytes).subspan(held));
+      if (got == 0) break;
+      held += got;
+      stored_bytes_ = stream_->stored_bytes();
+      if (held > max_text_bytes) {
+        throw SourceError(fmt::format("{} is longer than {}, the most that one document may have: cut it into "
+                                      "documents, a line each of a .jsonl",
+                                      path_, format_bytes(max_text_bytes)));
+      }
+      if (held == texts.bytes.size()) texts.bytes.resize(2 * held);
+    }
+    texts.bytes.resize(held);
+    if (!is_utf8(texts.bytes)) {
+      throw SourceError(fmt::format("{} is not UTF-8 at byte {}", path_, first_bad_byte(texts.bytes)));
+    }
+    texts.ends.push_back(held);
+    return true;
+  }
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }
+  std::int64_t bad_lines() const override { return 0; }
+
+ private:
+  std::string path_;
+  std::unique_ptr<ByteStream> stream_;
+  bool is_read_ = false;
+  std::atomic<std::uint64_t> stored_bytes_ = 0;
+};
+
+const TextFormat* format_of(const std::string& path, std::span<const TextFormat> formats) {
+  const auto format =
+      std::ranges::find_if(formats, [&](const TextFormat& each) { return path.ends_with(each.extension); });
+  return format == formats.end() ? nullptr : &*format;
+}
+
+}  // namespace
+
+bool is_text(const std::string& path, std::span<const TextFormat> formats) {
+  std::string name;
+  compression_of(path, &name);
+  return name.ends_with(".jsonl") || name.ends_with(".txt") || format_of(path, formats) != nullptr;
+}
+
+std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options) {
+  const auto path = file->path();
+  if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", path));
+  std::string name;
+  compression_of(path, &name);
+  auto stream = open_stream(std::move(file));
+  if (name.ends_with(".txt")) return std::make_unique<PlainReader>(path, std::move(stream));
+  return std::make_unique<JsonlReader>(path, std::move(stream), options);
+}
+
+std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions& options,
+                                      std::span<const TextFormat> formats,
+                                      const std::function<std::unique_ptr<File>(const std::string&)>& open) {
+  const auto* format = format_of(path, formats);
+  return format != nullptr ? format->open(path, options) : read_text(open(path), options);
+}
+
+}  // namespace levada

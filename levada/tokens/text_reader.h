@@ -1,0 +1,56 @@
+// The documents of a file, from the first to the last.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "levada/sources/file.h"
+#include "levada/tokens/tokenizer.h"
+
+namespace levada {
+
+struct TextOptions {
+  std::string text_field = "text";  ///< of a .jsonl line's object; a column of a table
+  bool skip_bad = false;            ///< leave out lines that cannot be used, and count them
+};
+
+/// The longest line of a .jsonl that is read; the parser takes some six times as much memory. And the longest .txt.
+inline constexpr std::uint64_t max_line_bytes = std::uint64_t{64} << 20;
+inline constexpr std::uint64_t max_text_bytes = std::uint64_t{1} << 30;
+
+/// One thread at a time, but for stored_bytes().
+class TextReader {
+ public:
+  virtual ~TextReader() = default;
+
+  /// Replaces `texts` by the next documents, some 256 KiB of them or a longer one alone; false at the end of the file.
+  /// Throws SourceError, naming file and line or row.
+  virtual bool read(Texts& texts) = 0;
+  /// How much of the file has been read, as it is stored. Any thread may ask.
+  virtual std::uint64_t stored_bytes() const = 0;
+  /// Documents that were left out so far.
+  virtual std::int64_t bad_lines() const = 0;
+};
+
+/// Files whose names end with `extension`, such as ".parquet".
+struct TextFormat {
+  std::string extension;
+  std::function<std::unique_ptr<TextReader>(const std::string& path, const TextOptions& options)> open;
+};
+
+/// Whether the name is that of a .jsonl or .txt, perhaps with .gz or .zst behind, or of one of `formats`.
+bool is_text(const std::string& path, std::span<const TextFormat> formats = {});
+
+/// Reads a .jsonl (JSON Lines, a document a line) or a .txt (one document). Throws SourceError for an empty file and,
+/// at its end, for one without documents.
+std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options);
+/// The same by name: by the first of `formats` that it is of, else a file that `open` opens.
+std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions& options,
+                                      std::span<const TextFormat> formats,
+                                      const std::function<std::unique_ptr<File>(const std::string&)>& open);
+
+}  // namespace levada

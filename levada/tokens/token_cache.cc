@@ -1,0 +1,432 @@
+#include "levada/tokens/token_cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "levada/base/atomic_file.h"
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/base/json.h"
+#include "levada/base/text.h"
+#include "levada/base/threads.h"
+#include "levada/sources/megatron_writer.h"
+#include "levada/sources/sampled_digest.h"
+#include "levada/tokens/tokenize.h"
+
+namespace levada {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int version = 1;
+constexpr std::string_view meta_extension = ".json", uses_prefix = "in-use-", lock_name = "lock";
+constexpr std::size_t max_meta_bytes = std::size_t{1} << 20;
+
+/// Empty unless it is a regular file of this user's own: those of others may lie.
+std::optional<std::string> read_own(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) return {};
+  std::string content;
+  std::string piece(std::size_t{64} << 10, '\0');
+  while (content.size() <= max_meta_bytes) {
+    const auto got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};
+    if (got == 0) return content;
+    content.append(piece, 0, static_cast<std::size_t>(got));
+  }
+  return {};
+}
+
+/// What the .json of an entry says.
+struct Meta {
+  std::string key, source, tokenizer, digest;
+  std::int64_t tokens = 0, documents = 0, bad_lines = 0;
+  std::uint64_t bytes = 0;
+
+  std::string text() const {
+    return json_text(nlohmann::ordered_json{{"version", version},
+                                            {"source", source},
+                                            {"tokenizer", tokenizer},
+                                            {"documents", documents},
+                                            {"tokens", tokens},
+                                            {"bad_lines", bad_lines},
+                                            {"bytes", bytes},
+                                            {"digest", digest},
+                                            {"key", key}}) +
+           "\n";
+  }
+  /// Empty for what is none, or is of another version.
+  static std::optional<Meta> read(const std::string& path) try {
+    const auto content = read_own(path);
+    if (!content) return std::nullopt;
+    const auto json = parse_json(*content, 2, "");
+    if (json.at("version") != version) return std::nullopt;
+    return Meta{.key = json.at("key"),
+                .source = json.at("source"),
+                .tokenizer = json.at("tokenizer"),
+                .digest = json.at("digest"),
+                .tokens = json.at("tokens"),
+                .documents = json.at("documents"),
+                .bad_lines = json.at("bad_lines"),
+                .bytes = json.at("bytes")};
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+};
+
+std::string meta_path(const std::string& prefix) {
+  return prefix + std::string(meta_extension);
+}
+
+std::string real_path(const std::string& path) {
+  std::error_code error;
+  const auto real = fs::canonical(path, error);
+  return error ? path : real.string();
+}
+
+/// What the tokens depend on, in one line.
+std::string key_of(const std::string& path, const File& file, const TokenizeTexts& how) {
+  const auto identity = file.identity();
+  Digest digest;
+  for (const std::string& part :
+       {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
+        sampled_digest(file, identity.size), how.text.text_field, std::to_string(int{how.text.skip_bad}),
+        how.tokenizer->digest(), std::to_string(how.end_of_document), std::to_string(version)}) {
+    digest.update(fmt::format("{}:", part.size()));
+    digest.update(part);
+  }
+  return digest.hex();
+}
+
+/// A name that people recognize, of characters that no shell minds.
+std::string entry_name(const std::string& path, const std::string& key) {
+  auto name = fs::path(path).filename().string().substr(0, 48);
+  for (char& c : name) {
+    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+    if (!is_plain) c = '_';
+  }
+  if (name.starts_with('.')) name.front() = '_';
+  return fmt::format("{}-{}", name, key.substr(0, 16));
+}
+
+void remove_quietly(const std::string& path) {
+  std::error_code error;
+  fs::remove(path, error);
+}
+
+/// Held while an entry is found and noted as in use, or alone while entries are removed.
+UniqueFd lock_folder(const std::string& dir, int operation) {
+  const auto path = (fs::path(dir) / lock_name).string();
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) {
+    throw SourceError(fmt::format("cannot write to the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
+                                  printable(dir), std::strerror(errno)));
+  }
+  while (::flock(fd.get(), operation) != 0 && errno == EINTR) {}
+  return fd;
+}
+
+std::uint64_t half_of_file_system(const std::string& dir) {
+  std::error_code error;
+  const auto space = fs::space(dir, error);
+  return error ? std::uint64_t{100} << 30 : space.capacity / 2;
+}
+
+/// Entries that some process has in use; forgets the lists of those that have ended.
+std::set<std::string> entries_in_use(const std::string& dir) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(dir, error)) {
+    const auto path = file.path().string();
+    if (!file.path().filename().string().starts_with(uses_prefix)) continue;
+    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd) continue;
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      ::unlink(path.c_str());
+      continue;
+    }
+    const auto list = read_own(path).value_or("");
+    for (std::size_t at = 0; at < list.size();) {
+      const auto end = std::min(list.find('\n', at), list.size());
+      names.insert(list.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  return names;
+}
+
+/// Removes token files without a .json that no process is making.
+void remove_orphans(const std::string& dir) {
+  std::vector<fs::path> orphans;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(dir, error)) {
+    const auto extension = file.path().extension();
+    if (extension != ".bin" && extension != ".idx") continue;
+    if (!fs::exists(fs::path(file.path()).replace_extension(meta_extension), error)) orphans.push_back(file.path());
+  }
+  for (const auto& orphan : orphans) {
+    try {
+      const AtomicFile reserved(fs::path(orphan).replace_extension(meta_extension).string());
+      remove_quietly(orphan.string());
+    } catch (const SourceError&) {
+      continue;  // It is being made.
+    }
+  }
+}
+
+/// With the folder locked, so that no list of what is in use is taken for that of an ended process.
+std::vector<TokenCacheEntry> read_entries(const std::string& dir) {
+  const auto in_use = entries_in_use(dir);
+  std::vector<TokenCacheEntry> entries;
+  std::error_code error;
+  for (const auto& file : fs::directory_iterator(dir, error)) {
+    if (file.path().extension() != meta_extension) continue;
+    const auto meta = Meta::read(file.path().string());
+    struct stat status {};
+    if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
+    auto name = file.path().stem().string();
+    const bool is_used = in_use.contains(name);
+    entries.push_back({.prefix = (fs::path(dir) / name).string(),
+                       .source = meta->source,
+                       .tokenizer = meta->tokenizer,
+                       .tokens = meta->tokens,
+                       .documents = meta->documents,
+                       .bytes = meta->bytes,
+                       .last_used = status.st_mtim.tv_sec,
+                       .in_use = is_used});
+  }
+  std::ranges::sort(entries, [](const TokenCacheEntry& a, const TokenCacheEntry& b) {
+    return std::pair(b.last_used, a.prefix) < std::pair(a.last_used, b.prefix);
+  });
+  return entries;
+}
+
+}  // namespace
+
+std::string default_cache_dir() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/') {
+    return std::string(cache) + "/levada";
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
+    return std::string(home) + "/.cache/levada";
+  }
+  return {};
+}
+
+/// What the files that are tokenized together have in common.
+struct TokenCache::Work {
+  std::mutex mutex;
+  std::uint64_t done = 0, total = 0;
+};
+
+TokenCache::TokenCache(TokenCacheOptions options) : options_(std::move(options)) {
+  auto folder = options_.dir.empty() ? default_cache_dir() : options_.dir;
+  if (folder.empty()) {
+    throw SourceError(
+        "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
+        "cache_dir=)");
+  }
+  dir_ = (fs::path(folder) / "tokens").string();
+  std::error_code error;
+  fs::create_directories(dir_, error);  // Where it fails, the lock cannot be made either.
+  static_cast<void>(lock_folder(dir_, LOCK_SH));
+  if (!options_.max_bytes) options_.max_bytes = half_of_file_system(dir_);
+}
+
+TokenCache::~TokenCache() {
+  if (uses_) ::unlink(uses_path_.c_str());
+}
+
+void TokenCache::note_use(const std::string& prefix) {
+  const std::lock_guard lock(mutex_);
+  if (!uses_) {
+    auto path = (fs::path(dir_) / fmt::format("{}XXXXXX", uses_prefix)).string();
+    uses_ = UniqueFd(::mkostemp(path.data(), O_CLOEXEC | O_APPEND));
+    uses_path_ = std::move(path);
+    if (!uses_ || ::flock(uses_.get(), LOCK_EX) != 0) {
+      throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
+    }
+  }
+  const auto line = fs::path(prefix).filename().string() + "\n";
+  if (::write(uses_.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    throw SourceError(fmt::format("cannot write to the token cache {}: {}", printable(dir_), std::strerror(errno)));
+  }
+}
+
+std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const std::string& key) {
+  const auto lock = lock_folder(dir_, LOCK_SH);
+  const auto meta = Meta::read(meta_path(prefix));
+  if (!meta || meta->key != key) return std::nullopt;
+  note_use(prefix);
+  ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
+  return CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
+}
+
+CachedTokens TokenCache::make(const std::string& prefix, const std::string& key, const std::string& path,
+                              const TokenizeTexts& how, int threads, Work& work) {
+  AtomicFile meta_file(meta_path(prefix));
+  // Its maker may have been done between the look and the reservation.
+  if (auto found = find(prefix, key)) return *std::move(found);
+  int write_error = 0;
+  const auto write = [&](int fd, const void* bytes, std::size_t size) {
+    const auto written = ::write(fd, bytes, size);
+    if (written < 0 && errno != EINTR) write_error = errno;
+    return written;
+  };
+  try {
+    MegatronWriter writer(prefix, {.dtype = token_dtype(how.tokenizer->vocabulary_size()),
+                                   .overwrite = true,
+                                   .write = write});
+    const auto reader = read_text(path, how.text, how.formats, how.open);
+    std::uint64_t noted = 0;
+    TokenizeOptions options{.end_of_document = how.end_of_document, .threads = threads};
+    options.progress = [&] {
+      const std::lock_guard lock(work.mutex);
+      work.done += reader->stored_bytes() - std::exchange(noted, reader->stored_bytes());
+      if (how.progress) how.progress({printable(path), work.done, work.total});
+    };
+    levada::tokenize(*reader, *how.tokenizer, writer, options);
+    writer.finish();
+    const TokenFile made(prefix, {});
+    const Meta meta{.key = key,
+                    .source = real_path(path),
+                    .tokenizer = how.tokenizer->name(),
+                    .digest = made.contents().digest,
+                    .tokens = writer.tokens(),
+                    .documents = writer.documents(),
+                    .bad_lines = reader->bad_lines(),
+                    .bytes = writer.bytes()};
+    const auto lock = lock_folder(dir_, LOCK_SH);
+    note_use(prefix);
+    meta_file.write(as_bytes(meta.text()));
+    meta_file.sync();
+    meta_file.publish();
+    return {.prefix = prefix,
+            .bad_lines = meta.bad_lines,
+            .digest = meta.digest,
+            .bytes_read = reader->stored_bytes()};
+  } catch (const SourceError& error) {
+    if (write_error == 0) throw;
+    throw SourceError(fmt::format("{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)",
+                                  error.what()));
+  }
+}
+
+CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTexts& how, int threads, Work& work) {
+  constexpr auto pause = std::chrono::milliseconds(100);
+  const auto file = how.open(path);
+  if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
+  const auto key = key_of(path, *file, how);
+  const auto prefix = (fs::path(dir_) / entry_name(path, key)).string();
+  for (bool has_waited = false;; has_waited = true) {
+    if (auto found = find(prefix, key)) {
+      const std::lock_guard lock(work.mutex);
+      work.done += file->identity().size;
+      return *std::move(found);
+    }
+    try {
+      return make(prefix, key, path, how, threads, work);
+    } catch (const FileBusy&) {
+      if (!has_waited && options_.warn) {
+        options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", file->path()));
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  }
+}
+
+std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how) {
+  std::vector<CachedTokens> tokens(paths.size());
+  Work work;
+  for (const auto& path : paths) work.total += how.open(path)->identity().size;
+  const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
+  const auto side_by_side = std::clamp<std::size_t>(threads, 1, std::max<std::size_t>(paths.size(), 1));
+  const auto threads_each = static_cast<int>(std::max<std::size_t>(threads / side_by_side, 1));
+  std::atomic<std::size_t> next = 0;
+  std::mutex failing;
+  std::pair<std::size_t, std::exception_ptr> failure{paths.size(), nullptr};
+  const auto run = [&]() noexcept {
+    for (auto i = next++; i < paths.size(); i = next++) {
+      try {
+        tokens[i] = find_or_make(paths[i], how, threads_each, work);
+      } catch (...) {
+        next = paths.size();
+        // The first file's, whichever thread was quicker.
+        const std::lock_guard lock(failing);
+        if (i < failure.first) failure = {i, std::current_exception()};
+      }
+    }
+  };
+  {
+    ThreadGroup others;
+    for (std::size_t i = 1; i < side_by_side; ++i) others.start("tokenizing", run);
+    run();
+  }
+  if (failure.second) std::rethrow_exception(failure.second);
+  if (std::ranges::any_of(tokens, [](const CachedTokens& each) { return each.bytes_read > 0; })) bound();
+  return tokens;
+}
+
+void TokenCache::bound() {
+  prune(*options_.max_bytes);
+  std::uint64_t bytes = 0;
+  for (const auto& entry : entries()) bytes += entry.bytes;
+  const std::lock_guard lock(mutex_);
+  if (bytes <= *options_.max_bytes || !options_.warn || std::exchange(has_warned_, true)) return;
+  options_.warn(fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
+                            "(--cache-size, cache_size=)",
+                            printable(dir_), format_bytes(bytes), format_bytes(*options_.max_bytes)));
+}
+
+std::vector<TokenCacheEntry> TokenCache::entries() const {
+  const auto lock = lock_folder(dir_, LOCK_EX);
+  return read_entries(dir_);
+}
+
+std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
+  const auto lock = lock_folder(dir_, LOCK_EX);
+  AtomicFile::remove_abandoned(dir_, "");
+  auto left = read_entries(dir_);
+  std::uint64_t bytes = 0;
+  for (const auto& entry : left) bytes += entry.bytes;
+  std::vector<TokenCacheEntry> removed;
+  for (auto entry = left.rbegin(); entry != left.rend() && bytes > max_bytes; ++entry) {
+    if (entry->in_use) continue;
+    // The .json first: without it the others are none.
+    for (const char* extension : {".json", ".idx", ".bin"}) remove_quietly(entry->prefix + extension);
+    bytes -= entry->bytes;
+    removed.push_back(*entry);
+  }
+  remove_orphans(dir_);
+  return removed;
+}
+
+void TokenCache::check(const TokenCacheEntry& entry) const {
+  const auto meta = Meta::read(meta_path(entry.prefix));
+  if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
+  const TokenFile file(entry.prefix, {});
+  if (file.contents().digest != meta->digest) {
+    throw SourceError(fmt::format("{} is not what was written: remove it (levada cache --prune)", file.path()));
+  }
+}
+
+}  // namespace levada

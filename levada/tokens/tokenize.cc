@@ -1,0 +1,112 @@
+#include "levada/tokens/tokenize.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+
+#include "levada/base/error.h"
+#include "levada/base/threads.h"
+
+namespace levada {
+namespace {
+
+/// Threads that take pieces of text in turn, encode them side by side, and write them in the order of the text.
+class ParallelTokenizer {
+ public:
+  ParallelTokenizer(TextReader& reader, const Tokenizer& tokenizer, MegatronWriter& writer,
+                    const TokenizeOptions& options)
+      : reader_(reader), tokenizer_(tokenizer), writer_(writer), options_(options) {}
+
+  void run() {
+    {
+      ThreadGroup others;
+      for (int i = 1; i < options_.threads; ++i) others.start("tokenizing", [this] { work(); });
+      work();
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void work() noexcept {
+    try {
+      Texts texts;
+      TokenIds tokens;
+      while (const auto number = read(texts)) {
+        tokenizer_.encode(texts, tokens);
+        write(*number, texts, tokens);
+      }
+    } catch (...) {
+      const std::lock_guard lock(writing_);
+      if (!error_) error_ = std::current_exception();
+      written_.notify_all();
+    }
+  }
+
+  /// The number of the piece; empty if there is none.
+  std::optional<std::uint64_t> read(Texts& texts) {
+    const std::lock_guard lock(reading_);
+    if (has_ended_) return std::nullopt;
+    has_ended_ = true;  // Also where reading fails.
+    if (!reader_.read(texts)) return std::nullopt;
+    has_ended_ = false;
+    return num_read_++;
+  }
+
+  void write(std::uint64_t number, const Texts& texts, const TokenIds& tokens) {
+    std::unique_lock lock(writing_);
+    written_.wait(lock, [&] { return num_written_ == number || error_; });
+    if (error_) {
+      const std::lock_guard reading(reading_);
+      has_ended_ = true;
+      return;
+    }
+    append(texts, tokens);
+    if (options_.progress) options_.progress();
+    ++num_written_;
+    written_.notify_all();
+  }
+
+  void append(const Texts& texts, const TokenIds& tokens) {
+    if (tokens.ends.size() != texts.size() || (texts.size() > 0 && tokens.ends.back() != tokens.ids.size())) {
+      throw SourceError(fmt::format("{} has encoded {} texts as {}", tokenizer_.name(), texts.size(),
+                                    tokens.ends.size()));
+    }
+    std::size_t begin = 0;
+    for (const auto end : tokens.ends) {
+      if (end > begin) {
+        writer_.append(std::span(tokens.ids).subspan(begin, end - begin));
+        if (options_.end_of_document) writer_.append(std::span(&*options_.end_of_document, 1));
+      }
+      writer_.end_document();
+      begin = end;
+    }
+  }
+
+  TextReader& reader_;
+  const Tokenizer& tokenizer_;
+  MegatronWriter& writer_;
+  const TokenizeOptions& options_;
+
+  std::mutex reading_;
+  std::uint64_t num_read_ = 0;
+  bool has_ended_ = false;
+
+  std::mutex writing_;
+  std::condition_variable written_;
+  std::uint64_t num_written_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+DType token_dtype(std::int64_t vocabulary_size) {
+  return vocabulary_size < 65500 ? dtypes::uint16 : dtypes::int32;
+}
+
+void tokenize(TextReader& reader, const Tokenizer& tokenizer, MegatronWriter& writer, const TokenizeOptions& options) {
+  ParallelTokenizer(reader, tokenizer, writer, options).run();
+}
+
+}  // namespace levada

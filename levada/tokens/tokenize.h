@@ -1,0 +1,29 @@
+// All texts of a file as tokens.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "levada/sources/megatron_writer.h"
+#include "levada/tokens/text_reader.h"
+#include "levada/tokens/tokenizer.h"
+
+namespace levada {
+
+/// The dtype that Megatron-LM stores tokens of such a vocabulary in.
+DType token_dtype(std::int64_t vocabulary_size);
+
+struct TokenizeOptions {
+  std::optional<std::int64_t> end_of_document;  ///< appended to every document that has tokens; empty: nothing is
+  int threads = 1;                              ///< that encode side by side, the calling one among them
+  /// Called after each piece of text, by any of the threads, one at a time. What it throws ends the work.
+  std::function<void()> progress = {};
+};
+
+/// Appends the documents that `reader` has left to `writer`, in their order whatever the number of threads: each a
+/// sequence and a document, one without tokens a document without sequences. Throws SourceError for what cannot be read
+/// or written, InvalidArgument for a token that the writer's dtype cannot hold.
+void tokenize(TextReader& reader, const Tokenizer& tokenizer, MegatronWriter& writer, const TokenizeOptions& options);
+
+}  // namespace levada

@@ -1,0 +1,71 @@
+// Text as numbers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace levada {
+
+/// Texts, one behind the other.
+struct Texts {
+  std::string bytes;              ///< UTF-8
+  std::vector<std::size_t> ends;  ///< where in `bytes` each text ends
+
+  std::size_t size() const { return ends.size(); }
+  std::string_view operator[](std::size_t i) const {
+    const auto begin = i == 0 ? 0 : ends[i - 1];
+    return std::string_view(bytes).substr(begin, ends[i] - begin);
+  }
+  void add(std::string_view text) {
+    bytes += text;
+    ends.push_back(bytes.size());
+  }
+  void clear() {
+    bytes.clear();
+    ends.clear();
+  }
+};
+
+/// The tokens of some texts, one behind the other.
+struct TokenIds {
+  std::vector<std::int32_t> ids;
+  std::vector<std::size_t> ends;  ///< where in `ids` each text ends
+
+  void clear() {
+    ids.clear();
+    ends.clear();
+  }
+};
+
+/// Any number of threads may call side by side.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// For messages: "bytes", or the name of the file that it was read from.
+  virtual const std::string& name() const = 0;
+  /// Equal for tokenizers that encode alike; of content, not of names.
+  virtual const std::string& digest() const = 0;
+  /// Every id is below it.
+  virtual std::int64_t vocabulary_size() const = 0;
+  /// The id of a token of the vocabulary, by its text; empty if it has none.
+  virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
+  /// What the tokenizer itself ends a document with; empty if it does not say.
+  virtual std::optional<std::int64_t> end_of_document() const = 0;
+
+  /// Replaces `tokens` by those of the texts, without any that mark a beginning or an end. Throws SourceError.
+  virtual void encode(const Texts& texts, TokenIds& tokens) const = 0;
+};
+
+/// A byte of UTF-8 is a token, and 256 ends a document.
+std::shared_ptr<const Tokenizer> byte_tokenizer();
+
+/// The id of the token that ends documents: `token` if it is given, by its text or its number; else the tokenizer's
+/// own; else that of <|endoftext|>, </s> or <eod>, the first that it has. Throws InvalidArgument that asks for one.
+std::int64_t choose_end_of_document(const Tokenizer& tokenizer, const std::string& token);
+
+}  // namespace levada

@@ -1,0 +1,104 @@
+"""Tokenizers by the names that people have for them: files, folders, objects of `tokenizers` and `transformers`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+from levada import _levada
+from levada._errors import InvalidArgument, SourceError, Unsupported
+
+__all__ = ["open_tokenizer"]
+
+
+def open_tokenizer(given: Any) -> _levada.Tokenizer:
+    """Returns the tokenizer that `given` stands for.
+
+    given: "bytes"; the path of a tokenizer.json, of a folder that `transformers` saved one in, or of a SentencePiece
+    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. Raises InvalidArgument for anything
+    else, SourceError for a file that is missing or is no tokenizer, Unsupported where the package that reads it is not
+    installed.
+    """
+    if isinstance(given, (str, os.PathLike)):
+        return _open_path(os.fspath(given))
+    if hasattr(given, "backend_tokenizer"):  # transformers
+        return _of_tokenizers(given.backend_tokenizer, str(given.name_or_path), given.eos_token_id)
+    if hasattr(given, "encode_batch_fast"):
+        return _of_tokenizers(given, "a tokenizer", None)
+    raise InvalidArgument(
+        f"tokenizer is of type {type(given).__name__}; it must be a path, a tokenizers.Tokenizer or a fast tokenizer "
+        "of transformers"
+    )
+
+
+def _open_path(name: str) -> _levada.Tokenizer:
+    if name == "bytes":
+        return _levada.byte_tokenizer()
+    path = pathlib.Path(name)
+    if path.suffix == ".model":
+        return _open_sentencepiece(path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.exists():
+        what = "the folder holds no tokenizer.json" if path.is_dir() else "there is no such file"
+        raise SourceError(f"{name} is no tokenizer: {what}; it must be bytes, a tokenizer.json or its folder, or a .model")
+    tokenizers = _package("tokenizers", name)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # The package raises no narrower one.
+        raise SourceError(f"{file} is no tokenizer of the package tokenizers: {error}") from error
+    return _of_tokenizers(tokenizer, name, tokenizer.token_to_id(_eos_token(file.parent) or ""))
+
+
+def _package(name: str, needed_by: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError:
+        raise Unsupported(f"{needed_by} takes the package {name}: pip install {name}") from None
+
+
+def _eos_token(folder: pathlib.Path) -> str | None:
+    """What the files that `transformers` saves beside a tokenizer.json say of it."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            token = json.loads((folder / name).read_text("utf-8")).get("eos_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                return token
+    return None
+
+
+def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
+    tokenizer = given.__class__.from_str(given.to_str())
+    tokenizer.no_truncation()  # A document is whole, however long,
+    tokenizer.no_padding()  # and nothing is added to it.
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
+    digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+    return _levada.Tokenizer(name, f"tokenizers {digest}", size, eos, tokenizer.token_to_id, encode)
+
+
+def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
+    sentencepiece = _package("sentencepiece", str(path))
+    try:
+        model = path.read_bytes()
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (OSError, RuntimeError) as error:
+        raise SourceError(f"{path} is no SentencePiece model: {error}") from error
+
+    def id_of(token: str) -> int | None:
+        number = processor.piece_to_id(token)
+        return number if processor.id_to_piece(number) == token else None
+
+    eos = processor.eos_id()
+    digest = _levada.digest(b"sentencepiece " + model)
+    return _levada.Tokenizer(
+        str(path), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
+    )

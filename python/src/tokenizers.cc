@@ -1,0 +1,129 @@
+#include "python/src/tokenizers.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/base/text.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// What may be released without the GIL.
+struct Released {
+  void operator()(nb::object* object) const {
+    const nb::gil_scoped_acquire gil;
+    delete object;
+  }
+};
+using SharedObject = std::unique_ptr<nb::object, Released>;
+
+class PythonTokenizer final : public Tokenizer {
+ public:
+  PythonTokenizer(std::string name, std::string digest, std::int64_t vocabulary_size,
+                  std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode)
+      : name_(std::move(name)),
+        digest_(std::move(digest)),
+        vocabulary_size_(vocabulary_size),
+        end_of_document_(end_of_document),
+        id_of_(new nb::object(std::move(id_of))),
+        encode_(new nb::object(std::move(encode))) {}
+
+  const std::string& name() const override { return name_; }
+  const std::string& digest() const override { return digest_; }
+  std::int64_t vocabulary_size() const override { return vocabulary_size_; }
+  std::optional<std::int64_t> end_of_document() const override { return end_of_document_; }
+
+  std::optional<std::int64_t> id_of(std::string_view token) const override {
+    const nb::gil_scoped_acquire gil;
+    return nb::cast<std::optional<std::int64_t>>((*id_of_)(std::string(token)));
+  }
+
+  void encode(const Texts& texts, TokenIds& tokens) const override {
+    const nb::gil_scoped_acquire gil;
+    tokens.clear();
+    try {
+      nb::list given;
+      for (std::size_t i = 0; i < texts.size(); ++i) given.append(nb::str(texts[i].data(), texts[i].size()));
+      const nb::object all = (*encode_)(given);
+      for (const nb::handle ids : all) append(ids, tokens);
+    } catch (const nb::python_error& error) {
+      throw SourceError(fmt::format("{} cannot encode a text: {}", printable(name_), printable(error.what())));
+    } catch (const nb::cast_error&) {
+      throw SourceError(fmt::format("{} has encoded a text as something else than numbers", printable(name_)));
+    }
+  }
+
+ private:
+  void append(nb::handle ids, TokenIds& tokens) const {
+    for (const nb::handle id : nb::cast<nb::list>(ids)) {
+      const long value = PyLong_AsLong(id.ptr());
+      if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      if (value < 0 || value >= vocabulary_size_) {
+        throw SourceError(fmt::format("{} has given token {}, beyond its {} tokens", printable(name_), value,
+                                      vocabulary_size_));
+      }
+      tokens.ids.push_back(static_cast<std::int32_t>(value));
+    }
+    tokens.ends.push_back(tokens.ids.size());
+  }
+
+  std::string name_, digest_;
+  std::int64_t vocabulary_size_;
+  std::optional<std::int64_t> end_of_document_;
+  SharedObject id_of_, encode_;
+};
+
+/// nanobind holds no pointers to what is const.
+struct SharedTokenizer {
+  std::shared_ptr<const Tokenizer> tokenizer;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> tokenizer_of(nb::handle given) {
+  return nb::cast<const SharedTokenizer&>(given).tokenizer;
+}
+
+void bind_tokenizers(nb::module_& module) {
+  nb::class_<SharedTokenizer>(module, "Tokenizer", "What makes text into tokens.")
+      .def(
+          "__init__",
+          [](SharedTokenizer* self, std::string name, std::string digest, std::int64_t vocabulary_size,
+             std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode) {
+            new (self) SharedTokenizer{std::make_shared<PythonTokenizer>(std::move(name), std::move(digest),
+                                                                         vocabulary_size, end_of_document,
+                                                                         std::move(id_of), std::move(encode))};
+          },
+          nb::arg("name"), nb::arg("digest"), nb::arg("vocabulary_size"), nb::arg("end_of_document").none(),
+          nb::arg("id_of"), nb::arg("encode"),
+          nb::sig("def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, "
+                  "id_of: collections.abc.Callable[[str], int | None], "
+                  "encode: collections.abc.Callable[[list[str]], list[list[int]]]) -> None"))
+      .def_prop_ro("name", [](const SharedTokenizer& self) { return self.tokenizer->name(); })
+      .def_prop_ro("vocabulary_size", [](const SharedTokenizer& self) { return self.tokenizer->vocabulary_size(); })
+      .def(
+          "choose_end_of_document",
+          [](const SharedTokenizer& self, const std::string& token) {
+            return choose_end_of_document(*self.tokenizer, token);
+          },
+          nb::arg("token") = "", "The id of the token that ends documents. Raises InvalidArgument.");
+  module.def(
+      "digest",
+      [](const nb::bytes& bytes) {
+        Digest digest;
+        digest.update(std::string_view(bytes.c_str(), bytes.size()));
+        return digest.hex();
+      },
+      nb::arg("bytes"), "XXH3-128 of the bytes, 32 hexadecimal digits.");
+  module.def(
+      "byte_tokenizer", [] { return SharedTokenizer{byte_tokenizer()}; }, "A byte of UTF-8 is a token.");
+}
+
+}  // namespace levada::python
