@@ -3,12 +3,12 @@
 #include <poll.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -28,46 +28,84 @@ namespace {
   throw EngineError(fmt::format("cannot start the ranks: {}: {}", what, std::strerror(errno)));
 }
 
-/// SIGINT, SIGTERM, SIGHUP and SIGCHLD as a descriptor, for as long as this lives.
+constexpr std::array watched_signals = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+
+/// What the signal handler writes to; -1 where no Signals live.
+std::atomic<int> signal_pipe = -1;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+void note_signal(int number, siginfo_t* info, void* /*context*/) {
+  const int error = errno;
+  const std::array<char, 2> record{static_cast<char>(number), number == SIGINT && info->si_code == SI_KERNEL};
+  // Where the pipe is full there is enough to read.
+  static_cast<void>(::write(signal_pipe, record.data(), record.size()));
+  errno = error;
+}
+
+/// The watched signals as a descriptor, for as long as this lives, whichever of the process's threads the kernel gives
+/// them to. What is ignored stays ignored, but for SIGCHLD. One at a time.
 class Signals {
  public:
   Signals() {
-    sigset_t set;
-    sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
-    ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-    struct sigaction standard {};
-    standard.sa_handler = SIG_DFL;
-    ::sigaction(SIGCHLD, &standard, &child_before_);
-    fd_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!fd_) fail("signalfd");
+    int fds[2];
+    if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) fail("pipe");
+    read_ = UniqueFd(fds[0]);
+    write_ = UniqueFd(fds[1]);
+    signal_pipe = write_.get();
+    struct sigaction action {};
+    action.sa_sigaction = note_signal;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    for (std::size_t i = 0; i < watched_signals.size(); ++i) {
+      ::sigaction(watched_signals[i], nullptr, &before_[i]);
+      const bool is_ignored = before_[i].sa_handler == SIG_IGN && watched_signals[i] != SIGCHLD;
+      if (!is_ignored) ::sigaction(watched_signals[i], &action, nullptr);
+    }
   }
   ~Signals() {
-    while (next()) continue;
-    ::sigaction(SIGCHLD, &child_before_, nullptr);
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    restore();
+    signal_pipe = -1;
   }
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  int fd() const { return fd_.get(); }
-  const sigset_t& before() const { return before_; }
+  int fd() const { return read_.get(); }
+  /// As they were handled before. Async-signal-safe.
+  void restore() const {
+    for (std::size_t i = 0; i < watched_signals.size(); ++i) ::sigaction(watched_signals[i], &before_[i], nullptr);
+  }
   struct Signal {
     int number = 0;
     bool ranks_have_it = false;  ///< Ctrl-C, which the kernel sends to all processes in the terminal's foreground
   };
   /// The next one that has come, if any.
   std::optional<Signal> next() {
-    signalfd_siginfo info{};
-    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return {};
-    const auto number = static_cast<int>(info.ssi_signo);
-    return Signal{number, number == SIGINT && info.ssi_code == SI_KERNEL};
+    std::array<char, 2> record{};
+    if (::read(read_.get(), record.data(), record.size()) != static_cast<ssize_t>(record.size())) return {};
+    return Signal{record[0], record[1] != 0};
   }
 
  private:
+  std::array<struct sigaction, watched_signals.size()> before_{};
+  UniqueFd read_, write_;
+};
+
+/// Keeps the watched signals away from this thread, for the child of a fork to take them only as its own.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : watched_signals) sigaddset(&set, signal);
+    ::pthread_sigmask(SIG_BLOCK, &set, &before_);
+  }
+  ~SignalsBlocked() { lift(); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+  void lift() const { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
   sigset_t before_{};
-  struct sigaction child_before_ {};
-  UniqueFd fd_;
 };
 
 std::string this_program() {
@@ -90,7 +128,6 @@ struct Start {
   int report = -1;
   int rank = 0;
   pid_t parent = 0;
-  sigset_t mask{};
 };
 
 std::vector<std::string> environment_of(int rank, int size, const std::vector<int>& links, int report) {
@@ -113,10 +150,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 /// The child's side of fork(): dies with its parent, keeps its own links, becomes the program.
-[[noreturn]] void become_rank(const Start& start, char* const* arguments, char* const* environment, int null) {
+[[noreturn]] void become_rank(const Start& start, const Signals& signals, const SignalsBlocked& blocked,
+                              char* const* arguments, char* const* environment, int null) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != start.parent) ::_exit(1);
-  ::pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);
+  signals.restore();
+  blocked.lift();
   ::dup2(null, STDIN_FILENO);
   if (start.rank != 0) ::dup2(STDERR_FILENO, STDOUT_FILENO);
   for (const int fd : start.inherited) ::fcntl(fd, F_SETFD, 0);
@@ -125,12 +164,13 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   ::_exit(127);
 }
 
-pid_t start_rank(Start& start, int null) {
+pid_t start_rank(Start& start, const Signals& signals, int null) {
   auto arguments = pointers_to(start.arguments);
   auto environment = pointers_to(start.environment);
+  const SignalsBlocked blocked;
   const pid_t child = ::fork();
   if (child < 0) fail(fmt::format("fork of rank {} (see ulimit -u)", start.rank));
-  if (child == 0) become_rank(start, arguments.data(), environment.data(), null);
+  if (child == 0) become_rank(start, signals, blocked, arguments.data(), environment.data(), null);
   return child;
 }
 
@@ -197,7 +237,6 @@ void start_all(int size, const std::vector<std::string>& arguments, const LocalO
   start.arguments.insert(start.arguments.end(), options.leading.begin(), options.leading.end());
   start.arguments.insert(start.arguments.end(), arguments.begin(), arguments.end());
   start.parent = ::getpid();
-  start.mask = signals.before();
   for (int rank = 0; rank < size; ++rank) {
     std::vector<int> own;
     for (const auto& link : links[static_cast<std::size_t>(rank)]) {
@@ -210,7 +249,7 @@ void start_all(int size, const std::vector<std::string>& arguments, const LocalO
     start.report = report;
     start.exec_failure =
         encode_report(rank, ErrorKind::engine, fmt::format("rank {} cannot run {}", rank, start.program));
-    processes.add(start_rank(start, null.get()));
+    processes.add(start_rank(start, signals, null.get()));
   }
 }
 

@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "levada/launch/inherited.h"
 #include "levada/launch/launch.h"
@@ -43,6 +45,15 @@ TEST(RunLocal, TellsWhichRankWasKilled) {
   EXPECT_EQ(result.exit_status, 1);
   EXPECT_EQ(result.first_failed, 2);
   EXPECT_THAT(result.message, HasSubstr("rank 2 was lost: killed by signal 9"));
+}
+
+TEST(RunLocal, SeesItsRanksEndBesideAThreadThatTakesEverySignal) {
+  std::atomic<bool> stop = false;
+  std::thread other([&] { stop.wait(false); });
+  EXPECT_EQ(run_script(2, "sleep 0.2").exit_status, 0);
+  stop = true;
+  stop.notify_one();
+  other.join();
 }
 
 TEST(RunLocal, EndsTheRanksThatStayAfterAFailure) {

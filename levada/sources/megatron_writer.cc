@@ -86,10 +86,10 @@ void MegatronWriter::append(std::span<const std::int32_t> tokens) {
 template <typename Token>
 void MegatronWriter::append_checked(std::span<const Token> tokens) {
   const auto largest = largest_of(options_.dtype);
-  // A loop without a way out, for compilers to vectorize.
-  bool fit = true;
-  for (const Token token : tokens) fit &= token >= 0 && token <= largest;
-  if (!fit) {
+  // It is one less than a power of two: a token that does not fit, or is negative, has a bit that it has not.
+  Token bits = 0;
+  for (const Token token : tokens) bits |= token;
+  if ((static_cast<std::int64_t>(bits) & ~largest) != 0) {
     const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
     throw InvalidArgument(fmt::format("token {} does not fit in {}", *unfit, options_.dtype.name()));
   }
