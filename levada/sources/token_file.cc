@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
+#include "levada/base/memory_limits.h"
 #include "levada/sources/sampled_digest.h"
 
 namespace levada {
@@ -15,6 +16,14 @@ constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
 bool is_integer(DType dtype) {
   return dtype != dtypes::float32 && dtype != dtypes::float64;
+}
+
+/// Throws InvalidArgument where there is no memory for `begins`, which is full, to double: old and new are both held.
+void expect_room_to_grow(const std::vector<std::int64_t>& begins, const std::string& path) {
+  constexpr std::size_t small = std::size_t{1} << 17;  // The limits take up to a millisecond to read.
+  if (begins.size() < small) return;
+  expect_memory(2 * begins.size() * sizeof(begins.front()), memory_limits(), "the table of documents of " + path,
+                ", or cut documents instead of packing them");
 }
 
 }  // namespace
@@ -28,7 +37,9 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
   index_ = read_megatron_index(
       *idx_, *bin_,
       [&](std::int64_t tokens) {
-        if (options.by_document) document_begins_.push_back(document_begins_.back() + tokens);
+        if (!options.by_document) return;
+        if (document_begins_.size() == document_begins_.capacity()) expect_room_to_grow(document_begins_, path);
+        document_begins_.push_back(document_begins_.back() + tokens);
       },
       [&](std::uint64_t done) {
         if (options.progress) options.progress({idx_->path(), done, idx_identity_.size});
