@@ -22,20 +22,22 @@ struct MixedSample {
   bool operator==(const MixedSample&) const = default;
 };
 
-/// Deals the slots of a mix in blocks: each source has a fixed number of a block's slots, its share of them by largest
-/// remainder but at least one, and a permutation of the block picks which. A source takes its own samples in their
-/// order. One that has given its most is dealt no more, and the others share its slots in proportion; its last block is
-/// dealt so that it gives exactly that. The same on every platform. One thread at a time.
+/// The order of a mix, by a divisor method of apportionment (M. Balinski, H. Young, "Fair Representation", 1982): sample
+/// i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples come in the
+/// order of their times. So after g samples a source without a cap has given its share of g, give or take about one,
+/// however small the share is. One that has given its most is passed over, and the others share its place in proportion.
+/// Within blocks of 4096 samples a permutation picks which source comes when; a source gives its own samples in their
+/// order. The same on every platform. One thread at a time.
 class Mix {
  public:
   static constexpr std::int64_t block = 4096;
   /// The largest cap. The caps of all sources together can be counted in 64 bits.
   static constexpr std::int64_t most_samples = std::int64_t{1} << 52;
   /// Names the order in cursors: to be changed with the algorithm.
-  static constexpr int version = 2;
+  static constexpr int version = 3;
 
-  /// Throws InvalidArgument for parts that cannot be mixed: shares that are no positive numbers, or less than half a
-  /// slot of a block; caps that are none.
+  /// Throws InvalidArgument for parts that cannot be mixed: shares that are no positive numbers or less than 1e-9 of
+  /// all; caps that are none.
   Mix(const std::vector<MixPart>& parts, std::uint64_t seed);
 
   /// Samples in all; empty without end.
@@ -46,22 +48,25 @@ class Mix {
   std::vector<std::int64_t> taken(std::int64_t g) const;
 
  private:
-  /// Blocks that are dealt alike, up to the next segment.
-  struct Segment {
-    std::int64_t first_block = 0;
-    std::vector<std::int64_t> quotas;  ///< slots of each source in a block
-    std::vector<std::int64_t> before;  ///< samples that each source gives before
+  struct Part {
+    std::uint64_t share = 0;  ///< of all shares' sum
+    std::uint64_t phase = 0;  ///< of phases
+    std::optional<std::int64_t> most;
+  };
+  /// Who has each sample of a block: numbers count over all blocks.
+  struct Block {
+    std::int64_t number = -1;
+    std::vector<MixedSample> samples;
+    std::vector<std::int64_t> end;  ///< samples that each source has given behind it
   };
 
-  const Segment& segment_of(std::int64_t block_number) const;
-  /// Who has each slot of a block: numbers count from the block's first.
-  std::vector<MixedSample> deal(std::int64_t block_number) const;
+  std::vector<std::int64_t> counts_before(std::int64_t g) const;
+  Block deal(std::int64_t number, std::vector<std::int64_t> counts) const;
 
   std::uint64_t seed_;
-  std::vector<Segment> segments_;
+  std::vector<Part> parts_;
   std::optional<std::int64_t> size_;
-  std::vector<MixedSample> dealt_;  ///< of dealt_block_
-  std::int64_t dealt_block_ = -1;
+  Block dealt_;
 };
 
 }  // namespace levada

@@ -36,9 +36,38 @@ TEST(Mix, GivesEachSourceItsShareOfEveryBlock) {
   Mix mix({{"a", 0.7}, {"b", 0.2}, {"c", 0.1}}, 3);
   EXPECT_EQ(mix.size(), std::nullopt);
   for (const std::int64_t block : {0, 1, 2, 1'000'000'000}) {
-    // 2867.2, 819.2 and 409.6 slots: the last has the largest remainder.
-    EXPECT_THAT(counts_of(mix, 3, block * Mix::block, Mix::block), ElementsAre(2867, 819, 410));
+    const auto counts = counts_of(mix, 3, block * Mix::block, Mix::block);
+    EXPECT_NEAR(counts[0], 2867.2, 1.5) << block;
+    EXPECT_NEAR(counts[1], 819.2, 1.5) << block;
+    EXPECT_NEAR(counts[2], 409.6, 1.5) << block;
   }
+}
+
+/// Checks after some numbers of samples that every source has given its share of them.
+void check_shares(const std::vector<MixPart>& parts, const std::vector<std::int64_t>& numbers) {
+  double all = 0;
+  for (const auto& part : parts) all += part.share;
+  const Mix mix(parts, 3);
+  for (const auto g : numbers) {
+    const auto taken = mix.taken(g);
+    ASSERT_EQ(std::accumulate(taken.begin(), taken.end(), std::int64_t{0}), g);
+    for (std::size_t k = 0; k < parts.size(); ++k) {
+      const auto share = parts[k].share / all;
+      const auto exact = share * static_cast<double>(g);
+      // Beyond one sample: shares are whole numbers of 1 / 2^36, and the sum of all phases is not exactly the mean.
+      ASSERT_NEAR(static_cast<double>(taken[k]), exact, 2 + share * 8 + exact / 20'000) << parts[k].name << " of " << g;
+    }
+  }
+}
+
+TEST(Mix, KeepsTheSharesOfThousandsOfSourcesAndOfVerySmallOnes) {
+  const std::vector<std::int64_t> numbers = {Mix::block, 10 * Mix::block, 1000 * Mix::block, 10'000'000 * Mix::block};
+  std::vector<MixPart> equal(5000, {"equal", 1, {}});
+  check_shares(equal, numbers);
+  check_shares({{"most", 1, {}}, {"millionth", 1e-6, {}}, {"three millionths", 3e-6, {}}}, numbers);
+  std::vector<MixPart> languages = {{"english", 0.5, {}}};
+  for (int i = 1; i <= 1000; ++i) languages.push_back({std::to_string(i), 0.5 / (i * 7.5), {}});
+  check_shares(languages, numbers);
 }
 
 TEST(Mix, TakesTheSamplesOfASourceInTheirOrder) {
@@ -76,10 +105,12 @@ TEST(Mix, StopsASourceAtItsCapAndSharesItsSlots) {
   EXPECT_EQ(mix.size(), std::nullopt);
   const std::int64_t many = 20 * Mix::block;
   EXPECT_EQ(counts_of(mix, 3, 0, many)[1], 5000);
-  // 1024 a block for four blocks, 904 in the fifth, then none.
-  EXPECT_THAT(counts_of(mix, 3, 0, Mix::block), ElementsAre(1024, 1024, 2048));
-  EXPECT_EQ(counts_of(mix, 3, 4 * Mix::block, Mix::block)[1], 5000 - 4 * 1024);
-  EXPECT_THAT(counts_of(mix, 3, 5 * Mix::block, Mix::block), ElementsAre(1365, 0, 2731));
+  // 1024 a block for four blocks, some 904 in the fifth, then none.
+  EXPECT_NEAR(counts_of(mix, 3, 0, Mix::block)[1], 1024, 1);
+  EXPECT_NEAR(counts_of(mix, 3, 4 * Mix::block, Mix::block)[1], 5000 - 4 * 1024, 1);
+  const auto later = counts_of(mix, 3, 5 * Mix::block, Mix::block);
+  EXPECT_NEAR(later[0], 1365.3, 1.5);
+  EXPECT_EQ(later[1], 0);
   EXPECT_EQ(mix.taken(many)[1], 5000);
 }
 
@@ -132,32 +163,26 @@ void check_mix(const std::vector<MixPart>& parts, bool endless) {
 
 TEST(Mix, GivesOfEverySourceExactlyItsCapWhateverCapsAndWeights) {
   std::mt19937 random(17);
-  for (int trial = 0; trial < 200; ++trial) {
+  for (int trial = 0; trial < 60; ++trial) {
     SCOPED_TRACE(trial);
     const bool endless = trial % 2 == 0;
     ASSERT_NO_FATAL_FAILURE(check_mix(random_parts(random, endless), endless));
   }
 }
 
-TEST(Mix, EndsSourcesOfOneBlockOfWhichOneHasExactlyItsQuotaLeft) {
-  const std::vector<MixPart> parts = {{"a", 1, 1000}, {"b", 1, 1024}, {"c", 2, 10'000}};
-  Mix mix(parts, 3);
+TEST(Mix, EndsSeveralSourcesInOneBlock) {
+  Mix mix({{"a", 1, 1000}, {"b", 1, 1024}, {"c", 2, 10'000}}, 3);
   EXPECT_EQ(mix.size(), 12'024);
-  EXPECT_THAT(counts_of(mix, 3, 0, Mix::block), ElementsAre(1000, 1024, 2072));
   EXPECT_THAT(mix.taken(2 * Mix::block), ElementsAre(1000, 1024, 6168));
   EXPECT_THAT(counts_of(mix, 3, 0, 12'024), ElementsAre(1000, 1024, 10'000));
 }
 
 TEST(Mix, StarvesNoSourceOfASmallShareWhenOthersEnd) {
-  // 0.6 slots each, which rounding gives to the one or the other.
-  std::vector<MixPart> parts(8, {"small", 0.6 / 4096, 50});
+  std::vector<MixPart> parts(8, {"small", 1e-6, 50});
   parts.push_back({"a", 0.4, 5000});
   parts.push_back({"b", 0.3, 7001});
   parts.push_back({"c", 0.3, 4096});
   ASSERT_NO_FATAL_FAILURE(check_mix(parts, false));
-  parts.insert(parts.begin(), {"rest", 1, {}});
-  for (std::size_t k = 1; k <= 8; ++k) parts[k].share *= 2;
-  ASSERT_NO_FATAL_FAILURE(check_mix(parts, true));
 }
 
 TEST(Mix, ReachesAnySampleAtOnce) {
@@ -174,11 +199,9 @@ TEST(Mix, RefusesSharesThatAreNone) {
   EXPECT_THAT(fault_of({{"web", -1}}), HasSubstr("is -1;"));
   EXPECT_THAT(fault_of({{"web", std::nan("")}}), HasSubstr("is nan;"));
   EXPECT_THAT(fault_of({{"web", std::numeric_limits<double>::infinity()}}), HasSubstr("is inf;"));
-  EXPECT_THAT(fault_of({{"code", 1}, {"web", 1e-5}}),
-              HasSubstr("the weight of web gives it 0.041 of the 4096 samples"));
+  EXPECT_THAT(fault_of({{"code", 1}, {"web", 1e-10}}), HasSubstr("the weight of web is 1e-10 of all weights"));
   EXPECT_THAT(fault_of({{"web", 1, 0}}), HasSubstr("the source web is to give at most 0 samples"));
   EXPECT_THAT(fault_of({{"web", 1, Mix::most_samples + 1}}), HasSubstr("that must be 1 to 4503599627370496"));
-  EXPECT_THAT(fault_of(std::vector<MixPart>(1025)), HasSubstr("at most 1024"));
 }
 
 }  // namespace

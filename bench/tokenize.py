@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Text to tokens with the package `tokenizers`: Levada's whole way (reading, parsing, encoding, writing .bin/.idx) against
+Tokenizer.encode_batch_fast and encode_batch alone on the same texts, on all cores. Prints medians of interleaved runs.
+
+  bench/tokenize.py CORPUS.jsonl TOKENIZER.json [--runs N] [--field NAME]
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import tempfile
+import time
+
+import levada
+import tokenizers
+from levada._tokenizers import open_tokenizer
+
+BATCH_BYTES = 4 << 20
+
+
+def batches(corpus, field):
+    """The texts, some MiB at a time."""
+    batch, size = [], 0
+    with open(corpus, encoding="utf-8") as lines:
+        for line in lines:
+            batch.append(json.loads(line)[field])
+            size += len(batch[-1])
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def encode_alone(tokenizer, texts, name):
+    encode = getattr(tokenizer, name)
+    begin = time.perf_counter()
+    for batch in texts:
+        encode(batch, add_special_tokens=False)
+    return time.perf_counter() - begin
+
+
+def tokenize(options):
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        levada.Corpus(
+            options.corpus, tokenizer=options.tokenizer, text_field=options.field, cache_dir=folder
+        ).open()
+        return time.perf_counter() - begin
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus")
+    parser.add_argument("tokenizer")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--field", default="text")
+    options = parser.parse_args()
+    open_tokenizer(options.tokenizer)
+    tokenizer = tokenizers.Tokenizer.from_file(options.tokenizer)
+    texts = list(batches(options.corpus, options.field))
+    seconds = {"encode_batch": [], "encode_batch_fast": [], "levada": []}
+    for _ in range(options.runs):
+        for name in ("encode_batch", "encode_batch_fast"):
+            seconds[name].append(encode_alone(tokenizer, texts, name))
+        seconds["levada"].append(tokenize(options))
+    size = pathlib.Path(options.corpus).stat().st_size
+    whole = statistics.median(seconds["levada"])
+    for name, runs in seconds.items():
+        median = statistics.median(runs)
+        print(f"{name:<18}{median:8.2f} s  {size / median / 1e6:8.2f} MB/s  {median / whole:6.2f} of levada's time")
+
+
+if __name__ == "__main__":
+    main()
