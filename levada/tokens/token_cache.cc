@@ -349,6 +349,10 @@ CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTex
       if (!has_waited && options_.warn) {
         options_.warn(fmt::format("another process is tokenizing {}: waiting for its tokens", file->path()));
       }
+      if (how.progress) {
+        const std::lock_guard lock(work.mutex);
+        how.progress({printable(path), work.done, work.total});
+      }
       std::this_thread::sleep_for(pause);
     }
   }

@@ -10,6 +10,7 @@ from typing import Any
 from levada import _levada
 from levada._errors import InvalidArgument
 from levada._levada import CorpusSource
+from levada._parquet import FORMATS
 from levada._tokenizers import open_tokenizer
 
 _MOST_EPOCHS = 2**62
@@ -64,6 +65,7 @@ class Corpus:
         options["cache_dir"] = os.fsencode(self.cache_dir)
         options["tokenizer"] = open_tokenizer(self.tokenizer)
         options["eod"] = str(self.eod)
+        options["formats"] = FORMATS
         return options
 
     def open(self) -> CorpusSource:

@@ -149,6 +149,14 @@ def digest(bytes: bytes) -> str:
 def byte_tokenizer() -> Tokenizer:
     """A byte of UTF-8 is a token."""
 
+class TextFormat:
+    """Files of documents whose names end alike."""
+
+    def __init__(self, extension: str, open: Callable[[str, str, bool], Any]) -> None:
+        """
+        open: takes a path, the field of the text, and whether documents that cannot be used are left out. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.
+        """
+
 class Membership:
     """This process's place in its job."""
 
@@ -258,7 +266,7 @@ def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
     """
 
-def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str], Tokenizer]) -> int:
+def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str], Tokenizer], formats: Sequence[TextFormat]) -> int:
     """Runs the `levada` command and returns its exit status."""
 
 class Source:

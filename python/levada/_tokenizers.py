@@ -10,7 +10,8 @@ import pathlib
 from typing import Any
 
 from levada import _levada
-from levada._errors import InvalidArgument, SourceError, Unsupported
+from levada._errors import InvalidArgument, SourceError
+from levada._packages import import_for
 
 __all__ = ["open_tokenizer"]
 
@@ -26,9 +27,10 @@ def open_tokenizer(given: Any) -> _levada.Tokenizer:
     if isinstance(given, (str, os.PathLike)):
         return _open_path(os.fspath(given))
     if hasattr(given, "backend_tokenizer"):  # transformers
-        return _of_tokenizers(given.backend_tokenizer, str(given.name_or_path), given.eos_token_id)
+        name = str(given.name_or_path or type(given).__name__)
+        return _of_tokenizers(given.backend_tokenizer, name, given.eos_token_id)
     if hasattr(given, "encode_batch_fast"):
-        return _of_tokenizers(given, "a tokenizer", None)
+        return _of_tokenizers(given, type(given).__name__, None)
     raise InvalidArgument(
         f"tokenizer is of type {type(given).__name__}; it must be a path, a tokenizers.Tokenizer or a fast tokenizer "
         "of transformers"
@@ -45,19 +47,15 @@ def _open_path(name: str) -> _levada.Tokenizer:
     if not file.exists():
         what = "the folder holds no tokenizer.json" if path.is_dir() else "there is no such file"
         raise SourceError(f"{name} is no tokenizer: {what}; it must be bytes, a tokenizer.json or its folder, or a .model")
-    tokenizers = _package("tokenizers", name)
+    tokenizers = import_for(name, "tokenizers")
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {error.strerror}") from error
     except Exception as error:  # The package raises no narrower one.
         raise SourceError(f"{file} is no tokenizer of the package tokenizers: {error}") from error
-    return _of_tokenizers(tokenizer, name, tokenizer.token_to_id(_eos_token(file.parent) or ""))
-
-
-def _package(name: str, needed_by: str) -> Any:
-    try:
-        return __import__(name)
-    except ImportError:
-        raise Unsupported(f"{needed_by} takes the package {name}: pip install {name}") from None
+    eos = _eos_token(file.parent)
+    return _of_tokenizers(tokenizer, name, None if eos is None else tokenizer.token_to_id(eos))
 
 
 def _eos_token(folder: pathlib.Path) -> str | None:
@@ -72,7 +70,10 @@ def _eos_token(folder: pathlib.Path) -> str | None:
 
 
 def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
-    tokenizer = given.__class__.from_str(given.to_str())
+    try:
+        tokenizer = given.__class__.from_str(given.to_str())
+    except Exception as error:  # The package raises no narrower one.
+        raise InvalidArgument(f"{name} has parts that cannot be saved, so its tokens cannot be cached: {error}") from error
     tokenizer.no_truncation()  # A document is whole, however long,
     tokenizer.no_padding()  # and nothing is added to it.
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -86,7 +87,7 @@ def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
 
 
 def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
-    sentencepiece = _package("sentencepiece", str(path))
+    sentencepiece = import_for(str(path), "sentencepiece")
     try:
         model = path.read_bytes()
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)

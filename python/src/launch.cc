@@ -29,8 +29,10 @@
 #include "levada/feed/feed.h"
 #include "levada/launch/launch.h"
 #include "python/src/bindings.h"
+#include "python/src/callables.h"
 #include "python/src/errors.h"
 #include "python/src/tensors.h"
+#include "python/src/text_formats.h"
 #include "python/src/tokenizers.h"
 #include "python/src/waiting.h"
 
@@ -125,7 +127,7 @@ std::tuple<int, std::string> run_local(int size, const std::vector<std::string>&
 }
 
 int command(const std::vector<std::string>& arguments, const std::vector<std::string>& self,
-            const nb::object& open_tokenizer) {
+            const nb::object& open_tokenizer, const nb::object& formats) {
   std::vector<const char*> pointers;
   for (const auto& argument : arguments) pointers.push_back(argument.c_str());
   const auto open = [&open_tokenizer](const std::string& name) -> std::shared_ptr<const Tokenizer> {
@@ -133,12 +135,13 @@ int command(const std::vector<std::string>& arguments, const std::vector<std::st
     try {
       return tokenizer_of(open_tokenizer(name));
     } catch (const nb::python_error& error) {
-      const auto name = nb::cast<std::string>(error.type().attr("__name__"));
-      throw_error(kind_of(name), nb::cast<std::string>(nb::str(error.value())));
+      rethrow(error);
+      throw;
     }
   };
+  cli::Extensions extensions{.self = self, .open_tokenizer = open, .formats = formats_of(formats)};
   const nb::gil_scoped_release released;
-  return cli::run(static_cast<int>(pointers.size()), pointers.data(), {.self = self, .open_tokenizer = open});
+  return cli::run(static_cast<int>(pointers.size()), pointers.data(), std::move(extensions));
 }
 
 std::optional<std::tuple<int, int>> place() {
@@ -248,9 +251,10 @@ void bind_launch(nb::module_& module) {
       "end.");
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
-  module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"),
+  module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
              nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "
-                     "open_tokenizer: collections.abc.Callable[[str], Tokenizer]) -> int"),
+                     "open_tokenizer: collections.abc.Callable[[str], Tokenizer], "
+                     "formats: collections.abc.Sequence[TextFormat]) -> int"),
              "Runs the `levada` command and returns its exit status.");
 }
 

@@ -8,6 +8,7 @@ NB_MODULE(_levada, module) {
   levada::python::bind_trees(module);
   levada::python::bind_mesh(module);
   levada::python::bind_tokenizers(module);
+  levada::python::bind_text_formats(module);
   levada::python::bind_launch(module);
   levada::python::bind_sources(module);
   levada::python::bind_feed(module);

@@ -6,23 +6,29 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "levada/base/bytes.h"
 #include "levada/base/text.h"
 #include "levada/corpus/corpus.h"
 #include "levada/corpus/cursor.h"
+#include "levada/report/progress.h"
 #include "levada/tree/codec.h"
 #include "python/src/bindings.h"
 #include "python/src/errors.h"
 #include "python/src/handoff.h"
 #include "python/src/rebuild.h"
 #include "python/src/sources.h"
+#include "python/src/text_formats.h"
 #include "python/src/tokenizers.h"
 #include "python/src/trees.h"
+#include "python/src/waiting.h"
 
 namespace nb = nanobind;
 
@@ -92,9 +98,25 @@ void warn(const std::string& warning) {
 }
 
 std::shared_ptr<Corpus> open_corpus(const nb::kwargs& given) {
+  struct Interrupted {};
+  struct Progress {
+    std::atomic<bool> is_interrupted = false;
+    report::ProgressLine line{"tokenizing"};
+  };
   auto [paths, options] = corpus_of(given);
-  const nb::gil_scoped_release released;
-  return std::make_shared<Corpus>(Corpus::open(paths, std::move(options)));
+  const auto progress = std::make_shared<Progress>();
+  options.progress = [progress](const PrepareProgress& now) {
+    if (progress->is_interrupted) throw Interrupted();
+    if (!progress->line.is_due()) return;
+    const auto amount = fmt::format("{} of {}", format_bytes(now.bytes_done), format_bytes(now.bytes_total));
+    progress->line.update(now.bytes_done, now.bytes_total, amount);
+  };
+  const auto open = [progress, paths = std::move(paths), options = std::move(options)] {
+    auto corpus = std::make_shared<Corpus>(Corpus::open(paths, options));
+    progress->line.clear();
+    return corpus;
+  };
+  return interruptible(open, [&] { return progress->is_interrupted = true; });
 }
 
 /// Stands for a source that this rank could not open: every rank hears why at the first step.
@@ -129,6 +151,7 @@ NamedCorpus corpus_of(const nb::kwargs& given) {
                         .end_of_document = nb::cast<std::string>(given["eod"]),
                         .text_field = nb::cast<std::string>(given["text_field"]),
                         .skip_bad = nb::cast<bool>(given["skip_bad"]),
+                        .formats = formats_of(given["formats"]),
                         .cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str(),
                         .cache_bytes = nb::cast<std::optional<std::uint64_t>>(given["cache_size"])};
   options.io.threads = nb::cast<int>(given["io_threads"]);

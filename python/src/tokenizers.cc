@@ -9,20 +9,12 @@
 #include "levada/base/hash.h"
 #include "levada/base/text.h"
 #include "python/src/bindings.h"
+#include "python/src/callables.h"
 
 namespace nb = nanobind;
 
 namespace levada::python {
 namespace {
-
-/// What may be released without the GIL.
-struct Released {
-  void operator()(nb::object* object) const {
-    const nb::gil_scoped_acquire gil;
-    delete object;
-  }
-};
-using SharedObject = std::unique_ptr<nb::object, Released>;
 
 class PythonTokenizer final : public Tokenizer {
  public:
@@ -32,8 +24,8 @@ class PythonTokenizer final : public Tokenizer {
         digest_(std::move(digest)),
         vocabulary_size_(vocabulary_size),
         end_of_document_(end_of_document),
-        id_of_(new nb::object(std::move(id_of))),
-        encode_(new nb::object(std::move(encode))) {}
+        id_of_(share(std::move(id_of))),
+        encode_(share(std::move(encode))) {}
 
   const std::string& name() const override { return name_; }
   const std::string& digest() const override { return digest_; }
@@ -42,7 +34,9 @@ class PythonTokenizer final : public Tokenizer {
 
   std::optional<std::int64_t> id_of(std::string_view token) const override {
     const nb::gil_scoped_acquire gil;
-    return nb::cast<std::optional<std::int64_t>>((*id_of_)(std::string(token)));
+    // A name of the command line may be no UTF-8, and then is no token.
+    const auto text = nb::steal(PyUnicode_DecodeUTF8(token.data(), static_cast<Py_ssize_t>(token.size()), "replace"));
+    return nb::cast<std::optional<std::int64_t>>((*id_of_)(text));
   }
 
   void encode(const Texts& texts, TokenIds& tokens) const override {
@@ -54,9 +48,10 @@ class PythonTokenizer final : public Tokenizer {
       const nb::object all = (*encode_)(given);
       for (const nb::handle ids : all) append(ids, tokens);
     } catch (const nb::python_error& error) {
-      throw SourceError(fmt::format("{} cannot encode a text: {}", printable(name_), printable(error.what())));
+      rethrow(error);
+      throw SourceError(fmt::format("{} cannot encode a text: {}", printable(name_), describe(error)));
     } catch (const nb::cast_error&) {
-      throw SourceError(fmt::format("{} has encoded a text as something else than numbers", printable(name_)));
+      throw SourceError(fmt::format("{} did not encode a text as a list of numbers", printable(name_)));
     }
   }
 
@@ -66,7 +61,7 @@ class PythonTokenizer final : public Tokenizer {
       const long value = PyLong_AsLong(id.ptr());
       if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
       if (value < 0 || value >= vocabulary_size_) {
-        throw SourceError(fmt::format("{} has given token {}, beyond its {} tokens", printable(name_), value,
+        throw SourceError(fmt::format("{} encoded a text as token {}, but has only {} tokens", printable(name_), value,
                                       vocabulary_size_));
       }
       tokens.ids.push_back(static_cast<std::int32_t>(value));

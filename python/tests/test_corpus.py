@@ -29,7 +29,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def feed_of(path: pathlib.Path, **options: Any) -> levada.Feed:
-    return levada.Feed(levada.Corpus(path, sequence=16, shuffle_seed=1, cache=False, **options), batch=8)
+    return levada.Feed(levada.Corpus(path, sequence=16, shuffle_seed=1, **options), batch=8)
 
 
 def firsts(feed: levada.Feed) -> list[list[int]]:
@@ -49,7 +49,7 @@ def test_a_folder_of_more_files_than_descriptors_is_read_in_every_epoch(tmp_path
 
 
 def test_epochs_share_what_is_open(path: pathlib.Path) -> None:
-    corpus = levada.Corpus(path, sequence=16, shuffle_seed=1, cache=False)
+    corpus = levada.Corpus(path, sequence=16, shuffle_seed=1)
     opened = corpus.open()
     feed = levada.Feed(corpus, batch=9)
     epochs = []
@@ -57,7 +57,7 @@ def test_epochs_share_what_is_open(path: pathlib.Path) -> None:
         feed.set_epoch(epoch)
         epochs += firsts(feed)
         assert corpus.open() is opened
-    whole = levada.Corpus(path, sequence=16, shuffle_seed=1, cache=False, epochs=5)
+    whole = levada.Corpus(path, sequence=16, shuffle_seed=1, epochs=5)
     assert epochs == firsts(levada.Feed(whole, batch=9))
 
 
@@ -133,15 +133,44 @@ def test_epochs_that_cannot_be_counted_are_refused(path: pathlib.Path) -> None:
         firsts(feed)
 
 
-def test_an_index_that_cannot_be_kept_is_told_once(
+def test_a_cache_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.txt").write_text("some text " * 9)
+    (tmp_path / "none").write_text("a file where a folder would be")
+    corpus = levada.Corpus(tmp_path / "a.txt", sequence=16, cache_dir=tmp_path / "none" / "cache")
+    with pytest.raises(levada.SourceError, match=r"cannot write to the token cache .*name another folder .*cache_dir="):
+        len(corpus)
+
+
+def test_text_is_tokenized_into_the_cache_folder_once(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.txt").write_text("some text " * 9)
+    cache = tmp_path / "cache"
+    corpus = levada.Corpus(tmp_path / "a.txt", sequence=16, cache_dir=cache)
+    assert corpus.tokens == 91 and corpus.documents == 1
+    (made,) = (cache / "tokens").glob("*.bin")
+    before = made.stat()
+    assert levada.Corpus(tmp_path / "a.txt", sequence=16, cache_dir=cache).digest == corpus.digest
+    assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in "abc":
-        (tmp_path / f"{name}.txt").write_text("some text " * 9)
-    (tmp_path / "none").write_text("a file where a folder would be")
-    assert len(levada.Corpus(tmp_path, sequence=16, cache_dir=tmp_path / "none" / "cache")) > 0
-    told = capfd.readouterr().err
-    assert told.count("without an index that is kept, every run reads all of") == 1
+    cache = tmp_path / "cache"
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(name * 100)
+
+    def open_and_close(name: str) -> None:
+        len(levada.Corpus(tmp_path / f"{name}.txt", sequence=16, cache_dir=cache, cache_size=300))
+
+    def kept() -> list[str]:
+        return sorted(each.name[0] for each in (cache / "tokens").glob("*.json"))
+
+    open_and_close("a")
+    assert kept() == ["a"]
+    used = levada.Corpus(tmp_path / "b.txt", sequence=16, cache_dir=cache, cache_size=1)
+    assert len(used) == 6 and kept() == ["b"]
+    assert "the token cache" in capfd.readouterr().err
+    assert sum(len(batch["tokens"]) for batch in levada.Feed(used, batch=1)) == 6
 
 
 def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Path) -> None:

@@ -217,7 +217,7 @@ def test_worker_init_runs_in_each_worker() -> None:
 def test_a_corpus_is_a_source(tmp_path: Any) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(f'{{"text": "document number {n}, which says {n * n}"}}\n' for n in range(30)))
-    corpus = levada.Corpus(path, sequence=16, cache=False)
+    corpus = levada.Corpus(path, sequence=16)
     alone = [item["tokens"].tolist() for item in Pipeline[Any](corpus)]
     assert len(alone) == len(corpus) and len(alone[0]) == 16
     pipeline = Pipeline[Any](corpus).shard().map(lambda item: item["tokens"].tolist())
@@ -228,10 +228,10 @@ def test_a_corpus_is_a_source(tmp_path: Any) -> None:
 def test_a_corpus_may_have_a_name_that_is_no_utf8(tmp_path: Any) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.txt")
     with pytest.raises(levada.SourceError, match=r"a\\xff\.txt"):
-        len(levada.Corpus(path, sequence=16, cache=False))
+        len(levada.Corpus(path, sequence=16))
     with open(path, "w") as file:
         file.write("some text that is long enough" * 4)
-    assert len(levada.Corpus(path, sequence=16, cache=False)) > 4
+    assert len(levada.Corpus(path, sequence=16)) > 4
 
 
 def test_a_feed_takes_a_pipeline() -> None:
@@ -322,7 +322,7 @@ def test_thousands_of_empty_epochs_end() -> None:
         assert sum(len(list(run)) for _ in range(2000)) == 0 and run.epoch == 2000
 
 
-def test_the_index_of_a_corpus_is_made_before_its_workers_start(
+def test_a_corpus_is_tokenized_before_its_workers_start(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, cache = tmp_path / "corpus.jsonl", tmp_path / "cache"
@@ -332,7 +332,7 @@ def test_the_index_of_a_corpus_is_made_before_its_workers_start(
 
     class Group(_workers.WorkerGroup):
         def __init__(self, *arguments: Any) -> None:
-            found.append(sum(each.is_file() for each in cache.rglob("*")))
+            found.append(len(list((cache / "tokens").glob("*.json"))))
             super().__init__(*arguments)
 
     monkeypatch.setattr(_runs, "WorkerGroup", Group)

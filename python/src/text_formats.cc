@@ -1,0 +1,90 @@
+#include "python/src/text_formats.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <atomic>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/base/text.h"
+#include "python/src/bindings.h"
+#include "python/src/callables.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+class PythonTextReader final : public TextReader {
+ public:
+  PythonTextReader(std::string path, SharedObject reader) : path_(std::move(path)), reader_(std::move(reader)) {}
+
+  bool read(Texts& texts) override {
+    const nb::gil_scoped_acquire gil;
+    texts.clear();
+    try {
+      const nb::object read = reader_->attr("read")();
+      if (!read.is_none()) {
+        for (const nb::handle text : nb::cast<nb::list>(read)) texts.add(utf8_of(text));
+      }
+      stored_bytes_ = nb::cast<std::uint64_t>(reader_->attr("stored_bytes"));
+      bad_lines_ = nb::cast<std::int64_t>(reader_->attr("bad_lines"));
+      return !read.is_none();
+    } catch (const nb::python_error& error) {
+      rethrow(error);
+      throw SourceError(fmt::format("{} cannot be read: {}", printable(path_), describe(error)));
+    } catch (const nb::cast_error&) {
+      throw SourceError(fmt::format("{} cannot be read: its reader returned something else than texts",
+                                    printable(path_)));
+    }
+  }
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }
+  std::int64_t bad_lines() const override { return bad_lines_; }
+
+ private:
+  std::string path_;
+  SharedObject reader_;
+  std::atomic<std::uint64_t> stored_bytes_ = 0;
+  std::atomic<std::int64_t> bad_lines_ = 0;
+};
+
+}  // namespace
+
+std::vector<TextFormat> formats_of(nb::handle given) {
+  std::vector<TextFormat> formats;
+  for (const nb::handle format : given) formats.push_back(nb::cast<const TextFormat&>(format));
+  return formats;
+}
+
+void bind_text_formats(nb::module_& module) {
+  nb::class_<TextFormat>(module, "TextFormat", "Files of documents whose names end alike.")
+      .def(
+          "__init__",
+          [](TextFormat* self, std::string extension, nb::object open) {
+            // A std::function is copied, also by threads that do not hold the GIL.
+            const std::shared_ptr<nb::object> shared = share(std::move(open));
+            new (self) TextFormat{
+                std::move(extension),
+                [shared](const std::string& path, const TextOptions& options) -> std::unique_ptr<TextReader> {
+                  const nb::gil_scoped_acquire gil;
+                  try {
+                    const auto name = nb::steal(PyUnicode_DecodeFSDefaultAndSize(
+                        path.data(), static_cast<Py_ssize_t>(path.size())));
+                    return std::make_unique<PythonTextReader>(
+                        path, share((*shared)(name, options.text_field, options.skip_bad)));
+                  } catch (const nb::python_error& error) {
+                    rethrow(error);
+                    throw SourceError(fmt::format("{} cannot be read: {}", printable(path), describe(error)));
+                  }
+                }};
+          },
+          nb::arg("extension"), nb::arg("open"),
+          nb::sig("def __init__(self, extension: str, open: collections.abc.Callable[[str, str, bool], typing.Any]) "
+                  "-> None"),
+          "open: takes a path, the field of the text, and whether documents that cannot be used are left out. Returns "
+          "an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the "
+          "file has been read, and bad_lines, how many were left out.");
+}
+
+}  // namespace levada::python

@@ -1,0 +1,467 @@
+"""Text as tokens of the packages tokenizers, transformers and sentencepiece."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import levada
+import numpy as np
+import pytest
+from levada import _tokenizers
+from ranks import succeed
+
+tokenizers = pytest.importorskip("tokenizers")
+
+END = "<|endoftext|>"
+WORDS = "the quick brown fox jumps over a lazy dog while naïve Ünïcödé 漢字 emoji 🙂🙃 tokens\tand\nlines".split(" ")
+
+
+def make_texts(count: int, seed: int = 0) -> list[str]:
+    """Documents of up to 40 words; some are empty, some blank, some name a special token."""
+    choose = random.Random(seed)
+    texts = [" ".join(choose.choices(WORDS, k=choose.randrange(40))) for _ in range(count)]
+    return ["", " ", "\u00a0", f"before {END} behind", "é" * 300, *texts]
+
+
+TEXTS = make_texts(200)
+
+
+def train(kind: str) -> Any:
+    models, trainers, pre_tokenizers = tokenizers.models, tokenizers.trainers, tokenizers.pre_tokenizers
+    if kind == "BPE":
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[END], initial_alphabet=alphabet)
+    elif kind == "WordPiece":
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=["[UNK]", "[CLS]", "[SEP]", END])
+    else:
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=200, special_tokens=["<unk>", END], unk_token="<unk>")
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    if kind == "WordPiece":  # whose template marks beginning and end, which a corpus has no use for
+        ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ids)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def bpe() -> Any:
+    return train("BPE")
+
+
+def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Those that a loop over the package's own encode() has."""
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def write_jsonl(path: pathlib.Path, texts: list[str]) -> pathlib.Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def stored(folder: pathlib.Path, tokenizer: Any, texts: list[str], *options: str) -> tuple[list[list[int]], bytes, bytes]:
+    """The documents that `levada convert` makes of the texts, and its two files."""
+    source = write_jsonl(folder / "texts.jsonl", texts)
+    run_command("convert", source, folder / "made", "--tokenizer", tokenizer, "--overwrite", *options)
+    bin_bytes, idx_bytes = (folder / "made.bin").read_bytes(), (folder / "made.idx").read_bytes()
+    magic, _, code, sequences, ends = struct.unpack_from("<9sQBQQ", idx_bytes)
+    assert magic == b"MMIDIDX\x00\x00"
+    lengths = np.frombuffer(idx_bytes, np.int32, sequences, 34)
+    documents = np.frombuffer(idx_bytes, np.int64, ends, 34 + 12 * sequences)
+    tokens = np.frombuffer(bin_bytes, {8: np.uint16, 4: np.int32}[code])
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    found = [tokens[begins[a] : begins[b]].tolist() for a, b in zip(documents, documents[1:])]
+    return found, bin_bytes, idx_bytes
+
+
+def run_command(*arguments: Any, status: int = 0) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "levada", *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == status, ran.stderr
+    return ran.stderr if status else ran.stdout
+
+
+def chosen_end(tokenizer: Any, eod: str = "") -> int:
+    return _tokenizers.open_tokenizer(tokenizer).choose_end_of_document(eod)
+
+
+@pytest.mark.parametrize("kind", ["BPE", "WordPiece", "Unigram"])
+def test_ids_are_those_of_the_package(tmp_path: pathlib.Path, kind: str) -> None:
+    tokenizer = train(kind)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    expected = ids_of(tokenizer, TEXTS)
+    assert [] in expected and max(map(len, expected)) > 50
+    assert stored(tmp_path, tmp_path / "tokenizer.json", TEXTS)[0] == expected
+    assert stored(tmp_path, tmp_path, TEXTS)[0] == expected
+
+
+def test_a_tokenizer_that_truncates_and_pads_encodes_whole_documents(tmp_path: pathlib.Path, bpe: Any) -> None:
+    expected = ids_of(bpe, TEXTS)
+    short = tokenizers.Tokenizer.from_str(bpe.to_str())
+    short.enable_truncation(max_length=8)
+    short.enable_padding(length=64)
+    short.save(str(tmp_path / "tokenizer.json"))
+    assert len(short.encode(TEXTS[-1]).ids) == 64
+    assert stored(tmp_path, tmp_path, TEXTS)[0] == expected
+
+
+def test_tokens_that_were_added_to_the_vocabulary_are_encoded(tmp_path: pathlib.Path, bpe: Any) -> None:
+    larger = tokenizers.Tokenizer.from_str(bpe.to_str())
+    larger.add_special_tokens(["<|begin|>", "<|stop|>"])
+    larger.add_tokens(["quickbrown"])
+    larger.save(str(tmp_path / "tokenizer.json"))
+    texts = ["<|begin|>the quickbrown fox<|stop|>", *TEXTS]
+    expected = ids_of(larger, texts)
+    assert {larger.token_to_id(each) for each in ("<|begin|>", "quickbrown", "<|stop|>")} < set(expected[0])
+    assert stored(tmp_path, tmp_path, texts)[0] == expected
+    opened = _tokenizers.open_tokenizer(tmp_path)
+    assert opened.vocabulary_size == larger.get_vocab_size(with_added_tokens=True)
+    assert opened.choose_end_of_document("<|stop|>") == larger.token_to_id("<|stop|>")
+
+
+def test_many_threads_encode_in_the_order_of_the_text(tmp_path: pathlib.Path, bpe: Any) -> None:
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    texts = make_texts(20_000, seed=1)  # several MiB, which are encoded in pieces
+    one = stored(tmp_path, tmp_path, texts, "--threads", "1")
+    assert stored(tmp_path, tmp_path, texts, "--threads", "4") == one
+    assert one[0] == [encoding.ids for encoding in bpe.encode_batch(texts, add_special_tokens=False)]
+
+
+def preprocess_data(folder: pathlib.Path, documents: list[list[int]], vocabulary_size: int, eod: int) -> None:
+    """What Megatron-LM's preprocess_data --append-eod writes."""
+    dtype, code = (np.uint16, 8) if vocabulary_size < 65500 else (np.int32, 4)
+    sequences = [[*ids, eod] for ids in documents if ids]
+    ends = [0, *np.cumsum([len(ids) > 0 for ids in documents]).tolist()]
+    lengths = np.array([len(ids) for ids in sequences], np.int32)
+    begins = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[:-1] * np.dtype(dtype).itemsize
+    (folder / "theirs.bin").write_bytes(np.array([id for ids in sequences for id in ids], dtype).tobytes())
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, code, len(sequences), len(ends))
+    index = header + lengths.tobytes() + begins.astype(np.int64).tobytes() + np.array(ends, np.int64).tobytes()
+    (folder / "theirs.idx").write_bytes(index)
+
+
+@pytest.mark.parametrize("extra_tokens", [0, 70_000])
+def test_convert_writes_the_bytes_that_megatron_writes(tmp_path: pathlib.Path, bpe: Any, extra_tokens: int) -> None:
+    tokenizer = tokenizers.Tokenizer.from_str(bpe.to_str())
+    tokenizer.add_tokens([f"<extra {number}>" for number in range(extra_tokens)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    texts = [*TEXTS, "", "<extra 69999> the last", ""]
+    preprocess_data(tmp_path, ids_of(tokenizer, texts), tokenizer.get_vocab_size(), tokenizer.token_to_id(END))
+    _, bin_bytes, idx_bytes = stored(tmp_path, tmp_path / "tokenizer.json", texts, "--append-eod")
+    assert bin_bytes == (tmp_path / "theirs.bin").read_bytes()
+    assert idx_bytes == (tmp_path / "theirs.idx").read_bytes()
+
+
+@pytest.mark.parametrize("form", ["path", "object", "transformers", "folder", "str"])
+def test_a_tokenizer_may_be_a_path_or_an_object(tmp_path: pathlib.Path, bpe: Any, form: str) -> None:
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    given: Any = {"path": tmp_path / "tokenizer.json", "folder": tmp_path, "str": str(tmp_path), "object": bpe}.get(form)
+    if form == "transformers":
+        transformers = pytest.importorskip("transformers")
+        given = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END)
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    corpus = levada.Corpus(text, sequence=32, tokenizer=given)
+    assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)
+
+
+def test_encoding_leaves_the_given_tokenizer_as_it_is(bpe: Any) -> None:
+    given = tokenizers.Tokenizer.from_str(bpe.to_str())
+    given.enable_truncation(max_length=8)
+    given.enable_padding(length=16)
+    before = given.to_str()
+    _tokenizers.open_tokenizer(given)
+    assert given.to_str() == before
+
+
+@pytest.mark.parametrize("eos", ["<|end|>", "</s>"])
+def test_the_eos_of_a_folder_that_transformers_saved_ends_documents(
+    tmp_path: pathlib.Path, bpe: Any, eos: str
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, pad_token=END)
+    fast.save_pretrained(tmp_path)
+    assert fast.eos_token_id != bpe.token_to_id(END)
+    assert chosen_end(fast) == chosen_end(tmp_path) == chosen_end(tmp_path / "tokenizer.json") == fast.eos_token_id
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("eos", ["fox", {"content": "fox", "lstrip": False, "special": True}])
+def test_the_eos_is_read_from_either_file_beside_the_tokenizer(
+    tmp_path: pathlib.Path, bpe: Any, name: str, eos: Any
+) -> None:
+    larger = tokenizers.Tokenizer.from_str(bpe.to_str())
+    larger.add_special_tokens(["fox"])
+    larger.save(str(tmp_path / "tokenizer.json"))
+    assert chosen_end(tmp_path) == bpe.token_to_id(END)
+    (tmp_path / name).write_text(json.dumps({"eos_token": eos}))
+    assert chosen_end(tmp_path) == larger.token_to_id("fox")
+    for broken in ("no JSON", "[1]", '{"eos_token": null}', '{"eos_token": "no such token"}'):
+        (tmp_path / name).write_text(broken)
+        assert chosen_end(tmp_path) == bpe.token_to_id(END)
+
+
+def test_the_end_of_a_document_is_named_by_text_or_number(bpe: Any) -> None:
+    assert chosen_end(bpe) == bpe.token_to_id(END)
+    assert chosen_end(bpe, END) == bpe.token_to_id(END)
+    assert chosen_end(bpe, "17") == bpe.token_to_id("17") if bpe.token_to_id("17") is not None else 17
+    for wrong in ("no such token", "400000", "-1"):
+        with pytest.raises(levada.InvalidArgument, match=f"has no token {wrong} .*by its text or its number"):
+            chosen_end(bpe, wrong)
+
+
+def test_a_corpus_takes_the_number_of_the_token_that_ends_documents(tmp_path: pathlib.Path, bpe: Any) -> None:
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    corpus = levada.Corpus(text, sequence=32, tokenizer=bpe, eod=300)
+    assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), 300), 32)
+
+
+def test_a_tokenizer_that_does_not_say_what_ends_documents_is_asked_about(tmp_path: pathlib.Path) -> None:
+    nameless = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    text = write_jsonl(tmp_path / "texts.jsonl", ["a"])
+    with pytest.raises(levada.InvalidArgument, match='which token ends a document: name it .*eod="TOKEN"'):
+        len(levada.Corpus(text, tokenizer=nameless))
+
+
+def test_what_is_no_tokenizer_is_refused_with_what_may_be_given(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other.json").write_text('{"model": {"type": "Elephant"}}')
+    (tmp_path / "text.txt").write_text("no JSON")
+    for given, error, words in (
+        (tmp_path / "empty", levada.SourceError, "holds no tokenizer.json"),
+        (tmp_path / "absent.json", levada.SourceError, "there is no such file; it must be bytes, a tokenizer.json"),
+        ("gpt2", levada.SourceError, "gpt2 is no tokenizer: there is no such file"),
+        (tmp_path / "other.json", levada.SourceError, "other.json is no tokenizer of the package tokenizers"),
+        (tmp_path / "text.txt", levada.SourceError, "text.txt is no tokenizer of the package tokenizers"),
+        (3, levada.InvalidArgument, "tokenizer is of type int; it must be a path"),
+        (None, levada.InvalidArgument, "tokenizer is of type NoneType; it must be a path"),
+    ):
+        with pytest.raises(error, match=words):
+            _tokenizers.open_tokenizer(given)
+    said = run_command("convert", "a.jsonl", tmp_path / "made", "--tokenizer", tmp_path / "empty", status=1)
+    assert "holds no tokenizer.json" in said and len(said.splitlines()) == 1
+
+
+def test_a_tokenizer_that_cannot_be_saved_is_refused(bpe: Any) -> None:
+    class Split:
+        def pre_tokenize(self, text: Any) -> None: ...
+
+    own = tokenizers.Tokenizer.from_str(bpe.to_str())
+    own.pre_tokenizer = tokenizers.pre_tokenizers.PreTokenizer.custom(Split())
+    with pytest.raises(levada.InvalidArgument, match="parts that cannot be saved"):
+        _tokenizers.open_tokenizer(own)
+
+
+@pytest.mark.parametrize(("package", "file"), [("tokenizers", "tokenizer.json"), ("sentencepiece", "some.model")])
+def test_a_package_that_is_missing_is_named_with_how_to_install_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, package: str, file: str
+) -> None:
+    (tmp_path / file).write_text("{}")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(levada.Unsupported, match=rf"{file} needs the package {package}: pip install {package}$"):
+        len(levada.Corpus(tmp_path, tokenizer=tmp_path / file))
+
+
+def test_a_sentencepiece_model_encodes_as_its_package_does(tmp_path: pathlib.Path) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    (tmp_path / "train.txt").write_text("\n".join(text.replace("\n", " ") for text in TEXTS if text.strip()))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "train.txt"), model_prefix=str(tmp_path / "small"), vocab_size=120, minloglevel=2
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "small.model"))
+    documents = stored(tmp_path, tmp_path / "small.model", TEXTS, "--append-eod")[0]
+    assert documents == [[*ids, processor.eos_id()] if ids else [] for ids in map(processor.encode, TEXTS)]
+    opened = _tokenizers.open_tokenizer(str(tmp_path / "small.model"))
+    assert opened.choose_end_of_document("<unk>") == processor.unk_id()
+    with pytest.raises(levada.InvalidArgument, match="no token no such piece"):
+        opened.choose_end_of_document("no such piece")
+    (tmp_path / "bad.model").write_bytes(b"no model")
+    with pytest.raises(levada.SourceError, match="bad.model is no SentencePiece model"):
+        _tokenizers.open_tokenizer(tmp_path / "bad.model")
+
+
+def with_ends(documents: list[list[int]], end: int) -> list[list[int]]:
+    return [[*ids, end] for ids in documents if ids]
+
+
+def batches_of(corpus: levada.Corpus, **options: Any) -> list[tuple[list[int], list[int]]]:
+    """Tokens and labels of each sample."""
+    return [
+        (tokens.tolist(), labels.tolist())
+        for batch in levada.Feed(corpus, batch=1, **options)
+        for tokens, labels in zip(batch["tokens"], batch["labels"])
+    ]
+
+
+def batches_of_ids(documents: list[list[int]], sequence: int) -> list[tuple[list[int], list[int]]]:
+    tokens = np.concatenate(documents)
+    count = (len(tokens) - 1) // sequence
+    rows = [tokens[i * sequence : (i + 1) * sequence + 1].tolist() for i in range(count)]
+    return [(row[:-1], row[1:]) for row in rows]
+
+
+def test_packed_documents_are_those_of_the_tokenizer(tmp_path: pathlib.Path, bpe: Any) -> None:
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    documents = with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END))
+    pieces = []
+    for tokens in documents:
+        for begin in range(0, len(tokens) - 1, 64):
+            piece = tokens[begin : begin + 65]
+            pieces.append((tuple(piece[:-1]), tuple(piece[1:])))
+    found, padding = [], 0
+    corpus = levada.Corpus(text, sequence=64, packing="best-fit", tokenizer=bpe)
+    for batch in levada.Feed(corpus, batch=1):
+        row = {key: value[0] for key, value in batch.items()}
+        bounds = row["cu_seqlens"].tolist()
+        assert bounds[0] == 0 and bounds[-1] == 64
+        for begin, end in zip(bounds, bounds[1:]):
+            labelled = int(row["loss_mask"][begin:end].sum())
+            padding += end - begin - labelled
+            assert row["position_ids"][begin:end].tolist() == list(range(end - begin))
+            if labelled:
+                assert row["loss_mask"][begin : begin + labelled].all()
+                found.append((tuple(row["tokens"][begin : begin + labelled]), tuple(row["labels"][begin : begin + labelled])))
+    assert sorted(found) == sorted(pieces)
+    assert padding < sum(len(tokens) for tokens, _ in pieces) / 10
+
+
+def count_encoding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts each call encodes from now on."""
+    counts: list[int] = []
+    make = levada._levada.Tokenizer
+
+    def counting(name: Any, digest: Any, size: Any, eos: Any, id_of: Any, encode: Callable[[Any], Any]) -> Any:
+        def counted(texts: list[str]) -> Any:
+            counts.append(len(texts))
+            return encode(texts)
+
+        return make(name, digest, size, eos, id_of, counted)
+
+    monkeypatch.setattr(levada._levada, "Tokenizer", counting)
+    return counts
+
+
+def test_a_text_is_encoded_once_for_tokenizers_that_are_equal(
+    tmp_path: pathlib.Path, bpe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = count_encoding(monkeypatch)
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    (tmp_path / "copy").mkdir()
+    bpe.save(str(tmp_path / "copy" / "tokenizer.json"))
+
+    def encoded(tokenizer: Any, **options: Any) -> tuple[str, int]:
+        del counts[:]
+        return levada.Corpus(text, sequence=32, tokenizer=tokenizer, **options).digest, sum(counts)
+
+    digest, texts = encoded(bpe)
+    assert texts == len(TEXTS)
+    assert encoded(bpe) == (digest, 0)
+    assert encoded(tmp_path / "copy") == (digest, 0)
+    assert encoded(bpe, packing="best-fit") == (digest, 0)
+    assert encoded(bpe, eod=300)[1] == len(TEXTS)
+    larger = tokenizers.Tokenizer.from_str(bpe.to_str())
+    larger.add_tokens(["quick brown"])
+    other, texts = encoded(larger)
+    assert other != digest and texts == len(TEXTS)
+    assert encoded(bpe) == (digest, 0)
+
+
+def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = write_jsonl(tmp_path / "texts.jsonl", ["some text"])
+
+    def open_with(encode: Callable[[list[str]], Any]) -> None:
+        made = levada._levada.Tokenizer("mine", f"digest {encode}", 10, 0, lambda token: None, encode)
+        monkeypatch.setattr("levada._corpus.open_tokenizer", lambda given: made)
+        len(levada.Corpus(text, sequence=1))
+
+    def raising(texts: list[str]) -> Any:
+        raise KeyError("of mine")
+
+    for encode, words in (
+        (raising, r"mine cannot encode a text: KeyError: 'of mine'$"),
+        (lambda texts: [[10] for _ in texts], "mine encoded a text as token 10, but has only 10 tokens"),
+        (lambda texts: [["a"] for _ in texts], "mine cannot encode a text: TypeError"),
+        (lambda texts: [], "mine has encoded 1 texts as 0"),
+        (lambda texts: ["ab" for _ in texts], "did not encode a text as a list of numbers"),
+    ):
+        with pytest.raises(levada.SourceError, match=words):
+            open_with(encode)
+
+
+def test_ctrl_c_ends_tokenizing(tmp_path: pathlib.Path) -> None:
+    write_jsonl(tmp_path / "texts.jsonl", ["some text " * 30_000] * 50)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys, time, levada\n"
+        "def encode(texts):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.2)\n"
+        "    return [[1] for _ in texts]\n"
+        "made = levada._levada.Tokenizer('mine', 'digest', 10, 0, lambda token: None, encode)\n"
+        "levada._corpus.open_tokenizer = lambda given: made\n"
+        "try:\n"
+        "    len(levada.Corpus(sys.argv[1], sequence=16))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    command = [sys.executable, script, tmp_path / "texts.jsonl"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "interrupted\n", ran.stderr
+
+
+def test_ranks_receive_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: Any) -> None:
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    text = write_jsonl(tmp_path / "texts.txt.jsonl", TEXTS)
+    expected = batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)
+    for readers in ("one", "all"):
+        folder = tmp_path / readers
+        folder.mkdir()
+        told = succeed(
+            folder,
+            2,
+            f"""
+            corpus = levada.Corpus({str(text)!r}, sequence=32, tokenizer={str(tmp_path)!r},
+                                   cache_dir={str(tmp_path / readers)!r})
+            for batch in levada.Feed(corpus, mesh=levada.Mesh(dp=2), readers={readers!r}):
+                tell(tokens=batch["tokens"][0].tolist(), labels=batch["labels"][0].tolist())
+            """,
+        )
+        steps = len(expected) // 2
+        assert [len(mine) for mine in told] == [steps, steps]
+        for rank, mine in enumerate(told):
+            assert [(row["tokens"], row["labels"]) for row in mine] == expected[rank : 2 * steps : 2]
+
+
+@pytest.mark.parametrize("context", ["forkserver", "fork"])
+def test_a_pipeline_with_workers_has_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: Any, context: str) -> None:
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    expected = [tokens for tokens, _ in batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)]
+    corpus = levada.Corpus(text, sequence=32, tokenizer=bpe, cache_dir=tmp_path / "cache")
+    pipeline = levada.Pipeline[Any](corpus).shard().map(lambda item: item["tokens"].tolist())
+    with pipeline.run(2, context=context) as run:
+        assert list(run) == expected
+
+
+def test_the_command_feeds_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: Any) -> None:
+    bpe.save(str(tmp_path / "tokenizer.json"))
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    corpus = levada.Corpus(text, sequence=32, tokenizer=bpe)
+    digests = levada.Digests()
+    for batch in levada.Feed(corpus, batch=2):
+        digests.add(batch)
+    options = ("--seq", "32", "--batch", "2", "--tokenizer", tmp_path, "--mesh", "tp=2", "--json")
+    report = json.loads(run_command("feed", text, *options))
+    for rank in report["ranks"]:
+        assert {name: field["digest"] for name, field in rank["fields"].items()} == digests.fields()
