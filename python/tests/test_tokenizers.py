@@ -278,7 +278,7 @@ def test_a_sentencepiece_model_encodes_as_its_package_does(tmp_path: pathlib.Pat
     sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "train.txt").write_text("\n".join(text.replace("\n", " ") for text in TEXTS if text.strip()))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "train.txt"), model_prefix=str(tmp_path / "small"), vocab_size=120, minloglevel=2
+        input=str(tmp_path / "train.txt"), model_prefix=str(tmp_path / "small"), vocab_size=60, minloglevel=2
     )
     processor = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "small.model"))
     documents = stored(tmp_path, tmp_path / "small.model", TEXTS, "--append-eod")[0]
@@ -444,7 +444,7 @@ def test_ranks_receive_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: An
             assert [(row["tokens"], row["labels"]) for row in mine] == expected[rank : 2 * steps : 2]
 
 
-@pytest.mark.parametrize("context", ["forkserver", "fork"])
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_a_pipeline_with_workers_has_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe: Any, context: str) -> None:
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     expected = [tokens for tokens, _ in batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)]

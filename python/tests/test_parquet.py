@@ -1,0 +1,174 @@
+"""Documents of Parquet files."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import levada
+import pytest
+from levada._parquet import ParquetReader
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+TEXTS = ["", "first", "naïve 漢字 🙂\n\tand a\0zero", *(f"document {number} " * (number % 7) for number in range(500))]
+
+
+def write(path: pathlib.Path, texts: Any, *, column: str = "text", type: Any = None, **options: Any) -> pathlib.Path:
+    numbers = pyarrow.array(range(len(texts)))
+    parquet.write_table(pyarrow.table({"number": numbers, column: pyarrow.array(texts, type)}), path, **options)
+    return path
+
+
+def write_jsonl(path: pathlib.Path, texts: list[str]) -> pathlib.Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def rows_of(path: pathlib.Path, **options: Any) -> tuple[list[list[int]], int]:
+    """The tokens of all samples, and how many documents there are."""
+    corpus = levada.Corpus(path, sequence=16, **options)
+    return [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)], corpus.documents
+
+
+def read_all(path: pathlib.Path, column: str = "text", skip_bad: bool = False) -> list[str]:
+    reader = ParquetReader(str(path), column, skip_bad)
+    texts = []
+    while (read := reader.read()) is not None:
+        texts += read
+    assert reader.stored_bytes == path.stat().st_size
+    return texts
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip"])
+def test_rows_are_documents_in_their_order(tmp_path: pathlib.Path, rows: int, codec: str) -> None:
+    path = write(tmp_path / "texts.parquet", TEXTS, row_group_size=rows, compression=codec)
+    assert read_all(path) == TEXTS
+    expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
+    assert rows_of(path) == expected and expected[1] == len(TEXTS)
+
+
+@pytest.mark.parametrize("type", ["string", "large_string", "string_view", "dictionary"])
+def test_strings_of_every_kind_are_text(tmp_path: pathlib.Path, type: str) -> None:
+    if type == "dictionary":
+        path = tmp_path / "texts.parquet"
+        parquet.write_table(pyarrow.table({"text": pyarrow.array(TEXTS).dictionary_encode()}), path)
+    else:
+        path = write(tmp_path / "texts.parquet", TEXTS, type=getattr(pyarrow, type)())
+    assert read_all(path) == TEXTS
+
+
+def test_the_column_is_named_as_a_field_is(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "texts.parquet", TEXTS, column="content.raw")
+    expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
+    assert rows_of(path, text_field="content.raw") == expected
+    with pytest.raises(
+        levada.SourceError, match=r"texts.parquet has no column text: name one of its columns \(number, content.raw\)"
+    ):
+        rows_of(path)
+    with pytest.raises(levada.SourceError, match="column number of .* is of type int64, which is no text: name a column"):
+        rows_of(path, text_field="number")
+
+
+@pytest.mark.parametrize("bad", [None, b"\xff\xfe"])
+def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad: Any) -> None:
+    path = tmp_path / "texts.parquet"
+    values = [text.encode() for text in TEXTS]
+    binary = pyarrow.array([*values[:300], bad, *values[300:], bad], pyarrow.binary())
+    offsets, data = binary.buffers()[1:]
+    texts = pyarrow.StringArray.from_buffers(len(binary), offsets, data, binary.buffers()[0])
+    parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=100)
+    what = "is null" if bad is None else "is not UTF-8"
+    with pytest.raises(levada.SourceError, match=f"row 301 of .*texts.parquet cannot be used: its column text {what}"):
+        rows_of(path)
+    assert read_all(path, skip_bad=True) == TEXTS
+    expected = rows_of(write_jsonl(tmp_path / "texts.jsonl", TEXTS))
+    assert rows_of(path, skip_bad=True) == expected
+    told = json.loads(run_command("convert", path, tmp_path / "made", "--skip-bad", "--json"))
+    assert told["skipped_lines"] == 2 and told["documents"] == len(TEXTS)
+
+
+@pytest.mark.parametrize("texts", [[], [None, None]])
+def test_a_file_without_documents_is_an_error(tmp_path: pathlib.Path, texts: list[Any]) -> None:
+    path = write(tmp_path / "texts.parquet", texts, type=pyarrow.string())
+    with pytest.raises(levada.SourceError, match="texts.parquet holds no documents: (it has no rows|all of its 2 rows)"):
+        rows_of(path, skip_bad=True)
+
+
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "texts.parquet", TEXTS, row_group_size=100, compression="none", use_dictionary=False)
+    whole = path.read_bytes()
+    place = whole.index(b"document 250")
+    for damaged in (whole[: len(whole) // 2], b"no such file", whole[: place - 60] + b"\xff" * 50 + whole[place:]):
+        path.write_bytes(damaged)
+        with pytest.raises(levada.SourceError, match=r"texts.parquet .*: write it again"):
+            rows_of(path)
+
+
+def test_a_missing_pyarrow_is_named_with_how_to_install_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "texts.parquet", TEXTS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(levada.Unsupported, match=r"texts.parquet needs the package pyarrow: pip install pyarrow$"):
+        rows_of(path)
+
+
+def test_large_row_groups_are_read_in_pieces(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "texts.parquet"
+    text = "some text that is long enough to fill a file of 256 MiB " * 20
+    texts = [f"{number} {text}" for number in range(1 << 15)]
+    batch = pyarrow.table({"text": texts})
+    with parquet.ParquetWriter(path, batch.schema, compression="none", use_dictionary=False) as writer:
+        writer.write_table(pyarrow.concat_tables([batch] * 7), row_group_size=1 << 20)
+    assert path.stat().st_size > 200 << 20
+    script = (
+        "import resource, sys\n"
+        "from levada._parquet import ParquetReader\n"
+        "import pyarrow.parquet\n"
+        "reader, texts = ParquetReader(sys.argv[1], 'text', False), 0\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "while (read := reader.read()) is not None: texts += len(read)\n"
+        "print(texts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True, timeout=60)
+    count, growth_kib = map(int, ran.stdout.split())
+    assert count == 7 * len(texts) and growth_kib < 64 << 10
+
+
+def run_command(*arguments: Any) -> str:
+    command = [sys.executable, "-m", "levada", *map(str, arguments)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_command_reads_it_wherever_it_reads_text(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "texts.parquet", TEXTS)
+    jsonl = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    for source, name in ((path, "of_parquet"), (jsonl, "of_jsonl")):
+        run_command("convert", source, tmp_path / name, "--append-eod")
+    for extension in (".bin", ".idx"):
+        made = [(tmp_path / name).with_suffix(extension).read_bytes() for name in ("of_parquet", "of_jsonl")]
+        assert made[0] == made[1]
+    fed = [
+        json.loads(run_command("feed", source, "--mesh", "dp=2", "--seq", "16", "--json"))["ranks"][1]["fields"]
+        for source in (path, jsonl)
+    ]
+    assert fed[0] == fed[1]
+    assert json.loads(run_command("inspect", path, "--json"))["documents"] == len(TEXTS)
+
+
+def test_a_folder_and_a_mix_hold_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "b.parquet", ["b" * 100])
+    (tmp_path / "data" / "a.txt").write_text("a" * 100)
+    corpus = levada.Corpus(tmp_path / "data", sequence=10)
+    assert corpus.documents == 2 and corpus.tokens == 202
+    (tmp_path / "mix.json").write_text(json.dumps({"sources": [{"path": "data/b.parquet", "weight": 1}]}))
+    assert levada.Corpus(tmp_path / "mix.json", sequence=10).tokens == 101
