@@ -140,7 +140,8 @@ class OpenedSource {
                std::optional<std::uint64_t> shuffle_seed)
       : name(source.name),
         weight(source.weight),
-        files(opening.open(expand_paths(source.paths, options.formats))),
+        // Tokens of the cache are not data of a folder that it lies in.
+        files(opening.open(expand_paths(source.paths, options.formats, token_cache_folder(options.cache_dir)))),
         samples(make_samples(files, options)),
         seed(shuffle_seed) {
     const auto shown = printable(name);

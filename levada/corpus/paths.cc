@@ -55,7 +55,10 @@ void drop_indexes(std::vector<std::string>& sorted) {
 /// by one of them, by that without links if there is one.
 class FolderWalk {
  public:
-  FolderWalk(const std::string& folder, std::span<const TextFormat> formats) : formats_(formats) {
+  FolderWalk(const std::string& folder, std::span<const TextFormat> formats, const std::string& excluded)
+      : formats_(formats) {
+    struct stat status {};
+    if (::stat(excluded.c_str(), &status) == 0) visited_.emplace(status.st_dev, status.st_ino);
     std::vector<fs::path> links = {folder};
     while (!links.empty()) {
       // In the order of their names, for the same result on every machine.
@@ -99,13 +102,13 @@ class FolderWalk {
   std::vector<std::string> files_;
 };
 
-std::vector<std::string> files_below(const std::string& folder, std::span<const TextFormat> formats) {
-  auto files = FolderWalk(folder, formats).take_files();
+std::vector<std::string> files_below(const std::string& folder, std::span<const TextFormat> formats,
+                                     const std::string& excluded) {
+  auto files = FolderWalk(folder, formats, excluded).take_files();
   if (files.empty()) {
     std::string more;
     for (const auto& format : formats) more += format.extension + ", ";
-    throw SourceError(
-        fmt::format("{} holds no .jsonl, .txt, {}or .bin file", printable(folder), more));
+    throw SourceError(fmt::format("{} holds no .jsonl, .txt, {}or .bin file", printable(folder), more));
   }
   return files;
 }
@@ -115,24 +118,25 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
 }
 
 /// What a name that is no pattern stands for.
-std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats) {
-  return is_directory(path) ? files_below(path, formats) : std::vector{path};
+std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats,
+                                  const std::string& excluded) {
+  return is_directory(path) ? files_below(path, formats, excluded) : std::vector{path};
 }
 
 }  // namespace
 
-std::vector<std::string> expand_paths(const std::vector<std::string>& paths,
-                                      std::span<const TextFormat> formats) {
+std::vector<std::string> expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats,
+                                      const std::string& excluded) {
   std::vector<std::string> files;
   for (const auto& path : paths) {
     if (path.find_first_of("*?[") == std::string::npos || exists(path)) {
-      append(files, files_at(path, formats));
+      append(files, files_at(path, formats, excluded));
       continue;
     }
     auto matches = matches_of(path);
     if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(path)));
     drop_indexes(matches);
-    for (const auto& match : matches) append(files, files_at(match, formats));
+    for (const auto& match : matches) append(files, files_at(match, formats, excluded));
   }
   return files;
 }

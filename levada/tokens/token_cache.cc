@@ -232,20 +232,24 @@ std::string default_cache_dir() {
   return {};
 }
 
+std::string token_cache_folder(const std::string& dir) {
+  const auto parent = dir.empty() ? default_cache_dir() : dir;
+  return parent.empty() ? parent : (fs::path(parent) / "tokens").string();
+}
+
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
   std::mutex mutex;
   std::uint64_t done = 0, total = 0;
 };
 
-TokenCache::TokenCache(TokenCacheOptions options) : options_(std::move(options)) {
-  auto folder = options_.dir.empty() ? default_cache_dir() : options_.dir;
-  if (folder.empty()) {
+TokenCache::TokenCache(TokenCacheOptions options)
+    : options_(std::move(options)), dir_(token_cache_folder(options_.dir)) {
+  if (dir_.empty()) {
     throw SourceError(
         "text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder (--cache-dir, "
         "cache_dir=)");
   }
-  dir_ = (fs::path(folder) / "tokens").string();
   std::error_code error;
   fs::create_directories(dir_, error);  // Where it fails, the lock cannot be made either.
   static_cast<void>(lock_folder(dir_, LOCK_SH));

@@ -18,6 +18,8 @@ namespace levada {
 
 /// XDG_CACHE_HOME/levada or ~/.cache/levada; empty where neither variable is set.
 std::string default_cache_dir();
+/// Where a TokenCache of this dir, as in TokenCacheOptions, keeps its entries; empty if it cannot tell.
+std::string token_cache_folder(const std::string& dir);
 
 struct TokenCacheOptions {
   std::string dir = {};                    ///< empty: default_cache_dir()

@@ -48,11 +48,11 @@ std::shared_ptr<const Tokenizer> byte_tokenizer() {
 std::int64_t choose_end_of_document(const Tokenizer& tokenizer, const std::string& token) {
   const auto shown = printable(tokenizer.name());
   if (!token.empty()) {
-    if (const auto id = tokenizer.id_of(token)) return *id;
-    const auto id = number_in(token);
+    const auto number = number_in(token);
+    const auto id = number ? number : tokenizer.id_of(token);
     if (id && *id >= 0 && *id < tokenizer.vocabulary_size()) return *id;
     throw InvalidArgument(fmt::format("{} has no token {} to end documents with: name one of its {} tokens, by its "
-                                      "text or its number",
+                                      "number or its text",
                                       shown, printable(token), tokenizer.vocabulary_size()));
   }
   if (const auto own = tokenizer.end_of_document()) return *own;

@@ -64,8 +64,9 @@ class Tokenizer {
 /// A byte of UTF-8 is a token, and 256 ends a document.
 std::shared_ptr<const Tokenizer> byte_tokenizer();
 
-/// The id of the token that ends documents: `token` if it is given, by its text or its number; else the tokenizer's
-/// own; else that of <|endoftext|>, </s> or <eod>, the first that it has. Throws InvalidArgument that asks for one.
+/// The id of the token that ends documents: `token` if it is given, by its number or else by its text ("2" is number 2,
+/// also where a token has that text); else the tokenizer's own; else that of <|endoftext|>, </s> or <eod>, the first
+/// that it has. Throws InvalidArgument that asks for one.
 std::int64_t choose_end_of_document(const Tokenizer& tokenizer, const std::string& token);
 
 }  // namespace levada

@@ -83,7 +83,7 @@ def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
 
     size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
     digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-    return _levada.Tokenizer(name, f"tokenizers {digest}", size, eos, tokenizer.token_to_id, encode)
+    return _levada.Tokenizer(_shown(name), f"tokenizers {digest}", size, eos, tokenizer.token_to_id, encode)
 
 
 def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
@@ -101,5 +101,10 @@ def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
     eos = processor.eos_id()
     digest = _levada.digest(b"sentencepiece " + model)
     return _levada.Tokenizer(
-        str(path), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
+        _shown(str(path)), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
     )
+
+
+def _shown(name: str) -> str:
+    """The name of a file, which need not be UTF-8, as UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -35,8 +35,8 @@ class PythonTextReader final : public TextReader {
       rethrow(error);
       throw SourceError(fmt::format("{} cannot be read: {}", printable(path_), describe(error)));
     } catch (const nb::cast_error&) {
-      throw SourceError(fmt::format("{} cannot be read: its reader returned something else than texts",
-                                    printable(path_)));
+      throw SourceError(
+          fmt::format("{} cannot be read: its reader returned something else than texts", printable(path_)));
     }
   }
   std::uint64_t stored_bytes() const override { return stored_bytes_; }
@@ -69,8 +69,8 @@ void bind_text_formats(nb::module_& module) {
                 [shared](const std::string& path, const TextOptions& options) -> std::unique_ptr<TextReader> {
                   const nb::gil_scoped_acquire gil;
                   try {
-                    const auto name = nb::steal(PyUnicode_DecodeFSDefaultAndSize(
-                        path.data(), static_cast<Py_ssize_t>(path.size())));
+                    const auto name =
+                        nb::steal(PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
                     return std::make_unique<PythonTextReader>(
                         path, share((*shared)(name, options.text_field, options.skip_bad)));
                   } catch (const nb::python_error& error) {
@@ -83,7 +83,8 @@ void bind_text_formats(nb::module_& module) {
           nb::sig("def __init__(self, extension: str, open: collections.abc.Callable[[str, str, bool], typing.Any]) "
                   "-> None"),
           "open: takes a path, the field of the text, and whether documents that cannot be used are left out. Returns "
-          "an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the "
+          "an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of "
+          "the "
           "file has been read, and bad_lines, how many were left out.");
 }
 

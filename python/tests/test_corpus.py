@@ -152,6 +152,12 @@ def test_text_is_tokenized_into_the_cache_folder_once(tmp_path: pathlib.Path) ->
     assert (made.stat().st_ino, made.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_a_cache_in_the_folder_of_the_data_is_no_data(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.txt").write_text("some text " * 9)
+    corpora = [levada.Corpus(tmp_path, sequence=16, cache_dir=tmp_path / "cache") for _ in range(2)]
+    assert [corpus.tokens for corpus in corpora] == [91, 91]
+
+
 def test_tokens_that_no_corpus_uses_leave_a_cache_that_is_full(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,11 +9,10 @@ import sys
 from typing import Any
 
 import levada
+import pyarrow
 import pytest
 from levada._parquet import ParquetReader
-
-pyarrow = pytest.importorskip("pyarrow")
-parquet = pytest.importorskip("pyarrow.parquet")
+from pyarrow import parquet
 
 TEXTS = ["", "first", "naïve 漢字 🙂\n\tand a\0zero", *(f"document {number} " * (number % 7) for number in range(500))]
 

@@ -1,8 +1,9 @@
-"""Text as tokens of the packages tokenizers, transformers and sentencepiece."""
+"""Text as tokens of the packages tokenizers and sentencepiece."""
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import random
 import struct
@@ -14,10 +15,10 @@ from typing import Any
 import levada
 import numpy as np
 import pytest
+import sentencepiece
+import tokenizers
 from levada import _tokenizers
 from ranks import succeed
-
-tokenizers = pytest.importorskip("tokenizers")
 
 END = "<|endoftext|>"
 WORDS = "the quick brown fox jumps over a lazy dog while naïve Ünïcödé 漢字 emoji 🙂🙃 tokens\tand\nlines".split(" ")
@@ -165,16 +166,22 @@ def test_convert_writes_the_bytes_that_megatron_writes(tmp_path: pathlib.Path, b
     assert idx_bytes == (tmp_path / "theirs.idx").read_bytes()
 
 
-@pytest.mark.parametrize("form", ["path", "object", "transformers", "folder", "str"])
+@pytest.mark.parametrize("form", ["path", "object", "folder", "str"])
 def test_a_tokenizer_may_be_a_path_or_an_object(tmp_path: pathlib.Path, bpe: Any, form: str) -> None:
     bpe.save(str(tmp_path / "tokenizer.json"))
-    given: Any = {"path": tmp_path / "tokenizer.json", "folder": tmp_path, "str": str(tmp_path), "object": bpe}.get(form)
-    if form == "transformers":
-        transformers = pytest.importorskip("transformers")
-        given = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END)
+    given = {"path": tmp_path / "tokenizer.json", "folder": tmp_path, "str": str(tmp_path), "object": bpe}[form]
     text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     corpus = levada.Corpus(text, sequence=32, tokenizer=given)
     assert batches_of(corpus) == batches_of_ids(with_ends(ids_of(bpe, TEXTS), bpe.token_to_id(END)), 32)
+
+
+def test_a_tokenizer_may_have_a_name_that_is_no_utf8(tmp_path: pathlib.Path, bpe: Any) -> None:
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    with pytest.raises(levada.SourceError, match=r"\\xff is no tokenizer: there is no such file"):
+        _tokenizers.open_tokenizer(folder)
+    os.mkdir(folder)
+    pathlib.Path(folder, "tokenizer.json").write_text(bpe.to_str(), "utf-8")
+    assert _tokenizers.open_tokenizer(folder).name.endswith(r"/\xff")
 
 
 def test_encoding_leaves_the_given_tokenizer_as_it_is(bpe: Any) -> None:
@@ -184,17 +191,6 @@ def test_encoding_leaves_the_given_tokenizer_as_it_is(bpe: Any) -> None:
     before = given.to_str()
     _tokenizers.open_tokenizer(given)
     assert given.to_str() == before
-
-
-@pytest.mark.parametrize("eos", ["<|end|>", "</s>"])
-def test_the_eos_of_a_folder_that_transformers_saved_ends_documents(
-    tmp_path: pathlib.Path, bpe: Any, eos: str
-) -> None:
-    transformers = pytest.importorskip("transformers")
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=eos, pad_token=END)
-    fast.save_pretrained(tmp_path)
-    assert fast.eos_token_id != bpe.token_to_id(END)
-    assert chosen_end(fast) == chosen_end(tmp_path) == chosen_end(tmp_path / "tokenizer.json") == fast.eos_token_id
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
@@ -216,9 +212,9 @@ def test_the_eos_is_read_from_either_file_beside_the_tokenizer(
 def test_the_end_of_a_document_is_named_by_text_or_number(bpe: Any) -> None:
     assert chosen_end(bpe) == bpe.token_to_id(END)
     assert chosen_end(bpe, END) == bpe.token_to_id(END)
-    assert chosen_end(bpe, "17") == bpe.token_to_id("17") if bpe.token_to_id("17") is not None else 17
+    assert bpe.token_to_id("7") != 7 and chosen_end(bpe, "7") == 7
     for wrong in ("no such token", "400000", "-1"):
-        with pytest.raises(levada.InvalidArgument, match=f"has no token {wrong} .*by its text or its number"):
+        with pytest.raises(levada.InvalidArgument, match=f"has no token {wrong} .*by its number or its text"):
             chosen_end(bpe, wrong)
 
 
@@ -275,7 +271,6 @@ def test_a_package_that_is_missing_is_named_with_how_to_install_it(
 
 
 def test_a_sentencepiece_model_encodes_as_its_package_does(tmp_path: pathlib.Path) -> None:
-    sentencepiece = pytest.importorskip("sentencepiece")
     (tmp_path / "train.txt").write_text("\n".join(text.replace("\n", " ") for text in TEXTS if text.strip()))
     sentencepiece.SentencePieceTrainer.train(
         input=str(tmp_path / "train.txt"), model_prefix=str(tmp_path / "small"), vocab_size=60, minloglevel=2
@@ -465,3 +460,23 @@ def test_the_command_feeds_the_tokens_of_a_tokenizer(tmp_path: pathlib.Path, bpe
     report = json.loads(run_command("feed", text, *options))
     for rank in report["ranks"]:
         assert {name: field["digest"] for name, field in rank["fields"].items()} == digests.fields()
+
+
+def test_ranks_that_wait_for_the_text_to_be_tokenized_are_told_what_to_do(tmp_path: pathlib.Path) -> None:
+    text = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
+    told = succeed(
+        tmp_path,
+        2,
+        f"""
+        def encode(texts):
+            while not os.path.exists({str(tmp_path / "1.jsonl")!r}): time.sleep(0.01)
+            return [[1] for _ in texts]
+        made = levada._levada.Tokenizer("mine", "digest", 10, 0, lambda token: None, encode)
+        levada._corpus.open_tokenizer = lambda given: made
+        try:
+            list(levada.Feed(levada.Corpus({str(text)!r}, sequence=16), timeout=1))
+        except levada.Error as error:
+            tell(text=str(error))
+        """,
+    )
+    assert "rank 0: opening a Corpus, whose text is tokenized first" in told[1][0]["text"]
