@@ -59,6 +59,16 @@ TEST(Paths, TakesAllFilesBelowAFolder) {
   EXPECT_THAT(expanded(dir, {"a/*"}), ElementsAre("a/b/y.txt", "a/readme.md", "a/z.bin"));
 }
 
+TEST(Paths, LeavesOutTheExcludedFolderHoweverItIsNamed) {
+  const SomeFiles dir;
+  std::filesystem::create_directory_symlink(dir.file("a/b"), dir.file("a/link"));
+  for (const auto* excluded : {"a/b", "a/link", "a/../a/b"}) {
+    EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file(excluded)), ElementsAre(dir.file("a/z.bin"))) << excluded;
+  }
+  EXPECT_THAT(expand_paths({dir.file("a")}, {}, dir.file("absent")),
+              ElementsAre(dir.file("a/b/y.txt"), dir.file("a/z.bin")));
+}
+
 TEST(Paths, ReadsAFolderOnceHoweverManyLinksLeadThere) {
   const SomeFiles dir;
   std::filesystem::create_directory_symlink("b", dir.file("a/a link that comes first"));
