@@ -52,7 +52,6 @@ def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Begin
     try:
         if not _reads(feed) and not epoch:
             return Beginning(None, first)
-        feed._join().note_opening()
         opened = corpus.open()
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences

@@ -194,14 +194,6 @@ void bind_launch(nb::module_& module) {
           "This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which "
           "give the same name.")
       .def(
-          "note_opening",
-          [](const Membership& job) {
-            job.engine().post(Status::make("opening a Corpus", -1, -1,
-                                           "whose text is tokenized first if no cache has its tokens: give the feed a "
-                                           "longer timeout, or tokenize it before the job (levada convert)"));
-          },
-          nb::call_guard<nb::gil_scoped_release>(), "Says so on the board, for ranks that wait for this one.")
-      .def(
           "note_exception",
           [](const Membership& job, const std::string& text, std::int64_t step) {
             job.engine().post(Status::make(raised_operation, step, -1, text));
