@@ -176,16 +176,6 @@ TEST(CommandFeed, TakesALayoutFile) {
   EXPECT_EQ(report.at("ranks").at(1).at("fields").size(), 1u);
 }
 
-TEST(CommandFeed, IndexesOnceAndThenNoMore) {
-  const auto path = make_corpus("index_once.jsonl", 50);
-  const std::vector<std::string> arguments = {"feed", path, "--mesh", "tp=2", "--seq", "64", "--batch", "2", "--json"};
-  const auto first = Json::parse(run(arguments).out);
-  const auto second = Json::parse(run(arguments).out);
-  EXPECT_GT(first.at("index_bytes"), 0);
-  EXPECT_EQ(second.at("index_bytes"), 0);
-  EXPECT_EQ(content_of(first), content_of(second));
-}
-
 TEST(CommandFeed, CountsTheLinesThatItSkips) {
   std::string lines;
   for (int i = 0; i < 100; ++i) {

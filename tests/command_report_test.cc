@@ -80,7 +80,8 @@ TEST(CommandReport, RefusesAFileThatCannotBeWrittenBeforeAnythingStarts) {
 }
 
 TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
-  const auto path = make_corpus("breaks.jsonl", 2000);
+  const auto path = fresh("breaks.bin");
+  ASSERT_EQ(run({"convert", make_corpus("breaks.jsonl", 2000), path}).status, 0);
   const auto page = fresh("breaks.html"), state = fresh("breaks.state");
   Command command({"feed",         path,  "--mesh",  "tp=2",      "--batch",      "2", "--seq",    "64",
                    "--epochs",     "0",   "--steps", "100000000", "--compute-ms", "1", "--report", page,
@@ -92,7 +93,7 @@ TEST(CommandReport, ShowsAllRanksWhenAReaderFails) {
   EXPECT_THAT(outcome.err, HasSubstr("levada: the report is in " + page));
   const auto text = text_of(page);
   EXPECT_THAT(text, HasSubstr("<b>The feed failed.</b> rank 0 could not read step"));
-  EXPECT_THAT(text, HasSubstr("breaks.jsonl"));
+  EXPECT_THAT(text, HasSubstr("breaks.bin"));
   EXPECT_THAT(text, HasSubstr("<div class=\"timeline-row\" data-rank=\"1\""));
 }
 

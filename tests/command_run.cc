@@ -37,11 +37,13 @@ bool is_launchers(const std::string& variable) {
 }
 
 std::vector<std::string> environment_with(const Variables& variables) {
-  std::vector<std::string> environment = {"XDG_CACHE_HOME=" + scratch()};
+  // Of two with the same name, the first counts.
+  std::vector<std::string> environment;
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  environment.push_back("XDG_CACHE_HOME=" + scratch());
   for (char** each = environ; *each != nullptr; ++each) {
     if (!is_launchers(*each)) environment.emplace_back(*each);
   }
-  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
   return environment;
 }
 

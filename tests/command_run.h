@@ -56,7 +56,7 @@ Outcome run(const std::vector<std::string>& arguments, const Variables& variable
 /// Whether all of these processes are gone, or will be within two seconds.
 bool gone(const std::map<int, pid_t>& processes);
 
-/// A folder of this test program's own, removed at its end; indexes are cached there too.
+/// A folder of this test program's own, removed at its end; the command keeps its token cache there.
 const std::string& scratch();
 /// Writes `text` to a file there and gives its path.
 std::string write_file(const std::string& name, const std::string& text);

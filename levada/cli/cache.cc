@@ -63,7 +63,8 @@ int run_cache(const CacheCommandArguments& arguments) {
   if (arguments.json) {
     auto list = nlohmann::ordered_json::array();
     for (const auto& entry : entries) list.push_back(as_json(entry));
-    print(json_text(nlohmann::ordered_json{{"dir", cache.dir()}, {arguments.prune ? "removed" : "texts", list}}) + "\n");
+    print(json_text(nlohmann::ordered_json{{"dir", cache.dir()}, {arguments.prune ? "removed" : "texts", list}}) +
+          "\n");
   } else {
     print(as_text(entries, arguments.prune ? "removed from " + printable(cache.dir()) : printable(cache.dir())));
   }
@@ -75,9 +76,11 @@ int run_cache(const CacheCommandArguments& arguments) {
 void add_cache(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<CacheCommandArguments>();
   auto* command = app.add_subcommand("cache", "List the texts whose tokens are kept, check them or remove them");
-  command->add_flag("--check", arguments->check, "Read all of them, and fail where one is damaged");
-  command->add_flag("--prune", arguments->prune,
-                    "Remove those used the longest ago until --cache-size is left, all without it; none in use");
+  auto* check = command->add_flag("--check", arguments->check, "Read all of them, and fail where one is damaged");
+  command
+      ->add_flag("--prune", arguments->prune,
+                 "Remove those used the longest ago until --cache-size is left, all without it; none in use")
+      ->excludes(check);
   add_cache_options(*command, arguments->cache);
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer("Example: at most 200 GB\n  levada cache --prune --cache-size 200GB");

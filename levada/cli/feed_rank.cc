@@ -85,7 +85,7 @@ struct Data {
   std::int64_t first = 0;          ///< the sample at which to begin
 };
 
-/// Rank 0 opens first, so that one rank indexes and speaks of what is wrong with the data or the state. Collective.
+/// Rank 0 opens first, so that one rank tokenizes and speaks of what is wrong with the data or the state. Collective.
 Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments) {
   const auto& info = engine.info();
   const auto readers = job.readers.of(job.mesh, info.host_of);

@@ -14,7 +14,9 @@ namespace levada::cli {
 void add_text_options(CLI::App& command, TextArguments& arguments) {
   add_option(command, "--tokenizer", arguments.tokenizer, "NAME",
              "What makes text into tokens: bytes, or a tokenizer's file");
-  command.add_option("--eod", arguments.end_of_document, "The token that ends each document [the tokenizer's own]")
+  command
+      .add_option("--eod", arguments.end_of_document,
+                  "The token that ends each document, its number or text [the tokenizer's own]")
       ->type_name("TOKEN");
   add_option(command, "--text-field", arguments.text.text_field, "NAME", "The field of a .jsonl line that is its text");
   command.add_flag("--skip-bad", arguments.text.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
@@ -38,10 +40,9 @@ void add_cache_options(CLI::App& command, CacheArguments& arguments) {
 
 std::optional<std::uint64_t> parse_bytes(std::string_view option, const std::string& text) {
   if (text.empty()) return std::nullopt;
-  constexpr std::pair<std::string_view, double> units[] = {{"", 1},      {"B", 1},         {"KB", 1e3},
-                                                           {"MB", 1e6},  {"GB", 1e9},      {"TB", 1e12},
-                                                           {"KiB", 1024}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                                           {"TiB", 0x1p40}};
+  constexpr std::pair<std::string_view, double> units[] = {
+      {"", 1},      {"B", 1},      {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1024}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
@@ -50,8 +51,8 @@ std::optional<std::uint64_t> parse_bytes(std::string_view option, const std::str
       return static_cast<std::uint64_t>(number * factor);
     }
   }
-  throw InvalidArgument(fmt::format("{} is {}; it must be a number of bytes, such as 200GB or 512MiB", option,
-                                    printable(text)));
+  throw InvalidArgument(
+      fmt::format("{} is {}; it must be a number of bytes, such as 200GB or 512MiB", option, printable(text)));
 }
 
 }  // namespace levada::cli

@@ -104,7 +104,7 @@ TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
   report.skipped_lines = 3;
   report.index_bytes = 2048;
   EXPECT_THAT(report.to_text(), HasSubstr("; 3 bad lines skipped"));
-  EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, for the index)"));
+  EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, before the first sample)"));
 }
 
 TEST(FeedReport, SaysWhatSourcesGaveAndHowMuchIsPadding) {

@@ -57,6 +57,7 @@ std::optional<std::string> read_own(const std::string& path) {
 /// What the .json of an entry says.
 struct Meta {
   std::string key, source, tokenizer, digest;
+  std::string content;  ///< content_digest() of the entry
   std::int64_t tokens = 0, documents = 0, bad_lines = 0;
   std::uint64_t bytes = 0;
 
@@ -69,6 +70,7 @@ struct Meta {
                                             {"bad_lines", bad_lines},
                                             {"bytes", bytes},
                                             {"digest", digest},
+                                            {"content", content},
                                             {"key", key}}) +
            "\n";
   }
@@ -82,6 +84,7 @@ struct Meta {
                 .source = json.at("source"),
                 .tokenizer = json.at("tokenizer"),
                 .digest = json.at("digest"),
+                .content = json.at("content"),
                 .tokens = json.at("tokens"),
                 .documents = json.at("documents"),
                 .bad_lines = json.at("bad_lines"),
@@ -101,6 +104,33 @@ std::string real_path(const std::string& path) {
   std::error_code error;
   const auto real = fs::canonical(path, error);
   return error ? path : real.string();
+}
+
+/// Of all bytes of the .bin, then of the .idx: the order in which they are written.
+std::string content_digest(const std::string& prefix) {
+  Digest digest;
+  std::vector<char> piece(std::size_t{1} << 20);
+  for (const char* extension : {".bin", ".idx"}) {
+    const auto file = open_file(prefix + extension);
+    for (std::uint64_t offset = 0;;) {
+      const auto got = read_fully(*file, offset, piece);
+      if (got == 0) break;
+      digest.update(std::string_view(piece.data(), got));
+      offset += got;
+    }
+  }
+  return digest.hex();
+}
+
+/// Whether the token files are there and as long as they were made.
+bool has_token_files(const std::string& prefix, const Meta& meta) {
+  std::uint64_t bytes = 0;
+  for (const char* extension : {".bin", ".idx"}) {
+    std::error_code error;
+    bytes += fs::file_size(prefix + extension, error);
+    if (error) return false;
+  }
+  return bytes == meta.bytes;
 }
 
 /// What the tokens depend on, in one line.
@@ -138,10 +168,12 @@ UniqueFd lock_folder(const std::string& dir, int operation) {
   const auto path = (fs::path(dir) / lock_name).string();
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) {
-    throw SourceError(fmt::format("cannot write to the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
-                                  printable(dir), std::strerror(errno)));
+    throw SourceError(
+        fmt::format("cannot write to the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
+                    printable(dir), std::strerror(errno)));
   }
-  while (::flock(fd.get(), operation) != 0 && errno == EINTR) {}
+  while (::flock(fd.get(), operation) != 0 && errno == EINTR) {
+  }
   return fd;
 }
 
@@ -279,7 +311,7 @@ void TokenCache::note_use(const std::string& prefix) {
 std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const std::string& key) {
   const auto lock = lock_folder(dir_, LOCK_SH);
   const auto meta = Meta::read(meta_path(prefix));
-  if (!meta || meta->key != key) return std::nullopt;
+  if (!meta || meta->key != key || !has_token_files(prefix, *meta)) return std::nullopt;
   note_use(prefix);
   ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
   return CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
@@ -291,15 +323,16 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
   // Its maker may have been done between the look and the reservation.
   if (auto found = find(prefix, key)) return *std::move(found);
   int write_error = 0;
+  Digest content;
   const auto write = [&](int fd, const void* bytes, std::size_t size) {
     const auto written = ::write(fd, bytes, size);
     if (written < 0 && errno != EINTR) write_error = errno;
+    if (written > 0) content.update(ByteView(static_cast<const std::byte*>(bytes), static_cast<std::size_t>(written)));
     return written;
   };
   try {
-    MegatronWriter writer(prefix, {.dtype = token_dtype(how.tokenizer->vocabulary_size()),
-                                   .overwrite = true,
-                                   .write = write});
+    MegatronWriter writer(prefix,
+                          {.dtype = token_dtype(how.tokenizer->vocabulary_size()), .overwrite = true, .write = write});
     const auto reader = read_text(path, how.text, how.formats, how.open);
     std::uint64_t noted = 0;
     TokenizeOptions options{.end_of_document = how.end_of_document, .threads = threads};
@@ -315,6 +348,7 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
                     .source = real_path(path),
                     .tokenizer = how.tokenizer->name(),
                     .digest = made.contents().digest,
+                    .content = content.hex(),
                     .tokens = writer.tokens(),
                     .documents = writer.documents(),
                     .bad_lines = reader->bad_lines(),
@@ -324,14 +358,11 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
     meta_file.write(as_bytes(meta.text()));
     meta_file.sync();
     meta_file.publish();
-    return {.prefix = prefix,
-            .bad_lines = meta.bad_lines,
-            .digest = meta.digest,
-            .bytes_read = reader->stored_bytes()};
+    return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
   } catch (const SourceError& error) {
     if (write_error == 0) throw;
-    throw SourceError(fmt::format("{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)",
-                                  error.what()));
+    throw SourceError(fmt::format(
+        "{}; make room (levada cache --prune) or name another folder (--cache-dir, cache_dir=)", error.what()));
   }
 }
 
@@ -400,9 +431,10 @@ void TokenCache::bound() {
   for (const auto& entry : entries()) bytes += entry.bytes;
   const std::lock_guard lock(mutex_);
   if (bytes <= *options_.max_bytes || !options_.warn || std::exchange(has_warned_, true)) return;
-  options_.warn(fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
-                            "(--cache-size, cache_size=)",
-                            printable(dir_), format_bytes(bytes), format_bytes(*options_.max_bytes)));
+  options_.warn(
+      fmt::format("the token cache {} holds {} that are in use, more than the {} that it may have: raise that "
+                  "(--cache-size, cache_size=)",
+                  printable(dir_), format_bytes(bytes), format_bytes(*options_.max_bytes)));
 }
 
 std::vector<TokenCacheEntry> TokenCache::entries() const {
@@ -431,9 +463,11 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
 void TokenCache::check(const TokenCacheEntry& entry) const {
   const auto meta = Meta::read(meta_path(entry.prefix));
   if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
-  const TokenFile file(entry.prefix, {});
-  if (file.contents().digest != meta->digest) {
-    throw SourceError(fmt::format("{} is not what was written: remove it (levada cache --prune)", file.path()));
+  if (content_digest(entry.prefix) != meta->content) {
+    throw SourceError(
+        fmt::format("{}.bin or its .idx is not what was written: remove both, and the text is tokenized "
+                    "again",
+                    printable(entry.prefix)));
   }
 }
 

@@ -51,9 +51,10 @@ std::int64_t choose_end_of_document(const Tokenizer& tokenizer, const std::strin
     const auto number = number_in(token);
     const auto id = number ? number : tokenizer.id_of(token);
     if (id && *id >= 0 && *id < tokenizer.vocabulary_size()) return *id;
-    throw InvalidArgument(fmt::format("{} has no token {} to end documents with: name one of its {} tokens, by its "
-                                      "number or its text",
-                                      shown, printable(token), tokenizer.vocabulary_size()));
+    throw InvalidArgument(
+        fmt::format("{} has no token {} to end documents with: name one of its {} tokens, by its "
+                    "number or its text",
+                    shown, printable(token), tokenizer.vocabulary_size()));
   }
   if (const auto own = tokenizer.end_of_document()) return *own;
   for (const char* common : {"<|endoftext|>", "</s>", "<eod>"}) {
