@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "command_run.h"
 
@@ -223,6 +224,48 @@ TEST(CommandCache, LeavesWhatAFeedHasInUse) {
     removed = json_of({"cache", "--cache-dir", dir, "--prune"}).at("removed");
   }
   EXPECT_EQ(removed.size(), 1U);
+}
+
+/// Several megabytes, for what is to happen while they are tokenized.
+std::string large_corpus(const std::string& name) {
+  std::string lines;
+  for (int i = 0; i < 4000; ++i) lines += R"({"text": ")" + std::string(4000, 'x') + "\"}\n";
+  return write_file(name, lines);
+}
+
+TEST(CommandCache, HoldsNothingButWholeTextsHoweverRunsAreEnded) {
+  const auto path = large_corpus("killed.jsonl"), dir = scratch() + "/killed";
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    for (int milliseconds = 1; milliseconds < 60; milliseconds += 9) {
+      Command command(feed(path, {"--cache-dir", dir, "--steps", "1"}));
+      std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+      command.signal(signal);
+      command.wait();
+      EXPECT_EQ(run({"cache", "--cache-dir", dir, "--check"}).status, 0);
+      if (signal == SIGKILL) run({"cache", "--cache-dir", dir, "--prune"});
+    }
+  }
+  json_of(feed(path, {"--cache-dir", dir, "--steps", "1"}));
+  run({"cache", "--cache-dir", dir, "--prune", "--cache-size", "1GB"});
+  std::vector<std::string> extensions;
+  for (const auto& file : std::filesystem::directory_iterator(dir + "/tokens")) {
+    extensions.push_back(file.path().extension().string());
+  }
+  EXPECT_THAT(extensions, ::testing::UnorderedElementsAre(".bin", ".idx", ".json", "")) << "the last is the lock";
+}
+
+TEST(CommandCache, IsFilledByOneOfTwoRunsThatNeedTheSameText) {
+  const auto path = large_corpus("shared.jsonl"), dir = scratch() + "/shared";
+  const auto arguments = feed(path, {"--cache-dir", dir, "--steps", "3", "--json"});
+  Command first(arguments), second(arguments);
+  const auto one = first.wait(), two = second.wait();
+  ASSERT_EQ(one.status, 0) << one.err;
+  ASSERT_EQ(two.status, 0) << two.err;
+  const auto a = Json::parse(one.out), b = Json::parse(two.out);
+  EXPECT_EQ(a.at("ranks").at(0).at("fields"), b.at("ranks").at(0).at("fields"));
+  const auto size = std::filesystem::file_size(path);
+  EXPECT_NE(a.at("index_bytes") > size, b.at("index_bytes") > size);
+  EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), 1U);
 }
 
 TEST(CommandCache, EitherChecksOrPrunes) {
