@@ -285,6 +285,23 @@ TEST(CommandFault, TokenizesMoreTextThanItsControlGroupAllowsMemory) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
 }
 
+TEST(CommandFault, SaysWhatATableOfDocumentsTakesWhereAControlGroupDoesNotAllowIt) {
+  const MemoryGroup group(std::uint64_t{48} << 20);
+  if (!group.is_usable()) {
+    std::fprintf(stderr, "NOT TESTED: this user may not make a control group with a limit of memory\n");
+    return;
+  }
+  const auto path = scratch() + "/documents.bin";
+  std::string lines;
+  for (int i = 0; i < 2'500'000; ++i) lines += "{\"text\":\"ab\"}\n";
+  ASSERT_EQ(run({"convert", write_file("documents.jsonl", lines), path}).status, 0);
+  const auto outcome =
+      run_limited(group.join(), {"feed", path, "--batch", "1", "--seq", "4", "--steps", "1", "--pack", "best-fit"});
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the table of documents of " + path + " takes about "));
+  EXPECT_THAT(outcome.err, HasSubstr(" of the 48.0 MiB that the machine and this process's control groups allow"));
+}
+
 TEST(CommandFault, WritesNoOutputWhereStandardOutputIsClosed) {
   const std::vector<std::string> feed = {"feed", corpus(), "--mesh", "dp=2", "--batch", "2", "--seq", "64", "--json"};
   EXPECT_EQ(run_limited("exec <&- >&- 2>&-", feed).status, 1);
