@@ -89,7 +89,8 @@ TEST(MegatronWriter, RefusesTokensThatDoNotFit) {
     const auto append = [&](std::int64_t token) { writer.append(std::span(&token, 1)); };
     append(most);
     EXPECT_EQ(fault_of([&, largest = most] { append(largest + 1); }),
-              "InvalidArgument: token " + std::to_string(most + 1) + " does not fit in " + dtype.name());
+              "InvalidArgument: token " + std::to_string(most + 1) + " does not fit in " + dtype.name() +
+                  ", which holds 0 to " + std::to_string(most));
     EXPECT_THAT(fault_of([&] { append(-1); }), HasSubstr("token -1 does not fit"));
   }
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file("a"), {.dtype = dtypes::float32}); }),
