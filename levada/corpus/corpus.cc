@@ -85,8 +85,8 @@ class Opening {
     if (texts.empty()) return {};
     end_of_document_ = choose_end_of_document(*options_.tokenizer, options_.end_of_document);
     if (!cache_) {
-      cache_ = std::make_shared<TokenCache>(
-          TokenCacheOptions{.dir = options_.cache_dir, .max_bytes = options_.cache_bytes, .warn = options_.io.warn});
+      cache_ = std::make_shared<TokenCache>(TokenCacheOptions{
+          .dir = options_.cache_dir, .max_bytes = options_.cache_bytes, .warn = options_.io.warn});
     }
     return cache_->tokenize(texts, {.tokenizer = options_.tokenizer,
                                     .end_of_document = end_of_document_,
@@ -99,8 +99,8 @@ class Opening {
   OpenedFile open_cached(const CachedTokens& tokens) const {
     auto file = std::make_unique<const TokenFile>(tokens.prefix, how(cache_storage_));
     if (file->contents().digest != tokens.digest) {
-      throw SourceError(
-          fmt::format("{} is not what was written there: remove it, and the text is tokenized again", file->path()));
+      throw SourceError(fmt::format("{} is not what was written there: remove it, and the text is tokenized again",
+                                    file->path()));
     }
     return {std::move(file), tokens.bad_lines, tokens.bytes_read};
   }
