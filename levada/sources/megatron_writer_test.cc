@@ -104,9 +104,9 @@ TEST(MegatronWriter, DividesASequenceThatIsTooLongToBeCounted) {
     return size == std::size_t{1} << 20 ? static_cast<ssize_t>(size) : ::write(fd, bytes, size);
   };
   MegatronWriter writer(dir.file("a"), {.dtype = dtypes::uint8, .write = discard});
-  const std::string text(std::size_t{1} << 24, 'x');
-  for (int i = 0; i < 128; ++i) writer.append_bytes(text);
-  writer.append_bytes("end");
+  const std::vector<std::int32_t> tokens(std::size_t{1} << 22, 'x');
+  for (int i = 0; i < 512; ++i) writer.append(tokens);
+  writer.append(std::span(tokens).first(3));
   writer.finish();
   EXPECT_EQ(content(dir.file("a.idx")), raw_index(1, 1, {INT32_MAX, 4}, {0, 2}).bytes());
 }
@@ -122,7 +122,7 @@ TEST(MegatronWriter, LeavesWhatIsThereAloneUnlessToldOtherwise) {
     MegatronWriter writer(dir.file("a"), {.overwrite = true});
     write_some(writer);
     writer.finish();
-    EXPECT_EQ(open_token_file(dir.file("a"), {})->contents().tokens, 5);
+    EXPECT_EQ(TokenFile(dir.file("a"), {}).contents().tokens, 5);
     std::filesystem::remove(dir.file("a.bin"));
     std::filesystem::remove(dir.file("a.idx"));
   }
@@ -181,13 +181,13 @@ TEST(MegatronWriter, LeavesNothingOnADiskThatIsFull) {
 /// Whether the data set is there; if so, all of it must be of one writing.
 bool is_there_and_whole(const std::string& path) {
   try {
-    const auto file = open_token_file(path, {});
-    const auto count = static_cast<std::size_t>(file->contents().tokens);
+    const TokenFile file(path, {});
+    const auto count = static_cast<std::size_t>(file.contents().tokens);
     std::vector<std::int64_t> tokens(count - 1), labels(count - 1);
     TokenWriter to(tokens, labels);
     ReadState state;
-    file->read(0, static_cast<std::int64_t>(count), to, state);
-    file->check();
+    file.read(0, static_cast<std::int64_t>(count), to, state);
+    file.check();
     EXPECT_EQ(tokens, std::vector<std::int64_t>(count - 1, tokens.front()));
     return true;
   } catch (const SourceError& error) {
@@ -223,7 +223,7 @@ TEST(MegatronWriter, IsTheOnlyOneOfItsName) {
   EXPECT_THAT(fault_of([&] { MegatronWriter(dir.file("a"), {}); }), HasSubstr("another process is writing"));
   write_some(writer);
   writer.finish();
-  EXPECT_EQ(open_token_file(dir.file("a"), {})->contents().documents, 3);
+  EXPECT_EQ(TokenFile(dir.file("a"), {}).contents().documents, 3);
 }
 
 }  // namespace
