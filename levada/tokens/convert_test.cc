@@ -1,4 +1,4 @@
-#include "levada/sources/conversion.h"
+#include "levada/tokens/convert.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,117 +8,109 @@
 #include "levada/base/fault_testing.h"
 #include "levada/sources/memory_file_testing.h"
 #include "levada/sources/scratch_dir_testing.h"
-#include "levada/sources/token_file.h"
+#include "levada/tokens/compression_testing.h"
+#include "levada/tokens/tokenizer_testing.h"
 
 namespace levada {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::int64_t> all_tokens(const TokenFile& file) {
-  const auto count = static_cast<std::size_t>(file.contents().tokens);
-  std::vector<std::int64_t> tokens(count - 1), labels(count - 1);
-  TokenWriter to(tokens, labels);
-  ReadState state;
-  file.read(0, static_cast<std::int64_t>(count), to, state);
-  tokens.push_back(labels.back());
+std::vector<std::int64_t> bytes_of(const std::string& text) {
+  std::vector<std::int64_t> tokens;
+  for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
   return tokens;
 }
 
-/// A few thousand documents with escapes of all kinds, and one that is longer than a block.
-std::string many_documents() {
-  std::string lines;
-  for (int i = 0; i < 3000; ++i) {
-    lines += "{\"id\":" + std::to_string(i) + ",\"text\":\"";
-    for (int word = 0; word < i % 60; ++word)
-      lines += "w\\u00e9rd\\n\\t\\\"\\ud83d\\ude00 \xc3\xa9" + std::to_string(word);
-    lines += "\"}\n";
-  }
-  return lines + "{\"text\":\"" + std::string(2'000'000, 'x') + "\"}\n{\"text\":\"\"}";
-}
-
-TEST(Conversion, KeepsEveryTokenAndDocument) {
+TEST(Conversion, WritesTheDocumentsOfAllFilesInTheirOrder) {
   const ScratchDir dir;
-  const auto open = open_from({{"a.jsonl", many_documents()}, {"b.txt", "plain \xc3\xa9 text"}});
-  const auto first = open_token_file("a.jsonl", {.by_document = true, .open = open});
-  auto wanted = all_tokens(*open_token_file("a.jsonl", {.open = open}));
-  const auto text = all_tokens(*open_token_file("b.txt", {.open = open}));
-  wanted.insert(wanted.end(), text.begin(), text.end());
-  for (const auto dtype : {dtypes::uint16, dtypes::int16, dtypes::int32, dtypes::int64}) {
-    const auto done = convert_to_megatron({"a.jsonl", "b.txt"}, dir.file("out"),
-                                          {.dtype = dtype, .append_eod = true, .overwrite = true, .open = open});
-    EXPECT_EQ(done.documents, 3003);
-    const auto made = open_token_file(dir.file("out"), {.by_document = true});
-    EXPECT_EQ(all_tokens(*made), wanted) << dtype.name();
-    EXPECT_EQ(made->contents().documents, 3003);
-    for (std::int64_t i = 0; i < 3002; ++i) ASSERT_EQ(made->document_tokens(i), first->document_tokens(i));
-    EXPECT_EQ(done.bytes_written,
-              std::filesystem::file_size(done.paths.bin) + std::filesystem::file_size(done.paths.idx));
+  const std::string lines = "{\"text\":\"a\\u00e9\"}\n{\"text\":\"\"}\n{\"text\":\"bc\"}\n";
+  const auto open = open_from({{"a.jsonl.gz", gzip(lines)}, {"b.txt", "plain"}, {"c.txt.zst", zstd("d")}});
+  const std::vector<std::string> from = {"a.jsonl.gz", "b.txt", "c.txt.zst"};
+  const auto plain = convert_to_megatron(from, dir.file("a"), {.open = open});
+  EXPECT_EQ(tokens_in(dir.file("a")), bytes_of("a\xc3\xa9"
+                                               "bcplaind"));
+  EXPECT_EQ(plain.dtype, dtypes::uint16);
+  EXPECT_EQ(plain.documents, 5);
+  EXPECT_EQ(plain.sequences, 4);
+  EXPECT_EQ(plain.tokens, 11);
+  EXPECT_EQ(plain.bytes_read, gzip(lines).size() + 5 + zstd("d").size());
+  EXPECT_EQ(plain.bytes_written,
+            std::filesystem::file_size(plain.paths.bin) + std::filesystem::file_size(plain.paths.idx));
+  for (const auto dtype : {dtypes::int16, dtypes::int32, dtypes::int64}) {
+    const auto ended = convert_to_megatron(
+        from, dir.file("a"), {.dtype = dtype, .end_of_document = 0, .threads = 3, .overwrite = true, .open = open});
+    EXPECT_EQ(ended.dtype, dtype);
+    EXPECT_EQ(tokens_in(dir.file("a")), bytes_of(std::string("a\xc3\xa9\0bc\0plain\0d\0", 15)));
   }
 }
 
-TEST(Conversion, TakesTheNarrowestNumbers) {
+TEST(Conversion, EncodesWithTheTokenizerThatItIsGiven) {
   const ScratchDir dir;
-  const auto open = open_from({{"a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"\"}\n{\"text\":\"c\"}"}});
-  const auto plain = convert_to_megatron({"a.jsonl"}, dir.file("a"), {.open = open});
-  EXPECT_EQ(plain.dtype, dtypes::uint8);
-  EXPECT_EQ(plain.documents, 3);
-  EXPECT_EQ(plain.sequences, 3);
-  EXPECT_EQ(all_tokens(*open_token_file(dir.file("a"), {})), (std::vector<std::int64_t>{'a', 'b', 'c'}));
-  const auto ended = convert_to_megatron({"a.jsonl"}, dir.file("b"), {.append_eod = true, .open = open});
-  EXPECT_EQ(ended.dtype, dtypes::uint16);
-  EXPECT_EQ(ended.tokens, 6);
+  const auto tokenizer = std::make_shared<HookedTokenizer>();
+  convert_to_megatron({"a.txt"}, dir.file("a"), {.tokenizer = tokenizer, .open = open_from({{"a.txt", "text"}})});
+  EXPECT_EQ(tokenizer->num_texts, 1);
 }
 
 TEST(Conversion, RefusesWhatCannotBe) {
   const ScratchDir dir;
-  const auto open = open_from({{"a.jsonl", "{\"text\":\"ab\"}"}, {"a.csv", "x"}});
-  const auto convert = [&](const std::string& from, ConversionOptions options) {
+  const auto open = open_from({{"a.jsonl", "{\"text\":\"\xc3\xa9\"}"}, {"a.csv", "x"}});
+  const auto convert = [&](const std::string& from, ConvertOptions options) {
     options.open = open;
     return fault_of([&] { convert_to_megatron({from}, dir.file("out"), options); });
   };
-  EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::uint8, .append_eod = true}), HasSubstr("choose uint16"));
-  EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::int8}), HasSubstr("bytes do not fit in int8"));
-  EXPECT_THAT(convert("a.csv", {}), HasSubstr("InvalidArgument: a.csv is no text"));
+  EXPECT_EQ(convert("a.jsonl", {.dtype = dtypes::uint8, .end_of_document = 256}),
+            "InvalidArgument: token 256 does not fit in uint8");
+  EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::int8}), HasSubstr("token 195 does not fit in int8"));
+  EXPECT_THAT(convert("a.csv", {}), HasSubstr("InvalidArgument: a.csv is no text that can be converted"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 TEST(Conversion, LeavesNothingWhenTheTextIsBad) {
   const ScratchDir dir;
-  const auto many = many_documents();
-  const auto open = open_from({{"a.jsonl", many + "\n{\"text\":\"\\x\"}\n{\"text\":\"good\"}\n"},
+  const auto open = open_from({{"a.jsonl", "{\"text\":\"good\"}\n{\"text\":\"\\x\"}\n{\"text\":\"good\"}\n"},
                                {"none.jsonl", "\n \n"},
                                {"empty.txt", ""},
                                {"latin.txt", "caf\xe9"}});
-  const auto convert = [&](const std::string& from, bool skip_bad = false) {
-    return fault_of([&] {
-      const auto done = convert_to_megatron({from}, dir.file("out"), {.skip_bad = skip_bad, .open = open});
-      EXPECT_EQ(done.bad_lines, 1);
-      EXPECT_EQ(done.documents, 3003);
-    });
+  const auto convert = [&](const std::string& from) {
+    return fault_of([&] { convert_to_megatron({from}, dir.file("out"), {.open = open}); });
   };
-  EXPECT_THAT(convert("a.jsonl"), HasSubstr("SourceError: a.jsonl:3003: the line cannot be used"));
+  EXPECT_THAT(convert("a.jsonl"), HasSubstr("SourceError: a.jsonl:2: the line cannot be used"));
   EXPECT_THAT(convert("none.jsonl"), HasSubstr("none.jsonl holds no documents"));
   EXPECT_THAT(convert("empty.txt"), HasSubstr("empty.txt is empty"));
   EXPECT_THAT(convert("latin.txt"), HasSubstr("latin.txt is not UTF-8 at byte 3"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
-  EXPECT_EQ(convert("a.jsonl", true), "no fault");
+  const auto done = convert_to_megatron({"a.jsonl"}, dir.file("out"), {.text = {.skip_bad = true}, .open = open});
+  EXPECT_EQ(done.bad_lines, 1);
+  EXPECT_EQ(done.documents, 2);
 }
 
 TEST(Conversion, StopsReadingWhenTheDiskIsFullOrTheCallerHasEnough) {
   const ScratchDir dir;
   std::string lines;
-  while (lines.size() < std::size_t{16} << 20) lines += "{\"text\":\"" + std::string(1000, 'x') + "\"}\n";
-  const auto open = open_from({{"a.jsonl", lines}});
+  while (lines.size() < std::size_t{8} << 20) lines += "{\"text\":\"" + std::string(1000, 'x') + "\"}\n";
+  std::uint64_t furthest = 0;
+  const auto open = [&](const std::string& path) {
+    auto file = std::make_unique<MemoryFile>(path, lines);
+    file->before_read = [&](std::uint64_t offset) { furthest = std::max(furthest, offset); };
+    return file;
+  };
   const auto full = [](int, const void*, std::size_t) -> ssize_t {
     errno = ENOSPC;
     return -1;
   };
   EXPECT_THAT(fault_of([&] { convert_to_megatron({"a.jsonl"}, dir.file("out"), {.open = open, .write = full}); }),
               HasSubstr("the disk is full"));
+  EXPECT_LT(furthest, lines.size() / 2);
   struct Enough {};
-  const auto stop = [](std::uint64_t /*done*/, std::uint64_t /*in_all*/) { throw Enough(); };
+  const auto stop = [&](std::uint64_t done, std::uint64_t total) {
+    EXPECT_GT(done, 0);
+    EXPECT_EQ(total, lines.size());
+    throw Enough();
+  };
+  furthest = 0;
   EXPECT_THROW(convert_to_megatron({"a.jsonl"}, dir.file("out"), {.progress = stop, .open = open}), Enough);
+  EXPECT_LT(furthest, lines.size() / 2);
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 

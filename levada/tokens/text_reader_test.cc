@@ -1,11 +1,15 @@
-#include "levada/sources/jsonl_index.h"
+#include "levada/tokens/text_reader.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "levada/base/error.h"
+#include <random>
+
+#include "levada/base/fault_testing.h"
 #include "levada/sources/memory_file_testing.h"
+#include "levada/tokens/compression_testing.h"
+#include "levada/tokens/line_reader.h"
 
 namespace levada {
 namespace {
@@ -15,233 +19,315 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-FileIndex index_of(const std::string& content, const TokenFileOptions& options = {.stride = 4}) {
-  return index_jsonl(MemoryFile("c.jsonl", content), options);
-}
+const std::string mark = "\xef\xbb\xbf";
 
-std::string fault_of(const std::string& content, std::uint64_t line_limit = longest_line) {
-  try {
-    index_jsonl(MemoryFile("c.jsonl", content), {}, line_limit);
-  } catch (const SourceError& error) {
-    return error.what();
-  }
-  return "no fault";
-}
+struct Documents {
+  std::vector<std::string> texts;
+  std::int64_t bad_lines = 0;
 
-std::vector<std::uint64_t> places(std::initializer_list<TextPlace> list) {
-  std::vector<std::uint64_t> packed;
-  for (const auto& place : list) packed.push_back(place.packed());
-  return packed;
-}
-
-TEST(JsonlIndex, CountsTokensAndNotesWhereTheCutsFall) {
-  //                          offset 9: a         offset 24: b
-  const auto index = index_of("{\"text\":\"abc\"}\n{\"text\":\"bcdefg\"}\n");
-  EXPECT_EQ(index.contents.documents, 2);
-  EXPECT_EQ(index.contents.tokens, 4 + 7);
-  EXPECT_EQ(index.cuts, places({{9, 0}, {24, 0}, {28, 0}}));
-  EXPECT_EQ(index_of("{\"text\":\"abc\"}", {.stride = 3, .phase = 2}).cuts, places({{11, 0}}));
-}
-
-TEST(JsonlIndex, CutsInsideAnEscapeAndAtTheEndOfADocument) {
-  const auto index = index_of("{\"text\":\"a\\ud83d\\ude00\"}\n{\"text\":\"\"}", {.stride = 1});
-  EXPECT_EQ(index.cuts, places({{9, 0}, {10, 0}, {10, 1}, {10, 2}, {10, 3}, {22, 0}, {34, 0}}));
-}
-
-TEST(JsonlIndex, TakesTheTextWhereverItStandsInTheObject) {
-  const auto index = index_of(
-      "\r\n \t\r\n {\"a\" : {\"text\":[1,{}]}, \"te\\u0078t\" :\t\"xy\" , \"b\":[null,true,-1.5e9,\"\\u00e9\"]} "
-      "\r\n\n");
-  EXPECT_EQ(index.contents.documents, 1);
-  EXPECT_EQ(index.contents.tokens, 3);
-  EXPECT_EQ(index.contents.bad_lines, 0);
-}
-
-struct LimitedIndexing {
-  std::string error;  ///< empty: the file was indexed
-  std::vector<std::string> warnings;
+  bool operator==(const Documents&) const = default;
 };
 
-/// Indexes lines of 91 tokens, each with a sample offset of 8 bytes, where `available` bytes of memory are left.
-LimitedIndexing index_lines(int lines, std::uint64_t available, bool by_document = false) {
-  std::string content;
-  for (int line = 0; line < lines; ++line) content += "{\"text\":\"" + std::string(90, 'a') + "\"}\n";
-  LimitedIndexing result;
-  const auto limits = [=] { return MemoryLimits{.total = std::uint64_t{1} << 30, .available = available}; };
-  const TokenFileOptions options{.stride = 1, .by_document = by_document, .warn = [&](const std::string& text) {
-                                   result.warnings.push_back(text);
-                                 }};
-  try {
-    index_jsonl(MemoryFile("c.jsonl", content), options, longest_line, limits);
-  } catch (const InvalidArgument& error) {
-    result.error = error.what();
+Documents read_all(std::shared_ptr<const File> file, const TextOptions& options = {}) {
+  const auto reader = read_text(std::move(file), options);
+  Documents documents;
+  Texts texts;
+  while (reader->read(texts)) {
+    EXPECT_GT(texts.size(), 0);
+    for (std::size_t i = 0; i < texts.size(); ++i) documents.texts.emplace_back(texts[i]);
   }
-  return result;
+  documents.bad_lines = reader->bad_lines();
+  return documents;
 }
 
-constexpr std::uint64_t mib = 1 << 20;
-
-TEST(JsonlIndex, RefusesToGrowBeyondTheMemoryThatIsAvailableAndSaysWhatAllOfItTakes) {
-  const auto refused = index_lines(6000, mib / 2);
-  EXPECT_EQ(refused.error,
-            "indexing c.jsonl takes about 8.0 MiB of memory, but only 1.5 MiB of the 1.0 GiB that the machine and this "
-            "process's control groups allow are available: allow it more memory, or choose a longer sequence");
-  EXPECT_THAT(refused.warnings, ElementsAre());
-  EXPECT_THAT(index_lines(6000, mib / 2, true).error, HasSubstr(", or cut documents instead of packing them"));
+Documents read_all(const std::string& path, const std::string& content, const TextOptions& options = {}) {
+  return read_all(std::make_shared<MemoryFile>(path, content), options);
 }
 
-TEST(JsonlIndex, WarnsAtItsFirstLookAtTheLimitsThatTheWholeWillNotFit) {
-  const auto refused = index_lines(6000, 2 * mib);
-  EXPECT_THAT(refused.warnings, ElementsAre(HasSubstr("indexing c.jsonl takes about 8.0 MiB of memory, but only 3.0")));
-  EXPECT_THAT(refused.error, HasSubstr("takes about 8.0 MiB of memory, but only 6.0 MiB"));
+std::vector<std::string> texts_of(const std::string& jsonl) {
+  return read_all("c.jsonl", jsonl).texts;
 }
 
-TEST(JsonlIndex, NeitherWarnsNorStopsWhereThereIsMemory) {
-  const auto indexed = index_lines(6000, 64 * mib);
-  EXPECT_EQ(indexed.error, "");
-  EXPECT_THAT(indexed.warnings, ElementsAre());
-  EXPECT_EQ(index_lines(1500, mib + mib / 4).error, "") << "1 MiB is full behind 96 % of the file";
+std::string fault_in(const std::string& path, const std::string& content) {
+  return fault_of([&] { read_all(path, content); });
 }
 
-TEST(JsonlIndex, ReadsNumbersOfAnyMagnitude) {
-  EXPECT_EQ(fault_of("{\"id\":123456789012345678901234567890,\"x\":1e999,\"y\":-0,\"text\":\"\"}"), "no fault");
+std::string fault_in(const std::string& jsonl) {
+  return fault_in("c.jsonl", jsonl);
 }
 
-TEST(JsonlIndex, NamesFileLineAndWhatIsWrong) {
-  EXPECT_THAT(fault_of("{\"text\":\"a\"}\n\n{\"text\":\"a\"\n"), HasSubstr("c.jsonl:3: the line cannot be used: "));
-  EXPECT_THAT(fault_of("hello"), HasSubstr("it is not JSON"));
-  EXPECT_THAT(fault_of("[1]"), HasSubstr("it is not a JSON object"));
-  EXPECT_THAT(fault_of("\"text\""), HasSubstr("it is not a JSON object"));
-  EXPECT_THAT(fault_of("{\"text\":\"a\xff\"}"), HasSubstr("it is not UTF-8"));
-  EXPECT_THAT(fault_of("{\"text\":\"a\tb\"}"), HasSubstr("a control character stands in a string"));
-  EXPECT_THAT(fault_of("{\"text\":\"a}"), HasSubstr("a string has no end"));
-  EXPECT_THAT(fault_of("{\"text\":\"\\ud800\"}"), AllOf(HasSubstr("half of a surrogate pair"), HasSubstr("\\ud800")));
-  EXPECT_THAT(fault_of("{\"text\":\"\\q\"}"), HasSubstr("an escape is wrong, at \\q"));
-  EXPECT_THAT(fault_of("{\"text\":\"\",\"a\":\"\\q\"}"), HasSubstr("an escape is wrong"));
-  EXPECT_THAT(fault_of("{\"title\":\"x\",\"id\":1}"), HasSubstr("it has no field \"text\", but \"title\", \"id\""));
-  EXPECT_THAT(fault_of("{}"), HasSubstr("it has no field \"text\", nor any other"));
-  EXPECT_THAT(fault_of("{\"text\":5}"), HasSubstr("its field \"text\" is not a string"));
-  EXPECT_THAT(fault_of("{\"text\":null}"), HasSubstr("is not a string"));
-  EXPECT_THAT(fault_of("{\"text\":\"a\",\"text\":\"b\"}"), HasSubstr("it has two fields \"text\""));
-  EXPECT_THAT(fault_of("{\"text\":\"a\"} {\"text\":\"b\"}"), HasSubstr("it is not JSON"));
-  EXPECT_THAT(fault_of("{\"text\":\"" + std::string(100, 'a') + "\"}", 99), HasSubstr("it is longer than 99 B"));
-  EXPECT_THAT(fault_of("{\"text\":\"\",\"a\":" + std::string(600, '[') + std::string(600, ']') + "}"),
+/// Some megabytes, each document another; one is longer than a piece that is read, one is empty.
+const Documents& many_documents() {
+  static const Documents documents = [] {
+    Documents made;
+    std::mt19937 random(1);
+    for (int i = 0; i < 3000; ++i) {
+      std::string text;
+      for (auto words = random() % 100; words > 0; --words) text += fmt::format("w\xc3\xa9rd{} ", random() % 1000);
+      made.texts.push_back(text);
+    }
+    made.texts.push_back(std::string(2'000'000, 'x'));
+    made.texts.emplace_back();
+    return made;
+  }();
+  return documents;
+}
+
+std::string lines_of(const Documents& documents) {
+  std::string lines;
+  for (const auto& text : documents.texts) lines += fmt::format("{{\"id\":[1],\"text\":\"{}\"}}\n", text);
+  return lines;
+}
+
+TEST(TextReader, GivesTheDocumentsOfAJsonlHoweverItsBytesArrive) {
+  const auto lines = lines_of(many_documents());
+  EXPECT_EQ(read_all("c.jsonl", lines), many_documents());
+  const auto file = std::make_shared<MemoryFile>("c.jsonl", lines);
+  file->most_at_once = 7777;
+  EXPECT_EQ(read_all(file), many_documents());
+}
+
+TEST(TextReader, GivesOfACompressedFileWhatItGivesOfThePlainOne) {
+  const auto lines = lines_of(many_documents());
+  const auto half = lines.find('\n', lines.size() / 4) + 1;
+  const auto first = lines.substr(0, half), second = lines.substr(half);
+  for (const auto& [path, content] : {std::pair{"c.jsonl.gz", gzip(lines)},
+                                      {"c.jsonl.zst", zstd(lines)},
+                                      {"c.jsonl.gz", gzip(first) + gzip("") + gzip(second)},
+                                      {"c.jsonl.zst", zstd(first) + zstd("") + zstd(second)}}) {
+    for (const std::size_t most_at_once : {std::size_t{997}, SIZE_MAX}) {
+      const auto file = std::make_shared<MemoryFile>(path, content);
+      file->most_at_once = most_at_once;
+      EXPECT_EQ(read_all(file), many_documents()) << path << " by " << most_at_once;
+    }
+  }
+  EXPECT_THAT(read_all("c.txt.gz", gzip("a\n\xc3\xa9")).texts, ElementsAre("a\n\xc3\xa9"));
+  EXPECT_THAT(read_all("c.txt.zst", zstd(mark + "a")).texts, ElementsAre("a"));
+}
+
+TEST(TextReader, NamesACompressedFileThatWasCutOff) {
+  const auto line = lines_of({{"hello", "you"}});
+  for (const auto& [path, content] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
+    for (std::size_t size = 1; size < content.size(); ++size) {
+      EXPECT_EQ(fault_in(path, content.substr(0, size)),
+                fmt::format("SourceError: {} ends too early: it has been cut off, make it anew", path));
+    }
+    EXPECT_THAT(fault_in(path, content + content.substr(0, content.size() - 1)), HasSubstr("ends too early"));
+    EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty", path));
+  }
+}
+
+TEST(TextReader, NamesACompressedFileThatIsDamaged) {
+  const auto line = lines_of(many_documents()).substr(0, 1'000'000) + "\"}";
+  for (const auto& [path, whole] : {std::pair{"c.jsonl.gz", gzip(line)}, {"c.jsonl.zst", zstd(line)}}) {
+    EXPECT_THAT(fault_in(path, line), HasSubstr(fmt::format("SourceError: {} is damaged near byte ", path)));
+    EXPECT_THAT(fault_in(path, whole + "more, which is none"), HasSubstr(fmt::format("{} is damaged near", path)));
+    for (const auto at : {whole.size() / 3, whole.size() / 2, whole.size() - 3}) {
+      auto damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+      EXPECT_THAT(fault_in(path, damaged), HasSubstr(fmt::format("SourceError: {} is damaged near byte ", path))) << at;
+    }
+  }
+}
+
+TEST(TextReader, TellsHowMuchOfTheStoredFileIsRead) {
+  const auto lines = lines_of(many_documents());
+  for (const auto& [path, content] : {std::pair{"c.jsonl", lines}, {"c.jsonl.gz", gzip(lines)}}) {
+    const auto reader = read_text(std::make_shared<MemoryFile>(path, content), {});
+    std::uint64_t before = 0;
+    for (Texts texts; reader->read(texts);) {
+      EXPECT_GE(reader->stored_bytes(), before);
+      before = reader->stored_bytes();
+    }
+    EXPECT_EQ(reader->stored_bytes(), content.size());
+  }
+}
+
+TEST(TextReader, TakesTheTextWhereverItStandsInTheObject) {
+  EXPECT_THAT(texts_of("\r\n \t\r\n {\"a\" : {\"text\":[1,{}]}, \"te\\u0078t\" :\t\"x\\u00e9\\ud83d\\ude00\\n\" , "
+                       "\"b\":[null,true,-1.5e9,\"\\u00e9\"]} \r\n\n{\"text\":\"\"}"),
+              ElementsAre("x\u00e9\U0001f600\n", ""));
+  EXPECT_THAT(read_all("c.jsonl", "{\"text\":1,\"body\":\"b\"}", {.text_field = "body"}).texts, ElementsAre("b"));
+}
+
+TEST(TextReader, ReadsNumbersOfAnyMagnitude) {
+  EXPECT_THAT(texts_of("{\"id\":123456789012345678901234567890,\"x\":1e999,\"y\":-0,\"text\":\"a\"}"),
+              ElementsAre("a"));
+}
+
+TEST(TextReader, NamesFileLineAndWhatIsWrong) {
+  EXPECT_THAT(fault_in("{\"text\":\"a\"}\n\n{\"text\":\"a\"\n"),
+              HasSubstr("SourceError: c.jsonl:3: the line cannot be used: "));
+  EXPECT_THAT(fault_in("hello"), HasSubstr("it is not JSON"));
+  EXPECT_THAT(fault_in("[1]"), HasSubstr("it is not a JSON object"));
+  EXPECT_THAT(fault_in("\"text\""), HasSubstr("it is not a JSON object"));
+  EXPECT_THAT(fault_in("{\"text\":\"a\xff\"}"), HasSubstr("it is not UTF-8"));
+  EXPECT_THAT(fault_in("{\"text\":\"a\tb\"}"), HasSubstr("a control character stands in a string"));
+  EXPECT_THAT(fault_in("{\"text\":\"a}"), HasSubstr("a string has no end"));
+  EXPECT_THAT(fault_in("{\"text\":\"\\ud800\"}"), HasSubstr("half of a surrogate pair stands alone in it"));
+  EXPECT_THAT(fault_in("{\"text\":\"\\q\"}"), HasSubstr("an escape is wrong, at \\q"));
+  EXPECT_THAT(fault_in("{\"text\":\"\",\"a\":\"\\q\"}"), HasSubstr("an escape is wrong"));
+  EXPECT_THAT(fault_in("{\"title\":\"x\",\"id\":1}"), HasSubstr("it has no field \"text\", but \"title\", \"id\""));
+  EXPECT_THAT(fault_in("{}"), HasSubstr("it has no field \"text\", nor any other"));
+  EXPECT_THAT(fault_in("{\"text\":5}"), HasSubstr("its field \"text\" is not a string"));
+  EXPECT_THAT(fault_in("{\"text\":null}"), HasSubstr("is not a string"));
+  EXPECT_THAT(fault_in("{\"text\":\"a\",\"text\":\"b\"}"), HasSubstr("it has two fields \"text\""));
+  EXPECT_THAT(fault_in("{\"text\":\"a\"} {\"text\":\"b\"}"), HasSubstr("it is not JSON"));
+  EXPECT_THAT(fault_in("{\"text\":\"\",\"a\":" + std::string(600, '[') + std::string(600, ']') + "}"),
               HasSubstr("nested deeper"));
 }
 
-TEST(JsonlIndex, RefusesWhatIsNearlyJson) {
+TEST(TextReader, RefusesWhatIsNearlyJson) {
   for (const auto* rest : {"1,}",         "tru}",       "truex}",     "01}",       "1.}",    "1e}",   "+1}",
                            ".5}",         "-}",         "nul}",       "[1,]}",     "[1 2]}", "[,1]}", "{\"b\":1,}}",
                            "{\"b\" 1}}",  "{1:2}}",     "\"x\":1}",   "1}}",       "1]",     "[1}",   "",
                            "1",           "'a'}",       "nan}",       "Infinite}", "0x10}",  "1} 2",  "[1}]}",
                            "{\"b\":[}]}", "\"\\u12\"}", "1,,\"c\":2}"}) {
-    EXPECT_THAT(fault_of(std::string("{\"text\":\"\",\"a\":") + rest), HasSubstr("it is not JSON")) << rest;
+    EXPECT_THAT(fault_in(std::string("{\"text\":\"\",\"a\":") + rest), HasSubstr("it is not JSON")) << rest;
   }
 }
 
-TEST(JsonlIndex, TakesInOtherFieldsWhatPythonWrites) {
+TEST(TextReader, TakesInOtherFieldsWhatPythonWrites) {
   for (const auto* other :
        {"NaN", "[-Infinity,Infinity]", R"("\ud800")", R"({"\udc00":"a\ud800\n"})", R"("\ud83dx")"}) {
     const auto value = std::string(other);
-    EXPECT_EQ(fault_of("{\"a\":" + value + ",\"text\":\"b\",\"c\":" + value + "}"), "no fault") << other;
-    EXPECT_THAT(fault_of("{\"text\":" + value + "}"), HasSubstr("c.jsonl:1: the line cannot be used")) << other;
+    EXPECT_THAT(texts_of("{\"a\":" + value + ",\"text\":\"b\",\"c\":" + value + "}"), ElementsAre("b")) << other;
+    EXPECT_THAT(fault_in("{\"text\":" + value + "}"), HasSubstr("c.jsonl:1: the line cannot be used")) << other;
   }
-  EXPECT_THAT(fault_of(R"({"\ud800":1})"), HasSubstr("it has no field \"text\", but"));
+  EXPECT_THAT(fault_in(R"({"\ud800":1})"), HasSubstr("it has no field \"text\", but"));
 }
 
-TEST(JsonlIndex, PassesOverAByteOrderMarkAtTheStartOfAnyLine) {
-  const std::string mark = "\xef\xbb\xbf";
-  const auto content =
-      mark + "{\"text\":\"a\"}\n" + mark + "\n{\"text\":\"bc\"}\n" + mark + "{\"text\":\"d\"}\n" + mark;
-  const auto index = index_of(content, {.stride = 1});
-  EXPECT_EQ(index.contents.documents, 3);
-  EXPECT_EQ(index.contents.tokens, 2 + 3 + 2);
-  EXPECT_EQ(TextPlace::unpacked(index.cuts[0]).offset, content.find('a'));
-  EXPECT_THAT(fault_of(mark + mark + "{\"text\":\"a\"}"), HasSubstr("begins with two byte order marks"));
-  EXPECT_THAT(fault_of(" " + mark + "{\"text\":\"a\"}"), HasSubstr("the line cannot be used"));
-  EXPECT_THAT(fault_of(mark), HasSubstr("only white space"));
+TEST(TextReader, PassesOverAByteOrderMarkAtTheStartOfTheFileAndOfAnyLine) {
+  EXPECT_THAT(texts_of(mark + "{\"text\":\"a\"}\n" + mark + "\n{\"text\":\"bc\"}\n" + mark + "{\"text\":\"d\"}\n" +
+                       mark),
+              ElementsAre("a", "bc", "d"));
+  EXPECT_THAT(fault_in("{\"text\":\"a\"}\n" + mark + mark + "{\"text\":\"a\"}"),
+              HasSubstr("c.jsonl:2: the line cannot be used: it is not JSON: it begins with two byte order marks"));
+  EXPECT_THAT(fault_in(" " + mark + "{\"text\":\"a\"}"), HasSubstr("the line cannot be used"));
+  EXPECT_THAT(fault_in(mark), HasSubstr("only white space"));
 }
 
-TEST(JsonlIndex, ShowsNothingOfALineThatATerminalWouldObey) {
-  EXPECT_THAT(fault_of(R"({"\u001b]0;x\u0007\n":1})"), HasSubstr(R"(but "\x1b]0;x\x07\n")"));
-  EXPECT_THAT(fault_of("{\"a\": \x1b[2J}"), Not(HasSubstr("\x1b")));
-  EXPECT_THAT(fault_of("{\"text\":\"\\\x1b\"}"), Not(HasSubstr("\x1b")));
+TEST(TextReader, ShowsNothingOfALineThatATerminalWouldObey) {
+  EXPECT_THAT(fault_in(R"({"\u001b]0;x\u0007\n":1})"), HasSubstr(R"(but "\x1b]0;x\x07\n")"));
+  EXPECT_THAT(fault_in("{\"a\": \x1b[2J}"), Not(HasSubstr("\x1b")));
+  EXPECT_THAT(fault_in("{\"text\":\"\\\x1b\"}"), Not(HasSubstr("\x1b")));
 }
 
-TEST(JsonlIndex, RefusesALineThatIsTooLongWithoutReadingItsEnd) {
-  MemoryFile file("c.jsonl", "{\"text\":\"" + std::string(10'000'000, 'a') + "\"}\n");
-  std::uint64_t furthest = 0;
-  file.before_read = [&](std::uint64_t offset) { furthest = std::max(furthest, offset); };
-  EXPECT_THROW(index_jsonl(file, {}, 1000), SourceError);
-  EXPECT_LT(furthest, 1'000'000);
+TEST(TextReader, LeavesBadLinesOutWhenAskedAndCountsThem) {
+  const std::string content =
+      "bad\n{\"text\":\"\\ud800 and more\"}\n{\"text\":\"ab\"}\r\n\n{}\n{\"text\":\"cde\"}\nbad";
+  EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"ab", "cde"}, 4}));
+  EXPECT_EQ(fault_of([] { read_all("c.jsonl", "x\ny\n", {.skip_bad = true}); }),
+            "SourceError: c.jsonl holds no documents: all of its 2 lines are bad");
 }
 
-TEST(JsonlIndex, HasTheSameLimitForALineWhereverItLies) {
-  const auto line = "{\"text\":\"" + std::string(80, 'a') + "\"}";
-  for (const auto* end : {"", "\n", "\n{\"text\":\"b\"}\n"}) {
-    EXPECT_EQ(fault_of(line + end, line.size()), "no fault");
-    EXPECT_THAT(fault_of(line + end, line.size() - 1),
-                HasSubstr("it is longer than 90 B, the most that a line may have"));
+TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
+  const auto line = "{\"text\":\"" + std::string(max_line_bytes, 'a') + "\"}\n";
+  const auto content = "{\"text\":\"b\"}\n" + line + "{\"text\":\"c\"}\n";
+  EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"b", "c"}, 1}));
+  EXPECT_EQ(fault_in(content),
+            "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the most that a line may have");
+}
+
+TEST(TextReader, SaysThatThereAreNoDocuments) {
+  EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
+  EXPECT_THAT(fault_in("c.jsonl.gz", gzip("")), HasSubstr("c.jsonl.gz holds no documents"));
+  for (const auto* path : {"c.jsonl", "c.txt"}) EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty", path));
+}
+
+TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {
+  for (const auto& [path, content] :
+       {std::pair<std::string, std::string>{"c.jsonl", "{\"text\":\"a\"}\n"}, {"c.jsonl.gz", gzip("{\"text\":\"a\"}\n")}}) {
+    const auto file = std::make_shared<MemoryFile>(path, content);
+    file->before_read = [&](std::uint64_t) { file->now.size = content.size() + 10; };
+    EXPECT_THAT(fault_of([&] { read_all(file); }),
+                HasSubstr(fmt::format("{} grew from {} to {}", path, content.size(), content.size() + 10)));
   }
 }
 
-TEST(JsonlIndex, LeavesBadLinesOutWhenAskedAndCountsThem) {
-  const std::string content = "bad\n{\"text\":\"\\ud800 and more\"}\n{\"text\":\"ab\"}\n\n{}\n{\"text\":\"cde\"}\nbad";
-  const auto index = index_of(content, {.skip_bad = true, .stride = 3});
-  EXPECT_EQ(index.contents.documents, 2);
-  EXPECT_EQ(index.contents.bad_lines, 4);
-  EXPECT_EQ(index.contents.tokens, 3 + 4);
-  const auto ab = content.find("ab"), cde = content.find("cde");
-  EXPECT_EQ(index.cuts, places({{ab, 0}, {cde, 0}, {cde + 3, 0}}));
-  const auto third = content.find("{}");
-  EXPECT_THAT(index.skipped, ElementsAre(ByteRange{0, content.find("{\"text\":\"ab")}, ByteRange{third, third + 3},
-                                         ByteRange{content.size() - 3, content.size()}));
+TEST(TextReader, TakesATextAsOneDocument) {
+  const auto text = std::string("a\0\r\n", 4);
+  EXPECT_THAT(read_all("c.txt", text).texts, ElementsAre(text));
+  EXPECT_THAT(read_all("c.txt", mark + "a").texts, ElementsAre("a"));
+  for (const auto* tiny : {"a", "ab", "\xc3\xa9"}) EXPECT_THAT(read_all("c.txt", tiny).texts, ElementsAre(tiny));
 }
 
-TEST(JsonlIndex, PassesOverALineTooLongToHold) {
-  const auto line = "{\"text\":\"" + std::string(1'000'000, 'a') + "\"}\n";
-  const auto index = index_jsonl(MemoryFile("c.jsonl", line + "{\"text\":\"b\"}\n" + line), {.skip_bad = true}, 1000);
-  EXPECT_EQ(index.contents.documents, 1);
-  EXPECT_EQ(index.contents.bad_lines, 2);
-  EXPECT_EQ(index.skipped[0].end, line.size());
+TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
+  EXPECT_EQ(fault_in("c.txt", "ab\xff"), "SourceError: c.txt is not UTF-8 at byte 2");
+  EXPECT_THAT(fault_in("c.txt", "ab\xe2\x82"), HasSubstr("at byte 2"));
+  // Characters and faults at every place about the border of two pieces.
+  constexpr std::size_t border = std::size_t{256} << 10;
+  for (std::size_t at = border - 8; at < border + 8; ++at) {
+    const auto good = std::string(at, 'a') + "\U0001f600" + std::string(1000, 'b');
+    EXPECT_EQ(fault_in("c.txt", good), "no fault") << at;
+    auto bad = good;
+    bad[at + 2] = 'x';
+    EXPECT_THAT(fault_in("c.txt", bad), HasSubstr("at byte " + std::to_string(at))) << at;
+  }
 }
 
-TEST(JsonlIndex, SaysThatThereAreNoDocuments) {
-  EXPECT_THAT(fault_of("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
-  EXPECT_THROW(index_of("x\ny\n", {.skip_bad = true}), SourceError);
+TEST(TextReader, IsChosenByTheEndOfTheName) {
+  for (const auto* path : {"a.jsonl", "a.txt", "d/a.jsonl.gz", "a.txt.zst"}) EXPECT_TRUE(is_text(path)) << path;
+  for (const auto* path : {"a.json", "a.bin", "a.gz", "a.jsonl.xz", "a.jsonl.gz.gz"}) EXPECT_FALSE(is_text(path)) << path;
+  struct Opened {};
+  const std::vector<TextFormat> formats = {
+      {".rows", [](const std::string&, const TextOptions&) -> std::unique_ptr<TextReader> { throw Opened(); }}};
+  EXPECT_TRUE(is_text("a.rows", formats));
+  EXPECT_THROW(read_text("a.rows", {}, formats, open_file), Opened);
 }
 
-TEST(JsonlIndex, DependsOnTheBytesAndNotOnHowTheyArrive) {
+/// Bytes that come a few at a time.
+class FewBytes final : public ByteStream {
+ public:
+  FewBytes(std::string bytes, std::size_t at_once) : bytes_(std::move(bytes)), at_once_(at_once) {}
+  std::size_t read(std::span<char> into) override {
+    const auto count = std::min({at_once_, into.size(), bytes_.size() - done});
+    std::copy_n(bytes_.data() + done, count, into.data());
+    done += count;
+    return count;
+  }
+  std::uint64_t stored_bytes() const override { return done; }
+
+  std::size_t done = 0;
+
+ private:
+  std::string bytes_;
+  std::size_t at_once_;
+};
+
+TEST(LineReader, HasTheSameLimitForALineWhereverItLies) {
+  const std::string line(90, 'a');
+  for (const std::string end : {"", "\n", "\nb\n"}) {
+    for (const std::size_t at_once : {std::size_t{1}, std::size_t{13}, SIZE_MAX}) {
+      for (const std::uint64_t limit : {line.size(), line.size() - 1}) {
+        FewBytes bytes(line + end, at_once);
+        LineReader lines(bytes, limit, 0);
+        const auto first = lines.next();
+        EXPECT_EQ(first->too_long, limit < line.size());
+        EXPECT_EQ(first->text, first->too_long ? "" : line);
+        const auto second = lines.next();
+        ASSERT_EQ(second.has_value(), end.size() > 1);
+        if (!second) continue;
+        EXPECT_EQ(second->text, "b");
+        EXPECT_EQ(second->number, 2);
+        EXPECT_FALSE(lines.next());
+      }
+    }
+  }
+}
+
+TEST(LineReader, KeepsThePaddingReadableBehindEachLine) {
   std::string content;
-  for (int i = 0; i < 3000; ++i)
-    content += fmt::format("{{\"id\":{},\"text\":\"{}\"}}\n", i, std::string(i % 700, 'q'));
-  MemoryFile file("c.jsonl", content);
-  const auto whole = index_jsonl(file, {.stride = 100, .phase = 7});
-  file.most_at_once = 777;
-  EXPECT_EQ(index_jsonl(file, {.stride = 100, .phase = 7}), whole);
-  EXPECT_NE(index_of(content + "{\"text\":\"\"}").contents.digest, whole.contents.digest);
-}
-
-TEST(JsonlIndex, TellsHowFarItIs) {
-  std::vector<std::uint64_t> done;
-  const auto content = "{\"text\":\"" + std::string(1'000'000, 'a') + "\"}";
-  index_of(content, {.progress = [&](const IndexProgress& progress) {
-             EXPECT_EQ(progress.bytes_in_all, content.size());
-             done.push_back(progress.bytes_done);
-           }});
-  EXPECT_TRUE(std::ranges::is_sorted(done));
-  EXPECT_EQ(done.back(), content.size());
-}
-
-TEST(JsonlIndex, NoticesAFileThatGrowsMeanwhile) {
-  MemoryFile file("c.jsonl", "{\"text\":\"a\"}\n");
-  file.before_read = [&](std::uint64_t) { file.now.size += 10; };
-  EXPECT_THROW(
-      try { index_jsonl(file, {}); } catch (const SourceError& error) {
-        EXPECT_THAT(error.what(), HasSubstr("c.jsonl grew from 13 to"));
-        throw;
-      },
-      SourceError);
+  for (std::size_t i = 0; i < 2000; ++i) content += std::string(i, static_cast<char>('a' + i % 26)) + "\n";
+  FewBytes bytes(content, 4099);
+  LineReader lines(bytes, content.size(), 64);
+  std::size_t i = 0;
+  for (auto line = lines.next(); line; line = lines.next(), ++i) {
+    EXPECT_EQ(line->text, std::string(i, static_cast<char>('a' + i % 26)));
+    volatile char last = *(line->text.data() + line->text.size() + 63);  // Sanitizers see what is not there.
+    static_cast<void>(last);
+  }
+  EXPECT_EQ(i, 2000);
 }
 
 }  // namespace

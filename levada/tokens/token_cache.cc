@@ -57,7 +57,7 @@ std::optional<std::string> read_own(const std::string& path) {
 /// What the .json of an entry says.
 struct Meta {
   std::string key, source, tokenizer, digest;
-  std::string content;  ///< content_digest() of the entry
+  std::string checksum;  ///< of all bytes of the .bin, then the .idx
   std::int64_t tokens = 0, documents = 0, bad_lines = 0;
   std::uint64_t bytes = 0;
 
@@ -70,7 +70,7 @@ struct Meta {
                                             {"bad_lines", bad_lines},
                                             {"bytes", bytes},
                                             {"digest", digest},
-                                            {"content", content},
+                                            {"checksum", checksum},
                                             {"key", key}}) +
            "\n";
   }
@@ -84,7 +84,7 @@ struct Meta {
                 .source = json.at("source"),
                 .tokenizer = json.at("tokenizer"),
                 .digest = json.at("digest"),
-                .content = json.at("content"),
+                .checksum = json.at("checksum"),
                 .tokens = json.at("tokens"),
                 .documents = json.at("documents"),
                 .bad_lines = json.at("bad_lines"),
@@ -100,37 +100,25 @@ std::string meta_path(const std::string& prefix) {
   return prefix + std::string(meta_extension);
 }
 
+/// Whether both files have, together, the length that they were written with.
+bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {
+  std::error_code no_bin, no_idx;
+  const auto bin = fs::file_size(prefix + ".bin", no_bin), idx = fs::file_size(prefix + ".idx", no_idx);
+  return !no_bin && !no_idx && bin + idx == bytes;
+}
+
+void add_file(const std::string& path, Digest& digest) {
+  const auto file = open_file(path);
+  std::vector<char> piece(std::size_t{256} << 10);
+  for (std::uint64_t at = 0; const auto got = file->read(at, piece); at += got) {
+    digest.update(std::string_view(piece.data(), got));
+  }
+}
+
 std::string real_path(const std::string& path) {
   std::error_code error;
   const auto real = fs::canonical(path, error);
   return error ? path : real.string();
-}
-
-/// Of all bytes of the .bin, then of the .idx: the order in which they are written.
-std::string content_digest(const std::string& prefix) {
-  Digest digest;
-  std::vector<char> piece(std::size_t{1} << 20);
-  for (const char* extension : {".bin", ".idx"}) {
-    const auto file = open_file(prefix + extension);
-    for (std::uint64_t offset = 0;;) {
-      const auto got = read_fully(*file, offset, piece);
-      if (got == 0) break;
-      digest.update(std::string_view(piece.data(), got));
-      offset += got;
-    }
-  }
-  return digest.hex();
-}
-
-/// Whether the token files are there and as long as they were made.
-bool has_token_files(const std::string& prefix, const Meta& meta) {
-  std::uint64_t bytes = 0;
-  for (const char* extension : {".bin", ".idx"}) {
-    std::error_code error;
-    bytes += fs::file_size(prefix + extension, error);
-    if (error) return false;
-  }
-  return bytes == meta.bytes;
 }
 
 /// What the tokens depend on, in one line.
@@ -183,19 +171,19 @@ std::uint64_t half_of_file_system(const std::string& dir) {
   return error ? std::uint64_t{100} << 30 : space.capacity / 2;
 }
 
+/// Removes a list of entries in use unless it is locked: the last process that had it open has ended.
+bool remove_list_if_ended(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && ::unlink(path.c_str()) == 0;
+}
+
 /// Entries that some process has in use; forgets the lists of those that have ended.
 std::set<std::string> entries_in_use(const std::string& dir) {
   std::set<std::string> names;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto path = file.path().string();
-    if (!file.path().filename().string().starts_with(uses_prefix)) continue;
-    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (!fd) continue;
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
-      ::unlink(path.c_str());
-      continue;
-    }
+    if (!file.path().filename().string().starts_with(uses_prefix) || remove_list_if_ended(path)) continue;
     const auto list = read_own(path).value_or("");
     for (std::size_t at = 0; at < list.size();) {
       const auto end = std::min(list.find('\n', at), list.size());
@@ -289,7 +277,9 @@ TokenCache::TokenCache(TokenCacheOptions options)
 }
 
 TokenCache::~TokenCache() {
-  if (uses_) ::unlink(uses_path_.c_str());
+  if (!uses_) return;
+  uses_ = {};
+  remove_list_if_ended(uses_path_);  // Not so where it is shared with a process that was forked.
 }
 
 void TokenCache::note_use(const std::string& prefix) {
@@ -311,7 +301,7 @@ void TokenCache::note_use(const std::string& prefix) {
 std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const std::string& key) {
   const auto lock = lock_folder(dir_, LOCK_SH);
   const auto meta = Meta::read(meta_path(prefix));
-  if (!meta || meta->key != key || !has_token_files(prefix, *meta)) return std::nullopt;
+  if (!meta || meta->key != key || !has_all_bytes(prefix, meta->bytes)) return std::nullopt;
   note_use(prefix);
   ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
   return CachedTokens{.prefix = prefix, .bad_lines = meta->bad_lines, .digest = meta->digest};
@@ -323,11 +313,11 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
   // Its maker may have been done between the look and the reservation.
   if (auto found = find(prefix, key)) return *std::move(found);
   int write_error = 0;
-  Digest content;
+  Digest checksum;
   const auto write = [&](int fd, const void* bytes, std::size_t size) {
     const auto written = ::write(fd, bytes, size);
     if (written < 0 && errno != EINTR) write_error = errno;
-    if (written > 0) content.update(ByteView(static_cast<const std::byte*>(bytes), static_cast<std::size_t>(written)));
+    if (written > 0) checksum.update({static_cast<const std::byte*>(bytes), static_cast<std::size_t>(written)});
     return written;
   };
   try {
@@ -342,13 +332,17 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
       if (how.progress) how.progress({printable(path), work.done, work.total});
     };
     levada::tokenize(*reader, *how.tokenizer, writer, options);
+    if (key_of(path, *how.open(path), how) != key) {
+      throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that stays as it is",
+                                    printable(path)));
+    }
     writer.finish();
     const TokenFile made(prefix, {});
     const Meta meta{.key = key,
                     .source = real_path(path),
                     .tokenizer = how.tokenizer->name(),
                     .digest = made.contents().digest,
-                    .content = content.hex(),
+                    .checksum = checksum.hex(),
                     .tokens = writer.tokens(),
                     .documents = writer.documents(),
                     .bad_lines = reader->bad_lines(),
@@ -371,7 +365,7 @@ CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTex
   const auto file = how.open(path);
   if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", file->path()));
   const auto key = key_of(path, *file, how);
-  const auto prefix = (fs::path(dir_) / entry_name(path, key)).string();
+  const auto prefix = (fs::path(dir_) / entry_name(real_path(path), key)).string();
   for (bool has_waited = false;; has_waited = true) {
     if (auto found = find(prefix, key)) {
       const std::lock_guard lock(work.mutex);
@@ -463,11 +457,12 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
 void TokenCache::check(const TokenCacheEntry& entry) const {
   const auto meta = Meta::read(meta_path(entry.prefix));
   if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
-  if (content_digest(entry.prefix) != meta->content) {
-    throw SourceError(
-        fmt::format("{}.bin or its .idx is not what was written: remove both, and the text is tokenized "
-                    "again",
-                    printable(entry.prefix)));
+  Digest digest;
+  for (const char* extension : {".bin", ".idx"}) add_file(entry.prefix + extension, digest);
+  if (digest.hex() != meta->checksum) {
+    throw SourceError(fmt::format("{}.bin or its .idx is not what was written there: remove it, and the text is "
+                                  "tokenized again",
+                                  printable(entry.prefix)));
   }
 }
 
