@@ -1,56 +1,46 @@
-// Any bytes as a .jsonl file: indexed, read in two ways that must agree, and read again after the bytes have changed.
+// Any bytes as a .jsonl file, plain and compressed: the documents must not depend on how the bytes arrive.
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "levada/base/error.h"
-#include "levada/corpus/corpus.h"
 #include "levada/sources/memory_file_testing.h"
+#include "levada/sources/utf8.h"
+#include "levada/tokens/text_reader.h"
 
 namespace {
 
-std::vector<std::int64_t> tokens_of(levada::Corpus& corpus, std::int64_t first, std::int64_t count) {
-  levada::HeapMemory memory;
-  const auto batch = corpus.read(first, count, memory).value();
-  const auto span = batch.tensor("tokens").as<std::int64_t>();
-  return {span.begin(), span.end()};
-}
-
-void check_reads(levada::Corpus& corpus) {
-  const auto all = tokens_of(corpus, 0, corpus.sequences());
-  std::vector<std::int64_t> alone;
-  for (std::int64_t i = 0; i < corpus.sequences(); ++i) {
-    const auto tokens = tokens_of(corpus, i, 1);
-    alone.insert(alone.end(), tokens.begin(), tokens.end());
+/// All documents, then the error if one ends them.
+std::vector<std::string> read(const std::string& path, std::string_view content, bool skip_bad, std::size_t at_once) {
+  const auto file = std::make_shared<levada::MemoryFile>(path, std::string(content));
+  file->most_at_once = at_once;
+  std::vector<std::string> documents;
+  try {
+    const auto reader = levada::read_text(file, {.skip_bad = skip_bad});
+    for (levada::Texts texts; reader->read(texts);) {
+      if (texts.size() == 0 || texts.ends.back() != texts.bytes.size()) std::abort();
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        if (!levada::is_utf8(std::string(texts[i]))) std::abort();
+        documents.emplace_back(texts[i]);
+      }
+    }
+  } catch (const levada::SourceError& error) {
+    documents.emplace_back(error.what());
   }
-  if (all != alone) std::abort();
+  return documents;
 }
 
 }  // namespace
 
-/// Two bytes of options (sequence; bad lines left out, documents packed), the file, and behind a byte 0xfe what stands
-/// in its place later.
+/// A byte of options (bad lines left out, how the file is compressed, whether it is a .txt), and the file.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size < 2) return 0;
-  const std::string_view input(reinterpret_cast<const char*>(data) + 2, size - 2);
-  const auto content = input.substr(0, input.find('\xfe'));
-  const auto later = input.substr(std::min(input.size(), content.size() + 1));
-  levada::MemoryFile* file = nullptr;
-  levada::CorpusOptions options{.sequence = 1 + data[0],
-                                .packing = (data[1] & 2) != 0 ? levada::Packing::best_fit : levada::Packing::cut,
-                                .skip_bad = (data[1] & 1) != 0,
-                                .cache = false};
-  options.open = [&](const std::string& path) {
-    auto made = std::make_unique<levada::MemoryFile>(path, std::string(content));
-    file = made.get();
-    return made;
-  };
-  try {
-    auto corpus = levada::Corpus::open({"fuzz.jsonl"}, options);
-    check_reads(corpus);
-    file->content = later;
-    check_reads(corpus);
-  } catch (const levada::InvalidArgument&) {
-  } catch (const levada::SourceError&) {
-  }
+  if (size < 1) return 0;
+  const std::string_view content(reinterpret_cast<const char*>(data) + 1, size - 1);
+  constexpr const char* compressions[] = {"", ".gz", ".zst", ""};
+  const auto path = std::string((data[0] & 8) != 0 ? "fuzz.txt" : "fuzz.jsonl") + compressions[data[0] >> 1 & 3];
+  const bool skip_bad = (data[0] & 1) != 0;
+  const auto documents = read(path, content, skip_bad, SIZE_MAX);
+  // Where the error of a compressed file is told to be depends on what was read of it.
+  if (!path.ends_with(".gz") && !path.ends_with(".zst") && read(path, content, skip_bad, 3) != documents) std::abort();
   return 0;
 }

@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
-#include "levada/corpus/corpus.h"
+#include "levada/corpus/corpus_testing.h"
 #include "levada/corpus/mix.h"
 #include "levada/sources/scratch_dir_testing.h"
 
@@ -46,7 +46,7 @@ class CorpusMixing : public ::testing::Test {
 
   Corpus open(const std::string& json, CorpusOptions options = {}) const {
     options.sequence = 4;
-    options.cache = false;
+    options.cache_dir = scratch_cache();
     return Corpus::open({dir_.write("mix.json", json)}, options);
   }
 
@@ -128,7 +128,8 @@ TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
   dir_.write("long.jsonl", "{\"text\":\"abcdefghijkl\"}\n");
   const auto path = dir_.write("mix.json", R"({"by": "tokens", "sources": [{"path": "short.jsonl", "weight": 1},
                                                                           {"path": "long.jsonl", "weight": 1}]})");
-  auto corpus = Corpus::open({path}, {.sequence = 12, .epochs = 0, .packing = Packing::best_fit, .cache = false});
+  auto corpus =
+      Corpus::open({path}, {.sequence = 12, .epochs = 0, .packing = Packing::best_fit, .cache_dir = scratch_cache()});
   const auto shares = corpus.shares(0, Mix::block);
   // A sample of short.jsonl holds 3 tokens, one of long.jsonl 12: four times as many of the first give the same.
   EXPECT_EQ(shares[0].samples, 3277);
@@ -137,7 +138,7 @@ TEST_F(CorpusMixing, SharesTokensWhereThatIsAskedFor) {
 }
 
 TEST_F(CorpusMixing, ReadsAFolderAndAPatternAsTheirFiles) {
-  CorpusOptions options{.sequence = 4, .cache = false};
+  CorpusOptions options{.sequence = 4, .cache_dir = scratch_cache()};
   auto folder = Corpus::open({dir_.path()}, options);
   auto pattern = Corpus::open({dir_.file("?*.txt")}, options);
   auto named = Corpus::open({dir_.file("a.txt"), dir_.file("b1.txt"), dir_.file("c.txt")}, options);
@@ -173,7 +174,7 @@ TEST_F(CorpusMixing, SaysWhichSourceCannotBeUsed) {
   EXPECT_THAT(fault(R"({"sources": [{"path": "a.txt", "weight": 1}, {"path": "d.txt", "weight": 1}]})"),
               HasSubstr("the source d.txt holds 2 tokens, and one sample of sequence 4 takes 5"));
   EXPECT_THAT(fault_of([&] {
-                Corpus::open({dir_.file("a.txt"), dir_.file("mix.json")});
+                Corpus::open({dir_.file("a.txt"), dir_.file("mix.json")}, {.cache_dir = scratch_cache()});
               }),
               HasSubstr("mix.json is a mix, and stands alone"));
 }

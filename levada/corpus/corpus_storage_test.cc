@@ -9,36 +9,40 @@
 #include <set>
 
 #include "levada/base/error.h"
-#include "levada/corpus/corpus.h"
-#include "levada/sources/memory_file_testing.h"
+#include "levada/corpus/corpus_testing.h"
+#include "levada/sources/megatron_testing.h"
 
 namespace levada {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::string some_lines(unsigned seed) {
+/// Documents of up to 300 tokens.
+Files some_tokens(const std::string& name, unsigned seed) {
   std::mt19937 random(seed);
-  std::string content;
+  std::vector<std::uint16_t> tokens;
+  std::vector<std::int32_t> lengths;
+  std::vector<std::int64_t> documents = {0};
   for (int i = 0; i < 300; ++i) {
-    std::string text;
-    for (std::size_t length = random() % 300; length > 0; --length) text += static_cast<char>('a' + random() % 26);
-    content += fmt::format("{{\"id\":{},\"text\":\"{}\\n\"}}\n", i, text);
+    lengths.push_back(static_cast<std::int32_t>(random() % 300));
+    for (int length = lengths.back(); length > 0; --length) tokens.push_back(static_cast<std::uint16_t>(random()));
+    documents.push_back(i + 1);
   }
-  return content;
+  return {{name + ".bin", raw_bin(tokens)}, {name + ".idx", raw_index(8, 2, lengths, documents).bytes()}};
 }
 
-/// Two files in memory, what happens before each of their reads, and how long reads are.
+/// Two data sets in memory, what happens before each of their reads, and how long reads are.
 Corpus open_with(CorpusOptions options, const std::function<void(const std::string&, std::uint64_t)>& before_read = {},
                  std::size_t most_at_once = SIZE_MAX) {
-  options.cache = false;
+  auto files = some_tokens("a", 1);
+  files.merge(some_tokens("b", 2));
   options.open = [=](const std::string& path) {
-    auto file = std::make_unique<MemoryFile>(path, some_lines(path == "a.jsonl" ? 1 : 2));
+    auto file = std::make_unique<MemoryFile>(path, files.at(path));
     file->most_at_once = most_at_once;
     if (before_read) file->before_read = [=](std::uint64_t offset) { before_read(path, offset); };
     return file;
   };
-  return Corpus::open({"a.jsonl", "b.jsonl"}, options);
+  return Corpus::open({"a.bin", "b.bin"}, options);
 }
 
 std::vector<Tree> batches_of(Corpus& corpus, std::int64_t count) {
@@ -102,7 +106,7 @@ TEST(CorpusStorage, GoesOnWhenAFaultPassesAndStopsWhenItStays) {
       corpus.read(0, 8, memory);
       FAIL();
     } catch (const SourceError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(".jsonl: Input/output error (tried 3 times in "));
+      EXPECT_THAT(error.what(), HasSubstr(".bin: Input/output error (tried 3 times in "));
     }
     stays = false;
     EXPECT_EQ(corpus.read(0, 8, memory), wanted.front());

@@ -97,7 +97,7 @@ TEST(Paths, LeavesOutALinkThatLeadsToItself) {
 TEST(Paths, SaysWhatNothingIsFoundFor) {
   const SomeFiles dir;
   EXPECT_EQ(fault_of(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
-  EXPECT_EQ(fault_of(dir, "none"), dir.file("none") + " holds no .jsonl, .txt or .bin file");
+  EXPECT_EQ(fault_of(dir, "none"), dir.file("none") + " holds no .jsonl, .txt, or .bin file");
 }
 
 }  // namespace

@@ -198,9 +198,9 @@ TEST(TextReader, TakesInOtherFieldsWhatPythonWrites) {
 }
 
 TEST(TextReader, PassesOverAByteOrderMarkAtTheStartOfTheFileAndOfAnyLine) {
-  EXPECT_THAT(texts_of(mark + "{\"text\":\"a\"}\n" + mark + "\n{\"text\":\"bc\"}\n" + mark + "{\"text\":\"d\"}\n" +
-                       mark),
-              ElementsAre("a", "bc", "d"));
+  EXPECT_THAT(
+      texts_of(mark + "{\"text\":\"a\"}\n" + mark + "\n{\"text\":\"bc\"}\n" + mark + "{\"text\":\"d\"}\n" + mark),
+      ElementsAre("a", "bc", "d"));
   EXPECT_THAT(fault_in("{\"text\":\"a\"}\n" + mark + mark + "{\"text\":\"a\"}"),
               HasSubstr("c.jsonl:2: the line cannot be used: it is not JSON: it begins with two byte order marks"));
   EXPECT_THAT(fault_in(" " + mark + "{\"text\":\"a\"}"), HasSubstr("the line cannot be used"));
@@ -225,19 +225,21 @@ TEST(TextReader, PassesOverALineTooLongToHoldOrNamesIt) {
   const auto line = "{\"text\":\"" + std::string(max_line_bytes, 'a') + "\"}\n";
   const auto content = "{\"text\":\"b\"}\n" + line + "{\"text\":\"c\"}\n";
   EXPECT_EQ(read_all("c.jsonl", content, {.skip_bad = true}), (Documents{{"b", "c"}, 1}));
-  EXPECT_EQ(fault_in(content),
-            "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the most that a line may have");
+  EXPECT_EQ(
+      fault_in(content),
+      "SourceError: c.jsonl:2: the line cannot be used: it is longer than 64.0 MiB, the most that a line may have");
 }
 
 TEST(TextReader, SaysThatThereAreNoDocuments) {
   EXPECT_THAT(fault_in("\n  \n\r\n"), HasSubstr("c.jsonl holds no documents: there is only white space in it"));
   EXPECT_THAT(fault_in("c.jsonl.gz", gzip("")), HasSubstr("c.jsonl.gz holds no documents"));
-  for (const auto* path : {"c.jsonl", "c.txt"}) EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty", path));
+  for (const auto* path : {"c.jsonl", "c.txt"})
+    EXPECT_EQ(fault_in(path, ""), fmt::format("SourceError: {} is empty", path));
 }
 
 TEST(TextReader, NoticesAFileThatGrowsMeanwhile) {
-  for (const auto& [path, content] :
-       {std::pair<std::string, std::string>{"c.jsonl", "{\"text\":\"a\"}\n"}, {"c.jsonl.gz", gzip("{\"text\":\"a\"}\n")}}) {
+  for (const auto& [path, content] : {std::pair<std::string, std::string>{"c.jsonl", "{\"text\":\"a\"}\n"},
+                                      {"c.jsonl.gz", gzip("{\"text\":\"a\"}\n")}}) {
     const auto file = std::make_shared<MemoryFile>(path, content);
     file->before_read = [&](std::uint64_t) { file->now.size = content.size() + 10; };
     EXPECT_THAT(fault_of([&] { read_all(file); }),
@@ -268,7 +270,8 @@ TEST(TextReader, NamesTheByteWhereATextIsNotUtf8) {
 
 TEST(TextReader, IsChosenByTheEndOfTheName) {
   for (const auto* path : {"a.jsonl", "a.txt", "d/a.jsonl.gz", "a.txt.zst"}) EXPECT_TRUE(is_text(path)) << path;
-  for (const auto* path : {"a.json", "a.bin", "a.gz", "a.jsonl.xz", "a.jsonl.gz.gz"}) EXPECT_FALSE(is_text(path)) << path;
+  for (const auto* path : {"a.json", "a.bin", "a.gz", "a.jsonl.xz", "a.jsonl.gz.gz"})
+    EXPECT_FALSE(is_text(path)) << path;
   struct Opened {};
   const std::vector<TextFormat> formats = {
       {".rows", [](const std::string&, const TextOptions&) -> std::unique_ptr<TextReader> { throw Opened(); }}};

@@ -333,8 +333,8 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
     };
     levada::tokenize(*reader, *how.tokenizer, writer, options);
     if (key_of(path, *how.open(path), how) != key) {
-      throw SourceError(fmt::format("{} was changed while it was tokenized: start again with a file that stays as it is",
-                                    printable(path)));
+      throw SourceError(fmt::format(
+          "{} was changed while it was tokenized: start again with a file that stays as it is", printable(path)));
     }
     writer.finish();
     const TokenFile made(prefix, {});
@@ -460,9 +460,10 @@ void TokenCache::check(const TokenCacheEntry& entry) const {
   Digest digest;
   for (const char* extension : {".bin", ".idx"}) add_file(entry.prefix + extension, digest);
   if (digest.hex() != meta->checksum) {
-    throw SourceError(fmt::format("{}.bin or its .idx is not what was written there: remove it, and the text is "
-                                  "tokenized again",
-                                  printable(entry.prefix)));
+    throw SourceError(
+        fmt::format("{}.bin or its .idx is not what was written there: remove it, and the text is "
+                    "tokenized again",
+                    printable(entry.prefix)));
   }
 }
 

@@ -103,7 +103,8 @@ class TokenCaching : public ::testing::Test {
   /// Of some lines, `megabytes` of them.
   std::string write_large(std::size_t megabytes) const {
     std::string lines;
-    while (lines.size() < megabytes << 20) lines += "{\"text\":\"" + std::string(1000, char('a' + lines.size() % 26)) + "\"}\n";
+    while (lines.size() < megabytes << 20)
+      lines += "{\"text\":\"" + std::string(1000, char('a' + lines.size() % 26)) + "\"}\n";
     return dir_.write("large.jsonl", lines);
   }
 
@@ -206,14 +207,19 @@ TEST_F(TokenCaching, ListsItsEntriesTheLastUsedFirst) {
 
 TEST_F(TokenCaching, LeavesNothingOfATextThatCannotBeTokenized) {
   auto cache = open();
-  const auto fault = [&](const TokenizeTexts& how) { return fault_of([&] { cache.tokenize({b_, a_, "/none"}, how); }); };
+  const auto fault = [&](const TokenizeTexts& how) {
+    return fault_of([&] { cache.tokenize({b_, a_, "/none"}, how); });
+  };
   for (const int threads : {1, 2}) {
     EXPECT_THAT(fault({.threads = threads, .open = [&](const std::string& path) { return open_file(path); }}),
                 HasSubstr("/none: No such file"));
   }
-  EXPECT_EQ(fault_of([&] { cache.tokenize({b_, a_}, {.threads = 2}); }),
-            "SourceError: " + a_ + ":3: the line cannot be used: it is not JSON: a comma, colon, brace or value is "
-                                   "missing or out of place");
+  EXPECT_EQ(fault_of([&] {
+              cache.tokenize({b_, a_}, {.threads = 2});
+            }),
+            "SourceError: " + a_ +
+                ":3: the line cannot be used: it is not JSON: a comma, colon, brace or value is "
+                "missing or out of place");
   for (const auto& name : names_in_cache()) EXPECT_THAT(name, HasSubstr("b.txt-")) << "the other text is whole";
   const auto empty = dir_.write("empty.txt", "");
   EXPECT_EQ(fault_of([&] { tokenize(cache, empty); }), "SourceError: " + empty + " is empty");
@@ -498,8 +504,9 @@ TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {
       auto damaged = whole;
       damaged[at] ^= 1;
       std::ofstream(made.prefix + extension, std::ios::binary) << damaged;
-      EXPECT_EQ(check(), "SourceError: " + made.prefix +
-                             ".bin or its .idx is not what was written there: remove it, and the text is tokenized again")
+      EXPECT_EQ(check(),
+                "SourceError: " + made.prefix +
+                    ".bin or its .idx is not what was written there: remove it, and the text is tokenized again")
           << extension << " at " << at;
     }
     std::ofstream(made.prefix + extension, std::ios::binary) << whole;
@@ -535,9 +542,10 @@ TEST_F(TokenCaching, LiesWhereTheCachesOfTheUserLie) {
   EXPECT_EQ(TokenCache({}).dir(), dir_.file("xdg/levada/tokens"));
   EXPECT_EQ(TokenCache({.dir = dir_.file("mine")}).dir(), dir_.file("mine/tokens"));
   const Variable none("HOME", nullptr), relative("XDG_CACHE_HOME", "cache");
-  EXPECT_EQ(fault_of([] { TokenCache({}); }),
-            "SourceError: text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder "
-            "(--cache-dir, cache_dir=)");
+  EXPECT_EQ(
+      fault_of([] { TokenCache({}); }),
+      "SourceError: text is tokenized into a cache, and neither XDG_CACHE_HOME nor HOME says where: name a folder "
+      "(--cache-dir, cache_dir=)");
 }
 
 }  // namespace

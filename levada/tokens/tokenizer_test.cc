@@ -60,9 +60,10 @@ TEST(EndOfDocument, IsTheTokenThatIsAskedForByItsTextOrElseItsNumber) {
                 HasSubstr("InvalidArgument: words.model has no token "))
         << none;
   }
-  EXPECT_EQ(fault_of([&] { choose_end_of_document(words, "\x1b"); }),
-            "InvalidArgument: words.model has no token \\x1b to end documents with: name one of its 1000 tokens, by its "
-            "text or its number");
+  EXPECT_EQ(
+      fault_of([&] { choose_end_of_document(words, "\x1b"); }),
+      "InvalidArgument: words.model has no token \\x1b to end documents with: name one of its 1000 tokens, by its "
+      "text or its number");
 }
 
 TEST(EndOfDocument, IsTheTokenizersOwnOrACommonOneWhereNoneIsAskedFor) {
@@ -71,7 +72,9 @@ TEST(EndOfDocument, IsTheTokenizersOwnOrACommonOneWhereNoneIsAskedFor) {
   EXPECT_EQ(choose_end_of_document(Vocabulary({{"</s>", 5}, {"<|endoftext|>", 6}, {"<eod>", 7}}), ""), 6);
   EXPECT_EQ(choose_end_of_document(Vocabulary({{"</s>", 5}, {"<eod>", 7}}), ""), 5);
   EXPECT_EQ(choose_end_of_document(Vocabulary({{"<eod>", 7}}), ""), 7);
-  EXPECT_EQ(fault_of([] { choose_end_of_document(Vocabulary({{"a", 0}}), ""); }),
+  EXPECT_EQ(fault_of([] {
+              choose_end_of_document(Vocabulary({{"a", 0}}), "");
+            }),
             "InvalidArgument: words.model does not say which token ends a document: name it (--eod TOKEN, "
             "eod=\"TOKEN\")");
 }
