@@ -93,8 +93,8 @@ class TokenCache {
 
   TokenCacheOptions options_;
   std::string dir_;
-  std::mutex mutex_;     ///< of what follows
-  UniqueFd uses_;        ///< the list of entries in use, locked as long as this lives
+  std::mutex mutex_;  ///< of what follows
+  UniqueFd uses_;     ///< the list of entries in use, locked as long as this lives
   std::string uses_path_;
   bool has_warned_ = false;
 };

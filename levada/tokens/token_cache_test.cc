@@ -5,19 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <functional>
-#include <latch>
 #include <sstream>
 
 #include "levada/base/fault_testing.h"
-#include "levada/base/threads.h"
-#include "levada/sources/memory_file_testing.h"
-#include "levada/sources/scratch_dir_testing.h"
-#include "levada/tokens/tokenizer_testing.h"
+#include "levada/tokens/token_caching_testing.h"
 
 namespace levada {
 namespace {
@@ -34,96 +29,6 @@ std::string content(const std::string& path) {
   out << std::ifstream(path, std::ios::binary).rdbuf();
   return out.str();
 }
-
-/// Another process, which runs `act` and then ends without a word to anyone.
-class Child {
- public:
-  explicit Child(const std::function<void()>& act) : id_(::fork()) {
-    if (id_ != 0) return;
-    try {
-      act();
-      ::_exit(0);
-    } catch (...) {
-      ::_exit(1);
-    }
-  }
-  ~Child() { kill(); }
-  /// Its exit status, or minus the signal that has ended it.
-  int wait() {
-    int status = 0;
-    EXPECT_EQ(::waitpid(std::exchange(id_, 0), &status, 0) > 0, true);
-    return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
-  }
-  void kill() {
-    if (id_ == 0) return;
-    ::kill(id_, SIGKILL);
-    wait();
-  }
-
- private:
-  pid_t id_;
-};
-
-/// What a process waits for until another one, or another thread, gives it.
-class Signal {
- public:
-  Signal() { EXPECT_EQ(::pipe(ends_), 0); }
-  ~Signal() {
-    ::close(ends_[0]);
-    ::close(ends_[1]);
-  }
-  void give() const { EXPECT_EQ(::write(ends_[1], "x", 1), 1); }
-  void await() const {
-    char byte = 0;
-    EXPECT_EQ(::read(ends_[0], &byte, 1), 1);
-  }
-
- private:
-  int ends_[2] = {};
-};
-
-/// Texts and a cache in a folder.
-class TokenCaching : public ::testing::Test {
- protected:
-  TokenCache open(std::optional<std::uint64_t> max_bytes = {}) {
-    return TokenCache({.dir = dir_.file("cache"), .max_bytes = max_bytes, .warn = [this](const std::string& text) {
-                         const std::lock_guard lock(mutex_);
-                         warnings_.push_back(text);
-                       }});
-  }
-  CachedTokens tokenize(TokenCache& cache, const std::string& path) const {
-    return cache.tokenize({path}, {.tokenizer = tokenizer_, .threads = 1}).at(0);
-  }
-  /// By a cache that is closed behind it.
-  CachedTokens tokenize_alone(const std::string& path) {
-    auto cache = open();
-    return tokenize(cache, path);
-  }
-
-  /// Of some lines, `megabytes` of them.
-  std::string write_large(std::size_t megabytes) const {
-    std::string lines;
-    while (lines.size() < megabytes << 20)
-      lines += "{\"text\":\"" + std::string(1000, char('a' + lines.size() % 26)) + "\"}\n";
-    return dir_.write("large.jsonl", lines);
-  }
-
-  std::vector<std::string> names_in_cache() const {
-    std::vector<std::string> names;
-    for (const auto& file : fs::directory_iterator(dir_.file("cache/tokens"))) {
-      const auto name = file.path().filename().string();
-      if (name != "lock" && !name.starts_with("in-use-")) names.push_back(name);
-    }
-    return names;
-  }
-
-  ScratchDir dir_;
-  std::mutex mutex_;
-  std::vector<std::string> warnings_;
-  std::shared_ptr<HookedTokenizer> tokenizer_ = std::make_shared<HookedTokenizer>();
-  const std::string a_ = dir_.write("a.jsonl", "{\"text\":\"hello\"}\n{\"text\":\"\"}\nbad\n{\"text\":\"you\"}\n");
-  const std::string b_ = dir_.write("b.txt", "some more");
-};
 
 TEST_F(TokenCaching, TokenizesATextOnceAndFindsItsTokensLater) {
   const TokenizeTexts how{.tokenizer = tokenizer_, .text = {.skip_bad = true}, .threads = 2};
@@ -259,134 +164,6 @@ TEST_F(TokenCaching, NoticesATextThatChangesWhileItIsTokenized) {
                 fs::rename(dir_.file("d.txt"), dir_.file("c.txt"));
               }),
               expected);
-}
-
-TEST_F(TokenCaching, HasOneOfManyThreadsMakeAnEntry) {
-  auto cache = open();
-  std::latch all(4);
-  std::vector<std::string> prefixes(4);
-  {
-    ThreadGroup threads;
-    for (auto& prefix : prefixes) {
-      threads.start("testing", [&] {
-        auto own = open();
-        all.arrive_and_wait();
-        prefix = tokenize(&prefix == prefixes.data() ? own : cache, b_).prefix;
-      });
-    }
-  }
-  for (const auto& prefix : prefixes) EXPECT_EQ(prefix, prefixes[0]);
-  EXPECT_EQ(tokenizer_->num_texts, 1);
-  EXPECT_THAT(names_in_cache(), SizeIs(3));
-}
-
-TEST_F(TokenCaching, HasOneOfManyProcessesMakeAnEntryForWhichOthersWait) {
-  const Signal begun, waiting;
-  Child maker([&] {
-    tokenizer_ = std::make_shared<HookedTokenizer>([&](const Texts&) {
-      begun.give();
-      waiting.await();
-    });
-    tokenize_alone(b_);
-  });
-  begun.await();
-  TokenCache cache({.dir = dir_.file("cache"), .warn = [&](const std::string& text) {
-                      warnings_.push_back(text);
-                      waiting.give();
-                    }});
-  EXPECT_EQ(tokenize(cache, b_).bytes_read, 0);
-  EXPECT_EQ(tokenizer_->num_texts, 0);
-  EXPECT_THAT(warnings_, ElementsAre("another process is tokenizing " + b_ + ": waiting for its tokens"));
-  EXPECT_EQ(maker.wait(), 0);
-}
-
-TEST_F(TokenCaching, MakesAnEntryWhoseMakerWasKilled) {
-  const auto path = write_large(4);
-  const auto expected = [&] {
-    TokenCache elsewhere({.dir = dir_.file("elsewhere")});
-    return tokens_in(tokenize(elsewhere, path).prefix);
-  }();
-  const Signal begun, waiting;
-  Child maker([&] {
-    int num_pieces = 0;
-    tokenizer_ = std::make_shared<HookedTokenizer>([&](const Texts&) {
-      if (++num_pieces < 12) return;  // Some megabytes are written by then.
-      begun.give();
-      waiting.await();
-    });
-    tokenize_alone(path);
-  });
-  begun.await();
-  EXPECT_THAT(names_in_cache(), SizeIs(3));
-  for (const auto& name : names_in_cache()) EXPECT_THAT(name, ::testing::EndsWith(".partial"));
-  TokenCache cache({.dir = dir_.file("cache"), .warn = [&](const std::string&) { maker.kill(); }});
-  EXPECT_THAT(cache.entries(), IsEmpty());
-  const auto made = tokenize(cache, path);
-  EXPECT_EQ(made.bytes_read, fs::file_size(path));
-  EXPECT_EQ(tokens_in(made.prefix), expected);
-  EXPECT_THAT(names_in_cache(), SizeIs(3));
-}
-
-TEST_F(TokenCaching, RemovesWhatKilledProcessesHaveLeftAndNothingThatIsBeingMade) {
-  const auto kept = tokenize_alone(b_);
-  const auto left = tokenize_alone(dir_.write("c.txt", "c"));
-  fs::remove(left.prefix + ".json");  // Killed before it wrote that.
-  Child killed([&] {
-    tokenizer_ = std::make_shared<HookedTokenizer>([](const Texts&) { ::raise(SIGKILL); });
-    tokenize_alone(dir_.write("d.txt", "d"));
-  });
-  EXPECT_EQ(killed.wait(), -SIGKILL);
-  EXPECT_THAT(names_in_cache(), SizeIs(3 + 2 + 3));
-
-  const Signal begun, pruned;
-  std::string made;
-  ThreadGroup threads;
-  threads.start("testing", [&] {
-    auto cache = open();
-    const auto slow = std::make_shared<HookedTokenizer>([&](const Texts&) {
-      begun.give();
-      pruned.await();
-    });
-    made = cache.tokenize({dir_.write("e.txt", "ee")}, {.tokenizer = slow, .threads = 1}).at(0).prefix;
-  });
-  begun.await();
-  auto cache = open();
-  EXPECT_THAT(cache.prune(UINT64_MAX), IsEmpty());
-  EXPECT_THAT(names_in_cache(), SizeIs(3 + 3));
-  pruned.give();
-  threads.join();
-  EXPECT_EQ(tokens_in(made), (std::vector<std::int64_t>{'e', 'e', 256}));
-  EXPECT_EQ(tokenize(cache, b_).bytes_read, 0);
-  EXPECT_EQ(tokenize(cache, b_).prefix, kept.prefix);
-}
-
-TEST_F(TokenCaching, KeepsWhatAnotherProcessHasInUse) {
-  const Signal begun, never;
-  Child user([&] {
-    auto cache = open();
-    tokenize(cache, b_);
-    begun.give();
-    never.await();
-  });
-  begun.await();
-  auto cache = open();
-  ASSERT_THAT(cache.entries(), SizeIs(1));
-  EXPECT_TRUE(cache.entries()[0].in_use);
-  EXPECT_THAT(cache.prune(0), IsEmpty());
-  user.kill();
-  EXPECT_FALSE(cache.entries()[0].in_use);
-  EXPECT_THAT(cache.prune(0), SizeIs(1));
-  EXPECT_THAT(names_in_cache(), IsEmpty());
-}
-
-TEST_F(TokenCaching, KeepsWhatIsInUseThoughAForkedProcessLetsGoOfIt) {
-  auto cache = std::make_unique<TokenCache>(TokenCacheOptions{.dir = dir_.file("cache")});
-  tokenize(*cache, b_);
-  Child forked([&] { cache.reset(); });
-  EXPECT_EQ(forked.wait(), 0);
-  EXPECT_THAT(open().prune(0), IsEmpty());
-  cache.reset();
-  EXPECT_THAT(open().prune(0), SizeIs(1));
 }
 
 TEST_F(TokenCaching, RemovesTheLeastRecentlyUsedWhenItIsFull) {
