@@ -169,20 +169,22 @@ TEST_F(TokenCacheSharing, RemovesWhatKilledProcessesHaveLeftAndNothingThatIsBein
 
 TEST_F(TokenCacheSharing, KeepsWhatAnotherProcessHasInUse) {
   const Signal begun, never;
+  tokenize_alone(b_);
   Child user([&] {
     auto cache = open();
     tokenize(cache, b_);
+    tokenize(cache, dir_.write("c.txt", "c"));
     begun.give();
     never.await();
   });
   begun.await();
   auto cache = open();
-  ASSERT_THAT(cache.entries(), SizeIs(1));
-  EXPECT_TRUE(cache.entries()[0].in_use);
+  ASSERT_THAT(cache.entries(), SizeIs(2));
+  for (const auto& entry : cache.entries()) EXPECT_TRUE(entry.in_use) << entry.source;
   EXPECT_THAT(cache.prune(0), IsEmpty());
   user.kill();
-  EXPECT_FALSE(cache.entries()[0].in_use);
-  EXPECT_THAT(cache.prune(0), SizeIs(1));
+  for (const auto& entry : cache.entries()) EXPECT_FALSE(entry.in_use) << entry.source;
+  EXPECT_THAT(cache.prune(0), SizeIs(2));
   EXPECT_THAT(names_in_cache(), IsEmpty());
 }
 
