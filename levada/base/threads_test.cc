@@ -46,20 +46,29 @@ TEST(Threads, AreRefusedWithOneSentenceThatSaysWhatTheyWereFor) {
       0);
 }
 
+/// Sets it when it is destroyed.
+struct Stop {
+  std::atomic<bool>& stop;
+  ~Stop() {
+    stop = true;
+    stop.notify_all();
+  }
+};
+
 TEST(ThreadGroup, JoinsWhatItStartedWhereTheNextOneIsRefused) {
   EXPECT_EQ(in_a_process([] {
               std::atomic<bool> stop{false};
               std::atomic<int> done{0};
               try {
                 ThreadGroup threads;
+                // No thread ends before: the next one would get its stack.
+                const Stop at_the_end{stop};
                 threads.start("the first", [&] {
                   stop.wait(false);
                   ++done;
                 });
                 refuse_threads();
-                stop = true;
-                stop.notify_all();
-                for (int i = 0; i < 1000; ++i) threads.start("the next", [] {});
+                for (int i = 0; i < 1000; ++i) threads.start("the next", [&] { stop.wait(false); });
               } catch (const EngineError&) {
                 return done == 1 ? 0 : 1;
               }
