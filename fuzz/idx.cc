@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto index = levada::read_megatron_index(levada::MemoryFile("a.idx", idx), levada::MemoryFile("a.bin", bin),
                                                    [&](std::int64_t tokens) { in_documents += tokens; });
     check_index(index, in_documents, bin.size());
-    check_reads(*levada::open_token_file("a.bin", {.open = levada::open_from({{"a.idx", idx}, {"a.bin", bin}})}));
+    check_reads(levada::TokenFile("a.bin", {.open = levada::open_from({{"a.idx", idx}, {"a.bin", bin}})}));
   } catch (const levada::SourceError&) {
   }
   return 0;

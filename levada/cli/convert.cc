@@ -66,13 +66,13 @@ std::optional<DType> parse_dtype(const std::string& name) {
 
 ConvertOptions options_of(const ConvertArguments& arguments, const Extensions& extensions) {
   if (arguments.threads < 0) throw InvalidArgument(fmt::format("--threads is {}", arguments.threads));
-  ConvertOptions options{.tokenizer = open_tokenizer(arguments.text.tokenizer, extensions),
-                         .dtype = parse_dtype(arguments.dtype),
-                         .text = arguments.text.text,
-                         .formats = extensions.formats,
-                         .threads = arguments.threads > 0 ? arguments.threads
-                                                          : static_cast<int>(std::thread::hardware_concurrency()),
-                         .overwrite = arguments.overwrite};
+  ConvertOptions options{
+      .tokenizer = open_tokenizer(arguments.text.tokenizer, extensions),
+      .dtype = parse_dtype(arguments.dtype),
+      .text = arguments.text.text,
+      .formats = extensions.formats,
+      .threads = arguments.threads > 0 ? arguments.threads : static_cast<int>(std::thread::hardware_concurrency()),
+      .overwrite = arguments.overwrite};
   if (arguments.append_eod || !arguments.text.end_of_document.empty()) {
     options.end_of_document = choose_end_of_document(*options.tokenizer, arguments.text.end_of_document);
   }
@@ -149,7 +149,9 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<ConvertArguments>();
   auto* command =
       app.add_subcommand("convert", "Make text into a data set of tokens as Megatron-LM has it: .bin, .idx");
-  command->add_option("INPUT", arguments->paths, "Files to read: .jsonl or .txt, also .gz and .zst of them; last of all, the name to write to")
+  command
+      ->add_option("INPUT", arguments->paths,
+                   "Files to read: .jsonl or .txt, also .gz and .zst of them; last of all, the name to write to")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_files_from(*command, arguments->files_from);
@@ -162,7 +164,9 @@ void add_convert(CLI::App& app, Invocation& invocation) {
   command->footer(
       "Example: corpus.bin and corpus.idx, read by levada feed corpus\n  levada convert corpus.jsonl corpus "
       "--append-eod");
-  command->callback([arguments, &invocation] { invocation.action = [arguments, &invocation] { return run_convert(*arguments, invocation.extensions); }; });
+  command->callback([arguments, &invocation] {
+    invocation.action = [arguments, &invocation] { return run_convert(*arguments, invocation.extensions); };
+  });
 }
 
 }  // namespace levada::cli

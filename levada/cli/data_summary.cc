@@ -150,9 +150,10 @@ DataSummary summarise(const std::string& path, const SummaryOptions& options) {
   if (is_text(path, options.formats)) return summarise_text(path, options);
   if (is_token_file(path)) return summarise_megatron(path, options);
   static_cast<void>(open_file(path));  // That it is not there says more than its kind.
-  throw InvalidArgument(fmt::format("{} is of no kind that can be read: .jsonl and .txt, also with .gz or .zst behind, "
-                                    "and .bin with .idx can",
-                                    printable(path)));
+  throw InvalidArgument(
+      fmt::format("{} is of no kind that can be read: .jsonl and .txt, also with .gz or .zst behind, "
+                  "and .bin with .idx can",
+                  printable(path)));
 }
 
 }  // namespace levada::cli

@@ -178,7 +178,10 @@ void add_inspect(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<InspectArguments>();
   auto* command =
       app.add_subcommand("inspect", "Say what is in a file of documents: how many, how long, and one of them");
-  command->add_option("PATH", arguments->path, "A .jsonl or .txt, also .gz and .zst of them, or .bin with .idx (by prefix)")->required();
+  command
+      ->add_option("PATH", arguments->path,
+                   "A .jsonl or .txt, also .gz and .zst of them, or .bin with .idx (by prefix)")
+      ->required();
   add_option(*command, "--sample", arguments->options.sample, "N", "Which document to show, from 0");
   add_text_options(*command, arguments->text);
   command->add_flag("--json", arguments->json, "Print one JSON object");

@@ -12,12 +12,12 @@
 #include "levada/base/hash.h"
 #include "levada/base/text.h"
 #include "levada/corpus/cursor.h"
+#include "levada/corpus/file_opener.h"
 #include "levada/corpus/mix.h"
 #include "levada/corpus/packed_samples.h"
 #include "levada/corpus/paths.h"
 #include "levada/corpus/permutation.h"
 #include "levada/corpus/read_team.h"
-#include "levada/sources/storage.h"
 #include "levada/tokens/token_cache.h"
 
 namespace levada {
@@ -43,80 +43,6 @@ void check(const CorpusOptions& options) {
   }
 }
 
-/// What the files of one corpus are opened with.
-class Opening {
- public:
-  explicit Opening(const CorpusOptions& options)
-      : options_(options), storage_(options.io, options.open), cache_storage_(options.io, open_file) {}
-
-  std::vector<OpenedFile> open(const std::vector<std::string>& paths) {
-    std::vector<std::string> texts;
-    std::ranges::copy_if(paths, std::back_inserter(texts), [&](const std::string& path) { return is_text_here(path); });
-    auto tokens = tokenize(texts);
-    std::vector<OpenedFile> files;
-    auto next = tokens.begin();
-    for (const auto& path : paths) {
-      if (is_text_here(path)) files.push_back(open_cached(*next++));
-      else files.push_back({.tokens = std::make_unique<const TokenFile>(checked(path), how(storage_))});
-    }
-    return files;
-  }
-
-  /// Null if there is no text among the files.
-  std::shared_ptr<TokenCache> cache() const { return cache_; }
-  std::int64_t end_of_document() const { return end_of_document_; }
-
- private:
-  bool is_text_here(const std::string& path) const { return is_text(path, options_.formats); }
-
-  const std::string& checked(const std::string& path) const {
-    if (is_token_file(path)) return path;
-    static_cast<void>(storage_.open(path));  // That it is not there says more than its kind.
-    std::string more;
-    for (const auto& format : options_.formats) more += format.extension + ", ";
-    throw InvalidArgument(
-        fmt::format("{} is of no kind that can be read: .jsonl (a document a line) and .txt (one document), also with "
-                    ".gz or .zst behind, {}and .bin with .idx (Megatron-LM's, by either name or what stands before "
-                    "it) can",
-                    printable(path), more));
-  }
-
-  std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts) {
-    if (texts.empty()) return {};
-    end_of_document_ = choose_end_of_document(*options_.tokenizer, options_.end_of_document);
-    if (!cache_) {
-      cache_ = std::make_shared<TokenCache>(TokenCacheOptions{
-          .dir = options_.cache_dir, .max_bytes = options_.cache_bytes, .warn = options_.io.warn});
-    }
-    return cache_->tokenize(texts, {.tokenizer = options_.tokenizer,
-                                    .end_of_document = end_of_document_,
-                                    .text = {.text_field = options_.text_field, .skip_bad = options_.skip_bad},
-                                    .progress = options_.progress,
-                                    .open = [this](const std::string& path) { return storage_.open(path); },
-                                    .formats = options_.formats});
-  }
-
-  OpenedFile open_cached(const CachedTokens& tokens) const {
-    auto file = std::make_unique<const TokenFile>(tokens.prefix, how(cache_storage_));
-    if (file->contents().digest != tokens.digest) {
-      throw SourceError(fmt::format("{} is not what was written there: remove it, and the text is tokenized again",
-                                    file->path()));
-    }
-    return {std::move(file), tokens.bad_lines, tokens.bytes_read};
-  }
-
-  TokenFileOptions how(const Storage& storage) const {
-    return {.by_document = options_.packing != Packing::cut,
-            .progress = options_.progress,
-            .open = [&storage](const std::string& path) { return storage.open(path); }};
-  }
-
-  const CorpusOptions& options_;
-  Storage storage_, cache_storage_;
-  std::shared_ptr<TokenCache> cache_;
-  std::int64_t end_of_document_ = 0;
-};
-
 std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
   if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
   return std::make_unique<PackedSamples>(files, options.sequence, options.pad_to);
@@ -136,12 +62,12 @@ void expect_samples(const SampleSet& samples, const SourceFiles& files, const st
 /// A source of the corpus.
 class OpenedSource {
  public:
-  OpenedSource(const CorpusSource& source, const CorpusOptions& options, Opening& opening, bool alone,
+  OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
                std::optional<std::uint64_t> shuffle_seed)
       : name(source.name),
         weight(source.weight),
         // Tokens of the cache are not data of a folder that it lies in.
-        files(opening.open(expand_paths(source.paths, options.formats, token_cache_folder(options.cache_dir)))),
+        files(opener.open(expand_paths(source.paths, options.formats, token_cache_folder(options.cache_dir)))),
         samples(make_samples(files, options)),
         seed(shuffle_seed) {
     const auto shown = printable(name);
@@ -221,20 +147,20 @@ struct Corpus::Data {
   Order order;
 
   Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)), by(of.by) {
-    Opening opening(options);
+    FileOpener opener(options);
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
       auto seed = options.shuffle_seed;
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
-      sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opening, alone, seed));
+      sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opener, alone, seed));
     }
     if (sources.size() > 1 || sources.front()->most) mix.emplace(make_parts(), derived_seed(shuffle_seed(), 0));
     form = {.sequence = options.sequence, .most_segments = {}, .attention_mask = options.attention_mask};
     for (const auto& source : sources)
       form.most_segments = std::max(form.most_segments, source->samples->most_segments());
-    cache = opening.cache();
+    cache = opener.cache();
     digest = make_digest();
-    order = make_order(opening.end_of_document());
+    order = make_order(opener.end_of_document());
   }
 
   std::uint64_t shuffle_seed() const { return options.shuffle_seed.value_or(0); }

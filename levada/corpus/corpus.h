@@ -28,15 +28,15 @@ struct CorpusOptions {
   std::optional<std::uint64_t> shuffle_seed;  ///< empty: storage order in every epoch
   std::int64_t epochs = 1;                    ///< times through the data; 0: without end
   Packing packing = Packing::cut;
-  std::int64_t pad_to = 1;          ///< packed documents are rounded up to multiples of it; divides sequence
-  bool attention_mask = false;      ///< give each batch one
+  std::int64_t pad_to = 1;      ///< packed documents are rounded up to multiples of it; divides sequence
+  bool attention_mask = false;  ///< give each batch one
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();  ///< of text
-  std::string end_of_document = {};  ///< the token that ends each, as choose_end_of_document() takes it
-  std::string text_field = "text";   ///< of a .jsonl line
-  bool skip_bad = false;             ///< leave out .jsonl lines that cannot be used, and count them
-  std::vector<TextFormat> formats = {};       ///< of text, besides .jsonl and .txt
-  std::string cache_dir = {};                 ///< of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
-  std::optional<std::uint64_t> cache_bytes;   ///< that it may have; empty: half of its file system
+  std::string end_of_document = {};          ///< the token that ends each, as choose_end_of_document() takes it
+  std::string text_field = "text";           ///< of a .jsonl line
+  bool skip_bad = false;                     ///< leave out .jsonl lines that cannot be used, and count them
+  std::vector<TextFormat> formats = {};      ///< of text, besides .jsonl and .txt
+  std::string cache_dir = {};                ///< of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
+  std::optional<std::uint64_t> cache_bytes;  ///< that it may have; empty: half of its file system
   /// Told of what is read and tokenized before the first sample, by one thread at a time.
   std::function<void(const PrepareProgress&)> progress = {};
   IoOptions io = {};  ///< how patiently, and with how many threads, files are read
@@ -53,10 +53,10 @@ struct SourceShare {
 };
 
 /// The documents of some files as samples. Text becomes tokens once, in a TokenCache, each document closed by a token
-/// that says so; .bin/.idx are read as they are. Cut: documents are laid end to end, and sequence i is tokens [i * S, i * S + S], of which the last is only a label. Packed: whole documents side by side, as
-/// docs/design/corpus.md says. Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with several
-/// sources, a Mix says whose sample it is. What the files hold and the options say decides it; not the names of the
-/// files, nor the machine.
+/// that says so; .bin/.idx are read as they are. Cut: documents are laid end to end, and sequence i is tokens [i * S, i
+/// * S + S], of which the last is only a label. Packed: whole documents side by side, as docs/design/corpus.md says.
+/// Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with several sources, a Mix says whose
+/// sample it is. What the files hold and the options say decides it; not the names of the files, nor the machine.
 ///
 /// A batch is a dict of int64 `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one) and
 /// float32 `loss_mask` (1 where there is a label), each [count, S]; of packed samples also int32 `cu_seqlens`
@@ -64,9 +64,9 @@ struct SourceShare {
 /// sense: true where a token (row) may not see another (column), which here are those behind it and in other segments.
 class Corpus final : public Source {
  public:
-  /// Opens all files and tokenizes the texts that are in no cache yet: those that `paths` name, as expand_paths() takes them, or
-  /// the one mix file that stands there alone. Throws SourceError for what cannot be read, InvalidArgument for options
-  /// that cannot work, such as a sequence longer than all the data.
+  /// Opens all files and tokenizes the texts that are in no cache yet: those that `paths` name, as expand_paths() takes
+  /// them, or the one mix file that stands there alone. Throws SourceError for what cannot be read, InvalidArgument for
+  /// options that cannot work, such as a sequence longer than all the data.
   static Corpus open(std::vector<std::string> paths, CorpusOptions options = {});
   static Corpus open_mix(CorpusMix mix, CorpusOptions options = {});
 

@@ -35,9 +35,10 @@ void check(const std::vector<MixPart>& parts) {
   }
   for (const auto& part : parts) {
     if (part.share / all >= least_share) continue;
-    throw InvalidArgument(fmt::format("the weight of {} is {:.2g} of all weights, less than {}: raise it, or leave the "
-                                      "source out",
-                                      part.name, part.share / all, least_share));
+    throw InvalidArgument(
+        fmt::format("the weight of {} is {:.2g} of all weights, less than {}: raise it, or leave the "
+                    "source out",
+                    part.name, part.share / all, least_share));
   }
 }
 
@@ -85,7 +86,8 @@ std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
   const auto counts_at = [&](Wide time) {
     std::vector<std::int64_t> counts;
     for (const auto& part : parts_) {
-      const auto last = part.most ? (Wide(*part.most - 1) * phases + part.phase) * all / (Wide(part.share) * phases) : 0;
+      const auto last =
+          part.most ? (Wide(*part.most - 1) * phases + part.phase) * all / (Wide(part.share) * phases) : 0;
       if (part.most && time > last) {
         counts.push_back(*part.most);
         continue;

@@ -22,12 +22,12 @@ struct MixedSample {
   bool operator==(const MixedSample&) const = default;
 };
 
-/// The order of a mix, by a divisor method of apportionment (M. Balinski, H. Young, "Fair Representation", 1982): sample
-/// i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples come in the
-/// order of their times. So after g samples a source without a cap has given its share of g, give or take about one,
-/// however small the share is. One that has given its most is passed over, and the others share its place in proportion.
-/// Within blocks of 4096 samples a permutation picks which source comes when; a source gives its own samples in their
-/// order. The same on every platform. One thread at a time.
+/// The order of a mix, by a divisor method of apportionment (M. Balinski, H. Young, "Fair Representation", 1982):
+/// sample i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples come
+/// in the order of their times. So after g samples a source without a cap has given its share of g, give or take about
+/// one, however small the share is. One that has given its most is passed over, and the others share its place in
+/// proportion. Within blocks of 4096 samples a permutation picks which source comes when; a source gives its own
+/// samples in their order. The same on every platform. One thread at a time.
 class Mix {
  public:
   static constexpr std::int64_t block = 4096;

@@ -37,9 +37,9 @@ TEST(Mix, GivesEachSourceItsShareOfEveryBlock) {
   EXPECT_EQ(mix.size(), std::nullopt);
   for (const std::int64_t block : {0, 1, 2, 1'000'000'000}) {
     const auto counts = counts_of(mix, 3, block * Mix::block, Mix::block);
-    EXPECT_NEAR(counts[0], 2867.2, 1.5) << block;
-    EXPECT_NEAR(counts[1], 819.2, 1.5) << block;
-    EXPECT_NEAR(counts[2], 409.6, 1.5) << block;
+    EXPECT_NEAR(static_cast<double>(counts[0]), 2867.2, 1.5) << block;
+    EXPECT_NEAR(static_cast<double>(counts[1]), 819.2, 1.5) << block;
+    EXPECT_NEAR(static_cast<double>(counts[2]), 409.6, 1.5) << block;
   }
 }
 
@@ -106,10 +106,10 @@ TEST(Mix, StopsASourceAtItsCapAndSharesItsSlots) {
   const std::int64_t many = 20 * Mix::block;
   EXPECT_EQ(counts_of(mix, 3, 0, many)[1], 5000);
   // 1024 a block for four blocks, some 904 in the fifth, then none.
-  EXPECT_NEAR(counts_of(mix, 3, 0, Mix::block)[1], 1024, 1);
-  EXPECT_NEAR(counts_of(mix, 3, 4 * Mix::block, Mix::block)[1], 5000 - 4 * 1024, 1);
+  EXPECT_NEAR(static_cast<double>(counts_of(mix, 3, 0, Mix::block)[1]), 1024, 1);
+  EXPECT_NEAR(static_cast<double>(counts_of(mix, 3, 4 * Mix::block, Mix::block)[1]), 5000 - 4 * 1024, 1);
   const auto later = counts_of(mix, 3, 5 * Mix::block, Mix::block);
-  EXPECT_NEAR(later[0], 1365.3, 1.5);
+  EXPECT_NEAR(static_cast<double>(later[0]), 1365.3, 1.5);
   EXPECT_EQ(later[1], 0);
   EXPECT_EQ(mix.taken(many)[1], 5000);
 }

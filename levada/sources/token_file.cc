@@ -49,10 +49,10 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
                                   index_.dtype.name()));
   }
   token_bytes_ = index_.dtype.bytes(1);
-  contents_ = {.tokens = index_.tokens(),
-               .documents = index_.documents,
-               .digest = fmt::format("{} {} {}", index_.digest, bin_identity_.size,
-                                     sampled_digest(*bin_, bin_identity_.size))};
+  contents_ = {
+      .tokens = index_.tokens(),
+      .documents = index_.documents,
+      .digest = fmt::format("{} {} {}", index_.digest, bin_identity_.size, sampled_digest(*bin_, bin_identity_.size))};
   check();
 }
 

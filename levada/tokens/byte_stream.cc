@@ -106,6 +106,7 @@ class ZstdStream final : public Decompressor {
  public:
   explicit ZstdStream(std::shared_ptr<const File> file) : Decompressor(std::move(file)), state_(::ZSTD_createDCtx()) {
     if (!state_) throw SourceError("there is not enough memory to decompress");
+    ::ZSTD_DCtx_setParameter(state_.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   }
 
  private:
@@ -174,7 +175,8 @@ std::unique_ptr<ByteStream> open_stored(std::shared_ptr<const File> file) {
 }  // namespace
 
 Compression compression_of(const std::string& path, std::string* rest) {
-  constexpr std::pair<std::string_view, Compression> known[] = {{".gz", Compression::gzip}, {".zst", Compression::zstd}};
+  constexpr std::pair<std::string_view, Compression> known[] = {{".gz", Compression::gzip},
+                                                                {".zst", Compression::zstd}};
   for (const auto& [extension, compression] : known) {
     if (!path.ends_with(extension)) continue;
     if (rest != nullptr) *rest = path.substr(0, path.size() - extension.size());

@@ -22,8 +22,8 @@ struct ConvertOptions {
   std::optional<std::int64_t> end_of_document;  ///< the token that ends each document; empty: none does
   TextOptions text = {};
   std::vector<TextFormat> formats = {};  ///< besides .jsonl and .txt
-  int threads = 1;         ///< that encode side by side
-  bool overwrite = false;  ///< what has the name already
+  int threads = 1;                       ///< that encode side by side
+  bool overwrite = false;                ///< what has the name already
   /// Told, by one thread at a time, how many bytes of the files are read, and of how many. What it throws ends the
   /// conversion.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};

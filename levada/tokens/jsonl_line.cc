@@ -54,8 +54,9 @@ std::string_view without_trailing_space(std::string_view text) {
 void check_escapes(std::string_view raw) {
   for (auto at = raw.find('\\'); at != raw.npos; at = raw.find('\\', at)) {
     const auto escape = raw.substr(at, 6);
-    const bool is_unicode = escape.size() == 6 && escape[1] == 'u' &&
-                            std::ranges::all_of(escape.substr(2), [](unsigned char c) { return std::isxdigit(c) != 0; });
+    const bool is_unicode =
+        escape.size() == 6 && escape[1] == 'u' &&
+        std::ranges::all_of(escape.substr(2), [](unsigned char c) { return std::isxdigit(c) != 0; });
     const bool is_short = escape.size() > 1 && std::string_view("\"\\/bfnrt").find(escape[1]) != raw.npos;
     if (!is_unicode && !is_short) {
       throw BadLine(fmt::format("it is not JSON: an escape is wrong, at {}", printable(cut_text(escape, 6))));

@@ -92,9 +92,10 @@ class PlainReader final : public TextReader {
       held += got;
       stored_bytes_ = stream_->stored_bytes();
       if (held > max_text_bytes) {
-        throw SourceError(fmt::format("{} is longer than {}, the most that one document may have: cut it into "
-                                      "documents, a line each of a .jsonl",
-                                      path_, format_bytes(max_text_bytes)));
+        throw SourceError(
+            fmt::format("{} is longer than {}, the most that one document may have: cut it into "
+                        "documents, a line each of a .jsonl",
+                        path_, format_bytes(max_text_bytes)));
       }
       if (held == texts.bytes.size()) texts.bytes.resize(2 * held);
     }

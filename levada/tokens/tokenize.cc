@@ -70,8 +70,8 @@ class ParallelTokenizer {
 
   void append(const Texts& texts, const TokenIds& tokens) {
     if (tokens.ends.size() != texts.size() || (texts.size() > 0 && tokens.ends.back() != tokens.ids.size())) {
-      throw SourceError(fmt::format("{} has encoded {} texts as {}", tokenizer_.name(), texts.size(),
-                                    tokens.ends.size()));
+      throw SourceError(
+          fmt::format("{} has encoded {} texts as {}", tokenizer_.name(), texts.size(), tokens.ends.size()));
     }
     std::size_t begin = 0;
     for (const auto end : tokens.ends) {

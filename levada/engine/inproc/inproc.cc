@@ -180,7 +180,8 @@ class InprocEndpoint final : public Endpoint {
     auto& leases = static_cast<InprocChannelState&>(channel).leases;
     if (!leases) leases = std::make_shared<LeaseCounts>(static_cast<std::size_t>(size()));
     if (message.block) message.hold = std::make_shared<const Block>(std::move(message.block));
-    const Arrival arrival{message.bytes, std::make_shared<SharedMessage>(SharedMessage{std::move(message.hold), leases})};
+    const Arrival arrival{message.bytes,
+                          std::make_shared<SharedMessage>(SharedMessage{std::move(message.hold), leases})};
     for (const auto& receiver : channel.receivers) {
       if (table_.receiver_is_over(channel, receiver)) continue;
       if (receiver.rank == rank()) table_.arrive(rank(), channel.key, arrival);

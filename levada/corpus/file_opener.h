@@ -1,0 +1,43 @@
+// The files of a corpus, each as tokens.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "levada/corpus/corpus.h"
+#include "levada/corpus/source_files.h"
+#include "levada/sources/storage.h"
+#include "levada/tokens/token_cache.h"
+
+namespace levada {
+
+/// Tokenizes what is text and opens what is tokens. One thread at a time.
+class FileOpener {
+ public:
+  /// Borrows the options. Throws InvalidArgument for those that cannot work.
+  explicit FileOpener(const CorpusOptions& options);
+
+  /// Opens all files, in their order; the files may live longer than this. Throws SourceError for what cannot be read
+  /// or tokenized, InvalidArgument for a file of no known kind.
+  std::vector<OpenedFile> open(const std::vector<std::string>& paths);
+
+  /// Keeps the tokens of texts as long as it lives; null if there was no text among the files.
+  std::shared_ptr<TokenCache> cache() const { return cache_; }
+  /// The token that ends each text; without meaning if there was none.
+  std::int64_t end_of_document() const { return end_of_document_; }
+
+ private:
+  bool is_text_here(const std::string& path) const { return is_text(path, options_.formats); }
+  OpenedFile open_tokens(const std::string& path) const;
+  OpenedFile open_cached(const CachedTokens& tokens) const;
+  std::vector<CachedTokens> tokenize(const std::vector<std::string>& texts);
+  TokenFileOptions options_for(const Storage& storage) const;
+
+  const CorpusOptions& options_;
+  Storage storage_, cache_storage_;
+  std::shared_ptr<TokenCache> cache_;
+  std::int64_t end_of_document_ = 0;
+};
+
+}  // namespace levada
