@@ -325,7 +325,7 @@ TEST(Corpus, RefusesACursorOfOtherSamples) {
   EXPECT_THAT(refusal({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 2}), HasSubstr("shuffle is seed 2 "));
   EXPECT_THAT(refusal({{"a.txt", text}}, {.sequence = 10}), HasSubstr("shuffle is no, there seed 1"));
   EXPECT_THAT(refusal({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 1, .end_of_document = "0"}),
-              HasSubstr("tokenizer is bytes, documents end with 48, there bytes, documents end with 256"));
+              HasSubstr("tokenizer is bytes, documents end with 0, there bytes, documents end with 256"));
   EXPECT_THAT(refusal({{"a.txt", std::string(100, 'b')}}, {.sequence = 10, .shuffle_seed = 1}), HasSubstr("corpus is"));
   EXPECT_THAT(refusal({{"a.txt", text}, {"b.txt", text}}, {.sequence = 10, .shuffle_seed = 1}), HasSubstr("corpus is"));
   EXPECT_THROW(corpus.resume(as_bytes("nonsense")), CorruptMessage);

@@ -60,7 +60,7 @@ TEST(Conversion, RefusesWhatCannotBe) {
     return fault_of([&] { convert_to_megatron({from}, dir.file("out"), options); });
   };
   EXPECT_EQ(convert("a.jsonl", {.dtype = dtypes::uint8, .end_of_document = 256}),
-            "InvalidArgument: token 256 does not fit in uint8");
+            "InvalidArgument: token 256 does not fit in uint8, which holds 0 to 255");
   EXPECT_THAT(convert("a.jsonl", {.dtype = dtypes::int8}), HasSubstr("token 195 does not fit in int8"));
   EXPECT_THAT(convert("a.csv", {}), HasSubstr("InvalidArgument: a.csv is no text that can be converted"));
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));

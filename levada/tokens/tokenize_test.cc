@@ -153,7 +153,8 @@ TEST(Tokenize, EndsWithTheErrorOfTheReaderTheTokenizerTheWriterOrTheCaller) {
     EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint16}, options, 70), "SourceError: the reader has failed");
     EXPECT_EQ(fault(failing, {.dtype = dtypes::uint16}, options), "SourceError: the tokenizer has failed");
     EXPECT_THAT(fault(*bytes, {.dtype = dtypes::uint16, .write = full}, options), HasSubstr("the disk is full"));
-    EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint8}, options), "InvalidArgument: token 256 does not fit in uint8");
+    EXPECT_EQ(fault(*bytes, {.dtype = dtypes::uint8}, options),
+              "InvalidArgument: token 256 does not fit in uint8, which holds 0 to 255");
     EXPECT_EQ(fault(WrongTokenizer(), {.dtype = dtypes::uint16}, options),
               "SourceError: wrong.model has encoded 1 texts as 2");
     auto stopping = options;

@@ -49,10 +49,10 @@ TEST(ByteTokenizer, MakesATokenOfEachByteOfUtf8) {
   EXPECT_EQ(bytes->id_of("ab"), std::nullopt);
 }
 
-TEST(EndOfDocument, IsTheTokenThatIsAskedForByItsTextOrElseItsNumber) {
+TEST(EndOfDocument, IsTheTokenThatIsAskedForByItsNumberOrItsText) {
   const Vocabulary words({{"<end>", 5}, {"17", 9}}, 2);
   EXPECT_EQ(choose_end_of_document(words, "<end>"), 5);
-  EXPECT_EQ(choose_end_of_document(words, "17"), 9);
+  EXPECT_EQ(choose_end_of_document(words, "17"), 17);
   EXPECT_EQ(choose_end_of_document(words, "18"), 18);
   EXPECT_EQ(choose_end_of_document(*byte_tokenizer(), "256"), 256);
   for (const auto* none : {"1000", "-1", "<none>", "1x", "\x1b"}) {
@@ -63,7 +63,7 @@ TEST(EndOfDocument, IsTheTokenThatIsAskedForByItsTextOrElseItsNumber) {
   EXPECT_EQ(
       fault_of([&] { choose_end_of_document(words, "\x1b"); }),
       "InvalidArgument: words.model has no token \\x1b to end documents with: name one of its 1000 tokens, by its "
-      "text or its number");
+      "number or its text");
 }
 
 TEST(EndOfDocument, IsTheTokenizersOwnOrACommonOneWhereNoneIsAskedFor) {
