@@ -182,7 +182,7 @@ TEST(CommandCache, ChecksEveryByte) {
   std::fstream(bin, std::ios::in | std::ios::out | std::ios::binary).seekp(8192) << '\0';
   const auto damaged = run({"cache", "--cache-dir", dir, "--check"});
   EXPECT_EQ(damaged.status, 1);
-  EXPECT_THAT(damaged.err, HasSubstr("is not what was written: remove both, and the text is tokenized again"));
+  EXPECT_THAT(damaged.err, HasSubstr("is not what was written there: remove both, and the text is tokenized again"));
 }
 
 TEST(CommandCache, RemovesTheTextsUsedTheLongestAgo) {

@@ -461,7 +461,7 @@ void TokenCache::check(const TokenCacheEntry& entry) const {
   for (const char* extension : {".bin", ".idx"}) add_file(entry.prefix + extension, digest);
   if (digest.hex() != meta->checksum) {
     throw SourceError(
-        fmt::format("{}.bin or its .idx is not what was written there: remove it, and the text is "
+        fmt::format("{}.bin or its .idx is not what was written there: remove both, and the text is "
                     "tokenized again",
                     printable(entry.prefix)));
   }

@@ -283,7 +283,7 @@ TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {
       std::ofstream(made.prefix + extension, std::ios::binary) << damaged;
       EXPECT_EQ(check(),
                 "SourceError: " + made.prefix +
-                    ".bin or its .idx is not what was written there: remove it, and the text is tokenized again")
+                    ".bin or its .idx is not what was written there: remove both, and the text is tokenized again")
           << extension << " at " << at;
     }
     std::ofstream(made.prefix + extension, std::ios::binary) << whole;

@@ -1,14 +1,12 @@
-"""What tests start can be interrupted, also where pytest was started in the background, as which it ignores SIGINT and
-would hand that on. Their caches lie in a folder of their own."""
+"""A cache folder of the tests' own."""
+
+from __future__ import annotations
 
 import os
 import pathlib
-import signal
 from collections.abc import Iterator
 
 import pytest
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
