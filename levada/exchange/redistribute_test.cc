@@ -348,6 +348,7 @@ SampleBatch long_samples(const std::vector<std::string>& ids) {
 TEST(Redistribute, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
   constexpr int ranks = 6;
   constexpr std::uint64_t chunk = 64 << 10, in_flight = 4 * chunk;
+  constexpr std::uint64_t agreement = 128 << 10;  // what ranks say to each other beforehand, if one is slow to take it
   const auto lists = dealt(numbered_ids(60), ranks);
   inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
     const auto rank = static_cast<std::size_t>(engine->info().rank);
@@ -364,7 +365,7 @@ TEST(Redistribute, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
     watch.request_stop();
     watch.join();
     EXPECT_GT(result.sent_bytes, 2 * in_flight);
-    EXPECT_LE(most, in_flight + chunk);  // and what ranks say to each other beforehand
+    EXPECT_LE(most, in_flight + agreement);
     const auto limit = Deadline::after(std::chrono::seconds(20));
     while (engine->memory_in_use() > 0 && !limit.expired()) std::this_thread::yield();
     EXPECT_EQ(engine->memory_in_use(), 0u);  // the samples that were sent are in the receivers' own memory

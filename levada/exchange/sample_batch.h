@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
-#include "levada/exchange/balance.h"
 #include "levada/exchange/seqlens.h"
+#include "levada/plan/partition.h"
 #include "levada/tensor/tensor.h"
 #include "levada/tree/tree.h"
 

@@ -161,7 +161,7 @@ Partition SampleBatch::balanced(std::size_t parts, std::string_view key, PartSiz
       throw InvalidArgument(fmt::format("sample {}, key {}: tokens do not fit in 63 bits", ids_[i], field.key.name));
     }
   }
-  return partition_by_tokens(tokens, parts, sizes);
+  return partition_by_cost(tokens, parts, sizes);
 }
 
 std::vector<std::vector<SampleBatch>> SampleBatch::split_alike(std::span<const SampleBatch> batches,

@@ -1,0 +1,354 @@
+#include "levada/plan/partition.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <type_traits>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+void check(std::span<const std::int64_t> costs, std::size_t parts) {
+  if (parts == 0) throw InvalidArgument("a division over no parts");
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    if (costs[i] < 0) throw InvalidArgument(fmt::format("item {} costs {}; a cost is 0 or more", i, costs[i]));
+    if (__builtin_add_overflow(sum, costs[i], &sum)) {
+      throw InvalidArgument("the costs to be divided do not fit in 63 bits together");
+    }
+  }
+}
+
+Demand& operator+=(Demand& a, const Demand& b) {
+  a.work.first += b.work.first;
+  a.work.second += b.work.second;
+  a.tokens += b.tokens;
+  return a;
+}
+Demand& operator-=(Demand& a, const Demand& b) {
+  a.work.first -= b.work.first;
+  a.work.second -= b.work.second;
+  a.tokens -= b.tokens;
+  return a;
+}
+
+/// `Load` is what items take and what parts have of it: a cost, or a Demand.
+template <typename Load>
+class Balancer {
+ public:
+  Balancer(std::span<const Load> loads, std::size_t parts, std::int64_t max_tokens = 0)
+      : loads_(loads), max_tokens_(max_tokens), parts_(parts) {
+    std::vector<std::pair<std::int64_t, std::size_t>> by_level;
+    by_level.reserve(loads.size());
+    for (std::size_t i = 0; i < loads.size(); ++i) by_level.emplace_back(-level(loads[i]), i);
+    std::ranges::sort(by_level);
+    order_.reserve(loads.size());
+    for (const auto& [negative, item] : by_level) order_.push_back(item);
+    for (auto& part : parts_) part.items.reserve(2 * loads.size() / parts + 1);
+  }
+
+  /// Each item to the part that is cheapest with it.
+  void fill() {
+    // Each of the first ones has a part of its own, so that none is empty where items cost nothing.
+    const std::size_t own = std::min(parts_.size(), order_.size());
+    for (std::size_t i = 0; i < own; ++i) add(i, order_[i]);
+    if constexpr (is_scalar) {
+      // A tree over the parts, in which each node has the cheapest of its two children, the first if they are equal.
+      struct Node {
+        std::int64_t cost = INT64_MAX;
+        std::size_t part = 0;
+      };
+      const std::size_t width = std::bit_ceil(parts_.size());
+      std::vector<Node> tree(2 * width);
+      const auto decide = [&](std::size_t node) {
+        const std::size_t left = 2 * node;
+        tree[node] = tree[left + (tree[left + 1].cost < tree[left].cost ? 1 : 0)];
+      };
+      for (std::size_t p = 0; p < parts_.size(); ++p) tree[width + p] = {parts_[p].load, p};
+      for (std::size_t node = width - 1; node > 0; --node) decide(node);
+      for (std::size_t i = own; i < order_.size(); ++i) {
+        const auto p = tree[1].part;
+        add(p, order_[i]);
+        tree[width + p].cost = parts_[p].load;
+        for (std::size_t node = (width + p) / 2; node > 0; node /= 2) decide(node);
+      }
+    } else {
+      for (std::size_t i = own; i < order_.size(); ++i) {
+        const auto with = [&](const Part& part) { return level(sum(part.load, loads_[order_[i]])); };
+        add(static_cast<std::size_t>(std::ranges::min_element(parts_, {}, with) - parts_.begin()), order_[i]);
+      }
+    }
+  }
+
+  void fill_equally() {
+    std::vector<std::size_t> by_cost(parts_.size());
+    std::iota(by_cost.begin(), by_cost.end(), std::size_t{0});
+    for (std::size_t first = 0; first < order_.size(); first += parts_.size()) {
+      std::ranges::stable_sort(by_cost, {}, [this](std::size_t p) { return level(parts_[p].load); });
+      const auto count = std::min(parts_.size(), order_.size() - first);
+      for (std::size_t i = 0; i < count; ++i) add(by_cost[i], order_[first + i]);
+    }
+  }
+
+  /// Each item to the part that has the least room which suffices, but the last ones to parts that are still empty.
+  void fill_tightly() {
+    auto by_tokens = order_;
+    std::ranges::stable_sort(by_tokens, std::greater(), [this](std::size_t i) { return loads_[i].tokens; });
+    std::size_t used = 0;
+    for (std::size_t i = 0; i < by_tokens.size(); ++i) {
+      const auto room = [&](std::size_t p) {
+        return max_tokens_ - parts_[p].load.tokens - loads_[by_tokens[i]].tokens;
+      };
+      std::size_t best = used;
+      if (by_tokens.size() - i > parts_.size() - used) {
+        for (std::size_t p = 0; p < used; ++p) {
+          if (room(p) >= 0 && (best == used || room(p) < room(best))) best = p;
+        }
+        // No part has room for it: exchange() may put right what becomes too full.
+        if (best == parts_.size()) best = 0;
+      }
+      if (best == used) ++used;
+      parts_[best].load += loads_[by_tokens[i]];
+      parts_[best].items.push_back(by_tokens[i]);
+    }
+    for (auto& part : parts_) {
+      std::ranges::sort(part.items, [this](std::size_t a, std::size_t b) { return is_before(a, b); });
+    }
+  }
+
+  /// Improves on what was filled in; `sizes` stay equal if they are to be. No part loses its last item, as that gains
+  /// nothing.
+  void exchange(PartSizes sizes) {
+    const auto bound = lower_bound();
+    const auto is_best = [&](const Part& part) { return level(part.load) <= bound; };
+    if (std::ranges::all_of(parts_, is_best)) return;
+    std::set<std::pair<std::int64_t, std::size_t>> by_cost;
+    for (std::size_t p = 0; p < parts_.size(); ++p) by_cost.emplace(level(parts_[p].load), p);
+    while (budget_ > 0) {
+      const auto [most, dear] = *by_cost.rbegin();
+      if (most <= bound) break;
+      std::optional<Exchange> best;
+      std::size_t tried = 0;
+      for (const auto& [cost, cheap] : by_cost) {
+        if (cheap == dear || tried++ == most_tried) break;
+        consider(dear, cheap, sizes, best);
+        // Nearly half of the difference is as good as it gets.
+        if (best && best->gain >= (most - cost) / 2 - (most - cost) / 8) break;
+      }
+      // A gain of less than a ten-millionth is not worth the time.
+      if (!best || (most < too_full && best->gain <= most >> 24)) break;
+      by_cost.erase({most, dear});
+      by_cost.erase({level(parts_[best->cheap].load), best->cheap});
+      carry_out(dear, *best);
+      by_cost.emplace(level(parts_[dear].load), dear);
+      by_cost.emplace(level(parts_[best->cheap].load), best->cheap);
+    }
+  }
+
+  /// Whether every part has an item and none has too many tokens.
+  bool fits() const {
+    return std::ranges::all_of(parts_,
+                               [this](const Part& part) { return !part.items.empty() && level(part.load) < too_full; });
+  }
+
+  Partition take() {
+    Partition partition;
+    for (auto& part : parts_) {
+      std::ranges::sort(part.items);
+      partition.push_back(std::move(part.items));
+    }
+    std::ranges::stable_sort(partition, [](const auto& a, const auto& b) {
+      if (a.empty() || b.empty()) return !a.empty() && b.empty();
+      return a.front() < b.front();
+    });
+    return partition;
+  }
+
+ private:
+  static constexpr bool is_scalar = std::is_same_v<Load, std::int64_t>;
+  /// Parts that the costliest one is compared with, and exchanges that are looked at in all: bounds of the time it
+  /// takes.
+  static constexpr std::size_t most_tried = 64;
+  std::size_t budget_ = std::size_t{1} << (is_scalar ? 21 : 23);
+  /// Items next to the one that would be best that are considered: another may be better where two sums count.
+  static constexpr std::ptrdiff_t reach = is_scalar ? 1 : 8;
+  /// The level of a part that has max_tokens: with more, it is above those of all parts that have not.
+  static constexpr std::int64_t too_full = std::int64_t{1} << 62;
+
+  struct Part {
+    Load load = {};
+    std::vector<std::size_t> items;  ///< the costliest first
+  };
+  /// An item of the costliest part for one of a cheap part, or for none.
+  struct Exchange {
+    std::size_t cheap = 0, given = 0;
+    std::optional<std::size_t> taken;
+    std::int64_t gain = 0;  ///< by which the dearer of the two becomes cheaper
+  };
+
+  static Load sum(Load a, const Load& b) { return a += b; }
+  static Load difference(Load a, const Load& b) { return a -= b; }
+
+  /// What is to be as small as can be in the part where it is largest.
+  std::int64_t level(const Load& load) const {
+    if constexpr (is_scalar) {
+      return load;
+    } else {
+      if (load.tokens > max_tokens_) return too_full + (load.tokens - max_tokens_);
+      return std::max(load.work.first, load.work.second);
+    }
+  }
+
+  bool is_before(std::size_t a, std::size_t b) const {
+    const auto of_a = level(loads_[a]), of_b = level(loads_[b]);
+    return of_a != of_b ? of_a > of_b : a < b;
+  }
+
+  void add(std::size_t p, std::size_t item) {
+    parts_[p].load += loads_[item];
+    parts_[p].items.push_back(item);
+  }
+
+  /// Some part has this level at least.
+  std::int64_t lower_bound() const {
+    if (order_.empty()) return 0;
+    Load all = {};
+    for (const auto& load : loads_) all += load;
+    const auto count = static_cast<std::int64_t>(parts_.size());
+    const auto mean = [count](std::int64_t of_all) { return of_all / count + (of_all % count != 0); };
+    std::int64_t bound = 0;
+    if constexpr (is_scalar) bound = mean(all);
+    else bound = std::max(mean(all.work.first), mean(all.work.second));
+    return std::max(bound, level(loads_[order_.front()]));
+  }
+
+  /// Replaces `best` where these two parts have a better exchange.
+  void consider(std::size_t dear, std::size_t cheap, PartSizes sizes, std::optional<Exchange>& best) {
+    const auto &from = parts_[dear], &to = parts_[cheap];
+    const auto most = level(from.load), gap = most - level(to.load);
+    const auto offer = [&](std::size_t given, std::optional<std::size_t> taken) {
+      const auto moved = taken ? difference(loads_[given], loads_[*taken]) : loads_[given];
+      const auto gain = most - std::max(level(difference(from.load, moved)), level(sum(to.load, moved)));
+      if (gain > (best ? best->gain : 0)) best = {cheap, given, taken, gain};
+    };
+    // What is too full needs another item than the one that would bring both to the same work: any.
+    const auto size = static_cast<std::ptrdiff_t>(to.items.size());
+    const auto near = most < too_full ? reach : size;
+    for (const auto given : from.items) {
+      if (sizes == PartSizes::any) offer(given, {});
+      // The best one moves half of the difference: those next to that.
+      const auto wanted = level(loads_[given]) - gap / 2;
+      const auto at = std::ranges::lower_bound(to.items, wanted, std::greater(),
+                                               [this](std::size_t i) { return level(loads_[i]); }) -
+                      to.items.begin();
+      const auto end = std::min(size, at + near);
+      for (auto i = std::max(std::ptrdiff_t{0}, at - near); i < end; ++i) {
+        offer(given, to.items[static_cast<std::size_t>(i)]);
+      }
+    }
+    budget_ -= std::min(budget_, from.items.size() * static_cast<std::size_t>(std::min(size, 2 * near) + 1));
+  }
+
+  void carry_out(std::size_t dear, const Exchange& exchange) {
+    move(dear, exchange.cheap, exchange.given);
+    if (exchange.taken) move(exchange.cheap, dear, *exchange.taken);
+  }
+
+  void move(std::size_t from, std::size_t to, std::size_t item) {
+    const auto before = [this](std::size_t a, std::size_t b) { return is_before(a, b); };
+    auto &source = parts_[from].items, &target = parts_[to].items;
+    source.erase(std::ranges::lower_bound(source, item, before));
+    target.insert(std::ranges::lower_bound(target, item, before), item);
+    parts_[from].load -= loads_[item];
+    parts_[to].load += loads_[item];
+  }
+
+  std::span<const Load> loads_;
+  std::int64_t max_tokens_;
+  std::vector<Part> parts_;
+  std::vector<std::size_t> order_;  ///< of all items, the costliest first
+};
+
+/// Where runs of at most `most` cost end, each as long as may be; empty where `parts` such runs do not suffice.
+std::vector<std::size_t> cut(std::span<const std::int64_t> costs, std::size_t parts, std::int64_t most) {
+  std::vector<std::size_t> ends;
+  std::size_t at = 0;
+  for (std::size_t p = 0; p < parts; ++p) {
+    const std::size_t stop = costs.size() - (parts - p - 1);  // an item for each part behind
+    std::int64_t sum = 0;
+    while (at < stop && costs[at] <= most - sum) sum += costs[at++];
+    if (ends.empty() ? at == 0 : at == ends.back()) return {};
+    ends.push_back(at);
+  }
+  return at == costs.size() ? ends : std::vector<std::size_t>{};
+}
+
+}  // namespace
+
+Partition partition_by_cost(std::span<const std::int64_t> costs, std::size_t parts, PartSizes sizes) {
+  check(costs, parts);
+  Balancer<std::int64_t> balancer(costs, parts);
+  if (sizes == PartSizes::any) {
+    balancer.fill();
+  } else if (costs.size() < parts) {
+    throw InvalidArgument(fmt::format("{} items cannot be divided over {} parts of equal counts", costs.size(), parts));
+  } else {
+    balancer.fill_equally();
+  }
+  balancer.exchange(sizes);
+  return balancer.take();
+}
+
+std::optional<Partition> partition_within(std::span<const Demand> demands, std::size_t parts, std::int64_t max_tokens,
+                                          PartSizes sizes) {
+  if (demands.size() < parts) return {};
+  const auto divide = [&](void (Balancer<Demand>::*fill)()) -> std::optional<Partition> {
+    Balancer<Demand> balancer(demands, parts, max_tokens);
+    (balancer.*fill)();
+    balancer.exchange(sizes);
+    if (!balancer.fits()) return {};
+    return balancer.take();
+  };
+  if (sizes == PartSizes::equal) return divide(&Balancer<Demand>::fill_equally);
+  if (auto found = divide(&Balancer<Demand>::fill)) return found;
+  return divide(&Balancer<Demand>::fill_tightly);
+}
+
+Partition partition_in_order(std::span<const std::int64_t> costs, std::size_t parts) {
+  check(costs, parts);
+  if (costs.size() < parts) {
+    throw InvalidArgument(fmt::format("{} items cannot be cut into {} runs", costs.size(), parts));
+  }
+  std::int64_t low = 0;
+  std::int64_t high = std::accumulate(costs.begin(), costs.end(), std::int64_t{0});
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (cut(costs, parts, middle).empty()) low = middle + 1;
+    else high = middle;
+  }
+  Partition partition;
+  std::size_t begin = 0;
+  for (const std::size_t end : cut(costs, parts, low)) {
+    auto& part = partition.emplace_back(end - begin);
+    std::iota(part.begin(), part.end(), begin);
+    begin = end;
+  }
+  return partition;
+}
+
+std::vector<std::int64_t> costs_by_part(const Partition& partition, std::span<const std::int64_t> costs) {
+  std::vector<std::int64_t> sums;
+  for (const auto& part : partition) {
+    auto& sum = sums.emplace_back(0);
+    for (const std::size_t item : part) sum += costs[item];
+  }
+  return sums;
+}
+
+}  // namespace levada

@@ -1,0 +1,52 @@
+// Division of things over ranks so that each gets about the same work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "levada/plan/sample_cost.h"
+
+namespace levada {
+
+/// Which items fall to which part: parts[p] are item numbers, ascending. Every item is in exactly one part.
+using Partition = std::vector<std::vector<std::size_t>>;
+
+enum class PartSizes : std::uint8_t {
+  any,    ///< as many items as balance wants
+  equal,  ///< of any two parts, one has at most one item more
+};
+
+/// Divides items over `parts` so that the costliest part costs little more than it must. Greedily first: the costliest
+/// item goes to the cheapest part (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969), with equal counts
+/// group by group of `parts` items; then the costliest part gives an item to a cheap one, or exchanges one with it, as
+/// long as that makes the dearer of the two cheaper. With `any` the costliest part costs at most 4/3 - 1/(3*parts)
+/// times what the best division has. The same everywhere for the same input; parts come in the order of their first
+/// items, empty ones last; none is empty unless there are fewer items than parts. Throws InvalidArgument: no parts; a
+/// negative cost; costs whose sum exceeds 63 bits; with `equal`, fewer items than parts.
+Partition partition_by_cost(std::span<const std::int64_t> costs, std::size_t parts, PartSizes sizes = PartSizes::any);
+
+/// What an item adds to its part. The cost of a part is the larger of its sums of `first` and of `second`, so the
+/// caller brings both to one scale.
+struct Demand {
+  Work work = {};
+  std::int64_t tokens = 0;
+};
+
+/// Like partition_by_cost(), with at most max_tokens tokens in a part, and no part empty. Returns nothing if it finds
+/// no such division; as the search is greedy, one may exist all the same. Requires that first, second and tokens are 0
+/// or more, and that the sum of each over all items is less than 2^62.
+std::optional<Partition> partition_within(std::span<const Demand> demands, std::size_t parts, std::int64_t max_tokens,
+                                          PartSizes sizes = PartSizes::any);
+
+/// Runs of neighbours, none of them moved: the cut of a sequence of items into `parts` consecutive runs whose costliest
+/// costs the least possible. Every part has an item. Throws InvalidArgument: no parts, a negative cost, or fewer items
+/// than parts.
+Partition partition_in_order(std::span<const std::int64_t> costs, std::size_t parts);
+
+/// The cost of each part.
+std::vector<std::int64_t> costs_by_part(const Partition& partition, std::span<const std::int64_t> costs);
+
+}  // namespace levada
