@@ -160,4 +160,12 @@ Tree collate(std::span<const Tree> samples, std::int64_t first, Memory& memory) 
   return Collating(first, memory).run(nodes);
 }
 
+Tensor only_row(const Tensor& rows) {
+  const auto& view = rows.view();
+  const std::span<const std::int64_t> extents(view.shape().begin() + 1, view.shape().end());
+  const std::span<const std::int64_t> strides(view.strides().begin() + 1, view.strides().end());
+  return {TensorView(view.dtype(), Shape(extents), Shape(strides), view.data(), view.device()), rows.owner(),
+          rows.is_writable()};
+}
+
 }  // namespace levada::pipeline

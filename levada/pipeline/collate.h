@@ -14,4 +14,7 @@ namespace levada::pipeline {
 /// unlike the first; Unsupported for what cannot lie side by side.
 Tree collate(std::span<const Tree> samples, std::int64_t first, Memory& memory);
 
+/// The one row of a tensor that has one: the same memory without the first dimension.
+Tensor only_row(const Tensor& rows);
+
 }  // namespace levada::pipeline

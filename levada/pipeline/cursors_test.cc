@@ -43,6 +43,27 @@ Graph upto(std::int64_t count) {
   return Graph::source(range(0, count));
 }
 
+/// A document of up to 39 tokens, which may be longer than some rows; often of one or none.
+Map as_document() {
+  return {[](const Item& item) -> Item {
+    const auto hash = std::hash<std::string>()(std::get<Tree>(item).to_string());
+    const auto length = static_cast<std::int64_t>(hash % 7 == 0 ? hash / 7 % 40 : hash / 7 % 8);
+    auto tokens = Tensor::empty(dtypes::int64, {length});
+    for (std::int64_t i = 0; auto& token : tokens.mutable_as<std::int64_t>()) {
+      token = static_cast<std::int64_t>(hash % 1000) * 100 + i++;
+    }
+    return Tree(std::move(tokens));
+  }};
+}
+
+std::vector<Pack> some_packs() {
+  return {{.sequence = 9},
+          {.sequence = 3, .partial = PartialRow::drop},
+          {.sequence = 9, .method = Packing::best_fit, .buffer = 5},
+          {.sequence = 16, .method = Packing::best_fit, .buffer = 1, .pad_to = 4},
+          {.sequence = 12, .method = Packing::best_fit, .buffer = 1000, .max_documents = 2}};
+}
+
 TEST(Cursors, GoOnInEveryStage) {
   for (const std::int64_t size : {0, 1, 2, 101}) {
     const auto source = upto(size);
@@ -56,6 +77,10 @@ TEST(Cursors, GoOnInEveryStage) {
     expect_resumable(source.then(Shuffle{10}));
     expect_resumable(source.then(Shuffle{1000}).then(Shuffle{3}));
     expect_resumable(source.then(mapped([](auto i) { return i; })).then(Shard{}));
+    for (const auto& pack : some_packs()) {
+      expect_resumable(source.then(as_document()).then(pack));
+      expect_resumable(source.then(Shuffle{5}).then(as_document()).then(Prefetch{2}).then(pack).then(Batch{2}));
+    }
     expect_resumable(source.then(Prefetch{1}));
     expect_resumable(source.then(Shuffle{5}).then(Prefetch{10}).then(Batch{2}).then(Prefetch{3}));
     expect_resumable(source.then(Shuffle{5}).then(Repeat{3}));
@@ -90,7 +115,7 @@ class AnyGraph {
   }
 
   Graph stage(const Graph& graph) {
-    switch (draw(11)) {
+    switch (draw(12)) {
       case 0: return graph.then(Map{[](const Item& item) -> Item { return Tree::list({std::get<Tree>(item), 1}); }});
       case 1:
         return graph.then(Filter{[](const Item& item) { return std::get<Tree>(item).to_string().size() % 3 != 0; }});
@@ -105,6 +130,7 @@ class AnyGraph {
       case 7: return graph.then(Skip{draw(5)});
       case 8: return graph.then(Repeat{1 + draw(2)});
       case 9: return graph.then(Prefetch{1 + draw(3)});
+      case 10: return graph.then(as_document()).then(some_packs()[static_cast<std::size_t>(draw(5))]);
       default: return graph.then(Dispatch{});
     }
   }
@@ -165,6 +191,15 @@ TEST(Cursors, OfAShuffleHoldsNoItems) {
   EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
 }
 
+TEST(Cursors, OfAPackHoldsNoDocuments) {
+  const auto large = [](const Item& item) -> Item { return Tensor::zeros(dtypes::int64, {number_in(item) % 900}); };
+  for (const auto method : {Packing::cut, Packing::best_fit}) {
+    Opened opened(upto(10000).then(Map{large}).then(Pack{.sequence = 1000, .method = method, .buffer = 100}));
+    opened.items(100);
+    EXPECT_LT(encode_tree(opened.stream().save()).size(), 3000u);
+  }
+}
+
 TEST(Cursors, FailedItemsAreNotGivenAgain) {
   const auto graph = upto(10).then(mapped([](auto i) { return i == 4 ? throw std::runtime_error("bad") : i; }));
   Opened opened(graph);
@@ -185,6 +220,25 @@ TEST(Cursors, OfSomethingElseAreRefused) {
   refuses(Opened(upto(10)).stream().save());
   refuses(Opened(upto(10).then(Batch{2})).stream().save());
   refuses(Opened(upto(10).then(Shuffle{30}).then(Batch{2}).then(Batch{2})).stream().save());
+}
+
+TEST(Cursors, OfAPackGoOnWithDocumentsOfTheSameLengthsOnly) {
+  const auto documents = [](std::int64_t length) {
+    return Graph::source(trees(std::vector<Tree>(20, Tree(Tensor::zeros(dtypes::int64, {length})))));
+  };
+  const auto goes_on = [&](const Pack& pack, std::int64_t length) {
+    Opened opened(documents(29).then(pack));
+    opened.items(3);
+    Opened again(documents(length).then(pack));
+    again.stream().restore(opened.stream().save());
+    return again.items().size();
+  };
+  for (const auto method : {Packing::cut, Packing::best_fit}) {
+    const Pack pack{.sequence = 6, .method = method, .buffer = 4};
+    EXPECT_GT(goes_on(pack, 29), 80u);
+    EXPECT_THROW(goes_on(pack, 7), StageFailed);
+    EXPECT_THROW(goes_on(pack, 0), StageFailed);
+  }
 }
 
 /// All that differ from it in one leaf.
@@ -212,14 +266,8 @@ std::vector<Tree> changed(const Tree& tree) {
   return all;
 }
 
-TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
-  const auto branches = upto(40).then(Shuffle{3}).then(several(3)).fork(2, 5);
-  const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{2}), branches[1].then(Batch{1}).then(Unbatch{})})
-                         .then(Batch{2})
-                         .then(Repeat{2});
-  Opened opened(graph);
-  opened.items(7);
-  for (const auto& lie : changed(opened.stream().save())) {
+void expect_lies_found_out(const Graph& graph, const Cursor& cursor) {
+  for (const auto& lie : changed(cursor)) {
     try {
       Opened again(graph);
       again.stream().restore(lie);
@@ -227,6 +275,27 @@ TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
     } catch (const InvalidArgument&) {
     } catch (const StageFailed& error) {
       EXPECT_EQ(error.kind(), ErrorKind::invalid_argument) << error.what();
+    }
+  }
+}
+
+TEST(Cursors, MayLieAndAreFoundOutOrEnd) {
+  const auto branches = upto(40).then(Shuffle{3}).then(several(3)).fork(2, 5);
+  const auto graph = Graph::join(Zip{}, {branches[0].then(Prefetch{2}), branches[1].then(Batch{1}).then(Unbatch{})})
+                         .then(Batch{2})
+                         .then(Repeat{2});
+  Opened opened(graph);
+  opened.items(7);
+  expect_lies_found_out(graph, opened.stream().save());
+}
+
+TEST(Cursors, OfPacksMayLieAndAreFoundOutOrEnd) {
+  for (const auto& pack : some_packs()) {
+    const auto graph = upto(40).then(as_document()).then(pack);
+    for (const std::size_t items : {1, 3}) {
+      Opened opened(graph);
+      opened.items(items);
+      expect_lies_found_out(graph, opened.stream().save());
     }
   }
 }

@@ -19,18 +19,41 @@ namespace {
   throw InvalidArgument(fmt::format("stage \"{}\": {}", stage, what));
 }
 
+std::string least(std::string_view name, std::int64_t value, std::int64_t smallest) {
+  return value < smallest ? fmt::format("{} is {}; it is at least {}", name, value, smallest) : std::string();
+}
+
+std::string fault_of(const Pack& pack) {
+  const auto documents = pack.max_documents.value_or(1);
+  for (auto fault : {least("sequence", pack.sequence, 1), least("buffer", pack.buffer, 1),
+                     least("pad_to", pack.pad_to, 1), least("max_documents", documents, 1)}) {
+    if (!fault.empty()) return fault;
+  }
+  if (pack.sequence > std::numeric_limits<std::int32_t>::max()) {
+    return fmt::format("sequence is {}; it is at most 2^31 - 1", pack.sequence);
+  }
+  if (pack.sequence % pack.pad_to != 0) {
+    return fmt::format("sequence is {}, which is no multiple of pad_to, {}", pack.sequence, pack.pad_to);
+  }
+  if (pack.method == Packing::documents) {
+    return "method is documents, which is a corpus's packing alone; it must be cut or best-fit";
+  }
+  if (pack.ids != dtypes::int64 && pack.ids != dtypes::int32) {
+    return fmt::format("dtype is {}; it must be int64 or int32", pack.ids.name());
+  }
+  if (documents <= pack.sequence) return {};
+  return fmt::format("max_documents is {}; no more than {} fit into a row", documents, pack.sequence);
+}
+
 /// What is wrong with the operation by itself; empty where nothing is.
 std::string fault_of(const Operation& operation) {
-  const auto least = [](std::string_view name, std::int64_t value, std::int64_t smallest) {
-    return value < smallest ? fmt::format("{} is {}; it is at least {}", name, value, smallest) : std::string();
-  };
   const auto callable = [](const auto& function) { return std::string(function ? "" : "it has no function"); };
   return std::visit(
       Overloaded{
           [](const Source& s) { return std::string(s.origin ? "" : "it has no origin"); },
           [&](const Map& s) { return callable(s.function); }, [&](const Filter& s) { return callable(s.predicate); },
           [&](const FlatMap& s) { return callable(s.function); }, [&](const Transform& s) { return callable(s.open); },
-          [&](const Batch& s) { return least("size", s.size, 1); },
+          [&](const Batch& s) { return least("size", s.size, 1); }, [](const Pack& s) { return fault_of(s); },
           [&](const Shuffle& s) { return least("buffer", s.buffer, 1); },
           [&](const Take& s) { return least("count", s.count, 0); },
           [&](const Skip& s) { return least("count", s.count, 0); },
@@ -100,9 +123,13 @@ using Identity = std::shared_ptr<const void>;
 
 std::string_view operation_name(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<Operation>> names = {
-      "source", "map",    "filter", "flat_map", "batch",  "unbatch",  "shuffle",  "shard",     "take",
+      "source", "map",    "filter", "flat_map", "batch",  "unbatch",  "pack",     "shuffle",   "shard",    "take",
       "skip",   "repeat", "zip",    "fork",     "branch", "prefetch", "dispatch", "full_sync", "transform"};
   return names[operation.index()];
+}
+
+std::int64_t Pack::default_max_documents() const {
+  return std::min(sequence / pad_to, std::max<std::int64_t>(64, sequence / 32));
 }
 
 struct Graph::State {

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "levada/corpus/packing.h"
 #include "levada/pipeline/stream.h"
 
 namespace levada::pipeline {
@@ -52,6 +53,29 @@ struct Batch {
   bool drop_last = false;
 };
 struct Unbatch {};
+
+/// What cutting does with tokens at the end that do not fill a row.
+enum class PartialRow : std::uint8_t { pad, drop };
+/// What best fit does with a document of more positions than a row has.
+enum class LongDocument : std::uint8_t { cut, error };
+
+/// Makes rows of documents. A row is a dict of the tensors that Corpus has for packed samples, without the dimension of
+/// rows. A document is a tensor of tokens, or a dict of one and of other fields, which have an element for each token
+/// and are packed with it. docs/design/pipeline.md describes both methods.
+struct Pack {
+  std::int64_t sequence = 4096;
+  Packing method = Packing::cut;
+  std::int64_t buffer = 1000;                      ///< best fit: documents that it chooses from
+  std::int64_t pad_to = 1;                         ///< segments are padded to multiples of it; divides sequence
+  PartialRow partial = PartialRow::pad;            ///< cut
+  LongDocument too_long = LongDocument::cut;       ///< best fit
+  std::optional<std::int64_t> max_documents = {};  ///< best fit: in a row; none: default_max_documents()
+  std::string tokens = "tokens";                   ///< the field of the tokens, where documents are dicts
+  DType ids = dtypes::int64;                       ///< of tokens, labels and position_ids: int64 or int32
+
+  /// Returns one for 32 positions, and at least 64, but no more than fit.
+  std::int64_t default_max_documents() const;
+};
 /// A buffer of items, of which one drawn at random goes whenever one comes.
 struct Shuffle {
   std::int64_t buffer = 1000;
@@ -95,8 +119,8 @@ struct Transform {
   std::function<StreamPtr(std::vector<StreamPtr> inputs, const Opening& opening)> open;
 };
 
-using Operation = std::variant<Source, Map, Filter, FlatMap, Batch, Unbatch, Shuffle, Shard, Take, Skip, Repeat, Zip,
-                               Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
+using Operation = std::variant<Source, Map, Filter, FlatMap, Batch, Unbatch, Pack, Shuffle, Shard, Take, Skip, Repeat,
+                               Zip, Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
 
 /// "source", "flat_map", ...
 std::string_view operation_name(const Operation& operation);

@@ -118,6 +118,8 @@ TEST(Graph, TiesAStageToOneThatItFeedsInWhateverGraph) {
 TEST(Graph, KnowsTheNameOfEveryOperation) {
   EXPECT_EQ(operation_name(Source{}), "source");
   EXPECT_EQ(operation_name(FlatMap{}), "flat_map");
+  EXPECT_EQ(operation_name(Pack{}), "pack");
+  EXPECT_EQ(operation_name(Shuffle{}), "shuffle");
   EXPECT_EQ(operation_name(Branch{}), "branch");
   EXPECT_EQ(operation_name(FullSync{}), "full_sync");
   EXPECT_EQ(operation_name(Transform{}), "transform");

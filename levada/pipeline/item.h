@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -50,6 +51,12 @@ class Foreign {
 
 using Item = std::variant<Tree, Foreign>;
 
+/// An item that is an array, or a dict of arrays.
+struct Arrays {
+  std::vector<std::pair<std::string, Tensor>> fields;  ///< an array that is the whole item has no name
+  int kind = 0;                                        ///< of array, if the language has several
+};
+
 /// What only the language of the items knows. The functions of a pipeline with Foreign items come with one; TreeValues
 /// is that of C++. Any thread may call, several at once.
 class Values {
@@ -62,6 +69,10 @@ class Values {
   virtual Item tuple_of(std::vector<Item> items) const = 0;
   /// The elements of a batch. Throws InvalidArgument for what has none.
   virtual std::vector<Item> elements(Item item) const = 0;
+  /// Returns views of the item's arrays. Throws InvalidArgument, naming the field, for what is no array.
+  virtual Arrays arrays_of(const Item& item) const = 0;
+  /// Returns the dict of these arrays.
+  virtual Item dict_of(Arrays arrays) const = 0;
 
   /// Items on their way to another process: bytes, and beside them memory that is sent as it is. `buffers` stay valid
   /// as long as `hold`.

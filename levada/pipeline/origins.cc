@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/collate.h"
 
 namespace levada::pipeline {
 namespace {
@@ -114,13 +115,9 @@ Tree only_sample(const Tree& batch) {
   }
   const auto* tensor = std::get_if<Tensor>(&batch.leaf());
   if (tensor == nullptr || tensor->shape().rank() == 0 || tensor->shape()[0] != 1) return batch;
-  const auto& view = tensor->view();
-  const std::span<const std::int64_t> extents(view.shape().begin() + 1, view.shape().end());
-  const std::span<const std::int64_t> strides(view.strides().begin() + 1, view.strides().end());
-  const TensorView sample(view.dtype(), Shape(extents), Shape(strides), view.data(), view.device());
+  const Tensor sample = only_row(*tensor);
   // What is only lent is another's after the next read.
-  if (tensor->owner() == nullptr) return Tensor::copy_of(sample);
-  return Tensor(sample, tensor->owner(), tensor->is_writable());
+  return sample.owner() == nullptr ? Tensor::copy_of(sample) : sample;
 }
 
 class SampleStream final : public Stream {
@@ -138,6 +135,7 @@ class SampleStream final : public Stream {
   std::optional<Item> next() override {
     const auto sample = first_ + division_.index + division_.count * read_;
     if (sample >= end_) return std::nullopt;
+    announce();
     const auto batch = source_->read(sample, 1, memory_);
     if (!batch) return std::nullopt;
     ++read_;
@@ -168,6 +166,14 @@ class SampleStream final : public Stream {
   }
 
  private:
+  void announce() {
+    constexpr std::int64_t ahead = 256;
+    const auto end = std::min(read_ + ahead, size());
+    for (announced_ = std::max(announced_, read_); announced_ < end; ++announced_) {
+      source_->will_read(first_ + division_.index + division_.count * announced_, 1);
+    }
+  }
+
   /// Of this part.
   std::int64_t size() const {
     const auto all = end_ - first_;
@@ -179,7 +185,7 @@ class SampleStream final : public Stream {
   Division division_;
   HeapMemory memory_;
   std::int64_t first_ = 0, end_ = std::numeric_limits<std::int64_t>::max();
-  std::int64_t read_ = 0;
+  std::int64_t read_ = 0, announced_ = 0;
 };
 
 class Samples final : public Origin {
@@ -247,15 +253,16 @@ std::shared_ptr<const Origin> corpus(std::vector<std::string> paths, CorpusOptio
   const auto idle = std::make_shared<IdleCorpora>();
   const auto open = [idle, paths = std::move(paths), options = std::move(options)] {
     auto opened = idle->take();
-    if (opened == nullptr) opened = std::make_shared<Corpus>(Corpus::open(paths, options));
+    // What it was resumed with is forgotten.
+    opened = std::make_shared<Corpus>(opened != nullptr ? opened->of_epochs(0) : Corpus::open(paths, options));
     auto* lent = opened.get();
     return std::shared_ptr<levada::Source>(lent, [idle, opened](levada::Source*) { idle->give_back(opened); });
   };
   const auto per_epoch = [](const levada::Source& source) -> std::optional<std::int64_t> {
     return dynamic_cast<const Corpus&>(source).sequences();
   };
-  const auto resume = [](const levada::Source& source, ByteView cursor) {
-    return dynamic_cast<const Corpus&>(source).resume(cursor);
+  const auto resume = [](levada::Source& source, ByteView cursor) {
+    return dynamic_cast<Corpus&>(source).resume(cursor);
   };
   return samples(open, {.what = std::move(what), .per_epoch = per_epoch, .resume = resume});
 }

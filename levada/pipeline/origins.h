@@ -27,7 +27,7 @@ struct SampleOptions {
   /// Samples of an epoch; epoch e are those from e * it on. None: every epoch is all there are.
   std::function<std::optional<std::int64_t>(const levada::Source&)> per_epoch = {};
   /// The sample at which the source goes on from its cursor; throws where that is of another source. Empty: unchecked.
-  std::function<std::int64_t(const levada::Source&, ByteView)> resume = {};
+  std::function<std::int64_t(levada::Source&, ByteView)> resume = {};
 };
 /// `open` is called once for each stream, which has the source to itself.
 std::shared_ptr<const Origin> samples(std::function<std::shared_ptr<levada::Source>()> open,

@@ -278,6 +278,7 @@ TEST(PlacementOrdered, DivisionIsTheConsumersOrTheDispatchingProcesss) {
   EXPECT_EQ(split(zip({numbers(9, "a").then(Dispatch{}).then(same()), numbers(9, "b").then(Shard{})}), true),
             "a dispatch | map | b shard zip");
   EXPECT_EQ(split(numbers().then(Shard{}).then(same()).then(Batch{2}), true), "source shard | map | batch");
+  EXPECT_EQ(split(numbers().then(Dispatch{}).then(same()).then(Pack{}), true), "source dispatch | map | pack");
   EXPECT_EQ(split(numbers().then(same()), true), "source map |  | ");
   EXPECT_EQ(split(numbers().then(same()).then(FullSync{}).then(Shard{}), true), "source map |  | full_sync shard");
 }
@@ -291,8 +292,8 @@ TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
   EXPECT_TRUE(one_to_one(dealt.then(same()).then(Prefetch{3}).then(same())));
   const auto branches = dealt.fork();
   EXPECT_TRUE(one_to_one(zip({branches[0].then(same()), branches[1]})));
-  for (const Operation& operation :
-       std::initializer_list<Operation>{all(), once(), Batch{1}, Unbatch{}, Shuffle{}, Shard{}, Take{3}, Skip{1}}) {
+  for (const Operation& operation : std::initializer_list<Operation>{all(), once(), Batch{1}, Unbatch{}, Pack{},
+                                                                     Shuffle{}, Shard{}, Take{3}, Skip{1}}) {
     EXPECT_FALSE(one_to_one(dealt.then(same()).then(operation))) << operation_name(operation);
   }
   Map skipping = same();

@@ -57,7 +57,7 @@ class RandomGraph {
     const int tenth = draw(10);
     if (tenth < options_.dispatch_tenth) return Dispatch{};
     if (tenth < options_.dispatch_tenth + options_.shard_tenth) return Shard{};
-    switch (draw(12)) {
+    switch (draw(13)) {
       case 0: return all();
       case 1: return once();
       case 2: return Batch{1 + draw(3)};
@@ -66,6 +66,7 @@ class RandomGraph {
       case 5: return Take{15};
       case 6: return Skip{1};
       case 7: return Shuffle{.buffer = 4, .seed = 7};
+      case 8: return Pack{.sequence = 8, .method = draw(2) == 0 ? Packing::cut : Packing::best_fit};
       default: return same();
     }
   }

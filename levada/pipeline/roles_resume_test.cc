@@ -32,6 +32,23 @@ Graph item_by_item() {
 Graph with_memory() {
   return dealt().then(Shuffle{.buffer = 3}).then(Batch{.size = 2});
 }
+Map as_document() {
+  return {[](const Item& item) -> Item {
+    const auto number = std::get<std::int64_t>(std::get<Tree>(item).leaf());
+    auto tokens = Tensor::empty(dtypes::int64, {1 + number % 9});
+    for (std::int64_t i = 0; auto& token : tokens.mutable_as<std::int64_t>()) token = 100 * number + i++;
+    return Tree(std::move(tokens));
+  }};
+}
+Graph packed(Packing method) {
+  return dealt().then(as_document()).then(Pack{.sequence = 6, .method = method, .buffer = 3});
+}
+Graph packed_before(Packing method) {
+  const Pack pack{.sequence = 6, .method = method, .buffer = 3};
+  return Graph::source(range(0, count)).then(as_document()).then(pack).then(Dispatch{}).then(Map{[](Item item) {
+    return item;
+  }});
+}
 Graph zipped() {
   return Graph::join(Zip{}, {dealt(), Graph::source(range(100, 200)).then(Shard{})}).then(Map{[](const Item& item) {
     return item;
@@ -97,6 +114,22 @@ TEST(PipelineResume, GoesOnAtEveryItemWithAsManyWorkers) {
       const auto options = with_workers(workers);
       expect_goes_on(graph, options, saved_at_every_item(graph, options));
     }
+  }
+}
+
+TEST(PipelineResume, GoesOnAtEveryRowOfPackedDocuments) {
+  for (const auto method : {Packing::cut, Packing::best_fit}) {
+    for (const int workers : {0, 1, 3}) {
+      for (const bool ordered : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "best fit: " << (method == Packing::best_fit) << ", " << workers
+                                          << " workers, ordered: " << ordered);
+        const auto options = with_workers(workers, ordered);
+        expect_goes_on(packed(method), options, saved_at_every_item(packed(method), options));
+      }
+    }
+    const auto before = packed_before(method);
+    const Saved saved = saved_at_every_item(before, with_workers(3));
+    for (const int workers : {1, 2}) expect_goes_on(before, with_workers(workers), saved);
   }
 }
 

@@ -57,6 +57,9 @@ class Opener {
   StagePtr make(int number, const Batch&, const PullPointPtr& point) {
     return make_batch(setting_, number, input(number, point));
   }
+  StagePtr make(int number, const Pack&, const PullPointPtr& point) {
+    return make_pack(setting_, number, input(number, point));
+  }
   StagePtr make(int number, const Unbatch&, const PullPointPtr& point) {
     return make_unbatch(setting_, number, input(number, point));
   }

@@ -33,6 +33,11 @@ const std::string& stage_name(const Picture& picture, int stage) {
   return picture.graph.stages()[static_cast<std::size_t>(stage)].name;
 }
 
+Json parameters_of(const Pack& pack) {
+  if (pack.method == Packing::cut) return {{"method", "cut"}, {"sequence", pack.sequence}};
+  return {{"method", "best-fit"}, {"sequence", pack.sequence}, {"buffer", pack.buffer}};
+}
+
 Json parameters(const Operation& operation) {
   const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
   const auto skips = [](const auto& s) {
@@ -46,6 +51,7 @@ Json parameters(const Operation& operation) {
                                [](const Batch& s) -> Json {
                                  return {{"size", s.size}, {"drop_last", s.drop_last}};
                                },
+                               [](const Pack& s) { return parameters_of(s); },
                                [&](const Shuffle& s) -> Json {
                                  return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}};
                                },

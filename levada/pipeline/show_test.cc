@@ -38,6 +38,14 @@ TEST(Show, IsATableOfStagesAndTheirProcesses) {
             "2 workers, to which items of dispatch are dealt in turn\n");
 }
 
+TEST(Show, SaysHowDocumentsArePacked) {
+  const Graph graph =
+      numbers().then(Pack{.sequence = 8}).then(Pack{.sequence = 4, .method = Packing::best_fit, .buffer = 9});
+  const auto text = to_text({.graph = graph, .placement = place(graph, 0)});
+  EXPECT_THAT(text, HasSubstr("pack method=cut sequence=8 "));
+  EXPECT_THAT(text, HasSubstr("pack method=best-fit sequence=4 buffer=9"));
+}
+
 TEST(Show, SaysWhereOrderIsKeptAndWhereThereAreNoWorkers) {
   const Graph graph = numbers().then(Dispatch{}).then(same());
   EXPECT_THAT(to_text({.graph = graph, .placement = place(graph, 1), .workers = 1}),

@@ -20,6 +20,7 @@ StagePtr make_identity(SettingPtr setting, int stage, StagePtr input);
 StagePtr make_shard(SettingPtr setting, int stage, StagePtr input, Division division);
 
 StagePtr make_batch(SettingPtr setting, int stage, StagePtr input);
+StagePtr make_pack(SettingPtr setting, int stage, StagePtr input);
 StagePtr make_zip(SettingPtr setting, int stage, std::vector<StagePtr> inputs);
 
 StagePtr make_flat_map(SettingPtr setting, int stage, StagePtr input);

@@ -13,6 +13,8 @@ class TreeValues final : public Values {
   Item list_of(std::vector<Item> items) const override;
   Item tuple_of(std::vector<Item> items) const override;
   std::vector<Item> elements(Item item) const override;
+  Arrays arrays_of(const Item& item) const override;
+  Item dict_of(Arrays arrays) const override;
   Packed pack(std::span<const Item> items) const override;
   std::vector<Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
                            std::shared_ptr<const void> hold) const override;

@@ -118,6 +118,20 @@ TEST(TreeValues, RefuseEveryPieceAndEveryChangeOrReadSomethingElse) {
   }
 }
 
+TEST(TreeValues, TakeDictsOfArraysApartAndPutThemTogether) {
+  const auto tensor = Tensor::of<std::int32_t>({2}, {1, 2});
+  const Tree dict = Tree::dict({{"tokens", tensor}, {"mask", tensor}});
+  const auto arrays = values.arrays_of(dict);
+  ASSERT_EQ(arrays.fields.size(), 2u);
+  EXPECT_EQ(arrays.fields[1].first, "mask");
+  EXPECT_EQ(arrays.fields[1].second.view().data(), tensor.view().data());
+  EXPECT_EQ(std::get<Tree>(values.dict_of(arrays)), dict);
+  EXPECT_EQ(values.arrays_of(Tree(tensor)).fields.at(0).first, "");
+  for (const auto& other : {Tree(5), Tree::list({tensor}), Tree::dict({{"a", 1}}), Tree::dict({{7, tensor}})}) {
+    EXPECT_THROW(values.arrays_of(other), InvalidArgument);
+  }
+}
+
 TEST(TreeValues, RefuseWhatCannotCross) {
   static const Foreign::Language language{[](void*) noexcept {}, [](void*) noexcept {}};
   int object = 0;
@@ -125,6 +139,7 @@ TEST(TreeValues, RefuseWhatCannotCross) {
   EXPECT_THROW(values.pack(foreign), InvalidArgument);
   EXPECT_THROW(values.list_of(foreign), InvalidArgument);
   EXPECT_THROW(values.elements(foreign[0]), InvalidArgument);
+  EXPECT_THROW(values.arrays_of(foreign[0]), InvalidArgument);
   EXPECT_THROW(values.elements(Tree(5)), InvalidArgument);
   EXPECT_THROW(values.elements(Tree::dict({{"a", 1}})), InvalidArgument);
   const std::vector<Item> elsewhere = {Tree(Tensor(TensorView(dtypes::int8, {4}, nullptr, Device{2, 0}), nullptr))};

@@ -220,6 +220,66 @@ class Pipeline(Generic[T]):
         """The elements of each item."""
         return self._then("unbatch", name)
 
+    def pack(
+        self,
+        sequence: int = 4096,
+        *,
+        method: str = "cut",
+        buffer: int = 1000,
+        pad_to: int = 1,
+        partial: str = "pad",
+        too_long: str = "cut",
+        max_documents: int | None = None,
+        tokens: str = "tokens",
+        dtype: str = "int64",
+        name: str | None = None,
+    ) -> Pipeline[dict[str, Any]]:
+        """Packs documents into rows, with the fields of a Corpus's packed samples.
+
+        A document is a one-dimensional array or tensor of token ids, or a dict with one in the field `tokens`. The
+        other fields of a dict have one element for each token and are packed with them.
+
+        - `sequence`: positions of a row, S. A position has a token, and the next token as its label.
+        - `method`: "cut" lays documents end to end and cuts: row i is tokens i * S to i * S + S of all, the last
+          only a label. "best-fit" keeps documents whole and apart: a document of L tokens takes L - 1 positions, and
+          one of fewer than two tokens none.
+        - `buffer`: how many documents "best-fit" chooses from. Each time it packs them, best fit decreasing, it gives
+          the fuller half of the rows and keeps the other documents, at most eight times.
+        - `pad_to`: "best-fit" pads each document to a multiple of it, "cut" what is in the last row. Divides S.
+        - `partial`: whether "cut" pads the tokens at the end that do not fill a row ("pad") or leaves them out
+          ("drop").
+        - `too_long`: whether "best-fit" cuts rows off a document of more than S positions and packs the rest ("cut")
+          or raises ("error").
+        - `max_documents`: the most documents that "best-fit" puts into a row; None: one for 32 positions, at least 64.
+
+        A row is a dict of torch tensors if the documents are torch tensors, and otherwise of numpy arrays. M is
+        `max_documents`, and 1 for "cut".
+
+        - `tokens`, `labels`, `position_ids`: `dtype`, "int64" or "int32", [S]. Position ids count from 0 in each segment.
+        - `loss_mask`: float32 [S], 1 where there is a label and 0 in padding.
+        - `cu_seqlens`: int32 [M + 2], where segments begin; the last entries are S. A segment is a document (for
+          "cut" all that the row holds) or the padding at the end.
+        - `max_seqlen`: int32 [], the longest segment.
+        - the other fields of the documents: [S], 0 in padding. `labels` (integers, -100 where there is no loss) and
+          `loss_mask` (numbers) belong to the token at the same place, so a row has them where that token is the label.
+          If documents have `labels`, the labels of padding are -100, and `loss_mask` is 0 where a label is negative.
+
+        A state names the documents that are held and does not hold them: a resumed run reads them again. Raises
+        InvalidArgument, naming the stage, the item and the field, for token ids that are no integers or negative, for
+        more than one dimension, and for fields of other lengths or dtypes or with other names than before."""
+        arguments = {
+            "sequence": sequence,
+            "method": method,
+            "buffer": buffer,
+            "pad_to": pad_to,
+            "partial": partial,
+            "too_long": too_long,
+            "max_documents": max_documents,
+            "tokens": tokens,
+            "dtype": dtype,
+        }
+        return self._then("pack", name, **arguments)
+
     def shuffle(self, buffer: int = 1000, *, seed: int | None = None, name: str | None = None) -> Pipeline[T]:
         """In an order drawn at random, another one each epoch, through a buffer of so many items."""
         return self._then("shuffle", name, buffer=buffer, seed=seed)

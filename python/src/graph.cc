@@ -35,6 +35,11 @@ OnError on_error_of(const std::string& word) {
   throw InvalidArgument(fmt::format("on_error is {:.40}; it must be raise or skip", word));
 }
 
+constexpr EnumName<pipeline::PartialRow> partial_names[] = {{"pad", pipeline::PartialRow::pad},
+                                                            {"drop", pipeline::PartialRow::drop}};
+constexpr EnumName<pipeline::LongDocument> too_long_names[] = {{"cut", pipeline::LongDocument::cut},
+                                                               {"error", pipeline::LongDocument::error}};
+
 constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
@@ -174,6 +179,27 @@ void bind_item_stages(nb::class_<Graph>& graph_class) {
           nb::kw_only(), nb::arg("times").none(), nb::arg("name"));
 }
 
+void bind_pack(nb::class_<Graph>& graph_class) {
+  graph_class.def(
+      "pack",
+      [](const Graph& graph, std::int64_t sequence, const std::string& method, std::int64_t buffer, std::int64_t pad_to,
+         const std::string& partial, const std::string& too_long, std::optional<std::int64_t> max_documents,
+         const std::string& tokens, const std::string& dtype, const std::string& name) {
+        return graph.then(pipeline::Pack{.sequence = sequence,
+                                         .method = parse_packing(method),
+                                         .buffer = buffer,
+                                         .pad_to = pad_to,
+                                         .partial = parse_enum("partial", partial, partial_names),
+                                         .too_long = parse_enum("too_long", too_long, too_long_names),
+                                         .max_documents = max_documents,
+                                         .tokens = tokens,
+                                         .ids = DType::parse(dtype)},
+                          name);
+      },
+      nb::kw_only(), nb::arg("sequence"), nb::arg("method"), nb::arg("buffer"), nb::arg("pad_to"), nb::arg("partial"),
+      nb::arg("too_long"), nb::arg("max_documents").none(), nb::arg("tokens"), nb::arg("dtype"), nb::arg("name"));
+}
+
 /// Stages that say who makes items, and when.
 void bind_process_stages(nb::class_<Graph>& graph_class) {
   graph_class
@@ -220,6 +246,7 @@ void bind_graph(nb::module_& module) {
   bind_beginnings(graph_class);
   bind_function_stages(graph_class);
   bind_item_stages(graph_class);
+  bind_pack(graph_class);
   bind_process_stages(graph_class);
   bind_placement(graph_class);
 }

@@ -1,0 +1,85 @@
+// Documents out of items, and rows of documents.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levada/corpus/batch_rows.h"
+#include "levada/pipeline/graph.h"
+#include "levada/pipeline/item.h"
+
+namespace levada::pipeline {
+
+struct Document;
+using DocumentPtr = std::shared_ptr<const Document>;
+
+/// The tokens of a document and its other fields: contiguous, of the rows' dtypes, in this machine's memory.
+struct Document {
+  Tensor tokens;
+  std::optional<Tensor> labels, loss_mask;
+  std::vector<Tensor> others;  ///< in the order of the form
+  int kind = 0;                ///< of the item's arrays
+
+  std::int64_t size() const { return tokens.shape()[0]; }
+  /// Returns a copy of the tokens from `begin` on.
+  DocumentPtr copy_from(std::int64_t begin) const;
+};
+
+/// The fields that all documents of a stream have besides tokens.
+struct DocumentForm {
+  bool has_labels = false, has_loss_mask = false;
+  std::vector<std::pair<std::string, DType>> others;  ///< by name
+
+  bool operator==(const DocumentForm&) const = default;
+};
+
+/// Makes documents of the items of one stream. The first document decides what form all have.
+class DocumentReader {
+ public:
+  explicit DocumentReader(const Pack& pack)
+      : tokens_field_(pack.tokens),
+        largest_id_(pack.ids == dtypes::int32 ? std::numeric_limits<std::int32_t>::max()
+                                              : std::numeric_limits<std::int64_t>::max()) {}
+
+  /// Returns the document that an item is. It views the item's memory where the dtypes are the rows'. Throws
+  /// InvalidArgument, naming the field.
+  DocumentPtr read(const Arrays& item);
+  const DocumentForm& form() const { return *form_; }
+
+ private:
+  std::string tokens_field_;
+  std::int64_t largest_id_;
+  std::optional<DocumentForm> form_;
+};
+
+/// Makes one row.
+class RowBuilder {
+ public:
+  /// `max_segments`: without the padding at the end.
+  RowBuilder(const Pack& pack, std::int64_t max_segments, const DocumentForm& form);
+
+  /// Begins a segment. Calls of add() then give its tokens: one more than positions, since the last is only a label.
+  void begin_segment(std::int64_t positions);
+  /// Adds tokens [begin, end) of a document.
+  void add(const Document& document, std::int64_t begin, std::int64_t end);
+  /// Returns the row's fields, without the dimension of rows.
+  Arrays finish() &&;
+
+ private:
+  void add_labels(const Document& document, std::size_t begin, std::size_t end, std::size_t to) const;
+
+  BatchForm form_;
+  NewBatch batch_;
+  std::vector<std::pair<std::string, Tensor>> others_;
+  PackedRow row_;
+  PackedRow::Segment segment_;
+  std::size_t at_ = 0;  ///< tokens of the segment so far
+  int kind_ = 0;
+};
+
+}  // namespace levada::pipeline
