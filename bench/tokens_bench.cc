@@ -86,7 +86,7 @@ void stream_file(benchmark::State& state, const char* name) {
   state.SetBytesProcessed(state.iterations() * folder().text_bytes());
 }
 
-/// The library alone, of a file that lies in memory.
+/// libzstd alone, decompressing from memory.
 void zstd_alone(benchmark::State& state) {
   std::ifstream in(folder().file("text.jsonl.zst"), std::ios::binary);
   const std::string stored(std::istreambuf_iterator<char>(in), {});

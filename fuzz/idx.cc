@@ -21,7 +21,7 @@ void check(bool holds) {
 /// Tokens [position, position + count), of which the last is only a label; empty where one of them is negative.
 Tokens read(const levada::TokenFile& file, std::int64_t position, std::int64_t count) {
   Tokens tokens(static_cast<std::size_t>(count - 1)), labels(tokens.size());
-  levada::TokenWriter to(tokens, labels);
+  levada::TokenWriter to({tokens}, {labels});
   levada::ReadState state;
   try {
     file.read(position, position + count, to, state);

@@ -40,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto path = std::string((data[0] & 8) != 0 ? "fuzz.txt" : "fuzz.jsonl") + compressions[data[0] >> 1 & 3];
   const bool skip_bad = (data[0] & 1) != 0;
   const auto documents = read(path, content, skip_bad, SIZE_MAX);
-  // Where the error of a compressed file is told to be depends on what was read of it.
+  // The place that the error of a compressed file names depends on how its bytes were read.
   if (!path.ends_with(".gz") && !path.ends_with(".zst") && read(path, content, skip_bad, 3) != documents) std::abort();
   return 0;
 }

@@ -49,6 +49,29 @@ void expect_refusal(const Outcome& outcome, int status, const std::string& words
   EXPECT_EQ(outcome.out, "");
 }
 
+TEST(CommandState, GoesOnWithOtherWeightsWhereThatIsAskedFor) {
+  const auto file = state("weights"), a = make_corpus("a.jsonl", 300), b = make_corpus("b.jsonl", 300);
+  const auto mix = [](int weight) {
+    const auto json = R"({"sources": [{"path": "a.jsonl", "weight": 1}, {"path": "b.jsonl", "weight": )";
+    return write_file("weights.json", json + std::to_string(weight) + "}]}");
+  };
+  const std::vector<std::string> options = {"--seq", "64",     "--batch", "4",         "--epochs", "0",     "--steps",
+                                            "100",   "--mesh", "dp=2",    "--readers", "dp",       "--json"};
+  const auto mixed = [&](int weight, std::vector<std::string> more) {
+    more.insert(more.begin(), {"feed", mix(weight)});
+    more.insert(more.end(), options.begin(), options.end());
+    return run(more);
+  };
+  ASSERT_EQ(mixed(1, {"--save-state", file}).status, 0);
+  expect_refusal(mixed(3, {"--load-state", file}), 2, "from its sample 800 on (--resume-weights, resume_weights=True)");
+  const auto changed = mixed(3, {"--load-state", file, "--save-state", file, "--resume-weights"});
+  ASSERT_EQ(changed.status, 0) << changed.err;
+  EXPECT_NEAR(Json::parse(changed.out).at("sources").at(1).at("share").get<double>(), 0.75, 0.03);
+  EXPECT_EQ(mixed(3, {"--load-state", file}).status, 0);
+  expect_refusal(mixed(1, {"--load-state", file}), 2, "in the cursor 1 3 by samples");
+  expect_refusal(mixed(1, {"--resume-weights"}), 2, "name its state with --load-state");
+}
+
 TEST(CommandState, GoesOnOnAnotherMeshWithAnotherBatchAndOtherReaders) {
   const auto file = state("other");
   const auto first = feed_json({"--mesh", "dp=2,tp=2", "--batch", "4", "--steps", "7", "--save-state", file});

@@ -270,6 +270,8 @@ TEST(CommandCache, IsFilledByOneOfTwoRunsThatNeedTheSameText) {
 
 TEST(CommandCache, EitherChecksOrPrunes) {
   expect_refusal({"cache", "--check", "--prune"}, 2, "--check excludes --prune");
+  expect_refusal({"cache", "--cache-dir", scratch() + "/none", "--cache-size", "1GB"}, 2,
+                 "--cache-size says what --prune leaves: give --prune too");
 }
 
 TEST(CommandTokens, OfCompressedTextsAreThoseOfThePlainOnes) {

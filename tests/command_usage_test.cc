@@ -48,7 +48,8 @@ void expect_data_refusal(const std::string& name, const std::string& text, const
 TEST(CommandUsage, RefusesDataThatIsNotThere) {
   expect_refusal({"feed", "/nowhere/corpus.jsonl", "--mesh", "tp=2"}, 1, "/nowhere/corpus.jsonl");
   std::filesystem::create_directory(scratch() + "/nothing");
-  expect_refusal({"feed", scratch() + "/nothing"}, 1, "nothing holds no .jsonl, .txt, or .bin file");
+  expect_refusal({"feed", scratch() + "/nothing"}, 1,
+                 "nothing holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
   expect_refusal({"feed", scratch() + "/no*.jsonl"}, 1, "no file matches " + scratch() + "/no*.jsonl");
   expect_data_refusal("empty.jsonl", "", "empty.jsonl is empty");
   expect_refusal({"feed", write_file("corpus.csv", "a,b\n")}, 2, "corpus.csv is of no kind that can be read");

@@ -49,6 +49,7 @@ std::string as_text(const std::vector<TokenCacheEntry>& entries, const std::stri
 int run_cache(const CacheCommandArguments& arguments) {
   TokenCache cache({.dir = arguments.cache.dir});
   const auto limit = parse_bytes("--cache-size", arguments.cache.size);
+  if (limit && !arguments.prune) throw InvalidArgument("--cache-size says what --prune leaves: give --prune too");
   const auto entries = arguments.prune ? cache.prune(limit.value_or(0)) : cache.entries();
   int damaged = 0;
   for (const auto& entry : entries) {

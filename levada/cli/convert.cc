@@ -16,6 +16,7 @@
 #include "levada/cli/command.h"
 #include "levada/cli/file_list.h"
 #include "levada/cli/text_options.h"
+#include "levada/corpus/paths.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
 #include "levada/tokens/convert.h"
@@ -69,7 +70,7 @@ ConvertOptions options_of(const ConvertArguments& arguments, const Extensions& e
   ConvertOptions options{
       .tokenizer = open_tokenizer(arguments.text.tokenizer, extensions),
       .dtype = parse_dtype(arguments.dtype),
-      .text = arguments.text.text,
+      .text = arguments.text.options,
       .formats = extensions.formats,
       .threads = arguments.threads > 0 ? arguments.threads : static_cast<int>(std::thread::hardware_concurrency()),
       .overwrite = arguments.overwrite};
@@ -126,6 +127,9 @@ int run_convert(const ConvertArguments& arguments, const Extensions& extensions)
   }
   note_signals();
   auto options = options_of(arguments, extensions);
+  const auto storage = open_storage(extensions);
+  options.open = [&](const std::string& path) { return storage.open(path); };
+  inputs = expand_paths(inputs, extensions.formats, {}, [&](const std::string& url) { return storage.list(url); });
   report::ProgressLine line("converting");
   options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
     if (interrupted != 0) throw Interrupted();

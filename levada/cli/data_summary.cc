@@ -29,8 +29,8 @@ DataSummary summarise_text(const std::string& path, const SummaryOptions& option
   DataSummary summary{.format = "text",
                       .paths = {path},
                       .dtype = token_dtype(options.tokenizer->vocabulary_size()),
-                      .bytes = open_file(path)->identity().size};
-  const auto reader = read_text(path, options.text, options.formats, open_file);
+                      .bytes = options.open(path)->identity().size};
+  const auto reader = read_text(path, options.text, options.formats, options.open);
   Texts texts;
   TokenIds tokens;
   while (reader->read(texts)) {
@@ -114,8 +114,8 @@ std::optional<std::string> text_of(const std::vector<std::string>& numbers) {
 
 DataSummary summarise_megatron(const std::string& path, const SummaryOptions& options) {
   const auto paths = MegatronPaths::of(path);
-  const auto idx = open_file(paths.idx);
-  const auto bin = open_file(paths.bin);
+  const auto idx = options.open(paths.idx);
+  const auto bin = options.open(paths.bin);
   DataSummary summary{
       .format = "megatron", .paths = {paths.bin, paths.idx}, .bytes = bin->identity().size + idx->identity().size};
   std::int64_t begin = 0;
@@ -148,12 +148,10 @@ DataSummary summarise_megatron(const std::string& path, const SummaryOptions& op
 
 DataSummary summarise(const std::string& path, const SummaryOptions& options) {
   if (is_text(path, options.formats)) return summarise_text(path, options);
-  if (is_token_file(path)) return summarise_megatron(path, options);
-  static_cast<void>(open_file(path));  // That it is not there says more than its kind.
-  throw InvalidArgument(
-      fmt::format("{} is of no kind that can be read: .jsonl and .txt, also with .gz or .zst behind, "
-                  "and .bin with .idx can",
-                  printable(path)));
+  if (is_token_file(path, options.open)) return summarise_megatron(path, options);
+  static_cast<void>(options.open(path));  // That it is not there says more than its kind.
+  throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),
+                                    text_kinds(options.formats)));
 }
 
 }  // namespace levada::cli

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "levada/report/length_histogram.h"
+#include "levada/sources/file.h"
 #include "levada/tensor/dtype.h"
 #include "levada/tokens/text_reader.h"
 #include "levada/tokens/tokenizer.h"
@@ -18,6 +19,7 @@ struct SummaryOptions {
   TextOptions text = {};
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
   std::vector<TextFormat> formats = {};
+  std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
 

@@ -159,9 +159,11 @@ std::string as_json(const DataSummary& summary) {
 }
 
 int run_inspect(InspectArguments arguments, const Extensions& extensions) {
-  arguments.options.text = arguments.text.text;
+  arguments.options.text = arguments.text.options;
   arguments.options.tokenizer = open_tokenizer(arguments.text.tokenizer, extensions);
   arguments.options.formats = extensions.formats;
+  const auto storage = open_storage(extensions);
+  arguments.options.open = [&](const std::string& path) { return storage.open(path); };
   report::ProgressLine line("reading");
   arguments.options.progress = [&](std::uint64_t done, std::uint64_t in_all) {
     if (line.is_due()) line.update(done, in_all, fmt::format("{} of {}", format_bytes(done), format_bytes(in_all)));

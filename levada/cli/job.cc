@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/cli/command.h"
 #include "levada/cli/small_file.h"
 
@@ -30,10 +31,14 @@ Layout layout_of(const JobArguments& arguments) {
 /// `samples`: of one batch as the corpus makes it.
 std::vector<Field> corpus_fields(const JobArguments& arguments, std::int64_t samples) {
   const Shape shape = {samples, arguments.sequence};
-  std::vector<Field> fields = {{"tokens", dtypes::int64, shape},
-                               {"labels", dtypes::int64, shape},
+  if (arguments.dtype != "int64" && arguments.dtype != "int32") {
+    throw InvalidArgument(fmt::format("--dtype is {}; it must be int64 or int32", printable(arguments.dtype)));
+  }
+  const auto ids = DType::parse(arguments.dtype);
+  std::vector<Field> fields = {{"tokens", ids, shape},
+                               {"labels", ids, shape},
                                {"loss_mask", dtypes::float32, shape},
-                               {"position_ids", dtypes::int64, shape}};
+                               {"position_ids", ids, shape}};
   if (arguments.attention_mask) {
     fields.push_back({"attention_mask", dtypes::boolean, {samples, 1, arguments.sequence, arguments.sequence}});
   }
@@ -82,6 +87,7 @@ void add_job_options(CLI::App& command, JobArguments& arguments) {
   add_option(command, "--layout", arguments.layout, "gpt|FILE.json",
              "Which rank gets what: gpt, data_parallel or a file");
   command.add_flag("--attention-mask", arguments.attention_mask, "Make a bool mask [batch, 1, seq, seq] too");
+  add_option(command, "--dtype", arguments.dtype, "TYPE", "Of tokens, labels and position_ids: int64 or int32");
 }
 
 Job parse_job(const JobArguments& arguments, std::optional<int> world_size) {

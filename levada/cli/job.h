@@ -20,6 +20,7 @@ struct JobArguments {
   std::string divide = "deal";
   std::string layout = "gpt";
   bool attention_mask = false;
+  std::string dtype = "int64";  ///< of tokens, labels and position_ids
 };
 
 struct Job {

@@ -32,6 +32,8 @@ bool termination_is_held() {
   return sigismember(&held, SIGTERM) == 1;
 }
 
+}  // namespace
+
 std::string read_state(const std::string& path) {
   constexpr std::int64_t largest = 1 << 20;
   struct stat what {};
@@ -50,15 +52,10 @@ std::string read_state(const std::string& path) {
   return text.str();
 }
 
-}  // namespace
-
-std::int64_t resume(const Corpus& corpus, const std::string& path) {
-  const auto state = read_state(path);
-  try {
-    return corpus.resume(as_bytes(state));
-  } catch (const Error& error) {
-    throw_error(error.kind(), fmt::format("the state file {} cannot be used: {}", path, error.what()));
-  }
+std::int64_t resume(Corpus& corpus, std::string_view state, const std::string& path) try {
+  return corpus.resume(as_bytes(state));
+} catch (const Error& error) {
+  throw_error(error.kind(), fmt::format("the state file {} cannot be used: {}", path, error.what()));
 }
 
 void StateKeeper::passed(std::int64_t step, const Bytes& state) {

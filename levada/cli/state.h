@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "levada/base/bytes.h"
@@ -13,9 +14,10 @@
 
 namespace levada::cli {
 
-/// The sample at which a feed goes on that left its state in `path`. Throws InvalidArgument where the file cannot be
-/// read or is of another corpus or order, CorruptMessage or Unsupported where it is no such state, naming the file.
-std::int64_t resume(const Corpus& corpus, const std::string& path);
+/// What a feed left in `path`. Throws InvalidArgument where the file cannot be read.
+std::string read_state(const std::string& path);
+/// Corpus::resume() with a state of `path`, which errors name.
+std::int64_t resume(Corpus& corpus, std::string_view state, const std::string& path);
 
 struct StateOptions {
   std::string path;        ///< empty to keep nothing

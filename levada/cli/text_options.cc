@@ -8,6 +8,7 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
+#include "levada/cli/speaker.h"
 
 namespace levada::cli {
 
@@ -18,17 +19,31 @@ void add_text_options(CLI::App& command, TextArguments& arguments) {
       .add_option("--eod", arguments.end_of_document,
                   "The token that ends each document, its number or text [the tokenizer's own]")
       ->type_name("TOKEN");
-  add_option(command, "--text-field", arguments.text.text_field, "NAME", "The field of a .jsonl line that is its text");
-  command.add_flag("--skip-bad", arguments.text.skip_bad, "Leave out .jsonl lines that cannot be used, and count them");
+  command
+      .add_option("--text-field", arguments.options.text_field,
+                  "The field of a .jsonl line that is its text [text; messages of chats]")
+      ->type_name("NAME");
+  command.add_flag("--skip-bad", arguments.options.skip_bad,
+                   "Leave out .jsonl lines that cannot be used, and count them");
 }
 
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions) {
-  if (name == "bytes") return byte_tokenizer();
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions,
+                                                const std::string& chat_template) {
+  if (name == "bytes" && chat_template.empty()) return byte_tokenizer();
   if (extensions.open_tokenizer) {
-    if (auto tokenizer = extensions.open_tokenizer(name)) return tokenizer;
+    if (auto tokenizer = extensions.open_tokenizer(name, chat_template)) return tokenizer;
+  }
+  if (!chat_template.empty()) {
+    throw InvalidArgument(fmt::format(
+        "--chat-template takes a tokenizer of transformers, and the levada of the Python package; --tokenizer is {}",
+        printable(name)));
   }
   throw InvalidArgument(fmt::format("--tokenizer is {}; it must be bytes{}", printable(name),
                                     extensions.tokenizers.empty() ? "" : " or " + extensions.tokenizers));
+}
+
+Storage open_storage(const Extensions& extensions) {
+  return {{.warn = complain}, open_file, extensions.remote};
 }
 
 void add_cache_options(CLI::App& command, CacheArguments& arguments) {

@@ -7,19 +7,25 @@
 #include <string>
 
 #include "levada/cli/cli.h"
+#include "levada/sources/storage.h"
 
 namespace levada::cli {
 
 struct TextArguments {
   std::string tokenizer = "bytes";
   std::string end_of_document;  ///< a token; empty: the tokenizer's own
-  TextOptions text = {};
+  TextOptions options = {};
 };
 
 void add_text_options(CLI::App& command, TextArguments& arguments);
 
-/// Throws InvalidArgument for a name that none opens, SourceError for a file that cannot be read or is none.
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions);
+/// Throws InvalidArgument for an unknown name, SourceError for a file that cannot be read or is not a tokenizer.
+/// `chat_template`: empty for a tokenizer of texts.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const Extensions& extensions,
+                                                const std::string& chat_template = {});
+
+/// Storage as the command reads it where it makes no corpus.
+Storage open_storage(const Extensions& extensions);
 
 struct CacheArguments {
   std::string dir;   ///< empty: the user's own

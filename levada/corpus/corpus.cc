@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -11,13 +11,15 @@
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/base/text.h"
+#include "levada/corpus/batch_reader.h"
 #include "levada/corpus/cursor.h"
 #include "levada/corpus/file_opener.h"
-#include "levada/corpus/mix.h"
-#include "levada/corpus/packed_samples.h"
-#include "levada/corpus/paths.h"
+#include "levada/corpus/mix_schedule.h"
+#include "levada/corpus/mix_weights.h"
+#include "levada/corpus/opened_source.h"
+#include "levada/corpus/packing.h"
 #include "levada/corpus/permutation.h"
-#include "levada/corpus/read_team.h"
+#include "levada/corpus/split.h"
 #include "levada/tokens/token_cache.h"
 
 namespace levada {
@@ -25,6 +27,25 @@ namespace {
 
 void check_epochs(std::int64_t epochs) {
   if (epochs < 0) throw InvalidArgument(fmt::format("epochs must be 0, for no end, or above, got {}", epochs));
+}
+
+/// Whether batches depend on where documents end.
+bool minds_ends(const CorpusOptions& options) {
+  return options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss;
+}
+
+/// The token that ends documents where no text was tokenized.
+std::int64_t end_in_token_files(const CorpusOptions& options) {
+  if (options.tokenizer->name() != "bytes") {
+    return choose_end_of_document(*options.tokenizer, options.end_of_document);
+  }
+  std::int64_t end = -1;
+  const auto* last = options.end_of_document.data() + options.end_of_document.size();
+  const auto [behind, error] = std::from_chars(options.end_of_document.data(), last, end);
+  if (error == std::errc() && behind == last && end >= 0) return end;
+  throw InvalidArgument(
+      "the files hold tokens, and which of them ends a document is not known: give its number (eod=, --eod) or the "
+      "tokenizer");
 }
 
 void check(const CorpusOptions& options) {
@@ -39,114 +60,37 @@ void check(const CorpusOptions& options) {
                     options.pad_to, options.sequence));
   }
   if (options.pad_to > 1 && options.packing == Packing::cut) {
-    throw InvalidArgument("only packed documents are padded to a multiple: take best-fit packing, too");
+    throw InvalidArgument(
+        "only packed documents are padded to a multiple: choose best-fit or documents as packing, too");
+  }
+  part_of_split(options.split, options.part);
+  if (options.ids != dtypes::int64 && options.ids != dtypes::int32) {
+    throw InvalidArgument(fmt::format("tokens cannot be of {}: take int64 or int32", options.ids.name()));
+  }
+  if (options.reset_attention_mask && !options.attention_mask) {
+    throw InvalidArgument("reset_attention_mask is about the attention mask: ask for one, too (attention_mask)");
+  }
+  if (minds_ends(options) && (options.packing != Packing::cut || options.tokenizer->is_chat())) {
+    throw InvalidArgument(
+        "reset_position_ids, reset_attention_mask and eod_mask_loss are for documents that are cut and end with a "
+        "token: packed ones begin at position 0 and see only themselves as they are");
   }
 }
-
-std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
-  if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
-  return std::make_unique<PackedSamples>(files, options.sequence, options.pad_to);
-}
-
-void expect_samples(const SampleSet& samples, const SourceFiles& files, const std::string& who,
-                    const CorpusOptions& options) {
-  if (samples.size() > 0) return;
-  if (options.packing != Packing::cut) {
-    throw InvalidArgument(fmt::format("{} holds only empty documents: there is nothing to pack", who));
-  }
-  throw InvalidArgument(
-      fmt::format("{} holds {} tokens, and one sample of sequence {} takes {}: give more data or a shorter sequence",
-                  who, files.tokens(), options.sequence, options.sequence + 1));
-}
-
-/// A source of the corpus.
-class OpenedSource {
- public:
-  OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
-               std::optional<std::uint64_t> shuffle_seed)
-      : name(source.name),
-        weight(source.weight),
-        // Tokens of the cache are not data of a folder that it lies in.
-        files(opener.open(expand_paths(source.paths, options.formats, token_cache_folder(options.cache_dir)))),
-        samples(make_samples(files, options)),
-        seed(shuffle_seed) {
-    const auto shown = printable(name);
-    expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", shown), options);
-    most = source.max_samples;
-    if (!source.max_tokens) return;
-    const auto in_tokens = static_cast<std::int64_t>(static_cast<double>(*source.max_tokens) / mean_tokens());
-    if (in_tokens < 1) {
-      throw InvalidArgument(
-          fmt::format("the source {} is to give at most {} tokens, less than a sample", shown, *source.max_tokens));
-    }
-    most = std::min(in_tokens, most.value_or(in_tokens));
-  }
-
-  /// Of a sample: those that have a label.
-  double mean_tokens() const {
-    return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
-  }
-  /// Samples that it holds and may give.
-  std::int64_t own_samples() const { return std::min(samples->size(), most.value_or(samples->size())); }
-
-  std::string name;
-  double weight;
-  SourceFiles files;
-  std::unique_ptr<SampleSet> samples;
-  std::optional<std::uint64_t> seed;  ///< of the order in each epoch; empty: as they are stored
-  std::optional<std::int64_t> most;   ///< samples that it gives in all
-};
-
-/// The order of a source's samples, for one reader.
-class SourceOrder {
- public:
-  explicit SourceOrder(const OpenedSource& source) : size_(source.samples->size()), seed_(source.seed) {}
-
-  /// Which of its stored samples the source's sample `number` is, counted over its epochs.
-  std::int64_t sample_of(std::int64_t number) {
-    const auto place = number % size_;
-    if (!seed_) return place;
-    if (epoch_ != number / size_) {
-      epoch_ = number / size_;
-      permutation_.emplace(size_, *seed_, static_cast<std::uint64_t>(epoch_));
-    }
-    return (*permutation_)(place);
-  }
-
- private:
-  std::int64_t size_;
-  std::optional<std::uint64_t> seed_;
-  std::optional<Permutation> permutation_;  ///< of epoch_
-  std::int64_t epoch_ = -1;
-};
-
-/// Samples that lie together in their source, for rows of a batch that do so, too.
-struct Run {
-  std::size_t source = 0;
-  std::int64_t sample = 0;
-  std::size_t row = 0, rows = 1;
-};
 
 }  // namespace
-
-Packing parse_packing(std::string_view word) {
-  if (word == "cut") return Packing::cut;
-  if (word == "best-fit") return Packing::best_fit;
-  throw InvalidArgument(fmt::format("documents are packed cut or best-fit, not {}", printable(word)));
-}
 
 /// What does not change while samples are read.
 struct Corpus::Data {
   CorpusOptions options;
-  CorpusMix::By by = CorpusMix::By::samples;
   std::shared_ptr<const TokenCache> cache;  ///< keeps the tokens of texts; null if there are none
   std::vector<std::unique_ptr<const OpenedSource>> sources;
-  std::optional<Mix> mix;
+  std::optional<MixWeights> weights;  ///< empty: there is nothing to mix
   BatchForm form;
+  bool is_remote = false;  ///< reads files with URLs
   std::string digest;
-  Order order;
+  Order order;  ///< but for the weights
 
-  Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)), by(of.by) {
+  Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)) {
     FileOpener opener(options);
     for (std::size_t k = 0; k < of.sources.size(); ++k) {
       const bool alone = of.sources.size() == 1;
@@ -154,24 +98,55 @@ struct Corpus::Data {
       if (seed && !alone) seed = derived_seed(*seed, k + 1);
       sources.push_back(std::make_unique<const OpenedSource>(of.sources[k], options, opener, alone, seed));
     }
-    if (sources.size() > 1 || sources.front()->most) mix.emplace(make_parts(), derived_seed(shuffle_seed(), 0));
-    form = {.sequence = options.sequence, .most_segments = {}, .attention_mask = options.attention_mask};
-    for (const auto& source : sources)
-      form.most_segments = std::max(form.most_segments, source->samples->most_segments());
+    if (sources.size() > 1 || sources.front()->most) {
+      weights.emplace(MixWeights{.weights = {}, .by = of.by});
+      for (const auto& source : sources) weights->weights.push_back(source->weight);
+    }
+    is_remote = std::ranges::any_of(sources, [](const auto& source) { return source->files.is_remote(); });
     cache = opener.cache();
+    form = make_form(opener);
     digest = make_digest();
     order = make_order(opener.end_of_document());
   }
 
-  std::uint64_t shuffle_seed() const { return options.shuffle_seed.value_or(0); }
-
-  std::vector<MixPart> make_parts() const {
-    std::vector<MixPart> parts;
+  BatchForm make_form(const FileOpener& opener) const {
+    BatchForm made{.sequence = options.sequence,
+                   .ids = options.ids,
+                   .most_segments = {},
+                   .attention_mask = options.attention_mask,
+                   .reset_position_ids = options.reset_position_ids,
+                   .reset_attention_mask = options.reset_attention_mask,
+                   .eod_mask_loss = options.eod_mask_loss};
     for (const auto& source : sources) {
-      const auto share = by == CorpusMix::By::tokens ? source->weight / source->mean_tokens() : source->weight;
-      parts.push_back({printable(source->name), share, source->most});
+      made.most_segments = std::max(made.most_segments, source->samples->most_segments());
     }
-    return parts;
+    if (minds_ends(options)) made.end_of_document = cache ? opener.end_of_document() : end_in_token_files(options);
+    return made;
+  }
+
+  /// What the sources are mixed by where nothing was resumed.
+  WeightHistory own_history() const { return weights ? WeightHistory{{0, *weights}} : WeightHistory{}; }
+
+  std::vector<double> shares_of(const MixWeights& of) const {
+    auto shares = of.weights;
+    if (of.by == CorpusMix::By::tokens) {
+      for (std::size_t k = 0; k < shares.size(); ++k) shares[k] /= sources[k]->mean_tokens();
+    }
+    return shares;
+  }
+
+  std::optional<MixSchedule> schedule_of(const WeightHistory& history) const {
+    if (history.empty()) return std::nullopt;
+    const auto shares = shares_of(history.front().weights);
+    std::vector<MixPart> parts;
+    for (std::size_t k = 0; k < sources.size(); ++k) {
+      parts.push_back({printable(sources[k]->name), shares[k], sources[k]->most});
+    }
+    MixSchedule schedule(std::move(parts), derived_seed(options.shuffle_seed.value_or(0), 0));
+    for (std::size_t i = 1; i < history.size(); ++i) {
+      schedule.change(history[i].first, shares_of(history[i].weights));
+    }
+    return schedule;
   }
 
   template <typename Of>
@@ -194,8 +169,9 @@ struct Corpus::Data {
   }
 
   Order make_order(std::int64_t end_of_document) const {
-    const auto tokenizer =
-        cache ? fmt::format("{}, documents end with {}", options.tokenizer->digest(), end_of_document) : "none";
+    std::string tokenizer = "none";
+    if (cache) tokenizer = options.tokenizer->digest();
+    if (cache && !options.tokenizer->is_chat()) tokenizer += fmt::format(", documents end with {}", end_of_document);
     Order properties = {{"sequence", std::to_string(options.sequence)},
                         {"tokenizer", tokenizer},
                         {"packing", "cut"},
@@ -204,49 +180,56 @@ struct Corpus::Data {
       properties[2].second = fmt::format("best-fit (window {}, padded to {}, version {})", PackedOrder::window,
                                          options.pad_to, PackedOrder::version);
     }
+    if (options.packing == Packing::documents) {
+      properties[2].second = fmt::format("documents (padded to {}, version {})", options.pad_to, PackedOrder::version);
+    }
     if (options.shuffle_seed) {
       properties.back().second = fmt::format("seed {} (permutation {})", *options.shuffle_seed, Permutation::version);
     }
-    if (!mix) return properties;
-    std::vector<std::string> weights, caps;
-    for (const auto& source : sources) {
-      weights.push_back(fmt::format("{}", source->weight));
-      caps.push_back(source->most ? fmt::format("{}", *source->most) : "none");
+    if (!options.split.empty()) {
+      properties.emplace_back("split", fmt::format("{} {}", fmt::join(options.split, ","), options.part));
     }
-    properties.emplace_back("weights", fmt::format("{} by {} (mix {})", fmt::join(weights, " "),
-                                                   by == CorpusMix::By::tokens ? "tokens" : "samples", Mix::version));
+    if (!weights) return properties;
+    std::vector<std::string> caps;
+    for (const auto& source : sources) caps.push_back(source->most ? fmt::format("{}", *source->most) : "none");
     properties.emplace_back("caps", fmt::format("{}", fmt::join(caps, " ")));
     return properties;
   }
 
-  Cursor cursor(std::int64_t next) const { return {.corpus = digest, .order = order, .next = next}; }
+  Cursor cursor(std::int64_t next, const WeightHistory& history) const {
+    Cursor made{.corpus = digest, .order = order, .next = next};
+    add_weights(history, made.order);
+    return made;
+  }
 };
 
 /// What one reader of the data changes.
 struct Corpus::State {
   std::shared_ptr<const Data> data;
   std::int64_t epochs = 1;
+  WeightHistory history;
+  std::optional<MixSchedule> mix;
   std::optional<std::int64_t> size;  ///< empty: without end
-  std::optional<Mix> mix;
-  std::vector<SourceOrder> orders;
-  ReadTeam team;
-  std::vector<RowReader> readers;
-  std::atomic<const TokenFile*> reading = nullptr;
+  SampleWalk walk, ahead;            ///< to what is read, and to what is announced
+  std::int64_t announced = 0;        ///< the end of the samples that were announced last
+  BatchReader reader;
+  std::int64_t sized_first = 0;     ///< of the last sizes()
+  std::vector<StoredSample> sized;  ///< by that
 
   State(std::shared_ptr<const Data> of, std::int64_t times)
       : data(std::move(of)),
         epochs(times),
-        size(size_of(*data, epochs)),
-        mix(data->mix),
-        team(data->options.io.threads) {
-    for (const auto& source : data->sources) orders.emplace_back(*source);
-    readers.resize(static_cast<std::size_t>(team.size()));
-    for (auto& reader : readers) reader.activity = &reading;
-  }
+        history(data->own_history()),
+        mix(data->schedule_of(history)),
+        size(size_of(*data, epochs, mix)),
+        walk(mix, data->sources),
+        ahead(walk),
+        reader(data->sources, data->form, data->options.io.threads) {}
 
-  static std::optional<std::int64_t> size_of(const Data& data, std::int64_t epochs) {
+  static std::optional<std::int64_t> size_of(const Data& data, std::int64_t epochs,
+                                             const std::optional<MixSchedule>& mix) {
     constexpr auto most = std::int64_t{1} << 62;
-    const auto limit = data.mix ? data.mix->size() : std::nullopt;
+    const auto limit = mix ? mix->size() : std::nullopt;
     if (epochs == 0) return limit;
     if (data.sequences() > most / epochs) {
       throw InvalidArgument(fmt::format("{} epochs of {} samples are too many to count: 0 epochs are without end",
@@ -256,52 +239,32 @@ struct Corpus::State {
     return std::min(all, limit.value_or(all));
   }
 
-  /// The sample that each row of a batch is, neighbours together.
-  std::vector<Run> runs_of(std::int64_t first, std::int64_t count) {
-    const auto threads = static_cast<std::size_t>(team.size());
-    const auto longest = (static_cast<std::size_t>(count) + threads - 1) / threads;
-    std::vector<Run> runs;
-    for (std::int64_t row = 0; row < count; ++row) {
-      const auto mixed = mix ? mix->at(first + row) : MixedSample{0, first + row};
-      const auto sample = orders[mixed.source].sample_of(mixed.number);
-      if (!runs.empty()) {
-        auto& last = runs.back();
-        const bool next = last.source == mixed.source && last.sample + static_cast<std::int64_t>(last.rows) == sample;
-        if (next && last.rows < longest) {
-          ++last.rows;
-          continue;
-        }
-      }
-      runs.push_back({mixed.source, sample, static_cast<std::size_t>(row), 1});
+  /// How many of samples [first, first + count) there are; below 1 for none.
+  std::int64_t available(std::int64_t first, std::int64_t count) const {
+    if (first < 0 || count < 1) {
+      throw InvalidArgument(fmt::format("{} samples from number {} on cannot be read", count, first));
     }
-    return runs;
+    return size ? std::min(count, *size - first) : count;
   }
 
-  /// A batch is given out only if the files have stayed as they are until all of it was read.
-  void fill_checked(std::int64_t first, const BatchRows& rows) try {
-    const auto runs = runs_of(first, static_cast<std::int64_t>(rows.rows));
-    team.run(runs.size(), [&](std::size_t piece, std::size_t member) {
-      const auto& run = runs[piece];
-      const auto part = rows.part(run.row, run.rows);
-      data->sources[run.source]->samples->fill(run.sample, part, readers[member]);
-      part.fill_derived();
-    });
-    reading = nullptr;
-    check_touched();
-  } catch (const SourceError&) {
-    reading = nullptr;
-    check_touched();  // What happened to the file says more than what was found in it.
-    throw;
+  std::vector<StoredSample> stored_samples(std::int64_t first, std::int64_t count) {
+    std::vector<StoredSample> samples;
+    for (std::int64_t i = 0; i < count; ++i) samples.push_back(walk.at(first + i));
+    return samples;
   }
 
-  void check_touched() {
-    std::vector<const TokenFile*> touched;
-    for (auto& reader : readers) {
-      touched.insert(touched.end(), reader.touched.begin(), reader.touched.end());
-      reader.touched.clear();
+  StoredSample sized_sample(std::int64_t number) const {
+    const auto count = static_cast<std::int64_t>(sized.size());
+    if (number >= sized_first && number - sized_first < count) {
+      return sized[static_cast<std::size_t>(number - sized_first)];
     }
-    for (const auto* file : touched) file->check();
+    throw InvalidArgument(
+        fmt::format("sample {} cannot be gathered: the last call of sizes() was for samples [{}, {}), which must "
+                    "include it",
+                    number, sized_first, sized_first + count));
   }
+
+  void announce(const StoredSample& sample) const { data->sources[sample.source]->samples->will_fill(sample.number); }
 };
 
 Corpus::Corpus(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -319,7 +282,9 @@ Corpus Corpus::open(std::vector<std::string> paths, CorpusOptions options) {
   if (paths.size() > 1) {
     throw InvalidArgument(fmt::format("{} is a mix, and stands alone: name the other files in it", *mix_file));
   }
-  return open_mix(read_mix_file(*mix_file), std::move(options));
+  const Storage storage(options.io, options.open, options.remote);
+  auto mix = read_mix_file(*mix_file, [&](const std::string& path) { return storage.open(path); });
+  return open_mix(std::move(mix), std::move(options));
 }
 
 Corpus Corpus::open_mix(CorpusMix mix, CorpusOptions options) {
@@ -375,9 +340,8 @@ std::vector<SourceShare> Corpus::shares(std::int64_t first, std::int64_t end) co
     const auto tokens = std::llround(static_cast<double>(samples[k]) * source.mean_tokens());
     shares.push_back({source.name, samples[k], tokens, 0});
   }
-  const auto part = [&](const SourceShare& of) {
-    return static_cast<double>(state_->data->by == CorpusMix::By::tokens ? of.tokens : of.samples);
-  };
+  const bool by_tokens = !state_->history.empty() && state_->history.back().weights.by == CorpusMix::By::tokens;
+  const auto part = [&](const SourceShare& of) { return static_cast<double>(by_tokens ? of.tokens : of.samples); };
   double all = 0;
   for (const auto& share : shares) all += part(share);
   for (auto& share : shares) share.share = all > 0 ? part(share) / all : 0;
@@ -389,53 +353,102 @@ std::optional<std::int64_t> Corpus::size() const {
 }
 
 std::optional<Tree> Corpus::read(std::int64_t first, std::int64_t count, Memory& memory) {
-  if (first < 0 || count < 1) {
-    throw InvalidArgument(fmt::format("{} samples from number {} on cannot be read", count, first));
-  }
-  if (const auto all = size()) count = std::min(count, *all - first);
+  count = state_->available(first, count);
   if (count < 1) return std::nullopt;
-  auto batch = make_batch(state_->data->form, count, memory);
-  state_->fill_checked(first, batch.rows);
-  return Tree::dict(std::move(batch.fields));
+  if (first + count > state_->announced) will_read(first, count);
+  return state_->reader.read_rows(state_->stored_samples(first, count), memory);
+}
+
+std::vector<SampleSize> Corpus::sizes(std::int64_t first, std::int64_t count) {
+  auto& state = *state_;
+  state.sized = state.stored_samples(first, state.available(first, count));
+  state.sized_first = first;
+  std::vector<SampleSize> sizes;
+  for (const auto& [source, number] : state.sized) {
+    sizes.push_back(state.data->sources[source]->samples->size_of(number));
+  }
+  return sizes;
+}
+
+Tree Corpus::gather(std::span<const std::int64_t> samples, Memory& memory) {
+  if (samples.empty()) throw InvalidArgument("gather() takes at least one sample, got none");
+  std::vector<StoredSample> stored;
+  for (const auto number : samples) {
+    stored.push_back(state_->sized_sample(number));
+    if (state_->data->is_remote && number >= state_->announced) state_->announce(stored.back());
+  }
+  if (state_->data->options.packing == Packing::documents) return state_->reader.read_packed_row(stored, memory);
+  return state_->reader.read_rows(stored, memory);
+}
+
+void Corpus::will_read(std::int64_t first, std::int64_t count) {
+  if (!state_->data->is_remote) return;
+  const auto end = std::min(first + count, size().value_or(first + count));
+  for (auto number = first; number < end; ++number) state_->announce(state_->ahead.at(number));
+  state_->announced = end;
 }
 
 Bytes Corpus::cursor(std::int64_t next) const {
-  return state_->data->cursor(next).encode();
+  return state_->data->cursor(next, state_->history).encode();
 }
 
 std::vector<std::pair<std::string, std::string>> Corpus::identity() const {
   std::vector<std::pair<std::string, std::string>> identity{{"corpus", state_->data->digest}};
-  identity.insert(identity.end(), state_->data->order.begin(), state_->data->order.end());
+  const auto order = state_->data->cursor(0, state_->history).order;
+  identity.insert(identity.end(), order.begin(), order.end());
   const auto samples = size();
   identity.emplace_back("number of samples", samples ? std::to_string(*samples) : "without end");
-  identity.emplace_back("attention mask", state_->data->options.attention_mask ? "yes" : "no");
+  const auto& form = state_->data->form;
+  identity.emplace_back("dtype", std::string(form.ids.name()));
+  identity.emplace_back("attention mask", form.attention_mask ? "yes" : "no");
+  identity.emplace_back("resets",
+                        fmt::format("positions {}, attention {}, loss {}, behind token {}", form.reset_position_ids,
+                                    form.reset_attention_mask, form.eod_mask_loss, form.end_of_document));
   return identity;
 }
 
-std::int64_t Corpus::resume(ByteView cursor) const {
+std::int64_t Corpus::resume(ByteView cursor) {
   const auto saved = Cursor::decode(cursor);
-  state_->data->cursor(saved.next).expect_same(saved);
+  const auto& data = *state_->data;
+  auto history = data.weights ? weights_in(saved.order) : WeightHistory{};
+  if (data.weights && history.empty()) history = data.own_history();
+  const auto count = [](const WeightChange& change) { return change.weights.weights.size(); };
+  if (data.weights && (count(history.front()) != data.sources.size() || history.back().first > saved.next)) {
+    throw CorruptMessage(0, "the cursor has weights of another number of sources, or from later samples on");
+  }
+  data.cursor(saved.next, history).expect_same(saved);
   if (const auto all = size(); all && saved.next > *all) {
     throw InvalidArgument(fmt::format(
         "the cursor stands before sample {}, but the data ends with sample {} (epochs: {}, samples of each: "
         "{}): raise the epochs, or give another state",
         saved.next, *all - 1, state_->epochs, sequences()));
   }
+  if (data.weights && history.back().weights != *data.weights) {
+    if (!data.options.resume_weights) {
+      throw InvalidArgument(
+          fmt::format("the weights of the sources are {}, and in the cursor {}: give those, or have the others from "
+                      "its sample {} on (--resume-weights, resume_weights=True)",
+                      to_string(*data.weights), to_string(history.back().weights), saved.next));
+    }
+    if (history.back().first == saved.next) history.pop_back();
+    history.push_back({saved.next, *data.weights});
+  }
+  auto mix = data.schedule_of(history);
+  state_->history = std::move(history);
+  state_->mix = std::move(mix);
+  state_->walk = state_->ahead = SampleWalk(state_->mix, data.sources);
+  state_->announced = 0;
+  state_->sized.clear();
   return saved.next;
 }
 
 std::string Corpus::activity() const {
-  const auto* file = state_->reading.load();
-  return file == nullptr ? "between two batches" : "reading " + file->path();
+  return state_->reader.activity();
 }
 
 ReadStats Corpus::stats() const {
-  ReadStats all;
+  auto all = state_->reader.stats();
   for (const auto& source : state_->data->sources) all.index_bytes += source->files.prepare_bytes();
-  for (const auto& reader : state_->readers) {
-    all.bytes_read += reader.state.stats.bytes_read;
-    all.bytes_consumed += reader.state.stats.bytes_consumed;
-  }
   return all;
 }
 

@@ -4,24 +4,21 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "levada/corpus/mix_file.h"
+#include "levada/corpus/packing.h"
 #include "levada/sources/file.h"
 #include "levada/sources/io_options.h"
+#include "levada/sources/remote_files.h"
 #include "levada/sources/source.h"
 #include "levada/sources/token_file.h"
 #include "levada/tokens/text_reader.h"
 #include "levada/tokens/tokenizer.h"
 
 namespace levada {
-
-/// How documents become samples: laid end to end and cut, or whole and side by side, best fit decreasing.
-enum class Packing : std::uint8_t { cut, best_fit };
-
-/// "cut" or "best-fit". Throws InvalidArgument for another word.
-Packing parse_packing(std::string_view word);
 
 struct CorpusOptions {
   std::int64_t sequence = 1024;               ///< tokens of a sample
@@ -30,18 +27,28 @@ struct CorpusOptions {
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;      ///< packed documents are rounded up to multiples of it; divides sequence
   bool attention_mask = false;  ///< give each batch one
+  /// Of Megatron-LM, where documents are cut: positions begin at 0 behind each token that ends a document, the
+  /// attention mask keeps documents apart, and the loss mask is 0 at that token.
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
+  DType ids = dtypes::int64;       ///< of tokens, labels and position_ids: int64 or int32
+  std::vector<double> split = {};  ///< proportions that the documents are divided in, as part_of_split() takes them
+  std::string part = "train";      ///< of the split
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();  ///< of text
-  std::string end_of_document = {};          ///< the token that ends each, as choose_end_of_document() takes it
-  std::string text_field = "text";           ///< of a .jsonl line
-  bool skip_bad = false;                     ///< leave out .jsonl lines that cannot be used, and count them
-  std::vector<TextFormat> formats = {};      ///< of text, besides .jsonl and .txt
-  std::string cache_dir = {};                ///< of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
-  std::optional<std::uint64_t> cache_bytes;  ///< that it may have; empty: half of its file system
+  std::string end_of_document = {};      ///< the token that ends each, as choose_end_of_document() takes it
+  std::string text_field = {};           ///< of a .jsonl line, as TextOptions has it
+  bool skip_bad = false;                 ///< leave out .jsonl lines that cannot be used, and count them
+  std::vector<TextFormat> formats = {};  ///< of text, besides .jsonl and .txt
+  bool resume_weights = false;  ///< resume() accepts a cursor of other weights; from there on the own ones hold
+  std::string cache_dir = {};   ///< of the TokenCache; empty: XDG_CACHE_HOME/levada or ~/.cache/levada
+  /// That it may have; empty: half of its file system. Also of what is kept of remote token files, by each Corpus:
+  /// empty: 16 GiB. That is at most a quarter of what is free.
+  std::optional<std::uint64_t> cache_bytes;
   /// Told of what is read and tokenized before the first sample, by one thread at a time.
   std::function<void(const PrepareProgress&)> progress = {};
   IoOptions io = {};  ///< how patiently, and with how many threads, files are read
   /// How files are opened beneath `io`, but for those of the cache: for tests, and for storage of one's own.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
+  RemoteFiles remote = {};  ///< files with URLs, also beneath `io`; parts of token files are kept in cache_dir, unnamed
 };
 
 /// What a source gave to some samples.
@@ -53,15 +60,19 @@ struct SourceShare {
 };
 
 /// The documents of some files as samples. Text becomes tokens once, in a TokenCache, each document closed by a token
-/// that says so; .bin/.idx are read as they are. Cut: documents are laid end to end, and sequence i is tokens [i * S, i
-/// * S + S], of which the last is only a label. Packed: whole documents side by side, as docs/design/corpus.md says.
-/// Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with several sources, a Mix says whose
-/// sample it is. What the files hold and the options say decides it; not the names of the files, nor the machine.
+/// that says so, chats as their tokenizer renders them; .bin/.idx are read as they are. Cut: documents are laid end to
+/// end, and sequence i is tokens
+/// [i * S, i * S + S], of which the last is only a label. Packed: whole documents, side by side or each a sample, as
+/// docs/design/corpus.md says. Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with several
+/// sources, a Mix says whose sample it is. What the files hold and the options say decides it; not the names of the
+/// files, nor the machine.
 ///
-/// A batch is a dict of int64 `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one) and
-/// float32 `loss_mask` (1 where there is a label), each [count, S]; of packed samples also int32 `cu_seqlens`
-/// [count, M + 1] and `max_seqlen` [count]; and, if asked for, bool `attention_mask` [count, 1, S, S], in Megatron's
-/// sense: true where a token (row) may not see another (column), which here are those behind it and in other segments.
+/// A batch is a dict of `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one), int64 or as
+/// the options say, and float32 `loss_mask` (1 where there is a label, that of chats where it is to be learned), each
+/// [count, S]; of packed samples also int32 `cu_seqlens` [count, M + 1] and `max_seqlen` [count]; and, if asked for,
+/// bool `attention_mask` [count, 1, S, S], in Megatron's sense: true where a token (row) may not see another (column),
+/// which here are those behind it and in other segments. A packed row that gather() makes of M documents is like such a
+/// batch of one sample, as long as the documents with their padding.
 class Corpus final : public Source {
  public:
   /// Opens all files and tokenizes the texts that are in no cache yet: those that `paths` name, as expand_paths() takes
@@ -84,19 +95,25 @@ class Corpus final : public Source {
   std::int64_t documents() const;
   std::int64_t bad_lines() const;     ///< left out
   const std::string& digest() const;  ///< of what the files hold
-  /// Of the positions of all samples, those that are padding.
+  /// Of the positions of all samples as read() gives them, those that are padding.
   double padding_share() const;
   /// What each source gives to samples [first, end), worked out from the numbers; in the order of the sources.
   /// Samples behind the last count for none.
   std::vector<SourceShare> shares(std::int64_t first, std::int64_t end) const;
 
-  /// The sample at which a run with this cursor goes on. Throws InvalidArgument, naming the differences, if it is of
-  /// another corpus or order, and if it stands behind the last sample; CorruptMessage or Unsupported if it cannot be
-  /// read.
-  std::int64_t resume(ByteView cursor) const;
+  /// The sample at which a run with this cursor goes on. Where the weights of a mix have changed in that run, samples
+  /// are from here on those of that run. Throws InvalidArgument, naming the differences, if it is of another corpus or
+  /// order, or of other weights without resume_weights, and if it stands behind the last sample; CorruptMessage or
+  /// Unsupported if it cannot be read. Then samples are as before.
+  std::int64_t resume(ByteView cursor);
 
   std::optional<std::int64_t> size() const override;
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
+  void will_read(std::int64_t first, std::int64_t count) override;
+  /// Known from the indexes of the files.
+  std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
+  /// Each sample at most once. Packing::documents: one packed row. Otherwise the rows that read() gives.
+  Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;
   std::vector<std::pair<std::string, std::string>> identity() const override;
   std::string activity() const override;

@@ -65,7 +65,7 @@ TEST(CorpusFaults, RefusesMoreSamplesThanCanBeCounted) {
 }
 
 TEST(CorpusFaults, RefusesACursorBehindTheEnd) {
-  const auto corpus = open_text();
+  auto corpus = open_text();
   EXPECT_EQ(corpus.resume(corpus.cursor(10)), 10);
   EXPECT_EQ(
       fault_of([&] { corpus.resume(corpus.cursor(11)); }),
@@ -89,7 +89,8 @@ TEST(CorpusFaults, SaysWhichFileCannotBeRead) {
     return fault_of([&] { Corpus::open({path}, {.cache_dir = scratch_cache()}); });
   };
   EXPECT_THAT(fault(dir.file("none.jsonl")), AllOf(HasSubstr("SourceError: "), HasSubstr("none.jsonl: No such file")));
-  EXPECT_THAT(fault(dir.path()), HasSubstr("holds no .jsonl, .txt, or .bin file"));
+  EXPECT_THAT(fault(dir.path()),
+              HasSubstr("holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin"));
   EXPECT_THAT(fault(dir.write("empty.jsonl", "")), HasSubstr("empty.jsonl is empty"));
   EXPECT_THAT(fault(dir.write("a.jsonl", "{\"text\":\"a\"}\nno\n")), HasSubstr("a.jsonl:2: the line cannot be used"));
   EXPECT_THAT(fault(dir.write("a.csv", "{}")), HasSubstr("a.csv is of no kind that can be read"));

@@ -7,6 +7,7 @@
 #include "levada/base/error.h"
 #include "levada/base/fault_testing.h"
 #include "levada/corpus/corpus_testing.h"
+#include "levada/corpus/cursor.h"
 #include "levada/corpus/mix.h"
 #include "levada/sources/scratch_dir_testing.h"
 
@@ -155,11 +156,88 @@ TEST_F(CorpusMixing, RefusesACursorOfAnotherMix) {
     json.replace(json.find(what), what.size(), by);
     return fault_of([&] { open(json, {.shuffle_seed = 1}).resume(cursor); });
   };
-  EXPECT_THAT(refusal(three_, "5,", "6,"), HasSubstr("weights is 1 2 6 by samples (mix 3), there 1 2 5 by samples"));
+  EXPECT_THAT(
+      refusal(three_, "5,", "6,"),
+      HasSubstr("the weights of the sources are 1 2 6 by samples (mix 3), and in the cursor 1 2 5 by samples (mix "
+                "3): give those, or have the others from its sample 9 on (--resume-weights, resume_weights=True)"));
   EXPECT_THAT(refusal(three_, "1000", "999"), HasSubstr("caps is none none 999, there none none 1000"));
-  EXPECT_THAT(refusal(three_, "{\"sources", "{\"by\": \"tokens\", \"sources"), HasSubstr("weights is 1 2 5 by tokens"));
+  EXPECT_THAT(refusal(three_, "{\"sources", "{\"by\": \"tokens\", \"sources"),
+              HasSubstr("the weights of the sources are 1 2 5 by tokens"));
   EXPECT_THAT(refusal(three_, "a.txt", "b1.txt"), HasSubstr("corpus is"));
   EXPECT_THAT(refusal(three_, "\"a.txt\"", "[\"a.txt\", \"b1.txt\"]"), HasSubstr("corpus is"));
+}
+
+TEST_F(CorpusMixing, GoesOnWithOtherWeightsWhereThatIsAskedFor) {
+  const auto with = [&](const std::string& weights, bool resume_weights = true) {
+    auto json = three_;
+    json.replace(json.find("1000"), 4, "5000");
+    json.replace(json.find("5,"), 1, weights);
+    return open(json, {.shuffle_seed = 1, .epochs = 0, .resume_weights = resume_weights});
+  };
+  const auto samples = [&](Corpus& corpus, std::int64_t first, std::int64_t count) {
+    std::vector<Sample> all;
+    for (auto g = first; g < first + count; ++g) all.push_back(sample_of(corpus, g));
+    return all;
+  };
+  auto before = with("5");
+  auto changed = with("1");
+  ASSERT_EQ(changed.resume(before.cursor(500)), 500);
+  // What was given counts: each source goes on with the sample that is its next.
+  EXPECT_EQ(samples(changed, 0, 500), samples(before, 0, 500));
+  std::map<char, int> counts;
+  for (const auto& sample : samples(changed, 500, Mix::block)) ++counts[sample.source];
+  EXPECT_NEAR(counts['a'], 1024, 2);
+  EXPECT_NEAR(counts['b'], 2048, 2);
+  EXPECT_NEAR(changed.shares(500, 500 + Mix::block)[2].share, 0.25, 1e-3);
+  // Its cap holds over all of the run.
+  EXPECT_EQ(changed.shares(0, 1'000'000)[2].samples, 5000);
+  // A state from behind the change needs no permission, and one of the weights before it is refused.
+  const auto cursor = changed.cursor(700);
+  auto resumed = with("1", false);
+  ASSERT_EQ(resumed.resume(cursor), 700);
+  EXPECT_EQ(samples(resumed, 400, 1000), samples(changed, 400, 1000));
+  EXPECT_EQ(resumed.identity(), changed.identity());
+  EXPECT_THAT(fault_of([&] { with("5", false).resume(cursor); }),
+              HasSubstr("are 1 2 5 by samples (mix 3), and in the "));
+  // Twice at one place, and again later; what a corpus was resumed with is not what its copies begin with.
+  auto twice = with("7");
+  ASSERT_EQ(twice.resume(changed.cursor(500)), 500);
+  auto again = with("2");
+  ASSERT_EQ(again.resume(twice.cursor(900)), 900);
+  EXPECT_EQ(samples(again, 0, 900), samples(twice, 0, 900));
+  auto fresh = again.of_epochs(0);
+  auto first = with("2");
+  EXPECT_EQ(samples(fresh, 0, 900), samples(first, 0, 900));
+}
+
+TEST_F(CorpusMixing, DoesNotBelieveTheWeightsOfACursor) {
+  const auto fault = [&](const std::string& name, const std::string& value) {
+    auto corpus = open(three_, {.resume_weights = true});
+    auto saved = Cursor::decode(corpus.cursor(100));
+    bool is_there = false;
+    for (auto& [key, text] : saved.order) {
+      if (key != name) continue;
+      text = value;
+      is_there = true;
+    }
+    if (!is_there) saved.order.emplace_back(name, value);
+    return fault_of([&] { corpus.resume(saved.encode()); });
+  };
+  const std::string good = "1 2 5 by samples (mix 3)";
+  EXPECT_EQ(fault("weights from sample 50", good), "no fault");
+  for (const char* bad : {"", "1 2 5", "1 2 x by samples (mix 3)", "1 -2 5 by samples (mix 3)",
+                          "1 inf 5 by tokens (mix 3)", "1 2 5 by words (mix 3)", "1 2 nan by samples (mix 3)"}) {
+    EXPECT_THAT(fault("weights", bad), HasSubstr("CorruptMessage: the cursor has weights that are none")) << bad;
+    EXPECT_THAT(fault("weights from sample 50", bad), HasSubstr("the cursor has weights that are none")) << bad;
+  }
+  EXPECT_THAT(fault("weights", "1 2 5 by samples (mix 2)"), HasSubstr("Unsupported: the cursor's sources were mixed"));
+  EXPECT_THAT(fault("weights", "1 2 by samples (mix 3)"), HasSubstr("weights of another number of sources"));
+  EXPECT_THAT(fault("weights from sample 50", "1 2 by samples (mix 3)"), HasSubstr("weights that are none"));
+  EXPECT_THAT(fault("weights from sample 0", good), HasSubstr("weights that are none: weights from sample 0"));
+  EXPECT_THAT(fault("weights from sample x", good), HasSubstr("weights that are none: weights from sample x"));
+  EXPECT_THAT(fault("weights from sample 101", good), HasSubstr("or from later samples on"));
+  EXPECT_THAT(fault("weights from sample 50", "1e-300 2 5 by samples (mix 3)"),
+              HasSubstr("InvalidArgument: the weight of"));
 }
 
 TEST_F(CorpusMixing, SaysWhichSourceCannotBeUsed) {

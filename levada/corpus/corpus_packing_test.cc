@@ -19,26 +19,6 @@ Corpus open_packed(const Files& files, CorpusOptions options) {
   return open_files(files, std::move(options));
 }
 
-/// Documents that can be told apart wherever one looks: document d is letters that d and the place decide.
-std::string document(int d, std::size_t length) {
-  std::string text;
-  for (std::size_t i = 0; i < length; ++i)
-    text += static_cast<char>('a' + (static_cast<std::size_t>(d) * 7 + i * i + i) % 26);
-  return text;
-}
-
-std::string lines_of(const std::vector<std::string>& texts) {
-  std::string content;
-  for (const auto& text : texts) content += fmt::format("{{\"id\": 7, \"text\": \"{}\", \"more\": null}}\n", text);
-  return content;
-}
-
-template <typename T>
-std::vector<T> values(const Tree& batch, const char* field) {
-  const auto span = batch.tensor(field).as<T>();
-  return {span.begin(), span.end()};
-}
-
 /// What one row says, segment by segment: tokens, and the last label behind them. Checks what must hold for any row.
 std::vector<std::vector<std::int64_t>> documents_in(const Tree& batch, std::size_t row, std::size_t length) {
   const auto tokens = batch.tensor("tokens").as<std::int64_t>().subspan(row * length, length);
@@ -186,12 +166,13 @@ TEST(CorpusPacking, RefusesWhatCannotBePacked) {
                 open_packed({{"a.jsonl", lines_of({"", ""})}}, {});
               }),
               HasSubstr("InvalidArgument: the corpus holds only empty documents"));
-  EXPECT_THAT(fault_of([&] { parse_packing("worst-fit"); }), HasSubstr("cut or best-fit, not worst-fit"));
+  EXPECT_THAT(fault_of([&] { parse_packing("worst-fit"); }),
+              HasSubstr("packing must be cut, best-fit or documents, got worst-fit"));
 }
 
 TEST(CorpusPacking, RefusesACursorOfOtherPacking) {
   const Files files = {{"a.jsonl", lines_of({document(1, 50), document(2, 60)})}};
-  const auto corpus = open_packed(files, {.sequence = 16});
+  auto corpus = open_packed(files, {.sequence = 16});
   EXPECT_EQ(corpus.resume(corpus.cursor(3)), 3);
   EXPECT_THAT(fault_of([&] { open_packed(files, {.sequence = 16, .pad_to = 4}).resume(corpus.cursor(3)); }),
               HasSubstr("packing is best-fit (window 16384, padded to 4, version 1), there best-fit (window 16384, "

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <latch>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -55,7 +56,7 @@ std::vector<Tree> batches_of(Corpus& corpus, std::int64_t count) {
 }
 
 TEST(CorpusStorage, GivesTheSameHoweverManyThreadsReadAndHoweverShortTheirReadsAre) {
-  for (const auto packing : {Packing::cut, Packing::best_fit}) {
+  for (const auto packing : {Packing::cut, Packing::best_fit, Packing::documents}) {
     for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
       const CorpusOptions plain{.sequence = 64, .shuffle_seed = seed, .packing = packing, .attention_mask = true};
       auto alone = open_with(plain);
@@ -110,6 +111,74 @@ TEST(CorpusStorage, GoesOnWhenAFaultPassesAndStopsWhenItStays) {
     }
     stays = false;
     EXPECT_EQ(corpus.read(0, 8, memory), wanted.front());
+  }
+}
+
+/// The data sets of open_with() in remote storage.
+Corpus open_remote(CorpusOptions options, const std::function<void(const std::string&)>& before_read) {
+  auto files = some_tokens("s3://bucket/a", 1);
+  files.merge(some_tokens("s3://bucket/b", 2));
+  options.remote.open = [=](const std::string& url) {
+    auto file = std::make_unique<MemoryFile>(url, files.at(url));
+    file->before_read = [=](std::uint64_t) { before_read(url); };
+    return file;
+  };
+  options.cache_dir = scratch_cache();
+  return Corpus::open({"s3://bucket/a.bin", "s3://bucket/b.bin"}, options);
+}
+
+TEST(CorpusStorage, GivesTheSameFromRemoteStorage) {
+  for (const auto packing : {Packing::cut, Packing::best_fit, Packing::documents}) {
+    for (const auto seed : {std::optional<std::uint64_t>(), std::optional<std::uint64_t>(4)}) {
+      const CorpusOptions options{.sequence = 64, .shuffle_seed = seed, .packing = packing};
+      auto local = open_with(options), remote = open_remote(options, [](const std::string&) {});
+      EXPECT_EQ(remote.digest(), local.digest());
+      EXPECT_EQ(batches_of(remote, 16), batches_of(local, 16));
+      auto unread = open_remote(options, [](const std::string&) {});
+      EXPECT_EQ(unread.sizes(0, 16), local.sizes(0, 16));
+      HeapMemory memory;
+      const std::vector<std::int64_t> numbers = {9, 3, 15, 4};
+      EXPECT_EQ(unread.gather(numbers, memory), local.gather(numbers, memory));
+    }
+  }
+}
+
+TEST(CorpusStorage, FetchesWhatItGathersFromRemoteStorageSideBySide) {
+  constexpr std::int32_t length = 1 << 16;
+  constexpr int documents = 192;  // More than the cache keeps of them.
+  std::vector<std::int64_t> ends(documents + 1);
+  std::iota(ends.begin(), ends.end(), 0);
+  const Files files = {{"s3://bucket/a.bin", std::string(std::size_t{length} * documents, 'a')},
+                       {"s3://bucket/a.idx", raw_index(1, 1, std::vector(documents, length), ends).bytes()}};
+  struct Gate {
+    std::latch all{4};  ///< passed only when four reads are under way at once
+    std::atomic<bool> opened = false;
+    std::atomic<int> reads = 0;
+  };
+  const auto gate = std::make_shared<Gate>();  // A fetch ahead may outlast the corpus.
+  CorpusOptions options{.sequence = length, .packing = Packing::documents, .cache_dir = scratch_cache()};
+  options.cache_bytes = std::uint64_t{8} << 20;
+  options.remote.open = [&](const std::string& url) {
+    auto file = std::make_unique<MemoryFile>(url, files.at(url));
+    file->before_read = [gate](std::uint64_t) {
+      if (gate->opened && gate->reads++ < 4) gate->all.arrive_and_wait();
+    };
+    return file;
+  };
+  auto corpus = Corpus::open({"s3://bucket/a.bin"}, options);
+  gate->opened = true;
+  corpus.sizes(0, 64);
+  HeapMemory memory;
+  EXPECT_EQ(corpus.gather(std::vector<std::int64_t>{48, 0, 32, 16}, memory).tensor("tokens").shape(),
+            (Shape{1, 4 * (length - 1)}));
+}
+
+TEST(CorpusStorage, AUrlWithoutRemoteFilesNamesWhatReadsIt) {
+  try {
+    Corpus::open({"s3://bucket/a.bin"});
+    FAIL();
+  } catch (const Unsupported& error) {
+    EXPECT_THAT(error.what(), HasSubstr("s3://bucket/a.idx is a URL, which only the Python package reads"));
   }
 }
 

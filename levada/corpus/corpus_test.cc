@@ -54,7 +54,7 @@ void expect_sample(const Tree& batch, const std::vector<std::int64_t>& tokens, s
 
 /// Sequences alone, in a scrambled order, and all of them as one batch.
 void expect_like_plain(const Files& files, std::int64_t length, CorpusOptions options = {}) {
-  const auto tokens = plain_tokens(files, options.text_field);
+  const auto tokens = plain_tokens(files, options.text_field.empty() ? "text" : options.text_field);
   options.sequence = length;
   auto corpus = open_files(files, options);
   const auto count = (static_cast<std::int64_t>(tokens.size()) - 1) / length;
@@ -303,16 +303,16 @@ TEST(Corpus, EndsAfterItsEpochsOrNever) {
 
 TEST(Corpus, GoesOnFromItsCursor) {
   const Files files = {{"a.txt", std::string(100, 'a')}};
-  const auto corpus = open_files(files, {.sequence = 10, .shuffle_seed = 1});
+  auto corpus = open_files(files, {.sequence = 10, .shuffle_seed = 1});
   EXPECT_EQ(corpus.resume(corpus.cursor(7)), 7);
   // Neither the number of epochs nor the file's name is part of what a sample is.
-  const auto renamed = open_files({{"b.txt", std::string(100, 'a')}}, {.sequence = 10, .shuffle_seed = 1, .epochs = 9});
+  auto renamed = open_files({{"b.txt", std::string(100, 'a')}}, {.sequence = 10, .shuffle_seed = 1, .epochs = 9});
   EXPECT_EQ(renamed.resume(corpus.cursor(7)), 7);
 }
 
 TEST(Corpus, RefusesACursorOfOtherSamples) {
   const std::string text(100, 'a');
-  const auto corpus = open_files({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 1});
+  auto corpus = open_files({{"a.txt", text}}, {.sequence = 10, .shuffle_seed = 1});
   const auto refusal = [&](const Files& files, CorpusOptions options) -> std::string {
     try {
       open_files(files, std::move(options)).resume(corpus.cursor(7));

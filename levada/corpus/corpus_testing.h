@@ -1,6 +1,8 @@
 // Corpora of files that lie in memory or in a folder of their own: for tests.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -29,6 +31,28 @@ inline Corpus open_files(const Files& files, CorpusOptions options) {
   if (options.cache_dir.empty()) options.cache_dir = scratch_cache();
   options.open = [files](const std::string& path) { return std::make_unique<MemoryFile>(path, files.at(path)); };
   return Corpus::open(paths, std::move(options));
+}
+
+/// The text of document `d`: letters that `d` and the place decide.
+inline std::string document(int d, std::size_t length) {
+  std::string text;
+  for (std::size_t i = 0; i < length; ++i)
+    text += static_cast<char>('a' + (static_cast<std::size_t>(d) * 7 + i * i + i) % 26);
+  return text;
+}
+
+/// A .jsonl file.
+inline std::string lines_of(const std::vector<std::string>& texts) {
+  std::string content;
+  for (const auto& text : texts) content += fmt::format("{{\"id\": 7, \"text\": \"{}\", \"more\": null}}\n", text);
+  return content;
+}
+
+/// The elements of a field of a batch.
+template <typename T>
+std::vector<T> values(const Tree& batch, const char* field) {
+  const auto span = batch.tensor(field).as<T>();
+  return {span.begin(), span.end()};
 }
 
 }  // namespace levada

@@ -6,35 +6,58 @@
 
 #include "levada/base/error.h"
 #include "levada/base/text.h"
+#include "levada/corpus/paths.h"
+#include "levada/corpus/read_team.h"
+#include "levada/corpus/split.h"
 
 namespace levada {
 
-FileOpener::FileOpener(const CorpusOptions& options)
-    : options_(options), storage_(options.io, options.open), cache_storage_(options.io, open_file) {}
+namespace {
 
-std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& paths) {
+/// Token files are read at random, again in each epoch, and so kept on disk; texts, once from start to end.
+BlockCacheOptions blocks_of(const CorpusOptions& options) {
+  BlockCacheOptions blocks{.dir = options.cache_dir.empty() ? default_cache_dir() : options.cache_dir};
+  if (!blocks.dir.empty()) blocks.max_bytes = options.cache_bytes.value_or(std::uint64_t{16} << 30);
+  return blocks;
+}
+
+}  // namespace
+
+FileOpener::FileOpener(const CorpusOptions& options)
+    : options_(options),
+      token_storage_(options.io, options.open, options.remote, blocks_of(options)),
+      text_storage_(options.io, options.open, options.remote),
+      cache_storage_(options.io, open_file) {}
+
+std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) {
+  const auto paths = expand_paths(names, options_.formats, token_cache_folder(options_.cache_dir),
+                                  [this](const std::string& url) { return text_storage_.list(url); });
   std::vector<std::string> texts;
   std::ranges::copy_if(paths, std::back_inserter(texts), [&](const std::string& path) { return is_text_here(path); });
   const auto tokens = tokenize(texts);
-  std::vector<OpenedFile> files;
+  std::vector<const CachedTokens*> cached;
   auto next = tokens.begin();
-  for (const auto& path : paths) files.push_back(is_text_here(path) ? open_cached(*next++) : open_tokens(path));
+  for (const auto& path : paths) cached.push_back(is_text_here(path) ? &*next++ : nullptr);
+  std::vector<OpenedFile> files(paths.size());
+  constexpr int remote_threads = 16;  // They wait more than they work.
+  ReadTeam(std::ranges::any_of(paths, is_url) ? remote_threads : 1).run(paths.size(), [&](std::size_t i, std::size_t) {
+    files[i] = cached[i] != nullptr ? open_cached(*cached[i]) : open_tokens(paths[i]);
+  });
   return files;
 }
 
 OpenedFile FileOpener::open_tokens(const std::string& path) const {
-  if (is_token_file(path)) return {.tokens = std::make_unique<const TokenFile>(path, options_for(storage_))};
-  static_cast<void>(storage_.open(path));  // That it is not there says more than its kind.
-  std::string more;
-  for (const auto& format : options_.formats) more += format.extension + ", ";
-  throw InvalidArgument(fmt::format(
-      "{} is of no kind that can be read: .jsonl (a document a line) and .txt (one document), also with "
-      ".gz or .zst behind, {}and .bin with .idx (Megatron-LM's, by either name or what stands before it) can",
-      printable(path), more));
+  const auto options = options_for(token_storage_);
+  if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
+  static_cast<void>(options.open(path));  // That it is not there says more than its kind.
+  throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),
+                                    text_kinds(options_.formats)));
 }
 
 OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
-  auto file = std::make_unique<const TokenFile>(tokens.prefix, options_for(cache_storage_));
+  auto options = options_for(cache_storage_);
+  options.masks_loss = options_.tokenizer->is_chat();
+  auto file = std::make_unique<const TokenFile>(tokens.prefix, options);
   if (file->contents().digest != tokens.digest) {
     throw SourceError(
         fmt::format("{} is not what was written there: remove it, and the text is tokenized again", file->path()));
@@ -44,22 +67,29 @@ OpenedFile FileOpener::open_cached(const CachedTokens& tokens) const {
 
 std::vector<CachedTokens> FileOpener::tokenize(const std::vector<std::string>& texts) {
   if (texts.empty()) return {};
-  end_of_document_ = choose_end_of_document(*options_.tokenizer, options_.end_of_document);
+  const bool chats = options_.tokenizer->is_chat();
+  if (!chats) end_of_document_ = choose_end_of_document(*options_.tokenizer, options_.end_of_document);
   if (!cache_) {
     cache_ = std::make_shared<TokenCache>(
         TokenCacheOptions{.dir = options_.cache_dir, .max_bytes = options_.cache_bytes, .warn = options_.io.warn});
   }
-  return cache_->tokenize(texts, {.tokenizer = options_.tokenizer,
-                                  .end_of_document = end_of_document_,
-                                  .text = {.text_field = options_.text_field, .skip_bad = options_.skip_bad},
-                                  .progress = options_.progress,
-                                  .open = [this](const std::string& path) { return storage_.open(path); },
-                                  .formats = options_.formats});
+  return cache_->tokenize(texts,
+                          {.tokenizer = options_.tokenizer,
+                           .end_of_document = end_of_document_,
+                           .text = {.text_field = options_.text_field, .skip_bad = options_.skip_bad, .chats = chats},
+                           .progress = options_.progress,
+                           .open = [this](const std::string& path) { return text_storage_.open(path); },
+                           .formats = options_.formats});
 }
 
 TokenFileOptions FileOpener::options_for(const Storage& storage) const {
   return {.by_document = options_.packing != Packing::cut,
-          .progress = options_.progress,
+          .documents = part_of_split(options_.split, options_.part),
+          .progress =
+              [this](const PrepareProgress& progress) {
+                const std::lock_guard lock(mutex_);
+                if (options_.progress) options_.progress(progress);
+              },
           .open = [&storage](const std::string& path) { return storage.open(path); }};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ class FileOpener {
   /// Borrows the options. Throws InvalidArgument for those that cannot work.
   explicit FileOpener(const CorpusOptions& options);
 
-  /// Opens all files, in their order; the files may live longer than this. Throws SourceError for what cannot be read
-  /// or tokenized, InvalidArgument for a file of no known kind.
+  /// Opens all files that expand_paths() makes of `paths`, in their order; the files may live longer than this. Throws
+  /// SourceError for what cannot be read or tokenized, InvalidArgument for a file of no known kind.
   std::vector<OpenedFile> open(const std::vector<std::string>& paths);
 
   /// Keeps the tokens of texts as long as it lives; null if there was no text among the files.
@@ -35,9 +36,10 @@ class FileOpener {
   TokenFileOptions options_for(const Storage& storage) const;
 
   const CorpusOptions& options_;
-  Storage storage_, cache_storage_;
+  Storage token_storage_, text_storage_, cache_storage_;
   std::shared_ptr<TokenCache> cache_;
   std::int64_t end_of_document_ = 0;
+  mutable std::mutex mutex_;  ///< held while progress is told
 };
 
 }  // namespace levada

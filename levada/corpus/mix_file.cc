@@ -9,7 +9,6 @@
 #include "levada/base/json.h"
 #include "levada/base/text.h"
 #include "levada/corpus/mix.h"
-#include "levada/sources/file.h"
 
 namespace levada {
 namespace {
@@ -62,7 +61,9 @@ CorpusSource source_of(const Json& json, const std::string& where, const std::fi
   expect_object(json, where, {"path", "weight", "name", "max_samples", "max_tokens"});
   CorpusSource source{.name = string_at(json, "name", where), .paths = paths_at(json, where)};
   if (source.name.empty()) source.name = source.paths.front();
-  for (auto& path : source.paths) path = (folder / path).string();
+  for (auto& path : source.paths) {
+    if (!is_url(path)) path = (folder / path).string();
+  }
   if (!json.contains("weight")) fail(where, "\"weight\" is missing");
   if (!json["weight"].is_number()) fail(where, "\"weight\" must be a number");
   source.weight = json["weight"];
@@ -79,12 +80,11 @@ CorpusMix::By by_of(const Json& json, const std::string& where) {
   fail(where, fmt::format("\"by\" is \"{}\"; it must be samples or tokens", printable(by)));
 }
 
-std::string content_of(const std::string& path) {
-  const auto file = open_file(path);
-  const auto size = file->identity().size;
-  if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", printable(path)));
+std::string content_of(const File& file) {
+  const auto size = file.identity().size;
+  if (size > most_bytes) throw InvalidArgument(fmt::format("{} is too large for the JSON of a mix", file.path()));
   std::string content(size, '\0');
-  content.resize(read_fully(*file, 0, content));
+  content.resize(read_fully(file, 0, content));
   return content;
 }
 
@@ -112,8 +112,8 @@ bool is_mix_file(std::string_view path) {
   return path.ends_with(".json");
 }
 
-CorpusMix read_mix_file(const std::string& path) {
-  const auto content = content_of(path), shown = printable(path);
+CorpusMix read_mix_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {
+  const auto content = content_of(*open(path)), shown = printable(path);
   constexpr int deepest = 8;
   const auto json = parse_json(content, deepest, shown);
   expect_object(json, shown, {"sources", "by"});

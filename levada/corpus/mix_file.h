@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "levada/sources/file.h"
 
 namespace levada {
 
@@ -31,7 +35,8 @@ bool is_mix_file(std::string_view path);
 /// ...},
 /// ...], "by": "samples" or "tokens"}; relative paths start at the file's folder. Throws SourceError if it cannot be
 /// read, InvalidArgument, naming file and key, for what is not of this form.
-CorpusMix read_mix_file(const std::string& path);
+CorpusMix read_mix_file(const std::string& path,
+                        const std::function<std::unique_ptr<File>(const std::string&)>& open = open_file);
 
 /// Throws InvalidArgument unless there are sources, each with paths that are no mixes and numbers that can work.
 void check(const CorpusMix& mix);

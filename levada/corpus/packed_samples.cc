@@ -1,11 +1,13 @@
 #include "levada/corpus/packed_samples.h"
 
-#include <algorithm>
+#include <limits>
 
 namespace levada {
 
-PackedSamples::PackedSamples(const SourceFiles& files, std::int64_t sequence, std::int64_t pad_to)
+PackedSamples::PackedSamples(const SourceFiles& files, Packing packing, std::int64_t sequence, std::int64_t pad_to)
     : files_(files),
+      packing_(packing),
+      sequence_(sequence),
       pad_to_(pad_to),
       order_(
           files.documents(),
@@ -13,7 +15,20 @@ PackedSamples::PackedSamples(const SourceFiles& files, std::int64_t sequence, st
             const auto [index, at] = files.document(document);
             return files[index].document_tokens(at);
           },
-          sequence, pad_to) {}
+          sequence, pad_to, packing == Packing::documents ? 1 : std::numeric_limits<std::int64_t>::max()) {}
+
+SampleSize PackedSamples::size_of(std::int64_t number) const {
+  SampleSize size;
+  const auto add_segment = [&](std::int64_t positions) {
+    size.tokens += positions;
+    size.squares += positions * positions;
+  };
+  for (std::int64_t i = 0; i < order_.pieces(number); ++i) {
+    add_segment(order_.rounded(order_.piece(number, i).positions));
+  }
+  if (packing_ != Packing::documents) add_segment(sequence_ - size.tokens);
+  return size;
+}
 
 void PackedSamples::fill(std::int64_t first, const BatchRows& rows, RowReader& reader) const {
   for (std::size_t row = 0; row < rows.rows; ++row) {
@@ -21,34 +36,29 @@ void PackedSamples::fill(std::int64_t first, const BatchRows& rows, RowReader& r
   }
 }
 
+void PackedSamples::will_fill(std::int64_t sample) const {
+  for (std::int64_t number = 0; number < order_.pieces(sample); ++number) {
+    const auto piece = order_.piece(sample, number);
+    const auto [index, document] = files_.document(piece.document);
+    const auto begin = files_[index].document_begin(document) + piece.from;
+    files_[index].will_read(begin, begin + piece.positions + 1);
+  }
+}
+
 void PackedSamples::fill_row(std::int64_t sample, const BatchRows& row, RowReader& reader) const {
-  std::size_t at = 0;
+  PackedRow packed(row, pad_to_);
   const auto pieces = order_.pieces(sample);
   for (std::int64_t number = 0; number < pieces; ++number) {
     const auto piece = order_.piece(sample, number);
     const auto [index, document] = files_.document(piece.document);
     const auto& file = files_[index];
-    const auto length = static_cast<std::size_t>(piece.positions);
-    TokenWriter to(row.tokens.subspan(at, length), row.labels.subspan(at, length));
+    const auto segment = packed.add(static_cast<std::size_t>(piece.positions));
+    TokenWriter to(segment.tokens, segment.labels, segment.loss_mask);
     reader.touch(file);
     const auto begin = file.document_begin(document) + piece.from;
     file.read(begin, begin + piece.positions + 1, to, reader.state);
-    const auto padded = (length + static_cast<std::size_t>(pad_to_) - 1) / static_cast<std::size_t>(pad_to_) *
-                        static_cast<std::size_t>(pad_to_);
-    std::ranges::fill(row.loss_mask.subspan(at, length), 1.0F);
-    const auto padding = [&](auto field) { std::ranges::fill(field.subspan(at + length, padded - length), 0); };
-    padding(row.tokens);
-    padding(row.labels);
-    padding(row.loss_mask);
-    row.cu_seqlens[static_cast<std::size_t>(number)] = static_cast<std::int32_t>(at);
-    at += padded;
   }
-  std::ranges::fill(row.tokens.subspan(at), 0);
-  std::ranges::fill(row.labels.subspan(at), 0);
-  std::ranges::fill(row.loss_mask.subspan(at), 0.0F);
-  const auto behind = row.cu_seqlens.subspan(static_cast<std::size_t>(pieces));
-  std::ranges::fill(behind, static_cast<std::int32_t>(row.tokens.size()));
-  behind.front() = static_cast<std::int32_t>(at);
+  packed.finish();
 }
 
 }  // namespace levada

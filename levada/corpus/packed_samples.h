@@ -1,4 +1,4 @@
-// Samples that hold whole documents side by side.
+// Samples that hold whole documents, side by side or each by itself.
 #pragma once
 
 #include "levada/corpus/packing.h"
@@ -7,21 +7,26 @@
 namespace levada {
 
 /// Samples of a PackedOrder of the documents of `files`, which must be opened by_document, cut at `sequence`. Borrows
-/// them.
+/// them. A sample of Packing::documents is as long as its document with its padding, and others as `sequence`; in a
+/// longer row, the rest is padding.
 class PackedSamples final : public SampleSet {
  public:
-  PackedSamples(const SourceFiles& files, std::int64_t sequence, std::int64_t pad_to);
+  /// `packing`: not cut.
+  PackedSamples(const SourceFiles& files, Packing packing, std::int64_t sequence, std::int64_t pad_to);
 
   std::int64_t size() const override { return order_.size(); }
   std::int64_t positions() const override { return order_.positions(); }
   std::optional<std::int64_t> most_segments() const override { return order_.most_segments(); }
+  SampleSize size_of(std::int64_t number) const override;
   void fill(std::int64_t first, const BatchRows& rows, RowReader& reader) const override;
+  void will_fill(std::int64_t number) const override;
 
  private:
   void fill_row(std::int64_t sample, const BatchRows& row, RowReader& reader) const;
 
   const SourceFiles& files_;
-  std::int64_t pad_to_;
+  Packing packing_;
+  std::int64_t sequence_, pad_to_;
   PackedOrder order_;
 };
 

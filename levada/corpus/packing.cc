@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
@@ -23,8 +24,8 @@ struct PackedWindow {
   std::vector<std::size_t> begins;     ///< of each bin's members, and the end
   std::vector<std::int64_t> filled;    ///< of each bin
 
-  void pack(std::int64_t capacity) {
-    packing = pack_best_fit(lengths, capacity);
+  void pack(std::int64_t capacity, std::int64_t max_pieces) {
+    packing = pack_best_fit(lengths, capacity, max_pieces);
     begins.assign(packing.bins + 1, 0);
     filled.assign(packing.bins, 0);
     for (std::size_t i = 0; i < documents.size(); ++i) {
@@ -43,26 +44,36 @@ struct PackedWindow {
 
 }  // namespace
 
-BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity) {
+Packing parse_packing(std::string_view word) {
+  if (word == "cut") return Packing::cut;
+  if (word == "best-fit") return Packing::best_fit;
+  if (word == "documents") return Packing::documents;
+  throw InvalidArgument(fmt::format("packing must be cut, best-fit or documents, got {}", printable(word)));
+}
+
+BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity, std::int64_t max_things) {
   std::vector<std::uint32_t> order(sizes.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater(), [&](std::uint32_t thing) { return sizes[thing]; });
   BinPacking packing{.bin_of = std::vector<std::uint32_t>(sizes.size())};
   std::set<std::pair<std::int64_t, std::uint32_t>> open;  // the room that is left, and the bin
+  std::vector<std::int64_t> things;                       // of each bin
   for (const auto thing : order) {
     const auto size = sizes[thing];
     auto best = open.lower_bound({size, 0});
-    auto [room, bin] = best == open.end() ? std::pair(capacity, packing.bins++) : *best;
-    if (best != open.end()) open.erase(best);
-    if (room > size) open.emplace(room - size, bin);
+    const bool is_new = best == open.end();
+    auto [room, bin] = is_new ? std::pair(capacity, packing.bins++) : *best;
+    if (is_new) things.push_back(0);
+    else open.erase(best);
+    if (room > size && ++things[bin] < max_things) open.emplace(room - size, bin);
     packing.bin_of[thing] = bin;
   }
   return packing;
 }
 
 PackedOrder::PackedOrder(std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of,
-                         std::int64_t sequence, std::int64_t pad_to)
-    : tokens_of_(std::move(tokens_of)), sequence_(sequence), pad_to_(pad_to) {
+                         std::int64_t sequence, std::int64_t pad_to, std::int64_t max_pieces)
+    : tokens_of_(std::move(tokens_of)), sequence_(sequence), pad_to_(pad_to), max_pieces_(max_pieces) {
   if (documents >= whole_flag) {
     throw InvalidArgument(fmt::format("{} documents are more than one source can have packed: divide it", documents));
   }
@@ -80,7 +91,7 @@ void PackedOrder::add_window(std::int64_t first, std::int64_t end) {
     rests.documents.push_back(static_cast<std::uint32_t>(document));
     rests.lengths.push_back(rounded(positions % sequence_));
   }
-  rests.pack(sequence_);
+  rests.pack(sequence_, max_pieces_);
   for (std::size_t document = static_cast<std::size_t>(first), rest = 0; document < static_cast<std::size_t>(end);
        ++document) {
     const auto whole = positions_of(static_cast<std::int64_t>(document)) / sequence_;

@@ -4,10 +4,22 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace levada {
+
+/// How documents become samples.
+enum class Packing : std::uint8_t {
+  cut,        ///< laid end to end and cut
+  best_fit,   ///< whole and side by side, best fit decreasing
+  documents,  ///< one document a sample
+};
+
+/// "cut", "best-fit" or "documents". Throws InvalidArgument for another word.
+Packing parse_packing(std::string_view word);
 
 /// Things put into bins.
 struct BinPacking {
@@ -17,8 +29,9 @@ struct BinPacking {
 
 /// Best fit decreasing: from the largest to the smallest, and from the first to the last among equals, each into the
 /// bin with the least room that it fits in, the first of those; else into a new one. `sizes`: from 1 to `capacity`
-/// each.
-BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity);
+/// each. A bin holds at most `max_things`.
+BinPacking pack_best_fit(std::span<const std::int64_t> sizes, std::int64_t capacity,
+                         std::int64_t max_things = std::numeric_limits<std::int64_t>::max());
 
 /// A document, or a part of one, in a packed sample: `positions` inputs from its token `from` on.
 struct PackedPiece {
@@ -36,10 +49,11 @@ class PackedOrder {
   static constexpr int version = 1;
 
   /// `tokens_of` says how many tokens a document has, its end among them; it is asked again when pieces are. `sequence`
-  /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. Throws InvalidArgument for more than 2^31
-  /// documents or samples.
+  /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`; if
+  /// that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
+  /// than 2^31 documents or samples.
   PackedOrder(std::int64_t documents, std::function<std::int64_t(std::int64_t)> tokens_of, std::int64_t sequence,
-              std::int64_t pad_to = 1);
+              std::int64_t pad_to = 1, std::int64_t max_pieces = std::numeric_limits<std::int64_t>::max());
 
   std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
   /// Of all samples: those that have a label.
@@ -49,6 +63,8 @@ class PackedOrder {
 
   std::int64_t pieces(std::int64_t sample) const { return begin(sample + 1) - begin(sample); }
   PackedPiece piece(std::int64_t sample, std::int64_t number) const;
+  /// The positions of a piece with its padding.
+  std::int64_t rounded(std::int64_t positions) const { return (positions + pad_to_ - 1) / pad_to_ * pad_to_; }
 
  private:
   /// A piece as long as a sample.
@@ -59,12 +75,11 @@ class PackedOrder {
   std::int64_t begin(std::int64_t sample) const { return begins_[static_cast<std::size_t>(sample)]; }
   /// Of a document. One that lacks even an end, as some formats allow, has none either.
   std::int64_t positions_of(std::int64_t document) const { return std::max<std::int64_t>(tokens_of_(document) - 1, 0); }
-  std::int64_t rounded(std::int64_t positions) const { return (positions + pad_to_ - 1) / pad_to_ * pad_to_; }
   void add_window(std::int64_t first, std::int64_t end);
   void add_sample(std::span<const std::uint32_t> members, std::int64_t length);
 
   std::function<std::int64_t(std::int64_t)> tokens_of_;
-  std::int64_t sequence_, pad_to_;
+  std::int64_t sequence_, pad_to_, max_pieces_;
   /// What samples consist of, one behind the other: the number of a document whose rest is meant, or, with the highest
   /// bit set, the index of a WholeSample.
   std::vector<std::uint32_t> members_;

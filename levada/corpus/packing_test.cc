@@ -40,6 +40,13 @@ TEST(Packing, FitsEachThingWhereTheLeastRoomIs) {
   EXPECT_EQ(pack_best_fit({}, 10).bins, 0);
 }
 
+TEST(Packing, PutsNoMoreThingsIntoABinThanMayBe) {
+  const std::vector<std::int64_t> sizes = {4, 3, 2, 1, 1, 1};
+  EXPECT_THAT(pack_best_fit(sizes, 12).bin_of, ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(pack_best_fit(sizes, 12, 2).bin_of, ElementsAre(0, 0, 1, 1, 2, 2));
+  EXPECT_EQ(pack_best_fit(sizes, 12, 1).bins, 6);
+}
+
 /// The same by looking at every bin.
 std::vector<std::uint32_t> plain_best_fit(const std::vector<std::int64_t>& sizes, std::int64_t capacity) {
   std::vector<std::pair<std::int64_t, std::size_t>> order;
@@ -137,6 +144,21 @@ TEST(Packing, RoundsPiecesUp) {
   EXPECT_EQ(order.piece(0, 1), (PackedPiece{1, 0, 2}));
   EXPECT_EQ(order.piece(1, 0), (PackedPiece{2, 0, 5}));
   EXPECT_EQ(order.positions(), 3 + 2 + 5);
+  EXPECT_EQ(order.most_segments(), 2);
+}
+
+TEST(Packing, KeepsDocumentsApartInStorageOrderWhereASampleIsOnePiece) {
+  const std::vector<std::int64_t> lengths = {4, 22, 1, 3, 11, 0, 7};
+  const PackedOrder order(
+      7, [&](std::int64_t document) { return lengths[static_cast<std::size_t>(document)]; }, 10, 2, 1);
+  std::vector<PackedPiece> pieces;
+  for (std::int64_t sample = 0; sample < order.size(); ++sample) {
+    ASSERT_EQ(order.pieces(sample), 1);
+    pieces.push_back(order.piece(sample, 0));
+  }
+  EXPECT_EQ(pieces, (std::vector<PackedPiece>{
+                        {0, 0, 3}, {1, 0, 10}, {1, 10, 10}, {1, 20, 1}, {3, 0, 2}, {4, 0, 10}, {6, 0, 6}}));
+  EXPECT_EQ(order.positions(), 3 + 21 + 2 + 10 + 6);
   EXPECT_EQ(order.most_segments(), 2);
 }
 

@@ -51,6 +51,10 @@ void drop_indexes(std::vector<std::string>& sorted) {
   sorted = std::move(kept);
 }
 
+bool is_data(const std::string& path, std::span<const TextFormat> formats) {
+  return is_text(path, formats) || path.ends_with(".bin");
+}
+
 /// All data files below a folder, each once: a folder that can be reached by several ways, by symbolic links, is read
 /// by one of them, by that without links if there is one.
 class FolderWalk {
@@ -87,7 +91,7 @@ class FolderWalk {
       std::error_code error;  // A link that leads nowhere is no folder, and opening it says so.
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
-      } else if (is_data(path.string())) {
+      } else if (is_data(path.string(), formats_)) {
         files_.push_back(path.string());
       }
     }
@@ -95,21 +99,19 @@ class FolderWalk {
     throw SourceError(fmt::format("cannot list {}: {}", printable(folder.string()), error.code().message()));
   }
 
-  bool is_data(const std::string& path) const { return is_text(path, formats_) || path.ends_with(".bin"); }
-
   std::span<const TextFormat> formats_;
   std::set<std::pair<dev_t, ino_t>> visited_;
   std::vector<std::string> files_;
 };
 
+[[noreturn]] void fail_no_data(const std::string& folder, std::span<const TextFormat> formats) {
+  throw SourceError(fmt::format("{} holds no file of data: {} or .bin", printable(folder), text_kinds(formats)));
+}
+
 std::vector<std::string> files_below(const std::string& folder, std::span<const TextFormat> formats,
                                      const std::string& excluded) {
   auto files = FolderWalk(folder, formats, excluded).take_files();
-  if (files.empty()) {
-    std::string more;
-    for (const auto& format : formats) more += format.extension + ", ";
-    throw SourceError(fmt::format("{} holds no .jsonl, .txt, {}or .bin file", printable(folder), more));
-  }
+  if (files.empty()) fail_no_data(folder, formats);
   return files;
 }
 
@@ -123,12 +125,64 @@ std::vector<std::string> files_at(const std::string& path, std::span<const TextF
   return is_directory(path) ? files_below(path, formats, excluded) : std::vector{path};
 }
 
+/// The files that URLs stand for.
+class UrlExpander {
+ public:
+  UrlExpander(std::span<const TextFormat> formats,
+              const std::function<std::vector<std::string>(const std::string&)>& list)
+      : formats_(formats), list_(list) {}
+
+  std::vector<std::string> expand(const std::string& url) const {
+    // A question mark begins the parameters of a web page.
+    if (url.find_first_of(url.starts_with("http") ? "*[" : "*?[") == url.npos) return files_at(url);
+    auto matches = list_(url);
+    if (matches.empty()) throw SourceError(fmt::format("no file matches {}", printable(url)));
+    std::ranges::sort(matches);
+    drop_indexes(matches);
+    std::vector<std::string> files;
+    for (const auto& match : matches) append(files, match.ends_with('/') ? files_below(match) : std::vector{match});
+    return files;
+  }
+
+ private:
+  std::vector<std::string> files_at(const std::string& url) const {
+    if (is_data(url, formats_) || url.ends_with(".idx")) return {url};
+    auto files = files_below(url);
+    return files.empty() ? std::vector{url} : files;
+  }
+
+  /// Empty if it is no folder.
+  std::vector<std::string> files_below(const std::string& folder) const {
+    const auto all = list_(folder);
+    std::vector<std::string> files;
+    const auto is_wanted = [&](const std::string& url) {
+      const bool is_hidden = url.find("/.", std::min(folder.size() - 1, url.size())) != url.npos;
+      return !is_hidden && is_data(url, formats_);
+    };
+    std::ranges::copy_if(all, std::back_inserter(files), is_wanted);
+    if (files.empty() && !all.empty()) fail_no_data(folder, formats_);
+    std::ranges::sort(files);
+    return files;
+  }
+
+  std::span<const TextFormat> formats_;
+  const std::function<std::vector<std::string>(const std::string&)>& list_;
+};
+
 }  // namespace
 
 std::vector<std::string> expand_paths(const std::vector<std::string>& paths, std::span<const TextFormat> formats,
-                                      const std::string& excluded) {
+                                      const std::string& excluded,
+                                      const std::function<std::vector<std::string>(const std::string&)>& list) {
+  constexpr std::string_view local = "file://";
+  const UrlExpander urls(formats, list);
   std::vector<std::string> files;
-  for (const auto& path : paths) {
+  for (const auto& name : paths) {
+    const auto path = name.starts_with(local) ? name.substr(local.size()) : name;
+    if (is_url(path)) {
+      append(files, urls.expand(path));
+      continue;
+    }
     if (path.find_first_of("*?[") == std::string::npos || exists(path)) {
       append(files, files_at(path, formats, excluded));
       continue;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "levada/base/error.h"
 #include "levada/sources/scratch_dir_testing.h"
 
@@ -97,7 +99,42 @@ TEST(Paths, LeavesOutALinkThatLeadsToItself) {
 TEST(Paths, SaysWhatNothingIsFoundFor) {
   const SomeFiles dir;
   EXPECT_EQ(fault_of(dir, "*.csv"), "no file matches " + dir.file("*.csv"));
-  EXPECT_EQ(fault_of(dir, "none"), dir.file("none") + " holds no .jsonl, .txt, or .bin file");
+  EXPECT_EQ(fault_of(dir, "none"),
+            dir.file("none") + " holds no file of data: .jsonl, .txt (both also with .gz or .zst behind) or .bin");
+}
+
+/// What expand_paths() makes of a URL, where these are what is listed.
+std::vector<std::string> expand_url(const std::string& url,
+                                    const std::map<std::string, std::vector<std::string>>& listed) {
+  return expand_paths({url}, {}, {}, [&](const std::string& asked) {
+    const auto found = listed.find(asked);
+    return found == listed.end() ? std::vector<std::string>() : found->second;
+  });
+}
+
+TEST(Paths, AUrlOfAFileIsItselfAndIsNotListed) {
+  for (const std::string url : {"s3://b/a.jsonl", "gs://b/a.txt.zst", "s3://b/a.bin", "s3://b/a.idx"}) {
+    EXPECT_THAT(expand_paths({url}), ElementsAre(url));
+  }
+  EXPECT_THAT(expand_paths({"file:///d/a.jsonl"}), ElementsAre("/d/a.jsonl"));
+}
+
+TEST(Paths, AUrlOfAFolderIsItsFilesOfDataSortedWithoutHiddenOnes) {
+  const std::vector<std::string> below = {"s3://b/d/z.txt",      "s3://b/d/a.bin",  "s3://b/d/a.idx",
+                                          "s3://b/d/.git/c.txt", "s3://b/d/.e.txt", "s3://b/d/f.csv"};
+  EXPECT_THAT(expand_url("s3://b/d", {{"s3://b/d", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.txt"));
+  EXPECT_THAT(expand_url("s3://b/d/", {{"s3://b/d/", below}}), ElementsAre("s3://b/d/a.bin", "s3://b/d/z.txt"));
+  EXPECT_THAT(expand_url("s3://b/.d", {{"s3://b/.d", {"s3://b/.d/a.txt"}}}), ElementsAre("s3://b/.d/a.txt"));
+  EXPECT_THAT(expand_url("s3://b/prefix", {}), ElementsAre("s3://b/prefix"));
+  EXPECT_THROW(expand_url("s3://b/d", {{"s3://b/d", {"s3://b/d/a.csv"}}}), SourceError);
+}
+
+TEST(Paths, APatternInAUrlIsWhatItMatchesWithTheFilesOfFolders) {
+  EXPECT_THAT(expand_url("s3://b/*", {{"s3://b/*", {"s3://b/f/", "s3://b/b.idx", "s3://b/b.bin", "s3://b/a.txt"}},
+                                      {"s3://b/f/", {"s3://b/f/c.txt"}}}),
+              ElementsAre("s3://b/a.txt", "s3://b/b.bin", "s3://b/f/c.txt"));
+  EXPECT_THROW(expand_url("s3://b/?.txt", {}), SourceError);
+  EXPECT_THAT(expand_url("https://h/a?b=c.txt", {}), ElementsAre("https://h/a?b=c.txt"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "levada/corpus/batch_rows.h"
 #include "levada/corpus/source_files.h"
+#include "levada/plan/sample_cost.h"
 
 namespace levada {
 
@@ -35,8 +36,11 @@ class SampleSet {
   virtual std::int64_t positions() const = 0;
   /// The most segments that a sample has; empty where samples are not packed.
   virtual std::optional<std::int64_t> most_segments() const { return std::nullopt; }
+  virtual SampleSize size_of(std::int64_t number) const = 0;
   /// Fills the rows with samples `first`, first + 1, ..., but for what fill_derived() does. Throws SourceError.
   virtual void fill(std::int64_t first, const BatchRows& rows, RowReader& reader) const = 0;
+  /// Announces that sample `number` will be filled.
+  virtual void will_fill(std::int64_t number) const = 0;
 };
 
 /// The documents laid end to end and cut: sample i is tokens [i * sequence, i * sequence + sequence]. Borrows `files`.

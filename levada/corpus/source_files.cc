@@ -17,6 +17,10 @@ SourceFiles::SourceFiles(std::vector<OpenedFile> files) {
   }
 }
 
+bool SourceFiles::is_remote() const {
+  return std::ranges::any_of(files_, [](const auto& file) { return is_url(file->path()); });
+}
+
 void SourceFiles::add_to(Digest& digest) const {
   for (const auto& file : files_) {
     const auto& contents = file->contents();

@@ -36,6 +36,8 @@ class SourceFiles {
   std::int64_t bad_lines() const { return bad_lines_; }
   /// Bytes of text and of indexes read before the first sample.
   std::uint64_t prepare_bytes() const { return prepare_bytes_; }
+  /// Whether any of them has a URL.
+  bool is_remote() const;
   /// Adds what the files hold, whatever their names.
   void add_to(Digest& digest) const;
 

@@ -40,18 +40,19 @@ FileIdentity identity_of(const struct stat& status) {
           .linked = status.st_nlink > 0};
 }
 
-/// Where the file can be opened again, whatever the working folder and symbolic links are by then.
-std::string lasting_path(const std::string& path) {
+/// Where the open file can be opened again, whatever the working folder and symbolic links are by then.
+std::string lasting_path(const std::string& path, int fd) {
   std::error_code error;
-  auto real = std::filesystem::canonical(path, error);
-  if (error) real = std::filesystem::absolute(path, error);
+  // The kernel knows; finding it out anew would take a call for each folder on the way.
+  auto real = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), error);
+  if (error || !real.is_absolute()) real = std::filesystem::absolute(path, error);
   return error ? path : real.string();
 }
 
 class DiskFile final : public File {
  public:
   DiskFile(const std::string& path, const FileIdentity& opened, std::shared_ptr<const UniqueFd> fd)
-      : path_(printable(path)), lasting_path_(lasting_path(path)), opened_(opened) {
+      : path_(printable(path)), lasting_path_(lasting_path(path, fd->get())), opened_(opened) {
     descriptor_.keep(std::move(fd));
   }
 
@@ -106,6 +107,12 @@ class DiskFile final : public File {
 
 }  // namespace
 
+bool is_url(std::string_view path) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz", others = "abcdefghijklmnopqrstuvwxyz0123456789+.-";
+  const auto end = path.find_first_not_of(others);
+  return end != path.npos && letters.find(path.front()) != letters.npos && path.substr(end).starts_with("://");
+}
+
 std::unique_ptr<File> open_file(const std::string& path) {
   auto fd = open_for_reading(path);
   const auto shown = printable(path);
@@ -139,7 +146,7 @@ void expect_unchanged(const File& file, const FileIdentity& before) {
     fail_changed(file.path(), fmt::format("grew from {} to {} bytes", before.size, now.size));
   }
   if (!now.linked) fail_changed(file.path(), replaced);
-  fail_changed(file.path(), now.modified_ns != before.modified_ns
+  fail_changed(file.path(), now.modified_ns != before.modified_ns || now.tag != before.tag
                                 ? "was written to"
                                 : "was written to, or got other permissions or another name,");
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "levada/base/error.h"
 
@@ -17,6 +18,7 @@ struct FileIdentity {
   std::int64_t changed_ns = 0;   ///< the same, which no program can set back; changes with permissions and names, too
   std::uint64_t inode = 0;
   bool linked = true;  ///< still has a name: not removed, nothing renamed over it
+  std::string tag;  ///< what remote storage calls this content: an ETag, a generation, a checksum; empty if it has none
 
   bool operator==(const FileIdentity&) const = default;
 };
@@ -45,7 +47,13 @@ class File {
   virtual std::size_t read(std::uint64_t offset, std::span<char> into) const = 0;
   /// As it is now. Throws SourceError.
   virtual FileIdentity identity() const = 0;
+  /// Announces that these bytes will be read soon, after those announced before. Does nothing unless the file is read
+  /// ahead.
+  virtual void will_read(std::uint64_t /*offset*/, std::uint64_t /*bytes*/) const {}
 };
+
+/// Whether the name begins with a scheme, such as s3://.
+bool is_url(std::string_view path);
 
 /// Opens a regular file for reading. Any number may be open: their Descriptors are closed and opened again as needed,
 /// and a file that has been replaced meanwhile is a SourceError. Throws SourceError for what is missing, may not be

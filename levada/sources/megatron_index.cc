@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <span>
@@ -29,6 +30,7 @@ class IndexReader {
 
   [[noreturn]] void fail(const std::string& what) const { throw SourceError(fmt::format("{}: {}", path(), what)); }
 
+  void will_read(std::uint64_t offset, std::uint64_t bytes) const { file_.will_read(offset, bytes); }
   void read(std::uint64_t offset, std::span<char> into) {
     const auto got = read_fully(file_, offset, into);
     if (got < into.size()) {
@@ -50,7 +52,9 @@ template <typename T>
 class ArrayReader {
  public:
   ArrayReader(IndexReader& in, std::uint64_t offset, std::uint64_t count)
-      : in_(in), offset_(offset), left_(count), piece_(std::min<std::uint64_t>(count, piece_items)) {}
+      : in_(in), offset_(offset), left_(count), piece_(std::min<std::uint64_t>(count, piece_items)) {
+    in.will_read(offset, count * sizeof(T));
+  }
 
   /// The next of them; not more than there are.
   T next() {
@@ -239,11 +243,18 @@ MegatronPaths MegatronPaths::of(const std::string& path) {
   return {prefix + ".bin", prefix + ".idx"};
 }
 
-bool is_token_file(const std::string& path) {
+bool is_token_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open) {
   const auto paths = MegatronPaths::of(path);
-  const auto is_there = [](const std::string& name) {
+  const auto is_there = [&](const std::string& name) {
     std::error_code error;
-    return std::filesystem::exists(name, error);
+    if (!is_url(path)) return std::filesystem::exists(name, error);
+    if (name == paths.bin) return false;
+    try {
+      return open(name) != nullptr;
+    } catch (const StorageFault& fault) {
+      if (fault.error() != ENOENT) throw;
+      return false;
+    }
   };
   return path == paths.bin || path == paths.idx || is_there(paths.bin) || is_there(paths.idx);
 }

@@ -21,8 +21,9 @@ struct MegatronPaths {
   static MegatronPaths of(const std::string& path);
 };
 
-/// Whether the name is that of a data set: .bin or .idx, or a prefix at which there is either file.
-bool is_token_file(const std::string& path);
+/// Whether the name is that of a data set: .bin or .idx, or a prefix at which there is either file; at a URL, an .idx
+/// that `open` finds.
+bool is_token_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open);
 
 /// What a dtype is numbered in an .idx; empty if it cannot stand there.
 std::optional<std::uint8_t> megatron_code(DType dtype);

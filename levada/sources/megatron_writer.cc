@@ -89,7 +89,7 @@ void MegatronWriter::append_checked(std::span<const Token> tokens) {
   // It is one less than a power of two: a token that does not fit, or is negative, has a bit that it has not.
   Token bits = 0;
   for (const Token token : tokens) bits |= token;
-  if ((static_cast<std::int64_t>(bits) & ~largest) != 0) {
+  if (!options_.masks_loss && (static_cast<std::int64_t>(bits) & ~largest) != 0) {
     const auto unfit = std::ranges::find_if(tokens, [&](Token token) { return token < 0 || token > largest; });
     throw InvalidArgument(
         fmt::format("token {} does not fit in {}, which holds 0 to {}", *unfit, options_.dtype.name(), largest));

@@ -184,7 +184,7 @@ bool is_there_and_whole(const std::string& path) {
     const TokenFile file(path, {});
     const auto count = static_cast<std::size_t>(file.contents().tokens);
     std::vector<std::int64_t> tokens(count - 1), labels(count - 1);
-    TokenWriter to(tokens, labels);
+    TokenWriter to({tokens}, {labels});
     ReadState state;
     file.read(0, static_cast<std::int64_t>(count), to, state);
     file.check();

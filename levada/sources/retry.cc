@@ -72,4 +72,9 @@ std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& o
   return std::make_unique<PatientFile>(std::move(file), options);
 }
 
+std::vector<std::string> list_patiently(const std::string& name, const IoOptions& options,
+                                        const std::function<std::vector<std::string>(const std::string&)>& list) {
+  return with_tries(options, [&] { return list(name); });
+}
+
 }  // namespace levada

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "levada/sources/file.h"
 #include "levada/sources/io_options.h"
@@ -17,5 +19,9 @@ bool may_pass(int error);
 /// says how often that was tried.
 std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& options,
                                      const std::function<std::unique_ptr<File>(const std::string&)>& open);
+
+/// What `list` returns for `name`, tried again in the same way.
+std::vector<std::string> list_patiently(const std::string& name, const IoOptions& options,
+                                        const std::function<std::vector<std::string>(const std::string&)>& list);
 
 }  // namespace levada

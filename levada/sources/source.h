@@ -5,10 +5,13 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "levada/plan/sample_cost.h"
+#include "levada/plan/step_plan.h"
 #include "levada/tensor/tensor.h"
 #include "levada/tree/tree.h"
 
@@ -19,6 +22,16 @@ struct ReadStats {
   std::uint64_t bytes_read = 0;      ///< from storage, for samples
   std::uint64_t bytes_consumed = 0;  ///< of the stored data that the samples given out consist of
   std::uint64_t index_bytes = 0;     ///< from storage, to index it
+  StepBalance balance = {};          ///< of steps that were balanced
+};
+
+/// Which part of a step a batch is.
+struct MicroBatch {
+  std::int64_t step = 0;                  ///< from 0
+  std::int64_t micro = 0, num_micro = 1;  ///< which one of how many it is
+  std::int64_t samples = 0;               ///< in it
+  bool ends_step() const { return micro + 1 == num_micro; }
+  bool operator==(const MicroBatch&) const = default;
 };
 
 /// What read() throws when its user no longer wants the batch: the feed ends as it does for a rank that leaves.
@@ -42,6 +55,23 @@ class Source {
   /// without random access reads what lies between and drops it. Throws SourceError, naming file and place;
   /// ReadAbandoned; whatever else it throws reaches every rank as a SourceError.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
+
+  /// Which part of a step sample `number` is, of those that read() gave last, where samples are micro-batches; else
+  /// empty.
+  virtual std::optional<MicroBatch> micro_batch(std::int64_t /*number*/) const { return {}; }
+
+  /// Announces a read() to come; announcements come in the order of the reads. A source on remote storage fetches
+  /// ahead.
+  virtual void will_read(std::int64_t /*first*/, std::int64_t /*count*/) {}
+
+  /// What samples [first, first + count) take, for who divides them by it before they are read; fewer only at the end.
+  /// Calls come with rising `first`, none of which is skipped. Throws as read() does; Unsupported where it is not
+  /// known.
+  virtual std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count);
+
+  /// Samples of the last sizes(), in this order, as one batch: rows, or the segments of one packed row. Memory as of
+  /// read(). Throws as sizes() does.
+  virtual Tree gather(std::span<const std::int64_t> samples, Memory& memory);
 
   /// Position before sample `next`, from which another run can go on: portable bytes.
   virtual Bytes cursor(std::int64_t next) const = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/sources/retry.h"
 
 namespace levada {
@@ -25,7 +26,11 @@ void check(const IoOptions& options) {
 
 }  // namespace
 
-Storage::Storage(IoOptions options, Open open) : options_(std::move(options)), open_(std::move(open)) {
+Storage::Storage(IoOptions options, Open open, RemoteFiles remote, BlockCacheOptions blocks)
+    : options_(std::move(options)),
+      open_(std::move(open)),
+      remote_(std::move(remote)),
+      block_options_(std::move(blocks)) {
   check(options_);
   if (options_.limit_mb_s > 0) limit_ = std::make_shared<RateLimit>(options_.limit_mb_s * 1e6);
   if (options_.warn && options_.stall_after > Duration::zero()) {
@@ -34,11 +39,32 @@ Storage::Storage(IoOptions options, Open open) : options_(std::move(options)), o
 }
 
 std::unique_ptr<File> Storage::open(const std::string& path) const {
-  auto file = open_patiently(path, options_, open_);
+  const bool is_remote = is_url(path);
+  if (is_remote) expect_remote(path);
+  auto file = open_patiently(path, options_, is_remote ? remote_.open : open_);
   if (watch_) file = make_watched_file(std::move(file), watch_);
   // Outermost: waiting for leave is no stall.
   if (limit_) file = make_limited_file(std::move(file), limit_);
-  return file;
+  return is_remote ? blocks()->wrap(std::move(file)) : std::move(file);
+}
+
+std::vector<std::string> Storage::list(const std::string& url) const {
+  expect_remote(url);
+  return list_patiently(url, options_, remote_.list);
+}
+
+void Storage::expect_remote(const std::string& url) const {
+  if (remote_.open) return;
+  throw Unsupported(
+      fmt::format("{} is a URL, which only the Python package reads: run the levada command of a Python that has "
+                  "levada[storage] installed",
+                  printable(url)));
+}
+
+std::shared_ptr<BlockCache> Storage::blocks() const {
+  const std::lock_guard lock(mutex_);
+  if (!blocks_) blocks_ = std::make_shared<BlockCache>(block_options_);
+  return blocks_;
 }
 
 }  // namespace levada

@@ -3,31 +3,44 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
+#include "levada/sources/block_cache.h"
 #include "levada/sources/io_options.h"
 #include "levada/sources/rate_limit.h"
+#include "levada/sources/remote_files.h"
 #include "levada/sources/stall_watch.h"
 
 namespace levada {
 
 /// Opens files that are read as IoOptions say: again after faults that may pass, watched, and all together no faster
-/// than allowed. The files may live longer than it.
+/// than allowed. Those with URLs are read through a BlockCache. The files may live longer than it. Any thread may call.
 class Storage {
  public:
   using Open = std::function<std::unique_ptr<File>(const std::string&)>;
 
-  /// `open`: how files are opened beneath. Throws InvalidArgument for options that cannot work.
-  Storage(IoOptions options, Open open);
+  /// `open`: how files without URLs are opened beneath. Throws InvalidArgument for options that cannot work.
+  Storage(IoOptions options, Open open, RemoteFiles remote = {}, BlockCacheOptions blocks = {});
 
-  /// Throws SourceError.
+  /// Throws SourceError, Unsupported for a URL without RemoteFiles.
   std::unique_ptr<File> open(const std::string& path) const;
+  /// RemoteFiles::list(). Throws as open() does.
+  std::vector<std::string> list(const std::string& url) const;
 
  private:
+  void expect_remote(const std::string& url) const;
+  std::shared_ptr<BlockCache> blocks() const;
+
   IoOptions options_;
   Open open_;
-  std::shared_ptr<RateLimit> limit_;   ///< null: none
-  std::shared_ptr<StallWatch> watch_;  ///< null: none
+  RemoteFiles remote_;
+  BlockCacheOptions block_options_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<BlockCache> blocks_;  ///< guarded by mutex_; null until a file with a URL is opened
+  std::shared_ptr<RateLimit> limit_;            ///< null: none
+  std::shared_ptr<StallWatch> watch_;           ///< null: none
 };
 
 }  // namespace levada

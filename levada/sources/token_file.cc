@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include "levada/base/error.h"
 #include "levada/base/memory_limits.h"
@@ -32,12 +34,14 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
     : idx_(options.open(MegatronPaths::of(path).idx)),
       bin_(options.open(MegatronPaths::of(path).bin)),
       idx_identity_(idx_->identity()),
-      bin_identity_(bin_->identity()) {
-  if (options.by_document) document_begins_.push_back(0);
+      bin_identity_(bin_->identity()),
+      masks_loss_(options.masks_loss) {
+  const bool keeps_begins = options.by_document || options.documents.begin > 0 || options.documents.end < 1;
+  if (keeps_begins) document_begins_.push_back(0);
   index_ = read_megatron_index(
       *idx_, *bin_,
       [&](std::int64_t tokens) {
-        if (!options.by_document) return;
+        if (!keeps_begins) return;
         if (document_begins_.size() == document_begins_.capacity()) expect_room_to_grow(document_begins_, path);
         document_begins_.push_back(document_begins_.back() + tokens);
       },
@@ -48,12 +52,31 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
     throw SourceError(fmt::format("{} holds {} numbers, and tokens are integers: it cannot be fed", bin_->path(),
                                   index_.dtype.name()));
   }
+  if (masks_loss_ && index_.dtype != dtypes::int32) {
+    throw SourceError(
+        fmt::format("{} holds {} numbers, and no int32 with a loss mask", bin_->path(), index_.dtype.name()));
+  }
   token_bytes_ = index_.dtype.bytes(1);
   contents_ = {
       .tokens = index_.tokens(),
       .documents = index_.documents,
       .digest = fmt::format("{} {} {}", index_.digest, bin_identity_.size, sampled_digest(*bin_, bin_identity_.size))};
+  if (keeps_begins) keep_documents(options);
   check();
+}
+
+/// Of all documents, whose begins are known, those that the options name.
+void TokenFile::keep_documents(const TokenFileOptions& options) {
+  const auto documents = static_cast<double>(index_.documents);
+  const auto begin = std::lrint(options.documents.begin * documents);
+  const auto end = std::lrint(options.documents.end * documents);
+  document_begins_.erase(document_begins_.begin() + end + 1, document_begins_.end());
+  document_begins_.erase(document_begins_.begin(), document_begins_.begin() + begin);
+  first_token_ = document_begins_.front();
+  for (auto& token : document_begins_) token -= first_token_;
+  contents_.documents = end - begin;
+  contents_.tokens = document_begins_.back();
+  if (!options.by_document) document_begins_ = {};
 }
 
 void TokenFile::check() const {
@@ -61,9 +84,22 @@ void TokenFile::check() const {
   expect_unchanged(*bin_, bin_identity_);
 }
 
+void TokenFile::will_read(std::int64_t begin, std::int64_t end) const {
+  begin += first_token_;
+  end += first_token_;
+  while (begin < end) {
+    const auto place = index_.runs.find(begin);
+    const auto count = std::min(place.tokens, end - begin);
+    bin_->will_read(place.byte, static_cast<std::uint64_t>(count) * token_bytes_);
+    begin += count;
+  }
+}
+
 void TokenFile::read(std::int64_t begin, std::int64_t end, TokenWriter& to, ReadState& state) const {
   // The last token is only a label.
   state.stats.bytes_consumed += static_cast<std::uint64_t>(end - 1 - begin) * token_bytes_;
+  begin += first_token_;
+  end += first_token_;
   while (begin < end) {
     const auto place = index_.runs.find(begin);
     const auto count = std::min(place.tokens, end - begin);
@@ -85,14 +121,18 @@ void TokenFile::read_run(std::uint64_t byte, std::int64_t position, std::int64_t
       throw SourceError(fmt::format("{} ends at byte {}, {} bytes short: it was cut off while it was being read",
                                     path(), byte + got, bin_identity_.size - byte - got));
     }
-    if (!write({piece.data(), got}, to)) fail_negative({piece.data(), got}, position);
+    if (!write({piece.data(), got}, to)) fail_no_id({piece.data(), got}, position, to.largest());
     position += static_cast<std::int64_t>(got / token_bytes_);
     byte += got;
   }
 }
 
-/// False if there are negative numbers among them.
+/// False if there are numbers among them that are no ids.
 bool TokenFile::write(std::string_view stored, TokenWriter& to) const {
+  if (masks_loss_) {
+    to.write_masked(stored);
+    return true;
+  }
   const bool is_signed = index_.dtype.code == dtypes::int8.code;
   switch (token_bytes_) {
     case 1: return to.write_stored<std::uint8_t>(stored, is_signed);
@@ -102,12 +142,18 @@ bool TokenFile::write(std::string_view stored, TokenWriter& to) const {
   }
 }
 
-void TokenFile::fail_negative(std::string_view stored, std::int64_t position) const {
-  // Little-endian: the sign is in the last byte.
-  std::size_t at = 0;
-  while (static_cast<signed char>(stored[at + token_bytes_ - 1]) >= 0) at += token_bytes_;
-  throw SourceError(fmt::format("{}: token {} is negative: it cannot be fed", path(),
-                                position + static_cast<std::int64_t>(at / token_bytes_)));
+void TokenFile::fail_no_id(std::string_view stored, std::int64_t position, std::int64_t largest) const {
+  for (std::size_t at = 0;; at += token_bytes_, ++position) {
+    // Little-endian: the sign is in the last byte.
+    const auto last = static_cast<signed char>(stored[at + token_bytes_ - 1]);
+    if (last < 0) throw SourceError(fmt::format("{}: token {} is negative: it cannot be fed", path(), position));
+    if (token_bytes_ < sizeof(std::int64_t)) continue;  // The others fit in any id.
+    std::int64_t token = 0;
+    std::memcpy(&token, stored.data() + at, sizeof(token));
+    if (token <= largest) continue;
+    throw SourceError(fmt::format("{}: token {} is {}, more than int32 holds: take ids as int64 (dtype=, --dtype)",
+                                  path(), position, token));
+  }
 }
 
 }  // namespace levada

@@ -20,8 +20,15 @@ struct PrepareProgress {
   std::uint64_t bytes_done = 0, bytes_total = 0;
 };
 
+/// Some of a file's documents, those in a row from `begin` to `end`, as shares of all of them; rounded to whole ones.
+struct DocumentShare {
+  double begin = 0, end = 1;
+};
+
 struct TokenFileOptions {
-  bool by_document = false;  ///< keeps where documents begin: 8 bytes each
+  bool by_document = false;      ///< keeps where documents begin: 8 bytes each
+  bool masks_loss = false;       ///< a stored int32 below zero is ~token, and no loss is computed for it
+  DocumentShare documents = {};  ///< the others are left out: documents and tokens are numbered from the first one
   std::function<void(const PrepareProgress&)> progress = {};
   /// How files are opened: for tests, and for wrappers that throttle or retry.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
@@ -30,7 +37,7 @@ struct TokenFileOptions {
 /// What a file holds.
 struct FileContents {
   std::int64_t tokens = 0, documents = 0;
-  std::string digest;  ///< of the stored bytes; not of name or place
+  std::string digest;  ///< of all stored bytes; not of name or place
 
   bool operator==(const FileContents&) const = default;
 };
@@ -55,8 +62,11 @@ class TokenFile {
   std::uint64_t index_bytes() const { return idx_identity_.size; }
 
   /// Writes tokens [begin, end). The last one counts as a label, and the bytes before it as consumed. Throws
-  /// SourceError for a negative token and for a file that ends too early.
+  /// SourceError for a token that is negative or larger than `to` can hold, and for a file that ends too early.
   void read(std::int64_t begin, std::int64_t end, TokenWriter& to, ReadState& state) const;
+
+  /// Announces a read().
+  void will_read(std::int64_t begin, std::int64_t end) const;
 
   /// Tokens of a document; of a file opened by_document, as is document_begin().
   std::int64_t document_tokens(std::int64_t document) const {
@@ -72,16 +82,19 @@ class TokenFile {
   void check() const;
 
  private:
+  void keep_documents(const TokenFileOptions& options);
   void read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to, ReadState& state) const;
   bool write(std::string_view stored, TokenWriter& to) const;
-  [[noreturn]] void fail_negative(std::string_view stored, std::int64_t position) const;
+  [[noreturn]] void fail_no_id(std::string_view stored, std::int64_t position, std::int64_t largest) const;
 
   std::unique_ptr<const File> idx_, bin_;  // In this order: who replaces a pair removes its .idx first.
   FileIdentity idx_identity_, bin_identity_;
   MegatronIndex index_;
   std::uint64_t token_bytes_ = 1;
+  bool masks_loss_;
   FileContents contents_;
   std::vector<std::int64_t> document_begins_;  ///< and the end; by_document alone
+  std::int64_t first_token_ = 0;               ///< of all that are stored
 };
 
 }  // namespace levada

@@ -24,7 +24,7 @@ TokenFile open_bytes(const std::string& idx, const std::string& bin, bool by_doc
 Tokens read(const TokenFile& file, std::int64_t position, std::int64_t end, ReadState& state, std::size_t before = 0) {
   const auto count = before + static_cast<std::size_t>(end - position);
   Tokens tokens(count - 1), labels(count - 1);
-  TokenWriter to(tokens, labels);
+  TokenWriter to({tokens}, {labels});
   for (std::size_t i = 0; i < before; ++i) to.write(7);
   file.read(position, end, to, state);
   EXPECT_EQ(to.missing(), 0);
@@ -38,7 +38,7 @@ TEST(TokenWriter, LaysTokensOutWithTheirLabelsHoweverTheyCome) {
   for (std::size_t first = 0; first <= text.size(); ++first) {
     for (std::size_t second = first; second <= text.size(); ++second) {
       std::vector<std::int64_t> tokens(9), labels(9);
-      TokenWriter to(tokens, labels);
+      TokenWriter to({tokens}, {labels});
       to.write_stored<std::uint8_t>(text.substr(0, first), false);
       EXPECT_EQ(to.missing(), 10 - first);
       for (const char byte : text.substr(first, second - first)) to.write(byte);
@@ -48,6 +48,33 @@ TEST(TokenWriter, LaysTokensOutWithTheirLabelsHoweverTheyCome) {
       EXPECT_EQ(labels, std::vector<std::int64_t>(text.begin() + 1, text.end()));
     }
   }
+}
+
+TEST(TokenWriter, WritesInt32WhereThatIsWanted) {
+  std::vector<std::int32_t> tokens(3), labels(3);
+  TokenWriter to({tokens}, {labels});
+  EXPECT_EQ(to.largest(), 2147483647);
+  EXPECT_TRUE(to.write_stored<std::uint64_t>(raw_bin<std::int64_t>({5, 2147483647}), true));
+  to.write(6);
+  EXPECT_TRUE(to.write_stored<std::uint8_t>("\xff", false));
+  EXPECT_EQ(tokens, (std::vector<std::int32_t>{5, 2147483647, 6}));
+  EXPECT_EQ(labels, (std::vector<std::int32_t>{2147483647, 6, 255}));
+  for (const std::int64_t no_id : {std::int64_t{1} << 31, std::int64_t{1} << 40, std::int64_t{-1}}) {
+    EXPECT_FALSE(
+        TokenWriter({tokens}, {labels}).write_stored<std::uint64_t>(raw_bin<std::int64_t>({1, no_id, 1}), true));
+  }
+  EXPECT_FALSE(TokenWriter({tokens}, {labels}).write_stored<std::uint16_t>(raw_bin<std::int16_t>({1, -2, 1}), true));
+}
+
+TEST(TokenWriter, MasksTheLabelsOfTokensThatAreNotToBeLearned) {
+  std::vector<std::int64_t> tokens(5), labels(5);
+  std::vector<float> loss_mask(5, 1);
+  TokenWriter to({tokens}, {labels}, loss_mask);
+  to.write_masked(raw_bin<std::int32_t>({~7, 8, ~9}));
+  to.write_masked(raw_bin<std::int32_t>({~0, 1, std::numeric_limits<std::int32_t>::min()}));
+  EXPECT_EQ(tokens, (Tokens{7, 8, 9, 0, 1}));
+  EXPECT_EQ(labels, (Tokens{8, 9, 0, 1, 2147483647}));
+  EXPECT_EQ(loss_mask, (std::vector<float>{1, 0, 0, 1, 0}));
 }
 
 template <typename T>
@@ -111,6 +138,40 @@ TEST(TokenFile, RefusesNegativeTokens) {
   for (std::int64_t from = 0; from < 4; ++from) {
     EXPECT_EQ(fault_of([&] { read(file, from, 5, state); }),
               "SourceError: a.bin: token 3 is negative: it cannot be fed");
+  }
+}
+
+TEST(TokenFile, RefusesTokensThatAreTooLargeForInt32) {
+  const auto file = open_bytes(raw_index(5, 8, {3}, {0, 1}).bytes(), raw_bin<std::int64_t>({1, 2, 3'000'000'000}));
+  std::vector<std::int32_t> tokens(2), labels(2);
+  TokenWriter to({tokens}, {labels});
+  ReadState state;
+  EXPECT_EQ(fault_of([&] { file.read(0, 3, to, state); }),
+            "SourceError: a.bin: token 2 is 3000000000, more than int32 holds: take ids as int64 (dtype=, --dtype)");
+}
+
+TEST(TokenFile, LeavesOutDocumentsThatAreNotAskedFor) {
+  const auto idx = raw_index(4, 4, {2, 3, 1, 4, 2}, {0, 1, 2, 3, 4, 5}).bytes();
+  const auto bin = raw_bin<std::int32_t>({10, 11, 20, 21, 22, 30, 40, 41, 42, 43, 50, 51});
+  for (const bool by_document : {false, true}) {
+    const auto open = [&](double begin, double end) {
+      return TokenFile(
+          "a.bin",
+          {.by_document = by_document, .documents = {begin, end}, .open = open_from({{"a.idx", idx}, {"a.bin", bin}})});
+    };
+    const auto some = open(0.2, 0.8);
+    EXPECT_EQ(some.contents().documents, 3);
+    EXPECT_EQ(some.contents().tokens, 8);
+    EXPECT_EQ(some.contents().digest, open(0, 1).contents().digest);
+    ReadState state;
+    EXPECT_EQ(read(some, 0, 8, state), (Tokens{20, 21, 22, 30, 40, 41, 42, 43}));
+    EXPECT_EQ(read(some, 2, 5, state), (Tokens{22, 30, 40}));
+    if (by_document) {
+      EXPECT_EQ(some.document_begin(2), 4);
+      EXPECT_EQ(some.document_tokens(2), 4);
+    }
+    EXPECT_EQ(open(0.99, 1).contents().tokens, 0);
+    EXPECT_EQ(open(0.8, 1).contents().tokens, 2);
   }
 }
 

@@ -17,7 +17,9 @@ constexpr std::size_t piece_bytes = std::size_t{256} << 10;
 
 class StoredStream final : public ByteStream {
  public:
-  explicit StoredStream(std::shared_ptr<const File> file) : file_(std::move(file)), before_(file_->identity()) {}
+  explicit StoredStream(std::shared_ptr<const File> file) : file_(std::move(file)), before_(file_->identity()) {
+    file_->will_read(0, before_.size);
+  }
 
   std::size_t read(std::span<char> into) override {
     const auto got = file_->read(offset_, into);

@@ -15,8 +15,8 @@ Conversion convert_to_megatron(const std::vector<std::string>& from, const std::
   std::vector<std::uint64_t> sizes;
   for (const auto& path : from) {
     if (!is_text(path, options.formats)) {
-      throw InvalidArgument(fmt::format(
-          "{} is no text that can be converted: .jsonl and .txt can, also with .gz or .zst behind", printable(path)));
+      throw InvalidArgument(
+          fmt::format("{} is no text that can be converted: {} can", printable(path), text_kinds(options.formats)));
     }
     sizes.push_back(options.open(path)->identity().size);
   }

@@ -97,6 +97,7 @@ std::string_view between_quotes(std::string_view token) {
 
 struct JsonlParser::State {
   std::string text_field;
+  bool lists = false;
   ondemand::parser parser;
   std::string_view line;
 
@@ -122,7 +123,7 @@ struct JsonlParser::State {
   }
 
   /// Walks the top object; the field's text, empty if there is none. Throws BadLine and simdjson_error.
-  std::optional<std::string_view> find_text(ondemand::document& document) const {
+  std::optional<std::string_view> find_text(ondemand::document& document) {
     std::optional<std::string_view> found;
     for (auto each : document.get_object()) {
       auto entry = field_of(std::move(each));
@@ -133,12 +134,20 @@ struct JsonlParser::State {
         check(value, 1);
         continue;
       }
-      if (value.type() != ondemand::json_type::string) {
-        throw BadLine(fmt::format("its field \"{}\" is not a string", text_field));
+      if (value.type() != (lists ? ondemand::json_type::array : ondemand::json_type::string)) {
+        throw BadLine(fmt::format("its field \"{}\" is not a {}", text_field, lists ? "list" : "string"));
       }
-      found = decoded(value);
+      found = lists ? checked(value, document) : decoded(value);
     }
     return found;
+  }
+
+  /// A list as it stands in the line.
+  std::string_view checked(ondemand::value value, ondemand::document& document) const {
+    const char* begin = value.raw_json_token().data();
+    check(value, 1);
+    const char* behind = document.current_location().value();
+    return without_trailing_space({begin, static_cast<std::size_t>(behind - begin)});
   }
 
   // The on-demand parser checks what is looked at, so everything is.
@@ -189,8 +198,9 @@ struct JsonlParser::State {
   }
 };
 
-JsonlParser::JsonlParser(std::string text_field) : state_(std::make_unique<State>()) {
+JsonlParser::JsonlParser(std::string text_field, bool lists) : state_(std::make_unique<State>()) {
   state_->text_field = std::move(text_field);
+  state_->lists = lists;
 }
 JsonlParser::~JsonlParser() = default;
 

@@ -20,12 +20,13 @@ class BadLine : public std::runtime_error {
 /// Keeps its scratch memory from line to line. One thread at a time.
 class JsonlParser {
  public:
-  explicit JsonlParser(std::string text_field);
+  /// `lists`: the field is a list and its JSON the text; else it is a string.
+  explicit JsonlParser(std::string text_field, bool lists = false);
   ~JsonlParser();
 
-  /// Checks that `line`, without its newline, is a JSON object (RFC 8259) with exactly one string of the field's name,
-  /// and returns that string as UTF-8, valid until the next call. A byte order mark may stand before the object; in
-  /// other fields also what Python's json writes: NaN, Infinity and halves of surrogate pairs. Throws BadLine;
+  /// Checks that `line`, without its newline, is a JSON object (RFC 8259) with exactly one string, or list, of the
+  /// field's name, and returns it as UTF-8, valid until the next call. A byte order mark may stand before the object;
+  /// in other fields also what Python's json writes: NaN, Infinity and halves of surrogate pairs. Throws BadLine;
   /// SourceError if memory is short.
   std::string_view text(std::string_view line);
 

@@ -25,7 +25,7 @@ class JsonlReader final : public TextReader {
       : path_(std::move(path)),
         stream_(std::move(stream)),
         lines_(*stream_, max_line_bytes, line_padding),
-        parser_(options.text_field),
+        parser_(options.field(), options.chats),
         skip_bad_(options.skip_bad) {}
 
   bool read(Texts& texts) override {
@@ -130,11 +130,20 @@ bool is_text(const std::string& path, std::span<const TextFormat> formats) {
   return name.ends_with(".jsonl") || name.ends_with(".txt") || format_of(path, formats) != nullptr;
 }
 
+std::string text_kinds(std::span<const TextFormat> formats) {
+  std::string kinds = ".jsonl, .txt (both also with .gz or .zst behind)";
+  for (const auto& format : formats) kinds += ", " + format.extension;
+  return kinds;
+}
+
 std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options) {
   const auto path = file->path();
   if (file->identity().size == 0) throw SourceError(fmt::format("{} is empty", path));
   std::string name;
   compression_of(path, &name);
+  if (name.ends_with(".txt") && options.chats) {
+    throw InvalidArgument(fmt::format("{} is a .txt, which holds no chats: those stand in a .jsonl", path));
+  }
   auto stream = open_stream(std::move(file));
   if (name.ends_with(".txt")) return std::make_unique<PlainReader>(path, std::move(stream));
   return std::make_unique<JsonlReader>(path, std::move(stream), options);
@@ -144,7 +153,7 @@ std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions
                                       std::span<const TextFormat> formats,
                                       const std::function<std::unique_ptr<File>(const std::string&)>& open) {
   const auto* format = format_of(path, formats);
-  return format != nullptr ? format->open(path, options) : read_text(open(path), options);
+  return format != nullptr ? format->open(open(path), options) : read_text(open(path), options);
 }
 
 }  // namespace levada

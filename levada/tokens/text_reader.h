@@ -14,8 +14,14 @@
 namespace levada {
 
 struct TextOptions {
-  std::string text_field = "text";  ///< of a .jsonl line's object; a column of a table
-  bool skip_bad = false;            ///< leave out lines that cannot be used, and count them
+  std::string text_field = {};  ///< of a .jsonl line's object; a column of a table; empty: text, or messages of chats
+  bool skip_bad = false;        ///< leave out lines that cannot be used, and count them
+  bool chats = false;           ///< the field is a list, and its JSON the text
+
+  std::string field() const {
+    if (!text_field.empty()) return text_field;
+    return chats ? "messages" : "text";
+  }
 };
 
 /// The longest line of a .jsonl that is read; the parser takes some six times as much memory. And the longest .txt.
@@ -39,16 +45,19 @@ class TextReader {
 /// Files whose names end with `extension`, such as ".parquet".
 struct TextFormat {
   std::string extension;
-  std::function<std::unique_ptr<TextReader>(const std::string& path, const TextOptions& options)> open;
+  std::function<std::unique_ptr<TextReader>(std::shared_ptr<const File> file, const TextOptions& options)> open;
 };
 
 /// Whether the name is that of a .jsonl or .txt, perhaps with .gz or .zst behind, or of one of `formats`.
 bool is_text(const std::string& path, std::span<const TextFormat> formats = {});
 
+/// Those kinds for messages: ".jsonl, .txt (both also with .gz or .zst behind), .parquet".
+std::string text_kinds(std::span<const TextFormat> formats = {});
+
 /// Reads a .jsonl (JSON Lines, a document a line) or a .txt (one document). Throws SourceError for an empty file and,
 /// at its end, for one without documents.
 std::unique_ptr<TextReader> read_text(std::shared_ptr<const File> file, const TextOptions& options);
-/// The same by name: by the first of `formats` that it is of, else a file that `open` opens.
+/// The same of a file that `open` opens, in the first of `formats` that its name is of.
 std::unique_ptr<TextReader> read_text(const std::string& path, const TextOptions& options,
                                       std::span<const TextFormat> formats,
                                       const std::function<std::unique_ptr<File>(const std::string&)>& open);

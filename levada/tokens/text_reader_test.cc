@@ -274,9 +274,12 @@ TEST(TextReader, IsChosenByTheEndOfTheName) {
     EXPECT_FALSE(is_text(path)) << path;
   struct Opened {};
   const std::vector<TextFormat> formats = {
-      {".rows", [](const std::string&, const TextOptions&) -> std::unique_ptr<TextReader> { throw Opened(); }}};
+      {".rows", [](const std::shared_ptr<const File>& file, const TextOptions&) -> std::unique_ptr<TextReader> {
+         EXPECT_EQ(file->path(), "a.rows");
+         throw Opened();
+       }}};
   EXPECT_TRUE(is_text("a.rows", formats));
-  EXPECT_THROW(read_text("a.rows", {}, formats, open_file), Opened);
+  EXPECT_THROW(read_text("a.rows", {}, formats, open_from({{"a.rows", ""}})), Opened);
 }
 
 /// Bytes that come a few at a time.
@@ -331,6 +334,30 @@ TEST(LineReader, KeepsThePaddingReadableBehindEachLine) {
     static_cast<void>(last);
   }
   EXPECT_EQ(i, 2000);
+}
+
+TEST(TextReader, GivesTheJsonOfChats) {
+  const auto read = [](const std::string& content, TextOptions options = {.chats = true}) {
+    return read_all(std::make_shared<MemoryFile>("chats.jsonl", content), options);
+  };
+  const std::string chat =
+      R"([{"role": "user", "content": "a \"b\"\n"}, {"role":"assistant","content":[1, {"x":null}]}])";
+  for (const std::string& line :
+       {"{\"messages\":" + chat + "}", "{\"id\":1, \"messages\" : " + chat + " , \"text\":\"no\"}\n",
+        "\xef\xbb\xbf {\"messages\":" + chat + " }\n\n"}) {
+    EXPECT_THAT(read(line).texts, ElementsAre(chat)) << line;
+  }
+  EXPECT_THAT(read("{\"turns\":[]}", {.text_field = "turns", .chats = true}).texts, ElementsAre("[]"));
+  const auto fault = [&](const std::string& line) { return fault_of([&] { read(line); }); };
+  EXPECT_THAT(fault(R"({"messages":"hello"})"),
+              HasSubstr("chats.jsonl:1: the line cannot be used: its field \"messages\" is not a list"));
+  EXPECT_THAT(fault(R"({"text":"hello"})"), HasSubstr("it has no field \"messages\", but \"text\""));
+  EXPECT_THAT(fault(R"({"messages":[1,}]})"), HasSubstr("it is not JSON"));
+  EXPECT_THAT(fault(R"({"messages":[nul]})"), HasSubstr("\"nul\" is no value"));
+  EXPECT_THAT(fault(R"({"messages":[], "messages":[]})"), HasSubstr("it has two fields \"messages\""));
+  EXPECT_EQ(read("{\"messages\":5}\n{\"messages\":[]}\n", {.skip_bad = true, .chats = true}).bad_lines, 1);
+  EXPECT_THAT(fault_of([] { read_all(std::make_shared<MemoryFile>("a.txt", "hello"), {.chats = true}); }),
+              HasSubstr("a.txt is a .txt, which holds no chats"));
 }
 
 }  // namespace

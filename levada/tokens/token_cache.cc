@@ -19,6 +19,7 @@
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/bytes.h"
+#include "levada/base/deadline.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/base/json.h"
@@ -74,7 +75,7 @@ struct Meta {
                                             {"key", key}}) +
            "\n";
   }
-  /// Empty for what is none, or is of another version.
+  /// Empty for a file that is damaged or of another version.
   static std::optional<Meta> read(const std::string& path) try {
     const auto content = read_own(path);
     if (!content) return std::nullopt;
@@ -116,6 +117,7 @@ void add_file(const std::string& path, Digest& digest) {
 }
 
 std::string real_path(const std::string& path) {
+  if (is_url(path)) return path;
   std::error_code error;
   const auto real = fs::canonical(path, error);
   return error ? path : real.string();
@@ -125,10 +127,10 @@ std::string real_path(const std::string& path) {
 std::string key_of(const std::string& path, const File& file, const TokenizeTexts& how) {
   const auto identity = file.identity();
   Digest digest;
-  for (const std::string& part :
-       {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
-        sampled_digest(file, identity.size), how.text.text_field, std::to_string(int{how.text.skip_bad}),
-        how.tokenizer->digest(), std::to_string(how.end_of_document), std::to_string(version)}) {
+  for (const std::string& part : {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
+                                  identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag,
+                                  how.text.field(), std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(),
+                                  std::to_string(how.end_of_document), std::to_string(version)}) {
     digest.update(fmt::format("{}:", part.size()));
     digest.update(part);
   }
@@ -160,7 +162,17 @@ UniqueFd lock_folder(const std::string& dir, int operation) {
         fmt::format("cannot write to the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
                     printable(dir), std::strerror(errno)));
   }
-  while (::flock(fd.get(), operation) != 0 && errno == EINTR) {
+  // It is held for moments, unless the file system hangs.
+  const auto deadline = Deadline::after(std::chrono::minutes(1));
+  while (::flock(fd.get(), operation | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error != EWOULDBLOCK || deadline.expired()) {
+      const char* why = error == EWOULDBLOCK ? "another process has held it for a minute" : std::strerror(error);
+      throw SourceError(fmt::format("cannot lock the token cache {}: {}; name another folder (--cache-dir, cache_dir=)",
+                                    printable(dir), why));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return fd;
 }
@@ -194,23 +206,56 @@ std::set<std::string> entries_in_use(const std::string& dir) {
   return names;
 }
 
-/// Removes token files without a .json that no process is making.
-void remove_orphans(const std::string& dir) {
-  std::vector<fs::path> orphans;
+void remove_entry(const std::string& prefix) {
+  // The .json first: without it the others are not an entry.
+  for (const char* extension : {".json", ".idx", ".bin"}) remove_quietly(prefix + extension);
+}
+
+/// Removes what is left of entries that are not whole, are damaged or of another version, unless a process makes or
+/// uses them.
+void remove_unreadable(const std::string& dir) {
+  const auto in_use = entries_in_use(dir);
+  std::set<std::string> prefixes;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     const auto extension = file.path().extension();
-    if (extension != ".bin" && extension != ".idx") continue;
-    if (!fs::exists(fs::path(file.path()).replace_extension(meta_extension), error)) orphans.push_back(file.path());
+    const bool is_entry = extension == ".bin" || extension == ".idx" || extension == meta_extension;
+    if (is_entry && !in_use.contains(file.path().stem().string())) {
+      prefixes.insert((file.path().parent_path() / file.path().stem()).string());
+    }
   }
-  for (const auto& orphan : orphans) {
+  for (const auto& prefix : prefixes) {
+    if (Meta::read(meta_path(prefix))) continue;
     try {
-      const AtomicFile reserved(fs::path(orphan).replace_extension(meta_extension).string());
-      remove_quietly(orphan.string());
+      const AtomicFile reserved(meta_path(prefix));
+      remove_entry(prefix);
     } catch (const SourceError&) {
       continue;  // It is being made.
     }
   }
+}
+
+/// Calls act(i) for each i below `count`, on so many threads. Throws what the first of those that failed threw.
+void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex failing;
+  std::pair<std::size_t, std::exception_ptr> failure{count, nullptr};
+  const auto run = [&]() noexcept {
+    for (auto i = next++; i < count; i = next++) {
+      try {
+        act(i);
+      } catch (...) {
+        next = count;
+        const std::lock_guard lock(failing);
+        if (i < failure.first) failure = {i, std::current_exception()};
+      }
+    }
+  };
+  ThreadGroup others;
+  for (std::size_t i = 1; i < threads; ++i) others.start("tokenizing", run);
+  run();
+  others.join();
+  if (failure.second) std::rethrow_exception(failure.second);
 }
 
 /// With the folder locked, so that no list of what is in use is taken for that of an ended process.
@@ -260,7 +305,8 @@ std::string token_cache_folder(const std::string& dir) {
 /// What the files that are tokenized together have in common.
 struct TokenCache::Work {
   std::mutex mutex;
-  std::uint64_t done = 0, total = 0;
+  std::uint64_t done = 0;
+  std::atomic<std::uint64_t> total = 0;
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
@@ -321,11 +367,12 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
     return written;
   };
   try {
-    MegatronWriter writer(prefix,
-                          {.dtype = token_dtype(how.tokenizer->vocabulary_size()), .overwrite = true, .write = write});
+    const auto dtype = how.text.chats ? dtypes::int32 : token_dtype(how.tokenizer->vocabulary_size());
+    MegatronWriter writer(prefix, {.dtype = dtype, .overwrite = true, .masks_loss = how.text.chats, .write = write});
     const auto reader = read_text(path, how.text, how.formats, how.open);
     std::uint64_t noted = 0;
-    TokenizeOptions options{.end_of_document = how.end_of_document, .threads = threads};
+    TokenizeOptions options{.threads = threads};
+    if (!how.text.chats) options.end_of_document = how.end_of_document;
     options.progress = [&] {
       const std::lock_guard lock(work.mutex);
       work.done += reader->stored_bytes() - std::exchange(noted, reader->stored_bytes());
@@ -390,31 +437,14 @@ CachedTokens TokenCache::find_or_make(const std::string& path, const TokenizeTex
 std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how) {
   std::vector<CachedTokens> tokens(paths.size());
   Work work;
-  for (const auto& path : paths) work.total += how.open(path)->identity().size;
   const auto threads = static_cast<std::size_t>(how.threads > 0 ? how.threads : std::thread::hardware_concurrency());
-  const auto side_by_side = std::clamp<std::size_t>(threads, 1, std::max<std::size_t>(paths.size(), 1));
+  const std::size_t least =
+      std::ranges::any_of(paths, is_url) ? 16 : 1;  // Threads that wait for a network work little.
+  const auto side_by_side = std::min(std::max(threads, least), std::max<std::size_t>(paths.size(), 1));
   const auto threads_each = static_cast<int>(std::max<std::size_t>(threads / side_by_side, 1));
-  std::atomic<std::size_t> next = 0;
-  std::mutex failing;
-  std::pair<std::size_t, std::exception_ptr> failure{paths.size(), nullptr};
-  const auto run = [&]() noexcept {
-    for (auto i = next++; i < paths.size(); i = next++) {
-      try {
-        tokens[i] = find_or_make(paths[i], how, threads_each, work);
-      } catch (...) {
-        next = paths.size();
-        // The first file's, whichever thread was quicker.
-        const std::lock_guard lock(failing);
-        if (i < failure.first) failure = {i, std::current_exception()};
-      }
-    }
-  };
-  {
-    ThreadGroup others;
-    for (std::size_t i = 1; i < side_by_side; ++i) others.start("tokenizing", run);
-    run();
-  }
-  if (failure.second) std::rethrow_exception(failure.second);
+  for_each_of(paths.size(), side_by_side, [&](std::size_t i) { work.total += how.open(paths[i])->identity().size; });
+  for_each_of(paths.size(), side_by_side,
+              [&](std::size_t i) { tokens[i] = find_or_make(paths[i], how, threads_each, work); });
   if (std::ranges::any_of(tokens, [](const CachedTokens& each) { return each.bytes_read > 0; })) bound();
   return tokens;
 }
@@ -445,12 +475,11 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
   std::vector<TokenCacheEntry> removed;
   for (auto entry = left.rbegin(); entry != left.rend() && bytes > max_bytes; ++entry) {
     if (entry->in_use) continue;
-    // The .json first: without it the others are none.
-    for (const char* extension : {".json", ".idx", ".bin"}) remove_quietly(entry->prefix + extension);
+    remove_entry(entry->prefix);
     bytes -= entry->bytes;
     removed.push_back(*entry);
   }
-  remove_orphans(dir_);
+  remove_unreadable(dir_);
   return removed;
 }
 

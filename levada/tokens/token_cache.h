@@ -31,9 +31,9 @@ struct TokenCacheOptions {
 /// What decides which tokens a text becomes, and how that is done.
 struct TokenizeTexts {
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
-  std::int64_t end_of_document = 256;
-  TextOptions text = {};
-  int threads = 0;  ///< 0: as many as there are cores
+  std::int64_t end_of_document = 256;  ///< without meaning for chats
+  TextOptions text = {};               ///< chats: if the tokenizer's are
+  int threads = 0;                     ///< 0: as many as there are cores
   /// Told of the files that are being tokenized, by one thread at a time: bytes of all of them.
   std::function<void(const PrepareProgress&)> progress = {};
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
@@ -75,7 +75,7 @@ class TokenCache {
   /// All entries, the one that was used last first.
   std::vector<TokenCacheEntry> entries() const;
   /// Removes entries, the one that was used the longest ago first and none in use, until the others have `max_bytes` at
-  /// most; also what killed processes have left. Returns what it removed.
+  /// most; also what killed processes have left, and entries of another version. Returns the entries it removed.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
   /// Reads all of an entry. Throws SourceError if it is damaged.
   void check(const TokenCacheEntry& entry) const;

@@ -22,6 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 namespace fs = std::filesystem;
 
 std::string content(const std::string& path) {
@@ -261,6 +262,18 @@ TEST_F(TokenCaching, TokenizesAgainWhereAnEntryIsNotWhole) {
     EXPECT_EQ(again.prefix, whole.prefix);
     EXPECT_EQ(tokens_in(again.prefix), tokens) << i;
   }
+}
+
+TEST_F(TokenCaching, RemovesWhatItCannotReadUnlessItIsInUse) {
+  const auto old = tokenize_alone(dir_.write("old.txt", "old")), torn = tokenize_alone(b_);
+  std::ofstream(old.prefix + ".json") << R"({"version":0})";
+  fs::resize_file(torn.prefix + ".json", 50);
+  auto user = open();
+  const auto used = tokenize(user, dir_.write("c.txt", "text"));
+  std::ofstream(used.prefix + ".json") << R"({"version":0})";
+  open().prune(std::uint64_t{1} << 40);
+  const auto name = fs::path(used.prefix).filename().string();
+  EXPECT_THAT(names_in_cache(), UnorderedElementsAre(name + ".bin", name + ".idx", name + ".json"));
 }
 
 TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {

@@ -57,6 +57,10 @@ class Tokenizer {
   /// What the tokenizer itself ends a document with; empty if it does not say.
   virtual std::optional<std::int64_t> end_of_document() const = 0;
 
+  /// Whether it encodes chats: texts are JSON lists of messages, nothing is added to their tokens, and an id below zero
+  /// is ~id of a token that is not to be learned.
+  virtual bool is_chat() const { return false; }
+
   /// Replaces `tokens` by those of the texts, without any that mark a beginning or an end. Throws SourceError.
   virtual void encode(const Texts& texts, TokenIds& tokens) const = 0;
 };

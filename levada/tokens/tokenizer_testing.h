@@ -41,7 +41,7 @@ inline std::vector<std::int64_t> tokens_in(const std::string& path) {
   const TokenFile file(path, {});
   const auto count = static_cast<std::size_t>(file.contents().tokens);
   std::vector<std::int64_t> tokens(count - 1), labels(count - 1);
-  TokenWriter to(tokens, labels);
+  TokenWriter to({tokens}, {labels});
   ReadState state;
   file.read(0, file.contents().tokens, to, state);
   tokens.push_back(labels.back());

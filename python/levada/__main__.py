@@ -9,6 +9,7 @@ import sys
 from levada import _levada
 from levada._feed_command import feed, names_callable
 from levada._parquet import FORMATS
+from levada._storage import REMOTE
 from levada._tokenizers import open_tokenizer
 
 
@@ -38,7 +39,7 @@ def main() -> int:
         return run(sys.argv[2:])
     if sys.argv[1:2] == ["feed"] and names_callable(sys.argv[2:]):
         return feed(sys.argv[2:])
-    return _levada.command(["levada", *sys.argv[1:]], [sys.executable, "-m", "levada"], open_tokenizer, FORMATS)
+    return _levada.command(["levada", *sys.argv[1:]], [sys.executable, "-m", "levada"], open_tokenizer, FORMATS, REMOTE)
 
 
 if __name__ == "__main__":

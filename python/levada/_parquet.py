@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,19 +23,40 @@ _BUFFER_BYTES = 1 << 20
 """Of a column, as it is stored, that are read at a time."""
 
 
+class _Stream(io.RawIOBase):
+    """A file as pyarrow reads it."""
+
+    def __init__(self, file: _levada.File) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._at, size if size >= 0 else self._file.size)
+        self._at += len(data)
+        return data
+
+
 class ParquetReader:
     """Reads the documents of a file in the order of its rows. One thread at a time."""
 
-    def __init__(self, path: str, column: str, skip_bad: bool) -> None:
+    def __init__(self, file: _levada.File, column: str, skip_bad: bool) -> None:
+        path = file.path
         self._pyarrow = import_for(path, "pyarrow")
         parquet = import_for(path, "pyarrow", "pyarrow.parquet")
-        self._path, self._column, self._skip_bad = path, column, skip_bad
+        self._source, self._path, self._column, self._skip_bad = file, path, column, skip_bad
         self.stored_bytes = self.bad_lines = self._row = 0
         try:
-            self._source = self._pyarrow.OSFile(path)
-            self._size = self._source.size()
             # pre_buffer reads whole row groups, as does a buffer of no bytes.
-            self._file = parquet.ParquetFile(self._source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            self._file = parquet.ParquetFile(_Stream(file), buffer_size=_BUFFER_BYTES, pre_buffer=False)
             schema = self._file.schema_arrow
         except (self._pyarrow.ArrowException, OSError, ValueError) as error:
             raise self._damaged(error) from error
@@ -64,7 +87,7 @@ class ParquetReader:
         for batch in self._batches():
             texts = self._texts_of(batch.column(0))
             documents += len(texts)
-            self.stored_bytes = self._size * self._row // rows
+            self.stored_bytes = self._source.size * self._row // rows
             yield texts
         if not documents:
             what = f"all of its {rows} rows are bad" if rows else "it has no rows"
@@ -72,13 +95,20 @@ class ParquetReader:
 
     def _batches(self) -> Iterator[Any]:
         """Those of one row group after the other, of as many rows as make _BATCH_BYTES on the average."""
-        metadata = self._file.metadata
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            columns = map(group.column, range(group.num_columns))
-            size = sum(each.total_uncompressed_size for each in columns if each.path_in_schema == self._column)
-            rows = min(max(group.num_rows * _BATCH_BYTES // max(size, 1), 1), _MAX_ROWS)
+        chunks = list(map(self._chunk_of, range(self._file.metadata.num_row_groups)))
+        for chunk in chunks:
+            begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+            self._source.will_read(begin, chunk.total_compressed_size)
+        for number, chunk in enumerate(chunks):
+            rows = self._file.metadata.row_group(number).num_rows
+            rows = min(max(rows * _BATCH_BYTES // max(chunk.total_uncompressed_size, 1), 1), _MAX_ROWS)
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
+
+    def _chunk_of(self, number: int) -> Any:
+        """What a row group says of the column."""
+        group = self._file.metadata.row_group(number)
+        columns = map(group.column, range(group.num_columns))
+        return next(each for each in columns if each.path_in_schema == self._column)
 
     def _texts_of(self, column: Any) -> list[str]:
         first = self._row + 1
@@ -112,8 +142,6 @@ class ParquetReader:
         return False
 
     def _damaged(self, error: Exception) -> Exception:
-        if isinstance(error, FileNotFoundError):
-            return SourceError(f"{self._path} cannot be read: there is no such file")
         if isinstance(error, self._pyarrow.ArrowNotImplementedError):
             return Unsupported(f"{self._path} cannot be read by this pyarrow: {error}; write the file with another codec")
         return SourceError(

@@ -11,6 +11,7 @@ import traceback
 from typing import Any
 
 from levada import _levada
+from levada._balance import Samples
 from levada._errors import Error, PeerLost, SourceError
 from levada._exits import begin, end, exit_text, start
 from levada._layouts import make_layout
@@ -35,11 +36,13 @@ _ON_STDERR = (
 class ProcessReader(BackgroundReader):
     """A process that iterates, and a thread here that takes its batches."""
 
-    def __init__(self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool) -> None:
+    def __init__(
+        self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None
+    ) -> None:
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
         self._child = _Child(source, state, allow_pickle)
-        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle))
+        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples))
         self.where = self._child.where
 
     def stop(self) -> None:

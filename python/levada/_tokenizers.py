@@ -10,20 +10,24 @@ import pathlib
 from typing import Any
 
 from levada import _levada
+from levada._chats import open_chat_tokenizer
 from levada._errors import InvalidArgument, SourceError
 from levada._packages import import_for
 
 __all__ = ["open_tokenizer"]
 
 
-def open_tokenizer(given: Any) -> _levada.Tokenizer:
+def open_tokenizer(given: Any, chat_template: str = "") -> _levada.Tokenizer:
     """Returns the tokenizer that `given` stands for.
 
     given: "bytes"; the path of a tokenizer.json, of a folder that `transformers` saved one in, or of a SentencePiece
-    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. Raises InvalidArgument for anything
-    else, SourceError for a file that is missing or is no tokenizer, Unsupported where the package that reads it is not
+    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path of a
+    Jinja file, for chats: that takes a folder or a tokenizer of `transformers`. Raises InvalidArgument for anything else,
+    SourceError for a file that is missing or is no tokenizer, Unsupported where the package that reads it is not
     installed.
     """
+    if chat_template:
+        return open_chat_tokenizer(given, chat_template)
     if isinstance(given, (str, os.PathLike)):
         return _open_path(os.fspath(given))
     if hasattr(given, "backend_tokenizer"):  # transformers

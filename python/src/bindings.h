@@ -11,6 +11,7 @@ void bind_mesh(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);
 void bind_tokenizers(nanobind::module_& module);
 void bind_text_formats(nanobind::module_& module);
+void bind_remote_files(nanobind::module_& module);
 void bind_sources(nanobind::module_& module);
 void bind_feed(nanobind::module_& module);
 void bind_transport(nanobind::module_& module);

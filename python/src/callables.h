@@ -4,15 +4,33 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace levada::python {
 
+/// A call into Python by a thread that may outlive it: holds the GIL, where the interpreter still runs. A thread that
+/// asks for the GIL later is ended in the middle, and the process with it.
+class PythonCall {
+ public:
+  PythonCall();
+  ~PythonCall();
+  PythonCall(const PythonCall&) = delete;
+  PythonCall& operator=(const PythonCall&) = delete;
+  explicit operator bool() const { return gil_.has_value(); }
+
+ private:
+  std::optional<nanobind::gil_scoped_acquire> gil_;
+};
+
+/// Has the interpreter, when it ends, wait for the calls under way; none can begin then. To be called once.
+void finish_calls_at_exit();
+
 struct ReleaseWithGil {
   void operator()(nanobind::object* object) const;
 };
-/// May be moved and destroyed without the GIL.
+/// May be moved and destroyed without the GIL, and after the interpreter: then the object is left as it is.
 using SharedObject = std::unique_ptr<nanobind::object, ReleaseWithGil>;
 SharedObject share(nanobind::object object);
 

@@ -31,6 +31,7 @@
 #include "python/src/bindings.h"
 #include "python/src/callables.h"
 #include "python/src/errors.h"
+#include "python/src/remote_files.h"
 #include "python/src/tensors.h"
 #include "python/src/text_formats.h"
 #include "python/src/tokenizers.h"
@@ -127,19 +128,21 @@ std::tuple<int, std::string> run_local(int size, const std::vector<std::string>&
 }
 
 int command(const std::vector<std::string>& arguments, const std::vector<std::string>& self,
-            const nb::object& open_tokenizer, const nb::object& formats) {
+            const nb::object& open_tokenizer, const nb::object& formats, const nb::object& remote) {
   std::vector<const char*> pointers;
   for (const auto& argument : arguments) pointers.push_back(argument.c_str());
-  const auto open = [&open_tokenizer](const std::string& name) -> std::shared_ptr<const Tokenizer> {
+  const auto open = [&open_tokenizer](const std::string& name,
+                                      const std::string& chat_template) -> std::shared_ptr<const Tokenizer> {
     const nb::gil_scoped_acquire gil;
     try {
-      return tokenizer_of(open_tokenizer(name));
+      return tokenizer_of(open_tokenizer(name, chat_template));
     } catch (const nb::python_error& error) {
       rethrow(error);
       throw;
     }
   };
-  cli::Extensions extensions{.self = self, .open_tokenizer = open, .formats = formats_of(formats)};
+  cli::Extensions extensions{
+      .self = self, .open_tokenizer = open, .formats = formats_of(formats), .remote = remote_files_of(remote)};
   const nb::gil_scoped_release released;
   return cli::run(static_cast<int>(pointers.size()), pointers.data(), std::move(extensions));
 }
@@ -252,9 +255,10 @@ void bind_launch(nb::module_& module) {
   module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
              "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
+             nb::arg("remote"),
              nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "
-                     "open_tokenizer: collections.abc.Callable[[str], Tokenizer], "
-                     "formats: collections.abc.Sequence[TextFormat]) -> int"),
+                     "open_tokenizer: collections.abc.Callable[[str, str], Tokenizer], "
+                     "formats: collections.abc.Sequence[TextFormat], remote: RemoteFiles) -> int"),
              "Runs the `levada` command and returns its exit status.");
 }
 

@@ -1,14 +1,17 @@
 #include "python/src/bindings.h"
+#include "python/src/callables.h"
 
 NB_MODULE(_levada, module) {
   module.doc() = "The C++ core of levada; use the package levada.";
   // What a program still holds when the interpreter ends (batches, feeds) goes with the process.
   nanobind::set_leak_warnings(false);
+  levada::python::finish_calls_at_exit();
   levada::python::bind_errors(module);
   levada::python::bind_trees(module);
   levada::python::bind_mesh(module);
   levada::python::bind_tokenizers(module);
   levada::python::bind_text_formats(module);
+  levada::python::bind_remote_files(module);
   levada::python::bind_launch(module);
   levada::python::bind_sources(module);
   levada::python::bind_feed(module);

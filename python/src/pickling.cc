@@ -1,5 +1,6 @@
 #include "python/src/pickling.h"
 
+#include <fmt/format.h>
 #include <nanobind/stl/pair.h>
 
 #include <string>
@@ -17,6 +18,9 @@ namespace {
 
 /// Smaller ones go through the pickle: a buffer of its own costs more.
 constexpr Py_ssize_t smallest_buffer = 1024;
+
+/// The kind of Arrays among which there is a tensor of torch; 0: all are of numpy, or as such.
+constexpr int torch_arrays = 1;
 
 /// Memory that a Python object may be a view of.
 class Memory {
@@ -169,15 +173,17 @@ class PythonValues::Pickler {
   bool known_ = false, has_torch_ = false;
 };
 
-PythonValues::PythonValues() : pickler_(std::make_unique<Pickler>()) {}
+PythonValues::PythonValues() : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
 
 PythonValues::~PythonValues() {
   if (Py_IsInitialized() == 0) {
     static_cast<void>(pickler_.release());  // goes with the interpreter
+    static_cast<void>(libraries_.release());
     return;
   }
   const nb::gil_scoped_acquire gil;
   pickler_.reset();
+  libraries_.reset();
 }
 
 pipeline::Item PythonValues::list_of(std::vector<pipeline::Item> items) const {
@@ -196,6 +202,61 @@ pipeline::Item PythonValues::tuple_of(std::vector<pipeline::Item> items) const {
 
 std::vector<pipeline::Item> PythonValues::elements(pipeline::Item item) const {
   return in_python([&] { return items_of(object_of(std::move(item))); });
+}
+
+Tensor PythonValues::other_array(nb::handle value, const std::string& name, TensorKind& kind) const {
+  if (auto tensor = libraries_->plain_tensor(value)) {
+    kind = TensorKind::torch;
+    return *std::move(tensor);
+  }
+  libraries_->look_again();
+  if (!libraries_->is_tensor(value, kind)) {
+    const auto type = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
+    throw InvalidArgument(fmt::format("{} is a {}; it must be an array of numpy or a tensor of torch", name, type));
+  }
+  try {
+    return libraries_->from_python(value, kind, name);
+  } catch (const nb::builtin_exception& refused) {
+    throw InvalidArgument(refused.what());
+  }
+}
+
+pipeline::Arrays PythonValues::arrays_of(const pipeline::Item& item) const {
+  return in_python([&] {
+    const auto object = object_of_const(item);
+    pipeline::Arrays arrays;
+    const auto add = [&](std::string name, nb::handle value) {
+      auto tensor = libraries_->plain_array(value);
+      if (!tensor) {
+        TensorKind kind{};
+        tensor = other_array(value, name.empty() ? "the item" : name, kind);
+        if (is_torch(kind)) arrays.kind = torch_arrays;
+      }
+      arrays.fields.emplace_back(std::move(name), *std::move(tensor));
+    };
+    if (PyDict_Check(object.ptr()) == 0) {
+      add({}, object);
+      return arrays;
+    }
+    for (const auto& [key, value] : nb::borrow<nb::dict>(object)) {
+      if (!nb::isinstance<nb::str>(key)) {
+        throw InvalidArgument(
+            fmt::format("a field is named {}, which is no str", nb::cast<std::string>(nb::repr(key))));
+      }
+      add(nb::cast<std::string>(key), value);
+    }
+    return arrays;
+  });
+}
+
+pipeline::Item PythonValues::dict_of(pipeline::Arrays arrays) const {
+  return in_python([&] {
+    libraries_->look_again();
+    const auto kind = arrays.kind == torch_arrays ? TensorKind::torch : TensorKind::array;
+    nb::dict fields;
+    for (const auto& [name, tensor] : arrays.fields) fields[name.c_str()] = libraries_->to_python(tensor, kind);
+    return item_of(fields);
+  });
 }
 
 PythonValues::Packed PythonValues::pack(std::span<const pipeline::Item> items) const {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "python/src/foreign.h"
+#include "python/src/tensors.h"
 
 namespace levada::python {
 
@@ -19,14 +20,20 @@ class PythonValues final : public pipeline::Values {
   pipeline::Item list_of(std::vector<pipeline::Item> items) const override;
   pipeline::Item tuple_of(std::vector<pipeline::Item> items) const override;
   std::vector<pipeline::Item> elements(pipeline::Item item) const override;
+  /// Arrays of numpy, tensors of torch and what DLPack gives out, and dicts of them.
+  pipeline::Arrays arrays_of(const pipeline::Item& item) const override;
+  pipeline::Item dict_of(pipeline::Arrays arrays) const override;
   /// Throws StageFailed with what an object that cannot be pickled raises.
   Packed pack(std::span<const pipeline::Item> items) const override;
   std::vector<pipeline::Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
                                      std::shared_ptr<const void> hold) const override;
 
  private:
+  Tensor other_array(nanobind::handle value, const std::string& name, TensorKind& kind) const;
+
   class Pickler;
   std::unique_ptr<Pickler> pickler_;
+  std::unique_ptr<TensorLibraries> libraries_;
 };
 
 }  // namespace levada::python

@@ -24,6 +24,7 @@
 #include "python/src/errors.h"
 #include "python/src/handoff.h"
 #include "python/src/rebuild.h"
+#include "python/src/remote_files.h"
 #include "python/src/sources.h"
 #include "python/src/text_formats.h"
 #include "python/src/tokenizers.h"
@@ -55,26 +56,39 @@ nb::bytes pack_state(nb::handle state, bool allow_pickle) {
   return nb::bytes(message.data(), message.size());
 }
 
-void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& state, bool allow_pickle) {
-  auto lent = lend(batch, allow_pickle, handoff.classes, handoff.batch_memory().get(), handoff.spent());
-  Handoff::Item item{std::move(lent.tree), std::move(lent.place), {}, 0};
-  if (state) {
-    const auto& [bytes, failure, since] = *state;
-    const auto message = view_of(bytes);
-    item.state = LoaderState{{message.begin(), message.end()}, failure};
-    item.since = since;
-  }
-  handoff.prepare(std::move(item));
+/// And how many items have come since.
+std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& given) {
+  if (!given) return {std::nullopt, 0};
+  const auto& [bytes, failure, since] = *given;
+  const auto message = view_of(bytes);
+  return {LoaderState{{message.begin(), message.end()}, failure}, since};
 }
 
-std::int64_t wanted(PythonHandoff& handoff) {
-  std::int64_t items = 0;
+void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, bool allow_pickle) {
+  auto lent = lend(batch, allow_pickle, handoff.classes, handoff.batch_memory().get(), handoff.spent());
+  auto [state, since] = state_of(given);
+  handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since});
+}
+
+using Size = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+
+void tell(PythonHandoff& handoff, const std::vector<Size>& told, const GivenState& given) {
+  std::vector<SampleSize> sizes;
+  for (const auto& [tokens, squares, first, second] : told) sizes.push_back({tokens, squares, {first, second}});
+  auto [state, since] = state_of(given);
+  const nb::gil_scoped_release released;
+  handoff.tell(std::move(sizes), std::move(state), since);
+}
+
+std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>> wanted(PythonHandoff& handoff) {
+  std::optional<Handoff::Wanted> wanted;
   {
     const nb::gil_scoped_release released;
-    items = handoff.wanted();
+    wanted = handoff.wanted();
   }
   handoff.spent()->clear();
-  return items;
+  if (!wanted) return std::nullopt;
+  return std::tuple(wanted->skipped, wanted->taken, std::move(wanted->gathered));
 }
 
 /// The end of a traceback says most.
@@ -141,19 +155,28 @@ std::shared_ptr<Source> unopened(const std::string& kind, const std::string& mes
 }  // namespace
 
 NamedCorpus corpus_of(const nb::kwargs& given) {
-  CorpusOptions options{.sequence = nb::cast<std::int64_t>(given["sequence"]),
-                        .shuffle_seed = nb::cast<std::optional<std::uint64_t>>(given["shuffle_seed"]),
-                        .epochs = nb::cast<std::int64_t>(given["epochs"]),
-                        .packing = parse_packing(nb::cast<std::string>(given["packing"])),
-                        .pad_to = nb::cast<std::int64_t>(given["pad_to"]),
-                        .attention_mask = nb::cast<bool>(given["attention_mask"]),
-                        .tokenizer = tokenizer_of(given["tokenizer"]),
-                        .end_of_document = nb::cast<std::string>(given["eod"]),
-                        .text_field = nb::cast<std::string>(given["text_field"]),
-                        .skip_bad = nb::cast<bool>(given["skip_bad"]),
-                        .formats = formats_of(given["formats"]),
-                        .cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str(),
-                        .cache_bytes = nb::cast<std::optional<std::uint64_t>>(given["cache_size"])};
+  CorpusOptions options;
+  options.sequence = nb::cast<std::int64_t>(given["sequence"]);
+  options.shuffle_seed = nb::cast<std::optional<std::uint64_t>>(given["shuffle_seed"]);
+  options.epochs = nb::cast<std::int64_t>(given["epochs"]);
+  options.packing = parse_packing(nb::cast<std::string>(given["packing"]));
+  options.pad_to = nb::cast<std::int64_t>(given["pad_to"]);
+  options.attention_mask = nb::cast<bool>(given["attention_mask"]);
+  options.reset_position_ids = nb::cast<bool>(given["reset_position_ids"]);
+  options.reset_attention_mask = nb::cast<bool>(given["reset_attention_mask"]);
+  options.eod_mask_loss = nb::cast<bool>(given["eod_mask_loss"]);
+  options.ids = DType::parse(nb::cast<std::string>(given["dtype"]));
+  options.split = nb::cast<std::vector<double>>(given["split"]);
+  options.part = nb::cast<std::string>(given["part"]);
+  options.tokenizer = tokenizer_of(given["tokenizer"]);
+  options.end_of_document = nb::cast<std::string>(given["eod"]);
+  options.text_field = nb::cast<std::string>(given["text_field"]);
+  options.skip_bad = nb::cast<bool>(given["skip_bad"]);
+  options.formats = formats_of(given["formats"]);
+  options.resume_weights = nb::cast<bool>(given["resume_weights"]);
+  options.cache_dir = nb::cast<nb::bytes>(given["cache_dir"]).c_str();
+  options.cache_bytes = nb::cast<std::optional<std::uint64_t>>(given["cache_size"]);
+  options.remote = remote_files_of(given["remote"]);
   options.io.threads = nb::cast<int>(given["io_threads"]);
   options.io.warn = warn;
   std::vector<std::string> paths;  // names of files are bytes, not always UTF-8
@@ -166,7 +189,15 @@ void bind_sources(nb::module_& module) {
   nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
       .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
            nb::arg("activity"), nb::arg("counts_rows"))
-      .def("wanted", &wanted, "Blocks until an item is wanted: how many to go on; 0 when there is no more to do.")
+      .def(
+          "wanted", &wanted,
+          "Blocks until something is wanted. How many items to pass over; how many to take then, for tell(), or 0; and "
+          "which of those taken last to make one item of. Without the latter two: the next item. None "
+          "when there is no more to do.")
+      .def("tell", &tell, nb::arg("sizes"), nb::arg("state").none(),
+           "Of the items that were taken, fewer at the end: positions in a row, their square, and two weights. state: "
+           "as "
+           "of prepare().")
       .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
            nb::arg("allow_pickle") = false,
            nb::sig(
@@ -188,7 +219,7 @@ void bind_sources(nb::module_& module) {
       .def_prop_ro("documents", &Corpus::documents)
       .def_prop_ro("digest", &Corpus::digest)
       .def(
-          "resume", [](const Corpus& corpus, const nb::bytes& cursor) { return corpus.resume(view_of(cursor)); },
+          "resume", [](Corpus& corpus, const nb::bytes& cursor) { return corpus.resume(view_of(cursor)); },
           nb::arg("cursor"))
       .def(
           "of_epochs",

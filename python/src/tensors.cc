@@ -83,6 +83,42 @@ Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& 
   return Tensor(TensorView(own, shape, strides, data), owner_of(std::move(array)));
 }
 
+/// What the buffer protocol calls a dtype; nothing for names of more than one letter, which are of other byte orders or
+/// no numbers.
+std::optional<DType> dtype_of_format(const char* format) {
+  if (format == nullptr || format[0] == 0 || format[1] != 0) return std::nullopt;
+  switch (format[0]) {
+    case '?': return dtypes::boolean;
+    case 'b': return levada::dtype_of<signed char>();
+    case 'B': return levada::dtype_of<unsigned char>();
+    case 'h': return levada::dtype_of<short>();
+    case 'H': return levada::dtype_of<unsigned short>();
+    case 'i': return levada::dtype_of<int>();
+    case 'I': return levada::dtype_of<unsigned>();
+    case 'l': return levada::dtype_of<long>();
+    case 'L': return levada::dtype_of<unsigned long>();
+    case 'q': return levada::dtype_of<long long>();
+    case 'Q': return levada::dtype_of<unsigned long long>();
+    case 'e': return dtypes::float16;
+    case 'f': return dtypes::float32;
+    case 'd': return dtypes::float64;
+    default: return std::nullopt;
+  }
+}
+
+/// What a buffer shows, if it has words for that and the elements of an axis lie whole elements apart.
+std::optional<TensorView> view_of(const Py_buffer& buffer) {
+  const auto dtype = dtype_of_format(buffer.format);
+  if (!dtype || static_cast<std::size_t>(buffer.ndim) > Shape::max_rank) return std::nullopt;
+  Shape shape, strides;
+  for (int i = 0; i < buffer.ndim; ++i) {
+    if (buffer.strides[i] % buffer.itemsize != 0) return std::nullopt;
+    shape.push_back(buffer.shape[i]);
+    strides.push_back(buffer.strides[i] / buffer.itemsize);
+  }
+  return TensorView(*dtype, shape, strides, static_cast<const std::byte*>(buffer.buf));
+}
+
 /// Whether numpy's type number is of bool, an integer, a float or a complex number.
 constexpr bool is_number(int type) {
   constexpr int bool_type = 0, long_double_complex_type = 16, half_type = 23;
@@ -247,6 +283,18 @@ std::optional<Tensor> TensorLibraries::plain_tensor(nb::handle value) const {
   return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
 }
 
+std::optional<Tensor> TensorLibraries::plain_array(nb::handle value) const {
+  if (!nb::handle(Py_TYPE(value.ptr())).is(array_)) return std::nullopt;
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const auto view = view_of(buffer);
+  PyBuffer_Release(&buffer);
+  return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
+}
+
 bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
   if (is_instance(value, torch_)) kind = TensorKind::torch;
   else if (is_instance(value, array_)) kind = TensorKind::array;
@@ -266,6 +314,7 @@ Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std
     return plain ? *std::move(plain) : from_torch(value, path);
   }
   if (kind == TensorKind::scalar) return from_array(imported("numpy").attr("asarray")(value), path);
+  if (auto plain = plain_array(value)) return *std::move(plain);
   if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
   const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
   if (type != "ndarray" && type != "memmap") {

@@ -49,6 +49,8 @@ class TensorLibraries {
   std::optional<TensorView> plain_view(nanobind::handle value) const;
   /// The same, keeping `value` alive; its owner may go on any thread.
   std::optional<Tensor> plain_tensor(nanobind::handle value) const;
+  /// The same of an array of numpy's own class, if its elements are integers, reals or booleans of this machine's.
+  std::optional<Tensor> plain_array(nanobind::handle value) const;
   /// The tensor, viewing the memory of `value` and keeping it alive; its owner may go on any thread. Throws
   /// Python's TypeError, naming `path`, for what cannot cross.
   Tensor from_python(nanobind::handle value, TensorKind kind, const std::string& path) const;

@@ -19,18 +19,21 @@ namespace {
 class PythonTokenizer final : public Tokenizer {
  public:
   PythonTokenizer(std::string name, std::string digest, std::int64_t vocabulary_size,
-                  std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode)
+                  std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode, bool is_chat)
       : name_(std::move(name)),
         digest_(std::move(digest)),
         vocabulary_size_(vocabulary_size),
         end_of_document_(end_of_document),
         id_of_(share(std::move(id_of))),
-        encode_(share(std::move(encode))) {}
+        encode_(share(std::move(encode))),
+        is_chat_(is_chat) {}
 
   const std::string& name() const override { return name_; }
   const std::string& digest() const override { return digest_; }
   std::int64_t vocabulary_size() const override { return vocabulary_size_; }
   std::optional<std::int64_t> end_of_document() const override { return end_of_document_; }
+
+  bool is_chat() const override { return is_chat_; }
 
   std::optional<std::int64_t> id_of(std::string_view token) const override {
     const nb::gil_scoped_acquire gil;
@@ -60,8 +63,9 @@ class PythonTokenizer final : public Tokenizer {
     for (const nb::handle id : nb::cast<nb::list>(ids)) {
       const long value = PyLong_AsLong(id.ptr());
       if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-      if (value < 0 || value >= vocabulary_size_) {
-        throw SourceError(fmt::format("{} encoded a text as token {}, but has only {} tokens", printable(name_), value,
+      const long token = is_chat_ && value < 0 ? ~value : value;
+      if (token < 0 || token >= vocabulary_size_) {
+        throw SourceError(fmt::format("{} encoded a text as token {}, but has only {} tokens", printable(name_), token,
                                       vocabulary_size_));
       }
       tokens.ids.push_back(static_cast<std::int32_t>(value));
@@ -73,6 +77,7 @@ class PythonTokenizer final : public Tokenizer {
   std::int64_t vocabulary_size_;
   std::optional<std::int64_t> end_of_document_;
   SharedObject id_of_, encode_;
+  bool is_chat_;
 };
 
 /// nanobind holds no pointers to what is const.
@@ -91,16 +96,19 @@ void bind_tokenizers(nb::module_& module) {
       .def(
           "__init__",
           [](SharedTokenizer* self, std::string name, std::string digest, std::int64_t vocabulary_size,
-             std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode) {
+             std::optional<std::int64_t> end_of_document, nb::object id_of, nb::object encode, bool is_chat) {
             new (self) SharedTokenizer{std::make_shared<PythonTokenizer>(std::move(name), std::move(digest),
                                                                          vocabulary_size, end_of_document,
-                                                                         std::move(id_of), std::move(encode))};
+                                                                         std::move(id_of), std::move(encode), is_chat)};
           },
           nb::arg("name"), nb::arg("digest"), nb::arg("vocabulary_size"), nb::arg("end_of_document").none(),
-          nb::arg("id_of"), nb::arg("encode"),
+          nb::arg("id_of"), nb::arg("encode"), nb::arg("is_chat") = false,
           nb::sig("def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, "
                   "id_of: collections.abc.Callable[[str], int | None], "
-                  "encode: collections.abc.Callable[[list[str]], list[list[int]]]) -> None"))
+                  "encode: collections.abc.Callable[[list[str]], list[list[int]]], is_chat: bool = False) -> None"),
+          "encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens "
+          "that "
+          "are not to be learned.")
       .def_prop_ro("name", [](const SharedTokenizer& self) { return self.tokenizer->name(); })
       .def_prop_ro("vocabulary_size", [](const SharedTokenizer& self) { return self.tokenizer->vocabulary_size(); })
       .def(

@@ -11,6 +11,7 @@ from typing import Any
 import levada
 import pyarrow
 import pytest
+from levada import _levada
 from levada._parquet import ParquetReader
 from pyarrow import parquet
 
@@ -35,7 +36,7 @@ def rows_of(path: pathlib.Path, **options: Any) -> tuple[list[list[int]], int]:
 
 
 def read_all(path: pathlib.Path, column: str = "text", skip_bad: bool = False) -> list[str]:
-    reader = ParquetReader(str(path), column, skip_bad)
+    reader = ParquetReader(_levada.open_file(str(path)), column, skip_bad)
     texts = []
     while (read := reader.read()) is not None:
         texts += read
@@ -128,9 +129,10 @@ def test_large_row_groups_are_read_in_pieces(tmp_path: pathlib.Path) -> None:
     assert path.stat().st_size > 200 << 20
     script = (
         "import resource, sys\n"
+        "from levada import _levada\n"
         "from levada._parquet import ParquetReader\n"
         "import pyarrow.parquet\n"
-        "reader, texts = ParquetReader(sys.argv[1], 'text', False), 0\n"
+        "reader, texts = ParquetReader(_levada.open_file(sys.argv[1]), 'text', False), 0\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "while (read := reader.read()) is not None: texts += len(read)\n"
         "print(texts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

@@ -64,9 +64,19 @@ def test_a_virtual_stage_that_hosts_mtp_is_found() -> None:
     assert bridge.dataset_builder_predicate(SimpleNamespace(dataset=SimpleNamespace()))() is True
 
 
-def test_without_groups_those_of_megatron_are_asked_for() -> None:
-    with pytest.raises(levada.Unsupported, match="megatron.core"):
+def test_without_groups_those_of_megatron_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(levada.Unsupported, match=r"megatron\.core"):
         bridge.is_dataset_built_on_rank()
+    monkeypatch.setattr(bridge, "parallel_state", None)
+    with pytest.raises(levada.Unsupported, match=r"megatron\.core, whose groups it would be, is not installed"):
+        bridge.is_dataset_built_on_rank()
+    megatron = SimpleNamespace(
+        model_parallel_is_initialized=lambda: True,
+        get_tensor_model_parallel_group=lambda: Place(at=0, of=2),
+        get_pipeline_model_parallel_group=lambda: Place(at=2, of=3),
+    )
+    monkeypatch.setattr(bridge, "parallel_state", megatron)
+    assert bridge.is_dataset_built_on_rank() is True
 
 
 def test_a_stage_can_be_set_as_megatrons_tests_set_it(monkeypatch: pytest.MonkeyPatch) -> None:

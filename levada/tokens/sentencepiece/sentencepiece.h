@@ -8,7 +8,7 @@
 
 namespace levada {
 
-/// Opens a .model. Throws SourceError for a file that cannot be read or is none.
+/// Opens a .model. Throws SourceError for a file that cannot be read or is not a model.
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path);
 
 }  // namespace levada

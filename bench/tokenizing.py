@@ -2,7 +2,7 @@
 """Text to tokens with the package `tokenizers`: Levada's whole way (reading, parsing, encoding, writing .bin/.idx) against
 Tokenizer.encode_batch_fast and encode_batch alone on the same texts, on all cores. Prints medians of interleaved runs.
 
-  bench/tokenize.py CORPUS.jsonl TOKENIZER.json [--runs N] [--field NAME]
+  bench/tokenizing.py CORPUS.jsonl TOKENIZER.json [--runs N] [--field NAME]
 """
 
 import argparse
@@ -14,7 +14,6 @@ import time
 
 import levada
 import tokenizers
-from levada._tokenizers import open_tokenizer
 
 BATCH_BYTES = 4 << 20
 
@@ -57,7 +56,6 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--field", default="text")
     options = parser.parse_args()
-    open_tokenizer(options.tokenizer)
     tokenizer = tokenizers.Tokenizer.from_file(options.tokenizer)
     texts = list(batches(options.corpus, options.field))
     seconds = {"encode_batch": [], "encode_batch_fast": [], "levada": []}

@@ -1,0 +1,47 @@
+// Reads the samples of a batch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "levada/corpus/batch_rows.h"
+#include "levada/corpus/opened_source.h"
+#include "levada/corpus/read_team.h"
+#include "levada/corpus/sample_set.h"
+#include "levada/sources/source.h"
+
+namespace levada {
+
+/// Fills batches with a few threads. One thread at a time may call, but any may ask for activity(). A batch is returned
+/// only if the files have stayed unchanged until all of it was read.
+class BatchReader {
+ public:
+  /// Borrows the sources and the form.
+  BatchReader(const std::vector<std::unique_ptr<const OpenedSource>>& sources, const BatchForm& form, int threads);
+
+  /// Returns a batch with a row for each sample. Throws SourceError.
+  Tree read_rows(std::span<const StoredSample> samples, Memory& memory);
+  /// Returns a batch of one row, with a segment for each sample. Samples are single documents. Throws SourceError;
+  /// InvalidArgument for a row longer than cu_seqlens can count.
+  Tree read_packed_row(std::span<const StoredSample> samples, Memory& memory);
+
+  std::string activity() const;
+  ReadStats stats() const;  ///< of the samples alone
+
+ private:
+  void fill_checked(std::size_t pieces, const std::function<void(std::size_t, RowReader&)>& fill);
+  void check_touched();
+
+  const std::vector<std::unique_ptr<const OpenedSource>>& sources_;
+  const BatchForm& form_;
+  ReadTeam team_;
+  std::vector<RowReader> readers_;
+  std::atomic<const TokenFile*> reading_ = nullptr;
+};
+
+}  // namespace levada

@@ -1,0 +1,51 @@
+#include "levada/corpus/opened_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/base/text.h"
+#include "levada/corpus/packed_samples.h"
+
+namespace levada {
+namespace {
+
+std::unique_ptr<SampleSet> make_samples(const SourceFiles& files, const CorpusOptions& options) {
+  if (options.packing == Packing::cut) return make_cut_samples(files, options.sequence);
+  return std::make_unique<PackedSamples>(files, options.packing, options.sequence, options.pad_to);
+}
+
+void expect_samples(const SampleSet& samples, const SourceFiles& files, const std::string& who,
+                    const CorpusOptions& options) {
+  if (samples.size() > 0) return;
+  if (options.packing != Packing::cut) {
+    throw InvalidArgument(fmt::format("{} holds only empty documents: there is nothing to pack", who));
+  }
+  throw InvalidArgument(
+      fmt::format("{} holds {} tokens, and one sample of sequence {} takes {}: give more data or a shorter sequence",
+                  who, files.tokens(), options.sequence, options.sequence + 1));
+}
+
+}  // namespace
+
+OpenedSource::OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
+                           std::optional<std::uint64_t> shuffle_seed)
+    : name(source.name),
+      weight(source.weight),
+      files(opener.open(source.paths)),
+      samples(make_samples(files, options)),
+      seed(shuffle_seed) {
+  const auto shown = printable(name);
+  expect_samples(*samples, files, alone ? "the corpus" : fmt::format("the source {}", shown), options);
+  most = source.max_samples;
+  if (!source.max_tokens) return;
+  const auto in_tokens = static_cast<std::int64_t>(static_cast<double>(*source.max_tokens) / mean_tokens());
+  if (in_tokens < 1) {
+    throw InvalidArgument(
+        fmt::format("the source {} is to give at most {} tokens, less than a sample", shown, *source.max_tokens));
+  }
+  most = std::min(in_tokens, most.value_or(in_tokens));
+}
+
+}  // namespace levada

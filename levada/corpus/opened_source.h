@@ -1,0 +1,89 @@
+// A source of a corpus: its files, and the order of its samples.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levada/corpus/file_opener.h"
+#include "levada/corpus/mix_file.h"
+#include "levada/corpus/mix_schedule.h"
+#include "levada/corpus/permutation.h"
+#include "levada/corpus/sample_set.h"
+#include "levada/corpus/source_files.h"
+
+namespace levada {
+
+class OpenedSource {
+ public:
+  /// `alone`: it is the only one. Throws SourceError for what cannot be read, InvalidArgument for too little data.
+  OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
+               std::optional<std::uint64_t> shuffle_seed);
+
+  /// Of a sample: those that have a label.
+  double mean_tokens() const {
+    return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
+  }
+  /// Samples that it holds and may give.
+  std::int64_t own_samples() const { return std::min(samples->size(), most.value_or(samples->size())); }
+
+  std::string name;
+  double weight;
+  SourceFiles files;
+  std::unique_ptr<SampleSet> samples;
+  std::optional<std::uint64_t> seed;  ///< of the order in each epoch; empty: as they are stored
+  std::optional<std::int64_t> most;   ///< samples that it gives in all
+};
+
+/// One of the samples that a source stores.
+struct StoredSample {
+  std::size_t source = 0;
+  std::int64_t number = 0;
+};
+
+/// The order of a source's samples, for one reader.
+class SourceOrder {
+ public:
+  explicit SourceOrder(const OpenedSource& source) : size_(source.samples->size()), seed_(source.seed) {}
+
+  /// Which of its stored samples the source's sample `number` is, counted over its epochs.
+  std::int64_t sample_of(std::int64_t number) {
+    const auto place = number % size_;
+    if (!seed_) return place;
+    if (epoch_ != number / size_) {
+      epoch_ = number / size_;
+      permutation_.emplace(size_, *seed_, static_cast<std::uint64_t>(epoch_));
+    }
+    return (*permutation_)(place);
+  }
+
+ private:
+  std::int64_t size_;
+  std::optional<std::uint64_t> seed_;
+  std::optional<Permutation> permutation_;  ///< of epoch_
+  std::int64_t epoch_ = -1;
+};
+
+/// Which samples a reader's numbers stand for.
+class SampleWalk {
+ public:
+  /// Borrows the sources.
+  SampleWalk(std::optional<MixSchedule> mix, const std::vector<std::unique_ptr<const OpenedSource>>& sources)
+      : mix_(std::move(mix)) {
+    for (const auto& source : sources) orders_.emplace_back(*source);
+  }
+
+  StoredSample at(std::int64_t number) {
+    const auto mixed = mix_ ? mix_->at(number) : MixedSample{0, number};
+    return {mixed.source, orders_[mixed.source].sample_of(mixed.number)};
+  }
+
+ private:
+  std::optional<MixSchedule> mix_;
+  std::vector<SourceOrder> orders_;
+};
+
+}  // namespace levada

@@ -1,0 +1,160 @@
+"""Corpora whose paths are URLs, in the memory of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import levada
+import pytest
+
+TEXTS = [f"document {number} " * (number % 17) for number in range(2000)]
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file("/d/a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode())
+    yield filesystem
+    filesystem.rm("/", recursive=True)
+
+
+def batches(corpus: levada.Corpus) -> list[list[list[int]]]:
+    return [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=8)]
+
+
+def test_a_url_gives_what_the_file_gives(memory: Any, tmp_path: pathlib.Path) -> None:
+    memory.get("/d/a.jsonl", str(tmp_path / "a.jsonl"))
+    expected = batches(levada.Corpus(tmp_path / "a.jsonl", sequence=64))
+    assert len(expected) > 100
+    for url in ("memory://d/a.jsonl", "memory://d", "memory://*/a.json?", f"file://{tmp_path}/a.jsonl"):
+        assert batches(levada.Corpus(url, sequence=64)) == expected
+
+
+def test_a_pipeline_reads_by_url(memory: Any, tmp_path: pathlib.Path) -> None:
+    memory.get("/d/a.jsonl", str(tmp_path / "a.jsonl"))
+    options = {"sequence": 64, "shuffle_seed": 1}
+    samples = [
+        [sample["tokens"].tolist() for sample in levada.Pipeline(levada.Corpus(path, **options))]
+        for path in ("memory://d/a.jsonl", tmp_path / "a.jsonl")
+    ]
+    assert samples[0] == samples[1] and samples[0]
+
+
+def tokens_in_memory(memory: Any, tmp_path: pathlib.Path) -> str:
+    """The URL of a .bin."""
+    cache = tmp_path / "made"
+    levada.Corpus("memory://d/a.jsonl", sequence=64, cache_dir=cache).open()
+    for path in (cache / "tokens").iterdir():
+        if path.suffix in (".bin", ".idx"):
+            memory.put(str(path), f"/t/tokens{path.suffix}")
+    return "memory://t/tokens.bin"
+
+
+def test_a_process_that_is_forked_opens_its_corpus_anew(memory: Any, tmp_path: pathlib.Path) -> None:
+    corpus = levada.Corpus(tokens_in_memory(memory, tmp_path), sequence=64, cache_dir=tmp_path)
+    samples, digest = len(corpus), corpus.digest
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if len(corpus) == samples and corpus.digest == digest else 2
+        except BaseException:
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_parts_of_remote_tokens_leave_nothing_in_the_cache_folder(memory: Any, tmp_path: pathlib.Path) -> None:
+    url = tokens_in_memory(memory, tmp_path)
+    assert batches(levada.Corpus(url, sequence=64, cache_dir=tmp_path / "cache", cache_size=1 << 20))
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "expected"),
+    [
+        ("memory://d/none.jsonl", levada.SourceError, r"cannot open memory://d/none.jsonl: there is no such file$"),
+        ("memory://d/none", levada.SourceError, r"cannot open memory://d/none: there is no such file$"),
+        ("memory://d/*.txt", levada.SourceError, r"no file matches memory://d/\*.txt$"),
+        ("nosuch://d/a.jsonl", levada.InvalidArgument, "nosuch://d/a.jsonl cannot be opened: Protocol not known: nosuch"),
+        ("gs://b/a.jsonl", levada.Unsupported, "gs://b/a.jsonl needs a package that is not installed: .*gcsfs"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_sentence(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, url: str, error: type[Exception], expected: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(error, match=expected):
+        levada.Corpus(url).open()
+
+
+def test_a_missing_fsspec_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(levada.Unsupported, match=r"memory://a.jsonl needs the package fsspec: pip install fsspec$"):
+        levada.Corpus("memory://a.jsonl").open()
+
+
+def test_a_file_that_is_written_to_while_it_is_read_is_an_error(memory: Any, tmp_path: pathlib.Path) -> None:
+    url = tokens_in_memory(memory, tmp_path)
+    memory.pipe_file("/t/tokens.bin", memory.cat_file("/t/tokens.bin") * 400)
+    index = memory.cat_file("/t/tokens.idx")
+    # One sequence, of all tokens.
+    count = memory.size("/t/tokens.bin") // 2
+    memory.pipe_file(
+        "/t/tokens.idx",
+        index[:18]
+        + b"".join(number.to_bytes(size, "little") for number, size in ((1, 8), (2, 8), (count, 4), (0, 8), (0, 8), (1, 8))),
+    )
+    corpus = levada.Corpus(url, sequence=64, shuffle_seed=1, cache_dir=tmp_path)
+    corpus.open()
+    memory.pipe_file("/t/tokens.bin", bytes(2 * count))
+    with pytest.raises(levada.SourceError, match="memory://t/tokens.bin was written to while it was being read: start"):
+        batches(corpus)
+
+
+READER = """
+import pathlib, struct, sys, time, fsspec, levada, numpy
+
+class Slow(fsspec.AbstractFileSystem):
+    protocol = "slow"
+    def info(self, path, **_):
+        return {"name": path, "size": pathlib.Path(path).stat().st_size, "type": "file", "ETag": "1"}
+    def cat_file(self, path, start=None, end=None, **_):
+        time.sleep(0.004)
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+    @classmethod
+    def _strip_protocol(cls, path):
+        return "/" + path.removeprefix("slow://").strip("/")
+
+fsspec.register_implementation("slow", Slow)
+folder = pathlib.Path(sys.argv[1])
+documents, tokens = 300, 250_000
+with open(folder / "a.bin", "wb") as file:
+    file.truncate(4 * documents * tokens)
+head = b"MMIDIDX\\0\\0" + struct.pack("<QBQQ", 1, 4, documents, documents + 1)
+numbers = numpy.arange(documents + 1)
+(folder / "a.idx").write_bytes(
+    head + numpy.full(documents, tokens, numpy.int32).tobytes() + (numbers[:-1] * tokens * 4).tobytes() + numbers.tobytes()
+)
+corpus = levada.Corpus(f"slow://{folder}/a.bin", sequence=4096, shuffle_seed=1)
+feed = iter(levada.Feed(corpus, batch=8))
+next(feed), next(feed)
+del feed, corpus
+"""
+
+
+def test_a_process_ends_well_while_it_reads_ahead(tmp_path: pathlib.Path) -> None:
+    for _ in range(4):  # Its threads are at another place each time.
+        ran = subprocess.run([sys.executable, "-c", READER, tmp_path], capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stderr) == (0, "")
