@@ -5,6 +5,7 @@
 
 - tokens a second of the feed, over those of one process that cuts and digests the same data (bench/cut_and_digest);
 - microseconds a step beyond that process;
+- the same with --dtype int32, over the feed with int64;
 - the share of a step spent waiting, by the slowest rank, when each step computes for 5 ms;
 - tokens a second of one reader over those of every rank reading for itself.
 """
@@ -39,13 +40,16 @@ def main():
     alone = [f"{options.build}/bench/cut_and_digest", options.corpus, str(options.batch), str(options.seq)]
     run(feed)  # warms caches and index
 
-    rows = {"ratio": [], "beyond_us": [], "alone": [], "feed": [], "all": [], "waiting": []}
+    rows = {name: [] for name in ("ratio", "beyond_us", "alone", "feed", "int32", "narrow", "all", "waiting")}
     for _ in range(options.rounds):
         limit, one, all_read = run(alone), run(feed), run([*feed, "--readers", "all"])
+        narrow = run([*feed, "--dtype", "int32"])
         computing = run([*feed, "--compute-ms", "5", "--epochs", "0", "--steps", str(options.compute_steps)])
         rows["alone"].append(limit["tokens_per_s"])
         rows["feed"].append(one["tokens_per_s"])
         rows["all"].append(all_read["tokens_per_s"])
+        rows["int32"].append(narrow["tokens_per_s"])
+        rows["narrow"].append(narrow["tokens_per_s"] / one["tokens_per_s"])
         rows["ratio"].append(one["tokens_per_s"] / limit["tokens_per_s"])
         beyond = one["seconds"] - one["tokens"] / limit["tokens_per_s"]
         rows["beyond_us"].append(1e6 * beyond / one["steps"])
@@ -54,6 +58,7 @@ def main():
     middle = {name: statistics.median(values) for name, values in rows.items()}
     print(f"one process cuts and digests      {middle['alone'] / 1e6:8.1f} M tokens/s")
     print(f"levada feed, one reader           {middle['feed'] / 1e6:8.1f} M tokens/s   {middle['ratio']:.2f}x of that")
+    print(f"the same with --dtype int32       {middle['int32'] / 1e6:8.1f} M tokens/s   {middle['narrow']:.2f}x of one reader")
     print(f"levada feed, all ranks read       {middle['all'] / 1e6:8.1f} M tokens/s")
     print(f"a step beyond the one process     {middle['beyond_us']:8.1f} us")
     print(f"waiting, with 5 ms of compute     {100 * middle['waiting']:8.2f} % of a step")

@@ -1,11 +1,15 @@
 // How long planning takes for large jobs.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "levada/plan/plan.h"
+#include "levada/plan/step_plan.h"
 
 namespace {
 
@@ -102,6 +106,20 @@ void copy_contiguous(benchmark::State& state) {
   state.SetBytesProcessed(static_cast<std::int64_t>(to.size()) * state.iterations());
 }
 
+/// Documents of lognormal length, cut at 32,768 tokens or at what a micro-batch holds, over ranks.
+void plan_step(benchmark::State& state, levada::PartSizes sizes, std::int64_t max_tokens) {
+  std::mt19937 random(1);
+  std::lognormal_distribution<double> lengths(std::log(1500.0) - 0.72, 1.2);
+  const double longest = max_tokens == 0 ? 32768 : static_cast<double>(max_tokens);
+  std::vector<levada::SampleSize> samples(static_cast<std::size_t>(state.range(0)));
+  for (auto& sample : samples) {
+    sample.tokens = static_cast<std::int64_t>(std::clamp(lengths(random), 1.0, longest));
+    sample.squares = sample.tokens * sample.tokens;
+  }
+  const levada::Balance options{.cost = levada::SampleCost::parse("flops"), .sizes = sizes, .max_tokens = max_tokens};
+  for (auto _ : state) benchmark::DoNotOptimize(levada::plan_step(samples, static_cast<int>(state.range(1)), options));
+}
+
 }  // namespace
 
 BENCHMARK_CAPTURE(whole_plan, one_deal, "one", levada::Divide::deal, 8)
@@ -132,5 +150,20 @@ BENCHMARK(unit_by_unit)->Arg(4096)->Arg(65536)->Unit(benchmark::kMillisecond);
 BENCHMARK(one_unit)->Arg(4096)->Arg(65536)->Unit(benchmark::kMicrosecond);
 BENCHMARK(copy_zigzag)->Unit(benchmark::kMicrosecond);
 BENCHMARK(copy_contiguous)->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(plan_step, any, levada::PartSizes::any, 0)
+    ->Args({256, 8})
+    ->Args({4096, 64})
+    ->Args({4096, 512})
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(plan_step, equal, levada::PartSizes::equal, 0)
+    ->Args({256, 8})
+    ->Args({4096, 64})
+    ->Args({4096, 512})
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(plan_step, micro_batches, levada::PartSizes::any, 8192)
+    ->Args({256, 8})
+    ->Args({4096, 64})
+    ->Args({4096, 512})
+    ->Unit(benchmark::kMicrosecond);
 
 BENCHMARK_MAIN();

@@ -36,6 +36,12 @@ std::string digest_of(const Json& report, std::size_t rank, const std::string& f
   return report.at("ranks").at(rank).at("fields").at(field).at("digest");
 }
 
+void expect_refusal(const std::vector<std::string>& arguments, const std::string& words) {
+  const auto outcome = run(arguments);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr(words));
+}
+
 /// Every rank's digests and nothing that another way of carrying them may change.
 Json content_of(const Json& report) {
   Json content;
@@ -159,6 +165,36 @@ TEST(CommandFeed, GivesEachPipelineStageItsFields) {
   EXPECT_TRUE(last.contains("labels") && last.contains("loss_mask") && last.contains("attention_mask"));
   EXPECT_FALSE(last.contains("tokens"));
   EXPECT_EQ(first.at("attention_mask").at("shape"), (Json{4, 1, 64, 64}));
+}
+
+TEST(CommandFeed, CarriesInt32WhereThatIsWanted) {
+  const auto wide = feed_json({"--mesh", "dp=1", "--steps", "2"});
+  const auto narrow = feed_json({"--mesh", "dp=1", "--steps", "2", "--dtype", "int32"});
+  EXPECT_EQ(narrow.at("ranks").at(0).at("fields").at("tokens").at("dtype"), "int32");
+  EXPECT_EQ(narrow.at("ranks").at(0).at("bytes").get<int>() * 28, wide.at("ranks").at(0).at("bytes").get<int>() * 16);
+  expect_refusal(feed_arguments({"--dtype", "int16"}), "--dtype is int16; it must be int64 or int32");
+}
+
+TEST(CommandFeed, MindsWhereDocumentsEndWhereThatIsWanted) {
+  const auto plain = feed_json({"--attention-mask", "--steps", "2"});
+  const auto mindful = feed_json(
+      {"--attention-mask", "--steps", "2", "--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"});
+  EXPECT_EQ(digest_of(plain, 0, "tokens"), digest_of(mindful, 0, "tokens"));
+  for (const char* field : {"position_ids", "attention_mask", "loss_mask"}) {
+    EXPECT_NE(digest_of(plain, 0, field), digest_of(mindful, 0, field)) << field;
+  }
+  expect_refusal(feed_arguments({"--reset-attention-mask"}), "ask for one, too");
+}
+
+TEST(CommandFeed, TakesAPartOfASplit) {
+  const auto all = feed_json({"--batch", "1", "--eval"}).at("samples").get<int>();
+  const auto train = feed_json({"--batch", "1", "--eval", "--split", "80,20"}).at("samples").get<int>();
+  const auto valid =
+      feed_json({"--batch", "1", "--eval", "--split", "80,20", "--part", "valid"}).at("samples").get<int>();
+  EXPECT_NEAR(train, 0.8 * all, 0.05 * all);
+  EXPECT_NEAR(valid, 0.2 * all, 0.05 * all);
+  expect_refusal(feed_arguments({"--split", "80,20", "--part", "test"}), "the split 80,20 leaves nothing for test");
+  expect_refusal(feed_arguments({"--part", "dev"}), "the part of a split is dev; it must be train, valid or test");
 }
 
 TEST(CommandFeed, CutsTheSequenceForContextParallelRanks) {

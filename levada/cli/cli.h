@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/sources/remote_files.h"
 #include "levada/tokens/text_reader.h"
 #include "levada/tokens/tokenizer.h"
 
@@ -15,10 +16,12 @@ namespace levada::cli {
 struct Extensions {
   /// The program, with its first arguments, that is this command, for the ranks that it starts; empty: this process's.
   std::vector<std::string> self = {};
-  /// Opens a tokenizer by name; null for a name that is none of its own.
-  std::function<std::shared_ptr<const Tokenizer>(const std::string& name)> open_tokenizer = {};
+  /// Opens a tokenizer by name, that of chats where a template is named; returns null for a name that it does not know.
+  std::function<std::shared_ptr<const Tokenizer>(const std::string& name, const std::string& chat_template)>
+      open_tokenizer = {};
   std::string tokenizers = {};  ///< which ones those are, for messages
   std::vector<TextFormat> formats = {};
+  RemoteFiles remote = {};
 };
 
 /// Runs the command and returns its exit status: 0 good, 1 failed, 2 bad usage, 128+N ended by signal N. Errors go to

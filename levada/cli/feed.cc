@@ -10,6 +10,7 @@
 #include "levada/cli/file_list.h"
 #include "levada/cli/speaker.h"
 #include "levada/cli/state.h"
+#include "levada/corpus/split.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
 
@@ -30,6 +31,9 @@ void check_tail(const FeedArguments& arguments) {
 
 void check_state(const FeedArguments& arguments) {
   if (arguments.save_every < 0) throw InvalidArgument(fmt::format("--every is {}", arguments.save_every));
+  if (arguments.resume_weights && arguments.load_state.empty()) {
+    throw InvalidArgument("--resume-weights changes the weights of a resumed run: name its state with --load-state");
+  }
   if (arguments.save_every > 0 && arguments.save_state.empty()) {
     throw InvalidArgument("--every says how often to save a state: name its file with --save-state");
   }
@@ -55,6 +59,12 @@ void check(const FeedArguments& arguments) {
   if (arguments.io_threads < 1) throw InvalidArgument(fmt::format("--io-threads is {}", arguments.io_threads));
   if (!(arguments.io_limit >= 0)) throw InvalidArgument(fmt::format("--io-limit is {} MB/s", arguments.io_limit));
   parse_packing(arguments.pack);
+  if (arguments.max_tokens < 0) throw InvalidArgument(fmt::format("--max-tokens is {}", arguments.max_tokens));
+  const bool is_balanced = balance_of(arguments).has_value();
+  if (!is_balanced && (!arguments.counts.empty() || arguments.micro_order != "as-read")) {
+    throw InvalidArgument("--counts and --micro-order are for steps that are balanced: give --balance or --max-tokens");
+  }
+  part_of_split(arguments.split, arguments.part);
   if (arguments.compute_ms < 0) throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
   check_tail(arguments);
   check_state(arguments);
@@ -148,8 +158,8 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   }
   // Before any rank starts: what is wrong with the data is told here, and the ranks find its tokens ready.
   {
-    const auto corpus = open_data(arguments, job, true);
-    static_cast<void>(first_sample(corpus, job, arguments));
+    auto corpus = open_data(arguments, job, true);
+    static_cast<void>(first_sample(corpus, state_to_load(arguments), job, arguments));
     arguments.index_bytes = corpus.stats().index_bytes;
   }
   return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, invocation);
@@ -167,9 +177,24 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
   add_option(command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
   add_option(command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
+  command
+      .add_option("--balance", arguments.balance,
+                  "Divide the samples of each step over dp ranks so that their work is "
+                  "equal: tokens, flops or 'flops(hidden=N)'")
+      ->type_name("COST");
+  command
+      .add_option("--max-tokens", arguments.max_tokens,
+                  "Divide a rank's samples over micro-batches of at most N tokens")
+      ->type_name("N");
+  command
+      .add_option("--counts", arguments.counts, "Samples of each rank and step: equal or free [free with --max-tokens]")
+      ->type_name("HOW");
+  add_option(command, "--micro-order", arguments.micro_order, "HOW", "Of micro-batches: as-read, long-first or paired");
   command.add_option("--skip", arguments.skip, "Rounds to leave out at the start")->type_name("N");
   command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
   command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
+  command.add_flag("--resume-weights", arguments.resume_weights,
+                   "From there on, mix by weights other than the state's");
   command.add_option("--save-state", arguments.save_state, "Save the state at the end, also on SIGTERM")
       ->type_name("FILE");
   command.add_option("--every", arguments.save_every, "Save it every N steps too")->type_name("N");
@@ -180,9 +205,22 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
   add_text_options(command, arguments.text);
+  command
+      .add_option("--chat-template", arguments.chat_template,
+                  "Lines are chats, rendered by the tokenizer's own template or one in a file: own or FILE")
+      ->type_name("NAME");
   add_cache_options(command, arguments.cache);
-  add_option(command, "--pack", arguments.pack, "HOW", "cut: documents laid end to end; best-fit: whole, side by side");
+  add_option(command, "--pack", arguments.pack, "HOW",
+             "cut: documents laid end to end; best-fit: whole, side by side; documents: one a sample");
   add_option(command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
+  command.add_flag("--reset-position-ids", arguments.reset_position_ids,
+                   "Positions from 0 behind each end of document");
+  command.add_flag("--reset-attention-mask", arguments.reset_attention_mask, "Cut documents do not see each other");
+  command.add_flag("--eod-mask-loss", arguments.eod_mask_loss, "No loss at the token that ends a document");
+  command.add_option("--split", arguments.split, "Proportions in which documents train, validate and test: 98,1,1")
+      ->delimiter(',')
+      ->type_name("A,B,C");
+  add_option(command, "--part", arguments.part, "NAME", "Of the split: train, valid or test");
   add_option(command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
   command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")
       ->type_name("X");

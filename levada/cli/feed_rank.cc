@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/content.h"
@@ -25,19 +26,27 @@ CorpusOptions corpus_options(const FeedArguments& arguments, int readers) {
   options.sequence = arguments.job.sequence;
   if (arguments.shuffle) options.shuffle_seed = arguments.seed;
   options.epochs = arguments.epochs;
-  options.tokenizer = open_tokenizer(arguments.text.tokenizer, arguments.extensions);
+  options.tokenizer = open_tokenizer(arguments.text.tokenizer, arguments.extensions, arguments.chat_template);
   options.end_of_document = arguments.text.end_of_document;
-  options.text_field = arguments.text.text.text_field;
-  options.skip_bad = arguments.text.text.skip_bad;
+  options.text_field = arguments.text.options.text_field;
+  options.skip_bad = arguments.text.options.skip_bad;
   options.formats = arguments.extensions.formats;
+  options.remote = arguments.extensions.remote;
   options.cache_dir = arguments.cache.dir;
   options.cache_bytes = parse_bytes("--cache-size", arguments.cache.size);
   options.packing = parse_packing(arguments.pack);
   options.pad_to = arguments.pad_to;
+  options.split = arguments.split;
+  options.part = arguments.part;
   options.io.threads = arguments.io_threads;
   options.io.limit_mb_s = arguments.io_limit / readers;
   options.io.warn = [](const std::string& warning) { complain(warning); };
   options.attention_mask = arguments.job.attention_mask;
+  options.reset_position_ids = arguments.reset_position_ids;
+  options.reset_attention_mask = arguments.reset_attention_mask;
+  options.eod_mask_loss = arguments.eod_mask_loss;
+  options.resume_weights = arguments.resume_weights;
+  options.ids = DType::parse(arguments.job.dtype);
   return options;
 }
 
@@ -95,7 +104,9 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   if (info.rank == 0) {
     try {
       data.corpus = std::make_shared<Corpus>(open_data(arguments, job, true, sharing));
-      outcome.put(first_sample(*data.corpus, job, arguments));
+      const auto state = state_to_load(arguments);
+      outcome.put(first_sample(*data.corpus, state, job, arguments));
+      outcome.put_sized(state);
     } catch (const Error& error) {
       outcome.put(std::int64_t{-1});
       outcome.put(error.kind());
@@ -111,7 +122,10 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   }
   const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;
   if (info.rank == 0 || !reads) return data;
-  or_abort(engine, [&] { data.corpus = std::make_shared<Corpus>(open_data(arguments, job, false, sharing)); });
+  or_abort(engine, [&] {
+    data.corpus = std::make_shared<Corpus>(open_data(arguments, job, false, sharing));
+    first_sample(*data.corpus, told.get_string(), job, arguments);
+  });
   return data;
 }
 
@@ -119,6 +133,7 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job, std::in
   return {.batch = arguments.job.batch,
           .divide = job.divide,
           .tail = tail_of(arguments),
+          .balance = balance_of(arguments),
           .first_sample = first,
           .steps = arguments.steps,
           .readers = job.readers,
@@ -137,6 +152,7 @@ std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, cons
 
 struct Fed {
   std::vector<report::FieldReport> fields;
+  std::int64_t steps = 0;
   double seconds = 0;
 };
 
@@ -144,18 +160,21 @@ struct Fed {
 Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
              StateKeeper& state) {
   Content content;
+  std::int64_t done = 0;
   report::ProgressLine line("feeding", tell);
   const auto compute = std::chrono::duration<double, std::milli>(arguments.compute_ms);
   const auto begin = Clock::now();
   while (auto batch = feed.next()) {
     content.add(batch->content);
-    state.passed(batch->step, batch->cursor);
+    if (!batch->cursor.empty()) {
+      state.passed(batch->step, batch->cursor);
+      done = batch->step + 1;
+    }
     if (compute.count() > 0) std::this_thread::sleep_for(compute);
     if (!line.is_due()) continue;
-    const auto done = static_cast<std::uint64_t>(batch->step + 1);
-    line.update(done, steps, report::counted(batch->step + 1, "step"));
+    line.update(static_cast<std::uint64_t>(done), steps, report::counted(done, "step"));
   }
-  return {content.fields(), std::chrono::duration<double>(Clock::now() - begin).count()};
+  return {content.fields(), done, std::chrono::duration<double>(Clock::now() - begin).count()};
 }
 
 /// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
@@ -228,9 +247,19 @@ std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of
   return once;
 }
 
+report::BalanceReport balance_report(const Balance& by, const StepBalance& balance) {
+  return {.by = to_string(by),
+          .steps = balance.steps,
+          .micro_batches = balance.micro_batches,
+          .most = balance.most,
+          .most_unbalanced = balance.most_unbalanced,
+          .bound = balance.bound,
+          .tokens = balance.tokens};
+}
+
 report::FeedReport job_report(const EngineInfo& info, const Job& job, const FeedArguments& arguments,
-                              const FeedEnd& end, const Corpus& corpus, std::int64_t first,
-                              std::vector<report::RankReport> ranks) {
+                              const FeedEnd& end, const Corpus& corpus, std::int64_t first, std::int64_t steps,
+                              const StepBalance& balance, std::vector<report::RankReport> ranks) {
   report::FeedReport report;
   report.mesh = job.mesh.to_string();
   report.engine = info.name;
@@ -242,7 +271,8 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
     report.samples += ranks[static_cast<std::size_t>(rank)].samples;
   }
   report.sequence = arguments.job.sequence;
-  report.steps = end.step;
+  report.steps = steps;
+  if (const auto by = balance_of(arguments)) report.balance = balance_report(*by, balance);
   report.end_cause = to_string(end.cause);
   report.skipped_lines = corpus.bad_lines();
   for (auto& share : corpus.shares(first, first + report.samples)) {
@@ -280,6 +310,7 @@ struct Gathered {
 /// What all ranks were given and did, on rank 0; empty on others. Collective.
 std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   const auto& info = run.engine.info();
+  const auto steps = fed.steps;
   const auto mine = report::to_json(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
   const auto told = agree(run.engine, as_bytes(mine), run.deadline(), "gathering the report");
   std::vector<Trace> traces;
@@ -287,9 +318,9 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
   for (const auto& each : told) ranks.push_back(report::rank_from_json(as_text(each)));
-  return Gathered{
-      job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.first, std::move(ranks)),
-      std::move(traces)};
+  return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.first, steps,
+                             feed.stats().read.balance, std::move(ranks)),
+                  std::move(traces)};
 }
 
 /// What rank 0 knows by itself when the others cannot be asked; empty on others.
@@ -300,11 +331,13 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) 
   for (int rank = 0; rank < info.size; ++rank) {
     ranks.push_back({.rank = rank, .coordinates = coordinates_of(run.job.mesh, rank)});
   }
+  const auto steps = fed.steps;
   ranks.front() = rank_report(feed, run.job.mesh, 0, std::move(fed));
-  const FeedEnd end{.cause = FeedEnd::Cause::failed, .step = feed.stats().batches, .message = {}};
+  const FeedEnd end{.cause = FeedEnd::Cause::failed, .step = steps, .message = {}};
   std::vector<Trace> traces(ranks.size());
   traces.front() = run.log.trace();
-  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.first, std::move(ranks)),
+  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.first, steps,
+                             feed.stats().read.balance, std::move(ranks)),
                   std::move(traces)};
 }
 
@@ -322,7 +355,9 @@ void write_files(const Run& run, Gathered gathered, const std::string& error) {
 /// Writes what can still be shown of a feed that failed; what goes wrong with that is no more than said.
 void show_failure(const Run& run, const Feed& feed, const Error& error) {
   if (!run.arguments.history.wanted()) return;
-  Fed fed{.fields = {}, .seconds = std::chrono::duration<double>(Clock::now() - run.begin).count()};
+  Fed fed{.fields = {},
+          .steps = feed.stats().batches,
+          .seconds = std::chrono::duration<double>(Clock::now() - run.begin).count()};
   try {
     const bool together = failed_together(feed);
     auto gathered = together ? gather(run, feed, std::move(fed)) : gather_alone(run, feed, std::move(fed));
@@ -335,6 +370,16 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
 }
 
 }  // namespace
+
+std::optional<Balance> balance_of(const FeedArguments& arguments) {
+  if (arguments.balance.empty() && arguments.max_tokens == 0) return std::nullopt;
+  constexpr EnumName<PartSizes> names[] = {{"equal", PartSizes::equal}, {"free", PartSizes::any}, {"", PartSizes::any}};
+  const auto counts = arguments.counts.empty() && arguments.max_tokens == 0 ? "equal" : arguments.counts;
+  return Balance{.cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance),
+                 .sizes = parse_enum("--counts", counts, names),
+                 .max_tokens = arguments.max_tokens,
+                 .order = parse_micro_order(arguments.micro_order)};
+}
 
 Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers) {
   auto options = corpus_options(arguments, readers);
@@ -349,8 +394,12 @@ Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int 
   return corpus;
 }
 
-std::int64_t first_sample(const Corpus& corpus, const Job& job, const FeedArguments& arguments) {
-  const auto start = arguments.load_state.empty() ? 0 : resume(corpus, arguments.load_state);
+std::string state_to_load(const FeedArguments& arguments) {
+  return arguments.load_state.empty() ? std::string() : read_state(arguments.load_state);
+}
+
+std::int64_t first_sample(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments) {
+  const auto start = state.empty() ? 0 : resume(corpus, state, arguments.load_state);
   const auto step = samples_a_step(job, arguments);
   if (arguments.skip > (std::numeric_limits<std::int64_t>::max() / 2 - start) / step) {
     throw InvalidArgument(fmt::format("--skip is {}; that is beyond any data", arguments.skip));

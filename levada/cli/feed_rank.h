@@ -30,17 +30,26 @@ struct FeedArguments {
   std::string timeout = "30s";
   double compute_ms = 0;
   TextArguments text;
+  std::string chat_template;  ///< "own" or a file; empty: there are no chats
   CacheArguments cache;
   std::string pack = "cut";
   std::int64_t pad_to = 1;
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
+  std::vector<double> split;  ///< proportions; empty: none
+  std::string part = "train";
   int io_threads = 1;
   double io_limit = 0;  ///< MB/s of all readers together; 0: none
   std::string access = "read_only";
   std::string tail = "drop";
+  std::string balance;          ///< the cost by which steps are balanced; empty: by tokens where max_tokens is set
+  std::int64_t max_tokens = 0;  ///< of a micro-batch; 0: there are none
+  std::string counts;           ///< "equal" or "free"; empty: free where there are micro-batches
+  std::string micro_order = "as-read";
   std::int64_t skip = 0;  ///< rounds
   bool eval = false;
   std::string load_state, save_state;  ///< files; empty: none
-  std::int64_t save_every = 0;         ///< steps; 0: at the end alone
+  bool resume_weights = false;
+  std::int64_t save_every = 0;  ///< steps; 0: at the end alone
   HistoryFiles history;
   bool json = false;
   Extensions extensions = {};  ///< not an argument: what the program adds
@@ -50,13 +59,19 @@ struct FeedArguments {
   std::string passed_files;
 };
 
+/// How steps are balanced; empty if they are not. Throws InvalidArgument.
+std::optional<Balance> balance_of(const FeedArguments& arguments);
+
 /// Opens the data, and tokenizes text if need be, with a line of progress where `tell`. `readers`: how many share the
 /// storage. Throws SourceError, and InvalidArgument where it is less than one step takes.
 Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers = 1);
 
-/// The sample at which to begin: where the loaded state says, and after the rounds to skip. Throws as read_state() and
-/// Corpus::resume() do.
-std::int64_t first_sample(const Corpus& corpus, const Job& job, const FeedArguments& arguments);
+/// The state that the arguments name, read; empty if they name none. Throws as read_state() does.
+std::string state_to_load(const FeedArguments& arguments);
+
+/// The sample at which to begin: where the loaded state says, if there is one, and after the rounds to skip. Throws as
+/// Corpus::resume() does.
+std::int64_t first_sample(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments);
 
 /// Feeds this rank until the end and gathers what all ranks were given. Collective; on rank 0 the report, empty on
 /// others. Throws what went wrong, on every rank.

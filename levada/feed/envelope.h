@@ -2,16 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "levada/base/bytes.h"
+#include "levada/sources/source.h"
 
 namespace levada::feed_protocol {
 
-/// The same to all ranks of a step.
+/// The same to all ranks of an audience.
 struct Envelope {
-  std::int64_t step = 0;
-  std::int64_t samples = 0;  ///< of all batches of the step
-  Bytes cursor;              ///< behind them
+  std::int64_t round = 0;
+  std::int64_t samples = 0;              ///< of all batches of the round
+  Bytes cursor;                          ///< behind them
+  std::optional<MicroBatch> micro = {};  ///< of a balanced feed
 
   /// How many of the samples are in the batch of this data coordinate, if all batches but the last are of `batch`.
   std::int64_t samples_at(std::int64_t data_coordinate, std::int64_t batch) const;

@@ -12,6 +12,7 @@
 #include "levada/engine/collect.h"
 #include "levada/feed/envelope.h"
 #include "levada/feed/reader.h"
+#include "levada/feed/step_source.h"
 
 namespace levada {
 namespace {
@@ -87,6 +88,12 @@ void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const F
   layout.check(mesh);
   if (options.batch < 1) throw InvalidArgument(fmt::format("batch is {}; it must be at least 1", options.batch));
   if (options.first_sample < 0) throw InvalidArgument(fmt::format("first sample is {}", options.first_sample));
+  if (options.balance && options.divide != Divide::deal) {
+    throw InvalidArgument("balanced steps are dealt, each dp rank its own samples: they cannot be split along dim 0");
+  }
+  if (options.balance && options.tail == Tail::pad) {
+    throw InvalidArgument("the last step of balanced ones is not padded: let tail be drop or short");
+  }
   if (options.steps && *options.steps < 0) throw InvalidArgument(fmt::format("steps is {}", *options.steps));
   const int stages = mesh.axis_size("pp");
   if (depth_of(mesh, options) < stages) {
@@ -107,6 +114,7 @@ FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& 
            {"batch", std::to_string(options.batch)},
            {"way to divide batches", std::string(to_string(options.divide))},
            {"tail", std::string(to_string(options.tail))},
+           {"balance", options.balance ? to_string(*options.balance) : "none"},
            {"first sample", std::to_string(options.first_sample)},
            {"steps", options.steps ? std::to_string(*options.steps) : "all"},
            {"readers", options.readers.to_string()},
@@ -138,6 +146,23 @@ void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const s
     }
     if (!error.empty()) throw InvalidArgument(error);
   }
+}
+
+/// What a feed of balanced steps reads: each sample of it is what a rank gets in a round.
+std::shared_ptr<Source> source_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options) {
+  if (!options.balance) return source;
+  const int ranks = mesh.data_size();
+  return std::make_shared<StepSource>(std::move(source), ranks, *options.balance, options.batch * ranks,
+                                      options.first_sample, options.tail);
+}
+
+FeedOptions round_options(const FeedOptions& options) {
+  if (!options.balance) return options;
+  auto rounds = options;
+  rounds.batch = 1;
+  rounds.first_sample = 0;
+  rounds.tail = Tail::drop;
+  return rounds;
 }
 
 /// A group for one pass: what a start that failed or an earlier pass has left unread never reaches this one.
@@ -181,7 +206,10 @@ class Feed::Impl {
         data_coordinate_(mesh.data_coordinate(wiring_.rank())),
         trace_(options.trace) {
     if (!wiring_.is_reader()) return;
-    reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), options), options);
+    reader_.emplace(
+        wiring_, reporter_,
+        FeedRounds(wiring_, mesh, layout, source_of(std::move(source), mesh, options), round_options(options)),
+        options);
   }
 
   std::optional<Batch> next() {
@@ -341,18 +369,21 @@ class Feed::Impl {
 
   Batch hand_out(Inbox::Arrival arrival) {
     auto envelope = feed_protocol::decode_envelope(arrival.envelope);
-    if (envelope.step != follower_.step()) {
-      throw CorruptMessage(0, fmt::format("step {} came, step {} was due", envelope.step, follower_.step()));
+    if (envelope.round != follower_.step()) {
+      throw CorruptMessage(0, fmt::format("step {} came, step {} was due", envelope.round, follower_.step()));
     }
     follower_.advance();
-    const auto samples = envelope.samples_at(data_coordinate_, batch_);
+    const auto micro = envelope.micro.value_or(
+        MicroBatch{.step = envelope.round, .samples = envelope.samples_at(data_coordinate_, batch_)});
     ++stats_.batches;
-    stats_.samples += samples;
+    stats_.samples += micro.samples;
     stats_.bytes += arrival.tensor_bytes;
     stats_.copied_batches += arrival.copied ? 1 : 0;
-    own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.step, own_.from);
-    return {.step = envelope.step,
-            .samples = samples,
+    own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
+    return {.step = micro.step,
+            .micro = micro.micro,
+            .num_micro = micro.num_micro,
+            .samples = micro.samples,
             .content = std::move(arrival.content),
             .cursor = std::move(envelope.cursor)};
   }

@@ -14,6 +14,7 @@
 #include "levada/feed/protocol.h"
 #include "levada/feed/tail.h"
 #include "levada/plan/plan.h"
+#include "levada/plan/step_plan.h"
 #include "levada/sources/source.h"
 #include "levada/transfer/inbox.h"
 #include "levada/tree/tree.h"
@@ -21,9 +22,12 @@
 namespace levada {
 
 struct FeedOptions {
-  std::int64_t batch = 1;             ///< samples a dp rank and step
-  Divide divide = Divide::deal;       ///< whether the source is asked for each dp coordinate's batch or for all at once
-  Tail tail = Tail::drop;             ///< of a last round that the data does not fill
+  std::int64_t batch = 1;        ///< samples a dp rank and step
+  Divide divide = Divide::deal;  ///< whether the source is asked for each dp coordinate's batch or for all at once
+  Tail tail = Tail::drop;        ///< of a last round that the data does not fill
+  /// Divides the samples of each step over dp by their work, perhaps over several micro-batches: each next() gives one.
+  /// Takes a source that knows sizes(), whole batches dealt, and a tail that is not padded.
+  std::optional<Balance> balance = {};
   std::int64_t first_sample = 0;      ///< where in the source to begin
   std::optional<std::int64_t> steps;  ///< at most so many
   Readers readers;
@@ -48,9 +52,12 @@ struct FeedOptions {
 /// One step's share of one rank. Its tensors are views of shared memory that is given back when the last of them goes.
 struct Batch {
   std::int64_t step = 0;
+  std::int64_t micro = 0, num_micro = 1;  ///< which micro-batch of the step this is, and of how many
   std::int64_t samples = 0;  ///< that this rank's dp coordinate is given, padding not counted: fewer only at the tail
   FlatTree content;
-  Bytes cursor;  ///< the source's position after this step, on every rank the same
+  /// The source's position after this step, on every rank the same. Empty where the step has further micro-batches: a
+  /// run resumes before or behind a step.
+  Bytes cursor;
 
   Tree tree() const { return unflatten(content); }
   /// As tree().tensor(path).

@@ -48,6 +48,7 @@ struct Encoder {
     writer.put(Tag::ready);
     writer.put(std::int32_t{event.reader});
     writer.put(event.rounds);
+    writer.put(static_cast<std::uint8_t>(event.ends_step));
   }
   void operator()(const Stopped& event) {
     writer.put(Tag::stopped);
@@ -78,7 +79,10 @@ Event get_event(ByteReader& reader) {
   switch (reader.get_enum(Tag::ready, Tag::ended, "event")) {
     case Tag::ready: {
       const auto number = reader.get<std::int32_t>();
-      return Ready{number, reader.get_at_least<std::int64_t>(0, "rounds")};
+      const auto rounds = reader.get_at_least<std::int64_t>(0, "rounds");
+      const auto ends_step = reader.get<std::uint8_t>();
+      if (ends_step > 1) reader.fail("an event that is neither the end of a step nor none");
+      return Ready{number, rounds, ends_step == 1};
     }
     case Tag::stopped: {
       const auto number = reader.get<std::int32_t>();
@@ -112,8 +116,8 @@ Event decode(ByteView bytes) {
 }
 
 void Lead::apply(const Ready& event) {
-  auto& rounds = ready_.at(static_cast<std::size_t>(event.reader));
-  rounds = std::max(rounds, event.rounds);
+  auto& known = ready_.at(static_cast<std::size_t>(event.reader));
+  if (event.rounds > known.rounds) known = event;
   settle();
 }
 
@@ -130,12 +134,16 @@ void Departure::apply(const Left& event) {
 }
 
 void Lead::apply(const StopAsked& event) {
-  if (end_) return;
-  end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .step = granted(), .rank = event.rank, .message = {}};
+  if (!stop_asked_) stop_asked_ = event;
+  settle();
+}
+
+const Ready& Lead::slowest() const {
+  return *std::ranges::min_element(ready_, {}, &Ready::rounds);
 }
 
 std::int64_t Lead::granted() const {
-  const std::int64_t sent = *std::min_element(ready_.begin(), ready_.end());
+  const std::int64_t sent = slowest().rounds;
   return end_ ? std::min(sent, end_->step) : sent;
 }
 
@@ -148,7 +156,11 @@ void Lead::settle() {
                        (stopped->cause == FeedEnd::Cause::failed && nearest->cause != FeedEnd::Cause::failed);
     if (worse) nearest = &*stopped;
   }
-  if (nearest != nullptr && granted() >= nearest->step) end_ = *nearest;
+  if (nearest != nullptr && granted() >= nearest->step) {
+    end_ = *nearest;
+  } else if (stop_asked_ && slowest().ends_step) {
+    end_ = FeedEnd{.cause = FeedEnd::Cause::stopped, .step = granted(), .rank = stop_asked_->rank, .message = {}};
+  }
 }
 
 void Follower::apply(const Granted& event) {

@@ -5,6 +5,9 @@
 // the end. A single reader needs no grants: a round reaches all of its audiences or none, so what has arrived may be
 // used.
 //
+// A step is a round, or several where it has micro-batches: then an end that a rank asks for comes behind the last of
+// them.
+//
 // A rank that leaves the feed reports that too (Left), and the lead forwards it to all ranks. Each rank decides by
 // itself what it means: ranks that leave at the same step never notice, a rank that asks for that step gets an error.
 #pragma once
@@ -44,10 +47,11 @@ std::string_view to_string(FeedEnd::Cause cause);
 
 namespace feed_protocol {
 
-/// Reader number `reader` has sent `rounds` rounds.
+/// Reader number `reader` has sent `rounds` rounds, the last of which ends a step or does not.
 struct Ready {
   int reader = 0;
   std::int64_t rounds = 0;
+  bool ends_step = true;
   bool operator==(const Ready&) const = default;
 };
 /// Reader number `reader` will send no more than end.step rounds.
@@ -99,7 +103,7 @@ class Departure {
 /// decisions only grow: granted() never falls, an end is never changed.
 class Lead {
  public:
-  explicit Lead(int readers) : ready_(static_cast<std::size_t>(readers), 0), stopped_(ready_.size()) {}
+  explicit Lead(int readers) : ready_(static_cast<std::size_t>(readers)), stopped_(ready_.size()) {}
 
   void apply(const Ready& event);
   void apply(const Stopped& event);
@@ -112,11 +116,15 @@ class Lead {
   const std::optional<Left>& departure() const { return departure_.get(); }
 
  private:
-  /// The readers' stops become the end once every reader has come as far as the nearest of them.
+  /// The readers' stops become the end once every reader has come as far as the nearest of them; the stop that a rank
+  /// has asked for, once what every reader has sent ends a step.
   void settle();
+  /// The reader that has sent the least.
+  const Ready& slowest() const;
 
-  std::vector<std::int64_t> ready_;
+  std::vector<Ready> ready_;
   std::vector<std::optional<FeedEnd>> stopped_;
+  std::optional<StopAsked> stop_asked_;  ///< the first
   std::optional<FeedEnd> end_;
   Departure departure_;
 };

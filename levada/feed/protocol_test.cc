@@ -17,8 +17,9 @@ FeedEnd exhausted(std::int64_t step, int rank = 0) {
 TEST(FeedProtocol, EveryEventCrossesTheWireUnchanged) {
   const FeedEnd failed{
       .cause = FeedEnd::Cause::failed, .step = 7, .rank = 3, .error = ErrorKind::timeout, .message = "no"};
-  for (const Event& event : {Event(Ready{2, 9}), Event(Stopped{1, failed}), Event(StopAsked{5}),
-                             Event(Left{5, 3, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
+  for (const Event& event :
+       {Event(Ready{2, 9}), Event(Ready{2, 9, false}), Event(Stopped{1, failed}), Event(StopAsked{5}),
+        Event(Left{5, 3, "ValueError: no"}), Event(Granted{11}), Event(Ended{failed})}) {
     EXPECT_EQ(decode(encode(event)), event);
   }
 }
@@ -81,6 +82,18 @@ TEST(FeedProtocol, AnEndOnceToldStays) {
   lead.apply(StopAsked{1});
   lead.apply(Stopped{0, exhausted(2)});
   EXPECT_EQ(lead.end()->rank, 3);
+}
+
+TEST(FeedProtocol, AStopComesBehindTheLastMicroBatchOfAStep) {
+  Lead lead(2);
+  lead.apply(Ready{0, 2, false});
+  lead.apply(Ready{1, 2, false});
+  lead.apply(StopAsked{3});
+  EXPECT_FALSE(lead.end());
+  lead.apply(Ready{0, 3, true});
+  EXPECT_FALSE(lead.end()) << "reader 1 has not come so far";
+  lead.apply(Ready{1, 3, true});
+  EXPECT_EQ(*lead.end(), (FeedEnd{.cause = FeedEnd::Cause::stopped, .step = 3, .rank = 3, .message = {}}));
 }
 
 TEST(FeedProtocol, ARankThatLeavesEndsNothing) {
@@ -156,6 +169,7 @@ struct Model {
   bool end_told = false;
   std::optional<Left> departure_told;
   int depth = 1;
+  int micro_batches = 1;  ///< rounds of a step
   std::set<int> may_leave;
   std::string reason;                  ///< with which they leave
   std::optional<std::int64_t> leaves;  ///< the step at which all of them do, and not before; empty: at any
@@ -222,7 +236,8 @@ std::vector<Model> Model::successors() const {
     } else if (has_room(r)) {
       branch([&](Model& m) {
         for (std::size_t i = r; i < ranks.size(); i += readers.size()) m.ranks[i].data += m.ranks[i].is_over() ? 0 : 1;
-        m.report(Ready{number, ++m.readers[r].sent});
+        const auto sent = ++m.readers[r].sent;
+        m.report(Ready{number, sent, sent % m.micro_batches == 0});
       });
     }
   }
@@ -378,6 +393,16 @@ TEST(FeedProtocolExplored, AStopThatARankAsksForIsTheSameEndForAll) {
     Model model(std::vector<Model::Reader>(readers, {.length = 2}), 2, 1);
     model.may_stop = true;
     for (const Outcome& outcome : explore(model)) EXPECT_FALSE(outcome.any_left || outcome.any_abandoned);
+  }
+}
+
+TEST(FeedProtocolExplored, AStopThatARankAsksForNeverDividesAStep) {
+  for (const std::size_t readers : {1, 2}) {
+    Model model(std::vector<Model::Reader>(readers, {.length = 4}), 2, 1);
+    model.may_stop = true;
+    model.micro_batches = 2;
+    const auto outcomes = explore(model);
+    EXPECT_EQ(outcomes, (Outcomes{{.max_steps = 0}, {.max_steps = 2}, {.max_steps = 4}})) << readers;
   }
 }
 

@@ -164,7 +164,7 @@ bool FeedReader::send_round() {
   }
   if (!has_room) return false;
   prepared_.clear();
-  report(feed_protocol::Ready{wiring_.reader_index(), ++round_});
+  report(feed_protocol::Ready{wiring_.reader_index(), ++round_, rounds_.ends_step()});
   return true;
 }
 

@@ -72,6 +72,7 @@ FeedRounds::FeedRounds(const FeedWiring& wiring, const Mesh& mesh, const Layout&
 std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const AllocateBlock& allocate) {
   try {
     if (is_over(round)) return {};
+    announce(round);
     std::vector<std::shared_ptr<UnitBatch>> batches;
     for (Unit& unit : units_) {
       batches.push_back(std::make_shared<UnitBatch>(UnitBatch{.memory = BlockMemory(allocate)}));
@@ -87,6 +88,9 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
     }
     std::vector<Outgoing> outgoing;
     for (std::size_t i = 0; i < units_.size(); ++i) prepare(units_[i], round, batches[i], allocate, outgoing);
+    const auto micro = source_->micro_batch(begin_of(round));
+    ends_step_ = !micro || micro->ends_step();
+    steps_read_ += ends_step_ ? 1 : 0;
     const auto own = wiring_.data[static_cast<std::size_t>(wiring_.own_audience())].get();
     std::stable_partition(outgoing.begin(), outgoing.end(),
                           [&](const Outgoing& message) { return message.channel != own; });
@@ -108,13 +112,25 @@ std::vector<FeedRounds::Outgoing> FeedRounds::read(std::int64_t round, const All
   return {};
 }
 
+void FeedRounds::announce(std::int64_t round) {
+  constexpr std::int64_t min_rounds = 8, min_samples = 256;
+  const auto samples = unit_samples_ * static_cast<std::int64_t>(units_.size());
+  auto end = round + std::max(min_rounds, min_samples / std::max<std::int64_t>(samples, 1));
+  if (steps_) end = std::min(end, *steps_);
+  for (announced_ = std::max(announced_, round); announced_ < end; ++announced_) {
+    for (const Unit& unit : units_) {
+      source_->will_read(begin_of(announced_) + unit.number * unit_samples_, unit_samples_);
+    }
+  }
+}
+
 std::int64_t FeedRounds::samples_in(std::int64_t round) const {
   const auto size = source_->size();
   return size ? std::clamp<std::int64_t>(*size - begin_of(round), 0, round_samples()) : round_samples();
 }
 
 bool FeedRounds::is_over(std::int64_t round) {
-  if (steps_ && round >= *steps_) {
+  if (steps_ && steps_read_ >= *steps_) {
     end(FeedEnd::Cause::steps, round);
     return true;
   }
@@ -154,7 +170,10 @@ void FeedRounds::prepare(Unit& unit, std::int64_t round, const std::shared_ptr<U
   const FlatTree& content = batch->content;
   const UnitPlan& plan = plan_of(unit, content);
   const auto samples = samples_in(round);
-  batch->envelope = encode(feed_protocol::Envelope{round, samples, source_->cursor(begin_of(round) + samples)});
+  batch->envelope = encode(feed_protocol::Envelope{.round = round,
+                                                   .samples = samples,
+                                                   .cursor = source_->cursor(begin_of(round) + samples),
+                                                   .micro = source_->micro_batch(begin_of(round) + unit.number)});
   BlockMemory* sendable = unit.audiences.size() == 1 ? &batch->memory : nullptr;
   for (std::size_t i = 0; i < unit.audiences.size(); ++i) {
     Outbox& outbox = unit.outboxes[i];

@@ -48,6 +48,8 @@ class FeedRounds {
   std::vector<Outgoing> read(std::int64_t round, const AllocateBlock& allocate);
   const std::optional<FeedEnd>& ended() const { return ended_; }
   bool abandoned() const { return abandoned_; }
+  /// Returns whether the round that was read last ends a step.
+  bool ends_step() const { return ends_step_; }
 
   const Source& source() const { return *source_; }
   /// Source::on_wait().
@@ -74,6 +76,8 @@ class FeedRounds {
   std::int64_t samples_in(std::int64_t round) const;
   /// Whether there is no such round; if so it notes the end.
   bool is_over(std::int64_t round);
+  /// Tells the source which samples this and the next rounds will read.
+  void announce(std::int64_t round);
   std::optional<Tree> read_unit(const Unit& unit, std::int64_t round, Memory& memory);
   /// Makes a batch of fewer samples what the tail's rule says; `batch` is empty where there are none.
   std::optional<Tree> complete(const Unit& unit, std::int64_t round, std::optional<Tree> batch);
@@ -92,8 +96,11 @@ class FeedRounds {
   bool divides_sequences_;
   std::int64_t first_;
   std::optional<std::int64_t> steps_;
+  std::int64_t steps_read_ = 0;  ///< whole ones
+  bool ends_step_ = true;
   TraceLog* trace_;
   std::vector<Unit> units_;
+  std::int64_t announced_ = 0;  ///< rounds
   std::optional<FeedEnd> ended_;
   bool abandoned_ = false;
 };

@@ -59,8 +59,8 @@ std::string fact(const Style& style, std::string_view name, const std::string& s
 }
 
 std::string data_sentence(const FeedReport& report) {
-  auto text = fmt::format("{} in {} of {}", counted(report.tokens(), "token"), counted(report.samples, "sample"),
-                          with_commas(report.sequence));
+  auto text = fmt::format("{} in {}", counted(report.tokens(), "token"), counted(report.samples, "sample"));
+  if (!report.balance) text += " of " + with_commas(report.sequence);
   if (const auto padding = report.padding_share(); padding > 0) text += fmt::format(", {:.2f}% padding", 100 * padding);
   text += "; ";
   const auto steps = counted(report.steps, "step");
@@ -68,6 +68,20 @@ std::string data_sentence(const FeedReport& report) {
   else if (report.end_cause == "stopped" || report.end_cause == "left") text += "stopped after " + steps;
   else text += fmt::format("{}, as asked", steps);
   if (report.skipped_lines > 0) text += fmt::format("; {} skipped", counted(report.skipped_lines, "bad line"));
+  return text;
+}
+
+std::string balance_sentence(const BalanceReport& balance) {
+  const auto times = [&](std::int64_t work) {
+    return fmt::format("{:.3f}x",
+                       static_cast<double>(work) / static_cast<double>(std::max<std::int64_t>(balance.bound, 1)));
+  };
+  auto text = fmt::format("the busiest rank has {} of the least work that it can have, unbalanced {}; by {}",
+                          times(balance.most), times(balance.most_unbalanced), balance.by);
+  if (balance.micro_batches > balance.steps) {
+    text += fmt::format("; {:.1f} micro-batches a step",
+                        static_cast<double>(balance.micro_batches) / static_cast<double>(balance.steps));
+  }
   return text;
 }
 
@@ -171,6 +185,7 @@ std::string FeedReport::to_text(const Style& style) const {
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
   text += fact(style, "data", data_sentence(*this));
   if (sources.size() > 1) text += fact(style, "mix", mix_sentence(*this));
+  if (balance) text += fact(style, "work", balance_sentence(*balance));
   text += fact(style, "speed",
                fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
   text += fact(style, "read", read_sentence(*this));

@@ -7,6 +7,7 @@
         train(batch)
 """
 
+from levada._balance import Balance, collate_packed
 from levada._classes import register
 from levada._corpus import Corpus
 from levada._errors import (
@@ -31,6 +32,7 @@ from levada._reduce import ReduceScatter
 __version__ = "0.1.0"
 
 __all__ = [
+    "Balance",
     "Corpus",
     "CorruptMessage",
     "Digests",
@@ -49,6 +51,7 @@ __all__ = [
     "Timeout",
     "Unsupported",
     "collate",
+    "collate_packed",
     "empty",
     "join",
     "layout",

@@ -7,9 +7,10 @@ import numbers
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from levada._balance import Balance, Cost
 from levada._corpus import Corpus
 from levada._devices import mover
 from levada._errors import Error, InvalidArgument, Unsupported
@@ -86,8 +87,14 @@ class Feed:
       thread, inside next() and never ahead, which draws from random generators as a plain loop does; a "process" of its
       own, which imports the main module again.
     - `divide`: "deal" gives item t * dp + d to dp rank d in step t; "split" cuts each item along dim 0.
-    - `batch`: samples a dp rank and step, of a Corpus; of an iterable's global batches, to be split, the rows of a dp
-      rank, so that the last batch may have fewer.
+    - `batch`: samples a dp rank and step, of a Corpus and of an iterable whose samples are balanced; of an iterable's global
+      batches, to be split, the rows of a dp rank, so that the last batch may have fewer.
+    - `balance`: the samples of each step (batch x dp) are divided over dp ranks so that each has about the same work: a
+      Balance, or its cost, such as "flops". Of an iterable, which then yields samples. A step has the same samples as
+      without, and goes on from the same states.
+    - `max_tokens`: each rank gets its samples of a step as micro-batches of at most so many tokens, the same number of them
+      on every rank: each is an item of the iteration, and `micro` and `num_micro` say which.
+    - `collate`: makes a batch of a list of samples of an iterable; None: levada.collate_packed.
     - `tail`: of a last round that the data does not fill: "drop"; where `batch` says how full it is, also "pad", which
       repeats the last sample with a loss_mask of 0, and "short", which leaves the last ranks fewer rows, perhaps none.
     - `depth`: batches a rank may be behind its reader; 0: two more than pp.
@@ -119,6 +126,9 @@ class Feed:
         reader: str = "background",
         divide: str = "deal",
         batch: int | None = None,
+        balance: Balance | Cost | None = None,
+        max_tokens: int | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
         tail: str = "drop",
         depth: int = 0,
         skip: int = 0,
@@ -131,9 +141,14 @@ class Feed:
         record: bool = False,
     ) -> None:
         self._is_corpus = isinstance(source, Corpus)
-        self._counts_rows = not self._is_corpus and batch is not None
+        if balance is None and max_tokens is not None:
+            balance = Balance()
+        self.balance = balance if balance is None or isinstance(balance, Balance) else Balance(balance)
+        self.max_tokens = max_tokens
+        self.collate = collate
+        self._counts_rows = not self._is_corpus and batch is not None and self.balance is None
         self._check(reader, divide, tail, skip)
-        for name, number in {"batch": batch, "depth": depth, "skip": skip, "steps": steps}.items():
+        for name, number in {"batch": batch, "max_tokens": max_tokens, "depth": depth, "skip": skip, "steps": steps}.items():
             _check_whole(name, number)
         _check_seconds("timeout", timeout)
         if any(isinstance(part, Feed) for part in _parts_of(source)):
@@ -180,9 +195,13 @@ class Feed:
 
     def _check(self, reader: str, divide: str, tail: str, skip: int) -> None:
         """Refuses what does not fit together."""
+        if self.balance is not None:
+            self._check_balance(divide, tail)
+        elif self.collate is not None:
+            raise InvalidArgument("collate= makes batches of samples that are balanced; give balance= or max_tokens=, too")
         if self._counts_rows and divide != "split":
             raise InvalidArgument('batch is for a Corpus and for divide="split"; otherwise an item is a whole batch')
-        if not self._is_corpus and tail != "drop" and not self._counts_rows:
+        if not self._is_corpus and tail != "drop" and not self._counts_rows and self.balance is None:
             raise InvalidArgument(
                 f'tail is "{tail}"; whole batches are dealt, and a rank for which none is left would have nothing to run, '
                 'so it must be "drop": divide="split" with batch=, the rows of a rank, can pad or shorten'
@@ -193,6 +212,21 @@ class Feed:
             raise InvalidArgument(f"reader is {reader}; a Corpus is read by the C++ core, in the background")
         if skip < 0:
             raise InvalidArgument(f"skip is {skip}; it counts steps from 0")
+
+    def _check_balance(self, divide: str, tail: str) -> None:
+        assert self.balance is not None
+        if divide != "deal":
+            raise InvalidArgument(f'divide is "{divide}"; balanced steps are dealt, each dp rank its own samples')
+        if tail == "pad":
+            raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InvalidArgument(f"max_tokens is {self.max_tokens}; a micro-batch has at least one token")
+        of_samples = [not isinstance(self.balance.cost, str), self.balance.length, self.balance.pad_to > 1, self.collate]
+        if self._is_corpus and any(of_samples):
+            raise InvalidArgument(
+                "cost as a function, length, pad_to of a Balance and collate are for samples of an iterable: a Corpus knows "
+                "the lengths of its own, and pads by an option of its own"
+            )
 
     def _layout(self, layout: Layout | Fields | None, divide: str) -> Layout:
         if isinstance(layout, Layout):
@@ -279,8 +313,18 @@ class Feed:
 
     @property
     def step(self) -> int:
-        """Batches taken of the pass."""
+        """Steps taken of the pass; of one with micro-batches, as soon as the first of them is."""
         return 0 if self._last is None else self._last.step
+
+    @property
+    def micro(self) -> int:
+        """Which micro-batch of its step the batch taken last is, from 0."""
+        return 0 if self._last is None else self._last.micro
+
+    @property
+    def num_micro(self) -> int:
+        """How many micro-batches that step has."""
+        return 1 if self._last is None else self._last.num_micro
 
     @property
     def end(self) -> dict[str, Any] | None:
@@ -312,12 +356,14 @@ class Feed:
         iterable that has a state_dict() of its own on each rank its own. A loader whose state is large is asked for it
         now and then; the items since then are read again. Raises Unsupported for other iterables, and for a loader's
         state that cannot be saved."""
-        if self._last is None:
+        last = self._last
+        if last is None:
             cursor, epoch = self._cursor, self._epoch
         else:
-            cursor, epoch = self._last.cursor if self._last.step > 0 else self._began_at, self._began_epoch
-        if self.step > 0 and not cursor:
-            raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
+            whole = last.step - (last.micro + 1 < last.num_micro)  # A step is resumed before it or behind it.
+            if whole > 0 and not last.cursor:
+                raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
+            cursor, epoch = last.cursor if whole > 0 else self._began_at, self._began_epoch
         return {"source": "corpus" if self._is_corpus else "iterable", "cursor": cursor, "epoch": epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -132,7 +132,10 @@ def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
 class Tokenizer:
     """What makes text into tokens."""
 
-    def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, id_of: Callable[[str], int | None], encode: Callable[[list[str]], list[list[int]]]) -> None: ...
+    def __init__(self, name: str, digest: str, vocabulary_size: int, end_of_document: int | None, id_of: Callable[[str], int | None], encode: Callable[[list[str]], list[list[int]]], is_chat: bool = False) -> None:
+        """
+        encode: takes texts; of a chat's tokenizer, JSON lists of messages, and ids below zero are ~id of tokens that are not to be learned.
+        """
 
     @property
     def name(self) -> str: ...
@@ -149,12 +152,37 @@ def digest(bytes: bytes) -> str:
 def byte_tokenizer() -> Tokenizer:
     """A byte of UTF-8 is a token."""
 
+class File:
+    """A file that is open."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, offset: int, count: int) -> bytes:
+        """So many bytes; fewer only at the end."""
+
+    def will_read(self, offset: int, count: int) -> None:
+        """Announces a read(), which may then be made ahead."""
+
+def open_file(path: str) -> File: ...
+
 class TextFormat:
     """Files of documents whose names end alike."""
 
-    def __init__(self, extension: str, open: Callable[[str, str, bool], Any]) -> None:
+    def __init__(self, extension: str, open: Callable[[File, str, bool], Any]) -> None:
         """
-        open: takes a path, the field of the text, and whether documents that cannot be used are left out. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.
+        open: takes a file, the field of the text, and whether documents that cannot be used are left out. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.
+        """
+
+class RemoteFiles:
+    """How files with URLs are read."""
+
+    def __init__(self, open: Callable[[str], Any], list: Callable[[str], list[str]]) -> None:
+        """
+        open: returns a file with size, modified_ns, tag and read(start, end), which returns bytes and raises SourceError once the file is no longer what it was. list: returns the names that match a pattern, folders with a slash at the end; of another URL, all files below. Both raise OSError with errno and strerror.
         """
 
 class Membership:
@@ -266,7 +294,7 @@ def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
     """
 
-def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str], Tokenizer], formats: Sequence[TextFormat]) -> int:
+def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
     """Runs the `levada` command and returns its exit status."""
 
 class Source:
@@ -966,6 +994,8 @@ class Graph:
     def skip(self, *, count: int, name: str) -> Graph: ...
 
     def repeat(self, *, times: int | None, name: str) -> Graph: ...
+
+    def pack(self, *, sequence: int, method: str, buffer: int, pad_to: int, partial: str, too_long: str, max_documents: int | None, tokens: str, dtype: str, name: str) -> Graph: ...
 
     def fork(self, *, branches: int, buffer: int, name: str) -> list[Graph]: ...
 

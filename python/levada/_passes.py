@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from levada import _levada
+from levada._balance import Samples
 from levada._corpus import Corpus
 from levada._errors import Error, InvalidArgument
 from levada._exits import failure_text, handled, note_left
@@ -87,9 +88,10 @@ def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
 
 
 def _reader_of(feed: Feed, source: Any, state: Any, handoff: Handoff) -> Reader:
+    samples = None if feed.balance is None else Samples(feed.balance, feed.collate)
     if feed.reader == "process":
-        return ProcessReader(source, state, handoff, feed.allow_pickle)
-    maker = open_maker(source, state, handoff, feed.allow_pickle)
+        return ProcessReader(source, state, handoff, feed.allow_pickle, samples)
+    maker = open_maker(source, state, handoff, feed.allow_pickle, samples)
     return InlineReader(maker) if feed.reader == "inline" else BackgroundReader(maker)
 
 
@@ -138,6 +140,7 @@ class FeedPass:
             allow_pickle=feed.allow_pickle,
             record=feed.record,
             name=name,
+            balance=None if feed.balance is None else feed.balance.resolved(feed.max_tokens or 0),
         )
 
     def __iter__(self) -> FeedPass:

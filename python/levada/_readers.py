@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from levada import _levada
+from levada._balance import Samples
 from levada._levada import Handoff
 
 READERS = ("background", "inline", "process")
@@ -20,6 +22,7 @@ _LONG = 0.5
 """Seconds after which those who wait are told what an item takes so long in."""
 
 
+_NOTHING = object()
 _FREE = 1e-4
 _SHARE = 0.01
 """Asking a loader for its state takes so many seconds, or at most such a share of the time."""
@@ -60,12 +63,19 @@ class PacedState:
 
 
 class Maker:
-    """Makes what a feed asks a Handoff for: the items of one iterator, with the states after some of them."""
+    """Makes what a feed asks a Handoff for: the items of one iterator, with the states after some of them; or batches of
+    `samples`, which they are then."""
 
     def __init__(
-        self, iterator: Iterator[Any], state: Callable[[], State | None], handoff: Handoff, allow_pickle: bool
+        self,
+        iterator: Iterator[Any],
+        state: Callable[[], State | None],
+        handoff: Handoff,
+        allow_pickle: bool,
+        samples: Samples | None,
     ) -> None:
         self._iterator = iterator
+        self._samples = samples
         self._state = state
         self._handoff = handoff
         self._allow_pickle = allow_pickle
@@ -74,11 +84,10 @@ class Maker:
     def make(self) -> bool:
         """Makes the item that is wanted, and blocks until one is; False after the last. What the iterator raises goes
         to all ranks; what is no Exception, such as KeyboardInterrupt, is raised here as well."""
-        items = self._handoff.wanted()
+        wanted = self._handoff.wanted()
         self._thread = threading.get_ident()
         try:
-            if items > 0 and self._advance(items):
-                self._handoff.give()
+            if wanted is not None and self._serve(*wanted):
                 return True
         except ReportedError as failure:
             self._handoff.fail(str(failure))
@@ -89,16 +98,34 @@ class Maker:
             raise
         return False
 
-    def _advance(self, items: int) -> bool:
-        """Prepares the last of so many items; False where there are fewer."""
-        for done in range(items):
-            try:
-                item = next(self._iterator)
-            except StopIteration:
-                self._handoff.end(done)
+    def _serve(self, skipped: int, taken: int, gathered: list[int]) -> bool:
+        """Gives what is wanted, as Handoff.wanted() says it; False behind the end."""
+        if gathered:
+            assert self._samples is not None
+            self._prepare(self._samples.gather(gathered), None)
+        elif (passed := self._skip(skipped)) < skipped:
+            self._handoff.end(passed)
+            return False
+        elif taken:
+            assert self._samples is not None
+            self._handoff.tell(self._samples.take(self._iterator, taken), self._state())
+            return True
+        else:
+            item = next(self._iterator, _NOTHING)
+            if item is _NOTHING:
+                self._handoff.end(skipped)
                 return False
-        self._handoff.prepare(item, self._state(), allow_pickle=self._allow_pickle)
+            self._prepare(item, self._state())
+            del item  # What the batch alone holds is sent as it lies.
+        self._handoff.give()
         return True
+
+    def _prepare(self, item: Any, state: State | None) -> None:
+        self._handoff.prepare(item, state, allow_pickle=self._allow_pickle)
+
+    def _skip(self, items: int) -> int:
+        """Passes over so many, or as many as there are."""
+        return sum(1 for _ in itertools.islice(self._iterator, items))
 
     def where(self) -> str:
         """The functions that make() is in, the innermost last: "__next__ > get > wait (threading.py:320)"."""
@@ -112,10 +139,10 @@ class Maker:
         return f"{' > '.join(names[-_FRAMES:])} ({place})" if names and frame is not None else "the interpreter"
 
 
-_MAKING = (Maker.make.__code__, Maker._advance.__code__)
+_MAKING = (Maker.make.__code__, Maker._serve.__code__)
 
 
-def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool) -> Maker:
+def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None = None) -> Maker:
     """Of iter() of `source`, which goes on at `state` unless that is None."""
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
@@ -123,7 +150,8 @@ def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool) ->
         source.load_state_dict(state)
     iterator = iter(source)
     state_dict = getattr(source, "state_dict", None)
-    return Maker(iterator, PacedState(state_dict, allow_pickle) if state_dict else lambda: None, handoff, allow_pickle)
+    paced = PacedState(state_dict, allow_pickle) if state_dict else lambda: None
+    return Maker(iterator, paced, handoff, allow_pickle, samples)
 
 
 class Reader(Protocol):

@@ -364,7 +364,7 @@ void bind_functions(nb::module_& module) {
       "partition_by_tokens",
       [](const std::vector<std::int64_t>& tokens, std::size_t parts, bool equal, bool in_order) {
         if (in_order) return partition_in_order(tokens, parts);
-        return partition_by_tokens(tokens, parts, equal ? PartSizes::equal : PartSizes::any);
+        return partition_by_cost(tokens, parts, equal ? PartSizes::equal : PartSizes::any);
       },
       nb::arg("tokens"), nb::arg("parts"), nb::arg("equal"), nb::arg("in_order"));
 }

@@ -134,6 +134,8 @@ class Pass {
   }
 
   std::int64_t step() const { return step_; }
+  std::int64_t micro() const { return micro_; }
+  std::int64_t num_micro() const { return num_micro_; }
   nb::bytes cursor() const {
     if (loader_ && !loader_->state->failure.empty()) {
       throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
@@ -260,7 +262,10 @@ class Pass {
     if (!batch) ended();
     if (!batch) return batch;
     step_ = batch->step + 1;
-    keep(std::move(batch->cursor));
+    micro_ = batch->micro;
+    num_micro_ = batch->num_micro;
+    has_new_state_ = false;
+    if (micro_ + 1 == num_micro_) keep(std::move(batch->cursor));
     return batch;
   }
 
@@ -301,7 +306,7 @@ class Pass {
   std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
   Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> ended_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1;
   Bytes cursor_;                          ///< after the batch taken last, of other sources than a loader
   std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
   bool has_new_state_ = false;
@@ -333,15 +338,25 @@ class WhenDropped {
   nb::object call_;
 };
 
+constexpr EnumName<PartSizes> count_names[] = {{"free", PartSizes::any}, {"equal", PartSizes::equal}};
+
+Balance make_balance(const std::string& cost, const std::string& counts, const std::string& order) {
+  return {.cost = SampleCost::parse(cost),
+          .sizes = parse_enum("counts", counts, count_names),
+          .order = parse_micro_order(order)};
+}
+
 constexpr EnumName<TensorKind> tensor_names[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
 
 FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
                        std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
-                       int depth, double timeout, const std::string& access, const std::string& name, bool remind) {
+                       int depth, double timeout, const std::string& access, const std::string& name, bool remind,
+                       std::optional<Balance> balance) {
   if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
   return {.batch = batch,
           .divide = parse_divide(divide),
           .tail = parse_tail(tail),
+          .balance = balance,
           .first_sample = first_sample,
           .steps = steps,
           .readers = Readers::parse(readers),
@@ -357,9 +372,10 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
-                            bool record, const std::string& name, bool remind) {
+                            bool record, const std::string& name, bool remind, std::optional<Balance> balance) {
   const auto others = parse_enum("tensors", tensors, tensor_names);
-  auto options = options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind);
+  auto options =
+      options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind, balance);
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch
@@ -372,6 +388,15 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
 }  // namespace
 
 void bind_feed(nb::module_& module) {
+  nb::class_<Balance>(module, "BalancedBy", "How the samples of a step are divided over ranks.")
+      .def(
+          "__init__",
+          [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
+             std::int64_t max_tokens) {
+            new (self) Balance(make_balance(cost, counts, order));
+            self->max_tokens = max_tokens;
+          },
+          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"));
   nb::class_<Pass>(module, "Pass", "One pass of a feed.")
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
@@ -382,6 +407,8 @@ void bind_feed(nb::module_& module) {
       .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
       .def("request_stop", &Pass::request_stop)
       .def_prop_ro("step", &Pass::step)
+      .def_prop_ro("micro", &Pass::micro)
+      .def_prop_ro("num_micro", &Pass::num_micro)
       .def_prop_ro("cursor", &Pass::cursor, "Where to resume behind the batch taken last. Raises Unsupported.")
       .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
                    "The loader's state, where the batch taken last came with one.")
@@ -393,7 +420,7 @@ void bind_feed(nb::module_& module) {
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
              nb::arg("depth") = 0, nb::arg("timeout") = 1800.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
-             nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true,
+             nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true, nb::arg("balance") = nb::none(),
              "Starts a pass. Collective. `name`: which, the same on all ranks; `remind`: whether long waits say so.");
   nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")
       .def(nb::init<nb::object>(), nb::arg("call"));

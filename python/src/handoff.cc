@@ -31,11 +31,11 @@ std::int64_t rows_of(const Tree& item) {
 
 }  // namespace
 
-std::int64_t Handoff::wanted() {
+std::optional<Handoff::Wanted> Handoff::wanted() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (stop_ && stop_->expired()) return 0;
-    if (wanted_ > 0) return wanted_;
+    if (stop_ && stop_->expired()) return std::nullopt;
+    if (wanted_) return wanted_;
     if (stop_) changed_.wait_until(lock, stop_->at());
     else changed_.wait(lock);
   }
@@ -44,7 +44,7 @@ std::int64_t Handoff::wanted() {
 void Handoff::answer(Answer answer) {
   {
     const std::lock_guard lock(mutex_);
-    wanted_ = 0;
+    wanted_.reset();
     if (!stop_ || !stop_->expired()) answer_ = std::move(answer);
   }
   changed_.notify_all();
@@ -54,13 +54,27 @@ void Handoff::give() {
   {
     const std::lock_guard lock(mutex_);
     given_ = position_;
-    if (prepared_.state) {
-      state_ = std::exchange(prepared_.state, std::nullopt);
-      state_position_ = position_ - prepared_.since;
-      state_next_ = -1;
-    }
+    keep_state(std::exchange(prepared_.state, std::nullopt), prepared_.since);
   }
   answer(std::exchange(prepared_, {}));
+}
+
+void Handoff::tell(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = wanted_ && std::cmp_less(sizes.size(), wanted_->taken);
+    position_ += static_cast<std::int64_t>(sizes.size());
+    given_ = position_;
+    keep_state(std::move(state), since);
+  }
+  answer(std::move(sizes));
+}
+
+void Handoff::keep_state(std::optional<LoaderState> state, std::int64_t since) {
+  if (!state) return;
+  state_ = std::move(state);
+  state_position_ = position_ - since;
+  state_next_ = -1;
 }
 
 void Handoff::end(std::int64_t more) {
@@ -86,10 +100,10 @@ void Handoff::stop(Duration grace) {
   changed_.notify_all();
 }
 
-Handoff::Answer Handoff::ask(std::int64_t items) {
+Handoff::Answer Handoff::ask(Wanted wanted) {
   {
     const std::lock_guard lock(mutex_);
-    wanted_ = items;
+    wanted_ = std::move(wanted);
   }
   if (make_) make_();
   else changed_.notify_all();
@@ -98,7 +112,7 @@ Handoff::Answer Handoff::ask(std::int64_t items) {
   while (!answer_) {
     const bool was_interrupted = make_ != nullptr;  // before it could say anything
     if (was_interrupted || (stop_ && stop_->expired())) {
-      wanted_ = 0;
+      wanted_.reset();
       return Abandoned{};
     }
     wait_for_answer(lock, stalled);
@@ -125,41 +139,65 @@ std::optional<std::int64_t> Handoff::size() const {
   return ended_ ? std::optional(given_ * samples_ - lacking_) : std::nullopt;
 }
 
+template <typename T>
+std::optional<T> Handoff::expect(Wanted wanted) {
+  auto answer = ask(std::move(wanted));
+  if (const auto* failure = std::get_if<Failure>(&answer)) throw_error(failure->kind, failure->message);
+  if (std::holds_alternative<Abandoned>(answer)) throw ReadAbandoned();
+  if (std::holds_alternative<End>(answer)) return std::nullopt;
+  return std::get<T>(std::move(answer));
+}
+
 std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memory) {
   if (size()) return std::nullopt;
   const auto item = first / samples_;
-  const auto items = item + 1 - position_;
-  if (items < 1) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", item));
+  const auto skipped = item - position_;
+  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", item));
   {
     const std::lock_guard lock(mutex_);
     position_ = item + 1;
   }
-  auto given = ask(items);
-  if (const auto* failure = std::get_if<Failure>(&given)) throw_error(failure->kind, failure->message);
-  if (std::holds_alternative<Abandoned>(given)) throw ReadAbandoned();
-  if (std::holds_alternative<End>(given)) return std::nullopt;
-  auto& made = std::get<Item>(given);
+  auto made = expect<Item>({.skipped = skipped, .gathered = {}});
+  if (!made) return std::nullopt;
   auto* blocks = dynamic_cast<BlockMemory*>(&memory);
-  if (made.place && blocks != nullptr) blocks->adopt(std::move(made.place->block), made.place->used);
-  made.place.reset();
-  if (!counts_rows_) return std::move(made.tree);
-  const auto rows = rows_of(made.tree);
+  if (made->place && blocks != nullptr) blocks->adopt(std::move(made->place->block), made->place->used);
+  made->place.reset();
+  if (!counts_rows_) return std::move(made->tree);
+  const auto rows = rows_of(made->tree);
   if (rows != samples_) {
     // To see whether it is the last takes asking for more, when what is lent has to be given back.
-    if (blocks != nullptr) made.tree = unflatten(blocks->copy_in(flatten(std::exchange(made.tree, {}))));
+    if (blocks != nullptr) made->tree = unflatten(blocks->copy_in(flatten(std::exchange(made->tree, {}))));
     expect_last(rows);
   }
   if (rows == 0) return std::nullopt;
+  return std::move(made->tree);
+}
+
+std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {
+  if (size()) return {};
+  const auto skipped = first - position_;
+  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", first));
+  {
+    const std::lock_guard lock(mutex_);
+    position_ = taken_ = first;
+  }
+  auto sizes = expect<std::vector<SampleSize>>({.skipped = skipped, .taken = count, .gathered = {}});
+  return sizes ? std::move(*sizes) : std::vector<SampleSize>();
+}
+
+Tree Handoff::gather(std::span<const std::int64_t> samples, Memory& memory) {
+  Wanted wanted;
+  for (const auto sample : samples) wanted.gathered.push_back(sample - taken_);
+  auto made = expect<Item>(std::move(wanted)).value();
+  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
+  if (made.place && blocks != nullptr) blocks->adopt(std::move(made.place->block), made.place->used);
   return std::move(made.tree);
 }
 
 void Handoff::expect_last(std::int64_t rows) {
   const auto told = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
   if (rows > samples_) throw SourceError(told + "; give batches of batch x dp rows");
-  const auto after = ask(1);
-  if (std::holds_alternative<Item>(after)) throw SourceError(told + ", and is not the last: only that may have fewer");
-  if (const auto* failure = std::get_if<Failure>(&after)) throw_error(failure->kind, failure->message);
-  if (std::holds_alternative<Abandoned>(after)) throw ReadAbandoned();
+  if (expect<Item>({.gathered = {}})) throw SourceError(told + ", and is not the last: only that may have fewer");
   const std::lock_guard lock(mutex_);
   lacking_ = samples_ - rows;
 }

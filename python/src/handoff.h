@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "levada/base/deadline.h"
 #include "levada/base/error.h"
@@ -37,9 +38,14 @@ class Handoff : public Source {
         given_(position),
         activity_(std::move(activity)) {}
 
-  /// The making side, one thread. Blocks until an item is wanted; how many the iterator has to go on, the last of which
-  /// is the one wanted. 0: none ever.
-  std::int64_t wanted();
+  /// What is asked of the making side: the next item; or the sizes of some; or one item made of some of those.
+  struct Wanted {
+    std::int64_t skipped = 0;            ///< items to pass over first
+    std::int64_t taken = 0;              ///< items to take and keep, for tell()
+    std::vector<std::int64_t> gathered;  ///< of those taken last, counted among them
+  };
+  /// The making side, one thread. Blocks until something is wanted; empty: nothing ever again.
+  std::optional<Wanted> wanted();
   /// What an iterator yielded.
   struct Item {
     Tree tree;
@@ -50,6 +56,9 @@ class Handoff : public Source {
   /// The item, which goes with give(). Its tensors may lie in memory that is used again once another item is wanted.
   void prepare(Item item) { prepared_ = std::move(item); }
   void give();
+  /// The sizes of the items that were taken, fewer than were asked for only at the end; the loader's state, as of an
+  /// Item.
+  void tell(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since);
   /// There are but `more` after those given.
   void end(std::int64_t more);
   /// The iterator raised.
@@ -71,6 +80,8 @@ class Handoff : public Source {
 
   std::optional<std::int64_t> size() const override;
   std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
+  std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
+  Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   void on_wait(std::function<void()> waiting) override { waiting_ = std::move(waiting); }
   /// An IterableCursor. Its state is in those of the first `next` after it was given, and absent from later ones.
   Bytes cursor(std::int64_t next) const override;
@@ -84,9 +95,13 @@ class Handoff : public Source {
   };
   struct End {};
   struct Abandoned {};
-  using Answer = std::variant<Item, End, Failure, Abandoned>;
+  using Answer = std::variant<Item, std::vector<SampleSize>, End, Failure, Abandoned>;
 
-  Answer ask(std::int64_t items);
+  Answer ask(Wanted wanted);
+  /// What ask() gives; empty at the end. Throws what came in its place.
+  template <typename T>
+  std::optional<T> expect(Wanted wanted);
+  void keep_state(std::optional<LoaderState> state, std::int64_t since);
   /// Until something has changed, `stop_` has come, or long enough to call waiting_, and stalled_ from `stalled` on.
   void wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled);
   /// Makes sure that an item of so few rows is the last. Throws SourceError.
@@ -99,6 +114,7 @@ class Handoff : public Source {
   std::int64_t position_;     ///< items asked for
   std::int64_t given_;        ///< items that there are, as far as is known
   std::int64_t lacking_ = 0;  ///< samples of the last one
+  std::int64_t taken_ = 0;    ///< the first of those that sizes() took last
   const std::string activity_;
   const std::shared_ptr<Spent> spent_ = std::make_shared<Spent>();
   std::shared_ptr<BatchMemory> batch_memory_;
@@ -109,7 +125,7 @@ class Handoff : public Source {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t wanted_ = 0;
+  std::optional<Wanted> wanted_;
   std::function<void()> make_, stalled_, waiting_;
   std::optional<Answer> answer_;
   bool ended_ = false;

@@ -50,7 +50,7 @@ from levada.dropin._megatron import ON_HOST, STANDARD, Batch, Stage, hosts_mtp, 
 
 parallel_state: Any
 try:
-    from megatron.core import parallel_state  # type: ignore[import-not-found, no-redef, unused-ignore]
+    from megatron.core import parallel_state  # type: ignore[import-not-found, import-untyped, no-redef, unused-ignore]
 except ImportError:
     parallel_state = None
 
@@ -232,7 +232,7 @@ def is_dataset_built_on_rank(
     dataset_config packs sequences or has attention masks of its own.
 
     Without pg_collection the groups are those of megatron.core.parallel_state; raises Unsupported where that is not
-    installed.
+    installed, or has no groups yet.
     """
     tp, pp = _groups() if pg_collection is None else (pg_collection.tp, pg_collection.pp)
     rank, size = place(pp)
@@ -257,6 +257,8 @@ def _always(*_: Any, **__: Any) -> bool:
 def _groups() -> tuple[Any, Any]:
     if parallel_state is None:
         raise Unsupported("pass a pg_collection: megatron.core, whose groups it would be, is not installed")
+    if not parallel_state.model_parallel_is_initialized():
+        raise Unsupported("pass a pg_collection, or call megatron.core.parallel_state.initialize_model_parallel() first")
     return (
         parallel_state.get_tensor_model_parallel_group(),
         parallel_state.get_pipeline_model_parallel_group(),

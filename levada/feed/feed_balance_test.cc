@@ -1,0 +1,214 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+
+#include "levada/base/error.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/feed/feed.h"
+
+namespace levada {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+/// Samples of different lengths: number g is its number, as often as it is long; some of them give a packed row.
+class Lengths final : public Source {
+ public:
+  explicit Lengths(std::vector<std::int64_t> lengths) : lengths_(std::move(lengths)) {}
+
+  std::optional<std::int64_t> size() const override { return std::ssize(lengths_); }
+  std::optional<Tree> read(std::int64_t, std::int64_t, Memory&) override { throw Unsupported("rows are not read"); }
+  std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override {
+    std::vector<SampleSize> sizes;
+    for (auto g = first; g < std::min(first + count, std::ssize(lengths_)); ++g) {
+      const auto length = lengths_[static_cast<std::size_t>(g)];
+      sizes.push_back({.tokens = length, .squares = length * length});
+    }
+    return sizes;
+  }
+  Tree gather(std::span<const std::int64_t> samples, Memory& memory) override {
+    std::int64_t all = 0;
+    for (const auto g : samples) all += lengths_[static_cast<std::size_t>(g)];
+    auto row = memory.empty(dtypes::int64, {1, all});
+    auto numbers = memory.empty(dtypes::int64, {std::ssize(samples)});
+    std::ranges::copy(samples, numbers.mutable_as<std::int64_t>().begin());
+    auto at = row.mutable_as<std::int64_t>().begin();
+    for (const auto g : samples) at = std::fill_n(at, lengths_[static_cast<std::size_t>(g)], g);
+    return Tree::dict({{"tokens", Tree(row)}, {"numbers", Tree(numbers)}});
+  }
+  Bytes cursor(std::int64_t next) const override {
+    ByteWriter writer;
+    writer.put(next);
+    return std::move(writer).take();
+  }
+  std::string activity() const override { return "counting"; }
+  ReadStats stats() const override { return {}; }
+
+ private:
+  std::vector<std::int64_t> lengths_;
+};
+
+std::vector<std::int64_t> random_lengths(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int64_t> lengths(count);
+  for (auto& length : lengths) length = 1 + static_cast<std::int64_t>(random() % 1000);
+  return lengths;
+}
+
+std::int64_t position(const Batch& batch) {
+  ByteReader reader(batch.cursor);
+  return reader.get<std::int64_t>();
+}
+
+/// What each dp coordinate was given, by step and micro-batch.
+using Given = std::map<std::pair<std::int64_t, std::int64_t>, std::map<int, std::vector<std::int64_t>>>;
+
+/// Runs a feed over all ranks; checks that ranks that share a coordinate are given the same.
+Given run(const Mesh& mesh, const FeedOptions& options, const std::vector<std::int64_t>& lengths) {
+  Given given;
+  std::mutex mutex;
+  inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
+    Feed feed(engine, mesh, layouts::data_parallel(), std::make_shared<Lengths>(lengths), options);
+    const int at = mesh.data_coordinate(engine->info().rank);
+    std::int64_t micro_batches = 0, samples = 0;
+    while (auto batch = feed.next()) {
+      const auto numbers = batch->tensor("numbers").as<std::int64_t>();
+      const std::vector<std::int64_t> mine(numbers.begin(), numbers.end());
+      if (batch->micro + 1 < batch->num_micro) {
+        EXPECT_TRUE(batch->cursor.empty());
+      } else {
+        const auto end = options.first_sample + (batch->step + 1) * options.batch * mesh.data_size();
+        EXPECT_EQ(position(*batch), std::min(end, std::ssize(lengths)));
+      }
+      EXPECT_EQ(batch->samples, std::ssize(mine));
+      EXPECT_LE(batch->tensor("tokens").shape()[1], options.balance->max_tokens);
+      ++micro_batches;
+      samples += batch->samples;
+      const std::lock_guard lock(mutex);
+      const auto [place, is_new] = given[{batch->step, batch->micro}].emplace(at, mine);
+      EXPECT_EQ(place->second, mine);
+    }
+    EXPECT_EQ(feed.stats().batches, micro_batches);
+    EXPECT_EQ(feed.stats().samples, samples);
+  });
+  return given;
+}
+
+std::vector<std::int64_t> of_step(const Given& given, std::int64_t step) {
+  std::vector<std::int64_t> all;
+  for (const auto& [place, ranks] : given) {
+    if (place.first != step) continue;
+    for (const auto& [rank, numbers] : ranks) all.insert(all.end(), numbers.begin(), numbers.end());
+  }
+  std::ranges::sort(all);
+  return all;
+}
+
+class BalancedFeeds : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(BalancedFeeds, GiveEverySampleOfAStepOnceWhoeverReads) {
+  const Mesh mesh = Mesh::parse(GetParam());
+  const auto lengths = random_lengths(500, 1);
+  const std::int64_t step_samples = 16 * mesh.data_size();
+  std::optional<Given> first;
+  for (const char* readers : {"one", "all", "dp"}) {
+    const FeedOptions options{.batch = 16, .balance = Balance{.max_tokens = 1500}, .readers = Readers::parse(readers)};
+    const auto given = run(mesh, options, lengths);
+    for (std::int64_t step = 0; step < std::ssize(lengths) / step_samples; ++step) {
+      std::vector<std::int64_t> expected(static_cast<std::size_t>(step_samples));
+      std::iota(expected.begin(), expected.end(), step * step_samples);
+      EXPECT_EQ(of_step(given, step), expected);
+    }
+    EXPECT_EQ(given.rbegin()->first.first + 1, std::ssize(lengths) / step_samples) << "the rest fills no step";
+    EXPECT_EQ(given, first.value_or(given)) << readers;
+    first = given;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, BalancedFeeds, ::testing::Values("dp=1", "dp=4", "dp=2,tp=2", "dp=2,pp=2"));
+
+TEST(FeedBalance, ResumesAtAnyStepOnAnyMesh) {
+  const auto lengths = random_lengths(960, 2);
+  const Balance balance{.cost = SampleCost::parse("flops"), .max_tokens = 1200};
+  const auto whole = run(Mesh::parse("dp=4"), {.batch = 12, .balance = balance}, lengths);
+  std::mt19937 random(3);
+  for (int turn = 0; turn < 20; ++turn) {
+    const auto dp = std::vector{1, 2, 3, 4, 6}[random() % 5];
+    const auto begin = static_cast<std::int64_t>(random() % 20);
+    const FeedOptions options{.batch = 48 / dp, .balance = balance, .first_sample = begin * 48};
+    const auto rest = run(Mesh(std::vector<Axis>{{"dp", dp}}), options, lengths);
+    for (std::int64_t step = begin; step < 20; ++step) EXPECT_EQ(of_step(rest, step - begin), of_step(whole, step));
+  }
+}
+
+TEST(FeedBalance, StepsAreCountedAndStoppedWhole) {
+  const auto lengths = random_lengths(1000, 4);
+  const Mesh mesh = Mesh::parse("dp=2");
+  for (const bool stops : {false, true}) {
+    inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+      FeedOptions options{.batch = 8, .balance = Balance{.max_tokens = 1000}};
+      if (!stops) options.steps = 3;
+      Feed feed(engine, mesh, layouts::data_parallel(), std::make_shared<Lengths>(lengths), options);
+      std::optional<Batch> last;
+      while (auto batch = feed.next()) {
+        if (stops && batch->step == 1 && batch->micro == 0) feed.request_stop();
+        last = std::move(batch);
+      }
+      ASSERT_TRUE(last);
+      EXPECT_EQ(last->micro + 1, last->num_micro);
+      EXPECT_GT(last->num_micro, 1);
+      if (!stops) {
+        EXPECT_EQ(last->step, 2);
+      }
+      EXPECT_EQ(feed.end()->cause, stops ? FeedEnd::Cause::stopped : FeedEnd::Cause::steps);
+    });
+  }
+}
+
+TEST(FeedBalance, AShortTailIsAStepOfItsOwn) {
+  const auto given =
+      run(Mesh::parse("dp=2"), {.batch = 4, .tail = Tail::short_, .balance = Balance{.max_tokens = 4000}},
+          random_lengths(19, 5));
+  EXPECT_EQ(of_step(given, 2), (std::vector<std::int64_t>{16, 17, 18}));
+}
+
+void expect_refused(const FeedOptions& options, const std::vector<std::int64_t>& lengths, const char* kind,
+                    const char* why) {
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    EXPECT_THAT(
+        [&] {
+          Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(), std::make_shared<Lengths>(lengths), options);
+          while (feed.next()) {
+          }
+        },
+        ThrowsMessage<Error>(HasSubstr(why)))
+        << kind;
+  });
+}
+
+TEST(FeedBalance, WhatCannotBeBalancedIsRefusedOnEveryRank) {
+  const auto lengths = random_lengths(64, 6);
+  const Balance balance{.max_tokens = 1000};
+  expect_refused({.batch = 4, .divide = Divide::split, .balance = balance}, lengths, "split", "dealt");
+  expect_refused({.batch = 4, .tail = Tail::pad, .balance = balance}, lengths, "pad", "not padded");
+  expect_refused({.batch = 4, .balance = Balance{.max_tokens = 100}}, lengths, "too long", "sample");
+}
+
+TEST(FeedBalance, RanksThatAskForDifferentBalancesAreRefused) {
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    const Balance balance{.max_tokens = 1000 + engine->info().rank};
+    EXPECT_THAT(([&] {
+                  const Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(),
+                                  std::make_shared<Lengths>(random_lengths(64, 6)), {.balance = balance});
+                }),
+                ThrowsMessage<InvalidArgument>(HasSubstr("balance")));
+  });
+}
+
+}  // namespace
+}  // namespace levada

@@ -1,0 +1,63 @@
+// Steps whose work is divided over ranks before anything is sent.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levada/feed/tail.h"
+#include "levada/plan/step_plan.h"
+#include "levada/sources/source.h"
+
+namespace levada {
+
+/// A Source of micro-batches: number round * ranks + r is what data-parallel rank r gets of a step in that round. Steps
+/// consist of the same samples as without balance, in the order of `samples`; a step has one round, or as many as its
+/// plan has micro-batches. Any reader makes the same plans, and reads what it is asked for alone.
+class StepSource final : public Source {
+ public:
+  /// Steps of `step_samples` samples from number `first_sample` on. Of a last one that is not full, `tail` keeps what
+  /// there is (short_) or nothing (drop).
+  StepSource(std::shared_ptr<Source> samples, int ranks, const Balance& balance, std::int64_t step_samples,
+             std::int64_t first_sample, Tail tail);
+
+  /// Known once the last step has been planned.
+  std::optional<std::int64_t> size() const override;
+  /// Throws as the samples' gather() does, and InvalidArgument for a step that cannot be divided, naming the sample.
+  std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) override;
+  /// That of the samples behind the step that `next` is behind the last round of; empty within a step, which is gone
+  /// through whole or not at all.
+  Bytes cursor(std::int64_t next) const override;
+  std::optional<MicroBatch> micro_batch(std::int64_t number) const override;
+  std::vector<std::pair<std::string, std::string>> identity() const override { return samples_->identity(); }
+  void on_wait(std::function<void()> waiting) override { samples_->on_wait(std::move(waiting)); }
+  std::string activity() const override { return samples_->activity(); }
+  ReadStats stats() const override;
+
+ private:
+  struct Step {
+    std::int64_t number = -1;
+    std::int64_t first_round = 0, first_sample = 0;
+    std::vector<SampleSize> samples;
+    StepPlan plan;
+
+    std::int64_t end_round() const { return first_round + plan.num_micro; }
+    std::int64_t end_sample() const { return first_sample + static_cast<std::int64_t>(samples.size()); }
+  };
+
+  /// Plans the next step; false behind the last.
+  bool advance();
+
+  std::shared_ptr<Source> samples_;
+  int ranks_;
+  Balance balance_;
+  std::int64_t step_samples_;
+  Tail tail_;
+  Step step_;
+  bool ended_ = false;
+  StepBalance balanced_;  ///< of all steps so far
+};
+
+}  // namespace levada

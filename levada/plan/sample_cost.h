@@ -1,0 +1,50 @@
+// What a sample costs a training step, known before the sample is read.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace levada {
+
+/// What a sample takes: one segment of a packed row, or a row with several.
+struct SampleSize {
+  std::int64_t tokens = 0;  ///< positions in a row, with the padding of its segments
+  std::int64_t squares =
+      0;  ///< the sum of the squares of its segments' positions, in proportion to which attention works
+  std::array<std::int64_t, 2> weights = {};  ///< given by the user, for SampleCost::weights alone
+  bool operator==(const SampleSize&) const = default;
+};
+
+/// The work of one sample, in units of its model. `second` is the work of another part of the model, such as an
+/// encoder: ranks are balanced in both, by the one that is worse.
+struct Work {
+  std::int64_t first = 0, second = 0;
+  bool operator==(const Work&) const = default;
+};
+
+/// How the work of a sample follows from its size.
+struct SampleCost {
+  enum class Kind : std::uint8_t {
+    tokens,   ///< one for each position
+    flops,    ///< linear * L + quadratic * L * L for each segment of L positions
+    weights,  ///< as the user gives them
+  };
+  Kind kind = Kind::tokens;
+  std::int64_t linear = 0, quadratic = 0;  ///< of flops
+  bool operator==(const SampleCost&) const = default;
+
+  /// Accepts "tokens"; "flops" for a model of hidden size 4096; "flops(hidden=8192)";
+  /// "flops(linear=24576,quadratic=1)"; "weights". A transformer layer of hidden size h does 24 h h L + 4 h L L
+  /// operations forward (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021),
+  /// in proportion to 6 h L + L L. Throws InvalidArgument, saying what is accepted.
+  static SampleCost parse(std::string_view text);
+  /// Returns what parse() accepts.
+  std::string to_string() const;
+
+  /// Returns the work of one sample. Throws InvalidArgument if it is negative or does not fit in 62 bits.
+  Work of(const SampleSize& size) const;
+};
+
+}  // namespace levada

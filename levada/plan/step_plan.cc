@@ -1,0 +1,296 @@
+#include "levada/plan/step_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "levada/base/enum_names.h"
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+constexpr EnumName<MicroOrder> order_names[] = {
+    {"as-read", MicroOrder::as_read}, {"long-first", MicroOrder::long_first}, {"paired", MicroOrder::paired}};
+
+constexpr std::int64_t max_sum = std::int64_t{1} << 62;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return a / b + (a % b != 0);
+}
+
+void add(std::int64_t& sum, std::int64_t value, std::size_t sample, std::string_view what) {
+  // Both are below 2^62: no overflow.
+  sum += value;
+  if (sum < max_sum) return;
+  throw InvalidArgument(fmt::format(
+      "the {} of samples 0 to {} of the step does not fit in 62 bits; make samples or weights smaller", what, sample));
+}
+
+/// What the samples take, checked.
+std::vector<Demand> demands_of(std::span<const SampleSize> samples, const SampleCost& cost) {
+  std::vector<Demand> demands;
+  demands.reserve(samples.size());
+  Work sum;
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i].tokens < 0 || samples[i].tokens >= max_sum) {
+      throw InvalidArgument(fmt::format("sample {} of the step has {} tokens; a sample must have 0 or more, below 2^62",
+                                        i, samples[i].tokens));
+    }
+    const auto work = [&] {
+      try {
+        return cost.of(samples[i]);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(fmt::format("sample {} of the step: {}", i, error.what()));
+      }
+    }();
+    add(sum.first, work.first, i, "work");
+    add(sum.second, work.second, i, "work");
+    add(tokens, samples[i].tokens, i, "number of tokens");
+    demands.push_back({work, samples[i].tokens});
+  }
+  return demands;
+}
+
+/// Brings both kinds of work to one scale: each in proportion to what the busiest rank has of it at least.
+void scale(std::vector<Demand>& demands, int ranks) {
+  const auto scale_one = [&](std::int64_t Work::*part) {
+    std::int64_t sum = 0, most = 0;
+    for (const Demand& demand : demands) {
+      sum += demand.work.*part;
+      most = std::max(most, demand.work.*part);
+    }
+    const auto bound = std::max(ceil_div(sum, ranks), most);
+    if (bound == 0) return;
+    // The bound becomes 2^30, of which all together have at most `ranks` times as much: 61 bits.
+    const int excess = std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bound))) - 32);
+    for (Demand& demand : demands) {
+      demand.work.*part = ((demand.work.*part >> excess) << 30) / (bound >> excess);
+    }
+  };
+  const auto has_second = [](const Demand& demand) { return demand.work.second != 0; };
+  if (std::ranges::none_of(demands, has_second)) return;
+  scale_one(&Work::first);
+  scale_one(&Work::second);
+}
+
+std::vector<Demand> pick(std::span<const Demand> demands, const std::vector<std::size_t>& items) {
+  std::vector<Demand> picked;
+  picked.reserve(items.size());
+  for (const std::size_t item : items) picked.push_back(demands[item]);
+  return picked;
+}
+
+/// How many bins of max_tokens best-fit decreasing takes: at most 11/9 of the fewest, and one.
+std::int64_t count_bins(std::span<const Demand> demands, std::int64_t max_tokens) {
+  std::vector<std::int64_t> tokens;
+  for (const Demand& demand : demands) tokens.push_back(demand.tokens);
+  std::ranges::sort(tokens, std::greater());
+  std::multiset<std::int64_t> rooms;
+  for (const std::int64_t each : tokens) {
+    auto best = rooms.lower_bound(each);
+    const std::int64_t room = best == rooms.end() ? max_tokens : *best;
+    if (best != rooms.end()) rooms.erase(best);
+    rooms.insert(room - each);
+  }
+  return static_cast<std::int64_t>(rooms.size());
+}
+
+using Ranks = std::vector<Partition>;  ///< of each rank the micro-batches
+
+/// First the samples to ranks, of which none gets more than `max_of_rank` tokens, then those of each rank to its
+/// micro-batches. Nothing if there is no room for that.
+std::optional<Ranks> ranks_first(std::span<const Demand> demands, int num_ranks, const Balance& options,
+                                 std::int64_t num_micro, std::int64_t max_of_rank) {
+  const auto ranks = static_cast<std::size_t>(num_ranks);
+  const auto divided = partition_within(demands, ranks, max_of_rank, options.sizes);
+  if (!divided) return {};
+  Ranks result;
+  for (const auto& items : *divided) {
+    auto micros = partition_within(pick(demands, items), static_cast<std::size_t>(num_micro), options.max_tokens);
+    if (!micros) return {};
+    for (auto& micro : *micros) {
+      for (std::size_t& item : micro) item = items[item];
+    }
+    result.push_back(std::move(*micros));
+  }
+  return result;
+}
+
+/// First the samples to micro-batches, then the same number of those to each rank. Nothing if there is no room for
+/// that.
+std::optional<Ranks> micros_first(std::span<const Demand> demands, int num_ranks, const Balance& options,
+                                  std::int64_t num_micro) {
+  const auto ranks = static_cast<std::size_t>(num_ranks);
+  const auto bins = partition_within(demands, ranks * static_cast<std::size_t>(num_micro), options.max_tokens);
+  if (!bins) return {};
+  std::vector<Demand> of_bins;
+  for (const auto& bin : *bins) {
+    Work work;
+    for (const std::size_t item : bin) {
+      work.first += demands[item].work.first;
+      work.second += demands[item].work.second;
+    }
+    of_bins.push_back({work});
+  }
+  const auto divided = partition_within(of_bins, ranks, 0, PartSizes::equal);
+  Ranks result;
+  for (const auto& of_rank : divided.value()) {
+    auto& micros = result.emplace_back();
+    for (const std::size_t bin : of_rank) micros.push_back((*bins)[bin]);
+  }
+  return result;
+}
+
+Ranks divide(std::span<const Demand> demands, int num_ranks, const Balance& options) {
+  const auto ranks = static_cast<std::int64_t>(num_ranks);
+  const auto samples = static_cast<std::int64_t>(demands.size());
+  std::int64_t tokens = 0;
+  for (const Demand& demand : demands) tokens += demand.tokens;
+  const std::int64_t mean = ceil_div(tokens, ranks);
+  for (auto num_micro = ceil_div(count_bins(demands, options.max_tokens), ranks); num_micro * ranks <= samples;
+       num_micro += std::max<std::int64_t>(1, num_micro / 64)) {
+    std::int64_t most = 0;
+    if (__builtin_mul_overflow(options.max_tokens, num_micro, &most)) most = max_sum;
+    // What ranks leave unused makes it easier to pack their micro-batches, and harder to balance their work.
+    const std::int64_t room = most - mean;
+    for (const std::int64_t unused : {room / 8, room / 2}) {
+      if (auto found = ranks_first(demands, num_ranks, options, num_micro, most - unused)) return *std::move(found);
+    }
+    if (options.sizes == PartSizes::equal) continue;
+    if (auto found = micros_first(demands, num_ranks, options, num_micro)) return *std::move(found);
+  }
+  throw InvalidArgument(fmt::format(
+      "the {} samples of the step do not fit into the same number of micro-batches of at most {} tokens on each of {} "
+      "ranks with a sample in each; raise max_tokens, or make the number of samples a multiple of the ranks",
+      samples, options.max_tokens, ranks));
+}
+
+/// The whole step, one micro-batch for each rank.
+Ranks divide_once(std::span<const Demand> demands, int num_ranks, const Balance& options) {
+  const auto ranks = static_cast<std::size_t>(num_ranks);
+  std::vector<std::int64_t> costs;
+  costs.reserve(demands.size());
+  bool is_scalar = true;
+  for (const Demand& demand : demands) {
+    costs.push_back(demand.work.first);
+    is_scalar = is_scalar && demand.work.second == 0;
+  }
+  auto parts = is_scalar ? partition_by_cost(costs, ranks, options.sizes)
+                         : partition_within(demands, ranks, max_sum, options.sizes).value();
+  Ranks result;
+  for (auto& part : parts) result.push_back({std::move(part)});
+  return result;
+}
+
+/// Puts the micro-batches of one rank, which come by their first samples, in order.
+void arrange(Partition& micros, std::span<const Demand> demands, MicroOrder order) {
+  if (order == MicroOrder::as_read) return;
+  const auto level = [&](const std::vector<std::size_t>& micro) {
+    Work work;
+    for (const std::size_t item : micro) {
+      work.first += demands[item].work.first;
+      work.second += demands[item].work.second;
+    }
+    return std::max(work.first, work.second);
+  };
+  std::ranges::stable_sort(micros, std::greater(), level);
+  if (order == MicroOrder::long_first) return;
+  Partition paired;
+  for (std::size_t i = 0; i < micros.size(); ++i) {
+    paired.push_back(std::move(micros[i % 2 == 0 ? i / 2 : micros.size() - 1 - i / 2]));
+  }
+  micros = std::move(paired);
+}
+
+}  // namespace
+
+std::string_view to_string(MicroOrder order) {
+  return enum_name(order, order_names);
+}
+MicroOrder parse_micro_order(std::string_view word) {
+  return parse_enum("order", word, order_names);
+}
+
+std::string to_string(const Balance& balance) {
+  std::string text =
+      fmt::format("{}, {} counts", balance.cost.to_string(), balance.sizes == PartSizes::any ? "any" : "equal");
+  if (balance.max_tokens > 0) text += fmt::format(", at most {} tokens", balance.max_tokens);
+  return text + fmt::format(", {}", to_string(balance.order));
+}
+
+StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {
+  if (num_ranks < 1) throw InvalidArgument(fmt::format("ranks must be positive, got {}", num_ranks));
+  if (options.max_tokens < 0) {
+    throw InvalidArgument(fmt::format("max_tokens must be 0 or more, got {}", options.max_tokens));
+  }
+  if (samples.size() < static_cast<std::size_t>(num_ranks)) {
+    throw InvalidArgument(
+        fmt::format("a step of {} sample(s) cannot be divided over {} data-parallel ranks; each needs one, so make the "
+                    "step larger",
+                    samples.size(), num_ranks));
+  }
+  auto demands = demands_of(samples, options.cost);
+  for (std::size_t i = 0; options.max_tokens > 0 && i < samples.size(); ++i) {
+    if (samples[i].tokens <= options.max_tokens) continue;
+    throw InvalidArgument(
+        fmt::format("sample {} of the step has {} tokens, but a micro-batch holds at most {}; raise max_tokens or cut "
+                    "the sample",
+                    i, samples[i].tokens, options.max_tokens));
+  }
+  scale(demands, num_ranks);
+  auto ranks = options.max_tokens == 0 ? divide_once(demands, num_ranks, options) : divide(demands, num_ranks, options);
+  StepPlan plan{.ranks = num_ranks, .num_micro = static_cast<int>(ranks.front().size())};
+  plan.micros.reserve(ranks.size() * ranks.front().size());
+  for (auto& micros : ranks) {
+    arrange(micros, demands, options.order);
+    std::ranges::move(micros, std::back_inserter(plan.micros));
+  }
+  return plan;
+}
+
+StepBalance& StepBalance::operator+=(const StepBalance& other) {
+  steps += other.steps;
+  micro_batches += other.micro_batches;
+  most += other.most;
+  most_unbalanced += other.most_unbalanced;
+  bound += other.bound;
+  sum += other.sum;
+  tokens += other.tokens;
+  return *this;
+}
+
+StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost) {
+  StepBalance balance{.steps = 1, .micro_batches = plan.num_micro};
+  std::vector<std::int64_t> works;
+  for (const SampleSize& sample : samples) {
+    works.push_back(cost.of(sample).first);
+    balance.sum += works.back();
+    balance.tokens += sample.tokens;
+    balance.bound = std::max(balance.bound, works.back());
+  }
+  balance.bound = std::max(balance.bound, ceil_div(balance.sum, plan.ranks));
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    std::int64_t work = 0;
+    for (int micro = 0; micro < plan.num_micro; ++micro) {
+      for (const std::size_t item : plan.at(static_cast<int>(rank), micro)) work += works[item];
+    }
+    balance.most = std::max(balance.most, work);
+    const auto begin = samples.size() * rank / ranks, end = samples.size() * (rank + 1) / ranks;
+    balance.most_unbalanced = std::max(balance.most_unbalanced,
+                                       std::reduce(works.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                   works.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{0}));
+  }
+  return balance;
+}
+
+}  // namespace levada

@@ -1,0 +1,72 @@
+// Which samples of a step each data-parallel rank gets, and in which micro-batch: decided before anything is sent.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "levada/plan/partition.h"
+#include "levada/plan/sample_cost.h"
+
+namespace levada {
+
+/// In which order a rank runs its micro-batches.
+enum class MicroOrder : std::uint8_t {
+  as_read,     ///< by their first samples
+  long_first,  ///< the costliest first, which hides best in a pipeline what the others lack
+  paired,      ///< the costliest, the cheapest, the second costliest, ...: neighbours cost about the same together
+};
+
+/// "as-read", "long-first", "paired".
+std::string_view to_string(MicroOrder order);
+/// The inverse of to_string(). Throws InvalidArgument.
+MicroOrder parse_micro_order(std::string_view word);
+
+/// How the samples of a step are divided over ranks.
+struct Balance {
+  SampleCost cost = {};
+  PartSizes sizes = PartSizes::any;  ///< of the ranks, in samples
+  std::int64_t max_tokens = 0;       ///< of a micro-batch; 0: a rank has one, whatever its size
+  MicroOrder order = MicroOrder::as_read;
+  bool operator==(const Balance&) const = default;
+};
+
+/// "flops(linear=24576,quadratic=1), any counts, at most 8192 tokens, as-read".
+std::string to_string(const Balance& balance);
+
+/// A step, divided. Every sample is in exactly one micro-batch, and no micro-batch is empty.
+struct StepPlan {
+  int ranks = 0, num_micro = 0;                       ///< num_micro of each rank
+  std::vector<std::vector<std::size_t>> micros = {};  ///< by rank, then micro-batch: indexes of samples, ascending
+
+  const std::vector<std::size_t>& at(int rank, int micro) const {
+    return micros[static_cast<std::size_t>(rank) * static_cast<std::size_t>(num_micro) +
+                  static_cast<std::size_t>(micro)];
+  }
+  bool operator==(const StepPlan&) const = default;
+};
+
+/// What the plans of some steps come to, summed over them, in the units of their cost; of two parts of a model, of the
+/// first.
+struct StepBalance {
+  std::int64_t steps = 0, micro_batches = 0;  ///< of each rank
+  std::int64_t most = 0;                      ///< work of the busiest rank
+  std::int64_t most_unbalanced = 0;  ///< were each rank given as many samples as another, in the order of the samples
+  std::int64_t bound = 0;            ///< no rank can have less: the mean, or the costliest sample
+  std::int64_t sum = 0;              ///< of all ranks
+  std::int64_t tokens = 0;           ///< of all samples
+  StepBalance& operator+=(const StepBalance& other);
+  bool operator==(const StepBalance&) const = default;
+};
+
+/// Divides samples over ranks so that the busiest has little more work than it must, and over as few micro-batches as
+/// max_tokens allows, the same number on each rank, which cost about the same, too. Deterministic: the same everywhere
+/// for the same samples. Throws InvalidArgument, naming the sample by its index: fewer samples than ranks; a sample of
+/// more than max_tokens; work that is negative or too large.
+StepPlan plan_step(std::span<const SampleSize> samples, int ranks, const Balance& balance);
+
+StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost);
+
+}  // namespace levada

@@ -1,0 +1,348 @@
+#include "levada/plan/step_plan.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "levada/base/error.h"
+
+namespace levada {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using Sizes = std::vector<SampleSize>;
+
+struct StepOptions {
+  int ranks = 1;
+  SampleCost cost = {};
+  PartSizes sizes = PartSizes::any;
+  std::int64_t max_tokens = 0;
+  MicroOrder order = MicroOrder::as_read;
+};
+
+StepPlan plan_step(const Sizes& samples, const StepOptions& options) {
+  return levada::plan_step(
+      samples, options.ranks,
+      {.cost = options.cost, .sizes = options.sizes, .max_tokens = options.max_tokens, .order = options.order});
+}
+
+SampleSize of_tokens(std::int64_t tokens) {
+  return {.tokens = tokens, .squares = tokens * tokens};
+}
+
+Sizes of_tokens(std::initializer_list<std::int64_t> tokens) {
+  Sizes sizes;
+  for (const auto each : tokens) sizes.push_back(of_tokens(each));
+  return sizes;
+}
+
+/// Lengths of documents: lognormal with a mean of 1,500.
+Sizes lognormal(std::mt19937& random, std::size_t count, double longest) {
+  std::lognormal_distribution<double> lengths(std::log(1500.0) - 0.72, 1.2);
+  Sizes sizes(count);
+  for (auto& size : sizes) size = of_tokens(static_cast<std::int64_t>(std::clamp(lengths(random), 1.0, longest)));
+  return sizes;
+}
+
+std::int64_t tokens_of(std::span<const SampleSize> samples) {
+  std::int64_t sum = 0;
+  for (const auto& sample : samples) sum += sample.tokens;
+  return sum;
+}
+
+std::int64_t fewest_micros(std::span<const SampleSize> samples, const StepOptions& options) {
+  const std::int64_t room = options.ranks * options.max_tokens;
+  return (tokens_of(samples) + room - 1) / room;
+}
+
+/// What must hold of every plan.
+void expect_sound(const StepPlan& plan, std::span<const SampleSize> samples, const StepOptions& options) {
+  ASSERT_EQ(plan.ranks, options.ranks);
+  ASSERT_GE(plan.num_micro, 1);
+  ASSERT_EQ(plan.micros.size(), static_cast<std::size_t>(plan.ranks) * static_cast<std::size_t>(plan.num_micro));
+  std::vector<std::size_t> all, of_ranks(static_cast<std::size_t>(plan.ranks));
+  for (std::size_t i = 0; i < plan.micros.size(); ++i) {
+    const auto& micro = plan.micros[i];
+    ASSERT_FALSE(micro.empty());
+    ASSERT_TRUE(std::ranges::is_sorted(micro));
+    std::int64_t tokens = 0;
+    for (const std::size_t item : micro) {
+      ASSERT_LT(item, samples.size());
+      tokens += samples[item].tokens;
+    }
+    if (options.max_tokens > 0) {
+      ASSERT_LE(tokens, options.max_tokens);
+    } else {
+      ASSERT_EQ(plan.num_micro, 1);
+    }
+    all.insert(all.end(), micro.begin(), micro.end());
+    of_ranks[i / static_cast<std::size_t>(plan.num_micro)] += micro.size();
+  }
+  std::ranges::sort(all);
+  std::vector<std::size_t> expected(samples.size());
+  std::iota(expected.begin(), expected.end(), std::size_t{0});
+  ASSERT_EQ(all, expected);
+  if (options.sizes == PartSizes::equal) {
+    const auto [least, most] = std::ranges::minmax(of_ranks);
+    ASSERT_LE(most - least, 1u);
+  }
+}
+
+std::string refusal_of(const Sizes& samples, const StepOptions& options) {
+  try {
+    plan_step(samples, options);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no InvalidArgument";
+}
+
+TEST(StepPlan, GivesEachRankAboutTheSameWork) {
+  const auto plan = plan_step(of_tokens({8, 7, 6, 5, 4}), {.ranks = 2});
+  EXPECT_EQ(plan.num_micro, 1);
+  EXPECT_THAT(plan.at(0, 0), ElementsAre(0, 1));
+  EXPECT_THAT(plan.at(1, 0), ElementsAre(2, 3, 4));
+}
+
+TEST(StepPlan, HasEverySampleOnceWhateverTheSizes) {
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    StepOptions options{.ranks = 1 + static_cast<int>(random() % 9)};
+    options.cost = SampleCost::parse(std::array{"tokens", "flops", "weights"}[random() % 3]);
+    options.sizes = random() % 2 == 0 ? PartSizes::any : PartSizes::equal;
+    options.order = std::array{MicroOrder::as_read, MicroOrder::long_first, MicroOrder::paired}[random() % 3];
+    const auto longest = static_cast<std::int64_t>(1 + random() % 100);
+    const auto shortest = random() % 2 == 0 ? 0 : longest / 2;
+    options.max_tokens = random() % 3 == 0 ? 0 : longest + static_cast<std::int64_t>(random() % 300);
+    Sizes samples(static_cast<std::size_t>(options.ranks) + random() % 60);
+    for (auto& sample : samples) {
+      sample = of_tokens(shortest + static_cast<std::int64_t>(random()) % (longest - shortest + 1));
+      sample.weights = {static_cast<std::int64_t>(random() % 50), static_cast<std::int64_t>(random() % 2000)};
+    }
+    try {
+      const auto plan = plan_step(samples, options);
+      expect_sound(plan, samples, options);
+      if (testing::Test::HasFatalFailure()) return;
+      EXPECT_EQ(plan_step(samples, options), plan);
+    } catch (const InvalidArgument& error) {
+      // There are hardly more samples than micro-batches.
+      ++refused;
+      EXPECT_THAT(error.what(), HasSubstr("with a sample in each"));
+      EXPECT_LT(samples.size(), static_cast<std::size_t>(options.ranks * (2 * fewest_micros(samples, options) + 2)));
+    }
+  }
+  EXPECT_THAT(refused, testing::AllOf(testing::Gt(0), testing::Lt(300)));
+}
+
+TEST(StepPlan, OfOneDimensionIsNextToTheLowerBound) {
+  std::mt19937 random(2);
+  for (const auto& [ranks, count, rounds] : {std::tuple(8, 256, 200), {64, 4096, 10}}) {
+    for (int round = 0; round < rounds; ++round) {
+      const StepOptions options{.ranks = ranks, .cost = SampleCost::parse("flops")};
+      const auto samples = lognormal(random, static_cast<std::size_t>(count), 32768);
+      const auto balance = balance_of(plan_step(samples, options), samples, options.cost);
+      ASSERT_LE(static_cast<double>(balance.most), 1.002 * static_cast<double>(balance.bound));
+    }
+  }
+}
+
+TEST(StepPlan, OfTwoDimensionsBalancesTheWorse) {
+  std::mt19937 random(3);
+  for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
+    for (int round = 0; round < 50; ++round) {
+      const StepOptions options{.ranks = 8, .cost = SampleCost::parse("weights"), .sizes = sizes};
+      auto samples = lognormal(random, 256, 8192);
+      auto swapped = samples;
+      for (std::size_t i = 0; i < samples.size(); ++i) {
+        // What has few tokens has many images, of another scale.
+        samples[i].weights = {samples[i].tokens,
+                              1'000'000 / samples[i].tokens * static_cast<std::int64_t>(random() % 9)};
+        samples[i].weights[1] = std::min<std::int64_t>(samples[i].weights[1], 10'000);
+        swapped[i].weights = {samples[i].weights[1], samples[i].weights[0]};
+      }
+      const auto plan = plan_step(samples, options);
+      expect_sound(plan, samples, options);
+      for (const auto& each : {samples, swapped}) {
+        const auto balance = balance_of(plan, each, options.cost);
+        ASSERT_LE(static_cast<double>(balance.most), 1.01 * static_cast<double>(balance.bound));
+      }
+    }
+  }
+}
+
+TEST(StepPlan, BalancesTheSecondWorkWhereThereIsNoFirst) {
+  Sizes samples(5);
+  for (std::size_t i = 0; i < 5; ++i) samples[i].weights[1] = 8 - static_cast<std::int64_t>(i);
+  const auto plan = plan_step(samples, {.ranks = 2, .cost = SampleCost::parse("weights")});
+  EXPECT_THAT(plan.micros, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));
+}
+
+TEST(StepPlan, PacksAsFewMicroBatchesAsTokensAllow) {
+  std::mt19937 random(4);
+  for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
+    for (const auto& [ranks, count, rounds] : {std::tuple(8, 256, 50), {64, 4096, 2}, {1, 512, 4}}) {
+      const StepOptions options{.ranks = ranks, .cost = SampleCost::parse("flops"), .sizes = sizes, .max_tokens = 8192};
+      for (int round = 0; round < rounds; ++round) {
+        const auto samples = lognormal(random, static_cast<std::size_t>(count), 8192);
+        const auto plan = plan_step(samples, options);
+        expect_sound(plan, samples, options);
+        ASSERT_LE(plan.num_micro, fewest_micros(samples, options) + 1);
+        const auto balance = balance_of(plan, samples, options.cost);
+        ASSERT_LE(static_cast<double>(balance.most), 1.02 * static_cast<double>(balance.bound));
+      }
+    }
+  }
+}
+
+TEST(StepPlan, GivesEachMicroBatchOfARankAboutTheSameWork) {
+  Sizes samples(64, of_tokens(100));
+  const auto plan = plan_step(samples, {.ranks = 4, .max_tokens = 500});
+  EXPECT_EQ(plan.num_micro, 4);
+  for (const auto& micro : plan.micros) EXPECT_EQ(micro.size(), 4u);
+}
+
+TEST(StepPlan, PacksSamplesOfMoreThanHalfAMicroBatchOneByOne) {
+  const auto plan = plan_step(Sizes(64, of_tokens(60)), {.ranks = 4, .max_tokens = 100});
+  EXPECT_EQ(plan.num_micro, 16);
+  for (const auto& micro : plan.micros) EXPECT_EQ(micro.size(), 1u);
+}
+
+TEST(StepPlan, FillsMicroBatchesToTheLastTokenWhereItMust) {
+  // Each micro-batch is one of 70 and one of 30, or 60 and 40: nothing else fits.
+  Sizes samples;
+  for (int i = 0; i < 6; ++i) {
+    for (const auto tokens : {70, 60, 30, 40}) samples.push_back(of_tokens(tokens));
+  }
+  for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
+    const StepOptions options{.ranks = 3, .sizes = sizes, .max_tokens = 100};
+    const auto plan = plan_step(samples, options);
+    expect_sound(plan, samples, options);
+    EXPECT_EQ(plan.num_micro, 4);
+  }
+}
+
+TEST(StepPlan, IsOfOneMicroBatchWhereAllTokensFit) {
+  const auto plan = plan_step(of_tokens({8, 7, 6, 5, 4}), {.ranks = 2, .max_tokens = INT64_MAX});
+  EXPECT_EQ(plan, plan_step(of_tokens({8, 7, 6, 5, 4}), {.ranks = 2}));
+}
+
+TEST(StepPlan, OrdersTheMicroBatchesOfARank) {
+  const auto samples = of_tokens({60, 90, 70, 100, 80});
+  const auto order_of = [&](MicroOrder order) {
+    return plan_step(samples, {.ranks = 1, .max_tokens = 100, .order = order}).micros;
+  };
+  EXPECT_THAT(order_of(MicroOrder::as_read),
+              ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3), ElementsAre(4)));
+  EXPECT_THAT(order_of(MicroOrder::long_first),
+              ElementsAre(ElementsAre(3), ElementsAre(1), ElementsAre(4), ElementsAre(2), ElementsAre(0)));
+  EXPECT_THAT(order_of(MicroOrder::paired),
+              ElementsAre(ElementsAre(3), ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(4)));
+}
+
+TEST(StepPlan, GivesEveryRankASampleThatCostsNothing) {
+  const auto plan = plan_step(Sizes(6), {.ranks = 4});
+  for (const auto& micro : plan.micros) EXPECT_FALSE(micro.empty());
+}
+
+TEST(StepPlan, HoldsWorkUpTo62Bits) {
+  const std::int64_t quarter = std::int64_t{1} << 60;
+  const Sizes samples{{.tokens = quarter}, {.tokens = quarter}, {.tokens = quarter}, {.tokens = quarter - 1}};
+  for (const std::int64_t max_tokens : {std::int64_t{0}, quarter, 2 * quarter, INT64_MAX}) {
+    const StepOptions options{.ranks = 2, .max_tokens = max_tokens};
+    const auto plan = plan_step(samples, options);
+    expect_sound(plan, samples, options);
+    EXPECT_EQ(balance_of(plan, samples, options.cost).most, 2 * quarter);
+  }
+  auto heavy = samples;
+  for (auto& sample : heavy) sample = {.tokens = 1, .weights = {sample.tokens, sample.tokens}};
+  const StepOptions options{.ranks = 2, .cost = SampleCost::parse("weights"), .max_tokens = 2};
+  EXPECT_EQ(balance_of(plan_step(heavy, options), heavy, options.cost).most, 2 * quarter);
+}
+
+TEST(StepPlan, RefusesMoreThan62BitsAndNamesTheSample) {
+  const std::int64_t half = std::int64_t{1} << 61;
+  const auto weights = SampleCost::parse("weights");
+  EXPECT_THAT(refusal_of({{.tokens = half}, {.tokens = half - 1}, {.tokens = 1}}, {}),
+              HasSubstr("the work of samples 0 to 2 of the step does not fit in 62 bits; make"));
+  EXPECT_THAT(refusal_of({{.weights = {0, half}}, {.weights = {0, half}}}, {.cost = weights}),
+              HasSubstr("the work of samples 0 to 1 of the step does not fit in 62 bits; make"));
+  EXPECT_THAT(refusal_of({{.tokens = half}, {.tokens = half}}, {.cost = weights}),
+              HasSubstr("the number of tokens of samples 0 to 1 of the step"));
+  EXPECT_THAT(refusal_of({{.tokens = 1}, {.tokens = 2 * half}}, {}), HasSubstr("sample 1 of the step has 46116860184"));
+  EXPECT_THAT(refusal_of({{.tokens = 1}, {.tokens = half}}, {.cost = SampleCost::parse("flops")}),
+              HasSubstr("sample 1 of the step: its work does not fit in 62 bits; make"));
+}
+
+TEST(StepPlan, RefusesASampleWithNegativeSizeAndNamesIt) {
+  EXPECT_THAT(refusal_of(of_tokens({3, -4}), {}), HasSubstr("sample 1 of the step has -4 tokens; a sample must have"));
+  EXPECT_THAT(refusal_of({{}, {}, {.weights = {-1, 0}}}, {.cost = SampleCost::parse("weights")}),
+              HasSubstr("sample 2 of the step: its work is -1; work must be 0 or more"));
+}
+
+TEST(StepPlan, RefusesASampleOfMoreThanMaxTokens) {
+  EXPECT_THAT(
+      refusal_of(of_tokens({3, 101, 4}), {.max_tokens = 100}),
+      HasSubstr("sample 1 of the step has 101 tokens, but a micro-batch holds at most 100; raise max_tokens or cut"));
+}
+
+TEST(StepPlan, RefusesFewerSamplesThanRanks) {
+  EXPECT_THAT(refusal_of(of_tokens({1, 2}), {.ranks = 3}),
+              HasSubstr("a step of 2 sample(s) cannot be divided over 3 data-parallel ranks"));
+  EXPECT_THAT(refusal_of({}, {}), HasSubstr("a step of 0 sample(s)"));
+}
+
+TEST(StepPlan, RefusesASampleTooFewForEqualNumbersOfMicroBatches) {
+  // The first rank would have two micro-batches, and the second one.
+  for (const auto sizes : {PartSizes::any, PartSizes::equal}) {
+    EXPECT_THAT(refusal_of(of_tokens({100, 100, 100}), {.ranks = 2, .sizes = sizes, .max_tokens = 100}),
+                HasSubstr("the 3 samples of the step do not fit into the same number of micro-batches of at most 100 "
+                          "tokens on each of 2 ranks"));
+  }
+}
+
+TEST(StepPlan, RefusesOptionsThatCannotBe) {
+  EXPECT_THAT(refusal_of(of_tokens({1}), {.ranks = 0}), HasSubstr("ranks must be positive, got 0"));
+  EXPECT_THAT(refusal_of(of_tokens({1}), {.max_tokens = -1}), HasSubstr("max_tokens must be 0 or more, got -1"));
+}
+
+TEST(StepPlan, NamesItsOrders) {
+  for (const auto order : {MicroOrder::as_read, MicroOrder::long_first, MicroOrder::paired}) {
+    EXPECT_EQ(parse_micro_order(to_string(order)), order);
+  }
+  EXPECT_THROW(parse_micro_order("longest"), InvalidArgument);
+}
+
+TEST(StepBalance, IsSummedOverSteps) {
+  StepBalance sum{1, 2, 3, 4, 5, 6, 7};
+  sum += {10, 20, 30, 40, 50, 60, 70};
+  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77}));
+}
+
+TEST(Balance, SaysWhatItIs) {
+  EXPECT_EQ(to_string(Balance{.cost = SampleCost::parse("flops"), .max_tokens = 8192}),
+            "flops(linear=24576,quadratic=1), any counts, at most 8192 tokens, as-read");
+  EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired}), "tokens, equal counts, paired");
+}
+
+TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
+  const auto samples = of_tokens({8, 7, 6, 5, 4});
+  const StepOptions options{.ranks = 2};
+  EXPECT_EQ(
+      balance_of(plan_step(samples, options), samples, options.cost),
+      (StepBalance{
+          .steps = 1, .micro_batches = 1, .most = 15, .most_unbalanced = 15, .bound = 15, .sum = 30, .tokens = 30}));
+  const auto ascending = of_tokens({1, 2, 3, 10});
+  EXPECT_EQ(
+      balance_of(plan_step(ascending, options), ascending, options.cost),
+      (StepBalance{
+          .steps = 1, .micro_batches = 1, .most = 10, .most_unbalanced = 13, .bound = 10, .sum = 16, .tokens = 16}));
+}
+
+}  // namespace
+}  // namespace levada
