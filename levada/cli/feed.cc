@@ -10,7 +10,6 @@
 #include "levada/cli/file_list.h"
 #include "levada/cli/speaker.h"
 #include "levada/cli/state.h"
-#include "levada/corpus/split.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
 
@@ -20,7 +19,6 @@ namespace {
 constexpr int most_local_ranks = 256;
 
 void check_tail(const FeedArguments& arguments) {
-  parse_tail(arguments.tail, "--tail");
   if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
   if (!arguments.eval) return;
   if (arguments.epochs != 1 || arguments.steps || arguments.tail == "pad") {
@@ -53,24 +51,10 @@ void check(const FeedArguments& arguments) {
   if (parse_duration(arguments.timeout) <= Duration::zero()) {
     throw InvalidArgument(fmt::format("--timeout is {}; nothing comes in no time", arguments.timeout));
   }
-  if (arguments.steps.value_or(0) < 0) throw InvalidArgument(fmt::format("--steps is {}", *arguments.steps));
-  if (arguments.epochs < 0) throw InvalidArgument(fmt::format("--epochs is {}; 0 is without end", arguments.epochs));
-  if (arguments.pad_to < 1) throw InvalidArgument(fmt::format("--pad-to is {}", arguments.pad_to));
-  if (arguments.io_threads < 1) throw InvalidArgument(fmt::format("--io-threads is {}", arguments.io_threads));
-  if (!(arguments.io_limit >= 0)) throw InvalidArgument(fmt::format("--io-limit is {} MB/s", arguments.io_limit));
-  parse_packing(arguments.pack);
-  if (arguments.max_tokens < 0) throw InvalidArgument(fmt::format("--max-tokens is {}", arguments.max_tokens));
-  const bool is_balanced = balance_of(arguments).has_value();
-  if (!is_balanced && (!arguments.counts.empty() || arguments.micro_order != "as-read")) {
-    throw InvalidArgument("--counts and --micro-order are for steps that are balanced: give --balance or --max-tokens");
-  }
-  part_of_split(arguments.split, arguments.part);
+  check_data_options(arguments);
   if (arguments.compute_ms < 0) throw InvalidArgument(fmt::format("--compute-ms is {}", arguments.compute_ms));
   check_tail(arguments);
   check_state(arguments);
-  if (arguments.epochs == 0 && !arguments.steps) {
-    throw InvalidArgument("--epochs 0 is without end, so --steps has to say where to stop");
-  }
 }
 
 void check_depth(const FeedArguments& arguments, const Job& job) {
@@ -158,7 +142,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   }
   // Before any rank starts: what is wrong with the data is told here, and the ranks find its tokens ready.
   {
-    auto corpus = open_data(arguments, job, true);
+    auto corpus = open_data(arguments, job, tail_of(arguments), true);
     static_cast<void>(first_sample(corpus, state_to_load(arguments), job, arguments));
     arguments.index_bytes = corpus.stats().index_bytes;
   }
@@ -166,30 +150,8 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
 }
 
 void add_options(CLI::App& command, FeedArguments& arguments) {
-  command
-      .add_option(
-          "PATH", arguments.paths,
-          "What to read: .jsonl and .txt, also .gz and .zst of them; .bin with .idx (by prefix); folders, patterns "
-          "('*.jsonl'), or mix.json alone")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  add_files_from(command, arguments.files_from);
   add_job_options(command, arguments.job);
-  command.add_option("--steps", arguments.steps, "At most so many steps [all]")->type_name("N");
-  add_option(command, "--epochs", arguments.epochs, "E", "Times to go through the data; 0: without end");
-  add_option(command, "--tail", arguments.tail, "HOW", "A last round that the data does not fill: drop, pad or short");
-  command
-      .add_option("--balance", arguments.balance,
-                  "Divide the samples of each step over dp ranks so that their work is "
-                  "equal: tokens, flops or 'flops(hidden=N)'")
-      ->type_name("COST");
-  command
-      .add_option("--max-tokens", arguments.max_tokens,
-                  "Divide a rank's samples over micro-batches of at most N tokens")
-      ->type_name("N");
-  command
-      .add_option("--counts", arguments.counts, "Samples of each rank and step: equal or free [free with --max-tokens]")
-      ->type_name("HOW");
-  add_option(command, "--micro-order", arguments.micro_order, "HOW", "Of micro-batches: as-read, long-first or paired");
+  add_data_options(command, arguments);
   command.add_option("--skip", arguments.skip, "Rounds to leave out at the start")->type_name("N");
   command.add_flag("--eval", arguments.eval, "Every sample exactly once: --tail short, one epoch");
   command.add_option("--load-state", arguments.load_state, "Go on where this state was saved")->type_name("FILE");
@@ -202,28 +164,6 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->type_name("FILE.html");
   command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
       ->type_name("FILE.json");
-  command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
-  add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
-  add_text_options(command, arguments.text);
-  command
-      .add_option("--chat-template", arguments.chat_template,
-                  "Lines are chats, rendered by the tokenizer's own template or one in a file: own or FILE")
-      ->type_name("NAME");
-  add_cache_options(command, arguments.cache);
-  add_option(command, "--pack", arguments.pack, "HOW",
-             "cut: documents laid end to end; best-fit: whole, side by side; documents: one a sample");
-  add_option(command, "--pad-to", arguments.pad_to, "N", "Round packed documents up to multiples of N tokens");
-  command.add_flag("--reset-position-ids", arguments.reset_position_ids,
-                   "Positions from 0 behind each end of document");
-  command.add_flag("--reset-attention-mask", arguments.reset_attention_mask, "Cut documents do not see each other");
-  command.add_flag("--eod-mask-loss", arguments.eod_mask_loss, "No loss at the token that ends a document");
-  command.add_option("--split", arguments.split, "Proportions in which documents train, validate and test: 98,1,1")
-      ->delimiter(',')
-      ->type_name("A,B,C");
-  add_option(command, "--part", arguments.part, "NAME", "Of the split: train, valid or test");
-  add_option(command, "--io-threads", arguments.io_threads, "N", "Read with N threads side by side");
-  command.add_option("--io-limit", arguments.io_limit, "Read no faster than X MB/s, all readers together [no limit]")
-      ->type_name("X");
   command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
       ->type_name("N");
   add_option(command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");

@@ -7,7 +7,6 @@
 #include <set>
 #include <thread>
 
-#include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/content.h"
@@ -20,55 +19,6 @@
 
 namespace levada::cli {
 namespace {
-
-CorpusOptions corpus_options(const FeedArguments& arguments, int readers) {
-  CorpusOptions options;
-  options.sequence = arguments.job.sequence;
-  if (arguments.shuffle) options.shuffle_seed = arguments.seed;
-  options.epochs = arguments.epochs;
-  options.tokenizer = open_tokenizer(arguments.text.tokenizer, arguments.extensions, arguments.chat_template);
-  options.end_of_document = arguments.text.end_of_document;
-  options.text_field = arguments.text.options.text_field;
-  options.skip_bad = arguments.text.options.skip_bad;
-  options.formats = arguments.extensions.formats;
-  options.remote = arguments.extensions.remote;
-  options.cache_dir = arguments.cache.dir;
-  options.cache_bytes = parse_bytes("--cache-size", arguments.cache.size);
-  options.packing = parse_packing(arguments.pack);
-  options.pad_to = arguments.pad_to;
-  options.split = arguments.split;
-  options.part = arguments.part;
-  options.io.threads = arguments.io_threads;
-  options.io.limit_mb_s = arguments.io_limit / readers;
-  options.io.warn = [](const std::string& warning) { complain(warning); };
-  options.attention_mask = arguments.job.attention_mask;
-  options.reset_position_ids = arguments.reset_position_ids;
-  options.reset_attention_mask = arguments.reset_attention_mask;
-  options.eod_mask_loss = arguments.eod_mask_loss;
-  options.resume_weights = arguments.resume_weights;
-  options.ids = DType::parse(arguments.job.dtype);
-  return options;
-}
-
-Tail tail_of(const FeedArguments& arguments) {
-  return arguments.eval ? Tail::short_ : parse_tail(arguments.tail, "--tail");
-}
-
-std::int64_t samples_a_step(const Job& job, const FeedArguments& arguments) {
-  return arguments.job.batch * job.mesh.data_size();
-}
-
-void check_enough(const Corpus& corpus, const Job& job, const FeedArguments& arguments) {
-  if (tail_of(arguments) != Tail::drop) return;
-  const auto needed = samples_a_step(job, arguments);
-  const auto size = corpus.size();
-  if (!size || *size >= needed) return;
-  throw InvalidArgument(fmt::format(
-      "one step takes {} of {} tokens (batch {} x dp {}), but the data has only {}; lower --batch or --seq, raise "
-      "--epochs, or give more data",
-      report::counted(needed, "sample"), arguments.job.sequence, arguments.job.batch, job.mesh.data_size(),
-      report::with_commas(*size)));
-}
 
 /// Runs `body`; an error of this rank's own ends the other ranks too, with its message, unless they know of it.
 template <typename Body, typename KnownToAll>
@@ -103,7 +53,7 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   ByteWriter outcome;
   if (info.rank == 0) {
     try {
-      data.corpus = std::make_shared<Corpus>(open_data(arguments, job, true, sharing));
+      data.corpus = std::make_shared<Corpus>(open_data(arguments, job, tail_of(arguments), true, sharing));
       const auto state = state_to_load(arguments);
       outcome.put(first_sample(*data.corpus, state, job, arguments));
       outcome.put_sized(state);
@@ -123,7 +73,7 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   const bool reads = readers[static_cast<std::size_t>(info.rank)] == info.rank;
   if (info.rank == 0 || !reads) return data;
   or_abort(engine, [&] {
-    data.corpus = std::make_shared<Corpus>(open_data(arguments, job, false, sharing));
+    data.corpus = std::make_shared<Corpus>(open_data(arguments, job, tail_of(arguments), false, sharing));
     first_sample(*data.corpus, told.get_string(), job, arguments);
   });
   return data;
@@ -247,19 +197,9 @@ std::set<int> readers_of_everything(const Job& job, std::span<const int> host_of
   return once;
 }
 
-report::BalanceReport balance_report(const Balance& by, const StepBalance& balance) {
-  return {.by = to_string(by),
-          .steps = balance.steps,
-          .micro_batches = balance.micro_batches,
-          .most = balance.most,
-          .most_unbalanced = balance.most_unbalanced,
-          .bound = balance.bound,
-          .tokens = balance.tokens};
-}
-
 report::FeedReport job_report(const EngineInfo& info, const Job& job, const FeedArguments& arguments,
                               const FeedEnd& end, const Corpus& corpus, std::int64_t first, std::int64_t steps,
-                              const StepBalance& balance, std::vector<report::RankReport> ranks) {
+                              const BalanceSeries& balance, std::vector<report::RankReport> ranks) {
   report::FeedReport report;
   report.mesh = job.mesh.to_string();
   report.engine = info.name;
@@ -272,7 +212,8 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   }
   report.sequence = arguments.job.sequence;
   report.steps = steps;
-  if (const auto by = balance_of(arguments)) report.balance = balance_report(*by, balance);
+  if (const auto by = balance_of(arguments))
+    report.balance = {.by = *by, .ranks = job.mesh.data_size(), .series = balance};
   report.end_cause = to_string(end.cause);
   report.skipped_lines = corpus.bad_lines();
   for (auto& share : corpus.shares(first, first + report.samples)) {
@@ -319,7 +260,7 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   std::vector<report::RankReport> ranks;
   for (const auto& each : told) ranks.push_back(report::rank_from_json(as_text(each)));
   return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.first, steps,
-                             feed.stats().read.balance, std::move(ranks)),
+                             feed.balance(), std::move(ranks)),
                   std::move(traces)};
 }
 
@@ -336,8 +277,8 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) 
   const FeedEnd end{.cause = FeedEnd::Cause::failed, .step = steps, .message = {}};
   std::vector<Trace> traces(ranks.size());
   traces.front() = run.log.trace();
-  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.first, steps,
-                             feed.stats().read.balance, std::move(ranks)),
+  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.first, steps, feed.balance(),
+                             std::move(ranks)),
                   std::move(traces)};
 }
 
@@ -371,27 +312,8 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
 
 }  // namespace
 
-std::optional<Balance> balance_of(const FeedArguments& arguments) {
-  if (arguments.balance.empty() && arguments.max_tokens == 0) return std::nullopt;
-  constexpr EnumName<PartSizes> names[] = {{"equal", PartSizes::equal}, {"free", PartSizes::any}, {"", PartSizes::any}};
-  const auto counts = arguments.counts.empty() && arguments.max_tokens == 0 ? "equal" : arguments.counts;
-  return Balance{.cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance),
-                 .sizes = parse_enum("--counts", counts, names),
-                 .max_tokens = arguments.max_tokens,
-                 .order = parse_micro_order(arguments.micro_order)};
-}
-
-Corpus open_data(const FeedArguments& arguments, const Job& job, bool tell, int readers) {
-  auto options = corpus_options(arguments, readers);
-  report::ProgressLine line("preparing", tell);
-  options.progress = [&line](const PrepareProgress& progress) {
-    if (!line.is_due()) return;
-    line.update(progress.bytes_done, progress.bytes_total,
-                fmt::format("{} of {}", format_bytes(progress.bytes_done), progress.path));
-  };
-  auto corpus = Corpus::open(arguments.paths, std::move(options));
-  check_enough(corpus, job, arguments);
-  return corpus;
+Tail tail_of(const FeedArguments& arguments) {
+  return arguments.eval ? Tail::short_ : parse_tail(arguments.tail, "--tail");
 }
 
 std::string state_to_load(const FeedArguments& arguments) {

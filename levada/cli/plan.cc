@@ -1,16 +1,26 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
 #include "levada/base/error.h"
 #include "levada/cli/cluster.h"
 #include "levada/cli/command.h"
+#include "levada/cli/data_options.h"
 #include "levada/cli/exchange_spec.h"
-#include "levada/cli/job.h"
+#include "levada/cli/file_list.h"
 #include "levada/cli/small_file.h"
 #include "levada/exchange/planner.h"
+#include "levada/feed/step_source.h"
+#include "levada/report/balance_report.h"
+#include "levada/report/numbers.h"
+#include "levada/report/progress.h"
 
 namespace levada::cli {
 namespace {
 
 struct PlanArguments {
-  JobArguments job;
+  DataArguments data;
   ClusterArguments cluster;
   std::string exchange;
   bool json = false;
@@ -27,18 +37,43 @@ ExchangePlan plan_of_file(const std::string& path) {
   }
 }
 
+/// What balanced steps of the data would come to: lengths are looked up, and no sample is read.
+report::BalanceReport predict(DataArguments arguments) {
+  check_data_options(arguments);
+  const auto by = balance_of(arguments);
+  if (!by) throw InvalidArgument("how steps of the data are balanced is to be shown: give --balance or --max-tokens");
+  if (!arguments.files_from.empty()) {
+    std::ranges::move(read_file_list(arguments.files_from), std::back_inserter(arguments.paths));
+  }
+  const auto job = parse_job(arguments.job);
+  const auto tail = parse_tail(arguments.tail, "--tail");
+  StepSource steps(
+      std::make_shared<Corpus>(open_data(arguments, job, tail, true)),
+      {.ranks = job.mesh.data_size(), .balance = *by, .step_samples = samples_a_step(job, arguments), .tail = tail});
+  report::ProgressLine line("planning", true);
+  for (std::int64_t step = 0; step < arguments.steps.value_or(INT64_MAX) && steps.plan_next(); ++step) {
+    if (line.is_due()) line.update(static_cast<std::uint64_t>(step), {}, report::counted(step, "step"));
+  }
+  return {.by = *by, .ranks = job.mesh.data_size(), .series = steps.balance()};
+}
+
 int show_plan(const PlanArguments& arguments) {
+  if (!arguments.data.paths.empty() || !arguments.data.files_from.empty()) {
+    const auto prediction = predict(arguments.data);
+    print(arguments.json ? prediction.to_json() + "\n" : prediction.to_table(output_style()));
+    return 0;
+  }
   if (!arguments.exchange.empty()) {
     const auto plan = plan_of_file(arguments.exchange);
     print(arguments.json ? plan.to_json(true) + "\n" : plan.to_table());
     return 0;
   }
   if (arguments.cluster.hosts) {
-    const auto comparison = compare_readers(arguments.job, arguments.cluster);
+    const auto comparison = compare_readers(arguments.data.job, arguments.cluster);
     print(arguments.json ? comparison.to_json() + "\n" : comparison.to_table());
     return 0;
   }
-  const auto plan = parse_job(arguments.job).plan();
+  const auto plan = parse_job(arguments.data.job).plan();
   print((arguments.json ? plan.to_json() + "\n" : plan.to_table()));
   return 0;
 }
@@ -47,23 +82,46 @@ int show_plan(const PlanArguments& arguments) {
 
 void add_plan(CLI::App& app, Invocation& invocation) {
   auto arguments = std::make_shared<PlanArguments>();
-  auto* command = app.add_subcommand(
-      "plan", "Show what a feed, or an exchange, would move on a mesh of any size, without starting it");
-  add_job_options(*command, arguments->job);
+  auto* command = app.add_subcommand("plan",
+                                     "Show what a feed, or an exchange, would move on a mesh of any size, or how "
+                                     "evenly work would be divided in steps "
+                                     "of some data, without starting it");
+  const auto options = [command] {
+    return command->get_options([](const CLI::Option* option) { return option->get_name() != "--help"; });
+  };
+  add_job_options(*command, arguments->data.job);
   add_cluster_options(*command, arguments->cluster);
-  const auto of_a_feed = command->get_options([](const CLI::Option* option) { return option->get_name() != "--help"; });
+  const auto of_a_mesh = options();
+  add_data_options(*command, arguments->data);
+  auto of_data = options();
+  std::erase_if(of_data, [&](const auto* option) { return std::ranges::find(of_a_mesh, option) != of_a_mesh.end(); });
   auto* exchange =
       command
           ->add_option("--exchange", arguments->exchange,
                        "Plan an exchange of samples instead: a JSON file of holders, destinations and keys")
           ->type_name("FILE");
-  for (auto* option : of_a_feed) exchange->excludes(option);
+  for (auto* option : of_a_mesh) exchange->excludes(option);
+  for (auto* option : of_data) {
+    exchange->excludes(option);
+    option->group("Of data")->excludes(command->get_option("--hosts"));
+  }
   command->add_flag("--json", arguments->json, "Print one JSON object");
   command->footer(
-      "Examples: what four ranks would be sent a step, and which ranks should read on 64 hosts\n"
+      "Examples: what four ranks would be sent a step, which ranks should read on 64 hosts, and what balance gains\n"
       "  levada plan --mesh dp=2,tp=2 --batch 8 --seq 1024\n"
-      "  levada plan --hosts 64x8 --link 100Gb/s --mesh dp=64,tp=8");
-  command->callback([arguments, &invocation] { invocation.action = [arguments] { return show_plan(*arguments); }; });
+      "  levada plan --hosts 64x8 --link 100Gb/s --mesh dp=64,tp=8\n"
+      "  levada plan corpus.jsonl --mesh dp=8 --batch 32 --seq 8192 --pack documents --balance flops");
+  command->callback([arguments, of_data, &invocation] {
+    arguments->data.extensions = invocation.extensions;
+    invocation.action = [arguments, of_data] {
+      const bool has_data = !arguments->data.paths.empty() || !arguments->data.files_from.empty();
+      for (const auto* option : of_data) {
+        if (has_data || option->count() == 0) continue;
+        throw InvalidArgument(fmt::format("{} is about data: name a PATH, too", option->get_name()));
+      }
+      return show_plan(*arguments);
+    };
+  });
 }
 
 }  // namespace levada::cli

@@ -148,12 +148,16 @@ void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const s
   }
 }
 
-/// What a feed of balanced steps reads: each sample of it is what a rank gets in a round.
-std::shared_ptr<Source> source_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options) {
-  if (!options.balance) return source;
+/// What a feed of balanced steps reads: each sample of it is what a rank gets in a round. Null where steps are not
+/// balanced.
+std::shared_ptr<StepSource> steps_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options) {
+  if (!options.balance) return nullptr;
   const int ranks = mesh.data_size();
-  return std::make_shared<StepSource>(std::move(source), ranks, *options.balance, options.batch * ranks,
-                                      options.first_sample, options.tail);
+  return std::make_shared<StepSource>(std::move(source), StepOptions{.ranks = ranks,
+                                                                     .balance = *options.balance,
+                                                                     .step_samples = options.batch * ranks,
+                                                                     .first_sample = options.first_sample,
+                                                                     .tail = options.tail});
 }
 
 FeedOptions round_options(const FeedOptions& options) {
@@ -206,10 +210,10 @@ class Feed::Impl {
         data_coordinate_(mesh.data_coordinate(wiring_.rank())),
         trace_(options.trace) {
     if (!wiring_.is_reader()) return;
-    reader_.emplace(
-        wiring_, reporter_,
-        FeedRounds(wiring_, mesh, layout, source_of(std::move(source), mesh, options), round_options(options)),
-        options);
+    steps_ = steps_of(source, mesh, options);
+    if (steps_) source = steps_;
+    reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), round_options(options)),
+                    options);
   }
 
   std::optional<Batch> next() {
@@ -247,6 +251,7 @@ class Feed::Impl {
   const std::optional<FeedEnd>& end() const { return end_; }
   bool is_reader() const { return wiring_.is_reader(); }
   const std::shared_ptr<Engine>& group() const { return wiring_.engine; }
+  BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
     FeedStats stats = stats_;
     if (reader_) stats.read = reader_->stats();
@@ -441,6 +446,7 @@ class Feed::Impl {
   std::optional<TraceScope> own_step_;  ///< the caller's, between two calls of next()
   FeedStats stats_;
   std::optional<FeedEnd> end_;
+  std::shared_ptr<StepSource> steps_;  ///< null without balance, and on ranks that do not read
   std::optional<FeedReader> reader_;
 };
 
@@ -478,6 +484,9 @@ const std::optional<FeedEnd>& Feed::end() const {
 }
 FeedStats Feed::stats() const {
   return impl_->stats();
+}
+BalanceSeries Feed::balance() const {
+  return impl_->balance();
 }
 bool Feed::is_reader() const {
   return impl_->is_reader();

@@ -108,6 +108,8 @@ class Feed {
   /// Empty until next() has returned empty or thrown, or close() has returned.
   const std::optional<FeedEnd>& end() const;
   FeedStats stats() const;
+  /// What the steps come to that this rank has planned so far, as a reader of balanced steps; else empty.
+  BalanceSeries balance() const;
   /// Whether this rank reads.
   bool is_reader() const;
   /// The group of this pass alone, on whose board ranks explain their waits.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,15 +14,28 @@
 
 namespace levada {
 
+struct StepOptions {
+  int ranks = 1;  ///< data-parallel
+  Balance balance = {};
+  std::int64_t step_samples = 1;
+  std::int64_t first_sample = 0;
+  Tail tail = Tail::drop;  ///< what becomes of a last step that is not full: it is kept (short_) or dropped
+};
+
 /// A Source of micro-batches: number round * ranks + r is what data-parallel rank r gets of a step in that round. Steps
 /// consist of the same samples as without balance, in the order of `samples`; a step has one round, or as many as its
-/// plan has micro-batches. Any reader makes the same plans, and reads what it is asked for alone.
+/// plan has micro-batches. Any reader makes the same plans, and reads only what it is asked for.
 class StepSource final : public Source {
  public:
-  /// Steps of `step_samples` samples from number `first_sample` on. Of a last one that is not full, `tail` keeps what
-  /// there is (short_) or nothing (drop).
-  StepSource(std::shared_ptr<Source> samples, int ranks, const Balance& balance, std::int64_t step_samples,
-             std::int64_t first_sample, Tail tail);
+  StepSource(std::shared_ptr<Source> samples, const StepOptions& options)
+      : samples_(std::move(samples)), options_(options) {
+    step_.first_sample = options.first_sample;
+  }
+
+  /// Plans the next step without reading it; returns false behind the last. Throws as read() does.
+  bool plan_next();
+  /// What the steps planned so far come to. Any thread.
+  BalanceSeries balance() const;
 
   /// Known once the last step has been planned.
   std::optional<std::int64_t> size() const override;
@@ -34,7 +48,7 @@ class StepSource final : public Source {
   std::vector<std::pair<std::string, std::string>> identity() const override { return samples_->identity(); }
   void on_wait(std::function<void()> waiting) override { samples_->on_wait(std::move(waiting)); }
   std::string activity() const override { return samples_->activity(); }
-  ReadStats stats() const override;
+  ReadStats stats() const override { return samples_->stats(); }
 
  private:
   struct Step {
@@ -47,17 +61,12 @@ class StepSource final : public Source {
     std::int64_t end_sample() const { return first_sample + static_cast<std::int64_t>(samples.size()); }
   };
 
-  /// Plans the next step; false behind the last.
-  bool advance();
-
   std::shared_ptr<Source> samples_;
-  int ranks_;
-  Balance balance_;
-  std::int64_t step_samples_;
-  Tail tail_;
+  StepOptions options_;
   Step step_;
   bool ended_ = false;
-  StepBalance balanced_;  ///< of all steps so far
+  mutable std::mutex balance_mutex_;
+  BalanceSeries balance_;
 };
 
 }  // namespace levada

@@ -222,7 +222,7 @@ MicroOrder parse_micro_order(std::string_view word) {
 
 std::string to_string(const Balance& balance) {
   std::string text =
-      fmt::format("{}, {} counts", balance.cost.to_string(), balance.sizes == PartSizes::any ? "any" : "equal");
+      fmt::format("{}, {} counts", balance.cost.to_string(), balance.sizes == PartSizes::any ? "free" : "equal");
   if (balance.max_tokens > 0) text += fmt::format(", at most {} tokens", balance.max_tokens);
   return text + fmt::format(", {}", to_string(balance.order));
 }
@@ -259,36 +259,59 @@ StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Bal
 
 StepBalance& StepBalance::operator+=(const StepBalance& other) {
   steps += other.steps;
-  micro_batches += other.micro_batches;
-  most += other.most;
-  most_unbalanced += other.most_unbalanced;
-  bound += other.bound;
-  sum += other.sum;
+  samples += other.samples;
   tokens += other.tokens;
+  micro_batches += other.micro_batches;
+  busiest += other.busiest;
+  unbalanced += other.unbalanced;
+  bound += other.bound;
+  mean += other.mean;
   return *this;
 }
 
+void BalanceSeries::add(const StepBalance& step) {
+  if (!entries_.empty() && entries_.back().steps < steps_per_entry_) {
+    entries_.back() += step;
+    return;
+  }
+  if (entries_.size() == max_entries) {
+    for (std::size_t i = 0; i < max_entries / 2; ++i) {
+      entries_[i] = entries_[2 * i];
+      entries_[i] += entries_[2 * i + 1];
+    }
+    entries_.resize(max_entries / 2);
+    steps_per_entry_ *= 2;
+  }
+  entries_.push_back(step);
+}
+
+StepBalance BalanceSeries::total() const {
+  StepBalance total;
+  for (const auto& entry : entries_) total += entry;
+  return total;
+}
+
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost) {
-  StepBalance balance{.steps = 1, .micro_batches = plan.num_micro};
-  std::vector<std::int64_t> works;
+  StepBalance balance{
+      .steps = 1, .samples = static_cast<std::int64_t>(samples.size()), .micro_batches = plan.num_micro};
+  std::vector<double> works;
   for (const SampleSize& sample : samples) {
-    works.push_back(cost.of(sample).first);
-    balance.sum += works.back();
+    works.push_back(static_cast<double>(cost.of(sample).first));
+    balance.mean += works.back() / plan.ranks;
     balance.tokens += sample.tokens;
     balance.bound = std::max(balance.bound, works.back());
   }
-  balance.bound = std::max(balance.bound, ceil_div(balance.sum, plan.ranks));
+  balance.bound = std::max(balance.bound, balance.mean);
   const auto ranks = static_cast<std::size_t>(plan.ranks);
+  const auto at = [&](std::size_t i) { return works.begin() + static_cast<std::ptrdiff_t>(i); };
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    std::int64_t work = 0;
+    double work = 0;
     for (int micro = 0; micro < plan.num_micro; ++micro) {
       for (const std::size_t item : plan.at(static_cast<int>(rank), micro)) work += works[item];
     }
-    balance.most = std::max(balance.most, work);
+    balance.busiest = std::max(balance.busiest, work);
     const auto begin = samples.size() * rank / ranks, end = samples.size() * (rank + 1) / ranks;
-    balance.most_unbalanced = std::max(balance.most_unbalanced,
-                                       std::reduce(works.begin() + static_cast<std::ptrdiff_t>(begin),
-                                                   works.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{0}));
+    balance.unbalanced = std::max(balance.unbalanced, std::reduce(at(begin), at(end)));
   }
   return balance;
 }

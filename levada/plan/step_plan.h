@@ -33,7 +33,7 @@ struct Balance {
   bool operator==(const Balance&) const = default;
 };
 
-/// "flops(linear=24576,quadratic=1), any counts, at most 8192 tokens, as-read".
+/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read".
 std::string to_string(const Balance& balance);
 
 /// A step, divided. Every sample is in exactly one micro-batch, and no micro-batch is empty.
@@ -48,17 +48,33 @@ struct StepPlan {
   bool operator==(const StepPlan&) const = default;
 };
 
-/// What the plans of some steps come to, summed over them, in the units of their cost; of two parts of a model, of the
-/// first.
+/// What the plans of some steps come to, summed over the steps. Work is in the units of their cost; where a model has
+/// two parts, it is that of the first.
 struct StepBalance {
-  std::int64_t steps = 0, micro_batches = 0;  ///< of each rank
-  std::int64_t most = 0;                      ///< work of the busiest rank
-  std::int64_t most_unbalanced = 0;  ///< were each rank given as many samples as another, in the order of the samples
-  std::int64_t bound = 0;            ///< no rank can have less: the mean, or the costliest sample
-  std::int64_t sum = 0;              ///< of all ranks
-  std::int64_t tokens = 0;           ///< of all samples
+  std::int64_t steps = 0, samples = 0, tokens = 0;
+  std::int64_t micro_batches = 0;  ///< of each rank
+  double busiest = 0;              ///< work of the busiest rank
+  double unbalanced = 0;           ///< the same, if each rank took as many samples as any other, in their order
+  double bound = 0;                ///< no busiest rank can have less: the mean, or the costliest sample
+  double mean = 0;                 ///< work of a rank on average
   StepBalance& operator+=(const StepBalance& other);
   bool operator==(const StepBalance&) const = default;
+};
+
+/// What the plans of a run come to, in order, in bounded memory: entries of as many steps each, more the longer the
+/// run.
+class BalanceSeries {
+ public:
+  static constexpr std::size_t max_entries = 512;  ///< even
+
+  /// `step`: of the next one.
+  void add(const StepBalance& step);
+  const std::vector<StepBalance>& entries() const { return entries_; }
+  StepBalance total() const;
+
+ private:
+  std::vector<StepBalance> entries_;
+  std::int64_t steps_per_entry_ = 1;
 };
 
 /// Divides samples over ranks so that the busiest has little more work than it must, and over as few micro-batches as

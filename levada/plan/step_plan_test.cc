@@ -147,7 +147,7 @@ TEST(StepPlan, OfOneDimensionIsNextToTheLowerBound) {
       const StepOptions options{.ranks = ranks, .cost = SampleCost::parse("flops")};
       const auto samples = lognormal(random, static_cast<std::size_t>(count), 32768);
       const auto balance = balance_of(plan_step(samples, options), samples, options.cost);
-      ASSERT_LE(static_cast<double>(balance.most), 1.002 * static_cast<double>(balance.bound));
+      ASSERT_LE(balance.busiest, 1.002 * balance.bound);
     }
   }
 }
@@ -170,7 +170,7 @@ TEST(StepPlan, OfTwoDimensionsBalancesTheWorse) {
       expect_sound(plan, samples, options);
       for (const auto& each : {samples, swapped}) {
         const auto balance = balance_of(plan, each, options.cost);
-        ASSERT_LE(static_cast<double>(balance.most), 1.01 * static_cast<double>(balance.bound));
+        ASSERT_LE(balance.busiest, 1.01 * balance.bound);
       }
     }
   }
@@ -194,7 +194,7 @@ TEST(StepPlan, PacksAsFewMicroBatchesAsTokensAllow) {
         expect_sound(plan, samples, options);
         ASSERT_LE(plan.num_micro, fewest_micros(samples, options) + 1);
         const auto balance = balance_of(plan, samples, options.cost);
-        ASSERT_LE(static_cast<double>(balance.most), 1.02 * static_cast<double>(balance.bound));
+        ASSERT_LE(balance.busiest, 1.02 * balance.bound);
       }
     }
   }
@@ -257,12 +257,12 @@ TEST(StepPlan, HoldsWorkUpTo62Bits) {
     const StepOptions options{.ranks = 2, .max_tokens = max_tokens};
     const auto plan = plan_step(samples, options);
     expect_sound(plan, samples, options);
-    EXPECT_EQ(balance_of(plan, samples, options.cost).most, 2 * quarter);
+    EXPECT_EQ(balance_of(plan, samples, options.cost).busiest, 2.0 * static_cast<double>(quarter));
   }
   auto heavy = samples;
   for (auto& sample : heavy) sample = {.tokens = 1, .weights = {sample.tokens, sample.tokens}};
   const StepOptions options{.ranks = 2, .cost = SampleCost::parse("weights"), .max_tokens = 2};
-  EXPECT_EQ(balance_of(plan_step(heavy, options), heavy, options.cost).most, 2 * quarter);
+  EXPECT_EQ(balance_of(plan_step(heavy, options), heavy, options.cost).busiest, 2.0 * static_cast<double>(quarter));
 }
 
 TEST(StepPlan, RefusesMoreThan62BitsAndNamesTheSample) {
@@ -319,29 +319,42 @@ TEST(StepPlan, NamesItsOrders) {
 }
 
 TEST(StepBalance, IsSummedOverSteps) {
-  StepBalance sum{1, 2, 3, 4, 5, 6, 7};
-  sum += {10, 20, 30, 40, 50, 60, 70};
-  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77}));
+  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8};
+  sum += {10, 20, 30, 40, 50, 60, 70, 80};
+  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88}));
+}
+
+TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {
+  BalanceSeries series;
+  EXPECT_EQ(series.total(), StepBalance());
+  std::int64_t samples = 0;
+  for (std::int64_t step = 1; step <= 5000; ++step) {
+    series.add({.steps = 1, .samples = step});
+    samples += step;
+    ASSERT_EQ(series.total(), (StepBalance{.steps = step, .samples = samples}));
+    ASSERT_LE(series.entries().size(), BalanceSeries::max_entries);
+    ASSERT_GE(series.entries().size(), std::min<std::size_t>(BalanceSeries::max_entries / 2, step));
+  }
+  std::int64_t at = 0;
+  for (const auto& entry : series.entries()) {
+    EXPECT_EQ(entry.samples, (at + 1 + at + entry.steps) * entry.steps / 2);
+    at += entry.steps;
+  }
 }
 
 TEST(Balance, SaysWhatItIs) {
   EXPECT_EQ(to_string(Balance{.cost = SampleCost::parse("flops"), .max_tokens = 8192}),
-            "flops(linear=24576,quadratic=1), any counts, at most 8192 tokens, as-read");
+            "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read");
   EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired}), "tokens, equal counts, paired");
 }
 
 TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {
   const auto samples = of_tokens({8, 7, 6, 5, 4});
   const StepOptions options{.ranks = 2};
-  EXPECT_EQ(
-      balance_of(plan_step(samples, options), samples, options.cost),
-      (StepBalance{
-          .steps = 1, .micro_batches = 1, .most = 15, .most_unbalanced = 15, .bound = 15, .sum = 30, .tokens = 30}));
+  EXPECT_EQ(balance_of(plan_step(samples, options), samples, options.cost), (StepBalance{1, 5, 30, 1, 15, 15, 15, 15}));
   const auto ascending = of_tokens({1, 2, 3, 10});
-  EXPECT_EQ(
-      balance_of(plan_step(ascending, options), ascending, options.cost),
-      (StepBalance{
-          .steps = 1, .micro_batches = 1, .most = 10, .most_unbalanced = 13, .bound = 10, .sum = 16, .tokens = 16}));
+  EXPECT_EQ(balance_of(plan_step(ascending, options), ascending, options.cost),
+            (StepBalance{1, 4, 16, 1, 10, 13, 10, 8}));
 }
 
 }  // namespace

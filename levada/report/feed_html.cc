@@ -95,6 +95,10 @@ std::string figures(const FeedReport& report) {
     html += figure("Read", format_bytes(report.bytes_read()),
                    fmt::format("{:.2f} times the data", report.read_amplification()));
   }
+  if (report.balance) {
+    html += figure("Busiest rank", fmt::format("{:.3f}", report.balance->busiest()), "x",
+                   fmt::format("the least work, {:.3f} x unbalanced", report.balance->unbalanced()));
+  }
   html += figure("Waited", format_share(share_waited(report)),
                  "of the ranks' time, " + format_seconds(seconds_waited(report)) + " in all");
   return html + "</dl>\n";
@@ -340,6 +344,14 @@ std::string feed_page(const FeedReport& report, const FeedHistory& history) {
   html += timeline_section(report, timeline, TraceThread::step);
   html += timeline_section(report, timeline, TraceThread::reader);
   for (const auto& pipeline : history.pipelines) html += pipeline_section(pipeline);
+  if (report.balance) {
+    html +=
+        section("work", "How the work of steps was divided",
+                "Work of the busiest data-parallel rank over the steps, by the least that it could have been: what a "
+                "step takes beyond 1x, other ranks wait. " +
+                    escape_html(to_string(report.balance->by)) + ".",
+                balance_plot(*report.balance));
+  }
   html +=
       section("memory", "Memory in use",
               "What each reader holds in batches: those being made, those under way and those that ranks still keep.",

@@ -92,15 +92,7 @@ std::string FeedReport::to_json() const {
                {"sources", Json::array()},
                {"peers_identical", find_difference(ranks, peers).empty()},
                {"ranks", Json::array()}};
-  if (balance) {
-    json["balance"] = {{"by", balance->by},
-                       {"steps", balance->steps},
-                       {"micro_batches", balance->micro_batches},
-                       {"busiest", balance->most},
-                       {"busiest_unbalanced", balance->most_unbalanced},
-                       {"bound", balance->bound},
-                       {"tokens", balance->tokens}};
-  }
+  if (balance) json["balance"] = Json::parse(balance->to_json());
   for (const auto& source : sources) {
     json["sources"].push_back(
         {{"name", source.name}, {"samples", source.samples}, {"tokens", source.tokens}, {"share", source.share}});

@@ -32,6 +32,10 @@ std::string plot_data(const FeedReport& report, const Timeline& timeline,
 /// Memory over time, a curve a rank. Empty where no rank has samples.
 std::string memory_plot(const Timeline& timeline, const std::vector<std::vector<std::uint64_t>>& memory);
 
+/// The busiest rank's work over the steps, balanced and in the samples' order, by the least that it can be. Empty
+/// without steps.
+std::string balance_plot(const BalanceReport& balance);
+
 /// Who was sent how much by whom: a row a reader, a column a rank or, where there are many, several.
 std::string edge_matrix(const FeedReport& report, const std::vector<FeedEdge>& edges);
 

@@ -71,20 +71,6 @@ std::string data_sentence(const FeedReport& report) {
   return text;
 }
 
-std::string balance_sentence(const BalanceReport& balance) {
-  const auto times = [&](std::int64_t work) {
-    return fmt::format("{:.3f}x",
-                       static_cast<double>(work) / static_cast<double>(std::max<std::int64_t>(balance.bound, 1)));
-  };
-  auto text = fmt::format("the busiest rank has {} of the least work that it can have, unbalanced {}; by {}",
-                          times(balance.most), times(balance.most_unbalanced), balance.by);
-  if (balance.micro_batches > balance.steps) {
-    text += fmt::format("; {:.1f} micro-batches a step",
-                        static_cast<double>(balance.micro_batches) / static_cast<double>(balance.steps));
-  }
-  return text;
-}
-
 std::string read_sentence(const FeedReport& report) {
   const auto readers =
       std::count_if(report.ranks.begin(), report.ranks.end(), [](const RankReport& rank) { return rank.is_reader; });
@@ -185,7 +171,7 @@ std::string FeedReport::to_text(const Style& style) const {
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
   text += fact(style, "data", data_sentence(*this));
   if (sources.size() > 1) text += fact(style, "mix", mix_sentence(*this));
-  if (balance) text += fact(style, "work", balance_sentence(*balance));
+  if (balance) text += fact(style, "work", balance->to_text());
   text += fact(style, "speed",
                fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
   text += fact(style, "read", read_sentence(*this));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "levada/report/balance_report.h"
 #include "levada/report/style.h"
 
 namespace levada::report {
@@ -63,16 +64,6 @@ struct SourceReport {
   double share = 0;         ///< of what the mix's weights are shares of
 };
 
-/// How the work of steps was divided over data-parallel ranks: sums over all steps that were planned.
-struct BalanceReport {
-  std::string by;  ///< "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"
-  std::int64_t steps = 0, micro_batches = 0;
-  std::int64_t most = 0;             ///< work of the busiest rank
-  std::int64_t most_unbalanced = 0;  ///< the same, had samples been dealt in their order
-  std::int64_t bound = 0;            ///< the least that it can have
-  std::int64_t tokens = 0;           ///< with the padding of segments
-};
-
 struct FeedReport {
   std::string mesh;           ///< "dp=2,tp=2"
   std::string engine;         ///< "shm"
@@ -93,7 +84,7 @@ struct FeedReport {
   std::vector<PeerGroup> peers;  ///< of at least two ranks each
   std::vector<RankReport> ranks;
 
-  std::int64_t tokens() const { return balance ? balance->tokens : samples * sequence; }
+  std::int64_t tokens() const { return balance ? balance->series.total().tokens : samples * sequence; }
   std::uint64_t bytes_read() const;
   std::uint64_t bytes_delivered() const;
   double read_amplification() const;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "levada/plan/sample_cost.h"
-#include "levada/plan/step_plan.h"
 #include "levada/tensor/tensor.h"
 #include "levada/tree/tree.h"
 
@@ -22,7 +21,6 @@ struct ReadStats {
   std::uint64_t bytes_read = 0;      ///< from storage, for samples
   std::uint64_t bytes_consumed = 0;  ///< of the stored data that the samples given out consist of
   std::uint64_t index_bytes = 0;     ///< from storage, to index it
-  StepBalance balance = {};          ///< of steps that were balanced
 };
 
 /// Which part of a step a batch is.

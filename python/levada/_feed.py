@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import numbers
 import os
 import sys
@@ -337,6 +338,15 @@ class Feed:
         """Of the pass: batches, samples, bytes, copied_batches, bytes_read; seconds, and of those in next() waited_seconds
         and, with them, taken_seconds until the engine had given the batches."""
         return {} if self._last is None else self._last.stats
+
+    @property
+    def balance_report(self) -> dict[str, Any] | None:
+        """What the steps come to that this rank has planned as a reader of balanced steps, else None: `steps`, `samples`,
+        `tokens`, `micro_batches` (of each rank), and in the units of the cost, summed over the steps, the work of the
+        `busiest` rank, of the `busiest_unbalanced` if ranks took the samples in their order, the `bound` below which no
+        busiest rank can be, and the `mean`; `unused_share` of max_tokens; and a `series` of the same over time."""
+        report = None if self._last is None else self._last.balance
+        return None if report is None else json.loads(report.to_json())
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
         """Writes a page for a browser, on rank 0: where each rank's time went in the last pass and what it waited for, and

@@ -51,6 +51,7 @@ def write_feed_history(
         "steps": core.step,
         "end": (core.end or {"cause": "left"})["cause"],
         "batch": feed.batch,
+        "balance": core.balance,
         "sequence": getattr(feed.source, "sequence", 0) if feed._is_corpus else 0,
         "source": source or f"a {type(feed.source).__name__}",
         "error": error,

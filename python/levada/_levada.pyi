@@ -305,9 +305,14 @@ class Handoff(Source):
 
     def __init__(self, samples: int, position: int, activity: str, counts_rows: bool) -> None: ...
 
-    def wanted(self) -> int:
+    def wanted(self) -> tuple[int, int, list[int]] | None:
         """
-        Blocks until an item is wanted: how many to go on; 0 when there is no more to do.
+        Blocks until something is wanted. How many items to pass over; how many to take then, for tell(), or 0; and which of those taken last to make one item of. Without the latter two: the next item. None when there is no more to do.
+        """
+
+    def tell(self, sizes: Sequence[tuple[int, int, int, int]], state: tuple[bytes, str, int] | None) -> None:
+        """
+        Of the items that were taken, fewer at the end: positions in a row, their square, and two weights. state: as of prepare().
         """
 
     def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) -> None:
@@ -364,6 +369,16 @@ def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int,
 
 def corpus_position(cursor: bytes) -> int: ...
 
+class BalancedBy:
+    """How the samples of a step are divided over ranks."""
+
+    def __init__(self, cost: str, counts: str, order: str, max_tokens: int) -> None: ...
+
+class BalanceReport:
+    """What the planned steps of a pass come to."""
+
+    def to_json(self) -> str: ...
+
 class Pass:
     """One pass of a feed."""
 
@@ -388,6 +403,16 @@ class Pass:
     def step(self) -> int: ...
 
     @property
+    def micro(self) -> int: ...
+
+    @property
+    def num_micro(self) -> int: ...
+
+    @property
+    def balance(self) -> BalanceReport | None:
+        """What the steps that this rank planned come to, if it plans any."""
+
+    @property
     def cursor(self) -> bytes:
         """Where to resume behind the batch taken last. Raises Unsupported."""
 
@@ -405,7 +430,7 @@ class Pass:
     @property
     def stats(self) -> dict[str, Any]: ...
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True) -> Pass:
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True, balance: BalancedBy | None = None) -> Pass:
     """
     Starts a pass. Collective. `name`: which, the same on all ranks; `remind`: whether long waits say so.
     """

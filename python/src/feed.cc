@@ -15,6 +15,7 @@
 #include "levada/base/error.h"
 #include "levada/base/trace.h"
 #include "levada/cli/feed_history.h"
+#include "levada/report/balance_report.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
@@ -44,7 +45,9 @@ class Pass {
       : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
         make_(std::move(make)),
         where_(std::move(where)),
-        rebuilder_(allow_pickle, shown, others) {
+        rebuilder_(allow_pickle, shown, others),
+        by_(options.balance),
+        data_ranks_(mesh.data_size()) {
     options.poll = [this, signals = SignalPoll()]() mutable {
       signals();
       if (leaving_) throw Leaving();
@@ -164,6 +167,12 @@ class Pass {
     told["message"] = end->message;
     return told;
   }
+  /// What the steps come to that this rank has planned; empty where it plans none.
+  std::optional<report::BalanceReport> balance() const {
+    auto series = is_idle() ? feed_->balance() : balance_;
+    if (!by_ || series.entries().empty()) return std::nullopt;
+    return report::BalanceReport{.by = *by_, .ranks = data_ranks_, .series = std::move(series)};
+  }
   nb::dict stats() const {
     const auto stats = is_idle() ? feed_->stats() : stats_;
     nb::dict told;
@@ -206,6 +215,7 @@ class Pass {
     std::exception_ptr error;
     std::optional<FeedEnd> end;
     FeedStats stats;
+    BalanceSeries balance;
     {
       const nb::gil_scoped_release released;
       if (handoff_) handoff_->stop(is_inline() ? Duration{} : grace);
@@ -216,11 +226,13 @@ class Pass {
       }
       end = feed->end();
       stats = feed->stats();
+      balance = feed->balance();
       feed.reset();
       if (handoff_) handoff_->stop({});
     }
     end_ = std::move(end);
     stats_ = stats;
+    balance_ = std::move(balance);
     return error;
   }
 
@@ -312,6 +324,9 @@ class Pass {
   bool has_new_state_ = false;
   std::optional<FeedEnd> end_;
   FeedStats stats_;
+  std::optional<Balance> by_;
+  int data_ranks_;
+  BalanceSeries balance_;
 };
 
 /// Calls a function when the last reference to it goes, with the exception that is in flight at that moment: as when a
@@ -397,6 +412,8 @@ void bind_feed(nb::module_& module) {
             self->max_tokens = max_tokens;
           },
           nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"));
+  nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
+      .def("to_json", &report::BalanceReport::to_json);
   nb::class_<Pass>(module, "Pass", "One pass of a feed.")
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
@@ -409,6 +426,7 @@ void bind_feed(nb::module_& module) {
       .def_prop_ro("step", &Pass::step)
       .def_prop_ro("micro", &Pass::micro)
       .def_prop_ro("num_micro", &Pass::num_micro)
+      .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
       .def_prop_ro("cursor", &Pass::cursor, "Where to resume behind the batch taken last. Raises Unsupported.")
       .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
                    "The loader's state, where the batch taken last came with one.")

@@ -74,6 +74,7 @@ FeedReport report_of(const nb::dict& feed) {
   report.end_cause = nb::cast<std::string>(feed["end"]);
   report.sequence = nb::cast<std::int64_t>(feed["sequence"]);
   report.batch = nb::cast<std::int64_t>(feed["batch"]);
+  report.balance = nb::cast<std::optional<report::BalanceReport>>(feed["balance"]);
   return report;
 }
 

@@ -41,23 +41,24 @@ def by_step(told: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
 def test_samples_of_an_iterable_become_micro_batches_that_cost_the_same(tmp_path: pathlib.Path, reader: str) -> None:
     body = job(
         f"""
-        feed = levada.Feed(samples() if {reader!r} != "process" else list(samples()), batch=20, balance="flops",
-                           max_tokens=1000, reader={reader!r})
-        got = []
-        for batch in feed:
-            ends = batch["cu_seqlens"][0].tolist()
-            numbers = numbers_of(batch)
-            assert batch["tokens"].shape == batch["labels"].shape == batch["position_ids"].shape == (1, ends[-1])
-            assert ends[0] == 0 and ends[-1] <= 1000 and len(ends) == len(numbers) + 1
-            assert batch["max_seqlen"].tolist() == [max(np.diff(ends))]
-            for number, begin, end in zip(numbers, ends, ends[1:]):
-                assert end - begin == lengths()[number]
-                assert (batch["tokens"][0, begin:end] == number).all()
-                assert (batch["labels"][0, begin:end] == np.arange(end - begin)).all()
-                assert (batch["position_ids"][0, begin:end] == np.arange(end - begin)).all()
-            assert numbers == sorted(numbers)
-            got.append([feed.step, feed.micro, feed.num_micro, numbers])
-        tell(got=got, batches=feed.stats["batches"], samples=feed.stats["samples"])
+        if __name__ == "__main__":
+            source = list(samples()) if {reader!r} == "process" else samples()
+            feed = levada.Feed(source, batch=20, balance="flops", max_tokens=1000, reader={reader!r})
+            got = []
+            for batch in feed:
+                ends = batch["cu_seqlens"][0].tolist()
+                numbers = numbers_of(batch)
+                assert batch["tokens"].shape == batch["labels"].shape == batch["position_ids"].shape == (1, ends[-1])
+                assert ends[0] == 0 and ends[-1] <= 1000 and len(ends) == len(numbers) + 1
+                assert batch["max_seqlen"].tolist() == [max(np.diff(ends))]
+                for number, begin, end in zip(numbers, ends, ends[1:]):
+                    assert end - begin == lengths()[number]
+                    assert (batch["tokens"][0, begin:end] == number).all()
+                    assert (batch["labels"][0, begin:end] == np.arange(end - begin)).all()
+                    assert (batch["position_ids"][0, begin:end] == np.arange(end - begin)).all()
+                assert numbers == sorted(numbers)
+                got.append([feed.step, feed.micro, feed.num_micro, numbers])
+            tell(got=got, batches=feed.stats["batches"], samples=feed.stats["samples"])
         """
     )
     told = ranks.succeed(tmp_path, 2, body)

@@ -1,0 +1,95 @@
+#include "levada/report/balance_report.h"
+
+#include <fmt/format.h>
+
+#include "levada/base/json.h"
+#include "levada/report/numbers.h"
+#include "levada/report/table.h"
+
+namespace levada::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ratio(double value, double by) {
+  return by > 0 ? value / by : 1;
+}
+
+Json to_object(const StepBalance& balance) {
+  return {{"steps", balance.steps},     {"samples", balance.samples},
+          {"tokens", balance.tokens},   {"micro_batches", balance.micro_batches},
+          {"busiest", balance.busiest}, {"busiest_unbalanced", balance.unbalanced},
+          {"bound", balance.bound},     {"mean", balance.mean}};
+}
+
+double a_step(std::int64_t count, const StepBalance& balance) {
+  return ratio(static_cast<double>(count), static_cast<double>(balance.steps));
+}
+
+}  // namespace
+
+double BalanceReport::busiest() const {
+  const auto total = series.total();
+  return ratio(total.busiest, total.bound);
+}
+
+double BalanceReport::unbalanced() const {
+  const auto total = series.total();
+  return ratio(total.unbalanced, total.bound);
+}
+
+double BalanceReport::unused() const {
+  const auto total = series.total();
+  const auto room = static_cast<double>(total.micro_batches) * ranks * static_cast<double>(by.max_tokens);
+  return room > 0 ? 1 - static_cast<double>(total.tokens) / room : 0;
+}
+
+std::string BalanceReport::to_json() const {
+  auto json = to_object(series.total());
+  json["by"] = to_string(by);
+  json["ranks"] = ranks;
+  json["unused_share"] = unused();
+  json["series"] = Json::array();
+  for (const auto& entry : series.entries()) json["series"].push_back(to_object(entry));
+  return json_text(json);
+}
+
+std::string BalanceReport::to_text() const {
+  auto text = fmt::format("the busiest rank has {:.3f}x of the least work that it can have, unbalanced {:.3f}x; by {}",
+                          busiest(), unbalanced(), to_string(by));
+  if (by.max_tokens > 0) {
+    const auto total = series.total();
+    text += fmt::format("; {:.1f} micro-batches a step, {} of their tokens unused", a_step(total.micro_batches, total),
+                        format_share(unused()));
+  }
+  return text;
+}
+
+std::string BalanceReport::to_table(const Style& style) const {
+  using Align = Table::Align;
+  const auto total = series.total();
+  Table table(
+      {{"samples"}, {"busiest rank", Align::right}, {"of the bound", Align::right}, {"of the mean", Align::right}});
+  const auto row = [&](const std::string& name, double work) {
+    table.add_row({name, fmt::format("{:.4g}", ratio(work, static_cast<double>(total.steps))),
+                   fmt::format("{:.3f}x", ratio(work, total.bound)), fmt::format("{:.3f}x", ratio(work, total.mean))});
+  };
+  row("in their order", total.unbalanced);
+  row("balanced", total.busiest);
+  row("the bound", total.bound);
+  auto text = table.to_string(style) + "\n";
+  text += fmt::format("{} of {:.6g} samples and {} tokens over {}, by {}\n", counted(total.steps, "step"),
+                      a_step(total.samples, total), in_thousands(a_step(total.tokens, total)),
+                      counted(ranks, "data-parallel rank"), to_string(by));
+  if (by.max_tokens > 0) {
+    text += fmt::format("{:.1f} micro-batches a step on each rank; {} of their tokens unused\n",
+                        a_step(total.micro_batches, total), format_share(unused()));
+  }
+  if (total.busiest > 0) {
+    text += fmt::format("a step takes {:.2f}x less time than with samples in their order, if work alone decides\n",
+                        total.unbalanced / total.busiest);
+  }
+  return text;
+}
+
+}  // namespace levada::report

@@ -1,0 +1,31 @@
+// How the work of steps is divided over data-parallel ranks: of a feed that ran, or as `levada plan` predicts it.
+#pragma once
+
+#include <string>
+
+#include "levada/plan/step_plan.h"
+#include "levada/report/style.h"
+
+namespace levada::report {
+
+struct BalanceReport {
+  Balance by = {};
+  int ranks = 1;              ///< data-parallel
+  BalanceSeries series = {};  ///< of all steps that were planned
+
+  /// Work of the busiest rank, by the least that the busiest one can have: 1 at best. 1 without steps.
+  double busiest() const;
+  /// The same, if each rank took as many samples as any other, in their order.
+  double unbalanced() const;
+  /// Share of the micro-batches' max_tokens that no sample fills. 0 without micro-batches.
+  double unused() const;
+
+  /// One JSON object: sums over all steps, and under "series" the same of runs of steps in order.
+  std::string to_json() const;
+  /// One sentence.
+  std::string to_text() const;
+  /// What there is to say before a run: sums a step in a table, and what it means.
+  std::string to_table(const Style& style = {}) const;
+};
+
+}  // namespace levada::report
