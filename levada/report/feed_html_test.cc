@@ -176,5 +176,27 @@ TEST(Bottleneck, SaysThatThereIsNone) {
   EXPECT_EQ(find_bottleneck(feed.report, {}), "");
 }
 
+TEST(FeedPage, ShowsHowTheWorkOfStepsWasDivided) {
+  auto feed = feed_of(2);
+  EXPECT_THAT(feed_page(feed.report, feed.history), Not(HasSubstr("id=\"work\"")));
+  feed.report.balance.emplace(BalanceReport{.by = {.cost = SampleCost::parse("flops"), .max_tokens = 100}, .ranks = 2});
+  for (int step = 0; step < 2000; ++step) {
+    feed.report.balance->series.add({.steps = 1,
+                                     .samples = 8,
+                                     .tokens = 180,
+                                     .micro_batches = 1,
+                                     .busiest = 102,
+                                     .unbalanced = step < 1000 ? 150.0 : 170.0,
+                                     .bound = 100,
+                                     .mean = 100});
+  }
+  const auto page = feed_page(feed.report, feed.history);
+  EXPECT_THAT(page, HasSubstr("<section class=\"card plot\" id=\"work\">"));
+  EXPECT_THAT(page, HasSubstr("balanced <span>1.020x</span>"));
+  EXPECT_THAT(page, HasSubstr("in the samples' order <span>1.600x</span>"));
+  EXPECT_THAT(page, HasSubstr("viewBox=\"0 0 2000 100\""));
+  EXPECT_THAT(page, HasSubstr("flops(linear=24576,quadratic=1), free counts, at most 100 tokens, as-read"));
+}
+
 }  // namespace
 }  // namespace levada::report

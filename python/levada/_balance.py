@@ -34,6 +34,8 @@ class Balance:
       made, else equal.
     - `order`: of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
     - `length`: of a sample of an iterable, in tokens: a function; None: the length of its `tokens` or `input_ids`, or its own.
+    - `too_long`: a sample of an iterable that has more tokens than max_tokens is an "error", or is "cut": the fields that
+      are as long as the sample lose what is behind. A Corpus cuts documents at its own sequence.
     - `pad_to`: to multiples of which lengths are rounded up in a packed row, as context parallelism and fp8 want it. Of a
       Corpus that is an option of its own.
     """
@@ -43,6 +45,7 @@ class Balance:
     counts: str | None = None
     order: str = "as-read"
     length: Callable[[Any], int] | None = None
+    too_long: str = "error"
     pad_to: int = 1
 
     def __post_init__(self) -> None:
@@ -50,6 +53,8 @@ class Balance:
             raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
+        if self.too_long not in ("error", "cut"):
+            raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
         self.resolved(0)
 
     def resolved(self, max_tokens: int) -> BalancedBy:
@@ -61,8 +66,11 @@ class Balance:
 class Samples:
     """Takes the samples of a step from an iterator, and makes batches of some of them."""
 
-    def __init__(self, balance: Balance, collate: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(self, balance: Balance, max_tokens: int | None, collate: Callable[[list[Any]], Any] | None) -> None:
         self._balance = balance
+        self._limit = None
+        if balance.too_long == "cut" and max_tokens is not None:
+            self._limit = max_tokens // balance.pad_to * balance.pad_to
         self._length = balance.length or length_of
         self._collate = collate
         self._taken: list[Any] = []
@@ -70,7 +78,7 @@ class Samples:
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
         """The sizes of the next samples, fewer at the end."""
         self._taken.clear()
-        self._taken.extend(itertools.islice(iterator, count))
+        self._taken.extend(map(self._cut, itertools.islice(iterator, count)))
         return [self._size(sample) for sample in self._taken]
 
     def gather(self, places: list[int]) -> Any:
@@ -79,6 +87,14 @@ class Samples:
         if self._collate is None:
             return collate_packed(samples, pad_to=self._balance.pad_to, length=self._length)
         return self._collate(samples)
+
+    def _cut(self, sample: Any) -> Any:
+        """The sample, or what fits a micro-batch of it."""
+        if self._limit is None or (length := self._length(sample)) <= self._limit:
+            return sample
+        if not isinstance(sample, Mapping):
+            return sample[: self._limit]
+        return {key: value[: self._limit] if _is_as_long(value, length) else value for key, value in sample.items()}
 
     def _size(self, sample: Any) -> Size:
         length, pad = _whole(self._length(sample), "length", sample), self._balance.pad_to
@@ -90,6 +106,13 @@ class Samples:
         cost = self._balance.cost(sample)
         first, second = cost if isinstance(cost, tuple) else (cost, 0)
         return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample)
+
+
+def _is_as_long(value: Any, length: int) -> bool:
+    """Whether it has an element for each of a sample's tokens."""
+    if not _is_of_numbers(value) and not hasattr(value, "ndim"):
+        return False
+    return getattr(value, "ndim", 1) > 0 and len(value) == length
 
 
 def _shown(sample: Any) -> str:
@@ -179,7 +202,7 @@ def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], 
         if not all(_is_of_numbers(value) for value in values):
             return values
         tensors = [np.asarray(value) for value in values]
-    if any(tensor.ndim < 1 or len(tensor) != length for tensor, length in zip(tensors, lengths, strict=True)):
+    if not all(_is_as_long(tensor, length) for tensor, length in zip(tensors, lengths, strict=True)):
         return values
     first = tensors[0]
     for at, tensor in enumerate(tensors):

@@ -222,11 +222,12 @@ class Feed:
             raise InvalidArgument('tail is "pad"; the last step of balanced ones can be dropped or short')
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InvalidArgument(f"max_tokens is {self.max_tokens}; a micro-batch has at least one token")
-        of_samples = [not isinstance(self.balance.cost, str), self.balance.length, self.balance.pad_to > 1, self.collate]
+        by = self.balance
+        of_samples = [not isinstance(by.cost, str), by.length, by.pad_to > 1, by.too_long != "error", self.collate]
         if self._is_corpus and any(of_samples):
             raise InvalidArgument(
-                "cost as a function, length, pad_to of a Balance and collate are for samples of an iterable: a Corpus knows "
-                "the lengths of its own, and pads by an option of its own"
+                "cost as a function, length, pad_to and too_long of a Balance and collate are for samples of an iterable: a Corpus knows "
+                "the lengths of its own, and cuts and pads by options of its own"
             )
 
     def _layout(self, layout: Layout | Fields | None, divide: str) -> Layout:

@@ -88,7 +88,7 @@ def begin_iterable(feed: Feed, source: Any, cursor: bytes) -> Beginning:
 
 
 def _reader_of(feed: Feed, source: Any, state: Any, handoff: Handoff) -> Reader:
-    samples = None if feed.balance is None else Samples(feed.balance, feed.collate)
+    samples = None if feed.balance is None else Samples(feed.balance, feed.max_tokens, feed.collate)
     if feed.reader == "process":
         return ProcessReader(source, state, handoff, feed.allow_pickle, samples)
     maker = open_maker(source, state, handoff, feed.allow_pickle, samples)

@@ -153,6 +153,51 @@ def test_costs_may_be_functions_with_two_parts(tmp_path: pathlib.Path) -> None:
         assert max(parts) < 1.05 * sum(parts) / 2
 
 
+def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job("""
+        feed = levada.Feed(samples(), batch=20, balance=levada.Balance(too_long="cut", pad_to=4), max_tokens=103)
+        got = []
+        for batch in feed:
+            ends = batch["cu_seqlens"][0].tolist()
+            assert ends[-1] <= 103
+            for number, begin, end in zip(numbers_of(batch), ends, ends[1:]):
+                kept = min(lengths()[number], 100)
+                assert end - begin == -(-kept // 4) * 4
+                assert batch["labels"][0, begin : begin + kept].tolist() == list(range(kept))
+            got.append([feed.step, feed.micro, feed.num_micro, numbers_of(batch)])
+        tell(got=got)
+        """),
+    )
+    assert sorted(number for numbers in by_step(told).values() for number in numbers) == list(range(200))
+
+
+def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
+    page = tmp_path / "page.html"
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        job(f"""
+        feed = levada.Feed(samples(), batch=20, balance="flops", max_tokens=1000, record=True)
+        before = feed.balance_report
+        rounds = sum(1 for batch in feed)
+        feed.write_report({str(page)!r})
+        tell(before=before, after=feed.balance_report, rounds=rounds)
+        """),
+    )
+    ((reader,), (other,)) = told
+    assert reader["before"] is None and other["before"] is None and other["after"] is None
+    report = reader["after"]
+    assert report["steps"] == 5 and report["samples"] == 200 and report["ranks"] == 2
+    assert report["micro_batches"] == reader["rounds"] == other["rounds"]
+    assert report["tokens"] == sum(_length(number) for number in range(200))
+    assert report["bound"] <= report["busiest"] < report["busiest_unbalanced"]
+    assert [entry["steps"] for entry in report["series"]] == [1] * 5
+    assert "How the work of steps was divided" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -166,6 +211,7 @@ def test_costs_may_be_functions_with_two_parts(tmp_path: pathlib.Path) -> None:
         ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: sample["missing"], batch=10', "KeyError"),
         ('balance=levada.Balance(order="random"), batch=10', "as-read"),
+        ('balance=levada.Balance(too_long="drop"), batch=10', '"error" or "cut"'),
         ('collate=list', "balance="),
         ('balance="flops"', "ranks"),
     ],

@@ -1,0 +1,137 @@
+// Runs of balanced steps of a corpus that are stopped anywhere and go on anywhere else.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "levada/corpus/corpus_testing.h"
+#include "levada/engine/inproc/inproc.h"
+#include "levada/feed/feed.h"
+#include "levada/plan/layout.h"
+
+namespace levada {
+namespace {
+
+constexpr std::int64_t step_samples = 24;
+
+/// The samples of a batch, each as the bytes of its tokens.
+std::vector<std::string> samples_of(const Tree& batch, Packing packing) {
+  const auto tokens = values<std::int64_t>(batch, "tokens");
+  std::vector<std::int64_t> bounds;
+  if (packing == Packing::documents) {
+    const auto ends = values<std::int32_t>(batch, "cu_seqlens");
+    bounds.assign(ends.begin(), ends.end());
+  } else {
+    const auto& shape = batch.tensor("tokens").shape();
+    for (std::int64_t row = 0; row <= shape[0]; ++row) bounds.push_back(row * shape[1]);
+  }
+  std::vector<std::string> samples;
+  for (std::size_t i = 1; i < bounds.size(); ++i) {
+    samples.emplace_back(tokens.begin() + bounds[i - 1], tokens.begin() + bounds[i]);
+  }
+  return samples;
+}
+
+struct Job {
+  CorpusOptions corpus;
+  Balance balance;
+  Files files;
+
+  std::shared_ptr<Corpus> open() const { return std::make_shared<Corpus>(open_files(files, corpus)); }
+};
+
+Job random_job(std::mt19937& random) {
+  constexpr Packing packings[] = {Packing::cut, Packing::best_fit, Packing::documents};
+  std::vector<std::string> texts;
+  for (int d = 0; d < 300; ++d) texts.push_back(document(d, 1 + random() % (random() % 8 == 0 ? 120 : 30)));
+  Job job{.corpus = {.sequence = 64, .shuffle_seed = random(), .epochs = 2, .packing = packings[random() % 3]},
+          .balance = {.cost = SampleCost::parse(random() % 2 == 0 ? "tokens" : "flops(hidden=8)"),
+                      .sizes = random() % 2 == 0 ? PartSizes::any : PartSizes::equal,
+                      .order = static_cast<MicroOrder>(random() % 3)},
+          .files = {{"a.jsonl", lines_of(texts)}}};
+  if (random() % 4 != 0) job.balance.max_tokens = 64 + static_cast<std::int64_t>(random() % 300);
+  return job;
+}
+
+/// The samples of each step, sorted.
+using Steps = std::vector<std::vector<std::string>>;
+
+Steps in_order(const Job& job) {
+  const auto corpus = job.open();
+  HeapMemory memory;
+  Steps steps;
+  for (std::int64_t at = 0; at + step_samples <= corpus->size().value(); at += step_samples) {
+    steps.emplace_back();
+    corpus->sizes(at, step_samples);
+    for (std::int64_t number = at; number < at + step_samples; ++number) {
+      const auto one = corpus->gather(std::vector{number}, memory);
+      for (auto& sample : samples_of(one, job.corpus.packing)) steps.back().push_back(std::move(sample));
+    }
+    std::ranges::sort(steps.back());
+  }
+  return steps;
+}
+
+/// Goes on from `cursor` on a mesh, through at most `batches` batches of each rank; adds the steps gone through whole.
+/// Returns whether the data ended.
+bool go_on(const Job& job, const Mesh& mesh, int batches, Bytes& cursor, Steps& steps) {
+  std::mutex mutex;
+  std::map<std::int64_t, std::vector<std::string>> given;
+  Bytes reached = cursor;
+  std::int64_t whole = 0;
+  bool ended = false;
+  inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
+    const auto corpus = job.open();
+    FeedOptions options{.batch = step_samples / mesh.data_size(), .balance = job.balance};
+    if (!cursor.empty()) options.first_sample = corpus->resume(cursor);
+    Feed feed(engine, mesh, layouts::data_parallel(), corpus, options);
+    const int rank = engine->info().rank;
+    const bool counts = mesh.group(0, mesh.data_axes())[static_cast<std::size_t>(mesh.data_coordinate(rank))] == rank;
+    for (int i = 0; i < batches; ++i) {
+      const auto batch = feed.next();
+      const std::lock_guard lock(mutex);
+      ended = !batch;
+      if (!batch) break;
+      auto samples = samples_of(batch->tree(), job.corpus.packing);
+      if (counts) std::ranges::move(samples, std::back_inserter(given[batch->step]));
+      if (rank != 0 || batch->micro + 1 < batch->num_micro) continue;
+      reached = batch->cursor;
+      whole = batch->step + 1;
+    }
+    feed.close();
+  });
+  for (std::int64_t step = 0; step < whole; ++step) {
+    std::ranges::sort(given[step]);
+    steps.push_back(std::move(given[step]));
+  }
+  cursor = std::move(reached);
+  return ended;
+}
+
+TEST(BalancedCorpora, GiveTheSamplesOfEachStepOnceThrough200StopsOnAnyMeshes) {
+  const std::vector<std::string> meshes = {"dp=1",      "dp=2",      "dp=3",      "dp=4",
+                                           "dp=2,tp=2", "dp=3,pp=2", "dp=2,cp=2", "dp_replicate=2,dp_shard=2"};
+  std::mt19937 random(1);
+  for (int stops = 0; stops < 200;) {
+    const Job job = random_job(random);
+    Bytes cursor;
+    Steps steps;
+    bool ended = false;
+    while (!ended) {
+      const Mesh mesh = Mesh::parse(meshes[random() % meshes.size()]);
+      ended = go_on(job, mesh, 1 + static_cast<int>(random() % 12), cursor, steps);
+      stops += ended ? 0 : 1;
+    }
+    const auto expected = in_order(job);
+    ASSERT_GT(expected.size(), 3u);
+    ASSERT_EQ(steps.size(), expected.size());
+    for (std::size_t step = 0; step < steps.size(); ++step) ASSERT_EQ(steps[step], expected[step]) << "step " << step;
+  }
+}
+
+}  // namespace
+}  // namespace levada

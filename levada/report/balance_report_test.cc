@@ -1,0 +1,69 @@
+#include "levada/report/balance_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace levada::report {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+BalanceReport two_steps(std::int64_t max_tokens) {
+  BalanceReport report{.by = {.max_tokens = max_tokens}, .ranks = 4};
+  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 900});
+  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 900});
+  return report;
+}
+
+TEST(BalanceReport, ComparesWithTheLeastThatTheBusiestRankCanHave) {
+  const auto report = two_steps(100);
+  EXPECT_DOUBLE_EQ(report.busiest(), 1.0);
+  EXPECT_DOUBLE_EQ(report.unbalanced(), 1.6);
+  EXPECT_DOUBLE_EQ(report.unused(), 0.1);
+  EXPECT_EQ(two_steps(0).unused(), 0);
+  EXPECT_EQ(BalanceReport().busiest(), 1);
+}
+
+TEST(BalanceReport, IsATable) {
+  EXPECT_EQ(two_steps(100).to_table(),
+            "samples         busiest rank  of the bound  of the mean\n"
+            "in their order          1600        1.600x       1.778x\n"
+            "balanced                1000        1.000x       1.111x\n"
+            "the bound               1000        1.000x       1.111x\n"
+            "\n"
+            "2 steps of 32 samples and 3.6 k tokens over 4 data-parallel ranks, by tokens, free counts, at most 100 "
+            "tokens, as-read\n"
+            "10.0 micro-batches a step on each rank; 10% of their tokens unused\n"
+            "a step takes 1.60x less time than with samples in their order, if work alone decides\n");
+  EXPECT_THAT(two_steps(0).to_table(), Not(HasSubstr("micro")));
+}
+
+TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
+  const auto json = nlohmann::json::parse(two_steps(100).to_json());
+  EXPECT_EQ(json["steps"], 2);
+  EXPECT_EQ(json["samples"], 64);
+  EXPECT_EQ(json["tokens"], 7200);
+  EXPECT_EQ(json["micro_batches"], 20);
+  EXPECT_EQ(json["busiest"], 2000);
+  EXPECT_EQ(json["busiest_unbalanced"], 3200);
+  EXPECT_EQ(json["bound"], 2000);
+  EXPECT_EQ(json["mean"], 1800);
+  EXPECT_EQ(json["ranks"], 4);
+  EXPECT_EQ(json["by"], "tokens, free counts, at most 100 tokens, as-read");
+  EXPECT_DOUBLE_EQ(json["unused_share"], 0.1);
+  ASSERT_EQ(json["series"].size(), 2);
+  EXPECT_EQ(json["series"][1]["busiest_unbalanced"], 1700);
+}
+
+TEST(BalanceReport, IsASentence) {
+  EXPECT_EQ(
+      two_steps(100).to_text(),
+      "the busiest rank has 1.000x of the least work that it can have, unbalanced 1.600x; by tokens, free counts, "
+      "at most 100 tokens, as-read; 10.0 micro-batches a step, 10% of their tokens unused");
+}
+
+}  // namespace
+}  // namespace levada::report

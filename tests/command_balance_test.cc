@@ -1,0 +1,126 @@
+// `levada feed` and `levada plan` with steps whose work is divided over ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "command_run.h"
+
+namespace levada::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+const std::string& corpus() {
+  static const std::string path = make_corpus("corpus.jsonl", 300);
+  return path;
+}
+
+/// A subcommand on documents of which each is one sample.
+std::vector<std::string> arguments(const std::string& subcommand, const std::vector<std::string>& more) {
+  std::vector<std::string> all = {subcommand, corpus(), "--pack", "documents", "--seq", "512", "--batch", "8"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+Json json_of(const std::string& subcommand, std::vector<std::string> more) {
+  more.emplace_back("--json");
+  const auto outcome = run(arguments(subcommand, more));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  return Json::parse(outcome.out);
+}
+
+TEST(CommandBalance, FeedsTheStepsThatPlanPredicts) {
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{"--balance", "flops(hidden=64)"},
+        {"--max-tokens", "1024"},
+        {"--balance", "flops", "--max-tokens", "2000", "--counts", "equal", "--micro-order", "long-first"}}) {
+    auto options = how;
+    options.insert(options.end(), {"--mesh", "dp=4", "--shuffle", "--epochs", "2"});
+    const auto predicted = json_of("plan", options);
+    options.insert(options.end(), {"--engine", "inproc"});
+    const auto fed = json_of("feed", options);
+    EXPECT_EQ(fed.at("balance"), predicted);
+    EXPECT_EQ(fed.at("samples"), predicted.at("samples"));
+    EXPECT_EQ(fed.at("steps"), predicted.at("steps"));
+    EXPECT_EQ(fed.at("tokens"), predicted.at("tokens"));
+    for (const auto& rank : fed.at("ranks")) EXPECT_EQ(rank.at("batches"), predicted.at("micro_batches"));
+    EXPECT_GE(predicted.at("steps"), 15);
+    EXPECT_GE(predicted.at("busiest"), predicted.at("bound"));
+    EXPECT_LT(predicted.at("busiest").get<double>(), 1.1 * predicted.at("bound").get<double>());
+    EXPECT_GT(predicted.at("busiest_unbalanced"), predicted.at("busiest"));
+  }
+}
+
+TEST(CommandBalance, DividesMoreEvenlyThanTheOrderOfTheSamples) {
+  const auto outcome = run(arguments("plan", {"--mesh", "dp=4,tp=2", "--balance", "flops"}));
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(StartsWith("samples         busiest rank  of the bound  of the mean\n"),
+                                 HasSubstr("steps of 32 samples"), HasSubstr("over 4 data-parallel ranks"),
+                                 HasSubstr("x less time than with samples in their order")));
+}
+
+TEST(CommandBalance, GoesOnFromAStateOnAnotherMesh) {
+  const auto state = scratch() + "/state";
+  const std::vector<std::string> how = {"--balance", "flops", "--max-tokens", "1500"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), how.begin(), how.end());
+    return json_of("feed", more);
+  };
+  const auto whole = with({"--mesh", "dp=2"});
+  const auto first = with({"--mesh", "dp=2", "--steps", "3", "--save-state", state});
+  auto rest = arguments("feed", {"--mesh", "dp=4", "--load-state", state, "--json"});
+  rest.insert(rest.end(), how.begin(), how.end());
+  std::replace(rest.begin(), rest.end(), std::string("8"), std::string("4"));
+  const auto second = run(rest);
+  ASSERT_EQ(second.status, 0) << second.err;
+  const auto report = Json::parse(second.out);
+  EXPECT_EQ(first.at("samples").get<int>() + report.at("samples").get<int>(), whole.at("samples"));
+  EXPECT_EQ(first.at("tokens").get<int>() + report.at("tokens").get<int>(), whole.at("tokens"));
+}
+
+TEST(CommandBalance, ShowsTheWorkInTextAndOnThePage) {
+  const auto page = scratch() + "/page.html";
+  const auto outcome =
+      run(arguments("feed", {"--mesh", "dp=2", "--balance", "flops", "--max-tokens", "1024", "--report", page}));
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("work   the busiest rank has 1.0"), HasSubstr("micro-batches a step")));
+  std::stringstream html;
+  html << std::ifstream(page).rdbuf();
+  EXPECT_THAT(html.str(), HasSubstr("How the work of steps was divided"));
+}
+
+TEST(CommandBalance, RefusesWhatCannotBe) {
+  const auto expect = [](const std::string& subcommand, const std::vector<std::string>& more, int status,
+                         const std::string& words) {
+    const auto outcome = run(arguments(subcommand, more));
+    EXPECT_EQ(outcome.status, status) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  };
+  for (const char* subcommand : {"feed", "plan"}) {
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "work"}, 2, "work");
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops(linear=-1,quadratic=1)"}, 2, "linear");
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--tail", "pad"}, 2, "--tail is pad");
+    expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "-1"}, 2, "--max-tokens is -1");
+    expect(subcommand, {"--mesh", "dp=2", "--max-tokens", "100"}, 2, "raise max_tokens");
+    expect(subcommand, {"--mesh", "dp=2", "--counts", "equal"}, 2, "--balance or --max-tokens");
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--counts", "some"}, 2, "--counts");
+    expect(subcommand, {"--mesh", "dp=2", "--balance", "flops", "--micro-order", "random"}, 2, "as-read");
+  }
+  expect("feed", {"--mesh", "dp=2", "--balance", "flops", "--divide", "split"}, 2, "dealt");
+  expect("plan", {"--mesh", "dp=2"}, 2, "give --balance or --max-tokens");
+  expect("plan", {"--hosts", "2x8", "--balance", "flops"}, 2, "--hosts");
+  const auto without_data = run({"plan", "--mesh", "dp=2", "--balance", "flops"});
+  EXPECT_EQ(without_data.status, 2);
+  EXPECT_THAT(without_data.err, HasSubstr("--balance is about data: name a PATH"));
+}
+
+}  // namespace
+}  // namespace levada::test
