@@ -104,10 +104,9 @@ def play(store, weights, number):
     reference, next_shards = alone(weights, ids)
     store.store(rollout(weights, ids[ACTOR.coordinate(rank, "dp") :: ACTOR.size]))
 
-    meta = exchange.agree(store).meta()
-    divided = [part.ids for part in meta.split(meta.balanced(2, "tokens"))]
-    mine, shard = divided[CRITIC.coordinate(rank, "dp")], CRITIC.coordinate(rank, "tp")
-    moved = [exchange.redistribute(store, exchange.destinations(CRITIC, divided), ["tokens"])]
+    critic = exchange.destinations(CRITIC, exchange.agree(store).meta(), balance="flops", key="tokens")
+    mine, shard = critic[CRITIC.coordinate(rank, "dp")].ids, CRITIC.coordinate(rank, "tp")
+    moved = [exchange.redistribute(store, critic, ["tokens"])]
     got = store.get(mine, ["tokens"])
     assert got == reference.select(ids=mine, keys=["tokens"]), "the critic's tokens"
     store.update(score(got, shard))

@@ -96,8 +96,10 @@ class SampleBatch {
   std::vector<SampleBatch> split(std::span<const std::size_t> counts) const;
   /// As a partition says; all keys stay together. Throws unless every position stands in it exactly once.
   std::vector<SampleBatch> split(const Partition& partition) const;
-  /// The division over `parts` by the tokens of `key` (absent items have none), or of all keys where it is empty.
-  Partition balanced(std::size_t parts, std::string_view key = {}, PartSizes sizes = PartSizes::any) const;
+  /// The division over `parts` by the cost of the sequences of `key` (absent items have none), or of all keys where it
+  /// is empty. Throws InvalidArgument as partition_by_cost() does, and for a cost by weights.
+  Partition balanced(std::size_t parts, std::string_view key = {}, PartSizes sizes = PartSizes::any,
+                     const SampleCost& cost = {}) const;
   /// Divides several batches of the same ids, in any order, alike: result[b][p] of batch b has the ids that part p has
   /// of the first, in that order. Throws where their ids differ, naming one.
   static std::vector<std::vector<SampleBatch>> split_alike(std::span<const SampleBatch> batches,

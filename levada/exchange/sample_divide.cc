@@ -151,17 +151,32 @@ std::vector<SampleBatch> SampleBatch::split(const Partition& partition) const {
   return parts;
 }
 
-Partition SampleBatch::balanced(std::size_t parts, std::string_view key, PartSizes sizes) const {
-  std::vector<std::int64_t> tokens(size(), 0);
-  if (!key.empty()) static_cast<void>(field(key));
-  for (const Field& field : fields_) {
-    if (!key.empty() && field.key.name != key) continue;
-    for (std::size_t i = 0; i < size(); ++i) {
-      if (!__builtin_add_overflow(tokens[i], field.seqlens.total(i), &tokens[i])) continue;
-      throw InvalidArgument(fmt::format("sample {}, key {}: tokens do not fit in 63 bits", ids_[i], field.key.name));
-    }
+Partition SampleBatch::balanced(std::size_t parts, std::string_view key, PartSizes sizes,
+                                const SampleCost& cost) const {
+  if (cost.kind == SampleCost::Kind::weights) {
+    throw InvalidArgument("a batch has no weights to balance by; the cost must be tokens or flops");
   }
-  return partition_by_cost(tokens, parts, sizes);
+  if (!key.empty()) static_cast<void>(field(key));
+  std::vector<std::int64_t> works;
+  for (std::size_t i = 0; i < size(); ++i) {
+    SampleSize sample;
+    for (const Field& field : fields_) {
+      if (!key.empty() && field.key.name != key) continue;
+      for (const std::int64_t length : field.seqlens[i]) {
+        std::int64_t square = 0;
+        if (!__builtin_add_overflow(sample.tokens, length, &sample.tokens) &&
+            (cost.kind == SampleCost::Kind::tokens ||
+             (!__builtin_mul_overflow(length, length, &square) &&
+              !__builtin_add_overflow(sample.squares, square, &sample.squares)))) {
+          continue;
+        }
+        throw InvalidArgument(
+            fmt::format("sample {}, key {}: its work does not fit in 63 bits", ids_[i], field.key.name));
+      }
+    }
+    works.push_back(cost.of(sample).first);
+  }
+  return partition_by_cost(works, parts, sizes);
 }
 
 std::vector<std::vector<SampleBatch>> SampleBatch::split_alike(std::span<const SampleBatch> batches,

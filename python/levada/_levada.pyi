@@ -634,9 +634,9 @@ class SampleBatch:
         Consecutive parts of so many ids each; or a part for each list of positions, such as balanced() gives. All keys stay together, nothing is copied. Raises InvalidArgument unless every position falls to one part.
         """
 
-    def balanced(self, parts: int, key: str = '', *, equal: bool = False) -> list[list[int]]:
+    def balanced(self, parts: int, key: str = '', *, equal: bool = False, cost: str = 'tokens') -> list[list[int]]:
         """
-        Positions by part, such that the parts have about as many tokens of `key`, or of all keys. equal: no part has two ids more than another. Raises InvalidArgument for no parts, and with `equal` for fewer ids than parts.
+        Positions by part, such that the parts cost about as much, by the sequences of `key` or of all keys. equal: no part has two ids more than another. cost: "tokens" or "flops", as of levada.Balance. Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.
         """
 
     @staticmethod

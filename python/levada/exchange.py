@@ -6,10 +6,9 @@
     store.store(exchange.SampleBatch(ids, {"tokens": tokens}, {"tokens": lengths}))
 
     held = exchange.agree(store)                                 # who has what: no payload
-    ids = held.meta().split(held.meta().balanced(2, "tokens"))   # about as many tokens for each dp rank
-    wants = exchange.destinations(levada.Mesh(dp=2, tp=2), [part.ids for part in ids])
-    exchange.redistribute(store, wants, ["tokens"])
-    mine = store.get(ids[dp].ids)                                # bit for bit what was stored elsewhere
+    critic = exchange.destinations(levada.Mesh(dp=2, tp=2), held.meta(), balance="flops")   # equal work for each dp rank
+    exchange.redistribute(store, critic, ["tokens"])
+    mine = store.get(critic[dp].ids)                             # bit for bit what was stored elsewhere
 
 Every byte leaves its rank once for each set of ranks that lacks it, and lands where it stays; what a rank has already
 does not move. `docs/design/exchange.md` tells how.
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
+from levada._balance import Balance
 from levada._errors import InvalidArgument
 from levada._job import join
 from levada._levada import (
@@ -71,16 +71,34 @@ def agree(store: Store, group: Any = None, *, timeout: float = 1800.0) -> Owners
 
 
 def destinations(
-    mesh: Mesh | Any, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None = None, *, cut: str = "whole"
+    mesh: Mesh | Any,
+    ids: Sequence[Sequence[str]] | SampleBatch,
+    ranks: Sequence[int] | None = None,
+    *,
+    cut: str = "whole",
+    balance: Balance | str | None = None,
+    key: str = "",
 ) -> list[Destination]:
     """ids[d] for all ranks of a model with coordinate d along the data axes, whatever their other coordinates.
 
-    mesh: a Mesh, or a DeviceMesh of torch.distributed. ranks: those of the job on which the model is, in the mesh's
-    order; by default those of the DeviceMesh, or from 0 on. cut: along the axis cp sequences are given "whole", or cut in
-    "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one list of ids for each data coordinate, and
-    one rank a place of the mesh.
+    mesh: a Mesh, or a DeviceMesh of torch.distributed. ids: a list of ids for each data coordinate, or a batch, or its
+    meta, whose samples are divided over them as `balance` says, by the sequences of `key` or of all keys: a Balance, or its
+    cost, such as "flops"; by default "tokens", and free counts. ranks: those of the job on which the model is, in the
+    mesh's order; by default those of the DeviceMesh, or from 0 on. cut: along the axis cp sequences are given "whole", or
+    cut in "consecutive" parts or "zigzag". Raises InvalidArgument unless there is one list of ids for each data coordinate,
+    and one rank a place of the mesh; and for a cost that is a function.
     """
-    return _levada.destinations_of(as_mesh(mesh), ids, _model_ranks(mesh, ranks), cut)
+    ranks, mesh = _model_ranks(mesh, ranks), as_mesh(mesh)
+    if isinstance(ids, SampleBatch):
+        by = balance if isinstance(balance, Balance) else Balance(balance or "tokens")
+        if not isinstance(by.cost, str):
+            raise InvalidArgument("the cost of samples between models is a name, such as \"flops\", not a function")
+        parts = ids.balanced(mesh.data_size, key, equal=by.counts == "equal", cost=by.cost)
+        names = ids.ids
+        ids = [[names[at] for at in part] for part in parts]
+    elif balance is not None or key:
+        raise InvalidArgument("balance= and key= divide the samples of a batch: give one, or its meta, in place of ids")
+    return _levada.destinations_of(mesh, ids, ranks, cut)
 
 
 def data_heads(mesh: Mesh | Any, ranks: Sequence[int] | None = None) -> list[int]:

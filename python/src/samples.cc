@@ -348,13 +348,15 @@ void bind_division(nb::class_<Samples>& type) {
            "keys stay together, nothing is copied. Raises InvalidArgument unless every position falls to one part.")
       .def(
           "balanced",
-          [](const Samples& samples, std::size_t parts, const std::string& key, bool equal) {
-            return samples.batch.balanced(parts, key, equal ? PartSizes::equal : PartSizes::any);
+          [](const Samples& samples, std::size_t parts, const std::string& key, bool equal, const std::string& cost) {
+            return samples.batch.balanced(parts, key, equal ? PartSizes::equal : PartSizes::any,
+                                          SampleCost::parse(cost));
           },
-          nb::arg("parts"), nb::arg("key") = "", nb::kw_only(), nb::arg("equal") = false,
-          "Positions by part, such that the parts have about as many tokens of `key`, or of all keys. equal: no part "
-          "has "
-          "two ids more than another. Raises InvalidArgument for no parts, and with `equal` for fewer ids than parts.")
+          nb::arg("parts"), nb::arg("key") = "", nb::kw_only(), nb::arg("equal") = false, nb::arg("cost") = "tokens",
+          "Positions by part, such that the parts cost about as much, by the sequences of `key` or of all keys. equal: "
+          "no "
+          "part has two ids more than another. cost: \"tokens\" or \"flops\", as of levada.Balance. Raises "
+          "InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.")
       .def_static(
           "split_alike", &split_alike, nb::arg("batches"), nb::arg("partition"),
           "Divides batches of the same ids, in any order, alike: [b][p] of batch b has the ids that part p has of "

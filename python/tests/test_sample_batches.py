@@ -75,6 +75,18 @@ def test_a_batch_is_divided_by_tokens() -> None:
     other = exchange.SampleBatch(ids[::-1], {"reward": np.arange(40.0)})
     for mine, its in zip(*exchange.SampleBatch.split_alike([batch, other], batch.balanced(4)), strict=True):
         assert mine.ids == its.ids and its["reward"].tolist() == [39.0 - int(id) for id in its.ids]
+    works = [sum(6 * 64 * n + n * n for id in part.ids for n in [lengths[int(id)]]) for part in batch.split(batch.balanced(4, cost="flops(hidden=64)"))]
+    assert max(works) < 1.02 * sum(works) / 4
+    wants = exchange.destinations(levada.Mesh(dp=4, tp=2), batch.meta(), balance=levada.Balance("flops", counts="equal"))
+    assert sorted(id for destination in wants for id in destination.ids) == sorted(ids)
+    assert [len(destination.ids) for destination in wants] == [10] * 4
+    assert [len(destination.ranks) for destination in wants] == [2] * 4
+    with pytest.raises(levada.InvalidArgument, match="no weights"):
+        batch.balanced(4, cost="weights")
+    with pytest.raises(levada.InvalidArgument, match="in place of ids"):
+        exchange.destinations(levada.Mesh(dp=2), [["a"], ["b"]], balance="flops")
+    with pytest.raises(levada.InvalidArgument, match="not a function"):
+        exchange.destinations(levada.Mesh(dp=2), batch, balance=levada.Balance(lambda sample: 1))
     assert exchange.balance([5, 4, 3, 2], 2) == [[0, 3], [1, 2]]
     assert exchange.balance([9, 1, 1, 1], 2, equal=True) != exchange.balance([9, 1, 1, 1], 2)
     assert exchange.balance([1, 1, 1, 9], 2, in_order=True) == [[0, 1, 2], [3]]
