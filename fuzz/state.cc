@@ -6,6 +6,7 @@
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
 #include "levada/corpus/cursor.h"
+#include "levada/feed/step_cursor.h"
 
 namespace {
 
@@ -17,6 +18,12 @@ void decode(levada::ByteView bytes) {
     again.expect_same(cursor);
   } catch (const levada::CorruptMessage&) {
   } catch (const levada::Unsupported&) {
+  }
+  try {
+    const auto cursor = levada::StepCursor::decode(bytes);
+    const auto again = levada::StepCursor::decode(cursor.encode());
+    if (again.source != cursor.source || again.delayed != cursor.delayed) std::abort();
+  } catch (const levada::CorruptMessage&) {
   }
 }
 

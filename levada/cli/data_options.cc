@@ -80,6 +80,10 @@ void add_data_options(CLI::App& command, DataArguments& arguments) {
   command
       .add_option("--counts", arguments.counts, "Samples of each rank and step: equal or free [free with --max-tokens]")
       ->type_name("HOW");
+  command
+      .add_option("--max-delay", arguments.max_delay,
+                  "Let a sample that alone would make a step long wait up to N steps for others like it")
+      ->type_name("N");
   add_option(command, "--micro-order", arguments.micro_order, "HOW", "Of micro-batches: as-read, long-first or paired");
   command.add_flag("--shuffle", arguments.shuffle, "Another order of samples every epoch");
   add_option(command, "--seed", arguments.seed, "S", "Of the shuffle");
@@ -115,8 +119,10 @@ void check_data_options(const DataArguments& arguments) {
   parse_packing(arguments.pack);
   if (arguments.max_tokens < 0) throw InvalidArgument(fmt::format("--max-tokens is {}", arguments.max_tokens));
   const bool is_balanced = balance_of(arguments).has_value();
-  if (!is_balanced && (!arguments.counts.empty() || arguments.micro_order != "as-read")) {
-    throw InvalidArgument("--counts and --micro-order are for steps that are balanced: give --balance or --max-tokens");
+  if (arguments.max_delay < 0) throw InvalidArgument(fmt::format("--max-delay is {}", arguments.max_delay));
+  if (!is_balanced && (!arguments.counts.empty() || arguments.micro_order != "as-read" || arguments.max_delay > 0)) {
+    throw InvalidArgument(
+        "--counts, --micro-order and --max-delay are for steps that are balanced: give --balance or --max-tokens");
   }
   if (is_balanced && tail == Tail::pad) {
     throw InvalidArgument("--tail is pad, but balanced steps are not padded: it must be drop or short");
@@ -134,7 +140,8 @@ std::optional<Balance> balance_of(const DataArguments& arguments) {
   return Balance{.cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance),
                  .sizes = parse_enum("--counts", counts, names),
                  .max_tokens = arguments.max_tokens,
-                 .order = parse_micro_order(arguments.micro_order)};
+                 .order = parse_micro_order(arguments.micro_order),
+                 .max_delay = arguments.max_delay};
 }
 
 std::int64_t samples_a_step(const Job& job, const DataArguments& arguments) {

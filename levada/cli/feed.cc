@@ -143,7 +143,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   // Before any rank starts: what is wrong with the data is told here, and the ranks find its tokens ready.
   {
     auto corpus = open_data(arguments, job, tail_of(arguments), true);
-    static_cast<void>(first_sample(corpus, state_to_load(arguments), job, arguments));
+    static_cast<void>(start_point(corpus, state_to_load(arguments), job, arguments));
     arguments.index_bytes = corpus.stats().index_bytes;
   }
   return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, invocation);

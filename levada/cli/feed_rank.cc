@@ -13,6 +13,7 @@
 #include "levada/cli/state.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
+#include "levada/feed/step_cursor.h"
 #include "levada/launch/launch.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
@@ -41,7 +42,7 @@ auto or_abort(Engine& engine, const Body& body) {
 
 struct Data {
   std::shared_ptr<Corpus> corpus;  ///< null where this rank does not read; rank 0 has it always
-  std::int64_t first = 0;          ///< the sample at which to begin
+  StartPoint start;                ///< its delayed samples only where there is a corpus
 };
 
 /// Rank 0 opens first, so that one rank tokenizes and speaks of what is wrong with the data or the state. Collective.
@@ -55,7 +56,8 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
     try {
       data.corpus = std::make_shared<Corpus>(open_data(arguments, job, tail_of(arguments), true, sharing));
       const auto state = state_to_load(arguments);
-      outcome.put(first_sample(*data.corpus, state, job, arguments));
+      data.start = start_point(*data.corpus, state, job, arguments);
+      outcome.put(data.start.first_sample);
       outcome.put_sized(state);
     } catch (const Error& error) {
       outcome.put(std::int64_t{-1});
@@ -65,8 +67,8 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   }
   const auto outcomes = agree(engine, outcome.view(), Deadline::never(), "opening the data");
   ByteReader told(outcomes.front());
-  data.first = told.get<std::int64_t>();
-  if (data.first < 0) {
+  data.start.first_sample = told.get<std::int64_t>();
+  if (data.start.first_sample < 0) {
     const auto kind = told.get_enum(ErrorKind::invalid_argument, ErrorKind::engine, "kind of error");
     throw_error(kind, told.get_string());
   }
@@ -74,17 +76,18 @@ Data open_in_turn(Engine& engine, const Job& job, const FeedArguments& arguments
   if (info.rank == 0 || !reads) return data;
   or_abort(engine, [&] {
     data.corpus = std::make_shared<Corpus>(open_data(arguments, job, tail_of(arguments), false, sharing));
-    first_sample(*data.corpus, told.get_string(), job, arguments);
+    data.start = start_point(*data.corpus, told.get_string(), job, arguments);
   });
   return data;
 }
 
-FeedOptions feed_options(const FeedArguments& arguments, const Job& job, std::int64_t first) {
+FeedOptions feed_options(const FeedArguments& arguments, const Job& job, const StartPoint& start) {
   return {.batch = arguments.job.batch,
           .divide = job.divide,
           .tail = tail_of(arguments),
           .balance = balance_of(arguments),
-          .first_sample = first,
+          .first_sample = start.first_sample,
+          .delayed = start.delayed,
           .steps = arguments.steps,
           .readers = job.readers,
           .depth = arguments.depth,
@@ -96,7 +99,7 @@ FeedOptions feed_options(const FeedArguments& arguments, const Job& job, std::in
 std::optional<std::uint64_t> steps_in_all(const Data& data, const Job& job, const FeedArguments& arguments) {
   const auto size = data.corpus != nullptr ? data.corpus->size() : std::nullopt;
   if (!size) return arguments.steps;
-  const auto whole = std::max<std::int64_t>(*size - data.first, 0) / samples_a_step(job, arguments);
+  const auto whole = std::max<std::int64_t>(*size - data.start.first_sample, 0) / samples_a_step(job, arguments);
   return static_cast<std::uint64_t>(std::min(whole, arguments.steps.value_or(whole)));
 }
 
@@ -259,8 +262,8 @@ std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
   for (const auto& each : told) ranks.push_back(report::rank_from_json(as_text(each)));
-  return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.first, steps,
-                             feed.balance(), std::move(ranks)),
+  return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.start.first_sample,
+                             steps, feed.balance(), std::move(ranks)),
                   std::move(traces)};
 }
 
@@ -277,8 +280,8 @@ std::optional<Gathered> gather_alone(const Run& run, const Feed& feed, Fed fed) 
   const FeedEnd end{.cause = FeedEnd::Cause::failed, .step = steps, .message = {}};
   std::vector<Trace> traces(ranks.size());
   traces.front() = run.log.trace();
-  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.first, steps, feed.balance(),
-                             std::move(ranks)),
+  return Gathered{job_report(info, run.job, run.arguments, end, *run.data.corpus, run.data.start.first_sample, steps,
+                             feed.balance(), std::move(ranks)),
                   std::move(traces)};
 }
 
@@ -320,13 +323,14 @@ std::string state_to_load(const FeedArguments& arguments) {
   return arguments.load_state.empty() ? std::string() : read_state(arguments.load_state);
 }
 
-std::int64_t first_sample(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments) {
-  const auto start = state.empty() ? 0 : resume(corpus, state, arguments.load_state);
+StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments) {
+  auto start = state.empty() ? StartPoint() : resume(corpus, state, arguments.load_state);
   const auto step = samples_a_step(job, arguments);
-  if (arguments.skip > (std::numeric_limits<std::int64_t>::max() / 2 - start) / step) {
+  if (arguments.skip > (std::numeric_limits<std::int64_t>::max() / 2 - start.first_sample) / step) {
     throw InvalidArgument(fmt::format("--skip is {}; that is beyond any data", arguments.skip));
   }
-  return start + arguments.skip * step;
+  start.first_sample += arguments.skip * step;
+  return start;
 }
 
 std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engine, const Job& job,
@@ -334,13 +338,14 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
   const auto& info = engine->info();
   const auto data = open_in_turn(*engine, job, arguments);
   TraceLog log = make_trace_log(info.size);
-  auto options = feed_options(arguments, job, data.first);
+  auto options = feed_options(arguments, job, data.start);
   if (arguments.history.wanted()) options.trace = &log;
   Feed feed(engine, job.mesh, job.layout, data.corpus, options);
   const TerminationWatch watch([&feed] { feed.request_stop(); });
   const Run run{*engine, job, arguments, data, log};
-  StateKeeper state(*engine, {arguments.save_state, arguments.save_every, options.timeout},
-                    run.leads() ? data.corpus->cursor(data.first) : Bytes());
+  StateKeeper state(
+      *engine, {arguments.save_state, arguments.save_every, options.timeout},
+      run.leads() ? StepCursor{data.corpus->cursor(data.start.first_sample), data.start.delayed}.encode() : Bytes());
   std::optional<Gathered> gathered;
   try {
     auto fed = or_abort(

@@ -9,6 +9,7 @@
 #include "levada/base/deadline.h"
 #include "levada/cli/data_options.h"
 #include "levada/cli/feed_history.h"
+#include "levada/cli/state.h"
 #include "levada/corpus/corpus.h"
 #include "levada/engine/engine.h"
 #include "levada/feed/feed.h"
@@ -40,9 +41,9 @@ Tail tail_of(const FeedArguments& arguments);
 /// The state that the arguments name, read; empty if they name none. Throws as read_state() does.
 std::string state_to_load(const FeedArguments& arguments);
 
-/// The sample at which to begin: where the loaded state says, if there is one, and after the rounds to skip. Throws as
+/// Where to begin: where the loaded state says, if there is one, and after the rounds to skip. Throws as
 /// Corpus::resume() does.
-std::int64_t first_sample(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments);
+StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments);
 
 /// Feeds this rank until the end and gathers what all ranks were given. Collective; on rank 0 the report, empty on
 /// others. Throws what went wrong, on every rank.

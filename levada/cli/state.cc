@@ -15,6 +15,7 @@
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
 #include "levada/engine/collect.h"
+#include "levada/feed/step_cursor.h"
 
 namespace levada::cli {
 namespace {
@@ -52,8 +53,9 @@ std::string read_state(const std::string& path) {
   return text.str();
 }
 
-std::int64_t resume(Corpus& corpus, std::string_view state, const std::string& path) try {
-  return corpus.resume(as_bytes(state));
+StartPoint resume(Corpus& corpus, std::string_view state, const std::string& path) try {
+  auto cursor = StepCursor::decode(as_bytes(state));
+  return {.first_sample = corpus.resume(cursor.source), .delayed = std::move(cursor.delayed)};
 } catch (const Error& error) {
   throw_error(error.kind(), fmt::format("the state file {} cannot be used: {}", path, error.what()));
 }

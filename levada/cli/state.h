@@ -6,18 +6,26 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "levada/base/bytes.h"
 #include "levada/base/deadline.h"
 #include "levada/corpus/corpus.h"
 #include "levada/engine/engine.h"
+#include "levada/plan/delay_queue.h"
 
 namespace levada::cli {
 
 /// What a feed left in `path`. Throws InvalidArgument where the file cannot be read.
 std::string read_state(const std::string& path);
+/// Where a feed resumes.
+struct StartPoint {
+  std::int64_t first_sample = 0;
+  std::vector<DelayedSample> delayed = {};  ///< before that
+};
+
 /// Corpus::resume() with a state of `path`, which errors name.
-std::int64_t resume(Corpus& corpus, std::string_view state, const std::string& path);
+StartPoint resume(Corpus& corpus, std::string_view state, const std::string& path);
 
 struct StateOptions {
   std::string path;        ///< empty to keep nothing

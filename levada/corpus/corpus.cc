@@ -253,15 +253,15 @@ struct Corpus::State {
     return samples;
   }
 
-  StoredSample sized_sample(std::int64_t number) const {
+  StoredSample stored_sample(std::int64_t number) {
     const auto count = static_cast<std::int64_t>(sized.size());
     if (number >= sized_first && number - sized_first < count) {
       return sized[static_cast<std::size_t>(number - sized_first)];
     }
-    throw InvalidArgument(
-        fmt::format("sample {} cannot be gathered: the last call of sizes() was for samples [{}, {}), which must "
-                    "include it",
-                    number, sized_first, sized_first + count));
+    if (number < 0 || (size && number >= *size)) {
+      throw InvalidArgument(fmt::format("sample {} cannot be gathered; there are {}", number, size.value_or(0)));
+    }
+    return walk.at(number);
   }
 
   void announce(const StoredSample& sample) const { data->sources[sample.source]->samples->will_fill(sample.number); }
@@ -374,7 +374,7 @@ Tree Corpus::gather(std::span<const std::int64_t> samples, Memory& memory) {
   if (samples.empty()) throw InvalidArgument("gather() takes at least one sample, got none");
   std::vector<StoredSample> stored;
   for (const auto number : samples) {
-    stored.push_back(state_->sized_sample(number));
+    stored.push_back(state_->stored_sample(number));
     if (state_->data->is_remote && number >= state_->announced) state_->announce(stored.back());
   }
   if (state_->data->options.packing == Packing::documents) return state_->reader.read_packed_row(stored, memory);

@@ -113,6 +113,7 @@ class Corpus final : public Source {
   /// Known from the indexes of the files.
   std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
   /// Each sample at most once. Packing::documents: one packed row. Otherwise the rows that read() gives.
+  bool has_random_access() const override { return true; }
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;
   std::vector<std::pair<std::string, std::string>> identity() const override;

@@ -80,6 +80,27 @@ int depth_of(const Mesh& mesh, const FeedOptions& options) {
   return options.depth == 0 ? mesh.axis_size("pp") + 2 : options.depth;
 }
 
+void check_delay(const Source* source, const FeedOptions& options) {
+  const auto& delayed = options.delayed;
+  if (options.balance && options.balance->max_delay < 0) {
+    throw InvalidArgument(fmt::format("max_delay is {}; it counts steps", options.balance->max_delay));
+  }
+  if (!delayed.empty() && !options.balance) {
+    throw InvalidArgument(
+        fmt::format("{} sample(s) wait for a later step in this state: resume with balance, and with "
+                    "max_delay to delay others",
+                    delayed.size()));
+  }
+  if (!delayed.empty() && delayed.back().number >= options.first_sample) {
+    throw InvalidArgument(
+        fmt::format("sample {} is said to wait at sample {}", delayed.back().number, options.first_sample));
+  }
+  const bool delays = !delayed.empty() || (options.balance && options.balance->max_delay > 0);
+  if (delays && source != nullptr && !source->has_random_access()) {
+    throw InvalidArgument("samples that come one behind the other cannot be delayed: max_delay takes a corpus");
+  }
+}
+
 void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
   if (mesh.size() != engine.info().size) {
     throw InvalidArgument(fmt::format("mesh '{}' has {} ranks, the job has {}; make the axes multiply to {}",
@@ -150,14 +171,17 @@ void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const s
 
 /// What a feed of balanced steps reads: each sample of it is what a rank gets in a round. Null where steps are not
 /// balanced.
-std::shared_ptr<StepSource> steps_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options) {
+std::shared_ptr<StepSource> steps_of(std::shared_ptr<Source> source, const Mesh& mesh, const FeedOptions& options,
+                                     bool reads_all) {
   if (!options.balance) return nullptr;
   const int ranks = mesh.data_size();
   return std::make_shared<StepSource>(std::move(source), StepOptions{.ranks = ranks,
                                                                      .balance = *options.balance,
                                                                      .step_samples = options.batch * ranks,
                                                                      .first_sample = options.first_sample,
-                                                                     .tail = options.tail});
+                                                                     .delayed = options.delayed,
+                                                                     .tail = options.tail,
+                                                                     .reads_all = reads_all});
 }
 
 FeedOptions round_options(const FeedOptions& options) {
@@ -210,7 +234,7 @@ class Feed::Impl {
         data_coordinate_(mesh.data_coordinate(wiring_.rank())),
         trace_(options.trace) {
     if (!wiring_.is_reader()) return;
-    steps_ = steps_of(source, mesh, options);
+    steps_ = steps_of(source, mesh, options, wiring_.readers.size() == 1);
     if (steps_) source = steps_;
     reader_.emplace(wiring_, reporter_, FeedRounds(wiring_, mesh, layout, std::move(source), round_options(options)),
                     options);
@@ -296,6 +320,7 @@ class Feed::Impl {
           layout, mesh, {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
       const int rank = engine->info().rank;
       reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
+      check_delay(reads ? source.get() : nullptr, options);
       if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
     } catch (const InvalidArgument& problem) {
       error = problem.what();

@@ -13,6 +13,7 @@
 #include "levada/engine/engine.h"
 #include "levada/feed/protocol.h"
 #include "levada/feed/tail.h"
+#include "levada/plan/delay_queue.h"
 #include "levada/plan/plan.h"
 #include "levada/plan/step_plan.h"
 #include "levada/sources/source.h"
@@ -28,8 +29,9 @@ struct FeedOptions {
   /// Divides the samples of each step over dp by their work, perhaps over several micro-batches: each next() gives one.
   /// Takes a source that knows sizes(), whole batches dealt, and a tail that is not padded.
   std::optional<Balance> balance = {};
-  std::int64_t first_sample = 0;      ///< where in the source to begin
-  std::optional<std::int64_t> steps;  ///< at most so many
+  std::int64_t first_sample = 0;            ///< where in the source to begin
+  std::vector<DelayedSample> delayed = {};  ///< samples before that, which waited for a later step: of a StepCursor
+  std::optional<std::int64_t> steps;        ///< at most so many
   Readers readers;
   /// Batches a rank may be behind its reader. 0: two more than the mesh's pp. Below pp is refused: pipeline stages may
   /// be a whole schedule apart.
@@ -55,8 +57,8 @@ struct Batch {
   std::int64_t micro = 0, num_micro = 1;  ///< which micro-batch of the step this is, and of how many
   std::int64_t samples = 0;  ///< that this rank's dp coordinate is given, padding not counted: fewer only at the tail
   FlatTree content;
-  /// The source's position after this step, on every rank the same. Empty where the step has further micro-batches: a
-  /// run resumes before or behind a step.
+  /// The source's position after this step, on every rank the same; a StepCursor where steps are balanced. Empty where
+  /// the step has further micro-batches: a run resumes before or behind a step.
   Bytes cursor;
 
   Tree tree() const { return unflatten(content); }

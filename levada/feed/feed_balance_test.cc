@@ -41,6 +41,13 @@ class Lengths final : public Source {
     for (const auto g : samples) at = std::fill_n(at, lengths_[static_cast<std::size_t>(g)], g);
     return Tree::dict({{"tokens", Tree(row)}, {"numbers", Tree(numbers)}});
   }
+  void will_read(std::int64_t first, std::int64_t count) override {
+    if (announced_ > 0) {
+      EXPECT_EQ(first, announced_) << "each sample is announced once";
+    }
+    announced_ = first + count;
+  }
+  std::int64_t announced() const { return announced_; }
   Bytes cursor(std::int64_t next) const override {
     ByteWriter writer;
     writer.put(next);
@@ -51,6 +58,7 @@ class Lengths final : public Source {
 
  private:
   std::vector<std::int64_t> lengths_;
+  std::int64_t announced_ = 0;
 };
 
 std::vector<std::int64_t> random_lengths(std::size_t count, unsigned seed) {
@@ -143,6 +151,21 @@ TEST(FeedBalance, ResumesAtAnyStepOnAnyMesh) {
     const FeedOptions options{.batch = 48 / dp, .balance = balance, .first_sample = begin * 48};
     const auto rest = run(Mesh(std::vector<Axis>{{"dp", dp}}), options, lengths);
     for (std::int64_t step = begin; step < 20; ++step) EXPECT_EQ(of_step(rest, step - begin), of_step(whole, step));
+  }
+}
+
+TEST(FeedBalance, TheOnlyReaderAnnouncesTheNextStep) {
+  for (const char* readers : {"one", "all"}) {
+    inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+      const auto source = std::make_shared<Lengths>(random_lengths(64, 7));
+      const FeedOptions options{
+          .batch = 4, .balance = Balance{.max_tokens = 1500}, .steps = 3, .readers = Readers::parse(readers)};
+      Feed feed(engine, Mesh::parse("dp=2"), layouts::data_parallel(), source, options);
+      while (feed.next()) {
+      }
+      const bool reads_all = readers == std::string_view("one") && engine->info().rank == 0;
+      EXPECT_EQ(source->announced(), reads_all ? 4 * 8 : 0) << readers;
+    });
   }
 }
 

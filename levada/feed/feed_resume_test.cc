@@ -1,8 +1,9 @@
-// Runs of balanced steps of a corpus that are stopped anywhere and go on anywhere else.
+// Runs of balanced steps of a corpus that are stopped anywhere and resumed elsewhere.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <map>
 #include <mutex>
 #include <random>
@@ -11,6 +12,7 @@
 #include "levada/corpus/corpus_testing.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/feed/feed.h"
+#include "levada/feed/step_cursor.h"
 #include "levada/plan/layout.h"
 
 namespace levada {
@@ -87,7 +89,11 @@ bool go_on(const Job& job, const Mesh& mesh, int batches, Bytes& cursor, Steps& 
   inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
     const auto corpus = job.open();
     FeedOptions options{.batch = step_samples / mesh.data_size(), .balance = job.balance};
-    if (!cursor.empty()) options.first_sample = corpus->resume(cursor);
+    if (!cursor.empty()) {
+      auto start = StepCursor::decode(cursor);
+      options.first_sample = corpus->resume(start.source);
+      options.delayed = std::move(start.delayed);
+    }
     Feed feed(engine, mesh, layouts::data_parallel(), corpus, options);
     const int rank = engine->info().rank;
     const bool counts = mesh.group(0, mesh.data_axes())[static_cast<std::size_t>(mesh.data_coordinate(rank))] == rank;
@@ -130,6 +136,81 @@ TEST(BalancedCorpora, GiveTheSamplesOfEachStepOnceThrough200StopsOnAnyMeshes) {
     ASSERT_GT(expected.size(), 3u);
     ASSERT_EQ(steps.size(), expected.size());
     for (std::size_t step = 0; step < steps.size(); ++step) ASSERT_EQ(steps[step], expected[step]) << "step " << step;
+  }
+}
+
+TEST(BalancedCorpora, ResumeWithTheSamplesThatWait) {
+  const std::vector<std::string> meshes = {"dp=4", "dp=4,tp=2", "dp=2,fsdp=2", "dp=4,pp=2"};
+  std::mt19937 random(2);
+  int waiting = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    Job job = random_job(random);
+    job.corpus.packing = Packing::documents;
+    job.corpus.sequence = 256;
+    if (job.balance.max_tokens > 0) job.balance.max_tokens += 256;
+    job.balance.max_delay = 1 + static_cast<std::int64_t>(random() % 10);
+    Bytes start, cursor;
+    Steps expected, steps;
+    EXPECT_TRUE(go_on(job, Mesh::parse("dp=4"), INT_MAX, start, expected));
+    bool ended = false;
+    while (!ended) {
+      const Mesh mesh = Mesh::parse(meshes[random() % meshes.size()]);
+      ended = go_on(job, mesh, 1 + static_cast<int>(random() % 12), cursor, steps);
+      if (!cursor.empty()) waiting += StepCursor::decode(cursor).delayed.empty() ? 0 : 1;
+    }
+    ASSERT_EQ(steps, expected);
+    std::map<std::string, int> left;
+    for (const auto& step : in_order(job)) {
+      for (const auto& sample : step) ++left[sample];
+    }
+    // Other samples than in the order of the corpus are left out at the end: those of less than a step.
+    int others = 0;
+    for (const auto& step : steps) {
+      ASSERT_EQ(step.size(), static_cast<std::size_t>(step_samples));
+      for (const auto& sample : step) others += --left[sample] < 0 ? 1 : 0;
+    }
+    EXPECT_LT(others, step_samples);
+    EXPECT_EQ(steps.size(), in_order(job).size());
+  }
+  EXPECT_GT(waiting, 20);
+}
+
+TEST(BalancedCorpora, RefuseAStateOfWaitingSamplesThatDoesNotFit) {
+  const auto corpus = std::make_shared<Corpus>(
+      open_files({{"a.jsonl", lines_of(std::vector<std::string>(100, "abc"))}}, {.packing = Packing::documents}));
+  const auto fault_of = [&](const FeedOptions& options) {
+    std::string fault;
+    inproc::run_ranks(1, [&](const std::shared_ptr<Engine>& engine) {
+      try {
+        const Feed feed(engine, Mesh(), layouts::data_parallel(), corpus, options);
+      } catch (const InvalidArgument& error) {
+        fault = error.what();
+      }
+    });
+    return fault;
+  };
+  const std::vector<DelayedSample> delayed = {{.number = 3}};
+  EXPECT_EQ(fault_of({.balance = Balance(), .first_sample = 4, .delayed = delayed}), "");
+  EXPECT_THAT(fault_of({.first_sample = 4, .delayed = delayed}), ::testing::HasSubstr("resume with balance"));
+  EXPECT_THAT(fault_of({.balance = Balance(), .first_sample = 3, .delayed = delayed}),
+              ::testing::HasSubstr("sample 3 is said to wait at sample 3"));
+  EXPECT_THAT(fault_of({.balance = Balance{.max_delay = -1}}), ::testing::HasSubstr("max_delay is -1"));
+}
+
+TEST(StepCursors, ComeBackAsTheyWere) {
+  const StepCursor cursor{.source = Bytes(5, std::byte{7}), .delayed = {{.number = 2, .waited = 1}, {.number = 9}}};
+  const auto bytes = cursor.encode();
+  const auto again = StepCursor::decode(bytes);
+  EXPECT_EQ(again.source, cursor.source);
+  EXPECT_EQ(again.delayed, cursor.delayed);
+  const StepCursor plain{.source = Bytes(5, std::byte{7})};
+  EXPECT_EQ(plain.encode(), plain.source);
+  EXPECT_EQ(StepCursor::decode(plain.source).source, plain.source);
+  for (std::size_t at = 4; at < bytes.size(); ++at) {
+    auto broken = bytes;
+    broken[at] ^= std::byte{1};
+    EXPECT_THROW(StepCursor::decode(broken), CorruptMessage) << at;
+    EXPECT_THROW(StepCursor::decode(ByteView(bytes).first(at)), CorruptMessage) << at;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
+#include "levada/feed/step_cursor.h"
 
 namespace levada {
 
@@ -18,40 +19,66 @@ std::optional<Tree> StepSource::read(std::int64_t first, std::int64_t, Memory& m
   const auto& members =
       step_.plan.at(static_cast<int>(first % options_.ranks), static_cast<int>(round - step_.first_round));
   std::vector<std::int64_t> numbers;
-  for (const auto member : members) numbers.push_back(step_.first_sample + static_cast<std::int64_t>(member));
+  for (const auto member : members) numbers.push_back(step_.samples[member]);
   return samples_->gather(numbers, memory);
 }
 
 bool StepSource::plan_next() {
   if (ended_) return false;
-  const auto begin = step_.end_sample();
-  auto sizes = samples_->sizes(begin, options_.step_samples);
-  const bool is_full = std::cmp_equal(sizes.size(), options_.step_samples);
-  if (sizes.empty() || (!is_full && options_.tail == Tail::drop)) {
+  auto chosen = choose();
+  const bool is_full = std::cmp_equal(chosen.numbers.size(), options_.step_samples);
+  if (chosen.numbers.empty() || (!is_full && options_.tail == Tail::drop)) {
     ended_ = true;
     return false;
   }
-  StepPlan plan;
-  try {
-    plan = plan_step(sizes, options_.ranks, options_.balance);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument(fmt::format("the step of samples {} to {} cannot be divided: {}", begin,
-                                      begin + static_cast<std::int64_t>(sizes.size()) - 1, error.what()));
-  }
+  auto plan = divide(chosen);
+  auto balance = balance_of(plan, chosen.sizes, options_.balance.cost);
+  if (unbalanced_) balance.unbalanced = *unbalanced_;
+  balance.delayed = chosen.delayed;
+  balance.waited = chosen.waited;
+  balance.longest_wait = chosen.longest_wait;
   {
     const std::lock_guard lock(balance_mutex_);
-    balance_.add(balance_of(plan, sizes, options_.balance.cost));
+    balance_.add(balance);
   }
   step_ = {.number = step_.number + 1,
            .first_round = step_.end_round(),
-           .first_sample = begin,
-           .samples = std::move(sizes),
+           .end_sample = step_.end_sample + chosen.taken,
+           .samples = std::move(chosen.numbers),
            .plan = std::move(plan)};
   return true;
 }
 
+DelayQueue::Step StepSource::choose() {
+  const auto begin = step_.end_sample, count = options_.step_samples;
+  const bool delays = options_.balance.max_delay > 0 || !queue_.waiting().empty();
+  const auto ahead = delays ? 2 * count : count;
+  if (options_.reads_all) {
+    samples_->will_read(announced_, begin + ahead + count - announced_);
+    announced_ = begin + ahead + count;
+  }
+  if (step_.number < 0 && !options_.delayed.empty()) {
+    for (auto& sample : options_.delayed) sample.size = samples_->sizes(sample.number, 1).at(0);
+    queue_ = DelayQueue(options_.ranks, options_.balance.cost, options_.balance.max_delay, options_.delayed);
+  }
+  const auto next = samples_->sizes(begin, ahead);
+  if (delays) {
+    const auto in_order = std::span(next).first(std::min(next.size(), static_cast<std::size_t>(count)));
+    unbalanced_ = unbalanced_work(in_order, options_.ranks, options_.balance.cost);
+  }
+  return queue_.choose(begin, next, count);
+}
+
+StepPlan StepSource::divide(const DelayQueue::Step& samples) const try {
+  return plan_step(samples.sizes, options_.ranks, options_.balance);
+} catch (const InvalidArgument& error) {
+  throw InvalidArgument(fmt::format("the step of samples {} to {} cannot be divided: {}", samples.numbers.front(),
+                                    samples.numbers.back(), error.what()));
+}
+
 Bytes StepSource::cursor(std::int64_t next) const {
-  return next / options_.ranks == step_.end_round() ? samples_->cursor(step_.end_sample()) : Bytes();
+  if (next / options_.ranks != step_.end_round()) return {};
+  return StepCursor{.source = samples_->cursor(step_.end_sample), .delayed = queue_.waiting()}.encode();
 }
 
 std::optional<MicroBatch> StepSource::micro_batch(std::int64_t number) const {

@@ -224,7 +224,9 @@ std::string to_string(const Balance& balance) {
   std::string text =
       fmt::format("{}, {} counts", balance.cost.to_string(), balance.sizes == PartSizes::any ? "free" : "equal");
   if (balance.max_tokens > 0) text += fmt::format(", at most {} tokens", balance.max_tokens);
-  return text + fmt::format(", {}", to_string(balance.order));
+  text += fmt::format(", {}", to_string(balance.order));
+  if (balance.max_delay > 0) text += fmt::format(", delayed up to {} steps", balance.max_delay);
+  return text;
 }
 
 StepPlan plan_step(std::span<const SampleSize> samples, int num_ranks, const Balance& options) {
@@ -266,6 +268,9 @@ StepBalance& StepBalance::operator+=(const StepBalance& other) {
   unbalanced += other.unbalanced;
   bound += other.bound;
   mean += other.mean;
+  delayed += other.delayed;
+  waited += other.waited;
+  longest_wait = std::max(longest_wait, other.longest_wait);
   return *this;
 }
 
@@ -291,6 +296,19 @@ StepBalance BalanceSeries::total() const {
   return total;
 }
 
+double unbalanced_work(std::span<const SampleSize> samples, int num_ranks, const SampleCost& cost) {
+  const auto ranks = static_cast<std::size_t>(num_ranks);
+  double busiest = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    double work = 0;
+    for (auto i = samples.size() * rank / ranks; i < samples.size() * (rank + 1) / ranks; ++i) {
+      work += static_cast<double>(cost.of(samples[i]).first);
+    }
+    busiest = std::max(busiest, work);
+  }
+  return busiest;
+}
+
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost) {
   StepBalance balance{
       .steps = 1, .samples = static_cast<std::int64_t>(samples.size()), .micro_batches = plan.num_micro};
@@ -302,16 +320,13 @@ StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples
     balance.bound = std::max(balance.bound, works.back());
   }
   balance.bound = std::max(balance.bound, balance.mean);
-  const auto ranks = static_cast<std::size_t>(plan.ranks);
-  const auto at = [&](std::size_t i) { return works.begin() + static_cast<std::ptrdiff_t>(i); };
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
+  balance.unbalanced = unbalanced_work(samples, plan.ranks, cost);
+  for (int rank = 0; rank < plan.ranks; ++rank) {
     double work = 0;
     for (int micro = 0; micro < plan.num_micro; ++micro) {
-      for (const std::size_t item : plan.at(static_cast<int>(rank), micro)) work += works[item];
+      for (const std::size_t item : plan.at(rank, micro)) work += works[item];
     }
     balance.busiest = std::max(balance.busiest, work);
-    const auto begin = samples.size() * rank / ranks, end = samples.size() * (rank + 1) / ranks;
-    balance.unbalanced = std::max(balance.unbalanced, std::reduce(at(begin), at(end)));
   }
   return balance;
 }

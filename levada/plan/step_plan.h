@@ -30,10 +30,11 @@ struct Balance {
   PartSizes sizes = PartSizes::any;  ///< of the ranks, in samples
   std::int64_t max_tokens = 0;       ///< of a micro-batch; 0: a rank has one, whatever its size
   MicroOrder order = MicroOrder::as_read;
+  std::int64_t max_delay = 0;  ///< steps that a sample longer than the others may wait (DelayQueue); 0: none waits
   bool operator==(const Balance&) const = default;
 };
 
-/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read".
+/// "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read"; perhaps ", delayed up to 16 steps".
 std::string to_string(const Balance& balance);
 
 /// A step, divided. Every sample is in exactly one micro-batch, and no micro-batch is empty.
@@ -57,6 +58,9 @@ struct StepBalance {
   double unbalanced = 0;           ///< the same, if each rank took as many samples as any other, in their order
   double bound = 0;                ///< no busiest rank can have less: the mean, or the costliest sample
   double mean = 0;                 ///< work of a rank on average
+  std::int64_t delayed = 0;        ///< samples that waited for a later step than theirs,
+  std::int64_t waited = 0;         ///< how many steps together,
+  std::int64_t longest_wait = 0;   ///< and at most
   StepBalance& operator+=(const StepBalance& other);
   bool operator==(const StepBalance&) const = default;
 };
@@ -82,6 +86,9 @@ class BalanceSeries {
 /// for the same samples. Throws InvalidArgument, naming the sample by its index: fewer samples than ranks; a sample of
 /// more than max_tokens; work that is negative or too large.
 StepPlan plan_step(std::span<const SampleSize> samples, int ranks, const Balance& balance);
+
+/// Work of the busiest of `ranks` if each takes as many samples as any other, in their order.
+double unbalanced_work(std::span<const SampleSize> samples, int ranks, const SampleCost& cost);
 
 StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples, const SampleCost& cost);
 

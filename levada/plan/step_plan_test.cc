@@ -319,9 +319,9 @@ TEST(StepPlan, NamesItsOrders) {
 }
 
 TEST(StepBalance, IsSummedOverSteps) {
-  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8};
-  sum += {10, 20, 30, 40, 50, 60, 70, 80};
-  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88}));
+  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  sum += {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 5};
+  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 11}));
 }
 
 TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {
@@ -345,7 +345,8 @@ TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {
 TEST(Balance, SaysWhatItIs) {
   EXPECT_EQ(to_string(Balance{.cost = SampleCost::parse("flops"), .max_tokens = 8192}),
             "flops(linear=24576,quadratic=1), free counts, at most 8192 tokens, as-read");
-  EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired}), "tokens, equal counts, paired");
+  EXPECT_EQ(to_string(Balance{.sizes = PartSizes::equal, .order = MicroOrder::paired, .max_delay = 9}),
+            "tokens, equal counts, paired, delayed up to 9 steps");
 }
 
 TEST(StepBalance, ComparesWithTheOrderOfTheSamples) {

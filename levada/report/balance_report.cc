@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "levada/base/json.h"
 #include "levada/report/numbers.h"
 #include "levada/report/table.h"
@@ -16,14 +18,28 @@ double ratio(double value, double by) {
 }
 
 Json to_object(const StepBalance& balance) {
-  return {{"steps", balance.steps},     {"samples", balance.samples},
-          {"tokens", balance.tokens},   {"micro_batches", balance.micro_batches},
-          {"busiest", balance.busiest}, {"busiest_unbalanced", balance.unbalanced},
-          {"bound", balance.bound},     {"mean", balance.mean}};
+  return {{"steps", balance.steps},
+          {"samples", balance.samples},
+          {"tokens", balance.tokens},
+          {"micro_batches", balance.micro_batches},
+          {"busiest", balance.busiest},
+          {"busiest_unbalanced", balance.unbalanced},
+          {"bound", balance.bound},
+          {"mean", balance.mean},
+          {"delayed", balance.delayed},
+          {"waited_steps", balance.waited},
+          {"longest_wait", balance.longest_wait}};
 }
 
 double a_step(std::int64_t count, const StepBalance& balance) {
   return ratio(static_cast<double>(count), static_cast<double>(balance.steps));
+}
+
+std::string waits(const StepBalance& total) {
+  const auto mean =
+      ratio(static_cast<double>(total.waited), static_cast<double>(std::max<std::int64_t>(total.delayed, 1)));
+  return fmt::format("{} waited {:.1f} steps on average, at most {}", counted(total.delayed, "sample"), mean,
+                     total.longest_wait);
 }
 
 }  // namespace
@@ -62,6 +78,7 @@ std::string BalanceReport::to_text() const {
     text += fmt::format("; {:.1f} micro-batches a step, {} of their tokens unused", a_step(total.micro_batches, total),
                         format_share(unused()));
   }
+  if (by.max_delay > 0) text += "; " + waits(series.total());
   return text;
 }
 
@@ -85,6 +102,7 @@ std::string BalanceReport::to_table(const Style& style) const {
     text += fmt::format("{:.1f} micro-batches a step on each rank; {} of their tokens unused\n",
                         a_step(total.micro_batches, total), format_share(unused()));
   }
+  if (by.max_delay > 0) text += waits(total) + "\n";
   if (total.busiest > 0) {
     text += fmt::format("a step takes {:.2f}x less time than with samples in their order, if work alone decides\n",
                         total.unbalanced / total.busiest);

@@ -13,8 +13,8 @@ using ::testing::Not;
 
 BalanceReport two_steps(std::int64_t max_tokens) {
   BalanceReport report{.by = {.max_tokens = max_tokens}, .ranks = 4};
-  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 900});
-  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 900});
+  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 900, 1, 2, 2});
+  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 900, 3, 9, 5});
   return report;
 }
 
@@ -39,6 +39,10 @@ TEST(BalanceReport, IsATable) {
             "10.0 micro-batches a step on each rank; 10% of their tokens unused\n"
             "a step takes 1.60x less time than with samples in their order, if work alone decides\n");
   EXPECT_THAT(two_steps(0).to_table(), Not(HasSubstr("micro")));
+  auto delaying = two_steps(0);
+  delaying.by.max_delay = 8;
+  EXPECT_THAT(delaying.to_table(), HasSubstr("\n4 samples waited 2.8 steps on average, at most 5\n"));
+  EXPECT_THAT(delaying.to_text(), HasSubstr("; 4 samples waited 2.8 steps on average, at most 5"));
 }
 
 TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
@@ -51,6 +55,9 @@ TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
   EXPECT_EQ(json["busiest_unbalanced"], 3200);
   EXPECT_EQ(json["bound"], 2000);
   EXPECT_EQ(json["mean"], 1800);
+  EXPECT_EQ(json["delayed"], 4);
+  EXPECT_EQ(json["waited_steps"], 11);
+  EXPECT_EQ(json["longest_wait"], 5);
   EXPECT_EQ(json["ranks"], 4);
   EXPECT_EQ(json["by"], "tokens, free counts, at most 100 tokens, as-read");
   EXPECT_DOUBLE_EQ(json["unused_share"], 0.1);

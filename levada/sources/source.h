@@ -62,13 +62,16 @@ class Source {
   /// ahead.
   virtual void will_read(std::int64_t /*first*/, std::int64_t /*count*/) {}
 
-  /// What samples [first, first + count) take, for who divides them by it before they are read; fewer only at the end.
-  /// Calls come with rising `first`, none of which is skipped. Throws as read() does; Unsupported where it is not
+  /// What samples [first, first + count) take, for those who divide them by it before they are read; fewer only at the
+  /// end. Without random access calls come one behind the other. Throws as read() does; Unsupported where it is not
   /// known.
   virtual std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count);
 
-  /// Samples of the last sizes(), in this order, as one batch: rows, or the segments of one packed row. Memory as of
-  /// read(). Throws as sizes() does.
+  /// Whether sizes() and gather() take any samples at any time.
+  virtual bool has_random_access() const { return false; }
+
+  /// Samples, in this order, as one batch: rows, or the segments of one packed row. Without random access they are some
+  /// of the last sizes(). Memory as of read(). Throws as sizes() does.
   virtual Tree gather(std::span<const std::int64_t> samples, Memory& memory);
 
   /// Position before sample `next`, from which another run can go on: portable bytes.

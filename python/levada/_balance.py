@@ -33,6 +33,8 @@ class Balance:
     - `counts`: "equal" gives each rank as many samples, "free" as many as balance wants; None: free where micro-batches are
       made, else equal.
     - `order`: of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
+    - `max_delay`: a sample of a Corpus that alone would make a step long waits up to so many steps for others like it, so
+      that each rank has one of them; steps then have other samples than without.
     - `length`: of a sample of an iterable, in tokens: a function; None: the length of its `tokens` or `input_ids`, or its own.
     - `too_long`: a sample of an iterable that has more tokens than max_tokens is an "error", or is "cut": the fields that
       are as long as the sample lose what is behind. A Corpus cuts documents at its own sequence.
@@ -44,6 +46,7 @@ class Balance:
     _: dataclasses.KW_ONLY
     counts: str | None = None
     order: str = "as-read"
+    max_delay: int = 0
     length: Callable[[Any], int] | None = None
     too_long: str = "error"
     pad_to: int = 1
@@ -53,6 +56,8 @@ class Balance:
             raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
+        if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
+            raise InvalidArgument(f"max_delay must be a number of steps, 0 or more, got {self.max_delay!r}")
         if self.too_long not in ("error", "cut"):
             raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
         self.resolved(0)
@@ -60,7 +65,7 @@ class Balance:
     def resolved(self, max_tokens: int) -> BalancedBy:
         """As the C++ core takes it. Raises InvalidArgument."""
         counts = self.counts or ("free" if max_tokens else "equal")
-        return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens)
+        return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens, self.max_delay)
 
 
 class Samples:

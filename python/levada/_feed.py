@@ -224,6 +224,8 @@ class Feed:
             raise InvalidArgument(f"max_tokens is {self.max_tokens}; a micro-batch has at least one token")
         by = self.balance
         of_samples = [not isinstance(by.cost, str), by.length, by.pad_to > 1, by.too_long != "error", self.collate]
+        if not self._is_corpus and by.max_delay > 0:
+            raise InvalidArgument("the samples of an iterable come one behind the other; max_delay is for a Corpus")
         if self._is_corpus and any(of_samples):
             raise InvalidArgument(
                 "cost as a function, length, pad_to and too_long of a Balance and collate are for samples of an iterable: a Corpus knows "
@@ -345,7 +347,8 @@ class Feed:
         """What the steps come to that this rank has planned as a reader of balanced steps, else None: `steps`, `samples`,
         `tokens`, `micro_batches` (of each rank), and in the units of the cost, summed over the steps, the work of the
         `busiest` rank, of the `busiest_unbalanced` if ranks took the samples in their order, the `bound` below which no
-        busiest rank can be, and the `mean`; `unused_share` of max_tokens; and a `series` of the same over time."""
+        busiest rank can be, and the `mean`; of samples that `max_delay` let wait how many were `delayed`, and for how many `waited_steps` in all and
+        `longest_wait` at most; `unused_share` of max_tokens; and a `series` of the same over time."""
         report = None if self._last is None else self._last.balance
         return None if report is None else json.loads(report.to_json())
 

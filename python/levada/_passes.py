@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 class Beginning:
     """What a pass starts with: a source on ranks that read, and who makes its items where an iterable does."""
 
-    def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None) -> None:
+    def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None, *, cursor: bytes = b"") -> None:
         self.source = source
         self.first_sample = first_sample
+        self.cursor = cursor
         self._reader = reader
         self.make = None if reader is None else reader.make
         self.where = None if reader is None else reader.where
@@ -52,7 +53,7 @@ def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Begin
     first = _levada.corpus_position(cursor) if cursor else 0
     try:
         if not _reads(feed) and not epoch:
-            return Beginning(None, first)
+            return Beginning(None, first, cursor=cursor)
         opened = corpus.open()
         source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
         begin = epoch * opened.sequences
@@ -65,7 +66,7 @@ def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Begin
                     "set the state's epoch, or load no state to begin another one"
                 )
             first = begin
-        return Beginning(source, first)
+        return Beginning(source, first, cursor=cursor)
     except Error as error:
         # Whether all ranks see it or one, they agree on nothing yet: told in the stream, every rank raises it.
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
@@ -129,6 +130,7 @@ class FeedPass:
             divide=feed.divide,
             tail=feed.tail,
             first_sample=self._begin.first_sample,
+            cursor=self._begin.cursor,
             steps=feed.steps,
             readers=feed.readers,
             depth=feed.depth,

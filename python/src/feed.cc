@@ -15,6 +15,7 @@
 #include "levada/base/error.h"
 #include "levada/base/trace.h"
 #include "levada/cli/feed_history.h"
+#include "levada/feed/step_cursor.h"
 #include "levada/report/balance_report.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
@@ -387,10 +388,12 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                             const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
                             const std::string& readers, int depth, double timeout, const std::string& access,
                             nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
-                            bool record, const std::string& name, bool remind, std::optional<Balance> balance) {
+                            bool record, const std::string& name, bool remind, std::optional<Balance> balance,
+                            const nb::bytes& cursor) {
   const auto others = parse_enum("tensors", tensors, tensor_names);
   auto options =
       options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind, balance);
+  options.delayed = StepCursor::decode(view_of(cursor)).delayed;
   // Where nothing is said, torch tensors alone are to be written: there are no others.
   if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
   const auto shown = access == "read_only" ? Shown::without_torch
@@ -407,11 +410,12 @@ void bind_feed(nb::module_& module) {
       .def(
           "__init__",
           [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
-             std::int64_t max_tokens) {
+             std::int64_t max_tokens, std::int64_t max_delay) {
             new (self) Balance(make_balance(cost, counts, order));
             self->max_tokens = max_tokens;
+            self->max_delay = max_delay;
           },
-          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"));
+          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay"));
   nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
       .def("to_json", &report::BalanceReport::to_json);
   nb::class_<Pass>(module, "Pass", "One pass of a feed.")
@@ -439,7 +443,9 @@ void bind_feed(nb::module_& module) {
              nb::arg("depth") = 0, nb::arg("timeout") = 1800.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
              nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true, nb::arg("balance") = nb::none(),
-             "Starts a pass. Collective. `name`: which, the same on all ranks; `remind`: whether long waits say so.");
+             nb::arg("cursor") = nb::bytes(),
+             "Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the "
+             "same on all ranks; `remind`: whether long waits say so.");
   nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")
       .def(nb::init<nb::object>(), nb::arg("call"));
 }

@@ -18,6 +18,7 @@
 #include "levada/base/text.h"
 #include "levada/corpus/corpus.h"
 #include "levada/corpus/cursor.h"
+#include "levada/feed/step_cursor.h"
 #include "levada/report/progress.h"
 #include "levada/tree/codec.h"
 #include "python/src/bindings.h"
@@ -219,7 +220,10 @@ void bind_sources(nb::module_& module) {
       .def_prop_ro("documents", &Corpus::documents)
       .def_prop_ro("digest", &Corpus::digest)
       .def(
-          "resume", [](Corpus& corpus, const nb::bytes& cursor) { return corpus.resume(view_of(cursor)); },
+          "resume",
+          [](Corpus& corpus, const nb::bytes& cursor) {
+            return corpus.resume(StepCursor::decode(view_of(cursor)).source);
+          },
           nb::arg("cursor"))
       .def(
           "of_epochs",
@@ -234,7 +238,8 @@ void bind_sources(nb::module_& module) {
   module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
              nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
   module.def(
-      "corpus_position", [](const nb::bytes& cursor) { return Cursor::decode(view_of(cursor)).next; },
+      "corpus_position",
+      [](const nb::bytes& cursor) { return Cursor::decode(StepCursor::decode(view_of(cursor)).source).next; },
       nb::arg("cursor"));
 }
 

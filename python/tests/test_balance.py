@@ -211,6 +211,8 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: sample["missing"], batch=10', "KeyError"),
         ('balance=levada.Balance(order="random"), batch=10', "as-read"),
+        ('balance=levada.Balance(max_delay=2), batch=10', "for a Corpus"),
+        ('balance=levada.Balance(max_delay=-1), batch=10', "0 or more"),
         ('balance=levada.Balance(too_long="drop"), batch=10', '"error" or "cut"'),
         ('collate=list', "balance="),
         ('balance="flops"', "ranks"),
@@ -275,6 +277,37 @@ def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib
     for step, sums in enumerate(expected):
         assert sums == [sum(each) for each in zip(*(mine["steps"][step] for (mine,) in spread), strict=True)]
     assert {mine["cursor"] for (mine,) in spread} == {alone[0][0]["cursor"]}
+
+
+def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.Path) -> None:
+    numbers = random.Random(3)
+    lengths = [800 if numbers.random() < 0.02 else numbers.randint(1, 60) for _ in range(480)]
+    texts = [chr(97 + number % 26) * length for number, length in enumerate(lengths)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    body = f"""
+        import pathlib, pickle
+        corpus = levada.Corpus({str(tmp_path / "c.jsonl")!r}, sequence=1024, packing="documents", shuffle_seed=1,
+                               cache_dir={str(tmp_path / "cache")!r})
+        path = pathlib.Path({str(tmp_path / "state")!r})
+        feed = levada.Feed(corpus, batch=24 // levada.world_size(), balance=levada.Balance("flops(hidden=8)", max_delay=6))
+        if path.exists():
+            feed.load_state_dict(pickle.loads(path.read_bytes()))
+        ends = []
+        for batch in feed:
+            ends += [int(end) for end in np.diff(batch["cu_seqlens"][0])]
+            if not path.exists() and feed.step == 9:
+                break
+        if rank == 0:
+            path.write_bytes(pickle.dumps(feed.state_dict()))
+        tell(lengths=ends, report=feed.balance_report)
+    """
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    runs = ranks.succeed(tmp_path / "first", 4, body), ranks.succeed(tmp_path / "second", 2, body)
+    assert sorted(each for run in runs for (mine,) in run for each in mine["lengths"]) == sorted(lengths)
+    report = runs[0][0][0]["report"]
+    assert report["delayed"] > 0 and 0 < report["longest_wait"] <= 6
+    assert "delayed up to 6 steps" in report["by"]
 
 
 def test_packed_rows_hold_samples_side_by_side() -> None:
