@@ -1,11 +1,14 @@
 #include "levada/feed/feed.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
+#include <array>
 #include <atomic>
 #include <exception>
 #include <thread>
@@ -16,6 +19,7 @@
 #include "levada/base/trace.h"
 #include "levada/cli/feed_history.h"
 #include "levada/feed/step_cursor.h"
+#include "levada/plan/step_plan.h"
 #include "levada/report/balance_report.h"
 #include "python/src/bindings.h"
 #include "python/src/handoff.h"
@@ -403,6 +407,24 @@ std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layou
                                 std::move(where), shown, others, allow_pickle, record);
 }
 
+/// By rank, then micro-batch: indexes of samples.
+using Micros = std::vector<std::vector<std::vector<std::size_t>>>;
+
+Micros plan_micros(const std::vector<std::array<std::int64_t, 4>>& sizes, int ranks, const Balance& balance) {
+  const nb::gil_scoped_release released;
+  std::vector<SampleSize> samples;
+  samples.reserve(sizes.size());
+  for (const auto& [tokens, squares, first, second] : sizes) samples.push_back({tokens, squares, {first, second}});
+  const StepPlan plan = plan_step(samples, ranks, balance);
+  Micros micros(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int micro = 0; micro < plan.num_micro; ++micro) {
+      micros[static_cast<std::size_t>(rank)].push_back(plan.at(rank, micro));
+    }
+  }
+  return micros;
+}
+
 }  // namespace
 
 void bind_feed(nb::module_& module) {
@@ -418,6 +440,10 @@ void bind_feed(nb::module_& module) {
           nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay"));
   nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
       .def("to_json", &report::BalanceReport::to_json);
+  module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
+             "Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of "
+             "each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same "
+             "samples everywhere. Raises InvalidArgument.");
   nb::class_<Pass>(module, "Pass", "One pass of a feed.")
       .def(
           "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))

@@ -1,0 +1,129 @@
+"""Which data-parallel rank packs which samples of a step, in which micro-batch: pure functions of the samples' lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from levada import _levada
+from levada._errors import InvalidArgument
+
+Schedule = list[list[list[int]]]
+"""By data-parallel rank, then micro-batch: the numbers of its samples, in the order in which they are packed."""
+
+Scheduler = Callable[[Sequence[int], int, int, int], Schedule]
+"""Takes the padded lengths of a step's samples, the number of data-parallel ranks, the maximum tokens of a micro-batch,
+and the number of which the number of micro-batches must be a multiple. Returns as many micro-batches for each rank."""
+
+
+def balanced(
+    lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int, *, cost: str = "flops"
+) -> Schedule:
+    """Divides samples so that the busiest rank has little more work than it must, over few micro-batches, which cost about
+    the same. cost: as Balance.cost names it. Raises InvalidArgument for too few samples, and for one of more than
+    max_tokens.
+    """
+    by = _levada.BalancedBy(cost, "free", "as-read", max_tokens)
+    micros: Schedule = _levada.plan_step([(length, length * length, 0, 0) for length in lengths], ranks, by)
+    target = _round_up(len(micros[0]), multiple)
+    _check_count(len(lengths), ranks, target)
+    if len(micros[0]) < target:
+        _spread(micros, target, lengths)
+        for mine in micros:
+            _split(mine, target, lengths)
+    return micros
+
+
+def in_order(lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int) -> Schedule:
+    """Divides samples as Megatron-LM's "dp_balanced" scheduler does: packs them in their order, then moves samples from the
+    end of the last packs to packs of their own until the packs are a multiple of ranks * multiple, and gives them to
+    the ranks in turn. Raises InvalidArgument for too few samples.
+    """
+    packs: list[list[int]] = []
+    room = 0
+    for number, length in enumerate(lengths):
+        if not packs or length > room:
+            packs.append([])
+            room = max_tokens
+        packs[-1].append(number)
+        room -= length
+    target = _round_up(len(packs), ranks * multiple)
+    _check_count(len(lengths), ranks, target // ranks)
+    donor = len(packs) - 1
+    while len(packs) < target:
+        if len(packs[donor]) > 1:
+            packs.append([packs[donor].pop()])
+        else:
+            donor -= 1
+    return [packs[rank::ranks] for rank in range(ranks)]
+
+
+def check(schedule: Schedule, lengths: Sequence[int], ranks: int, max_tokens: int, multiple: int) -> None:
+    """Raises InvalidArgument unless a schedule has every sample once, and as many micro-batches for each rank, a multiple
+    of `multiple`, none of them empty or of more than max_tokens."""
+    counts = [len(mine) for mine in schedule]
+    if len(counts) != ranks or len(set(counts)) > 1 or not counts[0] or counts[0] % multiple:
+        raise InvalidArgument(
+            f"the scheduler returned {counts} micro-batches by data-parallel rank; {ranks} ranks need equal numbers, "
+            f"multiples of {multiple}"
+        )
+    for rank, mine in enumerate(schedule):
+        for at, micro in enumerate(mine):
+            if not micro or any(not 0 <= number < len(lengths) for number in micro):
+                raise InvalidArgument(
+                    f"the scheduler gave micro-batch {at} of data-parallel rank {rank} samples {micro}; a micro-batch "
+                    f"needs one or more of the samples 0 to {len(lengths) - 1}"
+                )
+            tokens = sum(lengths[number] for number in micro)
+            if tokens > max_tokens:
+                raise InvalidArgument(
+                    f"the scheduler gave micro-batch {at} of data-parallel rank {rank} {tokens} tokens; it holds at most "
+                    f"{max_tokens}"
+                )
+    numbers = sorted(number for mine in schedule for micro in mine for number in micro)
+    if numbers != list(range(len(lengths))):
+        raise InvalidArgument(
+            f"the scheduler gave out {len(numbers)} samples, {len(set(numbers))} of them different, of a step of "
+            f"{len(lengths)}; it must give out each sample once"
+        )
+
+
+def _check_count(samples: int, ranks: int, micros: int) -> None:
+    if samples < ranks * micros:
+        raise InvalidArgument(
+            f"a step of {samples} sample(s) cannot fill {micros} micro-batch(es) on each of {ranks} data-parallel ranks; "
+            "read more samples for a step"
+        )
+
+
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _spread(micros: Schedule, target: int, lengths: Sequence[int]) -> None:
+    """Moves short samples between ranks until each has `target` of them or more."""
+    totals = [sum(map(len, mine)) for mine in micros]
+    for needy, mine in enumerate(micros):
+        while totals[needy] < target:
+            donor = max(range(len(micros)), key=lambda rank: totals[rank])
+            source = min(
+                (micro for micro in micros[donor] if len(micro) > 1),
+                key=lambda micro: min(lengths[number] for number in micro),
+            )
+            moved = min(source, key=lambda number: lengths[number])
+            source.remove(moved)
+            mine.append([moved])
+            totals[donor] -= 1
+            totals[needy] += 1
+
+
+def _split(micros: list[list[int]], target: int, lengths: Sequence[int]) -> None:
+    """Divides the costliest micro-batches of a rank until there are `target`."""
+    while len(micros) < target:
+        costliest = max(
+            (at for at, micro in enumerate(micros) if len(micro) > 1),
+            key=lambda at: sum(lengths[number] for number in micros[at]),
+        )
+        divided = micros.pop(costliest)
+        for half in _levada.partition_by_tokens([lengths[number] for number in divided], 2, True, False):
+            micros.append(sorted(divided[at] for at in half))
+    micros.sort()

@@ -1,0 +1,220 @@
+"""What ranks tell each other before they pack the samples of a step: who read what, and what each of them needs."""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from levada import _errors
+from levada._errors import Error, InvalidArgument, SourceError
+
+_END = "StopIteration"
+
+
+class Place(NamedTuple):
+    """A rank's coordinates in its process groups, or their sizes."""
+
+    data: int
+    context: int
+    tensor: int
+    pipeline: int
+
+    def __str__(self) -> str:
+        return f"dp{self.data} cp{self.context} tp{self.tensor} pp{self.pipeline}"
+
+
+class Terms(NamedTuple):
+    """What must be the same on all ranks."""
+
+    sizes: Place
+    max_tokens: int
+    """Of a micro-batch."""
+    multiple: int
+    """Of which the number of micro-batches must be a multiple."""
+    num_microbatches: int
+    """Items that a data iterator is read for."""
+    scheduler: str
+
+
+class Contribution(NamedTuple):
+    """What one rank tells the others: an error, or all the rest."""
+
+    error: tuple[str, str] | None
+    """Its class and text."""
+    place: Place | None = None
+    terms: Terms | None = None
+    needs: tuple[str, ...] = ()
+    """The keys of samples that this rank needs."""
+    lengths: tuple[list[int], list[int]] | None = None
+    """Original and padded lengths of what it read; None if it has no data iterator."""
+
+    def encode(self) -> bytes:
+        return json.dumps(self).encode()
+
+    @classmethod
+    def decode(cls, told: bytes) -> Contribution:
+        error, place, terms, needs, lengths = json.loads(told)
+        if error is not None:
+            return cls((error[0], error[1]))
+        sizes, *rest = terms
+        return cls(None, Place(*place), Terms(Place(*sizes), *rest), tuple(needs), lengths and (lengths[0], lengths[1]))
+
+
+def failure(error: Exception) -> Contribution:
+    """The contribution of a rank that has failed. A class that levada has not becomes SourceError."""
+    if isinstance(error, StopIteration):
+        return Contribution((_END, ""))
+    known = isinstance(error, Error)
+    text = str(error) if known else f"{type(error).__name__}: {error}"
+    return Contribution((type(error).__name__ if known else SourceError.__name__, text))
+
+
+class Step(NamedTuple):
+    """The samples of one step, numbered by data-parallel rank and then in the order in which it read them. The same on
+    all ranks."""
+
+    terms: Terms
+    original: list[int]
+    padded: list[int]
+    begins: list[int]
+    """By data-parallel rank the number of its first sample."""
+    data: list[int]
+    """By rank its data-parallel rank."""
+    needs: list[tuple[str, ...]]
+    """By rank."""
+
+    def parcels(self) -> list[tuple[tuple[str, ...], frozenset[int]]]:
+        """Keys that the same ranks need, with those ranks. Keys that nobody needs are in none."""
+        audiences: dict[frozenset[int], list[str]] = collections.defaultdict(list)
+        for key in dict.fromkeys(key for needs in self.needs for key in needs):
+            audiences[frozenset(rank for rank, needs in enumerate(self.needs) if key in needs)].append(key)
+        return [(tuple(keys), ranks) for ranks, keys in audiences.items()]
+
+
+def agree(told: Sequence[bytes]) -> Step:
+    """The step out of what all ranks told, by rank.
+
+    Raises the error that a rank told, with its rank; StopIteration if all data iterators ended; InvalidArgument,
+    naming ranks, samples and the remedy, if ranks disagree, if a data-parallel rank has no data iterator, and for a
+    sample that fits no micro-batch or that context parallelism cannot slice. Whatever it raises it raises on all ranks.
+    """
+    contributions = [Contribution.decode(each) for each in told]
+    _check_errors(contributions)
+    terms = _same_terms(contributions)
+    places = [each.place for each in contributions if each.place is not None]
+    _check_places(places, terms.sizes)
+    original: list[int] = []
+    padded: list[int] = []
+    begins = []
+    for data in range(terms.sizes.data):
+        lengths = _lengths_of(contributions, places, data)
+        _check_samples(lengths, terms, data)
+        begins.append(len(padded))
+        original += lengths[0]
+        padded += lengths[1]
+    return Step(terms, original, padded, begins, [place.data for place in places], [each.needs for each in contributions])
+
+
+def _check_errors(contributions: Sequence[Contribution]) -> None:
+    errors = {rank: each.error for rank, each in enumerate(contributions) if each.error is not None}
+    for rank, (kind, text) in errors.items():
+        if kind != _END:
+            raise getattr(_errors, kind)(f"rank {rank}: {text}")
+    if not errors:
+        return
+    reading = [rank for rank, each in enumerate(contributions) if each.lengths is not None]
+    if reading:
+        raise InvalidArgument(
+            f"the data iterator of rank {min(errors)} ended within a step, that of rank {reading[0]} did not; all must "
+            "have as many items"
+        )
+    raise StopIteration
+
+
+def _same_terms(contributions: Sequence[Contribution]) -> Terms:
+    names = {
+        "sizes": "the sizes of the process groups",
+        "max_tokens": "the maximum tokens of a micro-batch (max_seqlen_per_dp_cp_rank times the context-parallel size)",
+        "multiple": "microbatch_group_size_per_vp_stage",
+        "num_microbatches": "num_microbatches",
+        "scheduler": "the scheduler",
+    }
+    first = contributions[0].terms
+    assert first is not None
+    for rank, each in enumerate(contributions):
+        assert each.terms is not None
+        for name, here, there in zip(Terms._fields, first, each.terms, strict=True):
+            if here != there:
+                raise InvalidArgument(
+                    f"ranks disagree: {names[name]}: {here} on rank 0, {there} on rank {rank}; pass the same on all ranks"
+                )
+    return first
+
+
+def _check_places(places: Sequence[Place], sizes: Place) -> None:
+    """Every place of the process groups must be that of one rank."""
+    ranks: dict[Place, int] = {}
+    for rank, place in enumerate(places):
+        other = ranks.setdefault(place, rank)
+        if other != rank:
+            raise InvalidArgument(
+                f"ranks {other} and {rank} are both {place} in their process groups; each rank must have a place of its own"
+            )
+    count = sizes.data * sizes.context * sizes.tensor * sizes.pipeline
+    if count != len(places):
+        raise InvalidArgument(
+            f"the process groups have {count} places (dp={sizes.data}, cp={sizes.context}, tp={sizes.tensor}, "
+            f"pp={sizes.pipeline}), but {len(places)} ranks call this; pass the group that has all of their ranks, and no "
+            "others, as group"
+        )
+
+
+def _lengths_of(
+    contributions: Sequence[Contribution], places: Sequence[Place], data: int
+) -> tuple[list[int], list[int]]:
+    """What the readers of a data-parallel rank have read, which must be the same."""
+    members = [rank for rank, place in enumerate(places) if place.data == data]
+    read = {rank: lengths for rank in members if (lengths := contributions[rank].lengths) is not None}
+    if not read:
+        raise InvalidArgument(
+            f"no rank of data-parallel rank {data} (ranks {', '.join(map(str, members))}) has a data iterator; pass one on "
+            "tensor-parallel rank 0 of the first and the last pipeline stage"
+        )
+    (first, lengths), *others = read.items()
+    for rank, theirs in others:
+        if theirs != lengths:
+            raise InvalidArgument(
+                f"ranks {first} and {rank} read different samples for data-parallel rank {data}: "
+                f"{_difference(lengths, theirs, first, rank)}; give both the same data set, seed and position"
+            )
+    return lengths
+
+
+def _difference(
+    mine: tuple[list[int], list[int]], theirs: tuple[list[int], list[int]], first: int, second: int
+) -> str:
+    if len(mine[1]) != len(theirs[1]):
+        return f"{len(mine[1])} samples on rank {first}, {len(theirs[1])} on rank {second}"
+    pairs = enumerate(zip(zip(*mine, strict=True), zip(*theirs, strict=True), strict=True))
+    at, (here, there) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    return (
+        f"sample {at} has {here[0]} tokens ({here[1]} with padding) on rank {first}, {there[0]} ({there[1]}) on rank "
+        f"{second}"
+    )
+
+
+def _check_samples(lengths: tuple[list[int], list[int]], terms: Terms, data: int) -> None:
+    chunks = 2 * terms.sizes.context if terms.sizes.context > 1 else 1
+    for at, padded in enumerate(lengths[1]):
+        if padded > terms.max_tokens:
+            raise InvalidArgument(
+                f"sample {at} of data-parallel rank {data} has {padded} tokens, but a micro-batch holds "
+                f"{terms.max_tokens}; raise max_seqlen_per_dp_cp_rank, or cut the sample"
+            )
+        if padded % chunks:
+            raise InvalidArgument(
+                f"sample {at} of data-parallel rank {data} has {padded} tokens, which cp={terms.sizes.context} cannot cut "
+                f"into {chunks} chunks; pad samples to multiples of {chunks}"
+            )

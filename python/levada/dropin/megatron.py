@@ -1,0 +1,409 @@
+"""Megatron-LM's sequence packing: the samples of a step, divided over data-parallel ranks and packed into micro-batches.
+
+    from levada.dropin.megatron import get_batch_on_this_rank_for_sequence_packing, wrap_data_iterator
+    # was: from megatron.core.datasets.data_schedule import ...
+
+In Megatron-LM (main, August 2026)                Here
+------------------------------------------------  ------------------------------------------------------------------
+two gathers of lengths, an all-to-all for each    two small all-gathers; then one message from a rank to all ranks that
+of six keys, and ten broadcasts a micro-batch     need the same keys of its samples, tensor-parallel peers included
+samples are packed in their order                 samples are balanced by their cost; scheduler="dp_balanced" packs
+                                                  them in their order
+the first and the last pipeline stage get all     a stage gets the keys that it computes with
+keys
+the iterator is None on tensor-parallel ranks     every rank gets an iterator, and get_batch sends nothing
+above 0
+sums of lengths lose digits on some ranks, in     they are exact, the same on all ranks
+float32
+each data-parallel rank reads on tensor-parallel  one reader for each data-parallel rank is enough
+rank 0 of the first and the last stage
+a failed assertion ends one rank; others wait     levada.InvalidArgument on every rank, naming sample and remedy
+one with an iterator that ends or raises ends;    StopIteration or levada.SourceError on every rank
+others wait
+
+Samples cross on the host. Micro-batches are moved to the accelerator, where there is one, as their iterator is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from levada import _levada, exchange
+from levada._devices import accelerator, mover
+from levada._errors import InvalidArgument, Unsupported
+from levada._job import join
+from levada._levada import Membership
+from levada.dropin._megatron import Stage, place, sliced
+from levada.dropin._packing_samples import INPUTS, KEYS, TARGETS, Sample, lengths_of, read
+from levada.dropin._packing_schedules import Schedule, Scheduler, balanced, check, in_order
+from levada.dropin._packing_step import Contribution, Place, Step, Terms, agree, failure
+from levada.dropin.bridge import BroadcastIterator
+
+parallel_state: Any
+try:
+    from megatron.core import parallel_state  # type: ignore[import-not-found, import-untyped, no-redef, unused-ignore]
+except ImportError:
+    parallel_state = None
+
+__all__ = ["balanced", "get_batch_on_this_rank_for_sequence_packing", "in_order", "wrap_data_iterator"]
+
+TIMEOUT = 1800.0
+"""Seconds of one wait for other ranks, which also may be writing a checkpoint between their steps."""
+
+Batch = dict[str, Any]
+
+
+def wrap_data_iterator(
+    data_iterator: Any,
+    config: Any,
+    num_microbatches: int,
+    pg_collection: Any = None,
+    *,
+    scheduler: str | Scheduler = "balanced",
+    group: Any = None,
+) -> tuple[Any, int, float, float]:
+    """Reads the samples of one step, divides them over data-parallel ranks, and packs them into micro-batches.
+
+    Returns an iterator over this rank's micro-batches, their number, and over all samples the sum of padded lengths and
+    the sum of their squares. The number is the same on all ranks, and with virtual pipeline stages a multiple of
+    config.microbatch_group_size_per_vp_stage. A micro-batch is a dict of cu_seqlens, cu_seqlens_padded (int32,
+    [samples + 1]) and max_seqlen (int32, []), and of the keys that the stage computes with, each [tokens]: tokens and
+    position_ids on the first stage, labels and loss_mask on the last, all four on a stage that hosts multi-token
+    prediction. With virtual pipeline stages the first value is a list of one iterator for each. The iterators are
+    RerunDataIterators if Megatron-LM has them.
+
+    data_iterator: is read for num_microbatches items, each a dict or a list of dicts: one sample with padded_seq_len, or
+    several that lie between cu_seqlens; tokens, labels and position_ids are int64, loss_mask is float32. None on a rank
+    that does not read; with virtual stages a list, of which one that is not None is read. All readers of a data-parallel
+    rank must read the same samples, which are not written. At least one of its ranks must read: with one on the first
+    stage and one on the last, what these need of their own samples does not move between them.
+    config: max_seqlen_per_dp_cp_rank and sequence_packing_scheduler, which must be "dp_balanced"; and
+    virtual_pipeline_model_parallel_size, microbatch_group_size_per_vp_stage, hidden_size, mtp_num_layers and
+    pipeline_model_parallel_layout, which may be absent.
+    pg_collection: tp, pp, dp and dp_cp are used; by default those of megatron.core.parallel_state.
+    scheduler: "balanced" equalizes the operations of a transformer of config.hidden_size; "dp_balanced" is Megatron-LM's
+    own, sample by sample; or a function, the same on all ranks, as Scheduler describes.
+    group: has all ranks of pg_collection and no others, as levada.join() takes it; by default the whole job.
+
+    Collective over the group. Raises alike on all ranks: InvalidArgument, naming rank, sample and remedy, for samples
+    and configurations that do not fit or differ; StopIteration if the data iterators end, SourceError if one raises;
+    PeerLost, Timeout or EngineError if a rank is lost.
+    """
+    job = join(group)
+    cause: Exception | None = None
+    samples: list[Sample] | None = None
+    try:
+        contribution, samples = _contribution(data_iterator, config, num_microbatches, pg_collection, scheduler, job)
+    except Exception as error:
+        contribution, cause = failure(error), error
+    told = _levada.agree(job, contribution.encode(), TIMEOUT, "packing a step")
+    try:
+        step = agree(told)
+    except Exception as error:
+        raise error from cause
+    terms = step.terms
+    task = (step.padded, terms.sizes.data, terms.max_tokens, terms.multiple)
+    schedule = _scheduler(scheduler, config)(*task)
+    check(schedule, *task)
+    items = _deliver(job, step, schedule, samples)
+    iterators = [_iterator(items, keys) for keys in _keys_by_chunk(config, _groups(pg_collection)["pp"])]
+    return (
+        iterators if _chunks(config) > 1 else iterators[0],
+        len(schedule[0]),
+        float(sum(step.padded)),
+        float(sum(length * length for length in step.padded)),
+    )
+
+
+def get_batch_on_this_rank_for_sequence_packing(
+    data_iterator: Any,
+    vpp_size: int | None = None,
+    mtp_on_this_rank: bool = False,
+    vp_stage: int | None = None,
+    pg_collection: Any = None,
+) -> tuple[Any, Any, Any, None, Any, Any, Any]:
+    """Returns tokens, labels, loss_mask, None, position_ids, PackedSeqParams and padding_mask of the next micro-batch, for
+    this rank: each tensor [1, tokens] and, with context parallelism, the zigzag slice of each of its samples. Tokens and
+    position_ids are None but on the first stage and with mtp_on_this_rank; labels and loss_mask but on the last stage,
+    and with mtp_on_this_rank if the micro-batch has them. Padding is 0 in all of them, and True in padding_mask.
+
+    data_iterator: what wrap_data_iterator() returned on this rank, and nothing is sent; or any iterator over such
+    micro-batches on tensor-parallel rank 0, and None on its peers, which get each in one message.
+    pg_collection: tp, pp and cp are used; by default those of megatron.core.parallel_state.
+
+    Raises StopIteration after the last; InvalidArgument, naming the key, for a micro-batch without one that is needed;
+    Unsupported without megatron.core, whose PackedSeqParams it returns. Of an iterator that the tensor-parallel group
+    shares, what levada.dropin.bridge.BroadcastIterator raises.
+    """
+    groups = _groups(pg_collection)
+    at, size = place(groups["pp"])
+    first = at == 0 and vp_stage in (None, 0)
+    last = at == size - 1 and (vp_stage is None or vp_stage == (vpp_size or 1) - 1)
+    micro = _next(data_iterator, groups["tp"])
+    keys = {"cu_seqlens", "cu_seqlens_padded", "max_seqlen"}
+    keys |= {*(INPUTS if first or mtp_on_this_rank else ()), *(TARGETS if last else ())}
+    if lacking := sorted(key for key in keys if micro.get(key) is None):
+        raise InvalidArgument(
+            f"the micro-batch has no {lacking[0]}, which this pipeline stage needs; it has {', '.join(micro)}; with "
+            "multi-token prediction set config.mtp_num_layers"
+        )
+    if mtp_on_this_rank:
+        keys |= {key for key in TARGETS if micro.get(key) is not None}
+    bounds = micro["cu_seqlens_padded"]
+    padding = _padding_mask(micro["cu_seqlens"], bounds)
+    batch = {key: micro[key].masked_fill(padding, 0).unsqueeze(0) for key in KEYS if key in keys}
+    batch["padding_mask"] = padding.unsqueeze(0)
+    batch = sliced({**batch, "cu_seqlens": bounds}, *place(groups["cp"]))
+    packing = _packed_seq_params()(
+        qkv_format="thd",
+        cu_seqlens_q=bounds,
+        cu_seqlens_kv=bounds,
+        cu_seqlens_q_padded=bounds,
+        cu_seqlens_kv_padded=bounds,
+        max_seqlen_q=int(micro["max_seqlen"]),
+        max_seqlen_kv=int(micro["max_seqlen"]),
+    )
+    tokens, labels, loss_mask, position_ids = map(batch.get, KEYS)
+    return tokens, labels, loss_mask, None, position_ids, packing, batch["padding_mask"]
+
+
+class MicroBatches:
+    """Yields micro-batches once, on the accelerator if there is one."""
+
+    def __init__(self, items: list[Batch]) -> None:
+        self._items = iter(items)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return _moved(next(self._items))
+
+
+class _OnHost:
+    """Yields the batches of an iterator with their tensors on the CPU."""
+
+    def __init__(self, data_iterator: Iterator[Mapping[str, Any]]) -> None:
+        self._data = data_iterator
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return {key: value.cpu() if hasattr(value, "cpu") else value for key, value in next(self._data).items()}
+
+
+def _contribution(
+    data_iterator: Any,
+    config: Any,
+    num_microbatches: int,
+    pg_collection: Any,
+    scheduler: str | Scheduler,
+    job: Membership,
+) -> tuple[Contribution, list[Sample] | None]:
+    """What this rank tells the others, and what it has read."""
+    groups = _groups(pg_collection)
+    (data, dp), (tensor, tp), (pipeline, pp) = (place(groups[name]) for name in ("dp", "tp", "pp"))
+    context, both = place(groups["dp_cp"])
+    cp = both // dp
+    needs = {key for keys in _keys_by_chunk(config, groups["pp"]) for key in keys}
+    _scheduler(scheduler, config)
+    terms = Terms(
+        sizes=Place(dp, cp, tp, pp),
+        max_tokens=_positive(config, "max_seqlen_per_dp_cp_rank") * cp,
+        multiple=_positive(config, "microbatch_group_size_per_vp_stage") if _chunks(config) > 1 else 1,
+        num_microbatches=num_microbatches,
+        scheduler=scheduler if isinstance(scheduler, str) else getattr(scheduler, "__qualname__", "a function"),
+    )
+    if _chunks(config) > 1 and data_iterator is not None:
+        data_iterator = next((each for each in data_iterator if each is not None), None)
+    samples = None if data_iterator is None else read(data_iterator, num_microbatches)
+    return Contribution(
+        error=None,
+        place=Place(data, context % cp, tensor, pipeline),
+        terms=terms,
+        needs=tuple(key for key in KEYS if key in needs),
+        lengths=None if samples is None else lengths_of(samples),
+    ), samples
+
+
+def _groups(pg_collection: Any) -> Any:
+    """The process groups by the names that a ProcessGroupCollection has for them."""
+    if pg_collection is not None:
+        return _Named(pg_collection)
+    if parallel_state is None:
+        raise Unsupported("pass a pg_collection: megatron.core, whose groups it would be, is not installed")
+    if not parallel_state.model_parallel_is_initialized():
+        raise Unsupported("pass a pg_collection, or call megatron.core.parallel_state.initialize_model_parallel() first")
+    return {
+        "tp": parallel_state.get_tensor_model_parallel_group(),
+        "pp": parallel_state.get_pipeline_model_parallel_group(),
+        "cp": parallel_state.get_context_parallel_group(),
+        "dp": parallel_state.get_data_parallel_group(),
+        "dp_cp": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+
+
+class _Named:
+    def __init__(self, groups: Any) -> None:
+        self._groups = groups
+
+    def __getitem__(self, name: str) -> Any:
+        if (group := getattr(self._groups, name, None)) is None:
+            raise InvalidArgument(f"pg_collection has no group {name}, which sequence packing needs")
+        return group
+
+
+def _positive(config: Any, name: str) -> int:
+    value = getattr(config, name, None)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgument(f"config.{name} must be a positive whole number, got {value!r}")
+    return value
+
+
+def _chunks(config: Any) -> int:
+    """Virtual pipeline stages of a rank."""
+    return getattr(config, "virtual_pipeline_model_parallel_size", None) or 1
+
+
+def _keys_by_chunk(config: Any, pp: Any) -> list[tuple[str, ...]]:
+    """By virtual stage of this rank the keys that it computes with."""
+    at, size = place(pp)
+    predicts = getattr(config, "mtp_num_layers", None) is not None
+    chunks = _chunks(config)
+    keys = []
+    for chunk in range(chunks):
+        stage = Stage.of_chunk(
+            pp, config, first=at == 0, last=at == size - 1, use_mtp=predicts, vp_stage=chunk if chunks > 1 else None
+        )
+        wanted = {
+            *(INPUTS if stage.first or stage.predicts else ()),
+            *(TARGETS if stage.last or stage.predicts else ()),
+        }
+        keys.append(tuple(key for key in KEYS if key in wanted))
+    return keys
+
+
+def _scheduler(scheduler: str | Scheduler, config: Any) -> Scheduler:
+    theirs = getattr(config, "sequence_packing_scheduler", None)
+    if theirs != "dp_balanced":
+        raise Unsupported(
+            f"config.sequence_packing_scheduler is {theirs!r}; the scheduler that levada stands in for is 'dp_balanced'"
+        )
+    if callable(scheduler):
+        return scheduler
+    if scheduler == "dp_balanced":
+        return in_order
+    if scheduler != "balanced":
+        raise InvalidArgument(f"scheduler is {scheduler!r}; it must be \"balanced\", \"dp_balanced\" or a function")
+    hidden = getattr(config, "hidden_size", None)
+    return functools.partial(balanced, cost=f"flops(hidden={hidden})" if hidden else "flops")
+
+
+@functools.cache
+def _store() -> exchange.Store:
+    """Holds the samples of a step while it is packed, and keeps the memory for the next one."""
+    return exchange.Store(tensors="torch", name="sequence packing")
+
+
+def _deliver(job: Membership, step: Step, schedule: Schedule, samples: list[Sample] | None) -> list[Batch]:
+    """This rank's micro-batches, out of samples that move to where they are needed."""
+    store, parcels = _store(), step.parcels()
+    store.remove(store.ids)  # of a step that failed
+    try:
+        if samples:
+            begin = step.begins[step.data[job.rank]]
+            for number, (keys, _) in enumerate(parcels):
+                ids = [_id(number, begin + at) for at in range(len(samples))]
+                fields = {key: [sample.fields[key] for sample in samples] for key in keys}
+                store.store(exchange.SampleBatch(ids, fields), copy=False)
+        wants = [
+            exchange.Destination(
+                sorted(rank for rank in ranks if step.data[rank] == data),
+                [_id(number, sample) for micro in mine for sample in micro],
+            )
+            for number, (_, ranks) in enumerate(parcels)
+            for data, mine in enumerate(schedule)
+        ]
+        exchange.redistribute(store, wants, KEYS, group=job, allow_absent=True, timeout=TIMEOUT)
+        needed = [(number, keys) for number, (keys, ranks) in enumerate(parcels) if job.rank in ranks]
+        return [_packed(store, step, micro, needed) for micro in schedule[step.data[job.rank]]]
+    finally:
+        store.remove(store.ids)
+
+
+def _id(parcel: int, sample: int) -> str:
+    return f"{parcel}.{sample}"
+
+
+def _packed(
+    store: exchange.Store, step: Step, micro: list[int], needed: list[tuple[int, tuple[str, ...]]]
+) -> Batch:
+    torch = importlib.import_module("torch")
+    fields: Batch = {}
+    for parcel, keys in needed:
+        samples = store.get([_id(parcel, sample) for sample in micro], keys)
+        for key in keys:
+            packed = samples[key]
+            # What lies one after the other comes as a view, of the store's memory or of what was read.
+            is_view = packed.data_ptr() == samples.item(key, 0).data_ptr()
+            fields[key] = packed.clone() if is_view else packed
+    padded, original = ([lengths[sample] for sample in micro] for lengths in (step.padded, step.original))
+    int32 = functools.partial(torch.tensor, dtype=torch.int32)
+    return {
+        **{key: fields[key] for key in KEYS if key in fields},
+        "cu_seqlens_padded": int32([0, *itertools.accumulate(padded)]),
+        "max_seqlen": int32(max(padded)),
+        "cu_seqlens": int32([0, *itertools.accumulate(original)]),
+    }
+
+
+def _iterator(items: list[Batch], keys: tuple[str, ...]) -> Any:
+    micros = MicroBatches([{key: value for key, value in item.items() if key in keys or key not in KEYS} for item in items])
+    rerun = _rerun_data_iterator()
+    return micros if rerun is None else rerun(micros)
+
+
+@functools.cache
+def _rerun_data_iterator() -> Any:
+    try:
+        return importlib.import_module("megatron.core.rerun_state_machine").RerunDataIterator
+    except ImportError:
+        return None
+
+
+@functools.cache
+def _packed_seq_params() -> Any:
+    try:
+        return importlib.import_module("megatron.core.packed_seq_params").PackedSeqParams
+    except ImportError:
+        raise Unsupported("megatron.core, whose PackedSeqParams a batch has, is not installed") from None
+
+
+def _next(data_iterator: Any, tp: Any) -> Batch:
+    if isinstance(getattr(data_iterator, "iterable", data_iterator), MicroBatches):
+        batch: Batch = next(data_iterator)
+        return batch
+    shared = BroadcastIterator(None if data_iterator is None else _OnHost(data_iterator), tp)
+    return _moved(next(shared))
+
+
+_mover = functools.cache(mover)  # with the pinned memory of each device
+
+
+def _moved(batch: Batch) -> Batch:
+    move = _mover(accelerator())
+    return batch if move is None else move(batch)
+
+
+def _padding_mask(cu_seqlens: Any, cu_seqlens_padded: Any) -> Any:
+    """True where a packed row has padding."""
+    torch = importlib.import_module("torch")
+    padded = cu_seqlens_padded.diff()
+    within = torch.arange(int(cu_seqlens_padded[-1]), device=padded.device)
+    within -= cu_seqlens_padded[:-1].repeat_interleave(padded)
+    return within >= cu_seqlens.diff().repeat_interleave(padded)
