@@ -124,7 +124,7 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
 
     compare(step("megatron", 0), step("levada", 0))
     compare(step("levada over gloo", 1), step("levada", 1))
-    rows = {way: measure_messages(step, way, megatron) for way in WAYS}
+    rows = {way: measure_messages(step, way) for way in WAYS}
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(options.steps):
         for way in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
@@ -226,9 +226,10 @@ def compare(theirs: list[Any], ours: list[Any]) -> None:
                 assert (their.max_seqlen_q, their.qkv_format) == (our.max_seqlen_q, our.qkv_format)
 
 
-def measure_messages(step: Callable[[str, int], list[Any]], way: str, megatron: Any) -> dict[str, Any]:
+def measure_messages(step: Callable[[str, int], list[Any]], way: str) -> dict[str, Any]:
     """What arrives at all ranks in step 0, and how its work is divided."""
     import torch.distributed as dist
+    from levada import _levada, exchange
 
     counts = [0, 0]
 
@@ -237,7 +238,7 @@ def measure_messages(step: Callable[[str, int], list[Any]], way: str, megatron: 
         counts[1] += size
 
     originals = dist.broadcast, dist.all_gather, dist.all_to_all_single
-    redistribute, agree = megatron.exchange.redistribute, megatron._levada.agree
+    redistribute, agree = exchange.redistribute, _levada.agree
 
     def broadcast(tensor: Any, src: int, group: Any = None) -> None:
         originals[0](tensor, src, group=group)
@@ -267,12 +268,12 @@ def measure_messages(step: Callable[[str, int], list[Any]], way: str, megatron: 
         return told
 
     dist.broadcast, dist.all_gather, dist.all_to_all_single = broadcast, all_gather, all_to_all
-    megatron.exchange.redistribute, megatron._levada.agree = redistributed, agreed
+    exchange.redistribute, _levada.agree = redistributed, agreed
     try:
         batches, micros, _ = step(way, 0)
     finally:
         dist.broadcast, dist.all_gather, dist.all_to_all_single = originals
-        megatron.exchange.redistribute, megatron._levada.agree = redistribute, agree
+        exchange.redistribute, _levada.agree = redistribute, agree
     messages, size = summed(counts)
     work = [sum(length * (6 * 4096 + length) for length in batch[5].cu_seqlens_q.diff().tolist()) for batch in batches]
     return {"messages": messages, "bytes": size, "micro": micros, "work": work_ratio(sum(work))}

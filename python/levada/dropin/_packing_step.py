@@ -127,8 +127,8 @@ def _check_errors(contributions: Sequence[Contribution]) -> None:
     reading = [rank for rank, each in enumerate(contributions) if each.lengths is not None]
     if reading:
         raise InvalidArgument(
-            f"the data iterator of rank {min(errors)} ended within a step, that of rank {reading[0]} did not; all must "
-            "have as many items"
+            f"the data iterator of rank {min(errors)} ended within a step, that of rank {reading[0]} did not; give all "
+            "as many items, and the same num_microbatches"
         )
     raise StopIteration
 

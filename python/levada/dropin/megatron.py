@@ -28,19 +28,19 @@ from __future__ import annotations
 
 import functools
 import importlib
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from levada import _levada, exchange
+from levada import _levada
 from levada._devices import accelerator, mover
 from levada._errors import InvalidArgument, Unsupported
 from levada._job import join
-from levada._levada import Membership
-from levada.dropin._megatron import Stage, place, sliced
+from levada.dropin._megatron import place, sliced
+from levada.dropin._packing_exchange import Batch, deliver
 from levada.dropin._packing_samples import INPUTS, KEYS, TARGETS, Sample, lengths_of, read
-from levada.dropin._packing_schedules import Schedule, Scheduler, balanced, check, in_order
-from levada.dropin._packing_step import Contribution, Place, Step, Terms, agree, failure
+from levada.dropin._packing_schedules import Scheduler, balanced, check, in_order
+from levada.dropin._packing_stages import chunks_of, keys_by_chunk
+from levada.dropin._packing_step import Contribution, Place, Terms, agree, failure
 from levada.dropin.bridge import BroadcastIterator
 
 parallel_state: Any
@@ -53,8 +53,6 @@ __all__ = ["balanced", "get_batch_on_this_rank_for_sequence_packing", "in_order"
 
 TIMEOUT = 1800.0
 """Seconds of one wait for other ranks, which also may be writing a checkpoint between their steps."""
-
-Batch = dict[str, Any]
 
 
 def wrap_data_iterator(
@@ -97,7 +95,7 @@ def wrap_data_iterator(
     cause: Exception | None = None
     samples: list[Sample] | None = None
     try:
-        contribution, samples = _contribution(data_iterator, config, num_microbatches, pg_collection, scheduler, job)
+        contribution, samples = _contribution(data_iterator, config, num_microbatches, pg_collection, scheduler)
     except Exception as error:
         contribution, cause = failure(error), error
     told = _levada.agree(job, contribution.encode(), TIMEOUT, "packing a step")
@@ -109,10 +107,10 @@ def wrap_data_iterator(
     task = (step.padded, terms.sizes.data, terms.max_tokens, terms.multiple)
     schedule = _scheduler(scheduler, config)(*task)
     check(schedule, *task)
-    items = _deliver(job, step, schedule, samples)
-    iterators = [_iterator(items, keys) for keys in _keys_by_chunk(config, _groups(pg_collection)["pp"])]
+    items = deliver(job, step, schedule, samples, TIMEOUT)
+    iterators = [_iterator(items, keys) for keys in keys_by_chunk(config, _groups(pg_collection)["pp"])]
     return (
-        iterators if _chunks(config) > 1 else iterators[0],
+        iterators if chunks_of(config) > 1 else iterators[0],
         len(schedule[0]),
         float(sum(step.padded)),
         float(sum(length * length for length in step.padded)),
@@ -198,28 +196,23 @@ class _OnHost:
 
 
 def _contribution(
-    data_iterator: Any,
-    config: Any,
-    num_microbatches: int,
-    pg_collection: Any,
-    scheduler: str | Scheduler,
-    job: Membership,
+    data_iterator: Any, config: Any, num_microbatches: int, pg_collection: Any, scheduler: str | Scheduler
 ) -> tuple[Contribution, list[Sample] | None]:
     """What this rank tells the others, and what it has read."""
     groups = _groups(pg_collection)
     (data, dp), (tensor, tp), (pipeline, pp) = (place(groups[name]) for name in ("dp", "tp", "pp"))
     context, both = place(groups["dp_cp"])
     cp = both // dp
-    needs = {key for keys in _keys_by_chunk(config, groups["pp"]) for key in keys}
+    needs = {key for keys in keys_by_chunk(config, groups["pp"]) for key in keys}
     _scheduler(scheduler, config)
     terms = Terms(
         sizes=Place(dp, cp, tp, pp),
         max_tokens=_positive(config, "max_seqlen_per_dp_cp_rank") * cp,
-        multiple=_positive(config, "microbatch_group_size_per_vp_stage") if _chunks(config) > 1 else 1,
+        multiple=_positive(config, "microbatch_group_size_per_vp_stage") if chunks_of(config) > 1 else 1,
         num_microbatches=num_microbatches,
         scheduler=scheduler if isinstance(scheduler, str) else getattr(scheduler, "__qualname__", "a function"),
     )
-    if _chunks(config) > 1 and data_iterator is not None:
+    if chunks_of(config) > 1 and data_iterator is not None:
         data_iterator = next((each for each in data_iterator if each is not None), None)
     samples = None if data_iterator is None else read(data_iterator, num_microbatches)
     return Contribution(
@@ -265,29 +258,6 @@ def _positive(config: Any, name: str) -> int:
     return value
 
 
-def _chunks(config: Any) -> int:
-    """Virtual pipeline stages of a rank."""
-    return getattr(config, "virtual_pipeline_model_parallel_size", None) or 1
-
-
-def _keys_by_chunk(config: Any, pp: Any) -> list[tuple[str, ...]]:
-    """By virtual stage of this rank the keys that it computes with."""
-    at, size = place(pp)
-    predicts = getattr(config, "mtp_num_layers", None) is not None
-    chunks = _chunks(config)
-    keys = []
-    for chunk in range(chunks):
-        stage = Stage.of_chunk(
-            pp, config, first=at == 0, last=at == size - 1, use_mtp=predicts, vp_stage=chunk if chunks > 1 else None
-        )
-        wanted = {
-            *(INPUTS if stage.first or stage.predicts else ()),
-            *(TARGETS if stage.last or stage.predicts else ()),
-        }
-        keys.append(tuple(key for key in KEYS if key in wanted))
-    return keys
-
-
 def _scheduler(scheduler: str | Scheduler, config: Any) -> Scheduler:
     theirs = getattr(config, "sequence_packing_scheduler", None)
     if theirs != "dp_balanced":
@@ -302,64 +272,6 @@ def _scheduler(scheduler: str | Scheduler, config: Any) -> Scheduler:
         raise InvalidArgument(f"scheduler is {scheduler!r}; it must be \"balanced\", \"dp_balanced\" or a function")
     hidden = getattr(config, "hidden_size", None)
     return functools.partial(balanced, cost=f"flops(hidden={hidden})" if hidden else "flops")
-
-
-@functools.cache
-def _store() -> exchange.Store:
-    """Holds the samples of a step while it is packed, and keeps the memory for the next one."""
-    return exchange.Store(tensors="torch", name="sequence packing")
-
-
-def _deliver(job: Membership, step: Step, schedule: Schedule, samples: list[Sample] | None) -> list[Batch]:
-    """This rank's micro-batches, out of samples that move to where they are needed."""
-    store, parcels = _store(), step.parcels()
-    store.remove(store.ids)  # of a step that failed
-    try:
-        if samples:
-            begin = step.begins[step.data[job.rank]]
-            for number, (keys, _) in enumerate(parcels):
-                ids = [_id(number, begin + at) for at in range(len(samples))]
-                fields = {key: [sample.fields[key] for sample in samples] for key in keys}
-                store.store(exchange.SampleBatch(ids, fields), copy=False)
-        wants = [
-            exchange.Destination(
-                sorted(rank for rank in ranks if step.data[rank] == data),
-                [_id(number, sample) for micro in mine for sample in micro],
-            )
-            for number, (_, ranks) in enumerate(parcels)
-            for data, mine in enumerate(schedule)
-        ]
-        exchange.redistribute(store, wants, KEYS, group=job, allow_absent=True, timeout=TIMEOUT)
-        needed = [(number, keys) for number, (keys, ranks) in enumerate(parcels) if job.rank in ranks]
-        return [_packed(store, step, micro, needed) for micro in schedule[step.data[job.rank]]]
-    finally:
-        store.remove(store.ids)
-
-
-def _id(parcel: int, sample: int) -> str:
-    return f"{parcel}.{sample}"
-
-
-def _packed(
-    store: exchange.Store, step: Step, micro: list[int], needed: list[tuple[int, tuple[str, ...]]]
-) -> Batch:
-    torch = importlib.import_module("torch")
-    fields: Batch = {}
-    for parcel, keys in needed:
-        samples = store.get([_id(parcel, sample) for sample in micro], keys)
-        for key in keys:
-            packed = samples[key]
-            # What lies one after the other comes as a view, of the store's memory or of what was read.
-            is_view = packed.data_ptr() == samples.item(key, 0).data_ptr()
-            fields[key] = packed.clone() if is_view else packed
-    padded, original = ([lengths[sample] for sample in micro] for lengths in (step.padded, step.original))
-    int32 = functools.partial(torch.tensor, dtype=torch.int32)
-    return {
-        **{key: fields[key] for key in KEYS if key in fields},
-        "cu_seqlens_padded": int32([0, *itertools.accumulate(padded)]),
-        "max_seqlen": int32(max(padded)),
-        "cu_seqlens": int32([0, *itertools.accumulate(original)]),
-    }
 
 
 def _iterator(items: list[Batch], keys: tuple[str, ...]) -> Any:
