@@ -8,9 +8,10 @@ at all ranks in a step, and prints medians of the time that the slowest rank tak
 --upstream: a checkout of Megatron-LM, of whose megatron/core/datasets two files are used; the rest of megatron.core is the
 installed one. These files ask for CUDA, which is stood in for by the CPU, and for Transformer Engine's partition.
 
-Messages of an all-to-all count where they are not empty; those of Levada include its two all-gathers. "balanced" is
-levada's own schedule, "over gloo" the schedule of Megatron-LM with the engine c10d. Work is the operations of a
-transformer of hidden size 4096, of the busiest data-parallel rank, over the mean.
+"levada" has the schedule of Megatron-LM, over shared memory; "over gloo" is the engine c10d; "balanced" is Levada's own
+schedule. A message is what arrives at one rank from another: of an all-to-all, what is not empty. "gathers" are those of
+them that belong to all-gathers. The ratio is the median over steps of Megatron-LM's time to the row's. Work is the
+operations of a transformer of hidden size 4096, of the busiest data-parallel rank, over the mean.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ def main() -> None:
         return
     print(f"{options.samples} samples a data-parallel rank, lognormal (mean 1500), at most {options.longest} tokens; "
           f"{options.steps} steps of each, in turn")
-    print(f"{'mesh':<14}{'':<18}{'messages':>10}{'MB':>9}{'ms':>9}{'ratio':>8}{'micro':>8}{'work':>8}")
+    print(f"{'mesh':<14}{'':<18}{'messages':>10}{'gathers':>9}{'MB':>9}{'ms':>9}{'ratio':>8}{'micro':>8}{'work':>8}")
     for mesh, ways in rows.items():
         for way, row in ways.items():
-            print(f"{mesh:<14}{way:<18}{row['messages']:>10,}{row['bytes'] / 1e6:>9.2f}{row['ms']:>9.2f}{row['ratio']:>8.2f}"
+            print(f"{mesh:<14}{way:<18}{row['messages']:>10,}{row['gathers']:>9,}{row['bytes'] / 1e6:>9.2f}{row['ms']:>9.2f}{row['ratio']:>8.2f}"
                   f"{row['micro']:>8}{row['work']:>8.3f}")
 
 
@@ -108,8 +109,8 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
         hidden_size=4096,
     )
 
-    def step(way: str, number: int) -> list[Any]:
-        iterator = iterator_of(options, parallel_state, number)
+    def step(way: str, items: list[Any] | None) -> list[Any]:
+        iterator = None if items is None else iter(items)
         if way == "megatron":
             wrap, get = upstream.wrap_data_iterator, upstream.get_batch_on_this_rank_for_sequence_packing
             new, micros, *sums = wrap(iterator, config, options.samples)
@@ -122,15 +123,18 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
             )
         return [[get(new) for _ in range(micros)], micros, sums]
 
-    compare(step("megatron", 0), step("levada", 0))
-    compare(step("levada over gloo", 1), step("levada", 1))
-    rows = {way: measure_messages(step, way) for way in WAYS}
+    for number in range(3):
+        items = items_of(options, parallel_state, number)
+        compare(step("megatron", items), step("levada", items))
+        compare(step("levada over gloo", items), step("levada", items))
+    rows = {way: measure_messages(step, way, items) for way in WAYS}
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(options.steps):
+        items = items_of(options, parallel_state, number)
         for way in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
             dist.barrier()
             begin = time.perf_counter()
-            step(way, number)
+            step(way, items)
             times[way].append(largest(time.perf_counter() - begin))
     for way in WAYS:
         rows[way]["ms"] = 1000 * statistics.median(times[way])
@@ -170,8 +174,8 @@ def lengths_of(options: argparse.Namespace, data: int, number: int) -> list[int]
     return np.clip(lengths, 1, options.longest - 16).astype(int).tolist()
 
 
-def iterator_of(options: argparse.Namespace, state: Any, number: int) -> Iterator[Any] | None:
-    """The samples of a step, each padded to a multiple of 16, on the ranks that read in Megatron-LM."""
+def items_of(options: argparse.Namespace, state: Any, number: int) -> list[Any] | None:
+    """The samples of a step, each padded to a multiple of 16, on the ranks that read in Megatron-LM; else None."""
     import torch
 
     ends = (0, state.get_pipeline_model_parallel_world_size() - 1)
@@ -187,7 +191,7 @@ def iterator_of(options: argparse.Namespace, state: Any, number: int) -> Iterato
             "tokens": tokens, "labels": tokens + 1, "loss_mask": loss_mask, "position_ids": torch.arange(padded),
             "original_seq_len": torch.tensor([length]), "padded_seq_len": torch.tensor([padded]),
         })
-    return iter(items)
+    return items
 
 
 def largest(value: float) -> float:
@@ -226,16 +230,17 @@ def compare(theirs: list[Any], ours: list[Any]) -> None:
                 assert (their.max_seqlen_q, their.qkv_format) == (our.max_seqlen_q, our.qkv_format)
 
 
-def measure_messages(step: Callable[[str, int], list[Any]], way: str) -> dict[str, Any]:
-    """What arrives at all ranks in step 0, and how its work is divided."""
+def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: list[Any] | None) -> dict[str, Any]:
+    """What arrives at all ranks in a step, and how its work is divided."""
     import torch.distributed as dist
     from levada import _levada, exchange
 
-    counts = [0, 0]
+    counts = [0, 0, 0]
 
-    def arrives(messages: int, size: int) -> None:
+    def arrives(messages: int, size: int, gathers: int = 0) -> None:
         counts[0] += messages
         counts[1] += size
+        counts[2] += gathers
 
     originals = dist.broadcast, dist.all_gather, dist.all_to_all_single
     redistribute, agree = exchange.redistribute, _levada.agree
@@ -246,7 +251,8 @@ def measure_messages(step: Callable[[str, int], list[Any]], way: str) -> dict[st
 
     def all_gather(tensors: list[Any], tensor: Any, group: Any = None) -> None:
         originals[1](tensors, tensor, group=group)
-        arrives(len(tensors) - 1, tensor.nbytes * (len(tensors) - 1))
+        others = len(tensors) - 1
+        arrives(others, tensor.nbytes * others, others)
 
     def all_to_all(output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any) -> None:
         originals[2](output, input, output_split_sizes, input_split_sizes, group=group)
@@ -256,7 +262,8 @@ def measure_messages(step: Callable[[str, int], list[Any]], way: str) -> dict[st
     def redistributed(*given: Any, **options: Any) -> Any:
         result = redistribute(*given, **options)
         told = summed([result.agreed_bytes])[0] - result.agreed_bytes
-        arrives(dist.get_world_size() - 1, told)
+        others = dist.get_world_size() - 1
+        arrives(others, told, others)
         multicasts = [result.plan[number] for number in range(len(result.plan))]
         coming = sum(multicast.messages for multicast in multicasts if dist.get_rank() in multicast.to)
         arrives(coming, result.received_bytes)
@@ -264,19 +271,19 @@ def measure_messages(step: Callable[[str, int], list[Any]], way: str) -> dict[st
 
     def agreed(job: Any, mine: bytes, timeout: float, what: str) -> Any:
         told = agree(job, mine, timeout, what)
-        arrives(len(told) - 1, sum(map(len, told)) - len(mine))
+        arrives(len(told) - 1, sum(map(len, told)) - len(mine), len(told) - 1)
         return told
 
     dist.broadcast, dist.all_gather, dist.all_to_all_single = broadcast, all_gather, all_to_all
     exchange.redistribute, _levada.agree = redistributed, agreed
     try:
-        batches, micros, _ = step(way, 0)
+        batches, micros, _ = step(way, items)
     finally:
         dist.broadcast, dist.all_gather, dist.all_to_all_single = originals
         exchange.redistribute, _levada.agree = redistribute, agree
-    messages, size = summed(counts)
+    messages, size, gathers = summed(counts)
     work = [sum(length * (6 * 4096 + length) for length in batch[5].cu_seqlens_q.diff().tolist()) for batch in batches]
-    return {"messages": messages, "bytes": size, "micro": micros, "work": work_ratio(sum(work))}
+    return {"messages": messages, "gathers": gathers, "bytes": size, "micro": micros, "work": work_ratio(sum(work))}
 
 
 def work_ratio(work: int) -> float:

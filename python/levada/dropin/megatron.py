@@ -11,8 +11,8 @@ samples are packed in their order                 samples are balanced by their 
                                                   them in their order
 the first and the last pipeline stage get all     a stage gets the keys that it computes with
 keys
-the iterator is None on tensor-parallel ranks     every rank gets an iterator, and get_batch sends nothing
-above 0
+the iterator is None on tensor-parallel ranks     every rank gets an iterator, and get_batch sends nothing; it may
+above 0                                           still be given None there
 sums of lengths lose digits on some ranks, in     they are exact, the same on all ranks
 float32
 each data-parallel rank reads on tensor-parallel  one reader for each data-parallel rank is enough
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -108,7 +109,10 @@ def wrap_data_iterator(
     schedule = _scheduler(scheduler, config)(*task)
     check(schedule, *task)
     items = deliver(job, step, schedule, samples, TIMEOUT)
-    iterators = [_iterator(items, keys) for keys in keys_by_chunk(config, _groups(pg_collection)["pp"])]
+    groups = _groups(pg_collection)
+    iterators = [_iterator(items, keys) for keys in keys_by_chunk(config, groups["pp"])]
+    if terms.sizes.tensor > 1:
+        _wrapped[groups["tp"]] = iterators
     return (
         iterators if chunks_of(config) > 1 else iterators[0],
         len(schedule[0]),
@@ -129,11 +133,13 @@ def get_batch_on_this_rank_for_sequence_packing(
     position_ids are None but on the first stage and with mtp_on_this_rank; labels and loss_mask but on the last stage,
     and with mtp_on_this_rank if the micro-batch has them. Padding is 0 in all of them, and True in padding_mask.
 
-    data_iterator: what wrap_data_iterator() returned on this rank, and nothing is sent; or any iterator over such
-    micro-batches on tensor-parallel rank 0, and None on its peers, which get each in one message.
+    data_iterator: what wrap_data_iterator() returned on this rank, or None for what it returned last, and nothing is sent.
+    In a tensor-parallel group for which that has not been called: any iterator over such micro-batches on rank 0, and
+    None on its peers, which get each in one message.
     pg_collection: tp, pp and cp are used; by default those of megatron.core.parallel_state.
 
-    Raises StopIteration after the last; InvalidArgument, naming the key, for a micro-batch without one that is needed;
+    Raises StopIteration after the last; InvalidArgument, naming the key, for a micro-batch without one that is needed,
+    and for another iterator where the peers read what wrap_data_iterator() returned;
     Unsupported without megatron.core, whose PackedSeqParams it returns. Of an iterator that the tensor-parallel group
     shares, what levada.dropin.bridge.BroadcastIterator raises.
     """
@@ -141,7 +147,7 @@ def get_batch_on_this_rank_for_sequence_packing(
     at, size = place(groups["pp"])
     first = at == 0 and vp_stage in (None, 0)
     last = at == size - 1 and (vp_stage is None or vp_stage == (vpp_size or 1) - 1)
-    micro = _next(data_iterator, groups["tp"])
+    micro = _next(data_iterator, groups["tp"], vp_stage or 0)
     keys = {"cu_seqlens", "cu_seqlens_padded", "max_seqlen"}
     keys |= {*(INPUTS if first or mtp_on_this_rank else ()), *(TARGETS if last else ())}
     if lacking := sorted(key for key in keys if micro.get(key) is None):
@@ -296,10 +302,23 @@ def _packed_seq_params() -> Any:
         raise Unsupported("megatron.core, whose PackedSeqParams a batch has, is not installed") from None
 
 
-def _next(data_iterator: Any, tp: Any) -> Batch:
+_wrapped: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+"""By tensor-parallel group what wrap_data_iterator() returned last on this rank, by virtual stage. Callers made for
+Megatron-LM pass None on tensor-parallel ranks above 0."""
+
+
+def _next(data_iterator: Any, tp: Any, chunk: int) -> Batch:
+    wrapped = _wrapped.get(tp) if place(tp)[1] > 1 else None
+    if data_iterator is None and wrapped is not None:
+        data_iterator = wrapped[chunk]
     if isinstance(getattr(data_iterator, "iterable", data_iterator), MicroBatches):
         batch: Batch = next(data_iterator)
         return batch
+    if wrapped is not None:
+        raise InvalidArgument(
+            f"the data iterator is a {type(data_iterator).__name__}, but tensor-parallel peers may read what "
+            "wrap_data_iterator() returned; pass what it returned on this rank"
+        )
     shared = BroadcastIterator(None if data_iterator is None else _OnHost(data_iterator), tp)
     return _moved(next(shared))
 
