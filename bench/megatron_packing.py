@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sequence packing: Megatron-LM's wrap_data_iterator() and get_batch_on_this_rank_for_sequence_packing() over gloo beside
-those of levada.dropin.megatron, in the processes of this host, in turn. Compares what they return, counts what arrives
-at all ranks in a step, and prints medians of the time that the slowest rank takes for it.
+those of levada.dropin.megatron, in processes of this host, in turn. Compares what they return, and their schedules for
+random lengths; counts what arrives at all ranks in a step; and prints medians of the time that the slowest rank takes.
 
   bench/megatron_packing.py --upstream DIR [--meshes tp2,dp2 ...] [--samples N] [--longest N] [--steps N] [--json]
 
@@ -11,7 +11,8 @@ installed one. These files ask for CUDA, which is stood in for by the CPU, and f
 "levada" has the schedule of Megatron-LM, over shared memory; "over gloo" is the engine c10d; "balanced" is Levada's own
 schedule. A message is what arrives at one rank from another: of an all-to-all, what is not empty. "gathers" are those of
 them that belong to all-gathers. The ratio is the median over steps of Megatron-LM's time to the row's. Work is the
-operations of a transformer of hidden size 4096, of the busiest data-parallel rank, over the mean.
+operations of a transformer of hidden size 4096, of the busiest data-parallel rank, over the mean; this and the number of
+micro-batches are means over steps.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def main() -> None:
     print(f"{'mesh':<14}{'':<18}{'messages':>10}{'gathers':>9}{'MB':>9}{'ms':>9}{'ratio':>8}{'micro':>8}{'work':>8}")
     for mesh, ways in rows.items():
         for way, row in ways.items():
-            print(f"{mesh:<14}{way:<18}{row['messages']:>10,}{row['gathers']:>9,}{row['bytes'] / 1e6:>9.2f}{row['ms']:>9.2f}{row['ratio']:>8.2f}"
-                  f"{row['micro']:>8}{row['work']:>8.3f}")
+            print(f"{mesh:<14}{way:<18}{row['messages']:>10,}{row['gathers']:>9,}{row['bytes'] / 1e6:>9.2f}{row['ms']:>9.2f}"
+                  f"{row['ratio']:>8.2f}"
+                  f"{row['micro']:>8.1f}{row['work']:>8.3f}")
 
 
 def run_mesh(options: argparse.Namespace, mesh: str) -> dict[str, Any]:
@@ -128,15 +130,22 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
         compare(step("megatron", items), step("levada", items))
         compare(step("levada over gloo", items), step("levada", items))
     rows = {way: measure_messages(step, way, items) for way in WAYS}
+    if dist.get_rank() == 0:
+        compare_schedules(upstream)
     times: dict[str, list[float]] = {way: [] for way in WAYS}
+    micros: dict[str, list[int]] = {way: [] for way in WAYS}
+    works: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(options.steps):
         items = items_of(options, parallel_state, number)
         for way in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
             dist.barrier()
             begin = time.perf_counter()
-            step(way, items)
+            batches, count, _ = step(way, items)
             times[way].append(largest(time.perf_counter() - begin))
+            micros[way].append(count)
+            works[way].append(work_ratio(batches))
     for way in WAYS:
+        rows[way] |= {"micro": statistics.mean(micros[way]), "work": statistics.mean(works[way])}
         rows[way]["ms"] = 1000 * statistics.median(times[way])
         rows[way]["ratio"] = statistics.median(theirs / ours for theirs, ours in zip(times["megatron"], times[way]))
     if dist.get_rank() == 0:
@@ -231,7 +240,7 @@ def compare(theirs: list[Any], ours: list[Any]) -> None:
 
 
 def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: list[Any] | None) -> dict[str, Any]:
-    """What arrives at all ranks in a step, and how its work is divided."""
+    """What arrives at all ranks in a step."""
     import torch.distributed as dist
     from levada import _levada, exchange
 
@@ -277,20 +286,37 @@ def measure_messages(step: Callable[[str, Any], list[Any]], way: str, items: lis
     dist.broadcast, dist.all_gather, dist.all_to_all_single = broadcast, all_gather, all_to_all
     exchange.redistribute, _levada.agree = redistributed, agreed
     try:
-        batches, micros, _ = step(way, items)
+        step(way, items)
     finally:
         dist.broadcast, dist.all_gather, dist.all_to_all_single = originals
         exchange.redistribute, _levada.agree = redistribute, agree
     messages, size, gathers = summed(counts)
-    work = [sum(length * (6 * 4096 + length) for length in batch[5].cu_seqlens_q.diff().tolist()) for batch in batches]
-    return {"messages": messages, "gathers": gathers, "bytes": size, "micro": micros, "work": work_ratio(sum(work))}
+    return {"messages": messages, "gathers": gathers, "bytes": size}
 
 
-def work_ratio(work: int) -> float:
+def work_ratio(batches: list[Any]) -> float:
     """The most of a rank over the mean. The ranks of one data-parallel rank have the same."""
     import torch.distributed as dist
 
+    lengths = [length for batch in batches for length in batch[5].cu_seqlens_q.diff().tolist()]
+    work = sum(length * (6 * 4096 + length) for length in lengths)
     return largest(work) / (summed([work])[0] / dist.get_world_size())
+
+
+def compare_schedules(upstream: Any, steps: int = 3000) -> None:
+    """Exits unless random steps are packed in the same way, where Megatron-LM's scheduler does not refuse them."""
+    from levada.dropin.megatron import in_order
+
+    random = np.random.default_rng(1)
+    for _ in range(steps):
+        ranks, multiple = (int(each) for each in random.integers(1, 5, 2))
+        lengths = random.integers(1, 100, random.integers(1, 60)).tolist()
+        scheduler = upstream.DpBalancedScheduler(150, 1, ranks, multiple)
+        try:
+            theirs = scheduler.get_groups_and_subsamples(list(enumerate(lengths)))
+        except AssertionError:
+            continue
+        assert in_order(lengths, ranks, 150, multiple) == [[group[rank] for group in theirs] for rank in range(ranks)]
 
 
 if __name__ == "__main__":

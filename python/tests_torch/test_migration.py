@@ -140,6 +140,28 @@ tell(shapes=[list(batch["tokens"].shape) for batch in seen], first=seen[0]["toke
         assert mine[-1] == {"shapes": [[2, 64]] * 3, "first": told[0][-1]["first"]}
 
 
+def test_from_megatrons_sequence_packing(tmp_path: pathlib.Path) -> None:
+    told = run(
+        tmp_path,
+        "megatron-packing.md",
+        """
+from types import SimpleNamespace as Space
+alone = [dist.new_group([0]), dist.new_group([1])][rank]
+pg_collection = Space(tp=dist.group.WORLD, pp=alone, dp=alone, cp=alone, dp_cp=alone)
+config = Space(max_seqlen_per_dp_cp_rank=6, sequence_packing_scheduler="dp_balanced")
+def sample(first, length):
+    row = torch.arange(length)
+    return {"tokens": row + first, "labels": row + first + 1, "loss_mask": torch.ones(length), "position_ids": row,
+            "padded_seq_len": torch.tensor([length])}
+num_microbatches = 3
+data_iterator = iter([sample(10, 2), sample(20, 5), sample(30, 4)]) if rank == 0 else None
+exec(blocks[0])
+tell(tokens=[batch[0].tolist() for batch in seen], sums=[seqlen_sum, seqlen_squared_sum])
+""",
+    )
+    assert told[0] == told[1] == [{"tokens": [[[10, 11, 30, 31, 32, 33]], [[20, 21, 22, 23, 24]]], "sums": [11.0, 45.0]}]
+
+
 def test_from_areal(tmp_path: pathlib.Path) -> None:
     told = run(
         tmp_path,
