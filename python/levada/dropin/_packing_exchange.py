@@ -37,14 +37,13 @@ def deliver(
                 ids = [_id(number, begin + at) for at in range(len(samples))]
                 fields = {key: [sample.fields[key] for sample in samples] for key in keys}
                 store.store(exchange.SampleBatch(ids, fields), copy=False)
-        wants = [
-            exchange.Destination(
-                sorted(rank for rank in ranks if step.data[rank] == data),
-                [_id(number, sample) for micro in mine for sample in micro],
-            )
-            for number, (_, ranks) in enumerate(parcels)
-            for data, mine in enumerate(schedule)
-        ]
+        wants = []
+        for number, (_, ranks) in enumerate(parcels):
+            members: list[list[int]] = [[] for _ in schedule]
+            for rank in sorted(ranks):
+                members[step.data[rank]].append(rank)
+            for to, micros in zip(members, schedule, strict=True):
+                wants.append(exchange.Destination(to, [_id(number, sample) for micro in micros for sample in micro]))
         exchange.redistribute(store, wants, KEYS, group=job, allow_absent=True, timeout=timeout)
         needed = [(number, keys) for number, (keys, ranks) in enumerate(parcels) if job.rank in ranks]
         return [_packed(store, step, micro, needed) for micro in schedule[step.data[job.rank]]]

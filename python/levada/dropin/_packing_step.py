@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from levada import _errors
@@ -108,8 +108,11 @@ def agree(told: Sequence[bytes]) -> Step:
     original: list[int] = []
     padded: list[int] = []
     begins = []
-    for data in range(terms.sizes.data):
-        lengths = _lengths_of(contributions, places, data)
+    members: list[list[int]] = [[] for _ in range(terms.sizes.data)]
+    for rank, place in enumerate(places):
+        members[place.data].append(rank)
+    for data, ranks in enumerate(members):
+        lengths = _lengths_of({rank: contributions[rank] for rank in ranks}, data)
         _check_samples(lengths, terms, data)
         begins.append(len(padded))
         original += lengths[0]
@@ -171,12 +174,9 @@ def _check_places(places: Sequence[Place], sizes: Place) -> None:
         )
 
 
-def _lengths_of(
-    contributions: Sequence[Contribution], places: Sequence[Place], data: int
-) -> tuple[list[int], list[int]]:
-    """What the readers of a data-parallel rank have read, which must be the same."""
-    members = [rank for rank, place in enumerate(places) if place.data == data]
-    read = {rank: lengths for rank in members if (lengths := contributions[rank].lengths) is not None}
+def _lengths_of(members: Mapping[int, Contribution], data: int) -> tuple[list[int], list[int]]:
+    """What the readers of a data-parallel rank have read, which must be the same. members: its ranks."""
+    read = {rank: lengths for rank, each in members.items() if (lengths := each.lengths) is not None}
     if not read:
         raise InvalidArgument(
             f"no rank of data-parallel rank {data} (ranks {', '.join(map(str, members))}) has a data iterator; pass one on "

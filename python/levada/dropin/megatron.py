@@ -17,9 +17,10 @@ sums of lengths lose digits on some ranks, in     they are exact, the same on al
 float32
 each data-parallel rank reads on tensor-parallel  one reader for each data-parallel rank is enough
 rank 0 of the first and the last stage
-a failed assertion ends one rank; others wait     levada.InvalidArgument on every rank, naming sample and remedy
-one with an iterator that ends or raises ends;    StopIteration or levada.SourceError on every rank
-others wait
+a failed assertion ends one rank, and the others  levada.InvalidArgument on every rank, naming sample and remedy
+wait
+an iterator that ends or raises ends one rank,    StopIteration or levada.SourceError on every rank
+and the others wait
 
 Samples cross on the host. Micro-batches are moved to the accelerator, where there is one, as their iterator is read.
 """
@@ -129,19 +130,20 @@ def get_batch_on_this_rank_for_sequence_packing(
     pg_collection: Any = None,
 ) -> tuple[Any, Any, Any, None, Any, Any, Any]:
     """Returns tokens, labels, loss_mask, None, position_ids, PackedSeqParams and padding_mask of the next micro-batch, for
-    this rank: each tensor [1, tokens] and, with context parallelism, the zigzag slice of each of its samples. Tokens and
-    position_ids are None but on the first stage and with mtp_on_this_rank; labels and loss_mask but on the last stage,
-    and with mtp_on_this_rank if the micro-batch has them. Padding is 0 in all of them, and True in padding_mask.
+    this rank: each tensor [1, tokens] and, with context parallelism, the zigzag slice of each of its samples. Padding is 0,
+    and True in padding_mask. The first stage gets tokens and position_ids, the last one labels and loss_mask. With
+    mtp_on_this_rank a stage gets tokens and position_ids, too, and labels and loss_mask if the micro-batch has them. What
+    a stage does not get is None.
 
     data_iterator: what wrap_data_iterator() returned on this rank, or None for what it returned last, and nothing is sent.
     In a tensor-parallel group for which that has not been called: any iterator over such micro-batches on rank 0, and
     None on its peers, which get each in one message.
     pg_collection: tp, pp and cp are used; by default those of megatron.core.parallel_state.
 
-    Raises StopIteration after the last; InvalidArgument, naming the key, for a micro-batch without one that is needed,
-    and for another iterator where the peers read what wrap_data_iterator() returned;
-    Unsupported without megatron.core, whose PackedSeqParams it returns. Of an iterator that the tensor-parallel group
-    shares, what levada.dropin.bridge.BroadcastIterator raises.
+    Raises StopIteration after the last micro-batch; InvalidArgument, naming the key, if a micro-batch lacks one that is
+    needed, and for another iterator in a group for which wrap_data_iterator() has been called; Unsupported without
+    megatron.core, whose PackedSeqParams it returns; and for an iterator that the group shares what
+    levada.dropin.bridge.BroadcastIterator raises.
     """
     groups = _groups(pg_collection)
     at, size = place(groups["pp"])
