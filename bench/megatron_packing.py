@@ -41,7 +41,7 @@ WAYS = ("megatron", "levada", "levada over gloo", "levada balanced")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--upstream", type=pathlib.Path, required=True)
-    parser.add_argument("--meshes", nargs="+", default=["tp2,dp2", "dp2,pp2", "dp2,cp2", "tp2,dp2,pp2"])
+    parser.add_argument("--meshes", nargs="+", default=["tp2,dp2", "dp2,pp2", "dp2,cp2", "tp2,dp2,pp2"], help="also vpp: virtual stages")
     parser.add_argument("--samples", type=int, default=32, help="of a step on each data-parallel rank")
     parser.add_argument("--longest", type=int, default=8192, help="tokens of a sample and of a micro-batch")
     parser.add_argument("--steps", type=int, default=15)
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def run_mesh(options: argparse.Namespace, mesh: str) -> dict[str, Any]:
-    size = math.prod(axes_of(mesh).values())
+    size = size_of(axes_of(mesh))
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         started = []
@@ -84,7 +84,11 @@ def run_mesh(options: argparse.Namespace, mesh: str) -> dict[str, Any]:
 
 
 def axes_of(mesh: str) -> dict[str, int]:
-    return {"tp": 1, "cp": 1, "dp": 1, "pp": 1} | {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", mesh)}
+    return {"tp": 1, "cp": 1, "dp": 1, "pp": 1, "vpp": 1} | {name: int(size) for name, size in re.findall(r"([a-z]+)(\d+)", mesh)}
+
+
+def size_of(axes: dict[str, int]) -> int:
+    return math.prod(size for name, size in axes.items() if name != "vpp")
 
 
 def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> None:
@@ -94,11 +98,12 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
     axes = axes_of(mesh)
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=int(rank), world_size=math.prod(axes.values())
+        "gloo", init_method=f"file://{folder}/store", rank=int(rank), world_size=size_of(axes)
     )
     from megatron.core import parallel_state
 
-    parallel_state.initialize_model_parallel(axes["tp"], axes["pp"], context_parallel_size=axes["cp"])
+    vpp = axes["vpp"] if axes["vpp"] > 1 else None
+    parallel_state.initialize_model_parallel(axes["tp"], axes["pp"], vpp, context_parallel_size=axes["cp"])
     import levada
     from levada.dropin import megatron
 
@@ -107,12 +112,16 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
     config = types.SimpleNamespace(
         max_seqlen_per_dp_cp_rank=options.longest // axes["cp"],
         sequence_packing_scheduler="dp_balanced",
-        virtual_pipeline_model_parallel_size=None,
+        virtual_pipeline_model_parallel_size=vpp,
+        microbatch_group_size_per_vp_stage=axes["pp"],
         hidden_size=4096,
     )
 
     def step(way: str, items: list[Any] | None) -> list[Any]:
-        iterator = None if items is None else iter(items)
+        iterator: Any = None if items is None else iter(items)
+        if vpp:
+            chunks = [iterator] + [None] * (vpp - 1)
+            iterator = chunks if parallel_state.is_pipeline_first_stage(ignore_virtual=True) else chunks[::-1]
         if way == "megatron":
             wrap, get = upstream.wrap_data_iterator, upstream.get_batch_on_this_rank_for_sequence_packing
             new, micros, *sums = wrap(iterator, config, options.samples)
@@ -123,6 +132,9 @@ def run_rank(options: argparse.Namespace, mesh: str, rank: str, folder: str) -> 
             new, micros, *sums = megatron.wrap_data_iterator(
                 iterator, config, options.samples, scheduler=scheduler, group=group
             )
+        if vpp:
+            batches = [get(each, vpp, vp_stage=chunk) for chunk, each in enumerate(new) for _ in range(micros)]
+            return [batches, micros, sums]
         return [[get(new) for _ in range(micros)], micros, sums]
 
     for number in range(3):
