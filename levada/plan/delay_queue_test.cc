@@ -80,6 +80,10 @@ TEST(DelayQueue, TakesSamplesInOrderWithoutDelay) {
   EXPECT_THAT(steps[2].numbers, ElementsAre(4));
 }
 
+TEST(DelayQueue, LetsNothingWaitForASingleRank) {
+  for (const auto& step : steps_of(lognormal(100, 4), 1, 5, 8)) EXPECT_EQ(step.delayed, 0);
+}
+
 TEST(DelayQueue, WaitsForAsManyOfAKindAsThereAreRanks) {
   // Two long samples, in different steps; one of another kind, which comes too late for company.
   const auto stream = of_tokens({9000, 1, 1, 1, 1, 1, 9500, 1, 1, 1, 1, 1, 1, 1, 30000, 1, 1, 1, 1, 1});

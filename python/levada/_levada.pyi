@@ -372,12 +372,17 @@ def corpus_position(cursor: bytes) -> int: ...
 class BalancedBy:
     """How the samples of a step are divided over ranks."""
 
-    def __init__(self, cost: str, counts: str, order: str, max_tokens: int) -> None: ...
+    def __init__(self, cost: str, counts: str, order: str, max_tokens: int, max_delay: int = 0) -> None: ...
 
 class BalanceReport:
     """What the planned steps of a pass come to."""
 
     def to_json(self) -> str: ...
+
+def plan_step(sizes: Sequence[Sequence[int]], ranks: int, balance: BalancedBy) -> list[list[list[int]]]:
+    """
+    Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same samples everywhere. Raises InvalidArgument.
+    """
 
 class Pass:
     """One pass of a feed."""
@@ -430,9 +435,9 @@ class Pass:
     @property
     def stats(self) -> dict[str, Any]: ...
 
-def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True, balance: BalancedBy | None = None) -> Pass:
+def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True, balance: BalancedBy | None = None, cursor: bytes = ...) -> Pass:
     """
-    Starts a pass. Collective. `name`: which, the same on all ranks; `remind`: whether long waits say so.
+    Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the same on all ranks; `remind`: whether long waits say so.
     """
 
 class WhenDropped:

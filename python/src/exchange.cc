@@ -10,6 +10,7 @@
 
 #include "levada/exchange/redistribute.h"
 #include "python/src/bindings.h"
+#include "python/src/bytes.h"
 #include "python/src/launch.h"
 #include "python/src/samples.h"
 #include "python/src/waiting.h"
@@ -32,10 +33,6 @@ Duration duration(double count) {
 
 nb::bytes bytes_of(const Bytes& bytes) {
   return nb::bytes(static_cast<const void*>(bytes.data()), bytes.size());
-}
-
-ByteView view_of(const nb::bytes& bytes) {
-  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
 /// A store, and what its tensors come out as.

@@ -22,6 +22,7 @@
 #include "levada/plan/step_plan.h"
 #include "levada/report/balance_report.h"
 #include "python/src/bindings.h"
+#include "python/src/bytes.h"
 #include "python/src/handoff.h"
 #include "python/src/launch.h"
 #include "python/src/process.h"
@@ -437,7 +438,7 @@ void bind_feed(nb::module_& module) {
             self->max_tokens = max_tokens;
             self->max_delay = max_delay;
           },
-          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay"));
+          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0);
   nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
       .def("to_json", &report::BalanceReport::to_json);
   module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
@@ -469,7 +470,7 @@ void bind_feed(nb::module_& module) {
              nb::arg("depth") = 0, nb::arg("timeout") = 1800.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
              nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
              nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true, nb::arg("balance") = nb::none(),
-             nb::arg("cursor") = nb::bytes(),
+             nb::arg("cursor") = nb::bytes("", 0),
              "Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the "
              "same on all ranks; `remind`: whether long waits say so.");
   nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")

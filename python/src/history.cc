@@ -17,6 +17,7 @@
 #include "levada/mesh/mesh.h"
 #include "levada/report/pipeline_report.h"
 #include "python/src/bindings.h"
+#include "python/src/bytes.h"
 #include "python/src/launch.h"
 #include "python/src/waiting.h"
 
@@ -30,10 +31,6 @@ using report::PipelineReport;
 
 /// A pipeline's JSON, and the traces of its processes, encoded.
 using PipelineStory = std::tuple<std::string, nb::bytes>;
-
-ByteView view_of(const nb::bytes& bytes) {
-  return levada::as_bytes({bytes.c_str(), bytes.size()});
-}
 
 /// What a rank tells of itself, for rank 0.
 struct RankHistory {

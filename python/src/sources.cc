@@ -22,6 +22,7 @@
 #include "levada/report/progress.h"
 #include "levada/tree/codec.h"
 #include "python/src/bindings.h"
+#include "python/src/bytes.h"
 #include "python/src/errors.h"
 #include "python/src/handoff.h"
 #include "python/src/rebuild.h"
@@ -38,10 +39,6 @@ namespace levada::python {
 namespace {
 
 constexpr std::size_t longest_message = std::size_t{64} << 10;
-
-ByteView view_of(const nb::bytes& bytes) {
-  return as_bytes({bytes.c_str(), bytes.size()});
-}
 
 /// What Python makes.
 struct PythonHandoff final : Handoff {

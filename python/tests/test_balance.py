@@ -281,7 +281,7 @@ def test_a_corpus_gives_the_samples_of_a_step_once_on_any_mesh(tmp_path: pathlib
 
 def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.Path) -> None:
     numbers = random.Random(3)
-    lengths = [800 if numbers.random() < 0.02 else numbers.randint(1, 60) for _ in range(480)]
+    lengths = [800 if numbers.random() < 0.06 else numbers.randint(1, 60) for _ in range(480)]
     texts = [chr(97 + number % 26) * length for number, length in enumerate(lengths)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     body = f"""

@@ -1,0 +1,210 @@
+#include "levada/feed/start.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "levada/base/json.h"
+#include "levada/engine/collect.h"
+
+namespace levada {
+namespace {
+
+using Lines = std::vector<std::pair<std::string, std::string>>;
+
+/// What must be the same on all ranks, as lines for people; an error of this rank's own comes first.
+struct FeedConfig {
+  std::string error;
+  std::string name;  ///< of the pass
+  Lines lines;
+  Lines source;  ///< of ranks that read
+
+  Bytes encode() const {
+    ByteWriter writer;
+    writer.put_sized(std::string_view(error));
+    writer.put_sized(std::string_view(name));
+    for (const Lines& part : {lines, source}) {
+      writer.put(static_cast<std::uint32_t>(part.size()));
+      for (const auto& [line, value] : part) {
+        writer.put_sized(std::string_view(line));
+        writer.put_sized(std::string_view(value));
+      }
+    }
+    return std::move(writer).take();
+  }
+  static FeedConfig decode(ByteView bytes) {
+    ByteReader reader(bytes);
+    FeedConfig config{.error = reader.get_string(), .name = reader.get_string(), .lines = {}, .source = {}};
+    for (Lines* part : {&config.lines, &config.source}) {
+      part->resize(reader.get_count(8));
+      for (auto& [line, value] : *part) {
+        line = reader.get_string();
+        value = reader.get_string();
+      }
+    }
+    reader.expect_end();
+    return config;
+  }
+};
+
+/// "ranks disagree on WHAT shuffle: rank 1 has 'seed 2', rank 0 has 'seed 1'"; empty where they do not.
+std::string difference(std::string_view what, const Lines& here, int rank, const Lines& first, int first_rank) {
+  const auto value_of = [](const Lines& lines, const std::string& name) {
+    const auto found = std::ranges::find(lines, name, &Lines::value_type::first);
+    return found == lines.end() ? std::string("none") : found->second;
+  };
+  for (const Lines& lines : {first, here}) {
+    for (const auto& [name, unused] : lines) {
+      const auto [mine, theirs] = std::pair(value_of(here, name), value_of(first, name));
+      if (mine == theirs) continue;
+      return fmt::format("ranks disagree on {} {}: rank {} has '{}', rank {} has '{}'", what, name, rank, mine,
+                         first_rank, theirs);
+    }
+  }
+  return {};
+}
+
+void check_delay(const Source* source, const FeedOptions& options) {
+  const auto& delayed = options.delayed;
+  if (options.balance && options.balance->max_delay < 0) {
+    throw InvalidArgument(fmt::format("max_delay is {}; it counts steps", options.balance->max_delay));
+  }
+  if (!delayed.empty() && !options.balance) {
+    throw InvalidArgument(
+        fmt::format("{} sample(s) wait for a later step in this state: resume with balance, and with "
+                    "max_delay to delay others",
+                    delayed.size()));
+  }
+  if (!delayed.empty() && delayed.back().number >= options.first_sample) {
+    throw InvalidArgument(
+        fmt::format("sample {} is said to wait at sample {}", delayed.back().number, options.first_sample));
+  }
+  const bool delays = !delayed.empty() || (options.balance && options.balance->max_delay > 0);
+  if (delays && source != nullptr && !source->has_random_access()) {
+    throw InvalidArgument("samples that come one behind the other cannot be delayed: max_delay takes a corpus");
+  }
+}
+
+void check(const Engine& engine, const Mesh& mesh, const Layout& layout, const FeedOptions& options) {
+  if (mesh.size() != engine.info().size) {
+    throw InvalidArgument(fmt::format("mesh '{}' has {} ranks, the job has {}; make the axes multiply to {}",
+                                      mesh.to_string(), mesh.size(), engine.info().size, engine.info().size));
+  }
+  layout.check(mesh);
+  if (options.batch < 1) throw InvalidArgument(fmt::format("batch is {}; it must be at least 1", options.batch));
+  if (options.first_sample < 0) throw InvalidArgument(fmt::format("first sample is {}", options.first_sample));
+  if (options.balance && options.divide != Divide::deal) {
+    throw InvalidArgument("balanced steps are dealt, each dp rank its own samples: they cannot be split along dim 0");
+  }
+  if (options.balance && options.tail == Tail::pad) {
+    throw InvalidArgument("the last step of balanced ones is not padded: let tail be drop or short");
+  }
+  if (options.steps && *options.steps < 0) throw InvalidArgument(fmt::format("steps is {}", *options.steps));
+  const int stages = mesh.axis_size("pp");
+  if (depth_of(mesh, options) < stages) {
+    throw InvalidArgument(
+        fmt::format("depth is {}, but pp has {} stages: the first takes so many batches before the last takes one; "
+                    "choose {} or more",
+                    options.depth, stages, stages));
+  }
+}
+
+FeedConfig config_of(const Mesh& mesh, const Layout& layout, const FeedOptions& options, const Source* source,
+                     const std::string& error) {
+  return {error,
+          options.name,
+          {{"mesh", mesh.to_string()},
+           {"data axes", fmt::format("{}", fmt::join(mesh.data_axes(), ","))},
+           {"layout", json_text(parse_json(layout.to_json(), 100, "layout"))},
+           {"batch", std::to_string(options.batch)},
+           {"way to divide batches", std::string(to_string(options.divide))},
+           {"tail", std::string(to_string(options.tail))},
+           {"balance", options.balance ? to_string(*options.balance) : "none"},
+           {"first sample", std::to_string(options.first_sample)},
+           {"steps", options.steps ? std::to_string(*options.steps) : "all"},
+           {"readers", options.readers.to_string()},
+           {"depth", std::to_string(depth_of(mesh, options))}},
+          source == nullptr ? Lines{} : source->identity()};
+}
+
+/// Throws, on every rank the same, the first rank's error or the first difference from rank 0; from the first reader in
+/// what concerns their sources.
+void agree_on(Engine& engine, const FeedConfig& mine, Deadline deadline, const std::function<void()>& poll) {
+  std::vector<FeedConfig> all;
+  for (const Bytes& bytes : agree(engine, mine.encode(), deadline, "starting the feed", &poll)) {
+    all.push_back(FeedConfig::decode(bytes));
+  }
+  int reader = -1;
+  for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
+    const FeedConfig& config = all[static_cast<std::size_t>(rank)];
+    if (!config.error.empty()) throw InvalidArgument(config.error);
+    if (config.name != all.front().name) {
+      throw InvalidArgument(
+          fmt::format("rank {} begins {}, rank 0 begins {}; make and iterate feeds in the same order on all ranks",
+                      rank, config.name, all.front().name));
+    }
+    auto error = difference("the feed's", config.lines, rank, all.front().lines, 0);
+    if (error.empty() && !config.source.empty()) {
+      if (reader < 0) reader = rank;
+      error =
+          difference("what they read, its", config.source, rank, all[static_cast<std::size_t>(reader)].source, reader);
+    }
+    if (!error.empty()) throw InvalidArgument(error);
+  }
+}
+
+/// A group for one pass: what a start that failed or an earlier pass has left unread never reaches this one.
+std::shared_ptr<Engine> group_of_pass(Engine& engine) {
+  std::vector<int> all(static_cast<std::size_t>(engine.info().size));
+  std::iota(all.begin(), all.end(), 0);
+  return engine.subgroup(all, "feed");
+}
+
+/// agree_on(). A rank that gives up ends the pass for all: others may have started it already.
+void start_together(Engine& group, const FeedConfig& config, Deadline deadline, const std::function<void()>& poll) {
+  try {
+    agree_on(group, config, deadline, poll);
+  } catch (const Timeout& timeout) {
+    group.abort(timeout.what());
+    throw;
+  } catch (const Error&) {
+    throw;  // which all ranks see
+  } catch (...) {
+    group.abort("it was interrupted while it started the feed");
+    throw;
+  }
+}
+
+}  // namespace
+
+int depth_of(const Mesh& mesh, const FeedOptions& options) {
+  return options.depth == 0 ? mesh.axis_size("pp") + 2 : options.depth;
+}
+
+FeedWiring start_feed(const std::shared_ptr<Engine>& engine, const Mesh& mesh, const Layout& layout,
+                      const std::shared_ptr<Source>& source, const FeedOptions& options) {
+  std::string error;
+  std::vector<Audience> audiences;
+  bool reads = false;
+  try {
+    check(*engine, mesh, layout, options);
+    audiences = fan_out_audiences(
+        layout, mesh, {.readers = options.readers, .divide = options.divide, .host_of = engine->info().host_of});
+    const int rank = engine->info().rank;
+    reads = std::any_of(audiences.begin(), audiences.end(), [&](const auto& a) { return a.from == rank; });
+    check_delay(reads ? source.get() : nullptr, options);
+    if (reads && !source) error = fmt::format("rank {} reads for the feed but was given no source", rank);
+  } catch (const InvalidArgument& problem) {
+    error = problem.what();
+  }
+  auto group = group_of_pass(*engine);
+  const auto config = config_of(mesh, layout, options, reads ? source.get() : nullptr, error);
+  start_together(*group, config, Deadline::after(options.timeout), options.poll);
+  FeedWiring wiring = wire_feed(std::move(group), std::move(audiences), depth_of(mesh, options));
+  wiring.parent = engine;
+  return wiring;
+}
+
+}  // namespace levada

@@ -1,0 +1,15 @@
+// The bytes of a Python object.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "levada/base/bytes.h"
+
+namespace levada::python {
+
+/// Valid as long as `bytes`.
+inline ByteView view_of(const nanobind::bytes& bytes) {
+  return {static_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace levada::python
