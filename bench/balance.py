@@ -197,6 +197,17 @@ def measure_micro_batches(options, ranks, samples, max_tokens):
             print(f"    step time of {name} / ours: {gains[0]:.3f}, with a wait after each micro-batch {gains[1]:.3f}")
 
 
+def measure_delay(options, ranks, samples):
+    steps = lengths_of(options.steps, samples, 32768)
+    lines = "".join(" ".join(map(str, lengths)) + "\n" for lengths in steps.tolist())
+    print(f"long samples that wait, {samples} samples over {ranks} ranks, {options.steps} steps: step time / mean of the ranks")
+    for max_delay in (0, 4, 16, 64):
+        command = [options.build / "bench/plan_steps", COST, str(ranks), "any", "0", str(max_delay)]
+        total = json.loads(subprocess.run(command, input=lines, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        print(f"  at most {max_delay:2} steps: {total['busiest'] / total['mean']:.3f}; {total['delayed'] / total['samples']:.2%} "
+              f"wait, {total['waited'] / max(total['delayed'], 1):.1f} steps on average, at most {total['longest_wait']}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     root = pathlib.Path(__file__).resolve().parents[1]
@@ -209,6 +220,8 @@ def main():
     measure_ranks(options, 64, 4096)
     measure_micro_batches(options, 8, 256, 8192)
     measure_micro_batches(options, 8, 1024, 32768)
+    measure_delay(options, 8, 64)
+    measure_delay(options, 64, 512)
 
 
 if __name__ == "__main__":
