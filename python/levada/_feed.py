@@ -186,6 +186,7 @@ class Feed:
             data.IterableDataset.register(Feed)  # otherwise a DataLoader takes it for a map
         self._number = _number_in(self.group)
         self._passes = 0  # begun
+        self._has_opened = False
         self._epoch = 0
         self._cursor = b""
         self._began_at = b""  # the pass under way

@@ -48,8 +48,21 @@ class Beginning:
         self._reader = self.make = self.where = None
 
 
+_UNTIL_OPENED = 1e8
+"""Seconds. Readers may tokenize for hours; one that dies meanwhile is lost, which ends the wait."""
+
+
 def begin_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
-    """At a state of an earlier run, or at an epoch."""
+    """At a state of an earlier run, or at an epoch. The first time, all ranks wait until the readers have tokenized."""
+    begin = _open_corpus(feed, corpus, epoch, cursor)
+    job = feed._join()
+    if job.size > 1 and not feed._has_opened:
+        _levada.agree(job, b"", _UNTIL_OPENED, "opening the corpus")
+    feed._has_opened = True
+    return begin
+
+
+def _open_corpus(feed: Feed, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
     first = _levada.corpus_position(cursor) if cursor else 0
     try:
         if not _reads(feed) and not epoch:

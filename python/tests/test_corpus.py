@@ -10,6 +10,7 @@ from typing import Any
 
 import levada
 import pytest
+import ranks
 
 
 @pytest.fixture
@@ -187,3 +188,38 @@ def test_an_error_quotes_nothing_that_a_terminal_would_obey(tmp_path: pathlib.Pa
     error = levada.InvalidArgument("no field \x1b[2J\u202e in \udcff:\n\tline 2")
     assert str(error) == "no field \\x1b[2J\\u202e in \\udcff:\n\tline 2"
     assert str(levada.SourceError()) == ""
+
+
+def test_ranks_wait_for_a_reader_that_tokenizes_for_longer_than_a_wait_may_last(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c.txt").write_text("0123456789" * 100)
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        f"""
+        levada.join()  # with more time than a pass has
+        corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, sequence=16, cache_dir={str(tmp_path / "cache")!r})
+        opened = corpus.open
+        corpus.open = lambda: (time.sleep(1.5), opened())[1]
+        for batch in (feed := levada.Feed(corpus, batch=4, timeout=0.5)): pass
+        tell(steps=feed.step)
+        """,
+    )
+    assert told == [[{"steps": 7}], [{"steps": 7}]]
+
+
+def test_a_reader_that_dies_while_it_tokenizes_ends_the_others_wait(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "c.txt").write_text("0123456789" * 100)
+    outcome = ranks.run(
+        tmp_path,
+        2,
+        f"""
+        levada.join()
+        corpus = levada.Corpus({str(tmp_path / "c.txt")!r}, sequence=16, cache_dir={str(tmp_path / "cache")!r})
+        corpus.open = lambda: os._exit(3)
+        try:
+            for batch in levada.Feed(corpus, batch=4): pass
+        except levada.PeerLost as error:
+            tell(lost=error.rank)
+        """,
+    )
+    assert outcome.status != 0 and outcome.told[1] == [{"lost": 0}]
