@@ -68,6 +68,10 @@ class Balance:
         return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens, self.max_delay)
 
 
+class RefusedSample(InvalidArgument):
+    """A sample that cannot be balanced, or samples of which no batch can be made."""
+
+
 class Samples:
     """Takes the samples of a step from an iterator, and makes batches of some of them."""
 
@@ -89,9 +93,12 @@ class Samples:
     def gather(self, places: list[int]) -> Any:
         """One batch of those at these places among the samples taken last."""
         samples = [self._taken[place] for place in places]
-        if self._collate is None:
+        if self._collate is not None:
+            return self._collate(samples)
+        try:
             return collate_packed(samples, pad_to=self._balance.pad_to, length=self._length)
-        return self._collate(samples)
+        except InvalidArgument as error:
+            raise RefusedSample(str(error)) from None
 
     def _cut(self, sample: Any) -> Any:
         """The sample, or what fits a micro-batch of it."""
@@ -102,13 +109,13 @@ class Samples:
         return {key: value[: self._limit] if _is_as_long(value, length) else value for key, value in sample.items()}
 
     def _size(self, sample: Any) -> Size:
-        length, pad = _whole(self._length(sample), "length", sample), self._balance.pad_to
+        length, pad = _whole(_call(self._length, "length", sample), "length", sample), self._balance.pad_to
         if length < 1:
-            raise InvalidArgument(f"a sample has a length of {length}; it must have a token: {_shown(sample)}")
+            raise RefusedSample(f"a sample has a length of {length}; it must have a token: {_shown(sample)}")
         tokens = -(-length // pad) * pad
         if isinstance(self._balance.cost, str):
             return tokens, tokens * tokens, 0, 0
-        cost = self._balance.cost(sample)
+        cost = _call(self._balance.cost, "cost", sample)
         first, second = cost if isinstance(cost, tuple) else (cost, 0)
         return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample)
 
@@ -118,6 +125,14 @@ def _is_as_long(value: Any, length: int) -> bool:
     if not _is_of_numbers(value) and not hasattr(value, "ndim"):
         return False
     return getattr(value, "ndim", 1) > 0 and len(value) == length
+
+
+def _call(function: Callable[[Any], Any], name: str, sample: Any) -> Any:
+    try:
+        return function(sample)
+    except Exception as error:
+        what = str(error) if isinstance(error, InvalidArgument) else f"{type(error).__name__}: {error}"
+        raise RefusedSample(f"the {name} of a sample is not known: {what}; the sample is {_shown(sample)}") from error
 
 
 def _shown(sample: Any) -> str:
@@ -132,7 +147,7 @@ def _whole(value: Any, name: str, sample: Any) -> int:
         number = -1
     if 0 <= number < 2**62:
         return number
-    raise InvalidArgument(
+    raise RefusedSample(
         f"the {name} of a sample is {value!r}; it must be a whole number of 0 or more, below 2**62: {_shown(sample)}"
     )
 
@@ -144,7 +159,7 @@ def length_of(sample: Any) -> int:
             if name in sample:
                 return len(sample[name])
         raise InvalidArgument(
-            f"a sample has neither tokens nor input_ids, so its length is not known; give Balance(length=...): {_shown(sample)}"
+            "a sample has neither tokens nor input_ids; give Balance(length=...)"
         )
     return len(sample)
 

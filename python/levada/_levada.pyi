@@ -331,8 +331,8 @@ class Handoff(Source):
     def stop(self) -> None:
         """Nothing is wanted any more."""
 
-    def fail(self, text: str) -> None:
-        """The iterator raised."""
+    def fail(self, text: str, *, is_argument: bool = False) -> None:
+        """The iterator raised; is_argument: what it gave is an invalid argument."""
 
 class CorpusSource(Source):
     """The documents of some files as numbered samples."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from levada import _levada
-from levada._balance import Samples
+from levada._balance import RefusedSample, Samples
 from levada._levada import Handoff
 
 READERS = ("background", "inline", "process")
@@ -89,6 +89,8 @@ class Maker:
         try:
             if wanted is not None and self._serve(*wanted):
                 return True
+        except RefusedSample as refused:
+            self._handoff.fail(str(refused), is_argument=True)
         except ReportedError as failure:
             self._handoff.fail(str(failure))
         except Exception:

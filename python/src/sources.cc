@@ -90,9 +90,9 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>>
 }
 
 /// The end of a traceback says most.
-void fail(PythonHandoff& handoff, std::string text) {
+void fail(PythonHandoff& handoff, std::string text, bool is_argument) {
   if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
-  handoff.fail(ErrorKind::source, std::move(text));
+  handoff.fail(is_argument ? ErrorKind::invalid_argument : ErrorKind::source, std::move(text));
 }
 
 std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& bytes, bool allow_pickle) {
@@ -210,7 +210,8 @@ void bind_sources(nb::module_& module) {
            "There are but `more` items after those given.")
       .def(
           "stop", [](PythonHandoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
-      .def("fail", &fail, nb::arg("text"), "The iterator raised.");
+      .def("fail", &fail, nb::arg("text"), nb::kw_only(), nb::arg("is_argument") = false,
+           "The iterator raised; is_argument: what it gave is an invalid argument.");
   nb::class_<Corpus, Source>(module, "CorpusSource", "The documents of some files as numbered samples.")
       .def_prop_ro("sequences", &Corpus::sequences)
       .def_prop_ro("tokens", &Corpus::tokens)

@@ -209,7 +209,8 @@ def test_the_reader_says_what_steps_come_to(tmp_path: pathlib.Path) -> None:
         ('balance=lambda sample: -1, batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: float("nan"), batch=10', "whole number of 0 or more"),
         ('balance=lambda sample: 0.5, batch=10', "whole number of 0 or more"),
-        ('balance=lambda sample: sample["missing"], batch=10', "KeyError"),
+        ('balance=lambda sample: sample["missing"], batch=10', "is not known: KeyError: 'missing'; the sample is {'tokens'"),
+        ('balance=levada.Balance(length=lambda sample: 0), batch=10', "must have a token"),
         ('balance=levada.Balance(order="random"), batch=10', "as-read"),
         ('balance=levada.Balance(max_delay=2), batch=10', "for a Corpus"),
         ('balance=levada.Balance(max_delay=-1), batch=10', "0 or more"),
@@ -231,7 +232,7 @@ def test_what_cannot_be_balanced_is_one_error_on_every_rank(tmp_path: pathlib.Pa
         try:
             for batch in levada.Feed(few(), {options}, **({{"tail": "short"}} if {options!r} == 'balance="flops"' else {{}})):
                 pass
-        except levada.Error as error:
+        except levada.InvalidArgument as error:
             tell(error=str(error))
         """),
     )
