@@ -80,7 +80,7 @@ Steps in_order(const Job& job) {
 
 /// Goes on from `cursor` on a mesh, through at most `batches` batches of each rank; adds the steps gone through whole.
 /// Returns whether the data ended.
-bool go_on(const Job& job, const Mesh& mesh, int batches, Bytes& cursor, Steps& steps) {
+bool go_on(const Job& job, const Mesh& mesh, const char* readers, int batches, Bytes& cursor, Steps& steps) {
   std::mutex mutex;
   std::map<std::int64_t, std::vector<std::string>> given;
   Bytes reached = cursor;
@@ -88,7 +88,8 @@ bool go_on(const Job& job, const Mesh& mesh, int batches, Bytes& cursor, Steps& 
   bool ended = false;
   inproc::run_ranks(mesh.size(), [&](const std::shared_ptr<Engine>& engine) {
     const auto corpus = job.open();
-    FeedOptions options{.batch = step_samples / mesh.data_size(), .balance = job.balance};
+    FeedOptions options{
+        .batch = step_samples / mesh.data_size(), .balance = job.balance, .readers = Readers::parse(readers)};
     if (!cursor.empty()) {
       auto start = StepCursor::decode(cursor);
       options.first_sample = corpus->resume(start.source);
@@ -129,7 +130,8 @@ TEST(BalancedCorpora, GiveTheSamplesOfEachStepOnceThrough200StopsOnAnyMeshes) {
     bool ended = false;
     while (!ended) {
       const Mesh mesh = Mesh::parse(meshes[random() % meshes.size()]);
-      ended = go_on(job, mesh, 1 + static_cast<int>(random() % 12), cursor, steps);
+      const char* readers = random() % 2 == 0 ? "one" : "all";
+      ended = go_on(job, mesh, readers, 1 + static_cast<int>(random() % 12), cursor, steps);
       stops += ended ? 0 : 1;
     }
     const auto expected = in_order(job);
@@ -151,11 +153,12 @@ TEST(BalancedCorpora, ResumeWithTheSamplesThatWait) {
     job.balance.max_delay = 1 + static_cast<std::int64_t>(random() % 10);
     Bytes start, cursor;
     Steps expected, steps;
-    EXPECT_TRUE(go_on(job, Mesh::parse("dp=4"), INT_MAX, start, expected));
+    EXPECT_TRUE(go_on(job, Mesh::parse("dp=4"), "one", INT_MAX, start, expected));
     bool ended = false;
     while (!ended) {
       const Mesh mesh = Mesh::parse(meshes[random() % meshes.size()]);
-      ended = go_on(job, mesh, 1 + static_cast<int>(random() % 12), cursor, steps);
+      const char* readers = random() % 2 == 0 ? "one" : "all";
+      ended = go_on(job, mesh, readers, 1 + static_cast<int>(random() % 12), cursor, steps);
       if (!cursor.empty()) waiting += StepCursor::decode(cursor).delayed.empty() ? 0 : 1;
     }
     ASSERT_EQ(steps, expected);
