@@ -236,7 +236,6 @@ TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
     }
   }
 }
-#endif
 
 /// A control group with a limit of memory, removed at its end.
 class MemoryGroup {
@@ -301,6 +300,8 @@ TEST(CommandFault, SaysWhatATableOfDocumentsTakesWhereAControlGroupDoesNotAllowI
   EXPECT_THAT(outcome.err, HasSubstr("the table of documents of " + path + " takes about "));
   EXPECT_THAT(outcome.err, HasSubstr(" of the 48.0 MiB that the machine and this process's control groups allow"));
 }
+
+#endif
 
 TEST(CommandFault, WritesNoOutputWhereStandardOutputIsClosed) {
   const std::vector<std::string> feed = {"feed", corpus(), "--mesh", "dp=2", "--batch", "2", "--seq", "64", "--json"};
