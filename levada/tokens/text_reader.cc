@@ -17,7 +17,7 @@ namespace levada {
 namespace {
 
 /// Small enough to stay in a cache between decoding and encoding, large against the cost of a call.
-constexpr std::size_t batch_bytes = std::size_t{256} << 10;
+constexpr std::size_t batch_bytes = std::size_t{64} << 10;
 
 class JsonlReader final : public TextReader {
  public:
