@@ -33,7 +33,7 @@ class TextReader {
  public:
   virtual ~TextReader() = default;
 
-  /// Replaces `texts` by the next documents, some 256 KiB of them or a longer one alone; false at the end of the file.
+  /// Replaces `texts` by the next documents, some 64 KiB of them or a longer one alone; false at the end of the file.
   /// Throws SourceError, naming file and line or row.
   virtual bool read(Texts& texts) = 0;
   /// How much of the file has been read, as it is stored. Any thread may ask.
