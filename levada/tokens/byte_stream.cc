@@ -108,6 +108,7 @@ class ZstdStream final : public Decompressor {
  public:
   explicit ZstdStream(std::shared_ptr<const File> file) : Decompressor(std::move(file)), state_(::ZSTD_createDCtx()) {
     if (!state_) throw SourceError("there is not enough memory to decompress");
+    // Archives are published with windows of up to 2 GiB (zstd --long=31). Only what is used of one is ever touched.
     ::ZSTD_DCtx_setParameter(state_.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   }
 
