@@ -256,6 +256,8 @@ TEST(CorpusSizes, AreThoseOfTheSegmentsThatAreRead) {
           const std::int64_t length = bounds[i] - bounds[i - 1];
           wanted.squares += length * length;
         }
+        const auto mask = values<float>(row, "loss_mask");
+        wanted.padding = std::count(mask.begin(), mask.begin() + bounds.back(), 0.0F);
         EXPECT_EQ(sizes[static_cast<std::size_t>(g)], wanted) << "of sample " << g;
       }
     }
@@ -295,7 +297,10 @@ TEST(CorpusGather, RefusesARowThatIsLongerThanCuSeqlensCanCount) {
   constexpr auto sequence = std::int64_t{1} << 30;
   auto corpus = open_files({{"a.jsonl", lines_of({"abc", "x"})}},
                            {.sequence = sequence, .packing = Packing::documents, .pad_to = sequence});
-  EXPECT_EQ(corpus.sizes(0, 2), (std::vector<SampleSize>(2, {.tokens = sequence, .squares = sequence * sequence})));
+  const SampleSize three{.tokens = sequence, .squares = sequence * sequence, .padding = sequence - 3};
+  auto one = three;
+  one.padding = sequence - 1;
+  EXPECT_EQ(corpus.sizes(0, 2), (std::vector{three, one}));
   HeapMemory memory;
   EXPECT_THAT(fault_of([&] {
                 corpus.gather(std::vector<std::int64_t>{0, 1}, memory);

@@ -24,9 +24,14 @@ SampleSize PackedSamples::size_of(std::int64_t number) const {
     size.squares += positions * positions;
   };
   for (std::int64_t i = 0; i < order_.pieces(number); ++i) {
-    add_segment(order_.rounded(order_.piece(number, i).positions));
+    const auto positions = order_.piece(number, i).positions;
+    add_segment(order_.rounded(positions));
+    size.padding += order_.rounded(positions) - positions;
   }
-  if (packing_ != Packing::documents) add_segment(sequence_ - size.tokens);
+  if (packing_ != Packing::documents) {
+    size.padding += sequence_ - size.tokens;
+    add_segment(sequence_ - size.tokens);
+  }
   return size;
 }
 

@@ -14,6 +14,7 @@ struct SampleSize {
   std::int64_t squares =
       0;  ///< the sum of the squares of its segments' positions, in proportion to which attention works
   std::array<std::int64_t, 2> weights = {};  ///< given by the user, for SampleCost::weights alone
+  std::int64_t padding = 0;                  ///< of the tokens
   bool operator==(const SampleSize&) const = default;
 };
 

@@ -271,6 +271,7 @@ StepBalance& StepBalance::operator+=(const StepBalance& other) {
   delayed += other.delayed;
   waited += other.waited;
   longest_wait = std::max(longest_wait, other.longest_wait);
+  padding += other.padding;
   return *this;
 }
 
@@ -317,6 +318,7 @@ StepBalance balance_of(const StepPlan& plan, std::span<const SampleSize> samples
     works.push_back(static_cast<double>(cost.of(sample).first));
     balance.mean += works.back() / plan.ranks;
     balance.tokens += sample.tokens;
+    balance.padding += sample.padding;
     balance.bound = std::max(balance.bound, works.back());
   }
   balance.bound = std::max(balance.bound, balance.mean);

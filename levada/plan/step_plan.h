@@ -61,6 +61,7 @@ struct StepBalance {
   std::int64_t delayed = 0;        ///< samples that waited for a later step than theirs,
   std::int64_t waited = 0;         ///< how many steps together,
   std::int64_t longest_wait = 0;   ///< and at most
+  std::int64_t padding = 0;        ///< of the tokens
   StepBalance& operator+=(const StepBalance& other);
   bool operator==(const StepBalance&) const = default;
 };

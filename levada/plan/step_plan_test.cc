@@ -319,9 +319,9 @@ TEST(StepPlan, NamesItsOrders) {
 }
 
 TEST(StepBalance, IsSummedOverSteps) {
-  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  sum += {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 5};
-  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 11}));
+  StepBalance sum{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  sum += {10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 5, 120};
+  EXPECT_EQ(sum, (StepBalance{11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 11, 132}));
 }
 
 TEST(BalanceSeries, KeepsTheOrderAndTheSumOfAnyNumberOfSteps) {

@@ -21,6 +21,7 @@ Json to_object(const StepBalance& balance) {
   return {{"steps", balance.steps},
           {"samples", balance.samples},
           {"tokens", balance.tokens},
+          {"padding", balance.padding},
           {"micro_batches", balance.micro_batches},
           {"busiest", balance.busiest},
           {"busiest_unbalanced", balance.unbalanced},
@@ -95,9 +96,11 @@ std::string BalanceReport::to_table(const Style& style) const {
   row("balanced", total.busiest);
   row("the bound", total.bound);
   auto text = table.to_string(style) + "\n";
-  text += fmt::format("{} of {:.6g} samples and {} tokens over {}, by {}\n", counted(total.steps, "step"),
-                      a_step(total.samples, total), in_thousands(a_step(total.tokens, total)),
-                      counted(ranks, "data-parallel rank"), to_string(by));
+  text +=
+      fmt::format("{} of {:.6g} samples and {} tokens, {} of them padding, over {}, by {}\n",
+                  counted(total.steps, "step"), a_step(total.samples, total), in_thousands(a_step(total.tokens, total)),
+                  format_share(ratio(static_cast<double>(total.padding), static_cast<double>(total.tokens))),
+                  counted(ranks, "data-parallel rank"), to_string(by));
   if (by.max_tokens > 0) {
     text += fmt::format("{:.1f} micro-batches a step on each rank; {} of their tokens unused\n",
                         a_step(total.micro_batches, total), format_share(unused()));

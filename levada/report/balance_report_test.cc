@@ -13,8 +13,8 @@ using ::testing::Not;
 
 BalanceReport two_steps(std::int64_t max_tokens) {
   BalanceReport report{.by = {.max_tokens = max_tokens}, .ranks = 4};
-  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 900, 1, 2, 2});
-  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 900, 3, 9, 5});
+  report.series.add({1, 32, 3600, 10, 1000, 1500, 950, 900, 1, 2, 2, 100});
+  report.series.add({1, 32, 3600, 10, 1000, 1700, 1050, 900, 3, 9, 5, 80});
   return report;
 }
 
@@ -34,7 +34,8 @@ TEST(BalanceReport, IsATable) {
             "balanced                1000        1.000x       1.111x\n"
             "the bound               1000        1.000x       1.111x\n"
             "\n"
-            "2 steps of 32 samples and 3.6 k tokens over 4 data-parallel ranks, by tokens, free counts, at most 100 "
+            "2 steps of 32 samples and 3.6 k tokens, 2.5% of them padding, over 4 data-parallel ranks, by tokens, free "
+            "counts, at most 100 "
             "tokens, as-read\n"
             "10.0 micro-batches a step on each rank; 10% of their tokens unused\n"
             "a step takes 1.60x less time than with samples in their order, if work alone decides\n");
@@ -50,6 +51,7 @@ TEST(BalanceReport, IsAJsonObjectWithTheStepsInOrder) {
   EXPECT_EQ(json["steps"], 2);
   EXPECT_EQ(json["samples"], 64);
   EXPECT_EQ(json["tokens"], 7200);
+  EXPECT_EQ(json["padding"], 180);
   EXPECT_EQ(json["micro_batches"], 20);
   EXPECT_EQ(json["busiest"], 2000);
   EXPECT_EQ(json["busiest_unbalanced"], 3200);

@@ -149,6 +149,7 @@ double FeedReport::read_amplification() const {
 
 double FeedReport::padding_share() const {
   if (tokens() == 0 || sources.empty()) return 0;
+  if (balance) return static_cast<double>(balance->series.total().padding) / static_cast<double>(tokens());
   const auto used = std::accumulate(sources.begin(), sources.end(), std::int64_t{0},
                                     [](std::int64_t sum, const SourceReport& source) { return sum + source.tokens; });
   return 1 - static_cast<double>(used) / static_cast<double>(tokens());

@@ -14,8 +14,8 @@ from levada._levada import BalancedBy
 from levada._memory import empty
 
 Cost = str | Callable[[Any], int | tuple[int, int]]
-Size = tuple[int, int, int, int]
-"""Positions in a row, the square of that, and two weights."""
+Size = tuple[int, int, int, int, int]
+"""Positions in a row, the square of that, two weights, and how many of the positions are padding."""
 
 _LENGTHS = ("tokens", "input_ids")
 _MADE = ("cu_seqlens", "max_seqlen")
@@ -114,10 +114,10 @@ class Samples:
             raise RefusedSample(f"a sample has a length of {length}; it must have a token: {_shown(sample)}")
         tokens = -(-length // pad) * pad
         if isinstance(self._balance.cost, str):
-            return tokens, tokens * tokens, 0, 0
+            return tokens, tokens * tokens, 0, 0, tokens - length
         cost = _call(self._balance.cost, "cost", sample)
         first, second = cost if isinstance(cost, tuple) else (cost, 0)
-        return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample)
+        return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample), tokens - length
 
 
 def _is_as_long(value: Any, length: int) -> bool:

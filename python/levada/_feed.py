@@ -346,7 +346,7 @@ class Feed:
     @property
     def balance_report(self) -> dict[str, Any] | None:
         """What the steps come to that this rank has planned as a reader of balanced steps, else None: `steps`, `samples`,
-        `tokens`, `micro_batches` (of each rank), and in the units of the cost, summed over the steps, the work of the
+        `tokens`, `padding` among them, `micro_batches` (of each rank), and in the units of the cost, summed over the steps, the work of the
         `busiest` rank, of the `busiest_unbalanced` if ranks took the samples in their order, the `bound` below which no
         busiest rank can be, and the `mean`; of samples that `max_delay` let wait how many were `delayed`, and for how many `waited_steps` in all and
         `longest_wait` at most; `unused_share` of max_tokens; and a `series` of the same over time."""

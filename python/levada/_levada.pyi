@@ -310,9 +310,9 @@ class Handoff(Source):
         Blocks until something is wanted. How many items to pass over; how many to take then, for tell(), or 0; and which of those taken last to make one item of. Without the latter two: the next item. None when there is no more to do.
         """
 
-    def tell(self, sizes: Sequence[tuple[int, int, int, int]], state: tuple[bytes, str, int] | None) -> None:
+    def tell(self, sizes: Sequence[tuple[int, int, int, int, int]], state: tuple[bytes, str, int] | None) -> None:
         """
-        Of the items that were taken, fewer at the end: positions in a row, their square, and two weights. state: as of prepare().
+        Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how many positions are padding. state: as of prepare().
         """
 
     def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) -> None:

@@ -68,11 +68,13 @@ void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, 
   handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since});
 }
 
-using Size = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+using Size = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
 void tell(PythonHandoff& handoff, const std::vector<Size>& told, const GivenState& given) {
   std::vector<SampleSize> sizes;
-  for (const auto& [tokens, squares, first, second] : told) sizes.push_back({tokens, squares, {first, second}});
+  for (const auto& [tokens, squares, first, second, padding] : told) {
+    sizes.push_back({tokens, squares, {first, second}, padding});
+  }
   auto [state, since] = state_of(given);
   const nb::gil_scoped_release released;
   handoff.tell(std::move(sizes), std::move(state), since);
@@ -193,7 +195,8 @@ void bind_sources(nb::module_& module) {
           "which of those taken last to make one item of. Without the latter two: the next item. None "
           "when there is no more to do.")
       .def("tell", &tell, nb::arg("sizes"), nb::arg("state").none(),
-           "Of the items that were taken, fewer at the end: positions in a row, their square, and two weights. state: "
+           "Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how "
+           "many positions are padding. state: "
            "as "
            "of prepare().")
       .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),

@@ -168,9 +168,12 @@ def test_samples_that_are_too_long_are_cut_where_asked(tmp_path: pathlib.Path) -
                 assert end - begin == -(-kept // 4) * 4
                 assert batch["labels"][0, begin : begin + kept].tolist() == list(range(kept))
             got.append([feed.step, feed.micro, feed.num_micro, numbers_of(batch)])
-        tell(got=got)
+        tell(got=got, report=feed.balance_report)
         """),
     )
+    report = told[0][0]["report"]
+    kept = [min(_length(number), 100) for number in range(200)]
+    assert report["padding"] == sum(-length % 4 for length in kept) == report["tokens"] - sum(kept)
     assert sorted(number for numbers in by_step(told).values() for number in numbers) == list(range(200))
 
 
