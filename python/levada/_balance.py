@@ -102,16 +102,20 @@ class Samples:
 
     def _cut(self, sample: Any) -> Any:
         """The sample, or what fits a micro-batch of it."""
-        if self._limit is None or (length := self._length(sample)) <= self._limit:
+        if self._limit is None or (length := self._tokens(sample)) <= self._limit:
             return sample
         if not isinstance(sample, Mapping):
             return sample[: self._limit]
         return {key: value[: self._limit] if _is_as_long(value, length) else value for key, value in sample.items()}
 
-    def _size(self, sample: Any) -> Size:
-        length, pad = _whole(_call(self._length, "length", sample), "length", sample), self._balance.pad_to
+    def _tokens(self, sample: Any) -> int:
+        length = _whole(_call(self._length, "length", sample), "length", sample)
         if length < 1:
             raise RefusedSample(f"a sample has a length of {length}; it must have a token: {_shown(sample)}")
+        return length
+
+    def _size(self, sample: Any) -> Size:
+        length, pad = self._tokens(sample), self._balance.pad_to
         tokens = -(-length // pad) * pad
         if isinstance(self._balance.cost, str):
             return tokens, tokens * tokens, 0, 0, tokens - length
@@ -158,9 +162,7 @@ def length_of(sample: Any) -> int:
         for name in _LENGTHS:
             if name in sample:
                 return len(sample[name])
-        raise InvalidArgument(
-            "a sample has neither tokens nor input_ids; give Balance(length=...)"
-        )
+        raise InvalidArgument("a sample has neither tokens nor input_ids; give Balance(length=...)")
     return len(sample)
 
 

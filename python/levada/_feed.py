@@ -224,6 +224,8 @@ class Feed:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise InvalidArgument(f"max_tokens is {self.max_tokens}; a micro-batch has at least one token")
         by = self.balance
+        if self.max_tokens is not None and self.max_tokens < by.pad_to:
+            raise InvalidArgument(f"max_tokens is {self.max_tokens}; with pad_to={by.pad_to} no sample fits a micro-batch")
         of_samples = [not isinstance(by.cost, str), by.length, by.pad_to > 1, by.too_long != "error", self.collate]
         if not self._is_corpus and by.max_delay > 0:
             raise InvalidArgument("the samples of an iterable come one behind the other; max_delay is for a Corpus")
