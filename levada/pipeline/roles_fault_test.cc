@@ -175,14 +175,20 @@ TEST(PipelineFaults, AProcessThatEndsByAnErrorOfItsOwnIsToldOf) {
   const Graph graph = pipeline(failing_at(-1), failing_at(-1), 1000000);
   const auto options = with_workers(2);
   std::string told;
+  std::atomic<bool> is_consuming{false};
   try {
     inproc::run_ranks(processes_of(graph, options), [&](std::shared_ptr<Engine> engine) {
       Process process = process_of(engine, graph, options);
-      if (engine->info().rank == 2) process.poll = [] { throw InvalidArgument("no memory left"); };
+      if (engine->info().rank == 2) {
+        process.poll = [&] {
+          if (is_consuming) throw InvalidArgument("no memory left");
+        };
+      }
       if (engine->info().rank != 0) return serve(process);
       Consumer consumer(process);
       try {
         consumer.reset(0);
+        is_consuming = true;
         rest_of(consumer);
       } catch (const Error& error) {
         told = error.what();
