@@ -130,6 +130,7 @@ struct Rounds {
 Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workload,
                   const ExchangeBenchOptions& options) {
   const int rank = engine->info().rank;
+  Exchange exchange(engine);
   SampleStore store;
   for (const auto& [holder, samples] : workload.held()) {
     if (holder == rank) store.store(workload.made(samples));
@@ -142,7 +143,7 @@ Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workloa
     store.remove(received);
     meet(*engine);
     const auto begin = Clock::now();
-    ExchangeResult done = redistribute(engine, store, workload.request());
+    ExchangeResult done = exchange.redistribute(store, workload.request());
     const auto time = microseconds(Clock::now() - begin);
     if (round == 0) check_samples(store, workload, rank);
     if (round < options.warm_up) continue;
@@ -190,7 +191,6 @@ PlanBenchResult measure_plan(const ExchangeBenchOptions& options) {
     times.push_back(microseconds(Clock::now() - begin) / 1e3);
     result.moved_bytes = plan.moved_bytes();
     result.lower_bound_bytes = plan.lower_bound_bytes();
-    result.messages = plan.messages();
     result.multicasts = plan.size();
   }
   result.median_ms = percentile(times, 0.5);
@@ -212,9 +212,9 @@ ExchangeBenchResult measure(const std::shared_ptr<Engine>& engine, const Exchang
   const ExchangeResult& last = rounds.last;
   const std::vector<double> total_us = slowest(*engine, rounds.total_us);
   ExchangeBenchResult result{.payload_bytes = workload.payload_bytes()};
-  result.moved_bytes = last.plan.moved_bytes();
-  result.lower_bound_bytes = last.plan.lower_bound_bytes();
-  result.messages = last.plan.messages();
+  result.moved_bytes = last.moved_bytes;
+  result.lower_bound_bytes = last.lower_bound_bytes;
+  result.messages = sum_of_all(*engine, last.sent_messages);
   result.wire_bytes = sum_of_all(*engine, last.sent_bytes + last.agreed_bytes);
   result.median_us = percentile(total_us, 0.5);
   result.p99_us = percentile(total_us, 0.99);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "levada/engine/engine.h"
-#include "levada/exchange/redistribute.h"
+#include "levada/exchange/exchange.h"
 
 namespace levada::bench {
 
@@ -39,7 +39,7 @@ int ranks_of(const ExchangeBenchOptions& options);
 
 /// Planning alone, for meshes of any size, in this process.
 struct PlanBenchResult {
-  std::uint64_t payload_bytes = 0, moved_bytes = 0, lower_bound_bytes = 0, messages = 0, multicasts = 0;
+  std::uint64_t payload_bytes = 0, moved_bytes = 0, lower_bound_bytes = 0, multicasts = 0;
   double median_ms = 0, p99_ms = 0;
   std::uint64_t peak_bytes = 0;  ///< of this process
 };

@@ -1,11 +1,11 @@
-// Any bytes as an ownership, as an exchange plan and as the JSON of samples: refused, or read, and written again the
-// same. As what two ranks claim to hold: refused, or planned with.
+// Any bytes as an ownership and as the JSON of samples: refused, or read, and written again the same. As what two ranks
+// say they hold: refused, or planned with. As the rows of a plan: refused, or read.
 #include <cstdint>
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/exchange/claims.h"
-#include "levada/exchange/planner.h"
+#include "levada/exchange/exchange_rows.h"
+#include "levada/exchange/holdings.h"
 
 namespace {
 
@@ -23,21 +23,40 @@ void read(levada::ByteView bytes, Decode&& decode) {
   }
 }
 
-void claim(levada::ByteView bytes) {
+void plan_with(levada::ByteView bytes) {
   const levada::ExchangeRequest request{
       {{{0, 2}, {"d", "a", "b"}}, {{1}, {"c", "a"}, {1, 2, true}}}, {"k"}, {"k"}, true};
-  const levada::RequestedSamples requested(request);
+  const levada::SampleIndex index(request.destinations);
   try {
-    levada::Claims claims(requested, request.keys);
-    for (const int rank : {0, 1}) claims.add(rank, bytes);
-    const auto asked = claims.asked();
-    const levada::Ownership held = std::move(claims).take();
-    require(held.size() == requested.size());
-    const auto plan = levada::plan_exchange(held, request, asked, {});
+    levada::HoldingsTable table(index, request.keys);
+    for (const int rank : {0, 1}) table.add(rank, bytes);
+    const auto requested = table.requested();
+    const levada::Ownership held = std::move(table).take();
+    require(held.size() == index.size());
+    const auto plan = levada::plan_exchange(held, request, requested, {});
     require(plan.moved_bytes() == plan.lower_bound_bytes());
+    const auto rows = levada::encode_rows(plan, 3, true);
+    for (int rank = 0; rank < 3; ++rank)
+      levada::decode_rows(rows[static_cast<std::size_t>(rank)], rank, 3, index.size());
   } catch (const levada::CorruptMessage& error) {
     require(error.offset() <= bytes.size());
   } catch (const levada::InvalidArgument&) {
+  }
+}
+
+/// What is read of rows stays within them.
+void read_rows(levada::ByteView bytes) {
+  try {
+    const auto rows = levada::decode_rows(bytes, 1, 3, 4);
+    for (const levada::ExchangeRow& row : rows.rows) {
+      std::uint64_t sum = 0;
+      rows.for_each_entry(row, [&](const levada::ExchangeItem& item, std::size_t key, std::size_t entry) {
+        sum += rows.bytes(item, key, entry);
+      });
+      require(sum == row.bytes && (row.from == 1 || rows.receivers[row.to].size() > 0));
+    }
+  } catch (const levada::CorruptMessage& error) {
+    require(error.offset() <= bytes.size());
   }
 }
 
@@ -46,8 +65,8 @@ void claim(levada::ByteView bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   read(bytes, [](levada::ByteView each) { return levada::Ownership::decode(each); });
-  read(bytes, [](levada::ByteView each) { return levada::ExchangePlan::decode(each); });
-  claim(bytes);
+  plan_with(bytes);
+  read_rows(bytes);
   try {
     const auto samples = levada::SampleBatch::from_json(levada::as_text(bytes));
     require(levada::SampleBatch::from_json(samples.to_json()) == samples);

@@ -53,6 +53,7 @@ class ByteWriter {
     bytes_.resize(at + sizeof(T));
     std::memcpy(bytes_.data() + at, &value, sizeof(T));
   }
+  void put_bytes(ByteView bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
   /// A 32-bit length, then the bytes. Throws InvalidArgument beyond 4 GiB.
   void put_sized(ByteView bytes);
   void put_sized(std::string_view text) { put_sized(as_bytes(text)); }

@@ -72,7 +72,6 @@ int plan_only(const ExchangeArguments& arguments) {
         {"moved_bytes", result.moved_bytes},
         {"lower_bound_bytes", result.lower_bound_bytes},
         {"multicasts", result.multicasts},
-        {"messages", result.messages},
         {"rounds", arguments.options.rounds},
         {"plan_ms", result.median_ms},
         {"p99_ms", result.p99_ms},
@@ -82,9 +81,9 @@ int plan_only(const ExchangeArguments& arguments) {
   } else {
     print(fmt::format(
         "plan of an exchange of {} samples, {}, from {} to {} on {} ranks: {:.2f} ms ({:.2f} ms at the 99th "
-        "percentile of {}), {} multicasts, {} messages, {} of memory\n",
+        "percentile of {}), {} multicasts, {} of memory\n",
         arguments.options.samples, format_bytes(result.payload_bytes), arguments.options.from, arguments.options.to,
-        ranks, result.median_ms, result.p99_ms, arguments.options.rounds, result.multicasts, result.messages,
+        ranks, result.median_ms, result.p99_ms, arguments.options.rounds, result.multicasts,
         format_bytes(result.peak_bytes)));
   }
   return 0;

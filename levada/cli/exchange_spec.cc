@@ -101,8 +101,7 @@ void add_holders(const Json& value, const std::string& where, Ownership& ownersh
 ExchangeSpec ExchangeSpec::from_json(std::string_view text) {
   constexpr int deepest = 16;
   const Json json = parse_json(text, deepest, {});
-  allow_only(json, {"holders", "destinations", "keys", "cut_keys", "allow_absent", "hosts", "chunk_bytes"},
-             "the whole");
+  allow_only(json, {"holders", "destinations", "keys", "cut_keys", "allow_absent", "hosts"}, "the whole");
   ExchangeSpec spec;
   const Json& holders = need(json, "holders", "the whole");
   if (!holders.is_array()) refuse("holders", "a list belongs here");
@@ -119,10 +118,7 @@ ExchangeSpec ExchangeSpec::from_json(std::string_view text) {
   if (json.contains("allow_absent")) {
     spec.request.allow_absent = get<bool>(json["allow_absent"], "allow_absent", "true or false");
   }
-  if (json.contains("hosts")) spec.options.host_of = get_list<int>(json["hosts"], "hosts", "host");
-  if (json.contains("chunk_bytes")) {
-    spec.options.chunk_bytes = get<std::uint64_t>(json["chunk_bytes"], "chunk_bytes", "a number of bytes");
-  }
+  if (json.contains("hosts")) spec.host_of = get_list<int>(json["hosts"], "hosts", "host");
   return spec;
 }
 

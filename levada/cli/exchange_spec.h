@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "levada/exchange/planner.h"
 
@@ -10,13 +11,13 @@ namespace levada::cli {
 struct ExchangeSpec {
   Ownership ownership;
   ExchangeRequest request;
-  ExchangePlanOptions options;
+  std::vector<int> host_of;
 
   /// {"holders": [{"ranks": [0], "samples": {"ids": [...], "keys": {...}}}],     (as SampleBatch::to_json() writes
   /// them)
   ///  "destinations": [{"ranks": [2, 3], "ids": ["a", "b"]},
   ///                   {"mesh": "dp=2,tp=2", "first": 4, "ids": [["a"], ["b"]], "cp": "zigzag"}],
-  ///  "keys": ["tokens"], "cut_keys": [], "allow_absent": false, "hosts": [0, 0, 1, 1], "chunk_bytes": 1048576}
+  ///  "keys": ["tokens"], "cut_keys": [], "allow_absent": false, "hosts": [0, 0, 1, 1]}
   /// Only holders and destinations are required; without keys, all there are. Throws InvalidArgument that says what is
   /// wrong and where.
   static ExchangeSpec from_json(std::string_view text);

@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "levada/base/error.h"
+#include "levada/base/hash.h"
 #include "levada/engine/collect.h"
 
 namespace levada {
@@ -38,35 +40,66 @@ class Posted {
   bool posted_ = false;
 };
 
-/// Sends `payload` behind one byte, since a message may not be empty.
+/// Before what a rank says: which collective call it is in, by its name.
+std::uint64_t mark_of(std::string_view what) {
+  return hash64(as_bytes(what));
+}
+
 void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline, std::string_view what,
           const std::function<void()>* poll) {
-  Block block = allocate(engine, payload.size() + 1, deadline, what, {}, poll);
-  block.memory()[0] = std::byte{0};
-  std::ranges::copy(payload, block.memory().begin() + 1);  // not payload: what ranks say to each other
-  publish(engine, channel, std::move(block), payload.size() + 1, deadline, what, poll);
+  const std::uint64_t mark = mark_of(what);
+  Block block = allocate(engine, sizeof(mark) + payload.size(), deadline, what, {}, poll);
+  std::memcpy(block.memory().data(), &mark, sizeof(mark));                   // not payload: what ranks say
+  std::ranges::copy(payload, block.memory().subspan(sizeof(mark)).begin());  // to each other
+  publish(engine, channel, std::move(block), sizeof(mark) + payload.size(), deadline, what, poll);
 }
 
-ByteView payload_of(const Lease& lease) {
-  return lease.bytes.subspan(1);
+/// What `rank` has said. Ends the group where that is in another call: nobody there waits for an answer to this one.
+Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
+  std::uint64_t mark = 0;
+  if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));
+  if (mark != mark_of(what) || lease.bytes.size() < sizeof(mark)) {
+    engine.abort(
+        fmt::format("it is in {}, but rank {} in another collective call; all ranks must make the same calls in "
+                    "the same order",
+                    what, rank),
+        ErrorKind::invalid_argument);
+    check_group(engine);
+  }
+  lease.bytes = lease.bytes.subspan(sizeof(mark));
+  return lease;
 }
 
-/// Rank 0's half of the gather: each other rank's part as it arrives.
+Lease receive_from_root(Engine& engine, Channel& channel, Deadline deadline, std::string_view what,
+                        const std::function<void()>* poll) {
+  Posted posted(engine, what);
+  posted.waiting_for(0);
+  auto lease = receive(engine, channel, deadline, what, poll);
+  if (!lease) throw_left(engine, 0, what);
+  return said_by(engine, 0, *std::move(lease), what);
+}
+
+std::vector<std::shared_ptr<Channel>> open_to_root(Engine& engine) {
+  std::vector<std::shared_ptr<Channel>> channels;
+  for (int rank = 1; rank < engine.info().size; ++rank) channels.push_back(engine.open(rank, {0}, 1));
+  return channels;
+}
+
+/// Rank 0's half of a gather: what each other rank says, as it arrives.
 class Gather {
  public:
-  Gather(Engine& engine, std::string_view what) : engine_(engine), what_(what), parts_(size(engine)) {
-    for (int rank = 1; rank < engine.info().size; ++rank) {
-      channels_.push_back(engine.open(rank, {0}, 1));
-      missing_.push_back(rank);
-    }
+  /// `channels`: from ranks 1, 2 and so on.
+  Gather(Engine& engine, std::span<const std::shared_ptr<Channel>> channels, std::string_view what)
+      : engine_(engine), what_(what), channels_(channels), parts_(channels.size() + 1) {
+    for (int rank = 1; rank < engine.info().size; ++rank) missing_.push_back(rank);
   }
 
-  std::vector<Bytes> run(ByteView mine, Deadline deadline, const std::function<void()>* poll) {
+  /// By rank; nothing of rank 0.
+  std::vector<Lease> run(Deadline deadline, const std::function<void()>* poll) {
     const auto begin = Clock::now();
     const auto explain = [&] { return explain_missing(Clock::now() - begin); };
     Posted posted(engine_, what_);
     Reminder reminder;
-    parts_[0].assign(mine.begin(), mine.end());
     for (receive_ready(); !missing_.empty(); receive_ready()) {
       std::vector<Channel*> waiting;
       for (const int rank : missing_) waiting.push_back(&channel(rank));
@@ -78,22 +111,24 @@ class Gather {
   }
 
  private:
-  static std::size_t size(Engine& engine) { return static_cast<std::size_t>(engine.info().size); }
   Channel& channel(int rank) { return *channels_[static_cast<std::size_t>(rank - 1)]; }
 
   void receive_ready() {
     std::erase_if(missing_, [&](int rank) {
-      const auto received = engine_.try_receive(channel(rank));
+      auto received = engine_.try_receive(channel(rank));
       if (received.ended) throw_left(engine_, rank, what_);
       if (!received.message) return false;
-      const ByteView part = payload_of(*received.message);
-      parts_[static_cast<std::size_t>(rank)].assign(part.begin(), part.end());
+      parts_[static_cast<std::size_t>(rank)] = said_by(engine_, rank, *std::move(received.message), what_);
       return true;
     });
   }
 
+  /// Of many the first ones: the board has room for few.
   std::string say_missing() const {
-    return fmt::format("missing {} {}", missing_.size() == 1 ? "is rank" : "are ranks", fmt::join(missing_, ", "));
+    constexpr std::size_t max_named = 32;
+    const auto named = std::span(missing_).first(std::min(missing_.size(), max_named));
+    return fmt::format("missing {} {}{}", missing_.size() == 1 ? "is rank" : "are ranks", fmt::join(named, ", "),
+                       named.size() < missing_.size() ? ", ..." : "");
   }
 
   std::string explain_missing(Duration waited) {
@@ -103,14 +138,15 @@ class Gather {
 
   Engine& engine_;
   std::string_view what_;
-  std::vector<std::shared_ptr<Channel>> channels_;
+  std::span<const std::shared_ptr<Channel>> channels_;
   std::vector<int> missing_;
-  std::vector<Bytes> parts_;
+  std::vector<Lease> parts_;
 };
 
-Bytes join(const std::vector<Bytes>& parts) {
+Bytes join(ByteView mine, std::span<const Lease> others) {
   ByteWriter all;
-  for (const Bytes& part : parts) all.put_sized(part);
+  all.put_sized(mine);
+  for (const Lease& part : others.subspan(1)) all.put_sized(part.bytes);
   return std::move(all).take();
 }
 
@@ -134,20 +170,43 @@ std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::
   std::vector<int> others(static_cast<std::size_t>(size - 1));
   std::iota(others.begin(), others.end(), 1);
   if (rank == 0) {
-    Gather gather(engine, what);
+    const auto channels = open_to_root(engine);
     const auto answer = engine.open(0, others, 1);
-    auto parts = gather.run(mine, deadline, poll);
-    send(engine, *answer, join(parts), deadline, what, poll);
-    return parts;
+    const Bytes all = join(mine, Gather(engine, channels, what).run(deadline, poll));
+    send(engine, *answer, all, deadline, what, poll);
+    return split(all, size);
   }
-  const auto gather = engine.open(rank, {0}, 1);
+  const auto to_root = engine.open(rank, {0}, 1);
   const auto answer = engine.open(0, others, 1);
-  send(engine, *gather, mine, deadline, what, poll);
-  Posted posted(engine, what);
-  posted.waiting_for(0);
-  const auto lease = receive(engine, *answer, deadline, what, poll);
-  if (!lease) throw_left(engine, 0, what);
-  return split(payload_of(*lease), size);
+  send(engine, *to_root, mine, deadline, what, poll);
+  return split(receive_from_root(engine, *answer, deadline, what, poll).bytes, size);
+}
+
+GatherScatter::GatherScatter(std::shared_ptr<Engine> engine, std::string what)
+    : engine_(std::move(engine)), what_(std::move(what)) {
+  const auto [rank, size] = std::pair(engine_->info().rank, engine_->info().size);
+  if (rank != 0) {
+    to_root_ = {engine_->open(rank, {0}, 1)};
+    from_root_ = {engine_->open(0, {rank}, 1)};
+    return;
+  }
+  to_root_ = open_to_root(*engine_);
+  for (int each = 1; each < size; ++each) from_root_.push_back(engine_->open(0, {each}, 1));
+}
+
+Lease GatherScatter::call(ByteView mine, const Answer& answer, Deadline deadline, const std::function<void()>* poll) {
+  if (engine_->info().rank != 0) {
+    send(*engine_, *to_root_[0], mine, deadline, what_, poll);
+    return receive_from_root(*engine_, *from_root_[0], deadline, what_, poll);
+  }
+  const auto others = Gather(*engine_, to_root_, what_).run(deadline, poll);
+  std::vector<ByteView> said{mine};
+  for (const Lease& other : std::span(others).subspan(1)) said.push_back(other.bytes);
+  const auto parts = answer(said);
+  for (std::size_t rank = 1; rank < said.size(); ++rank) {
+    send(*engine_, *from_root_[rank - 1], *parts[rank], deadline, what_, poll);
+  }
+  return {*parts[0], parts[0]};
 }
 
 }  // namespace levada

@@ -66,9 +66,29 @@ std::optional<std::string> raised_by(Engine& engine, int rank);
 [[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks
-/// whose bytes are missing.
+/// whose bytes are missing. Where another rank is in a call with another `what`, or in a GatherScatter's, the group
+/// ends with InvalidArgument.
 std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what,
                          const std::function<void()>* poll = nullptr);
+
+/// Calls in which each rank gives bytes and gets back what rank 0 makes of everybody's, over channels that stay open
+/// from call to call. Made and called collectively, in one order with other collective calls; one thread at a time.
+class GatherScatter {
+ public:
+  /// `what` names the operation, alike on all ranks.
+  GatherScatter(std::shared_ptr<Engine> engine, std::string what);
+
+  /// Called on rank 0, with what each rank gave, which is valid during the call; returns a part for each rank. Ranks
+  /// may share one.
+  using Answer = std::function<std::vector<std::shared_ptr<const Bytes>>(std::span<const ByteView>)>;
+  /// Returns this rank's part. Throws as agree() does, and on rank 0 alone what `answer` throws.
+  Lease call(ByteView mine, const Answer& answer, Deadline deadline, const std::function<void()>* poll = nullptr);
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::string what_;
+  std::vector<std::shared_ptr<Channel>> to_root_, from_root_;  ///< on rank 0, of all others; else its own
+};
 
 /// "rank 3 waited 30.0 s in feed for step 17 from rank 0; rank 0: reading step 17, corpus.jsonl, for 29.8 s": from the
 /// status board, following waiting_for from rank to rank.

@@ -16,6 +16,7 @@ struct Destination {
   std::vector<int> ranks = {};
   std::vector<std::string> ids = {};
   SequencePart part = {};  ///< of the keys that are cut; others come whole
+  bool operator==(const Destination&) const = default;
 };
 
 /// The same on all ranks that take part; the order of destinations, ranks, ids and keys does not matter.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "levada/base/hash.h"
-
 namespace levada {
 
 Multicast ExchangePlan::operator[](std::size_t multicast) const {
@@ -13,26 +11,7 @@ Multicast ExchangePlan::operator[](std::size_t multicast) const {
   return {.from = row.from,
           .to = content_.receivers[row.to],
           .items = std::span(content_.items).subspan(begin, row.end - begin),
-          .bytes = row.bytes,
-          .messages = row.bytes / content_.chunk_bytes + (row.bytes % content_.chunk_bytes != 0 ? 1 : 0)};
-}
-
-std::uint64_t ExchangePlan::Content::bytes(const ExchangeItem& item) const {
-  const SequencePart& part = parts[item.part];
-  std::int64_t tokens = 0;
-  for (const std::int64_t length : samples.lengths(item.sample, item.key)) {
-    tokens += part.is_whole() ? length : tokens_in(part, length).tokens();
-  }
-  return samples.keys()[item.key].bytes(tokens).value_or(0);
-}
-
-std::vector<std::int64_t> ExchangePlan::lengths(const ExchangeItem& item) const {
-  const SequencePart& part = content_.parts[item.part];
-  const auto whole = content_.samples.lengths(item.sample, item.key);
-  std::vector<std::int64_t> lengths(whole.begin(), whole.end());
-  if (part.is_whole()) return lengths;
-  for (std::int64_t& length : lengths) length = tokens_in(part, length).tokens();
-  return lengths;
+          .bytes = row.bytes};
 }
 
 std::uint64_t ExchangePlan::moved_bytes() const {
@@ -48,12 +27,6 @@ std::optional<std::uint64_t> ExchangePlan::Content::delivered_bytes() const {
     sum = bytes ? checked_add(*sum, *bytes) : std::nullopt;
     if (!sum) return sum;
   }
-  return sum;
-}
-
-std::uint64_t ExchangePlan::messages() const {
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < size(); ++i) sum += (*this)[i].messages;
   return sum;
 }
 
@@ -89,42 +62,27 @@ std::vector<int> ExchangePlan::ranks() const {
   return ranks;
 }
 
-Bytes ExchangePlan::canonical(std::size_t i) const {
-  const Multicast multicast = (*this)[i];
-  ByteWriter writer;
-  writer.put(multicast.from);
-  writer.put(multicast.to.size());
-  for (const int to : multicast.to) writer.put(to);
-  for (const ExchangeItem& item : multicast.items) {
-    const SampleKey& key = content_.samples.keys()[item.key];
-    const SequencePart& part = content_.parts[item.part];
-    writer.put_sized(content_.samples.id(item.sample));
-    writer.put_sized(key.name);
-    writer.put(key.dtype.code);
-    writer.put(key.dtype.bits);
-    writer.put(key.dtype.lanes);
-    writer.put(key.trailing.rank());
-    for (const std::int64_t extent : key.trailing) writer.put(extent);
-    writer.put(part.index);
-    writer.put(part.count);
-    writer.put(static_cast<std::uint8_t>(part.zigzag));
-    const auto lengths = content_.samples.lengths(item.sample, item.key);
-    writer.put(lengths.size());
-    for (const std::int64_t length : lengths) writer.put(length);
-  }
-  return std::move(writer).take();
-}
-
-std::uint64_t ExchangePlan::fingerprint() const {
-  std::uint64_t hash = content_.chunk_bytes;
-  for (std::size_t i = 0; i < size(); ++i) hash = hash64(canonical(i), hash);
-  return hash;
-}
-
 bool ExchangePlan::operator==(const ExchangePlan& other) const {
-  if (size() != other.size() || chunk_bytes() != other.chunk_bytes()) return false;
+  const auto key = [](const ExchangePlan& plan, std::size_t k) -> const SampleKey& {
+    return plan.samples().keys()[plan.keys()[k]];
+  };
+  const auto same_item = [&](const ExchangeItem& a, const ExchangeItem& b) {
+    if (samples().id(a.sample) != other.samples().id(b.sample) || parts()[a.part] != other.parts()[b.part])
+      return false;
+    std::vector<std::size_t> own, theirs;
+    for_each_key(a.keys, [&](std::size_t k) { own.push_back(k); });
+    for_each_key(b.keys, [&](std::size_t k) { theirs.push_back(k); });
+    return std::ranges::equal(own, theirs, [&](std::size_t k, std::size_t l) {
+      return key(*this, k) == key(other, l) && std::ranges::equal(samples().lengths(a.sample, keys()[k]),
+                                                                  other.samples().lengths(b.sample, other.keys()[l]));
+    });
+  };
+  const auto same_multicast = [&](const Multicast& a, const Multicast& b) {
+    return a.from == b.from && std::ranges::equal(a.to, b.to) && std::ranges::equal(a.items, b.items, same_item);
+  };
+  if (size() != other.size()) return false;
   for (std::size_t i = 0; i < size(); ++i) {
-    if (canonical(i) != other.canonical(i)) return false;
+    if (!same_multicast((*this)[i], other[i])) return false;
   }
   return true;
 }

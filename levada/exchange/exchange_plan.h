@@ -4,10 +4,10 @@
 // It is levada/plan's idea, source layout x target layout -> moves, in the form that samples need. A Plan's moves are
 // regions of the fields of one batch that every audience shares, planned again and again for one structure; here each
 // of a million samples has its own size and holders, and is moved once. So a multicast stands where an Audience does, a
-// row of (sample, key, part) where Moves do, all in flat lists of eight bytes an item; texts are made as Plan makes
-// its.
+// list of (sample, part, keys) where Moves do, sixteen bytes each; texts are made as Plan makes its.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -18,22 +18,27 @@
 
 namespace levada {
 
-/// One key of one sample, whole or a part of it.
+/// Keys of one sample, all of them whole or all of them the same part.
 struct ExchangeItem {
   std::uint32_t sample = 0;  ///< in the plan's samples()
-  std::uint16_t key = 0;     ///< in the plan's samples().keys()
   std::uint16_t part = 0;    ///< in the plan's parts(); 0 is whole
+  std::uint64_t keys = 0;    ///< bit k: the plan's keys()[k]
   bool operator==(const ExchangeItem&) const = default;
 };
 
-/// Items that one rank sends to a set of ranks. On the way their bytes follow each other without a gap, in this order,
-/// cut into messages of the plan's chunk_bytes() wherever that falls; the last one is shorter.
+/// Calls visit(k) for each bit k of an item's keys, ascending.
+template <typename Visit>
+void for_each_key(std::uint64_t keys, Visit&& visit) {
+  for (; keys != 0; keys &= keys - 1) visit(static_cast<std::size_t>(std::countr_zero(keys)));
+}
+
+/// Items that one rank sends to a set of ranks: their bytes follow each other without a gap, in this order, those of an
+/// item key by key.
 struct Multicast {
   int from = 0;
   std::span<const int> to = {};              ///< ascending; never `from`
-  std::span<const ExchangeItem> items = {};  ///< ascending by id, then key
-  std::uint64_t bytes = 0;
-  std::uint64_t messages = 0;  ///< 0 where all items are empty, for which nothing has to be sent
+  std::span<const ExchangeItem> items = {};  ///< ascending by id, then part
+  std::uint64_t bytes = 0;                   ///< 0 where all items are empty, for which nothing has to be sent
 };
 
 class ExchangePlan {
@@ -58,14 +63,13 @@ class ExchangePlan {
   };
   struct Content {
     Ownership samples;
+    std::vector<std::uint16_t> keys;  ///< columns of `samples`
     std::vector<SequencePart> parts{{}};
     std::vector<std::vector<int>> receivers;
     std::vector<Row> rows;
     std::vector<ExchangeItem> items;
-    std::uint64_t chunk_bytes = 1;
     std::uint64_t lower_bound_bytes = 0;
 
-    std::uint64_t bytes(const ExchangeItem& item) const;
     /// Empty where they are 2^64 or more, which is no plan: no sum of bytes is beyond them.
     std::optional<std::uint64_t> delivered_bytes() const;
   };
@@ -78,11 +82,10 @@ class ExchangePlan {
 
   /// The table that the plan was made from: ids, keys, lengths, values and holders of what it moves, perhaps of more.
   const Ownership& samples() const { return content_.samples; }
+  /// Columns of samples(), such as an item's bits name; no_key for one that nobody has.
+  std::span<const std::uint16_t> keys() const { return content_.keys; }
+  static constexpr std::uint16_t no_key = UINT16_MAX;
   std::span<const SequencePart> parts() const { return content_.parts; }
-  std::uint64_t bytes(const ExchangeItem& item) const { return content_.bytes(item); }
-  /// Lengths of an item's sequences as they arrive.
-  std::vector<std::int64_t> lengths(const ExchangeItem& item) const;
-  std::uint64_t chunk_bytes() const { return content_.chunk_bytes; }
 
   /// Bytes that leave their senders, each multicast counted once.
   std::uint64_t moved_bytes() const;
@@ -91,7 +94,6 @@ class ExchangePlan {
   std::uint64_t lower_bound_bytes() const { return content_.lower_bound_bytes; }
   /// Bytes that arrive, counted at each rank.
   std::uint64_t delivered_bytes() const { return content_.delivered_bytes().value_or(0); }
-  std::uint64_t messages() const;
   /// The rank that sends most, the lowest of those; rank -1 where nothing moves.
   Load busiest() const;
   /// What arrives at each rank from each other, ascending.
@@ -101,24 +103,13 @@ class ExchangePlan {
 
   /// For people: one row a multicast, the bytes on each edge, then the sums.
   std::string to_table() const;
-  /// One JSON object: multicasts [{from, to, samples, keys, parts, bytes, messages, ids}] (ids as far as `with_ids`
-  /// says), moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, busiest {rank, bytes}, edges
-  /// [{from, to, bytes}].
+  /// One JSON object: multicasts [{from, to, samples, keys, parts, bytes, ids}] (ids as far as `with_ids` says),
+  /// moved_bytes, lower_bound_bytes, delivered_bytes, busiest {rank, bytes}, edges [{from, to, bytes}].
   std::string to_json(bool with_ids = false) const;
-
-  /// Bytes that travel, so that who plans need not be a rank. decode() reads bytes that may lie and throws
-  /// CorruptMessage: what it gives can be carried out, by senders that hold what they are to send.
-  Bytes encode() const;
-  static ExchangePlan decode(ByteView bytes);
-  /// XXH3-64 of what is to move and how: equal for equal plans, in whatever order their samples came in.
-  std::uint64_t fingerprint() const;
-  /// As it moves, whatever else samples() knows.
+  /// As it moves, whatever else samples() knows, and however samples are numbered.
   bool operator==(const ExchangePlan& other) const;
 
  private:
-  /// Everything about a multicast that is the same however samples are numbered.
-  Bytes canonical(std::size_t multicast) const;
-
   Content content_;
 };
 

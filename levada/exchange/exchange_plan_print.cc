@@ -20,11 +20,13 @@ struct Carried {
 
   Carried(const ExchangePlan& plan, const Multicast& multicast) {
     std::uint32_t last = UINT32_MAX;
+    std::uint64_t all_keys = 0;
     for (const ExchangeItem& item : multicast.items) {
-      keys.insert(plan.samples().keys()[item.key].name);
+      all_keys |= item.keys;
       parts.insert(plan.parts()[item.part]);
       if (item.sample != last) ids.emplace_back(plan.samples().id(last = item.sample));
     }
+    for_each_key(all_keys, [&](std::size_t k) { keys.insert(plan.samples().keys()[plan.keys()[k]].name); });
   }
   std::vector<std::string> part_texts() const {
     std::vector<std::string> texts;
@@ -61,25 +63,24 @@ std::string edges_as_table(const std::vector<ExchangePlan::Edge>& edges) {
 
 std::string ExchangePlan::to_table() const {
   constexpr std::size_t most_rows = 200;
-  TextTable table({"from", "to", "samples", "keys", "part", "messages", "bytes"});
+  TextTable table({"from", "to", "samples", "keys", "part", "bytes"});
   for (std::size_t i = 0; i < std::min(size(), most_rows); ++i) {
     const Multicast multicast = (*this)[i];
     const Carried carried(*this, multicast);
     table.add({fmt::format("{}", multicast.from), rank_ranges(multicast.to), fmt::format("{}", carried.ids.size()),
                shortened({carried.keys.begin(), carried.keys.end()}), shortened(carried.part_texts()),
-               fmt::format("{}", multicast.messages), format_bytes(multicast.bytes)});
+               format_bytes(multicast.bytes)});
   }
-  std::string text = table.to_string({true, false, true, false, false, true, true});
+  std::string text = table.to_string({true, false, true, false, false, true});
   if (size() > most_rows) text += fmt::format("... and {} more multicasts\n", size() - most_rows);
   if (size() > 0) text += "\n" + edges_as_table(edges());
   const Load most = busiest();
   text += fmt::format(
-      "\nmoved      {:>10}  in {}, {} of at most {}\n"
+      "\nmoved      {:>10}  in {}\n"
       "least      {:>10}  that any plan moves: what is lacked somewhere, once\n"
       "delivered  {:>10}  among {}\n",
-      format_bytes(moved_bytes()), counted(size(), "multicast"), counted(messages(), "message"),
-      format_bytes(chunk_bytes()), format_bytes(lower_bound_bytes()), format_bytes(delivered_bytes()),
-      counted(ranks().size(), "rank"));
+      format_bytes(moved_bytes()), counted(size(), "multicast"), format_bytes(lower_bound_bytes()),
+      format_bytes(delivered_bytes()), counted(ranks().size(), "rank"));
   if (most.rank >= 0) text += fmt::format("busiest    {:>10}  sent by rank {}\n", format_bytes(most.bytes), most.rank);
   return text;
 }
@@ -91,8 +92,7 @@ std::string ExchangePlan::to_json(bool with_ids) const {
     const Carried carried(*this, multicast);
     Json row = {{"from", multicast.from},        {"to", std::vector<int>(multicast.to.begin(), multicast.to.end())},
                 {"samples", carried.ids.size()}, {"keys", carried.keys},
-                {"parts", carried.part_texts()}, {"bytes", multicast.bytes},
-                {"messages", multicast.messages}};
+                {"parts", carried.part_texts()}, {"bytes", multicast.bytes}};
     if (with_ids) row["ids"] = carried.ids;
     json["multicasts"].push_back(std::move(row));
   }
@@ -100,8 +100,6 @@ std::string ExchangePlan::to_json(bool with_ids) const {
   json["moved_bytes"] = moved_bytes();
   json["lower_bound_bytes"] = lower_bound_bytes();
   json["delivered_bytes"] = delivered_bytes();
-  json["messages"] = messages();
-  json["chunk_bytes"] = chunk_bytes();
   json["busiest"] = {{"rank", most.rank < 0 ? Json(nullptr) : Json(most.rank)}, {"bytes", most.bytes}};
   json["edges"] = Json::array();
   for (const Edge& edge : edges())

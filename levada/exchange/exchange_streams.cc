@@ -8,81 +8,76 @@
 #include "levada/tree/codec.h"
 
 namespace levada {
-
 namespace {
 
-/// Items that lie together in one memory have at most so much: what one of them that stays keeps of those that go.
-constexpr std::uint64_t most_together = std::uint64_t{64} << 10;
+/// Items up to this size share memory, which bounds what one that stays keeps of those that go.
+constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
 
-/// Finds what a plan's items are in a store. Neighbours are mostly keys of one sample.
+/// Finds what a rank is to send in its store.
 class Finder {
  public:
-  Finder(const ExchangePlan& plan, const SampleStore::Reading& here)
-      : samples_(plan.samples()), here_(here), columns_(samples_.keys().size()) {
-    for (std::size_t key = 0; key < columns_.size(); ++key) {
+  Finder(const ExchangeRows& rows, const SampleIndex& index, const Holdings& holdings, const SampleStore::Reading& here)
+      : index_(index), holdings_(holdings), here_(here), columns_(rows.keys.size()) {
+    for (std::size_t k = 0; k < columns_.size(); ++k) {
       for (const SampleStore::Column& column : here.columns()) {
-        if (column.key.name == samples_.keys()[key].name) columns_[key].push_back(&column);
+        if (column.key == rows.keys[k]) columns_[k] = &column;
       }
     }
   }
 
-  struct Found {
-    const SampleKey& key;
-    const SampleStore::Entry& entry;
-  };
-  std::optional<Found> find(const ExchangeItem& item) {
-    if (item.sample != sample_) {
-      sample_ = item.sample;
-      number_ = here_.find(samples_.id(item.sample), samples_.id_hash(item.sample));
+  /// Null where the store does not have it.
+  const SampleStore::Entry* find(std::uint32_t sample, std::size_t key) {
+    if (sample != sample_) {
+      sample_ = sample;
+      number_ = here_.version() == holdings_.version ? holdings_.rows[sample] : look_up(sample);
     }
-    if (!number_) return std::nullopt;
-    for (const SampleStore::Column* column : columns_[item.key]) {
-      const SampleStore::Entry& entry = column->entries[*number_];
-      if (entry.is_here) return Found{column->key, entry};
-    }
-    return std::nullopt;
+    if (number_ == no_sample || columns_[key] == nullptr) return nullptr;
+    const SampleStore::Entry& entry = columns_[key]->entries[number_];
+    return entry.is_here ? &entry : nullptr;
   }
 
  private:
-  const Ownership& samples_;
+  std::uint32_t look_up(std::uint32_t sample) const {
+    const auto found = here_.find(index_.id(sample), index_.hash(sample));
+    return found ? static_cast<std::uint32_t>(*found) : no_sample;
+  }
+
+  const SampleIndex& index_;
+  const Holdings& holdings_;
   const SampleStore::Reading& here_;
-  std::vector<std::vector<const SampleStore::Column*>> columns_;  ///< of a key's name
-  std::optional<std::uint32_t> sample_;
-  std::optional<std::size_t> number_;
+  std::vector<const SampleStore::Column*> columns_;  ///< by key
+  std::uint32_t sample_ = no_sample;
+  std::uint32_t number_ = no_sample;  ///< in the store
 };
 
 }  // namespace
 
-OutgoingStream::OutgoingStream(const ExchangePlan& plan, std::size_t number, const SampleStore::Reading& here)
-    : multicast_(number), chunk_bytes_(plan.chunk_bytes()), left_(plan[number].bytes) {
-  const Ownership& samples = plan.samples();
-  const Multicast multicast = plan[number];
-  Finder finder(plan, here);
-  runs_.reserve(multicast.items.size());
-  owners_.reserve(multicast.items.size());
-  for (const ExchangeItem& item : multicast.items) {
-    const SampleKey& key = samples.keys()[item.key];
-    const auto found = finder.find(item);
-    if (!found || !found->entry.part.is_whole()) {
-      throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but does not hold it", multicast.from,
-                                        samples.id(item.sample), key.name));
-    }
-    if (found->key != key || !std::ranges::equal(found->entry.lengths.all(), samples.lengths(item.sample, item.key))) {
-      throw InvalidArgument(fmt::format("rank {} holds sample {}, key {} in another form than the plan says",
-                                        multicast.from, samples.id(item.sample), key.name));
-    }
-    append(plan, item, found->entry);
+OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const ExchangeRow> sent, const SampleIndex& index,
+                               const Holdings& holdings, const SampleStore::Reading& here) {
+  Finder finder(rows, index, holdings, here);
+  for (const ExchangeRow& row : sent) {
+    left_ += row.bytes;
+    rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t number) {
+      const SampleStore::Entry* entry = finder.find(item.sample, key);
+      if (entry == nullptr || !entry->part.is_whole() ||
+          !std::ranges::equal(entry->lengths.all(), rows.lengths_of(number))) {
+        throw InvalidArgument(fmt::format("rank {} is to send sample {}, key {}, but its store has changed meanwhile",
+                                          row.from, index.id(item.sample), rows.keys[key].name));
+      }
+      append(rows, item, key, *entry);
+    });
   }
 }
 
-void OutgoingStream::append(const ExchangePlan& plan, const ExchangeItem& item, const SampleStore::Entry& entry) {
+void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, std::size_t key,
+                            const SampleStore::Entry& entry) {
   if (owners_.empty() || owners_.back() != entry.bytes.owner) owners_.push_back(entry.bytes.owner);
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
     if (begin < end) runs_.push_back({entry.bytes.data + begin, end - begin});
   };
-  const SequencePart& part = plan.parts()[item.part];
+  const SequencePart& part = rows.parts[item.part];
   if (part.is_whole()) return add(0, entry.size);
-  const std::uint64_t token = plan.samples().keys()[item.key].bytes(1).value_or(0);
+  const std::uint64_t token = rows.keys[key].bytes(1).value_or(0);
   std::uint64_t start = 0;
   for (const std::int64_t length : entry.lengths.all()) {
     const TokenRanges ranges = tokens_in(part, length);
@@ -92,15 +87,13 @@ void OutgoingStream::append(const ExchangePlan& plan, const ExchangeItem& item, 
   }
 }
 
-void OutgoingStream::read(std::byte* to) {
-  std::uint64_t bytes = next_bytes();
-  left_ -= bytes;
-  while (bytes > 0) {
+void OutgoingStream::read(std::span<std::byte> to) {
+  left_ -= to.size();
+  while (!to.empty()) {
     const ByteView rest = runs_[run_].subspan(at_);
-    const std::size_t now = std::min<std::uint64_t>(bytes, rest.size());
-    copy_payload(to, rest.data(), now);
-    to += now;
-    bytes -= now;
+    const std::size_t now = std::min(to.size(), rest.size());
+    copy_payload(to.data(), rest.data(), now);
+    to = to.subspan(now);
     at_ += now;
     if (at_ < runs_[run_].size()) continue;
     ++run_;
@@ -108,72 +101,69 @@ void OutgoingStream::read(std::byte* to) {
   }
 }
 
-IncomingStream::IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyMode mode)
-    : plan_(plan), multicast_(multicast), store_(store), mode_(mode), left_(plan[multicast].bytes) {
-  const auto items = plan[multicast].items;
-  rooms_.reserve(items.size());
+IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
+                         CopyMode mode)
+    : rows_(&rows), row_(&row), index_(&index), store_(&store), mode_(mode) {
   std::uint64_t together = 0;
-  for (const ExchangeItem& item : items) {  // more than most_together has a memory of its own
-    const std::uint64_t size = align_up(plan.bytes(item), leaf_alignment);
-    if (together + size > most_together) {
-      make_rooms(together, rooms_.size());
+  items_.reserve(row.end_item - row.first_item);
+  rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t entry) {
+    const std::uint64_t bytes = rows.bytes(item, key, entry);
+    const std::uint64_t size = align_up(bytes, leaf_alignment);
+    if (together + size > max_together) {
+      allocate_together(together);
       together = 0;
     }
-    rooms_.push_back({nullptr, {}, plan.bytes(item)});
+    items_.push_back({nullptr, {}, bytes, item.sample, item.part, static_cast<std::uint8_t>(key)});
     together += size;
-  }
-  make_rooms(together, rooms_.size());
+  });
+  allocate_together(together);
+  commit_complete();
 }
 
-void IncomingStream::make_rooms(std::uint64_t size, std::size_t end) {
-  if (rooms_made_ == end) return;
-  const auto memory = store_.allocate(size);
+void IncomingRow::allocate_together(std::uint64_t size) {
+  if (allocated_ == items_.size()) return;
+  const auto memory = store_->allocate(size);
   std::byte* data = memory.data;
-  for (; rooms_made_ < end; ++rooms_made_) {
-    rooms_[rooms_made_].data = data;
-    rooms_[rooms_made_].owner = memory.owner;
-    data += align_up(rooms_[rooms_made_].bytes, leaf_alignment);
+  for (; allocated_ < items_.size(); ++allocated_) {
+    items_[allocated_].data = data;
+    items_[allocated_].owner = memory.owner;
+    data += align_up(items_[allocated_].bytes, leaf_alignment);
   }
 }
 
-void IncomingStream::write(ByteView message) {
-  if (message.size() != std::min(plan_.chunk_bytes(), left_)) {
-    throw CorruptMessage(message.size(),
-                         fmt::format("a message of an exchange from rank {} has {} bytes, not {}",
-                                     plan_[multicast_].from, message.size(), std::min(plan_.chunk_bytes(), left_)));
-  }
-  left_ -= message.size();
-  while (!message.empty()) {
-    Room& room = rooms_[room_];
-    const std::size_t now = std::min<std::uint64_t>(message.size(), room.bytes - at_);
-    copy_payload(room.data + at_, message.data(), now, mode_);
-    message = message.subspan(now);
+void IncomingRow::write(ByteView bytes) {
+  while (!bytes.empty()) {
+    const Item& item = items_[item_];
+    const std::size_t now = std::min<std::uint64_t>(bytes.size(), item.bytes - at_);
+    copy_payload(item.data + at_, bytes.data(), now, mode_);
+    bytes = bytes.subspan(now);
     at_ += now;
-    if (at_ < room.bytes) continue;
-    ++room_;
+    if (at_ < item.bytes) continue;
+    ++item_;
     at_ = 0;
   }
-  take_over_complete();
+  commit_complete();
 }
 
-void IncomingStream::take_over_complete() {
-  while (room_ < rooms_.size() && rooms_[room_].bytes == 0) ++room_;
-  const auto items = plan_[multicast_].items;
-  const Ownership& samples = plan_.samples();
+void IncomingRow::commit_complete() {
+  while (item_ < items_.size() && items_[item_].bytes == 0) ++item_;
+  if (committed_ == item_) return;
+  static const PlainValues no_values;
   std::vector<SampleStore::Arrival> arrivals;
-  arrivals.reserve(room_ - taken_);
-  for (; taken_ < room_; ++taken_) {
-    const ExchangeItem& item = items[taken_];
-    Room& room = rooms_[taken_];
-    arrivals.push_back({samples.id(item.sample),
-                        samples.values(item.sample),
-                        samples.keys()[item.key],
-                        samples.lengths(item.sample, item.key),
-                        plan_.parts()[item.part],
-                        {room.data, std::move(room.owner)},
-                        room.bytes});
+  arrivals.reserve(item_ - committed_);
+  for (; committed_ < item_; ++committed_) {
+    Item& item = items_[committed_];
+    const auto values = rows_->values.find(item.sample);
+    arrivals.push_back({index_->id(item.sample),
+                        index_->hash(item.sample),
+                        values == rows_->values.end() ? no_values : values->second,
+                        rows_->keys[item.key],
+                        rows_->lengths_of(row_->first_entry + committed_),
+                        rows_->parts[item.part],
+                        {item.data, std::move(item.owner)},
+                        item.bytes});
   }
-  if (!arrivals.empty()) store_.take_over(arrivals);
+  store_->commit(arrivals);
 }
 
 }  // namespace levada

@@ -1,5 +1,5 @@
-// The two ends of a multicast: the bytes of many samples as one stream, cut into messages. For this module's sources
-// alone.
+// The two ends of what a rank sends: the bytes of many samples as one stream, cut into messages. For this module's
+// sources alone.
 #pragma once
 
 #include <memory>
@@ -7,67 +7,66 @@
 #include <vector>
 
 #include "levada/base/copy.h"
-#include "levada/engine/engine.h"
-#include "levada/exchange/exchange_plan.h"
-#include "levada/exchange/store.h"
+#include "levada/exchange/exchange_rows.h"
+#include "levada/exchange/holdings.h"
 
 namespace levada {
 
 /// What a sender reads from: pieces of its store, one after the other.
 class OutgoingStream {
  public:
-  /// Throws InvalidArgument where the store lacks an item or has it in another form.
-  OutgoingStream(const ExchangePlan& plan, std::size_t multicast, const SampleStore::Reading& here);
+  /// The bytes of `sent`, some of the rows. Throws InvalidArgument where the store no longer holds an item as it was in
+  /// `holdings`.
+  OutgoingStream(const ExchangeRows& rows, std::span<const ExchangeRow> sent, const SampleIndex& index,
+                 const Holdings& holdings, const SampleStore::Reading& here);
 
-  std::size_t multicast() const { return multicast_; }
-  /// Of the next message; 0 at the end.
-  std::uint64_t next_bytes() const { return std::min(chunk_bytes_, left_); }
-  /// Writes the next message, which has so many bytes.
-  void read(std::byte* to);
+  std::uint64_t bytes_left() const { return left_; }
+  /// Writes the next bytes, as many as fit; no more than are left.
+  void read(std::span<std::byte> to);
 
  private:
-  void append(const ExchangePlan& plan, const ExchangeItem& item, const SampleStore::Entry& entry);
+  void append(const ExchangeRows& rows, const ExchangeItem& item, std::size_t key, const SampleStore::Entry& entry);
 
-  std::size_t multicast_;
-  std::uint64_t chunk_bytes_;
-  std::uint64_t left_;
+  std::uint64_t left_ = 0;
   std::vector<ByteView> runs_;
   std::size_t run_ = 0, at_ = 0;
   std::vector<std::shared_ptr<const void>> owners_;
 };
 
-/// What a receiver writes to: the memory in which its samples will stay.
-class IncomingStream {
+/// What a row is received into: the memory in which its samples stay.
+class IncomingRow {
  public:
-  /// `mode`: of what comes into the store.
-  IncomingStream(const ExchangePlan& plan, std::size_t multicast, SampleStore& store, CopyMode mode);
+  /// `mode`: of what comes into the store. Stores items that have no bytes, up to the first that has some.
+  IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
+              CopyMode mode);
 
-  std::size_t multicast() const { return multicast_; }
-  bool done() const { return left_ == 0; }
-  /// Takes the next message in. What is complete then goes to the store. Throws CorruptMessage unless it has the bytes
-  /// that the plan says.
-  void write(ByteView message);
-  /// Puts what needs no message into the store: empty items, up to the first that has bytes.
-  void take_over_complete();
+  const ExchangeRow& row() const { return *row_; }
+  /// Takes the next bytes, no more than are missing. What is complete then goes to the store.
+  void write(ByteView bytes);
 
  private:
-  const ExchangePlan& plan_;
-  std::size_t multicast_;
-  SampleStore& store_;
-  CopyMode mode_;
-  std::uint64_t left_;
-  struct Room {
+  struct Item {
     std::byte* data = nullptr;
     std::shared_ptr<const void> owner;
     std::uint64_t bytes = 0;
+    std::uint32_t sample = 0;
+    std::uint16_t part = 0;
+    std::uint8_t key = 0;
   };
-  /// One memory for the rooms that have none yet, up to `end`.
-  void make_rooms(std::uint64_t size, std::size_t end);
-  std::vector<Room> rooms_;  ///< one an item
-  std::size_t rooms_made_ = 0;
-  std::size_t room_ = 0;   ///< the one that is being filled
-  std::uint64_t at_ = 0;   ///< bytes in it
-  std::size_t taken_ = 0;  ///< items that the store has
+  /// One memory for the items that have none yet.
+  void allocate_together(std::uint64_t size);
+  void commit_complete();
+
+  const ExchangeRows* rows_;
+  const ExchangeRow* row_;
+  const SampleIndex* index_;
+  SampleStore* store_;
+  CopyMode mode_;
+  std::vector<Item> items_;
+  std::size_t allocated_ = 0;
+  std::size_t item_ = 0;       ///< the one that is being filled
+  std::uint64_t at_ = 0;       ///< bytes in it
+  std::size_t committed_ = 0;  ///< items that the store has
 };
 
 }  // namespace levada

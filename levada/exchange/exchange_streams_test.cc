@@ -6,15 +6,15 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/inproc/inproc.h"
+#include "levada/exchange/exchange.h"
 #include "levada/exchange/exchange_testing.h"
-#include "levada/exchange/redistribute.h"
 
 namespace levada {
 namespace {
 
 using testing::HasSubstr;
 
-TEST(IncomingStream, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
+TEST(IncomingRow, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
   const SampleBatch coming = made_samples(numbered_ids(40), {"tokens"});
   const auto half = static_cast<std::int64_t>(coming.byte_count() / 2);
   SampleBatch filler({"filler"});
@@ -30,7 +30,7 @@ TEST(IncomingStream, KeepsToTheBoundOfAStoreThatAnotherThreadFillsMeanwhile) {
     }
     const ExchangeOptions options{.timeout = std::chrono::seconds(20), .chunk_bytes = 64};
     try {
-      redistribute(engine, rank == 0 ? sender : receiver, {{{{1}, coming.ids()}}, {"tokens"}}, options);
+      Exchange(engine).redistribute(rank == 0 ? sender : receiver, {{{{1}, coming.ids()}}, {"tokens"}}, options);
     } catch (const Error& error) {
       texts[rank] = error.what();
     }

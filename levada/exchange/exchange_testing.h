@@ -13,7 +13,7 @@
 #include "levada/base/hash.h"
 #include "levada/base/refusal_testing.h"
 #include "levada/engine/inproc/inproc.h"
-#include "levada/exchange/redistribute.h"
+#include "levada/exchange/exchange.h"
 
 namespace levada {
 
@@ -96,7 +96,7 @@ struct Redistribution {
   }
 };
 
-/// Carries it out on this rank and compares with the plainest way: everything gathered, then selected. Says what is
+/// Does it on this rank and compares with the plainest way: everything gathered, then selected. Says what is
 /// wrong; nothing if all is well.
 inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, const Redistribution& what,
                                         const ExchangeOptions& options = {}) {
@@ -106,20 +106,23 @@ inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, c
   SampleStore store;
   const auto held = what.held_by(rank);
   if (!held.empty()) store.store(all.select_ids(held));
-  const auto result = redistribute(engine, store, what.request(), options);
+  const auto result = Exchange(engine).redistribute(store, what.request(), options);
   const auto wanted = what.wanted_by(rank);
   std::set<std::string> expected(held.begin(), held.end());
   expected.insert(wanted.begin(), wanted.end());
   if (store.ids() != std::vector<std::string>(expected.begin(), expected.end())) return "another set of samples";
   if (!wanted.empty() && store.get(wanted, what.keys) != all.select_ids(wanted)) return "other bits";
-  if (result.plan.moved_bytes() != result.plan.lower_bound_bytes()) return "more moved than had to";
+  if (result.moved_bytes != result.lower_bound_bytes) return "more moved than had to";
+  ByteWriter moved;
+  moved.put(result.sent_bytes);
+  moved.put(result.received_bytes);
   std::uint64_t sent = 0, received = 0;
-  for (std::size_t i = 0; i < result.plan.size(); ++i) {
-    const Multicast multicast = result.plan[i];
-    sent += multicast.from == rank ? multicast.bytes : 0;
-    received += std::ranges::binary_search(multicast.to, rank) ? multicast.bytes : 0;
+  for (const Bytes& each : agree(*engine, moved.view(), Deadline::after(std::chrono::minutes(1)), "comparing")) {
+    ByteReader reader(each);
+    sent += reader.get<std::uint64_t>();
+    received += reader.get<std::uint64_t>();
   }
-  if (result.sent_bytes != sent || result.received_bytes != received) return "another number of bytes than planned";
+  if (sent != result.moved_bytes || received != result.delivered_bytes) return "another number of bytes than planned";
   return {};
 }
 

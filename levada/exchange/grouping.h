@@ -2,20 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
-
-#include "levada/exchange/ownership.h"
 
 namespace levada {
 
-struct Grouped {
-  std::uint64_t group = 0;
-  std::uint32_t sample = 0;
-  std::uint32_t unit = 0;    ///< the caller's
-  std::uint64_t prefix = 0;  ///< filled in: orders most samples of a group
-};
-
-/// By group, then by the samples' ids; what is alike in both keeps its order.
-std::vector<Grouped> by_group_and_id(std::vector<Grouped> units, const Ownership& samples);
+/// Orders `order` by group[i] of each of its entries i; those of one group keep their order. Groups are below `groups`.
+/// A counting sort: linear.
+void stable_sort_by(std::vector<std::uint32_t>& order, std::span<const std::uint32_t> group, std::size_t groups);
 
 }  // namespace levada

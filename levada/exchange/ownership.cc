@@ -28,6 +28,12 @@ TokenRanges tokens_in(const SequencePart& part, std::int64_t length) {
   return ranges;
 }
 
+std::uint64_t bytes_of(const SampleKey& key, const SequencePart& part, std::span<const std::int64_t> lengths) {
+  std::int64_t tokens = 0;
+  for (const std::int64_t length : lengths) tokens += part.is_whole() ? length : tokens_in(part, length).tokens();
+  return key.bytes(tokens).value_or(0);
+}
+
 Ownership::Ownership() : state_(std::make_shared<State>()) {}
 
 namespace {

@@ -35,6 +35,8 @@ struct TokenRanges {
 };
 /// The tokens of a sequence of `length` that are in the part.
 TokenRanges tokens_in(const SequencePart& part, std::int64_t length);
+/// Of that part of sequences of `lengths`.
+std::uint64_t bytes_of(const SampleKey& key, const SequencePart& part, std::span<const std::int64_t> lengths);
 
 /// Ranks are below this.
 inline constexpr int most_ranks = 1 << 20;
@@ -107,7 +109,7 @@ class Ownership {
   static Ownership decode(ByteView bytes);
 
  private:
-  friend class Claims;
+  friend class HoldingsTable;
   class State;
   State& own();
   /// One key's column of `from`, whose samples are `rows` here.

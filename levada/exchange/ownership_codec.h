@@ -1,6 +1,9 @@
 // Parts of an ownership as bytes, little-endian; readers throw CorruptMessage. For this module's sources alone.
 #pragma once
 
+#include <cstring>
+#include <vector>
+
 #include "levada/base/bytes.h"
 #include "levada/exchange/ownership.h"
 
@@ -16,5 +19,18 @@ SequencePart get_part(ByteReader& reader);
 
 void put_values(ByteWriter& writer, const PlainValues& values);
 PlainValues get_values(ByteReader& reader);
+
+/// Numbers of one type, behind how many bytes they are.
+template <typename T>
+void put_numbers(ByteWriter& writer, const std::vector<T>& numbers) {
+  writer.put_sized(std::as_bytes(std::span(numbers)));
+}
+template <typename T>
+void get_numbers(ByteReader& reader, std::vector<T>& numbers) {
+  const ByteView bytes = reader.get_sized();
+  if (bytes.size() % sizeof(T) != 0) reader.fail("numbers that are cut off");
+  numbers.resize(bytes.size() / sizeof(T));
+  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());  // not payload: numbers
+}
 
 }  // namespace levada

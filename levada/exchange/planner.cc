@@ -14,21 +14,22 @@
 #include "levada/base/error.h"
 #include "levada/exchange/assignment.h"
 #include "levada/exchange/grouping.h"
+#include "levada/exchange/id_table.h"
 #include "levada/exchange/wants.h"
 
 namespace levada {
 namespace {
 
 constexpr std::size_t most_keys = 64;
-/// Of keys and of parts that an ExchangeItem can name.
-constexpr std::size_t most_numbers = std::size_t{UINT16_MAX} + 1;
+/// Of parts that an ExchangeItem can name.
+constexpr std::size_t most_parts = std::size_t{UINT16_MAX} + 1;
 
 std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
   return std::uint64_t{a} << 32 | b;
 }
 
-/// Of one sample, what some ranks want alike, lack alike, and can get from the same ranks: keys that go together.
-struct Unit {
+/// Keys of one sample with the same receivers and the same candidate senders.
+struct Transfer {
   std::uint32_t sample = 0;
   std::uint32_t to = 0;       ///< a list of ranks
   std::uint32_t sources = 0;  ///< a list of ranks
@@ -37,8 +38,8 @@ struct Unit {
   std::uint64_t bytes = 0;
 };
 
-/// What ranks lack of one key of one sample, given who wants and who holds it.
-struct Leg {
+/// Receivers that lack one key of one sample, and candidate senders.
+struct Shortfall {
   std::uint32_t to = 0;
   std::uint32_t sources = 0;
   std::uint16_t part = 0;
@@ -56,22 +57,19 @@ std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
 
 class Planner {
  public:
-  /// `asked`: the samples' numbers, if they are known.
-  Planner(const Ownership& ownership, const ExchangeRequest& request,
-          std::optional<std::span<const std::uint32_t>> asked, const ExchangePlanOptions& options)
-      : ownership_(ownership), request_(request), options_(options) {
-    if (options.chunk_bytes == 0) throw InvalidArgument("messages of no bytes cannot carry anything");
+  Planner(const Ownership& ownership, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
+          std::span<const int> host_of, bool ids_ascend)
+      : ownership_(ownership), request_(request), host_of_(host_of), ids_ascend_(ids_ascend) {
     content_.samples = ownership;
-    content_.chunk_bytes = options.chunk_bytes;
     find_keys();
-    const int ranks = options.host_of.empty() ? most_ranks : static_cast<int>(options.host_of.size());
-    auto found = find_wants(ownership, request, asked, ranks);
+    const int ranks = host_of.empty() ? most_ranks : static_cast<int>(host_of.size());
+    auto found = find_wants(ownership, request, requested, ranks);
     wants_ = std::move(found.lists);
     want_of_ = std::move(found.of_sample);
   }
 
   ExchangePlan run() {
-    find_units();
+    find_transfers();
     errors_.raise();
     list_places_ = places_of_lists();
     choose_senders();
@@ -100,20 +98,17 @@ class Planner {
       if (std::ranges::binary_search(names, name)) continue;
       throw InvalidArgument(fmt::format("key {} is to be cut, but is not among the keys that are to move", name));
     }
-    if (ownership_.keys().size() > most_numbers) {
-      throw InvalidArgument(
-          fmt::format("{} keys are known, but a plan has numbers for {}", ownership_.keys().size(), most_numbers));
-    }
     for (const std::string& name : names) {
       const auto column = ownership_.find_key(name);
       const std::uint64_t token_bytes = column ? ownership_.keys()[*column].bytes(1).value_or(0) : 0;
       keys_.push_back({name, column, cut_keys.contains(name), token_bytes});
+      content_.keys.push_back(column ? static_cast<std::uint16_t>(*column) : ExchangePlan::no_key);
     }
   }
 
   int host(int rank) const {
     const auto at = static_cast<std::size_t>(rank);
-    return at < options_.host_of.size() ? options_.host_of[at] : 0;
+    return at < host_of_.size() ? host_of_[at] : 0;
   }
 
   /// Receivers, and the holders of which one is to send to them.
@@ -144,8 +139,8 @@ class Planner {
 
   std::uint16_t part_number(const SequencePart& part) {
     const std::uint32_t number = parts_.of(part);
-    if (number == most_numbers) {
-      throw InvalidArgument(fmt::format("more than {} parts of sequences cannot be moved at once", most_numbers));
+    if (number == most_parts) {
+      throw InvalidArgument(fmt::format("more than {} parts of sequences cannot be moved at once", most_parts));
     }
     if (number == content_.parts.size()) content_.parts.push_back(part);
     return static_cast<std::uint16_t>(number);
@@ -160,8 +155,8 @@ class Planner {
     return std::ranges::binary_search(holders, rank, {}, &Holder::rank);
   }
 
-  /// What is to be sent where ranks want and hold a key like this. A leg without sources: nobody has the whole.
-  std::vector<Leg> legs(const Holders& want, const Holders& held, bool cut) {
+  /// What is to be sent where ranks want and hold a key like this. A shortfall without sources: nobody has the whole.
+  std::vector<Shortfall> shortfalls(const Holders& want, const Holders& held, bool cut) {
     std::map<SequencePart, std::vector<int>> lacking;
     for (const Holder& holder : want) {
       const SequencePart part = cut ? holder.part : SequencePart{};
@@ -171,34 +166,34 @@ class Planner {
     for (const Holder& holder : held) {
       if (holder.part.is_whole()) wholes.push_back(holder.rank);
     }
-    std::vector<Leg> legs;
+    std::vector<Shortfall> shortfalls;
     for (const auto& [part, to] : lacking) {
       const std::uint16_t number = part_number(part);
       for (const Share& share : shares(wholes, to)) {
-        legs.push_back({lists_.of(share.to), lists_.of(share.sources), number});
+        shortfalls.push_back({lists_.of(share.to), lists_.of(share.sources), number});
       }
     }
-    return legs;
+    return shortfalls;
   }
 
-  /// legs() of a want and a set of holders, mostly without asking it: samples mostly are wanted and held as one of the
-  /// last was, and where one rank alone holds a sample that others want there is nothing to find out.
-  std::span<const Leg> legs_of(std::uint32_t want, std::uint32_t held, bool cut) {
+  /// shortfalls() of a want and a set of holders, mostly without asking it: samples mostly are wanted and held as one
+  /// of the last was, and where one rank alone holds a sample that others want there is nothing to find out.
+  std::span<const Shortfall> shortfalls_of(std::uint32_t want, std::uint32_t held, bool cut) {
     cut = cut && has_parts_[want];
     const auto asked = std::pair(pair_of(want, held), cut);
     Answer& answer = answers_[(want * 7 + held) % answers_.size()];
-    if (asked == answer.asked) return answer.legs;
+    if (asked == answer.asked) return answer.shortfalls;
     answer.asked = asked;
     const Holders& holders = ownership_.holder_set_at(held);
     if (!cut && holders.size() == 1 && holders[0].part.is_whole() && !names(wants_[want], holders[0].rank)) {
       answer.only = {ranks_of_want_[want], alone(held, holders[0].rank), 0};
-      answer.legs = std::span(&answer.only, 1);
+      answer.shortfalls = std::span(&answer.only, 1);
     } else {
-      const auto [known, is_new] = known_legs_[cut ? 1 : 0].try_emplace(asked.first);
-      if (is_new) known->second = legs(wants_[want], holders, cut);
-      answer.legs = known->second;
+      const auto [known, is_new] = known_shortfalls_[cut ? 1 : 0].try_emplace(asked.first);
+      if (is_new) known->second = shortfalls(wants_[want], holders, cut);
+      answer.shortfalls = known->second;
     }
-    return answer.legs;
+    return answer.shortfalls;
   }
 
   /// The list of a rank that alone is in a set of holders.
@@ -208,7 +203,7 @@ class Planner {
     return alone_[held];
   }
 
-  void find_units() {
+  void find_transfers() {
     lists_.of({});
     parts_.of({});
     for (std::uint32_t want = 0; want < wants_.size(); ++want) {
@@ -218,13 +213,13 @@ class Planner {
       has_parts_.push_back(!std::ranges::all_of(wants_[want], [](const Holder& h) { return h.part.is_whole(); }));
     }
     for (std::uint32_t sample = 0; sample < want_of_.size(); ++sample) {
-      if (want_of_[sample] != 0) find_units_of(sample);
+      if (want_of_[sample] != 0) find_transfers_of(sample);
     }
   }
 
-  void find_units_of(std::uint32_t sample) {
+  void find_transfers_of(std::uint32_t sample) {
     const std::uint32_t want = want_of_[sample];
-    const std::size_t first = units_.size();
+    const std::size_t first = transfers_.size();
     for (std::size_t k = 0; k < keys_.size();) {
       const Key& key = keys_[k];
       const std::uint32_t held = holders_of(sample, key);
@@ -236,9 +231,10 @@ class Planner {
       // Mostly all keys of a sample are held alike.
       std::size_t end = k + 1;
       while (end < keys_.size() && keys_[end].cut == key.cut && holders_of(sample, keys_[end]) == held) ++end;
-      for (const Leg& leg : legs_of(want, held, key.cut)) {
-        if (leg.sources != 0) add(first, sample, leg, k, end);
-        for (std::size_t i = k; leg.sources == 0 && i < end; ++i) refuse(sample, keys_[i], "only parts of it are held");
+      for (const Shortfall& shortfall : shortfalls_of(want, held, key.cut)) {
+        if (shortfall.sources != 0) add(first, sample, shortfall, k, end);
+        for (std::size_t i = k; shortfall.sources == 0 && i < end; ++i)
+          refuse(sample, keys_[i], "only parts of it are held");
       }
       k = end;
     }
@@ -250,25 +246,27 @@ class Planner {
 
   std::uint64_t bytes_of(std::uint32_t sample, const Key& key, std::uint16_t part) const {
     if (part == 0) return static_cast<std::uint64_t>(ownership_.tokens(sample, *key.column)) * key.token_bytes;
-    return content_.bytes({sample, static_cast<std::uint16_t>(*key.column), part});
+    return levada::bytes_of(ownership_.keys()[*key.column], content_.parts[part],
+                            ownership_.lengths(sample, *key.column));
   }
 
   /// Keys [k, end) of a sample.
-  void add(std::size_t first, std::uint32_t sample, const Leg& leg, std::size_t k, std::size_t end) {
+  void add(std::size_t first, std::uint32_t sample, const Shortfall& shortfall, std::size_t k, std::size_t end) {
     std::uint64_t keys = 0, bytes = 0;
     for (; k < end; ++k) {
       keys |= std::uint64_t{1} << k;
-      bytes = sum_of(bytes, bytes_of(sample, keys_[k], leg.part));
+      bytes = sum_of(bytes, bytes_of(sample, keys_[k], shortfall.part));
     }
     content_.lower_bound_bytes = sum_of(content_.lower_bound_bytes, bytes);
-    for (std::size_t i = first; i < units_.size(); ++i) {
-      Unit& unit = units_[i];
-      if (unit.to != leg.to || unit.sources != leg.sources || unit.part != leg.part) continue;
-      unit.keys |= keys;
-      unit.bytes += bytes;
+    for (std::size_t i = first; i < transfers_.size(); ++i) {
+      Transfer& transfer = transfers_[i];
+      if (transfer.to != shortfall.to || transfer.sources != shortfall.sources || transfer.part != shortfall.part)
+        continue;
+      transfer.keys |= keys;
+      transfer.bytes += bytes;
       return;
     }
-    units_.push_back({sample, leg.to, leg.sources, leg.part, keys, bytes});
+    transfers_.push_back({sample, shortfall.to, shortfall.sources, shortfall.part, keys, bytes});
   }
 
   void refuse(std::uint32_t sample, const Key& key, std::string_view why) {
@@ -297,25 +295,25 @@ class Planner {
       source_lists[list_places_[list]] = lists_[list];
     }
     std::vector<std::uint64_t> loads(static_cast<std::size_t>(last + 1), 0);
-    senders_.resize(units_.size());
+    senders_.resize(transfers_.size());
     std::vector<SendChoice> choices;
     std::vector<std::uint32_t> chosen;
     std::vector<bool> is_choice(lists_.size(), false);
-    for (std::uint32_t i = 0; i < units_.size(); ++i) {
-      const Unit& unit = units_[i];
-      const auto& sources = lists_[unit.sources];
+    for (std::uint32_t i = 0; i < transfers_.size(); ++i) {
+      const Transfer& transfer = transfers_[i];
+      const auto& sources = lists_[transfer.sources];
       if (sources.size() == 1) {
         senders_[i] = sources.front();
-        loads[static_cast<std::size_t>(sources.front())] += unit.bytes;
+        loads[static_cast<std::size_t>(sources.front())] += transfer.bytes;
         continue;
       }
-      const std::uint32_t list = list_places_[unit.sources];
+      const std::uint32_t list = list_places_[transfer.sources];
       is_choice[list] = true;
       // The lowest key and the part tell units of one sample apart.
-      const auto order = ownership_.id_hash(unit.sample) * 0x9e3779b97f4a7c15u +
-                         static_cast<std::uint64_t>(std::countr_zero(unit.keys)) * 65536 +
-                         content_.parts[unit.part].index;
-      choices.push_back({unit.bytes, list, order});
+      const auto order = ownership_.id_hash(transfer.sample) * 0x9e3779b97f4a7c15u +
+                         static_cast<std::uint64_t>(std::countr_zero(transfer.keys)) * 65536 +
+                         content_.parts[transfer.part].index;
+      choices.push_back({transfer.bytes, list, order});
       chosen.push_back(i);
     }
     for (std::size_t list = 0; list < source_lists.size(); ++list) {
@@ -325,84 +323,115 @@ class Planner {
     for (std::size_t i = 0; i < chosen.size(); ++i) senders_[chosen[i]] = senders[i];
   }
 
-  /// Units by sender, then by receivers in their order, then by id.
-  std::vector<Grouped> ordered() const {
-    std::vector<Grouped> units(units_.size());
-    for (std::uint32_t i = 0; i < units_.size(); ++i) {
-      const auto group = pair_of(static_cast<std::uint32_t>(senders_[i]), list_places_[units_[i].to]);
-      units[i] = {.group = group, .sample = units_[i].sample, .unit = i};
+  /// Transfers by sender, then by receivers in their order, then by id.
+  std::vector<std::uint32_t> ordered() const {
+    std::vector<std::uint32_t> order(transfers_.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::vector<std::uint32_t> group(transfers_.size());
+    for (std::size_t i = 0; i < group.size(); ++i) group[i] = list_places_[transfers_[i].to];
+    stable_sort_by(order, group, lists_.size());
+    for (std::size_t i = 0; i < group.size(); ++i) group[i] = static_cast<std::uint32_t>(senders_[i]);
+    stable_sort_by(order, group, senders_.empty() ? 0 : std::size_t{std::ranges::max(group)} + 1);
+    if (!ids_ascend_) sort_multicasts_by_id(order);
+    return order;
+  }
+
+  bool is_one_multicast(std::uint32_t a, std::uint32_t b) const {
+    return senders_[a] == senders_[b] && transfers_[a].to == transfers_[b].to;
+  }
+
+  void sort_multicasts_by_id(std::vector<std::uint32_t>& order) const {
+    IdPrefix prefix;
+    for (const Transfer& transfer : transfers_) prefix.see(ownership_.id(transfer.sample));
+    std::vector<std::uint64_t> prefixes(transfers_.size());
+    for (std::size_t i = 0; i < prefixes.size(); ++i) prefixes[i] = prefix.of(ownership_.id(transfers_[i].sample));
+    const auto before = [&](std::uint32_t a, std::uint32_t b) {
+      if (prefixes[a] != prefixes[b]) return prefixes[a] < prefixes[b];
+      const std::uint32_t x = transfers_[a].sample, y = transfers_[b].sample;
+      return x != y && ownership_.id(x) < ownership_.id(y);
+    };
+    for (auto begin = order.begin(); begin != order.end();) {
+      const auto end = std::find_if(begin, order.end(), [&](std::uint32_t i) { return !is_one_multicast(*begin, i); });
+      const std::ranges::subrange multicast(begin, end);
+      if (!std::ranges::is_sorted(multicast, before)) std::ranges::stable_sort(multicast, before);
+      begin = end;
     }
-    return by_group_and_id(std::move(units), ownership_);
   }
 
   void write() {
-    const auto places = ordered();
-    content_.items.reserve(units_.size() * std::max<std::size_t>(1, keys_.size()));
+    const auto order = ordered();
+    content_.items.reserve(order.size());
     std::vector<std::uint32_t> receivers(lists_.size(), UINT32_MAX);  // those in use, by list
-    std::vector<std::pair<int, std::uint16_t>> parts;  // of one sample in one multicast, by number of key
-    for (std::size_t i = 0; i < places.size();) {
-      const Grouped& place = places[i];
-      const std::uint32_t sample = place.sample;
-      if (i == 0 || place.group != places[i - 1].group) {
-        const std::uint32_t list = units_[place.unit].to;
-        if (receivers[list] == UINT32_MAX) {
-          receivers[list] = static_cast<std::uint32_t>(content_.receivers.size());
-          content_.receivers.push_back(lists_[list]);
+    std::uint64_t begin = 0;                                          // of the row's items
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const Transfer& transfer = transfers_[order[i]];
+      if (i == 0 || !is_one_multicast(order[i - 1], order[i])) {
+        std::uint32_t& list = receivers[transfer.to];
+        if (list == UINT32_MAX) {
+          list = static_cast<std::uint32_t>(content_.receivers.size());
+          content_.receivers.push_back(lists_[transfer.to]);
         }
-        content_.rows.push_back({.from = senders_[place.unit], .to = receivers[list]});
+        content_.rows.push_back({.from = senders_[order[i]], .to = list});
+        begin = content_.items.size();
       }
-      parts.clear();
-      for (; i < places.size() && places[i].group == place.group && places[i].sample == sample; ++i) {
-        const Unit& unit = units_[places[i].unit];
-        for (std::uint64_t keys = unit.keys; keys != 0; keys &= keys - 1) {
-          parts.emplace_back(std::countr_zero(keys), unit.part);
-        }
-        content_.rows.back().bytes += unit.bytes;
-      }
-      if (!std::ranges::is_sorted(parts)) std::ranges::sort(parts);
-      for (const auto& [k, part] : parts) {
-        const std::size_t column = *keys_[static_cast<std::size_t>(k)].column;
-        content_.items.push_back({sample, static_cast<std::uint16_t>(column), part});
-      }
+      add_item(content_.items, begin, {transfer.sample, transfer.part, transfer.keys});
+      content_.rows.back().bytes += transfer.bytes;
       content_.rows.back().end = content_.items.size();
     }
   }
 
+  /// Keys of one sample that different ranks could have sent may have got one sender.
+  static void add_item(std::vector<ExchangeItem>& items, std::uint64_t row_begin, const ExchangeItem& item) {
+    for (std::size_t i = items.size(); i > row_begin && items[i - 1].sample == item.sample; --i) {
+      if (items[i - 1].part != item.part) continue;
+      items[i - 1].keys |= item.keys;
+      return;
+    }
+    items.push_back(item);
+  }
+
   const Ownership& ownership_;
   const ExchangeRequest& request_;
-  const ExchangePlanOptions& options_;
+  const std::span<const int> host_of_;
+  const bool ids_ascend_;  ///< as samples' numbers do
   ExchangePlan::Content content_;
   FirstError errors_;
   std::vector<Key> keys_;
-  Numbered<Holders> wants_;
+  Interner<Holders> wants_;
   std::vector<std::uint32_t> want_of_;        ///< by sample; 0 is nobody
   std::vector<std::uint32_t> ranks_of_want_;  ///< their list
   std::vector<bool> has_parts_;               ///< by want
-  Numbered<std::vector<int>> lists_;
-  Numbered<SequencePart> parts_;                                       ///< as content_.parts has them
-  std::vector<std::uint32_t> list_places_;                             ///< in the order of their content
-  std::vector<std::uint32_t> alone_;                                   ///< by set of holders
-  std::unordered_map<std::uint64_t, std::vector<Leg>> known_legs_[2];  // looked up, never walked over
+  Interner<std::vector<int>> lists_;
+  Interner<SequencePart> parts_;                                                   ///< as content_.parts has them
+  std::vector<std::uint32_t> list_places_;                                         ///< in the order of their content
+  std::vector<std::uint32_t> alone_;                                               ///< by set of holders
+  std::unordered_map<std::uint64_t, std::vector<Shortfall>> known_shortfalls_[2];  // looked up, never walked over
   struct Answer {
     std::pair<std::uint64_t, bool> asked{UINT64_MAX, false};
-    Leg only;
-    std::span<const Leg> legs;
+    Shortfall only;
+    std::span<const Shortfall> shortfalls;
   };
-  std::array<Answer, 64> answers_;  ///< what legs_of() has given, the last of each place
-  std::vector<Unit> units_;
-  std::vector<int> senders_;  ///< by unit
+  std::array<Answer, 64> answers_;  ///< what shortfalls_of() has given, the last of each place
+  std::vector<Transfer> transfers_;
+  std::vector<int> senders_;  ///< by transfer
 };
 
 }  // namespace
 
-ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
-                           const ExchangePlanOptions& options) {
-  return Planner(ownership, request, std::nullopt, options).run();
+ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request, std::span<const int> host_of) {
+  std::vector<std::uint32_t> requested;
+  for (const Destination& destination : request.destinations) {
+    if (destination.ranks.empty()) continue;
+    for (const std::string& id : destination.ids) {
+      requested.push_back(static_cast<std::uint32_t>(ownership.find(id).value_or(no_sample)));
+    }
+  }
+  return Planner(ownership, request, requested, host_of, false).run();
 }
 
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
-                           std::span<const std::uint32_t> asked, const ExchangePlanOptions& options) {
-  return Planner(ownership, request, asked, options).run();
+                           std::span<const std::uint32_t> requested, std::span<const int> host_of) {
+  return Planner(ownership, request, requested, host_of, true).run();
 }
 
 }  // namespace levada

@@ -3,18 +3,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "levada/exchange/destinations.h"
 #include "levada/exchange/exchange_plan.h"
 
 namespace levada {
-
-struct ExchangePlanOptions {
-  std::vector<int> host_of = {};  ///< each rank's host; none: all on one
-  /// A message's most bytes: what a sender copies at a time, and a receiver holds of another's memory.
-  std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
-};
 
 /// What has to move so that the ranks of each destination have all samples and keys asked for. A rank that has an item,
 /// or the whole where a part is wanted, gets nothing. Ranks that lack an item get it from their own host, if a rank
@@ -25,18 +18,19 @@ struct ExchangePlanOptions {
 /// under the order of everything asked and known. Linear in samples x keys but for sorting within multicasts: a million
 /// samples from 1,024 to 1,024 ranks take less than a second.
 ///
-/// Throws InvalidArgument, naming the lowest sample, its key and ranks, whatever the order: a sample that nobody owns;
-/// a key that nobody has of it (unless allow_absent); a part of which nobody has the whole; a rank that wants different
-/// parts of one sample. Also for no such rank, and for 2^64 bytes or more.
+/// `host_of`: each rank's host; none: all are on one. Throws InvalidArgument, naming the lowest sample, its key and
+/// ranks, whatever the order: a sample that nobody owns; a key that nobody has of it (unless allow_absent); a part of
+/// which nobody has the whole; a rank that wants different parts of one sample. Also for no such rank, and for 2^64
+/// bytes or more.
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
-                           const ExchangePlanOptions& options = {});
+                           std::span<const int> host_of = {});
 
 /// In place of the number of a sample that nobody owns.
 inline constexpr std::uint32_t no_sample = UINT32_MAX;
 
-/// The same of an ownership that has the samples asked for under known numbers: `asked` has those of the ids of all
-/// destinations that have ranks, one after the other. A sample may be owned though nobody holds a key of it.
+/// The same of an ownership whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
+/// all destinations that have ranks, one after the other. A sample may be owned though nobody holds a key of it.
 ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
-                           std::span<const std::uint32_t> asked, const ExchangePlanOptions& options);
+                           std::span<const std::uint32_t> requested, std::span<const int> host_of);
 
 }  // namespace levada

@@ -40,14 +40,14 @@ std::size_t SampleStore::number_of(std::string_view id) const {
   return *found;
 }
 
-/// Samples and columns that come in within its life go again, unless they are kept; columns that nobody needs go
-/// anyhow.
-class SampleStore::Growth {
+/// Takes samples and columns added since its construction back, unless keep() was called. Drops empty columns in any
+/// case.
+class SampleStore::Rollback {
  public:
-  explicit Growth(SampleStore& store) : store_(store), size_(store.ids_.size()) {}
-  Growth(const Growth&) = delete;
-  Growth& operator=(const Growth&) = delete;
-  ~Growth() {
+  explicit Rollback(SampleStore& store) : store_(store), size_(store.ids_.size()) { ++store.version_; }
+  Rollback(const Rollback&) = delete;
+  Rollback& operator=(const Rollback&) = delete;
+  ~Rollback() {
     while (store_.ids_.size() > size_) store_.ids_.erase(store_.ids_.size() - 1);
     shorten(store_.values_);
     for (Column& column : store_.columns_) shorten(column.entries);
@@ -69,8 +69,7 @@ void SampleStore::drop_unused_columns() {
   std::erase_if(columns_, [](const Column& column) { return column.held == 0; });
 }
 
-std::size_t SampleStore::take_in(std::string_view id) {
-  const std::uint64_t hash = hash64(as_bytes(id));
+std::size_t SampleStore::find_or_add(std::string_view id, std::uint64_t hash) {
   if (const auto found = ids_.find(id, hash)) return *found;
   const std::size_t sample = ids_.insert(id, hash);
   values_.emplace_back();
@@ -146,11 +145,11 @@ SampleStore::Entry SampleStore::entry_of(const SampleBatch& samples, const std::
 }
 
 void SampleStore::put(const SampleBatch& samples, Payload payload) {
-  Growth growth(*this);
+  Rollback rollback(*this);
   std::vector<std::size_t> numbers;
   std::vector<PlainValues> values;
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    numbers.push_back(take_in(samples.ids()[i]));
+    numbers.push_back(find_or_add(samples.ids()[i], hash64(as_bytes(samples.ids()[i]))));
     values.push_back(samples.values(i));
   }
   struct Incoming {
@@ -165,7 +164,7 @@ void SampleStore::put(const SampleBatch& samples, Payload payload) {
       if (seqlens.has(i)) incoming.push_back({numbers[i], column, entry_of(samples, key, i, payload)});
     }
   }
-  growth.keep();
+  rollback.keep();
   for (std::size_t i = 0; i < samples.size(); ++i) put_values(numbers[i], std::move(values[i]));
   for (Incoming& each : incoming) put_entry(each.sample, each.column, std::move(each.entry));
 }
@@ -266,6 +265,7 @@ std::optional<SequencePart> SampleStore::part(std::string_view id, std::string_v
 
 void SampleStore::remove(std::span<const std::string> ids) {
   const std::lock_guard lock(mutex_);
+  ++version_;
   for (const std::string& id : ids) {
     const auto found = find(id);
     if (!found) continue;
@@ -284,6 +284,7 @@ void SampleStore::remove(std::span<const std::string> ids) {
 
 void SampleStore::clear() {
   const std::lock_guard lock(mutex_);
+  ++version_;
   ids_ = {};
   values_.clear();
   columns_.clear();
@@ -331,12 +332,12 @@ Ownership SampleStore::ownership(int rank, std::span<const std::string> ids, std
   return ownership;
 }
 
-void SampleStore::take_over(std::span<Arrival> arrivals) {
+void SampleStore::commit(std::span<Arrival> arrivals) {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = bytes_;
   for (const Arrival& arrival : arrivals) bytes += arrival.size;
   check_bound(bytes);
-  Growth growth(*this);
+  Rollback rollback(*this);
   std::vector<std::pair<const SampleKey*, std::size_t>> columns;  // those met
   const auto column_met = [&](const SampleKey& key) {
     const auto found = std::ranges::find(columns, &key, [](const auto& each) { return each.first; });
@@ -353,11 +354,11 @@ void SampleStore::take_over(std::span<Arrival> arrivals) {
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     const Arrival& arrival = arrivals[i];
     const bool is_next = i == 0 || (arrival.id.data() != arrivals[i - 1].id.data() && arrival.id != arrivals[i - 1].id);
-    if (is_next) sample = take_in(arrival.id);
+    if (is_next) sample = find_or_add(arrival.id, arrival.hash);
     if (is_next && !arrival.values.empty()) values.emplace_back(sample, arrival.values);
     places.push_back({sample, column_met(arrival.key), Lengths(arrival.lengths)});
   }
-  growth.keep();
+  rollback.keep();
   for (auto& [of, some] : values) put_values(of, std::move(some));
   for (std::size_t i = 0; i < arrivals.size(); ++i) {
     Arrival& arrival = arrivals[i];

@@ -70,6 +70,7 @@ class SampleStore {
   /// What has arrived of one sample's key. Borrows all but its bytes.
   struct Arrival {
     std::string_view id;
+    std::uint64_t hash = 0;  ///< hash64() of the id
     const PlainValues& values;
     const SampleKey& key;
     std::span<const std::int64_t> lengths;  ///< of the whole sequences
@@ -77,10 +78,10 @@ class SampleStore {
     SampleBytes bytes;
     std::uint64_t size = 0;  ///< of the bytes, as key, lengths and part have it
   };
-  /// Takes over what has arrived, complete and in memory of allocate(), without a copy. Whoever has the whole, or that
-  /// part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
-  void take_over(std::span<Arrival> arrivals);
-  /// Memory for what is to be taken over; used again when samples go.
+  /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
+  /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
+  void commit(std::span<Arrival> arrivals);
+  /// Memory for what is to be committed; used again when samples go.
   BufferPool::Buffer allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
 
   /// Lengths of an item's sequences; one, as most have, needs no memory of its own.
@@ -116,6 +117,8 @@ class SampleStore {
     explicit Reading(const SampleStore& store) : store_(store), lock_(store.mutex_) {}
 
     std::size_t size() const { return store_.ids_.size(); }
+    /// Grows with each change; while it stays, samples keep their numbers and what they have.
+    std::uint64_t version() const { return store_.version_; }
     /// The number of a sample; ids come with their hash64().
     std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const {
       return store_.ids_.find(id, hash);
@@ -129,14 +132,14 @@ class SampleStore {
   };
 
  private:
-  class Growth;
+  class Rollback;
   enum class Payload { copied, shared };
 
   std::optional<std::size_t> find(std::string_view id) const;
   std::size_t number_of(std::string_view id) const;
   void add(const SampleBatch& samples, Payload payload);
-  /// The sample of that id, and the column of that key, made if there is none; within a Growth.
-  std::size_t take_in(std::string_view id);
+  /// The sample of that id, and the column of that key, made if there is none; within a Rollback.
+  std::size_t find_or_add(std::string_view id, std::uint64_t hash);
   std::size_t column_of(const SampleKey& key);
   /// The column in which a sample has a key of that name; null where it has none.
   const Column* column_with(std::size_t sample, std::string_view key) const;
@@ -161,6 +164,7 @@ class SampleStore {
   std::vector<PlainValues> values_;  ///< by sample
   std::vector<Column> columns_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t version_ = 0;
 };
 
 }  // namespace levada

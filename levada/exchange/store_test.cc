@@ -177,7 +177,7 @@ TEST(SampleStore, OfTwoThatStoreTheSameSampleOneIsRefused) {
   }
 }
 
-TEST(SampleStore, TakesNothingOverBeyondItsBound) {
+TEST(SampleStore, CommitsNothingBeyondItsBound) {
   SampleStore store({.max_bytes = 48});
   const SampleKey key{"x", dtypes::uint8, {}};
   const PlainValues values{{"reward", 1.5}};
@@ -186,17 +186,17 @@ TEST(SampleStore, TakesNothingOverBeyondItsBound) {
     std::vector<SampleStore::Arrival> all;
     for (const char* id : ids) {
       auto memory = store.allocate(20);
-      all.push_back({id, values, key, lengths, {}, {memory.data, std::move(memory.owner)}, 20});
+      all.push_back({id, hash64(as_bytes(id)), values, key, lengths, {}, {memory.data, std::move(memory.owner)}, 20});
     }
     return all;
   };
   auto both = arrivals({"a", "b"});
   store.store(shaped("c", 9));  // meanwhile
-  EXPECT_THAT(refusal([&] { store.take_over(both); }), HasSubstr("would hold 49 B, but is bounded to 48 B"));
+  EXPECT_THAT(refusal([&] { store.commit(both); }), HasSubstr("would hold 49 B, but is bounded to 48 B"));
   EXPECT_THAT(store.ids(), ElementsAre("c"));
   EXPECT_EQ(store.bytes(), 9u);
   auto one = arrivals({"a"});
-  store.take_over(one);
+  store.commit(one);
   EXPECT_THAT(store.ids(), ElementsAre("a", "c"));
   EXPECT_EQ(store.get(list({"a"})).values(0), values);
 }

@@ -49,7 +49,7 @@ void check_destinations(const ExchangeRequest& request, int ranks) {
 /// Gives lists of who wants what, and unites them.
 class Lists {
  public:
-  explicit Lists(Numbered<Holders>& lists) : lists_(lists) { lists_.of({}); }
+  explicit Lists(Interner<Holders>& lists) : lists_(lists) { lists_.of({}); }
 
   std::uint32_t of(const Destination& destination) {
     Holders want;
@@ -80,7 +80,7 @@ class Lists {
   }
 
  private:
-  Numbered<Holders>& lists_;
+  Interner<Holders>& lists_;
   std::unordered_map<std::uint64_t, std::uint32_t> united_;  // looked up, never walked over
 };
 
@@ -109,8 +109,8 @@ std::string keys_text(const ExchangeRequest& request) {
 
 }  // namespace
 
-Wants find_wants(const Ownership& ownership, const ExchangeRequest& request,
-                 std::optional<std::span<const std::uint32_t>> asked, int ranks) {
+Wants find_wants(const Ownership& ownership, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
+                 int ranks) {
   check_destinations(request, ranks);
   Wants wants;
   wants.of_sample.assign(ownership.size(), 0);
@@ -119,9 +119,9 @@ Wants find_wants(const Ownership& ownership, const ExchangeRequest& request,
   std::size_t next = 0;
   for (const Destination& destination : request.destinations) {
     const std::uint32_t want = lists.of(destination);
-    if (want == 0) continue;
+    if (want == 0) continue;  // its ids have no numbers
     for (const std::string& id : destination.ids) {
-      const auto sample = asked ? std::size_t{(*asked)[next++]} : ownership.find(id).value_or(no_sample);
+      const std::uint32_t sample = requested[next++];
       std::uint32_t& known = sample == no_sample ? unowned[id] : wants.of_sample[sample];
       known = lists.united(known, want);
     }

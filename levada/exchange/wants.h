@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,7 +15,7 @@ namespace levada {
 
 /// Equal values get equal numbers, from 0 on in the order they come. References are good until the next of().
 template <typename Value>
-class Numbered {
+class Interner {
  public:
   std::uint32_t of(const Value& value) {
     const auto [found, is_new] = numbers_.try_emplace(value, static_cast<std::uint32_t>(values_.size()));
@@ -53,14 +52,14 @@ class FirstError {
 std::string ranks_text(const Holders& holders);
 
 struct Wants {
-  Numbered<Holders> lists;               ///< ranks, and the part that each is to have; list 0 is nobody
+  Interner<Holders> lists;               ///< ranks, and the part that each is to have; list 0 is nobody
   std::vector<std::uint32_t> of_sample;  ///< a list for each sample of the ownership
 };
 
-/// `asked`: the samples' numbers, if they are known, as plan_exchange() takes them; `ranks`: how many there are. Throws
+/// `requested`: the samples' numbers, as plan_exchange() takes them; `ranks`: how many there are. Throws
 /// InvalidArgument for no such rank or part, a sample that nobody owns, and different parts of one sample that a rank
 /// wants: the lowest of them, whatever the order.
-Wants find_wants(const Ownership& ownership, const ExchangeRequest& request,
-                 std::optional<std::span<const std::uint32_t>> asked, int ranks);
+Wants find_wants(const Ownership& ownership, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
+                 int ranks);
 
 }  // namespace levada

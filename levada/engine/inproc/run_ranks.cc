@@ -30,13 +30,8 @@ Failed describe(const std::exception_ptr& error) {
 
 /// What the group's calls throw after an abort; empty when it has not been aborted.
 std::string abort_message(Engine& engine) {
-  try {
-    static_cast<void>(engine.status(0));
-  } catch (const EngineError& e) {
-    return e.what();
-  } catch (const PeerLost&) {
-  }
-  return {};
+  const auto cause = engine.cause();
+  return cause && cause->kind == ErrorKind::engine ? cause->text() : std::string();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "levada/exchange/redistribute.h"
+#include "levada/exchange/exchange.h"
 
 #include <gmock/gmock.h>
 
@@ -69,39 +69,37 @@ struct MeshToAll {
   }
 };
 
-TEST(Redistribute, FromEachMeshToEachMesh) {
+TEST(Exchange, FromEachMeshToEachMesh) {
   constexpr int ranks = 16;
   const auto all = meshes(ranks);
   const auto ids = numbered_ids(3 * static_cast<int>(all.size()));
   const SampleBatch made = made_samples(ids, {"tokens", "mask"});
   std::vector<MeshToAll> exchanges;
   for (std::size_t from = 0; from < all.size(); ++from) exchanges.emplace_back(all, from, ranks, ids);
-  std::vector<std::vector<std::uint64_t>> plans(ranks);
   std::mutex mutex;
   std::string faults;
   inproc::run_ranks(ranks, [&](const std::shared_ptr<Engine>& engine) {
     const auto rank = static_cast<std::size_t>(engine->info().rank);
+    Exchange exchange(engine);
     for (std::size_t from = 0; from < all.size(); ++from) {
       const auto& [held, wanted, request] = exchanges[from];
       SampleStore store;
       store.store(made.select_ids(held[rank]));
-      const auto result = redistribute(engine, store, request, {.chunk_bytes = 256});
-      plans[rank].push_back(result.plan.fingerprint());
+      const auto result = exchange.redistribute(store, request, {.chunk_bytes = 256});
       std::set<std::string> expected(held[rank].begin(), held[rank].end());
       expected.insert(wanted[rank].begin(), wanted[rank].end());
       const bool good = store.ids() == std::vector<std::string>(expected.begin(), expected.end()) &&
                         (wanted[rank].empty() || store.get(wanted[rank]) == made.select_ids(wanted[rank])) &&
-                        result.plan.moved_bytes() == result.plan.lower_bound_bytes();
+                        result.moved_bytes == result.lower_bound_bytes;
       if (good) continue;
       const std::lock_guard lock(mutex);
       faults += all[from].to_string() + " on rank " + std::to_string(rank) + "\n";
     }
   });
   EXPECT_EQ(faults, "");
-  for (const auto& of_rank : plans) EXPECT_EQ(of_rank, plans[0]);
 }
 
-TEST(Redistribute, BitForBitBetweenProcesses) {
+TEST(Exchange, BitForBitBetweenProcesses) {
   const Redistribution cases[] = {
       {model("dp=4"), model("dp=2,tp=2"), numbered_ids(24), made_samples({}).keys()},
       {model("pp=2,dp=2"), model("dp=4"), numbered_ids(24), made_samples({}).keys()},
@@ -120,23 +118,24 @@ TEST(Redistribute, BitForBitBetweenProcesses) {
   }
 }
 
-TEST(Redistribute, WhatIsThereDoesNotMoveAgain) {
+TEST(Exchange, WhatIsThereDoesNotMoveAgain) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
+    Exchange exchange(engine);
     SampleStore store;
     const int rank = engine->info().rank;
     if (rank == 0) store.store(made_samples(numbered_ids(5)));
     ExchangeRequest request{{{{1, 2}, numbered_ids(5)}}, {"tokens"}};
-    EXPECT_GT(redistribute(engine, store, request).plan.moved_bytes(), 0u);
-    EXPECT_EQ(redistribute(engine, store, request).plan.size(), 0u);
+    EXPECT_GT(exchange.redistribute(store, request).moved_bytes, 0u);
+    EXPECT_EQ(exchange.redistribute(store, request).multicasts, 0u);
     // Another key of the same samples joins them; one that is gone comes again.
     request.keys = {"tokens", "mask"};
     if (rank == 1) store.remove(std::vector<std::string>{"sample-3"});
-    redistribute(engine, store, request);
+    exchange.redistribute(store, request);
     EXPECT_EQ(store.get(numbered_ids(5), request.keys), made_samples(numbered_ids(5), {"tokens", "mask"}));
   });
 }
 
-TEST(Redistribute, WhatStaysKeepsLittleMemoryOfWhatGoes) {
+TEST(Exchange, WhatStaysKeepsLittleMemoryOfWhatGoes) {
   std::vector<std::int64_t> lengths;
   for (int i = 0; i < 60; ++i) lengths.push_back(i % 7 == 6 ? 30'000 : 200 * i);
   SampleBatch made(numbered_ids(60));
@@ -147,7 +146,7 @@ TEST(Redistribute, WhatStaysKeepsLittleMemoryOfWhatGoes) {
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     SampleStore store;
     if (engine->info().rank == 0) store.store(made);
-    redistribute(engine, store, {{{{1}, made.ids()}}, {"a", "b"}});
+    Exchange(engine).redistribute(store, {{{{1}, made.ids()}}, {"a", "b"}});
     if (engine->info().rank == 0) return;
     const SampleBatch got = store.get(made.ids());
     std::map<std::shared_ptr<const void>, std::pair<std::uint64_t, int>> memories;
@@ -163,7 +162,7 @@ TEST(Redistribute, WhatStaysKeepsLittleMemoryOfWhatGoes) {
   });
 }
 
-TEST(Redistribute, CutsSequencesAlongCp) {
+TEST(Exchange, CutsSequencesAlongCp) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
     SampleStore store;
     SampleBatch batch({"a"});
@@ -171,8 +170,8 @@ TEST(Redistribute, CutsSequencesAlongCp) {
     if (engine->info().rank == 0) store.store(batch);
     const ExchangeRequest request{
         destinations_of(model("cp=2", 1), {{"a"}}, CutAlongCp::zigzag), {"tokens"}, {"tokens"}};
-    const auto result = redistribute(engine, store, request);
-    EXPECT_EQ(result.plan.moved_bytes(), 44u);
+    const auto result = Exchange(engine).redistribute(store, request);
+    EXPECT_EQ(result.moved_bytes, 44u);
     const auto got = store.get(std::vector<std::string>{"a"});
     if (engine->info().rank == 1) {
       EXPECT_THAT(got.item("tokens", 0)->as<std::int32_t>(), testing::ElementsAre(0, 1, 6, 7, 10));
@@ -180,18 +179,21 @@ TEST(Redistribute, CutsSequencesAlongCp) {
     if (engine->info().rank == 2) {
       EXPECT_THAT(got.item("tokens", 0)->as<std::int32_t>(), testing::ElementsAre(2, 3, 4, 5, 8, 9));
     }
-    EXPECT_EQ(redistribute(engine, store, request).plan.size(), 0u);
+    EXPECT_EQ(Exchange(engine).redistribute(store, request).multicasts, 0u);
     // Who has a part gets the whole when it is asked for; parts alone cannot be put together.
     const std::vector<std::string> ids{"a"};
     if (engine->info().rank == 0) store.remove(ids);
-    EXPECT_THAT(refusal([&] { redistribute(engine, store, {{{{0}, ids}}, {"tokens"}}); }), HasSubstr("only parts"));
+    EXPECT_THAT(refusal([&] {
+                  Exchange(engine).redistribute(store, {{{{0}, ids}}, {"tokens"}});
+                }),
+                HasSubstr("only parts"));
     if (engine->info().rank == 0) store.store(batch);
-    redistribute(engine, store, {{{{2}, ids}}, {"tokens"}});
+    Exchange(engine).redistribute(store, {{{{2}, ids}}, {"tokens"}});
     EXPECT_EQ(store.get(ids) == batch, engine->info().rank != 1);
   });
 }
 
-TEST(Redistribute, SamplesComeWithoutKeysThatTheyLack) {
+TEST(Exchange, SamplesComeWithoutKeysThatTheyLack) {
   inproc::run_ranks(3, [](const std::shared_ptr<Engine>& engine) {
     SampleStore store;
     const std::vector<std::string> ids{"a", "b"}, b{"b"};
@@ -200,23 +202,23 @@ TEST(Redistribute, SamplesComeWithoutKeysThatTheyLack) {
       store.store(made_samples(b, {"tokens", "mask"}));
     }
     ExchangeRequest request{{{{1, 2}, ids}}, {"mask"}};
-    EXPECT_EQ(refusal([&] { redistribute(engine, store, request); }),
+    EXPECT_EQ(refusal([&] { Exchange(engine).redistribute(store, request); }),
               "sample a, key mask is wanted on ranks 1,2, but no rank has that key of it");
     request.allow_absent = true;
-    redistribute(engine, store, request);
+    Exchange(engine).redistribute(store, request);
     EXPECT_EQ(store.get(b, request.keys), made_samples(b, {"mask"}));
     EXPECT_EQ(store.has("a"), engine->info().rank == 0);
     request.keys = {"mask", "never", "tokens"};  // one key is absent for all
-    redistribute(engine, store, request);
+    Exchange(engine).redistribute(store, request);
     EXPECT_EQ(store.get(ids, std::vector<std::string>{"tokens"}), made_samples(ids, {"tokens"}));
     EXPECT_FALSE(store.has("a", "mask"));
     request.destinations[0].ids.push_back("c");
-    EXPECT_EQ(refusal([&] { redistribute(engine, store, request); }),
+    EXPECT_EQ(refusal([&] { Exchange(engine).redistribute(store, request); }),
               "sample c, keys mask, never, tokens is wanted on ranks 1,2, but no rank owns it");
   });
 }
 
-TEST(Redistribute, RefusesValuesThatDifferFromTheReceivers) {
+TEST(Exchange, RefusesValuesThatDifferFromTheReceivers) {
   const auto scored = [](const std::string& key, double score) {
     SampleBatch batch({"s"});
     batch.set(key, Tensor::zeros(dtypes::int64, {3}), Seqlens::one_each({3}));
@@ -229,58 +231,26 @@ TEST(Redistribute, RefusesValuesThatDifferFromTheReceivers) {
                         const int rank = engine->info().rank;
                         SampleStore store;
                         store.store(rank == 0 ? scored("value", 2) : scored("tokens", 1));
-                        redistribute(engine, store, request);
+                        Exchange(engine).redistribute(store, request);
                       }),
              "sample s has another value of score on rank 1 than on rank 0");
   inproc::run_ranks(2, [&](const auto& engine) {
     SampleStore store;
     store.store(engine->info().rank == 0 ? scored("value", 1) : scored("tokens", 1));
-    redistribute(engine, store, request);
+    Exchange(engine).redistribute(store, request);
     const auto values = store.get(std::vector<std::string>{"s"}).values(0);
     EXPECT_EQ(values.size(), engine->info().rank == 0 ? 3u : 2u);
   });
 }
 
-TEST(Redistribute, CarriesOutTheControllersPlan) {
-  Bytes plan;
-  Ownership ownership;
-  for (int rank = 0; rank < 2; ++rank)
-    ownership.add(rank, made_samples(numbered_ids(6, std::to_string(rank) + "-")).meta());
-  auto wanted = numbered_ids(6, "0-");
-  const auto more = numbered_ids(6, "1-");
-  wanted.insert(wanted.end(), more.begin(), more.end());
-  const ExchangeRequest request{{{{1, 2}, wanted}}, {"hidden", "tokens"}};
-  plan = plan_exchange(ownership, request).encode();
-  inproc::run_ranks(3, [&](const std::shared_ptr<Engine>& engine) {
-    const int rank = engine->info().rank;
-    SampleStore store;
-    if (rank < 2) store.store(made_samples(numbered_ids(6, std::to_string(rank) + "-")));
-    carry_out(engine, store, ExchangePlan::decode(plan));
-    const bool has_all = rank > 0 && store.get(wanted, request.keys) == made_samples(wanted, {"hidden", "tokens"});
-    EXPECT_EQ(has_all, rank > 0);
-  });
-  expect_all(refusals(3,
-                      [&](const std::shared_ptr<Engine>& engine) {
-                        SampleStore store;
-                        if (engine->info().rank == 0) store.store(made_samples(numbered_ids(6, "0-")));
-                        try {
-                          carry_out(engine, store, ExchangePlan::decode(plan));
-                        } catch (const InvalidArgument&) {
-                          EXPECT_EQ(store.size(), engine->info().rank == 0 ? 6u : 0u);
-                          throw;
-                        }
-                      }),
-             "rank 1: rank 1 is to send sample 1-0, key hidden, but does not hold it");
-}
-
-TEST(Redistribute, RefusesOnAllRanksBeforeAnythingMoves) {
+TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
   const auto exchange = [](const std::shared_ptr<Engine>& engine, const SampleBatch& mine,
                            const ExchangeRequest& request, std::uint64_t bound = UINT64_MAX) {
     SampleStore store({.max_bytes = bound});
     store.store(mine);
     const auto before = store.ids();
     try {
-      redistribute(engine, store, request);
+      Exchange(engine).redistribute(store, request);
     } catch (const InvalidArgument&) {
       EXPECT_EQ(store.ids(), before);
       throw;
@@ -345,7 +315,7 @@ SampleBatch long_samples(const std::vector<std::string>& ids) {
   return batch;
 }
 
-TEST(Redistribute, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
+TEST(Exchange, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
   constexpr int ranks = 6;
   constexpr std::uint64_t chunk = 64 << 10, in_flight = 4 * chunk;
   constexpr std::uint64_t agreement = 128 << 10;  // what ranks say to each other beforehand, if one is slow to take it
@@ -361,7 +331,8 @@ TEST(Redistribute, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
     std::jthread watch([&](const std::stop_token& stop) {
       for (; !stop.stop_requested(); std::this_thread::yield()) most = std::max(most.load(), engine->memory_in_use());
     });
-    const auto result = redistribute(engine, store, request, {.chunk_bytes = chunk, .in_flight_bytes = in_flight});
+    const auto result =
+        Exchange(engine).redistribute(store, request, {.chunk_bytes = chunk, .in_flight_bytes = in_flight});
     watch.request_stop();
     watch.join();
     EXPECT_GT(result.sent_bytes, 2 * in_flight);
@@ -374,7 +345,7 @@ TEST(Redistribute, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
   });
 }
 
-TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
+TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
   constexpr int ranks = 3, victim = 1;
   const auto lists = dealt(numbered_ids(48), ranks);
   const auto faults = shm::test::run_forked(ranks, [&](const std::shared_ptr<Engine>& engine) {
@@ -390,8 +361,8 @@ TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
       });
     }
     try {
-      redistribute(engine, store, {{{{0, 1, 2}, numbered_ids(48)}}, {"tokens"}},
-                   {.chunk_bytes = 4096, .in_flight_bytes = 1});
+      Exchange(engine).redistribute(store, {{{{0, 1, 2}, numbered_ids(48)}}, {"tokens"}},
+                                    {.chunk_bytes = 4096, .in_flight_bytes = 1});
     } catch (const PeerLost& lost) {
       if (lost.rank() != victim) throw;
     }
@@ -401,7 +372,7 @@ TEST(Redistribute, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
   EXPECT_EQ(faults, "rank 1 (signal 9): \n");
 }
 
-TEST(Redistribute, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
+TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   constexpr int waiting = 0, stalled = 1;
   std::vector<SampleStore> stores(2);
   const auto lists = dealt(numbered_ids(24), 2);
@@ -419,7 +390,8 @@ TEST(Redistribute, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
     const auto limit = std::chrono::milliseconds(rank == waiting ? 3'000 : 60'000);
     const ExchangeOptions options{.timeout = limit, .chunk_bytes = 512};
     try {
-      redistribute(engine, stores[static_cast<std::size_t>(rank)], {{{{0, 1}, numbered_ids(24)}}, {"tokens"}}, options);
+      Exchange(engine).redistribute(stores[static_cast<std::size_t>(rank)], {{{{0, 1}, numbered_ids(24)}}, {"tokens"}},
+                                    options);
     } catch (const Error& error) {
       texts[rank] = error.what();
       EXPECT_EQ(error.kind(), rank == waiting ? ErrorKind::timeout : ErrorKind::engine);
@@ -434,7 +406,7 @@ TEST(Redistribute, WhoWaitsTooLongSaysForWhomToTheOthersToo) {
   for (const SampleStore& store : stores) EXPECT_EQ(store.get(store.ids()), long_samples(store.ids()));
 }
 
-TEST(Redistribute, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
+TEST(Exchange, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
   constexpr Duration timeout = std::chrono::seconds(3), pause = std::chrono::milliseconds(600);
   const auto ids = numbered_ids(200);
   std::vector<SampleStore> stores(2);
@@ -452,13 +424,13 @@ TEST(Redistribute, MayLastLongerThanItsTimeoutAsLongAsSomethingMoves) {
   const auto begin = Clock::now();
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     SampleStore& store = stores[static_cast<std::size_t>(engine->info().rank)];
-    redistribute(engine, store, {{{{0, 1}, ids}}, {"tokens"}}, {.timeout = timeout, .chunk_bytes = 512});
+    Exchange(engine).redistribute(store, {{{{0, 1}, ids}}, {"tokens"}}, {.timeout = timeout, .chunk_bytes = 512});
     EXPECT_EQ(store.ids().size(), ids.size());
   });
   EXPECT_GT(Clock::now() - begin, timeout) << "or it has tested nothing";
 }
 
-TEST(Redistribute, IsRepeatedByThoseWhoLive) {
+TEST(Exchange, IsRepeatedByThoseWhoLive) {
   std::vector<SampleStore> stores(3);
   const auto lists = dealt(numbered_ids(9), 3);
   for (std::size_t rank = 0; rank < 3; ++rank) stores[rank].store(made_samples(lists[rank]));
@@ -466,14 +438,15 @@ TEST(Redistribute, IsRepeatedByThoseWhoLive) {
   EXPECT_THROW(inproc::run_ranks(3,
                                  [&](const std::shared_ptr<Engine>& engine) {
                                    if (engine->info().rank == 2) return inproc::lose(*engine);
-                                   redistribute(engine, stores[static_cast<std::size_t>(engine->info().rank)], all);
+                                   Exchange(engine).redistribute(stores[static_cast<std::size_t>(engine->info().rank)],
+                                                                 all);
                                  }),
                PeerLost);
   auto living = lists[0];
   living.insert(living.end(), lists[1].begin(), lists[1].end());
   inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
     SampleStore& store = stores[static_cast<std::size_t>(engine->info().rank)];
-    redistribute(engine, store, {{{{0, 1}, living}}, {"tokens"}});
+    Exchange(engine).redistribute(store, {{{{0, 1}, living}}, {"tokens"}});
     EXPECT_EQ(store.get(living, std::vector<std::string>{"tokens"}), made_samples(living, {"tokens"}));
   });
 }

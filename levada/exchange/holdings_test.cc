@@ -1,4 +1,4 @@
-#include "levada/exchange/claims.h"
+#include "levada/exchange/holdings.h"
 
 #include <gmock/gmock.h>
 
@@ -13,39 +13,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<std::string> ids_of(const RequestedSamples& requested) {
-  std::vector<std::string> ids;
-  for (std::size_t sample = 0; sample < requested.size(); ++sample) ids.emplace_back(requested.id(sample));
-  return ids;
-}
-
-TEST(RequestedSamples, NumbersIdsAlikeInWhateverOrderTheyAreAskedFor) {
-  const ExchangeRequest one{{{{0, 1}, {"s-12", "s-3", "s"}}, {{}, {"unheard"}}, {{2}, {"s-3", "t", "s-12"}}},
-                            {"k", "l"}};
-  const ExchangeRequest other{{{{2}, {"t", "s-12", "s-3"}}, {{}, {"unheard"}}, {{1, 0}, {"s", "s-3", "s-12"}}},
-                              {"l", "k"}};
-  const RequestedSamples requested(one), again(other);
-  EXPECT_THAT(ids_of(requested), ElementsAre("s", "s-12", "s-3", "t"));
-  EXPECT_EQ(ids_of(again), ids_of(requested));
-  EXPECT_THAT(requested.asked(), ElementsAre(1, 2, 0, 2, 3, 1));
-  EXPECT_EQ(again.fingerprint(), requested.fingerprint());
-  ExchangeRequest less = one;
-  less.destinations[0].ids.pop_back();
-  EXPECT_NE(RequestedSamples(less).fingerprint(), requested.fingerprint());
-}
-
-TEST(RequestedSamples, AscendWhateverRunsTheyComeIn) {
-  auto ids = numbered_ids(200);
-  for (std::size_t i = 0; i + 1 < ids.size(); i += 1 + i % 5) std::swap(ids[i], ids[ids.size() - 1 - i / 2]);
-  const ExchangeRequest request{{{{0}, ids}}, {"k"}};
-  const RequestedSamples requested(request);
-  std::ranges::sort(ids);
-  EXPECT_EQ(ids_of(requested), ids);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_EQ(requested.id(requested.asked()[i]), request.destinations[0].ids[i]);
-  }
-}
-
 /// Two stores with samples of many kinds, one of which has a part of one besides.
 struct World {
   SampleStore stores[2];
@@ -57,23 +24,29 @@ struct World {
     const std::int64_t length = 4;
     const SampleKey key{"tokens", dtypes::int64, {}};
     auto memory = stores[1].allocate(16);
-    SampleStore::Arrival part[] = {
-        {"sample-6", {}, key, std::span(&length, 1), {1, 2, true}, {memory.data, memory.owner}, 16}};
-    stores[1].take_over(part);
+    SampleStore::Arrival part[] = {{"sample-6",
+                                    hash64(as_bytes("sample-6")),
+                                    {},
+                                    key,
+                                    std::span(&length, 1),
+                                    {1, 2, true},
+                                    {memory.data, memory.owner},
+                                    16}};
+    stores[1].commit(part);
   }
 };
 
-TEST(Claims, SayWhatStoresHold) {
+TEST(Holdings, SayWhatStoresHold) {
   const World world;
-  const RequestedSamples requested(world.request);
-  Claims claims(requested, world.request.keys);
+  const SampleIndex index(world.request.destinations);
+  HoldingsTable table(index, world.request.keys);
   Ownership expected;
   for (int rank = 0; rank < 2; ++rank) {
-    claims.add(rank, encode_claims(world.stores[rank], requested, world.request.keys));
+    table.add(rank, holdings_of(world.stores[rank], index, world.request.keys).bytes);
     expected.merge(world.stores[rank].ownership(rank, world.request.destinations[0].ids, world.request.keys));
   }
-  const Ownership held = std::move(claims).take();
-  ASSERT_EQ(held.size(), requested.size());
+  const Ownership held = std::move(table).take();
+  ASSERT_EQ(held.size(), index.size());
   EXPECT_EQ(held.keys().size(), expected.keys().size());
   for (std::size_t sample = 0; sample < held.size(); ++sample) {
     const auto known = expected.find(held.id(sample));
@@ -89,35 +62,35 @@ TEST(Claims, SayWhatStoresHold) {
   }
 }
 
-TEST(Claims, TellOfSamplesWithoutTheKeysToo) {
+TEST(Holdings, TellOfSamplesWithoutTheKeysToo) {
   const ExchangeRequest request{{{{0}, {"c", "a", "b"}}}, {"k"}};
-  const RequestedSamples requested(request);
+  const SampleIndex index(request.destinations);
   SampleBatch batch({"a", "elsewhere"});
   batch.set("other", Tensor::zeros(dtypes::int64, {2}), Seqlens::one_each({1, 1}));
   batch.set_values(0, {{"reward", 1.5}});
   SampleStore stores[2];
   stores[0].store(batch);
   stores[1].store(SampleBatch({"b"}));
-  Claims claims(requested, request.keys);
-  for (int rank = 0; rank < 2; ++rank) claims.add(rank, encode_claims(stores[rank], requested, request.keys));
-  EXPECT_THAT(claims.asked(), ElementsAre(no_sample, 0, 1));
-  const Ownership held = std::move(claims).take();
+  HoldingsTable table(index, request.keys);
+  for (int rank = 0; rank < 2; ++rank) table.add(rank, holdings_of(stores[rank], index, request.keys).bytes);
+  EXPECT_THAT(table.requested(), ElementsAre(no_sample, 0, 1));
+  const Ownership held = std::move(table).take();
   EXPECT_TRUE(held.keys().empty());
   EXPECT_TRUE(same_values(held.values(0), {{"reward", 1.5}}));
 }
 
-TEST(Claims, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
+TEST(Holdings, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
   constexpr int ranks = 3000;
   const ExchangeRequest request{{{{0}, {"a", "b"}}}, {"tokens", "mask"}};
-  const RequestedSamples requested(request);
+  const SampleIndex index(request.destinations);
   SampleStore store;
   store.store(made_samples({"a", "b"}));
-  const Bytes all = encode_claims(store, requested, request.keys);
+  const Bytes all = holdings_of(store, index, request.keys).bytes;
   store.remove(std::vector<std::string>{"b"});
-  const Bytes one = encode_claims(store, requested, request.keys);
-  Claims claims(requested, request.keys);
-  for (int rank = 0; rank < ranks; ++rank) claims.add(rank, rank % 2 == 0 ? all : one);
-  const Ownership held = std::move(claims).take();
+  const Bytes one = holdings_of(store, index, request.keys).bytes;
+  HoldingsTable table(index, request.keys);
+  for (int rank = 0; rank < ranks; ++rank) table.add(rank, rank % 2 == 0 ? all : one);
+  const Ownership held = std::move(table).take();
   for (std::size_t key = 0; key < 2; ++key) {
     EXPECT_EQ(held.holders(0, key).size(), std::size_t{ranks});
     EXPECT_EQ(held.holders(1, key).size(), std::size_t{ranks} / 2);
@@ -127,27 +100,27 @@ TEST(Claims, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
   }
 }
 
-TEST(Claims, RefuseBytesThatLie) {
+TEST(Holdings, RefuseBytesThatLie) {
   const World world;
-  const RequestedSamples requested(world.request);
+  const SampleIndex index(world.request.destinations);
   const auto& keys = world.request.keys;
-  const Bytes good = encode_claims(world.stores[0], requested, keys);
+  const Bytes good = holdings_of(world.stores[0], index, keys).bytes;
   for (std::size_t size = 1; size < good.size(); ++size) {
-    Claims claims(requested, keys);
-    EXPECT_THROW(claims.add(0, ByteView(good).first(size)), CorruptMessage);
+    HoldingsTable table(index, keys);
+    EXPECT_THROW(table.add(0, ByteView(good).first(size)), CorruptMessage);
   }
   Bytes longer = good;
   longer.push_back({});
-  EXPECT_THROW(Claims(requested, keys).add(0, longer), CorruptMessage);
+  EXPECT_THROW(HoldingsTable(index, keys).add(0, longer), CorruptMessage);
   const ExchangeRequest fewer{{{{0}, {"sample-0"}}}, {"tokens"}};
-  const RequestedSamples few(fewer);
-  EXPECT_THROW(Claims(few, keys).add(0, good), CorruptMessage);
+  const SampleIndex few(fewer.destinations);
+  EXPECT_THROW(HoldingsTable(few, keys).add(0, good), CorruptMessage);
   const std::vector<std::string> one{"tokens"};
-  EXPECT_THAT(refusal<CorruptMessage>([&] { Claims(requested, one).add(0, good); }),
+  EXPECT_THAT(refusal<CorruptMessage>([&] { HoldingsTable(index, one).add(0, good); }),
               HasSubstr("a key that was not asked for"));
 }
 
-/// Claims of one sample's key "k", and what follows.
+/// Holdings of one sample's key "k", and what follows.
 class Lie {
  public:
   Lie& column(std::uint8_t form = 0) {
@@ -182,45 +155,45 @@ class Lie {
   ByteWriter writer_;
 };
 
-TEST(Claims, RefuseWhatNoStoreSays) {
+TEST(Holdings, RefuseWhatNoStoreSays) {
   const ExchangeRequest request{{{{0}, {"a", "b"}}}, {"k"}};
-  const RequestedSamples requested(request);
+  const SampleIndex index(request.destinations);
   const auto refused = [&](const Lie& lie) {
-    Claims claims(requested, request.keys);
-    claims.add(0, Lie().column().end().numbers({1}).values({0, 1}).bytes());
-    return refusal<CorruptMessage>([&] { claims.add(1, lie.bytes()); });
+    HoldingsTable table(index, request.keys);
+    table.add(0, Lie().column().end().numbers({1}).values({0, 1}).bytes());
+    return refusal<CorruptMessage>([&] { table.add(1, lie.bytes()); });
   };
-  EXPECT_THAT(refused(Lie().column(8)), HasSubstr("a form that there is not"));
+  EXPECT_THAT(refused(Lie().column(8)), HasSubstr("an unknown form"));
   EXPECT_THAT(refused(Lie().column(1)), HasSubstr("a key of no samples"));
   EXPECT_THAT(refused(Lie().column().column(1)), HasSubstr("a key that stands twice"));
   EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not asked for"));
-  EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not claimed"));
-  EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not claimed"));
+  EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not held"));
+  EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not held"));
 }
 
-TEST(Claims, RefuseWhatContradictsOtherRanks) {
+TEST(Holdings, RefuseWhatContradictsOtherRanks) {
   const ExchangeRequest request{{{{0}, {"b", "a"}}}, {"k"}};
-  const RequestedSamples requested(request);
-  const auto claim = [&](std::int64_t length, DType dtype, PlainValues values, std::string key = "k") {
+  const SampleIndex index(request.destinations);
+  const auto held = [&](std::int64_t length, DType dtype, PlainValues values, std::string key = "k") {
     SampleBatch batch({"b"});
     batch.set(std::move(key), Tensor::zeros(dtype, {length}), Seqlens::one_each({length}));
     batch.set_values(0, std::move(values));
     SampleStore store;
     store.store(batch);
-    return encode_claims(store, requested, request.keys);
+    return holdings_of(store, index, request.keys).bytes;
   };
-  Claims claims(requested, request.keys);
-  claims.add(1, claim(3, dtypes::int64, {{"reward", 1.5}}));
-  EXPECT_EQ(refusal([&] { claims.add(4, claim(5, dtypes::int64, {})); }),
+  HoldingsTable table(index, request.keys);
+  table.add(1, held(3, dtypes::int64, {{"reward", 1.5}}));
+  EXPECT_EQ(refusal([&] { table.add(4, held(5, dtypes::int64, {})); }),
             "sample b, key k has sequences of [5] tokens on rank 4, but of [3] on rank 1");
-  EXPECT_EQ(refusal([&] { claims.add(5, claim(3, dtypes::int32, {})); }),
+  EXPECT_EQ(refusal([&] { table.add(5, held(3, dtypes::int32, {})); }),
             "key k is int32 [] for sample b on rank 5, but int64 [] for sample b on rank 1");
   EXPECT_EQ(refusal([&] {
-              claims.add(6, claim(3, dtypes::int64, {{"reward", 2.5}}));
+              table.add(6, held(3, dtypes::int64, {{"reward", 2.5}}));
             }),
             "sample b has another value of reward on rank 6 than on rank 1");
   EXPECT_EQ(refusal([&] {
-              claims.add(7, claim(3, dtypes::int64, {{"reward", 2.5}}, "other"));
+              table.add(7, held(3, dtypes::int64, {{"reward", 2.5}}, "other"));
             }),
             "sample b has another value of reward on rank 7 than on rank 1");
 }

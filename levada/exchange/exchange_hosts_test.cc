@@ -15,7 +15,7 @@ ModelRanks model(const std::string& mesh, int first = 0) {
   return ModelRanks::from(Mesh::parse(mesh), first);
 }
 
-TEST(RedistributeBetweenHosts, DeliversTheSamplesBitForBit) {
+TEST(ExchangeBetweenHosts, DeliversTheSamplesBitForBit) {
   const auto keys = made_samples({}).keys();
   const Redistribution cases[] = {
       {model("dp=6"), model("dp=3,tp=2"), numbered_ids(24), keys},
@@ -61,7 +61,7 @@ std::uint64_t crossed_mib(int ranks, int ranks_a_host, const std::vector<std::ve
     together();
     if (rank == 0) crossed = job.network.crossed_bytes();
     together();
-    redistribute(engine, store, {{{receivers, ids}}, {"tokens"}});
+    Exchange(engine).redistribute(store, {{{receivers, ids}}, {"tokens"}});
     together();
     if (rank == 0) crossed = job.network.crossed_bytes() - crossed;
     together();
@@ -76,7 +76,7 @@ std::uint64_t crossed_mib(int ranks, int ranks_a_host, const std::vector<std::ve
   return whole;
 }
 
-TEST(RedistributeBetweenHosts, SendsASampleToEachHostOnceForAllRanksThere) {
+TEST(ExchangeBetweenHosts, SendsASampleToEachHostOnceForAllRanksThere) {
   EXPECT_EQ(crossed_mib(4, 2, {{0}}, {2, 3}), 1u);
   EXPECT_EQ(crossed_mib(4, 2, {{0}}, {0, 1, 2, 3}), 1u);
   EXPECT_EQ(crossed_mib(6, 2, {{0}, {3}}, {0, 1, 2, 3, 4, 5}), 4u);
@@ -84,7 +84,7 @@ TEST(RedistributeBetweenHosts, SendsASampleToEachHostOnceForAllRanksThere) {
   EXPECT_EQ(crossed_mib(3, 1, {{1}}, {0, 1, 2}), 2u);
 }
 
-TEST(RedistributeBetweenHosts, SendsNothingToAHostThatHasTheSample) {
+TEST(ExchangeBetweenHosts, SendsNothingToAHostThatHasTheSample) {
   EXPECT_EQ(crossed_mib(4, 2, {{0, 2}}, {1, 3}), 0u);
   EXPECT_EQ(crossed_mib(4, 2, {{0, 2}}, {0, 1, 2, 3}), 0u);
   EXPECT_EQ(crossed_mib(6, 2, {{0, 2}}, {1, 3, 4, 5}), 1u);

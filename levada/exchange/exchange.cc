@@ -1,0 +1,308 @@
+#include "levada/exchange/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "levada/base/error.h"
+#include "levada/base/hash.h"
+#include "levada/exchange/exchange_rows.h"
+#include "levada/exchange/holdings.h"
+#include "levada/exchange/transfer_loop.h"
+
+namespace levada {
+namespace {
+
+/// What a rank calls, which all must call alike.
+enum class Call : std::uint8_t { all_gather, redistribute };
+
+std::string_view name_of(Call call) {
+  return call == Call::all_gather ? "all_gather()" : "redistribute()";
+}
+
+void put_error(ByteWriter& writer, ErrorKind kind, std::string_view message) {
+  writer.put(static_cast<std::uint8_t>(kind));
+  writer.put_sized(message);
+}
+
+ErrorKind get_error_kind(ByteReader& reader) {
+  const auto kind = reader.get<std::uint8_t>();
+  if (kind < 1 || kind > static_cast<std::uint8_t>(ErrorKind::engine)) reader.fail("no such kind of error");
+  return static_cast<ErrorKind>(kind);
+}
+
+/// What a rank says before anything moves. Borrows its store's name and what it holds.
+struct Preflight {
+  Call call = Call::redistribute;
+  std::string_view store;
+  ErrorKind error = ErrorKind::invalid_argument;
+  std::string message;            ///< empty: it is ready
+  std::uint64_t fingerprint = 0;  ///< of what it is asked for
+  std::uint64_t bytes = 0, max_bytes = 0;
+  ByteView held;
+
+  Bytes encode() const {
+    ByteWriter writer;
+    writer.put(call);
+    writer.put_sized(store);
+    put_error(writer, error, message);
+    writer.put(fingerprint);
+    writer.put(bytes);
+    writer.put(max_bytes);
+    writer.put_bytes(held);
+    return std::move(writer).take();
+  }
+  static Preflight decode(ByteView all) {
+    ByteReader reader(all);
+    Preflight said;
+    said.call = reader.get_enum(Call::all_gather, Call::redistribute, "exchange");
+    said.store = as_text(reader.get_sized());
+    said.error = get_error_kind(reader);
+    said.message = reader.get_string();
+    said.fingerprint = reader.get<std::uint64_t>();
+    said.bytes = reader.get<std::uint64_t>();
+    said.max_bytes = reader.get<std::uint64_t>();
+    said.held = all.subspan(reader.offset());
+    return said;
+  }
+
+  /// "redistribute() with store 1".
+  std::string call_text() const { return fmt::format("{}{}{}", name_of(call), store.empty() ? "" : " with ", store); }
+};
+
+/// What all ranks have said. Throws where one is not ready, or asks for something else.
+std::vector<Preflight> decode_all(std::span<const ByteView> gathered) {
+  std::vector<Preflight> all;
+  for (const ByteView each : gathered) all.push_back(Preflight::decode(each));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].call == all[0].call && all[rank].store == all[0].store) continue;
+    throw InvalidArgument(fmt::format(
+        "rank 0 calls {}, rank {} {}; all ranks must call the same with the same store, and may give stores "
+        "that belong together one name",
+        all[0].call_text(), rank, all[rank].call_text()));
+  }
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].message.empty()) throw_error(all[rank].error, fmt::format("rank {}: {}", rank, all[rank].message));
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank].fingerprint == all[0].fingerprint) continue;
+    throw InvalidArgument(fmt::format("ranks 0 and {} ask for different exchanges; all must ask for the same", rank));
+  }
+  return all;
+}
+
+/// What this rank says, filled in by `fill`; what that throws becomes part of it.
+template <typename Fill>
+Bytes preflight_of(Call call, const SampleStore& store, Fill&& fill) {
+  Preflight said{.call = call, .store = store.name()};
+  const auto failed = [&](ErrorKind kind, const char* what) {
+    return Preflight{.call = call, .store = store.name(), .error = kind, .message = what}.encode();
+  };
+  try {
+    said.bytes = store.bytes();
+    said.max_bytes = store.max_bytes();
+    fill(said);
+    return said.encode();
+  } catch (const Error& error) {
+    return failed(error.kind(), error.what());
+  } catch (const std::exception& error) {
+    return failed(ErrorKind::engine, error.what());
+  }
+}
+
+/// Rank 0's answer to all where `make` throws an error of ours, which follows from what all have said: that error. Else
+/// what `make` returns, behind a byte that says so.
+template <typename Make>
+std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Make&& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    ByteWriter writer;
+    put_error(writer, error.kind(), error.what());
+    return std::vector(ranks, std::make_shared<const Bytes>(std::move(writer).take()));
+  }
+}
+
+constexpr std::uint8_t no_error = 0;
+
+/// What all ranks throw alike, after which they can go on.
+struct SharedError {
+  ErrorKind kind;
+  std::string message;
+};
+
+/// A reader of what follows the answer's first byte. Throws SharedError if the answer is one.
+ByteReader reader_of(ByteView answer) {
+  ByteReader reader(answer);
+  if (reader.get<std::uint8_t>() == no_error) return reader;
+  ByteReader again(answer);
+  const ErrorKind kind = get_error_kind(again);
+  throw SharedError{kind, again.get_string()};
+}
+
+/// What `work` returns. What this rank throws alone ends the group: the others would wait for it, and it would be
+/// behind them in all that follows. The loss of a rank they see themselves.
+template <typename Work>
+auto exchanged(Engine& engine, Work work) {
+  try {
+    return work();
+  } catch (const SharedError& error) {
+    throw_error(error.kind, error.message);
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Error& error) {
+    engine.abort(error.what());
+    throw;
+  } catch (const std::exception& error) {
+    engine.abort(fmt::format("an exchange failed: {}", error.what()));
+    throw;
+  } catch (...) {
+    engine.abort("an exchange failed");
+    throw;
+  }
+}
+
+void check_bounds(const ExchangePlan& plan, const std::vector<Preflight>& said) {
+  std::vector<std::uint64_t> coming(said.size(), 0);
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    for (const int to : plan[i].to) coming[static_cast<std::size_t>(to)] += plan[i].bytes;
+  }
+  for (std::size_t rank = 0; rank < said.size(); ++rank) {
+    const std::uint64_t room = said[rank].max_bytes - std::min(said[rank].bytes, said[rank].max_bytes);
+    if (coming[rank] <= room) continue;
+    throw InvalidArgument(fmt::format("rank {} is to receive {}, but its store, bounded to {}, has room for {}", rank,
+                                      format_bytes(coming[rank]), format_bytes(said[rank].max_bytes),
+                                      format_bytes(room)));
+  }
+}
+
+std::uint64_t fingerprint_of(const SampleIndex& index, const ExchangeRequest& request, std::uint64_t chunk_bytes) {
+  ByteWriter writer;
+  writer.put(index.fingerprint());
+  writer.put(chunk_bytes);
+  writer.put(static_cast<std::uint8_t>(request.allow_absent));
+  for (const auto* keys : {&request.keys, &request.cut_keys}) {
+    std::uint64_t sum = keys->size();
+    for (const std::string& key : *keys) sum += hash64(as_bytes(key));
+    writer.put(sum);
+  }
+  return hash64(writer.view());
+}
+
+}  // namespace
+
+std::uint64_t suitable_chunk_bytes(const Engine& engine) {
+  return std::uint64_t{engine.shares_memory() ? 1u : 16u} << 20;
+}
+
+Exchange::Exchange(std::shared_ptr<Engine> engine) : engine_(std::move(engine)), preflight_(engine_, "an exchange") {
+  const auto [rank, size] = std::pair(engine_->info().rank, engine_->info().size);
+  if (!engine_->shares_memory()) return;
+  for (int from = 0; from < size && size > 1; ++from) {
+    std::vector<int> others;
+    for (int to = 0; to < size; ++to) {
+      if (to != from) others.push_back(to);
+    }
+    constexpr int window = 2;  // the message that is sent and the one that is written
+    to_all_.push_back(engine_->open(from, others, window));
+  }
+}
+
+Exchange::~Exchange() = default;
+
+const SampleIndex& Exchange::index_of(const ExchangeRequest& request) {
+  if (!index_ || index_->destinations() != request.destinations) {
+    index_ = std::make_unique<const SampleIndex>(request.destinations);
+  }
+  return *index_;
+}
+
+std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const ByteView> gathered,
+                                                                 const ExchangeRequest& request,
+                                                                 ExchangeResult& result) const {
+  const auto begin = Clock::now();
+  const auto said = decode_all(gathered);
+  HoldingsTable table(*index_, request.keys);
+  for (std::size_t rank = 0; rank < said.size(); ++rank) table.add(static_cast<int>(rank), said[rank].held);
+  const auto requested = table.requested();
+  const ExchangePlan plan = plan_exchange(std::move(table).take(), request, requested, engine_->info().host_of);
+  check_bounds(plan, said);
+  ByteWriter head;
+  head.put(no_error);
+  head.put(std::uint64_t{plan.size()});
+  head.put(plan.moved_bytes());
+  head.put(plan.lower_bound_bytes());
+  head.put(plan.delivered_bytes());
+  std::vector<std::shared_ptr<const Bytes>> answers;
+  for (const Bytes& rows : encode_rows(plan, engine_->info().size, !to_all_.empty())) {
+    ByteWriter writer;
+    writer.put_bytes(head.view());
+    writer.put_bytes(rows);
+    answers.push_back(std::make_shared<const Bytes>(std::move(writer).take()));
+  }
+  result.plan_time = Clock::now() - begin;
+  return answers;
+}
+
+ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest& request,
+                                      const ExchangeOptions& options) {
+  const OneCaller::Call call(callers_, "this exchange");
+  return exchanged(*engine_, [&] {
+    const auto begin = Clock::now();
+    const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(*engine_));
+    ExchangeResult result;
+    Holdings holdings;
+    const Bytes mine = preflight_of(Call::redistribute, store, [&](Preflight& said) {
+      if (chunk_bytes == 0) throw InvalidArgument("chunk_bytes must be positive");
+      said.fingerprint = fingerprint_of(index_of(request), request, chunk_bytes);
+      holdings = holdings_of(store, *index_, request.keys);
+      said.held = holdings.bytes;
+    });
+    result.agreed_bytes = mine.size();
+    const auto answer = [&](std::span<const ByteView> gathered) {
+      return answer_or_error(gathered.size(), [&] { return plan_for_all(gathered, request, result); });
+    };
+    const Lease told = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    ByteReader reader = reader_of(told.bytes);
+    result.multicasts = reader.get<std::uint64_t>();
+    result.moved_bytes = reader.get<std::uint64_t>();
+    result.lower_bound_bytes = reader.get<std::uint64_t>();
+    result.delivered_bytes = reader.get<std::uint64_t>();
+    const ExchangeRows rows =
+        decode_rows(told.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size, index_->size());
+    const auto agreed = Clock::now();
+    result.agree_time = agreed - begin - result.plan_time;
+    const Status before = engine_->status(engine_->info().rank);
+    TransferLoop({*engine_, store, rows, *index_, holdings, options, chunk_bytes}, to_all_).run(result);
+    engine_->post(before);
+    result.move_time = Clock::now() - agreed;
+    return result;
+  });
+}
+
+Ownership Exchange::all_gather(const SampleStore& store, const ExchangeOptions& options) {
+  const OneCaller::Call call(callers_, "this exchange");
+  return exchanged(*engine_, [&] {
+    Bytes held;
+    const Bytes mine = preflight_of(Call::all_gather, store, [&](Preflight& said) {
+      held = store.ownership(engine_->info().rank).encode();
+      said.held = held;
+    });
+    const auto merge = [](std::span<const ByteView> gathered) {
+      Ownership all;
+      for (const Preflight& said : decode_all(gathered)) all.merge(Ownership::decode(said.held));
+      ByteWriter writer;
+      writer.put(no_error);
+      writer.put_bytes(all.encode());
+      return std::vector(gathered.size(), std::make_shared<const Bytes>(std::move(writer).take()));
+    };
+    const auto answer = [&](std::span<const ByteView> gathered) {
+      return answer_or_error(gathered.size(), [&] { return merge(gathered); });
+    };
+    const Lease told = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    return Ownership::decode(told.bytes.subspan(reader_of(told.bytes).offset()));
+  });
+}
+
+}  // namespace levada

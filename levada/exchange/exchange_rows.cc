@@ -1,0 +1,248 @@
+// Rows as bytes, little-endian: keys, parts and lists of receivers; then row by row its header, its items and the
+// lengths of their keys; then the plain values of what comes, and how many bytes each rank sends.
+#include "levada/exchange/exchange_rows.h"
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/exchange/ownership_codec.h"
+
+namespace levada {
+namespace {
+
+/// How a row is written.
+enum Form : std::uint8_t { alike = 1, single = 2, all_forms = 3 };  // items of the same keys and part; one length each
+
+/// The multicasts that each rank sends or receives, ascending.
+std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& plan, int ranks) {
+  std::vector<std::vector<std::uint32_t>> of_rank(static_cast<std::size_t>(ranks));
+  for (std::uint32_t i = 0; i < plan.size(); ++i) {
+    of_rank[static_cast<std::size_t>(plan[i].from)].push_back(i);
+    for (const int to : plan[i].to) of_rank[static_cast<std::size_t>(to)].push_back(i);
+  }
+  return of_rank;
+}
+
+void put_items(ByteWriter& writer, const ExchangePlan& plan, std::span<const ExchangeItem> items) {
+  std::vector<std::uint32_t> samples, counts;
+  std::vector<std::uint64_t> keys;
+  std::vector<std::uint16_t> parts;
+  std::vector<std::int64_t> lengths;
+  bool is_alike = true, is_single = true;
+  for (const ExchangeItem& item : items) {
+    is_alike = is_alike && item.keys == items[0].keys && item.part == items[0].part;
+    samples.push_back(item.sample);
+    keys.push_back(item.keys);
+    parts.push_back(item.part);
+    for_each_key(item.keys, [&](std::size_t k) {
+      const auto all = plan.samples().lengths(item.sample, plan.keys()[k]);
+      is_single = is_single && all.size() == 1;
+      counts.push_back(static_cast<std::uint32_t>(all.size()));
+      lengths.insert(lengths.end(), all.begin(), all.end());
+    });
+  }
+  if (is_alike) {
+    keys.resize(1);
+    parts.resize(1);
+  }
+  writer.put(static_cast<std::uint8_t>((is_alike ? alike : 0) | (is_single ? single : 0)));
+  put_numbers(writer, samples);
+  put_numbers(writer, keys);
+  put_numbers(writer, parts);
+  if (!is_single) put_numbers(writer, counts);
+  put_numbers(writer, lengths);
+}
+
+void put_row_values(ByteWriter& writer, const ExchangePlan& plan, std::span<const std::uint32_t> multicasts, int rank) {
+  std::vector<std::uint32_t> samples;
+  for (const std::uint32_t i : multicasts) {
+    if (plan[i].from == rank) continue;
+    for (const ExchangeItem& item : plan[i].items) {
+      if (!plan.samples().values(item.sample).empty()) samples.push_back(item.sample);
+    }
+  }
+  std::ranges::sort(samples);
+  samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
+  writer.put(static_cast<std::uint32_t>(samples.size()));
+  for (const std::uint32_t sample : samples) {
+    writer.put(sample);
+    put_values(writer, plan.samples().values(sample));
+  }
+}
+
+}  // namespace
+
+std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums) {
+  ByteWriter head;
+  head.put(static_cast<std::uint32_t>(plan.keys().size()));
+  for (const std::uint16_t column : plan.keys()) {
+    head.put(static_cast<std::uint8_t>(column != ExchangePlan::no_key));
+    if (column != ExchangePlan::no_key) put_key(head, plan.samples().keys()[column]);
+  }
+  head.put(static_cast<std::uint32_t>(plan.parts().size()));
+  for (const SequencePart& part : plan.parts()) put_part(head, part);
+  std::vector<std::uint64_t> sent_by(static_cast<std::size_t>(ranks), 0), begins;
+  std::vector<Bytes> items;  // of each multicast, once for all who need them
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    std::uint64_t& sent = sent_by[static_cast<std::size_t>(plan[i].from)];
+    begins.push_back(sent);
+    sent += plan[i].bytes;
+    ByteWriter writer;
+    put_items(writer, plan, plan[i].items);
+    items.push_back(std::move(writer).take());
+  }
+  std::vector<Bytes> all;
+  const auto of_ranks = multicasts_of_ranks(plan, ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto& multicasts = of_ranks[static_cast<std::size_t>(rank)];
+    ByteWriter writer;
+    writer.put_bytes(head.view());
+    writer.put(static_cast<std::uint32_t>(multicasts.size()));
+    for (const std::uint32_t i : multicasts) {
+      writer.put(std::int32_t{plan[i].from});
+      writer.put(begins[i]);
+      put_numbers(writer, std::vector<std::int32_t>(plan[i].to.begin(), plan[i].to.end()));
+      writer.put_bytes(items[i]);
+    }
+    put_row_values(writer, plan, multicasts, rank);
+    put_numbers(writer, with_sums ? sent_by : std::vector<std::uint64_t>());
+    all.push_back(std::move(writer).take());
+  }
+  return all;
+}
+
+namespace {
+
+class RowsReader {
+ public:
+  RowsReader(ByteView bytes, int rank, int ranks, std::size_t samples)
+      : reader_(bytes), rank_(rank), ranks_(ranks), samples_(samples) {}
+
+  ExchangeRows read() {
+    for (auto count = reader_.get_count(1); count > 0; --count) {
+      const auto is_held = reader_.get<std::uint8_t>();
+      if (is_held > 1) reader_.fail("a key that is neither held nor not");
+      rows_.keys.push_back(is_held == 1 ? get_key(reader_) : SampleKey{});
+    }
+    if (rows_.keys.size() > 64) reader_.fail("more than 64 keys");
+    for (auto count = reader_.get_count(5); count > 0; --count) rows_.parts.push_back(get_part(reader_));
+    for (auto count = reader_.get_count(12); count > 0; --count) read_row();
+    for (auto count = reader_.get_count(8); count > 0; --count) {
+      const auto sample = reader_.get<std::uint32_t>();
+      if (sample >= samples_) reader_.fail("values of a sample that was not asked for");
+      rows_.values.emplace(sample, get_values(reader_));
+    }
+    get_numbers(reader_, rows_.sent_by);
+    reader_.expect_end();
+    check_sums();
+    if (counts_differ_) rows_.length_ends = std::move(ends_);
+    return std::move(rows_);
+  }
+
+ private:
+  void check_sums() const {
+    if (rows_.sent_by.empty()) return;
+    if (rows_.sent_by.size() != static_cast<std::size_t>(ranks_)) reader_.fail("another number of ranks");
+    for (const ExchangeRow& row : rows_.rows) {
+      const auto end = checked_add(row.begin, row.bytes);
+      if (!end || *end > rows_.sent_by[static_cast<std::size_t>(row.from)]) reader_.fail("more bytes than are sent");
+    }
+  }
+
+  void read_row() {
+    ExchangeRow row{.from = reader_.get<std::int32_t>(), .to = static_cast<std::uint32_t>(rows_.receivers.size())};
+    row.begin = reader_.get<std::uint64_t>();
+    std::vector<std::int32_t> to;
+    get_numbers(reader_, to);
+    const bool is_mine = row.from == rank_ || std::ranges::find(to, rank_) != to.end();
+    const bool ascends = std::ranges::adjacent_find(to, std::ranges::greater_equal()) == to.end();
+    if (!is_mine || !ascends || to.empty() || to.front() < 0 || to.back() >= ranks_ || row.from < 0 ||
+        row.from >= ranks_ || std::ranges::binary_search(to, row.from)) {
+      reader_.fail("a row between other ranks");
+    }
+    rows_.receivers.emplace_back(to.begin(), to.end());
+    row.first_item = rows_.items.size();
+    row.first_entry = ends_.size();
+    read_items();
+    row.end_item = rows_.items.size();
+    read_lengths(row);
+    if (!rows_.rows.empty()) {
+      const ExchangeRow& last = rows_.rows.back();
+      if (row.from < last.from || (row.from == last.from && row.begin < last.begin + last.bytes)) {
+        reader_.fail("rows that are not in order");
+      }
+    }
+    rows_.rows.push_back(row);
+  }
+
+  void read_items() {
+    form_ = reader_.get<std::uint8_t>();
+    std::vector<std::uint32_t> samples;
+    std::vector<std::uint64_t> keys;
+    std::vector<std::uint16_t> parts;
+    get_numbers(reader_, samples);
+    get_numbers(reader_, keys);
+    get_numbers(reader_, parts);
+    const bool is_alike = (form_ & alike) != 0;
+    const std::size_t expected = is_alike ? 1 : samples.size();
+    if (form_ > all_forms || samples.empty() || keys.size() != expected || parts.size() != expected) {
+      reader_.fail("items that are cut off");
+    }
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const ExchangeItem item{samples[i], parts[is_alike ? 0 : i], keys[is_alike ? 0 : i]};
+      if (item.sample >= samples_ || item.part >= rows_.parts.size() || item.keys == 0) reader_.fail("an unknown item");
+      for_each_key(item.keys, [&](std::size_t k) {
+        if (k >= rows_.keys.size() || rows_.keys[k].name.empty()) reader_.fail("an unknown key");
+      });
+      rows_.items.push_back(item);
+    }
+  }
+
+  void read_lengths(ExchangeRow& row) {
+    std::vector<std::uint32_t> counts;
+    std::vector<std::int64_t> lengths;
+    const bool is_single = (form_ & single) != 0;
+    if (!is_single) get_numbers(reader_, counts);
+    get_numbers(reader_, lengths);
+    counts_differ_ = counts_differ_ || !is_single;
+    std::size_t at = 0, next = 0;
+    for (std::size_t i = row.first_item; i < row.end_item; ++i) {
+      for_each_key(rows_.items[i].keys, [&](std::size_t k) {
+        if (!is_single && next == counts.size()) reader_.fail("fewer lengths than items");
+        std::uint64_t left = is_single ? 1 : counts[next];
+        ++next;
+        if (left > lengths.size() - at) reader_.fail("fewer lengths than items");
+        const std::size_t entry = ends_.size();
+        std::int64_t tokens = most_tokens(rows_.keys[k]);
+        for (; left > 0; --left, ++at) {
+          if (lengths[at] < 0 || lengths[at] > tokens) reader_.fail("lengths that do not fit in memory");
+          tokens -= lengths[at];
+          rows_.lengths.push_back(lengths[at]);
+        }
+        ends_.push_back(rows_.lengths.size());
+        const std::uint64_t begin = entry == 0 ? 0 : ends_[entry - 1];
+        const auto own = std::span(rows_.lengths).subspan(begin);
+        const auto sum = checked_add(row.bytes, bytes_of(rows_.keys[k], rows_.parts[rows_.items[i].part], own));
+        if (!sum) reader_.fail("more bytes than there can be");
+        row.bytes = *sum;
+      });
+    }
+    if (at != lengths.size() || (!is_single && next != counts.size())) reader_.fail("more lengths than items");
+  }
+
+  ByteReader reader_;
+  int rank_, ranks_;
+  std::size_t samples_;
+  ExchangeRows rows_;
+  std::uint8_t form_ = 0;            ///< of the row that is being read
+  bool counts_differ_ = false;       ///< some entry may have another number of lengths than one
+  std::vector<std::uint64_t> ends_;  ///< as rows_.length_ends
+};
+
+}  // namespace
+
+ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples) {
+  return RowsReader(bytes, rank, ranks, samples).read();
+}
+
+}  // namespace levada

@@ -1,0 +1,63 @@
+// What one rank has to do of a plan: its rows, as rank 0 hands them out. For this module's sources alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "levada/exchange/exchange_plan.h"
+
+namespace levada {
+
+/// A multicast that this rank sends or receives.
+struct ExchangeRow {
+  int from = 0;
+  std::uint32_t to = 0;  ///< in receivers
+  std::uint64_t bytes = 0;
+  std::uint64_t begin = 0;  ///< where its bytes begin among those of all rows of `from`
+  std::size_t first_item = 0, end_item = 0;
+  std::size_t first_entry = 0;  ///< the number of its first item's first key among all keys of all items
+};
+
+/// The rows of one rank, ordered as in the plan. Samples have the numbers that they have there.
+struct ExchangeRows {
+  std::vector<SampleKey> keys;  ///< by an item's bit; one that nobody has is without a name
+  std::vector<SequencePart> parts;
+  std::vector<std::vector<int>> receivers;
+  std::vector<ExchangeRow> rows;
+  std::vector<ExchangeItem> items;
+  std::vector<std::uint64_t> length_ends;       ///< by entry, of its lengths; empty where each entry has one
+  std::vector<std::int64_t> lengths;            ///< of whole sequences
+  std::map<std::uint32_t, PlainValues> values;  ///< by sample, of those that come
+  std::vector<std::uint64_t> sent_by;           ///< each rank's bytes in all its rows, or empty
+
+  std::span<const std::int64_t> lengths_of(std::size_t entry) const {
+    if (length_ends.empty()) return std::span(lengths).subspan(entry, 1);
+    const std::uint64_t begin = entry == 0 ? 0 : length_ends[entry - 1];
+    return std::span(lengths).subspan(begin, length_ends[entry] - begin);
+  }
+  /// Of an entry, as it moves.
+  std::uint64_t bytes(const ExchangeItem& item, std::size_t key, std::size_t entry) const {
+    return bytes_of(keys[key], parts[item.part], lengths_of(entry));
+  }
+
+  /// Calls visit(item, key, entry) for each key of each of a row's items, in the order in which they move.
+  template <typename Visit>
+  void for_each_entry(const ExchangeRow& row, Visit&& visit) const {
+    std::size_t entry = row.first_entry;
+    for (std::size_t i = row.first_item; i < row.end_item; ++i) {
+      for_each_key(items[i].keys, [&](std::size_t key) { visit(items[i], key, entry++); });
+    }
+  }
+};
+
+/// For each of `ranks` ranks its rows, as bytes; `with_sums`: with sent_by.
+std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_sums);
+
+/// Reads bytes that may lie: throws CorruptMessage unless they are rows of `rank`, one of `ranks`, with samples below
+/// `samples`.
+ExchangeRows decode_rows(ByteView bytes, int rank, int ranks, std::size_t samples);
+
+}  // namespace levada

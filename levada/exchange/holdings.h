@@ -1,0 +1,70 @@
+// What ranks say before an exchange: which of the samples asked for each of them holds, and what of them. For this
+// module's sources alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levada/exchange/planner.h"
+#include "levada/exchange/sample_index.h"
+#include "levada/exchange/store.h"
+
+namespace levada {
+
+/// What a store holds of the samples asked for.
+struct Holdings {
+  Bytes bytes;                      ///< that travel: samples with any of the keys, those without, and the values of all
+  std::vector<std::uint32_t> rows;  ///< by sample, its number in the store; no_sample: it is not there
+  std::uint64_t version = 0;        ///< of the store, for which the numbers hold
+};
+Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys);
+
+/// The holdings of all ranks, put together to a table whose samples are numbered as in the index. Borrows the index.
+class HoldingsTable {
+ public:
+  HoldingsTable(const SampleIndex& index, std::span<const std::string> keys);
+
+  /// Once a rank, in ascending order of ranks. Bytes that may lie: throws CorruptMessage, and InvalidArgument as
+  /// Ownership::merge() does; of no use then. No bytes are no holdings.
+  void add(int rank, ByteView bytes);
+  /// The numbers that were requested, with no_sample for those of samples that nobody holds.
+  std::vector<std::uint32_t> requested() const;
+  Ownership take() &&;
+
+ private:
+  struct Column;
+  /// Sets of holders, by number; 0 is nobody. As ranks come in ascending order, each set is an earlier one and one more
+  /// holder, and takes no memory for those that it shares with that.
+  class HolderSets {
+   public:
+    std::uint32_t with(std::uint32_t set, const Holder& holder);
+    Holders holders(std::uint32_t set) const;
+    std::size_t size() const { return sets_.size(); }
+
+   private:
+    using Grown = std::pair<std::uint32_t, Holder>;
+    std::vector<Grown> sets_{{}};
+    std::map<Grown, std::uint32_t> numbers_;
+    Grown asked_{};
+    std::uint32_t answer_ = 0;  ///< to what was asked last: neighbours mostly ask alike
+  };
+  /// Puts the table's own sets in the place of these; nothing can be added afterwards.
+  void number_sets();
+  /// A copy whose table has its own sets, for errors that name holders.
+  HoldingsTable numbered() const;
+  void add_column(int rank, const Column& column);
+  void add_values(int rank, std::uint32_t sample, PlainValues values);
+
+  const SampleIndex& index_;
+  std::span<const std::string> keys_;
+  Ownership ownership_;
+  HolderSets sets_;                                       ///< of the table's cells, until number_sets()
+  std::vector<int> last_holder_;                          ///< the last rank that has it, by sample; -1: none
+  std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and ranks that have values of them
+};
+
+}  // namespace levada

@@ -1,0 +1,47 @@
+// The ids that an exchange is asked for, numbered alike on all ranks. For this module's sources alone.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "levada/exchange/destinations.h"
+
+namespace levada {
+
+/// The ids of the destinations that have ranks, each once, numbered ascending: whatever the order in which ranks ask,
+/// so that numbers can travel in place of ids. Keeps the destinations.
+class SampleIndex {
+ public:
+  /// Throws InvalidArgument for 2^32 ids or more.
+  explicit SampleIndex(std::vector<Destination> destinations);
+  SampleIndex(const SampleIndex&) = delete;
+  SampleIndex& operator=(const SampleIndex&) = delete;
+
+  std::size_t size() const { return samples_.size(); }
+  std::string_view id(std::size_t sample) const { return samples_[sample].id; }
+  /// hash64() of the id.
+  std::uint64_t hash(std::size_t sample) const { return samples_[sample].hash; }
+  const std::vector<Destination>& destinations() const { return destinations_; }
+  /// The numbers of all ids of those destinations that have ranks, one after the other.
+  std::span<const std::uint32_t> requested() const { return requested_; }
+  /// The same whatever the order of destinations, ranks and ids.
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  struct Sample {
+    std::string_view id;
+    std::uint64_t hash = 0;
+    std::uint64_t prefix = 0;
+    std::uint32_t place = 0;  ///< in requested_
+  };
+  void number_samples();
+
+  std::vector<Destination> destinations_;
+  std::vector<Sample> samples_;
+  std::vector<std::uint32_t> requested_;
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace levada

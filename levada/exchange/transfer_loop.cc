@@ -1,0 +1,192 @@
+#include "levada/exchange/transfer_loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+
+namespace levada {
+namespace {
+
+constexpr std::string_view operation = "exchange";
+
+}  // namespace
+
+TransferLoop::TransferLoop(const TransferParts& parts, std::span<const std::shared_ptr<Channel>> to_all)
+    : parts_(parts) {
+  const int rank = parts_.engine.info().rank;
+  for (const ExchangeRow& row : parts_.rows.rows) {
+    if (row.from != rank) incoming_rows_.push_back(&row);
+  }
+  const SampleStore::Reading here(parts_.store);
+  if (to_all.empty()) open_rows(here);
+  else open_to_all(to_all, here);
+  // Everybody begins with another receiver.
+  const auto beyond = std::ranges::find_if(sends_, [&](const Send& send) { return send.channel->to().front() > rank; });
+  std::rotate(sends_.begin(), beyond, sends_.end());
+}
+
+void TransferLoop::open_rows(const SampleStore::Reading& here) {
+  std::size_t incoming = 0;
+  for (const ExchangeRow& row : parts_.rows.rows) {  // channels are opened in the order of the plan on all ranks
+    const bool is_sent = row.from == parts_.engine.info().rank;
+    if (row.bytes > 0) {
+      auto channel = parts_.engine.open(row.from, parts_.rows.receivers[row.to], 1);
+      if (is_sent) add_send({&row, 1}, here, std::move(channel));
+      else receives_.push_back({std::move(channel), row.begin, row.begin + row.bytes, incoming, incoming + 1});
+    }
+    if (!is_sent) ++incoming;
+  }
+}
+
+void TransferLoop::open_to_all(std::span<const std::shared_ptr<Channel>> to_all, const SampleStore::Reading& here) {
+  const auto& rows = parts_.rows.rows;
+  std::size_t incoming = 0;
+  for (std::size_t from = 0; from < to_all.size(); ++from) {
+    const std::uint64_t bytes = parts_.rows.sent_by[from];
+    const auto own = std::ranges::equal_range(rows, static_cast<int>(from), {}, &ExchangeRow::from);
+    const bool is_sent = static_cast<int>(from) == parts_.engine.info().rank;
+    const std::size_t first = incoming;
+    if (!is_sent) incoming += own.size();
+    if (bytes == 0) continue;
+    if (is_sent) add_send({own.begin(), own.end()}, here, to_all[from]);
+    else receives_.push_back({to_all[from], 0, bytes, first, incoming});
+  }
+}
+
+void TransferLoop::add_send(std::span<const ExchangeRow> rows, const SampleStore::Reading& here,
+                            std::shared_ptr<Channel> channel) {
+  OutgoingStream stream(parts_.rows, rows, parts_.index, parts_.holdings, here);
+  const std::uint64_t bytes = stream.bytes_left(), chunk = std::min(parts_.chunk_bytes, bytes);
+  const std::uint64_t room = chunk + std::min(chunk, bytes - chunk);
+  sends_.push_back({std::move(stream), std::move(channel), room});
+}
+
+void TransferLoop::prepare_incoming() {
+  std::uint64_t bytes = 0;
+  for (const ExchangeRow* row : incoming_rows_) bytes += row->bytes;
+  incoming_.reserve(incoming_rows_.size());
+  for (const ExchangeRow* row : incoming_rows_) {
+    incoming_.emplace_back(parts_.rows, *row, parts_.index, parts_.store, copy_mode_for(bytes));
+  }
+}
+
+void TransferLoop::run(ExchangeResult& result) {
+  send_some(result);  // others may wait for it, while there is memory to be found for what comes
+  prepare_incoming();
+  while (next_ < sends_.size() || !active_.empty() || !receives_.empty()) {
+    const bool sent = send_some(result);
+    const bool received = receive_some(result);
+    if (sent || received) last_moved_ = Clock::now();
+    else wait();
+  }
+}
+
+/// At most one unacknowledged message a stream of its own. One that is sent but not acknowledged still counts as on the
+/// way, so that what is on the way stays bounded; it is not waited for at the end.
+bool TransferLoop::send_some(ExchangeResult& result) {
+  bool progress = false;
+  blocked_on_memory_ = 0;
+  while (next_ < sends_.size() &&
+         (active_.empty() || on_the_way_ + sends_[next_].room <= parts_.options.in_flight_bytes)) {
+    on_the_way_ += sends_[next_].room;
+    active_.push_back(next_++);
+  }
+  std::erase_if(active_, [&](std::size_t i) {
+    bool over = false;
+    progress |= send_some_of(sends_[i], over, result);
+    if (over) on_the_way_ -= sends_[i].room;
+    return over;
+  });
+  return progress;
+}
+
+bool TransferLoop::send_some_of(Send& send, bool& over, ExchangeResult& result) {
+  bool progress = false;
+  while (!is_finished(send)) {
+    if (!send.block) {
+      send.bytes = std::min(parts_.chunk_bytes, send.stream.bytes_left());
+      auto block = parts_.engine.try_allocate(send.bytes);
+      if (!block) {
+        blocked_on_memory_ = send.bytes;
+        return progress;
+      }
+      send.stream.read(block->memory().first(send.bytes));
+      send.block = std::move(*block);
+      progress = true;
+    }
+    if (!parts_.engine.try_publish(*send.channel, send.block, send.bytes)) return progress;
+    result.sent_bytes += send.bytes;
+    ++result.sent_messages;
+    progress = true;
+  }
+  over = next_ == sends_.size() || has_room(send);
+  return progress || over;
+}
+
+/// Whether a message published now would find room: with a window of one, whether all that was sent has been received.
+bool TransferLoop::has_room(const Send& send) const {
+  Channel* const channel[] = {send.channel.get()};
+  return parts_.engine.wait({.publish = channel}, Deadline::now()) == Woken::ready;
+}
+
+bool TransferLoop::receive_some(ExchangeResult& result) {
+  bool progress = false;
+  std::erase_if(receives_, [&](Receive& receive) {
+    while (receive.at < receive.end) {
+      const auto received = parts_.engine.try_receive(*receive.channel);
+      if (received.ended) throw_left(parts_.engine, receive.channel->from(), "it had sent all of an exchange");
+      if (!received.message) return false;
+      result.received_bytes += write(receive, received.message->bytes);
+      progress = true;
+    }
+    return true;
+  });
+  return progress;
+}
+
+std::uint64_t TransferLoop::write(Receive& receive, ByteView message) {
+  const std::uint64_t expected = std::min(parts_.chunk_bytes, receive.end - receive.at);
+  if (message.size() != expected) {
+    throw CorruptMessage(message.size(), fmt::format("a message of an exchange from rank {} has {} bytes, not {}",
+                                                     receive.channel->from(), message.size(), expected));
+  }
+  const std::uint64_t begin = receive.at;
+  receive.at += message.size();
+  std::uint64_t written = 0;
+  while (receive.row < receive.end_row) {
+    IncomingRow& incoming = incoming_[receive.row];
+    const std::uint64_t first = std::max(begin, incoming.row().begin);
+    const std::uint64_t end = incoming.row().begin + incoming.row().bytes;
+    const std::uint64_t last = std::min(receive.at, end);
+    if (first < last) incoming.write(message.subspan(first - begin, last - first));
+    if (first < last) written += last - first;
+    if (end > receive.at) break;
+    ++receive.row;
+  }
+  return written;
+}
+
+void TransferLoop::wait() {
+  std::vector<Channel*> receive, publish;
+  for (const Receive& each : receives_) receive.push_back(each.channel.get());
+  for (const std::size_t i : active_) {
+    if (sends_[i].block || is_finished(sends_[i])) publish.push_back(sends_[i].channel.get());
+  }
+  Engine& engine = parts_.engine;
+  const int other = receive.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : receive[0]->from();
+  engine.post(Status::make(operation, -1, other));
+  const auto explain = [&] {
+    const auto waited = Clock::now() - last_moved_;
+    if (!receive.empty() || !publish.empty()) return explain_wait(engine, operation, other, waited);
+    return explain_full_memory(engine, blocked_on_memory_, operation, waited, {});
+  };
+  const WaitFor conditions{
+      .receive = receive, .publish = publish, .allocate = blocked_on_memory_, .poll = &parts_.options.poll};
+  const auto deadline = Deadline::after(parts_.options.timeout - (Clock::now() - last_moved_));
+  if (Reminder().wait(engine, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());
+}
+
+}  // namespace levada
