@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "levada/base/error.h"
 #include "levada/engine/collect.h"
@@ -11,6 +12,8 @@ namespace levada {
 namespace {
 
 constexpr std::string_view operation = "exchange";
+/// Looks in vain before a rank sleeps: the others are at work on the same exchange, and being woken costs more.
+constexpr int max_yields = 16;
 
 }  // namespace
 
@@ -76,11 +79,17 @@ void TransferLoop::prepare_incoming() {
 void TransferLoop::run(ExchangeResult& result) {
   send_some(result);  // others may wait for it, while there is memory to be found for what comes
   prepare_incoming();
-  while (next_ < sends_.size() || !active_.empty() || !receives_.empty()) {
+  for (int idle = 0; next_ < sends_.size() || !active_.empty() || !receives_.empty(); ++idle) {
     const bool sent = send_some(result);
     const bool received = receive_some(result);
-    if (sent || received) last_moved_ = Clock::now();
-    else wait();
+    if (sent || received) {
+      last_moved_ = Clock::now();
+      idle = 0;
+    } else if (idle < max_yields) {
+      std::this_thread::yield();
+    } else {
+      wait();
+    }
   }
 }
 
