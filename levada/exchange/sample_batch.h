@@ -100,17 +100,12 @@ class SampleBatch {
   /// is empty. Throws InvalidArgument as partition_by_cost() does, and for a cost by weights.
   Partition balanced(std::size_t parts, std::string_view key = {}, PartSizes sizes = PartSizes::any,
                      const SampleCost& cost = {}) const;
-  /// Divides several batches of the same ids, in any order, alike: result[b][p] of batch b has the ids that part p has
-  /// of the first, in that order. Throws where their ids differ, naming one.
-  static std::vector<std::vector<SampleBatch>> split_alike(std::span<const SampleBatch> batches,
-                                                           const Partition& partition);
   /// Batches of one id each.
   std::vector<SampleBatch> unpack() const;
   /// The ids at these positions, in this order. Throws for one out of range or twice.
   SampleBatch at(std::span<const std::size_t> positions) const;
-  /// at() with every position in it; inverse(order) undoes it.
+  /// at() with every position in it. select_ids() with the ids of this batch undoes it.
   SampleBatch reorder(std::span<const std::size_t> order) const;
-  static std::vector<std::size_t> inverse(std::span<const std::size_t> order);
   /// These ids, in this order; these keys. Throw for one that is not there.
   SampleBatch select_ids(std::span<const std::string> ids) const;
   SampleBatch select_keys(std::span<const std::string> keys) const;

@@ -179,20 +179,6 @@ Partition SampleBatch::balanced(std::size_t parts, std::string_view key, PartSiz
   return partition_by_cost(works, parts, sizes);
 }
 
-std::vector<std::vector<SampleBatch>> SampleBatch::split_alike(std::span<const SampleBatch> batches,
-                                                               const Partition& partition) {
-  std::vector<std::vector<SampleBatch>> divided;
-  for (const SampleBatch& batch : batches) {
-    const SampleBatch& first = batches.front();
-    if (batch.size() != first.size()) {
-      throw InvalidArgument(
-          fmt::format("batches of {} and {} samples cannot be divided alike", first.size(), batch.size()));
-    }
-    divided.push_back(batch.select_ids(first.ids_).split(partition));
-  }
-  return divided;
-}
-
 std::vector<SampleBatch> SampleBatch::unpack() const {
   return split(std::vector<std::size_t>(size(), 1));
 }
@@ -200,13 +186,6 @@ std::vector<SampleBatch> SampleBatch::unpack() const {
 SampleBatch SampleBatch::reorder(std::span<const std::size_t> order) const {
   check_order(order, size());
   return at(order);
-}
-
-std::vector<std::size_t> SampleBatch::inverse(std::span<const std::size_t> order) {
-  check_order(order, order.size());
-  std::vector<std::size_t> back(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) back[order[i]] = i;
-  return back;
 }
 
 SampleBatch SampleBatch::select_ids(std::span<const std::string> ids) const {

@@ -644,23 +644,13 @@ class SampleBatch:
         Positions by part, such that the parts cost about as much, by the sequences of `key` or of all keys. equal: no part has two ids more than another. cost: "tokens" or "flops", as of levada.Balance. Raises InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.
         """
 
-    @staticmethod
-    def split_alike(batches: Sequence[SampleBatch], partition: Sequence[Sequence[int]]) -> list[list[SampleBatch]]:
-        """
-        Divides batches of the same ids, in any order, alike: [b][p] of batch b has the ids that part p has of the first, in that order. Raises InvalidArgument where their ids differ.
-        """
-
     def unpack(self) -> list[SampleBatch]:
         """Batches of one id each."""
 
     def reorder(self, order: Sequence[int]) -> SampleBatch:
         """
-        The ids at these positions, each of them once. inverse(order) undoes it.
+        The ids at these positions, each of them once. select() with the ids of this batch undoes it.
         """
-
-    @staticmethod
-    def inverse(order: Sequence[int]) -> list[int]:
-        """The order that undoes another."""
 
     def select(self, *, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> SampleBatch:
         """

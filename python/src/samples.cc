@@ -225,15 +225,6 @@ std::vector<Samples> split(const Samples& samples, nb::handle parts) {
   throw nb::type_error("parts are neither counts nor lists of positions, which count from 0");
 }
 
-std::vector<std::vector<Samples>> split_alike(const std::vector<Samples>& batches, const Partition& partition) {
-  auto divided = SampleBatch::split_alike(cores_of(batches), partition);
-  std::vector<std::vector<Samples>> made;
-  for (std::size_t i = 0; i < divided.size(); ++i) {
-    made.push_back(with_kind(std::move(divided[i]), batches[i].kind));
-  }
-  return made;
-}
-
 Samples select(const Samples& samples, const std::optional<std::vector<std::string>>& ids,
                const std::optional<std::vector<std::string>>& keys) {
   SampleBatch chosen = ids ? samples.batch.select_ids(*ids) : samples.batch;
@@ -357,10 +348,6 @@ void bind_division(nb::class_<Samples>& type) {
           "no "
           "part has two ids more than another. cost: \"tokens\" or \"flops\", as of levada.Balance. Raises "
           "InvalidArgument for no parts, another cost, and with `equal` for fewer ids than parts.")
-      .def_static(
-          "split_alike", &split_alike, nb::arg("batches"), nb::arg("partition"),
-          "Divides batches of the same ids, in any order, alike: [b][p] of batch b has the ids that part p has of "
-          "the first, in that order. Raises InvalidArgument where their ids differ.")
       .def(
           "unpack", [](const Samples& samples) { return with_kind(samples.batch.unpack(), samples.kind); },
           "Batches of one id each.")
@@ -369,10 +356,8 @@ void bind_division(nb::class_<Samples>& type) {
           [](const Samples& samples, const std::vector<std::size_t>& order) {
             return Samples{samples.batch.reorder(order), samples.kind};
           },
-          nb::arg("order"), "The ids at these positions, each of them once. inverse(order) undoes it.")
-      .def_static(
-          "inverse", [](const std::vector<std::size_t>& order) { return SampleBatch::inverse(order); },
-          nb::arg("order"), "The order that undoes another.")
+          nb::arg("order"),
+          "The ids at these positions, each of them once. select() with the ids of this batch undoes it.")
       .def("select", &select, nb::kw_only(), nb::arg("ids") = nb::none(), nb::arg("keys") = nb::none(),
            "These ids, in this order, with these keys; all where None. Raises InvalidArgument for one that is not "
            "there.")

@@ -36,6 +36,28 @@ def test_a_sample_is_cut_and_joined() -> None:
     assert batch.to_device("meta").data["scores"].device.type == "meta"
 
 
+def test_a_gathered_sample_is_written_without_changing_its_parts_and_a_part_with_its_whole() -> None:
+    batch = some("abc")
+    before = batch.data["input_ids"].clone()
+    parts = batch.unpack()
+    SequenceSample.gather(parts).data["input_ids"].zero_()
+    SequenceSample.gather(parts[:1]).data["input_ids"].zero_()
+    assert torch.equal(batch.data["input_ids"], before)
+    parts[2].data["input_ids"].fill_(7)
+    assert torch.equal(batch.data["input_ids"], torch.cat([before[:-5], torch.full((5,), 7)]))
+
+
+def test_parts_and_gathered_samples_keep_gradients_devices_and_keys_without_data() -> None:
+    weights = torch.ones(5, requires_grad=True)
+    data = {"seq": weights * 2, "values": torch.zeros(5, device="meta"), "rewards": None}
+    batch = SequenceSample.from_default([2, 3], ["a", "b"], data)
+    turned = SequenceSample.reorder(batch, [1, 0])
+    SequenceSample.gather(turned.unpack()).data["seq"][:3].sum().backward()
+    assert weights.grad.tolist() == [0, 0, 2, 2, 2]
+    assert turned.data["values"].device.type == "meta" and turned.data["values"].shape == (5,)
+    assert turned.data["rewards"] is None and turned.seqlens["rewards"] == [[1], [1]]
+
+
 def test_micro_batches_keep_to_their_bounds_and_can_be_undone() -> None:
     batch = some("abcdefghijk")
     tokens = [sum(each) for each in batch.seqlens["input_ids"]]
@@ -147,6 +169,10 @@ def test_samples_share_nothing_that_they_change() -> None:
     assert other.keys == other.dtypes.keys() == {"b"} and other.metadata == {"m": [1]} == fields["metadata"]
     assert one.keys == {"b", "rewards"} and one.metadata == {"m": [1], "more": [2]}
     assert same(SequenceSample.from_json_compatible(json.loads(json.dumps(other.as_json_compatible()))), other)
+    with SequenceSample.disable_validation():
+        one, other = (SequenceSample(keys={"a"}, ids=["x"], **fields) for _ in range(2))
+    one.remap_keys_({"a": "b"})
+    assert other.keys == other.dtypes.keys() == other.data.keys() == {"a"}
     assert torch.equal(fields.pop("data")["a"], given.pop("data")["a"]) and fields == given
 
 

@@ -40,7 +40,7 @@ _LENGTHS: dict[str, Callable[[int], int]] = {
         lambda tokens: tokens - 1,
     ),
 }
-"""What from_default() takes a key's length to be, of a sequence of so many tokens."""
+"""The length of a key, by name, of a sequence of so many tokens: what from_default() takes."""
 
 
 @dataclasses.dataclass
@@ -72,7 +72,10 @@ class SequenceSample:
     trailing_shapes, dtypes: by key, of the tensors; None for a key without data. ids: unique; they become strings.
     seqlens: whole numbers in lists, tuples, tensors or arrays; they become lists of lists of int. data: by key; None as a
     whole for a meta, which has the structure alone. metadata: one value an id; tuples, arrays and the like become lists.
-    Other keyword arguments are ignored, as AReaL does.
+    Each sample has dictionaries of its own. Other keyword arguments are ignored, as AReaL does.
+
+    AReaL's programs move the tensors to a GPU, write a gathered batch in place, and store keys without data and any
+    objects as metadata. A SampleBatch supports none of this, so this class cuts and joins torch's tensors itself.
 
     Raises ValueError where ids, lengths, shapes or dtypes do not fit, KeyError where the fields have different keys.
     """
@@ -98,50 +101,47 @@ class SequenceSample:
     ) -> None:
         given = list(keys)
         self.keys = set(given)
-        metadata = {} if metadata is None else metadata
-        if not _validates.get():
-            self.__dict__ |= {"trailing_shapes": trailing_shapes, "dtypes": dtypes, "ids": ids, "seqlens": seqlens}
-            self.__dict__ |= {"data": data, "metadata": metadata}
-            return
+        self.ids = list(ids)
+        self.trailing_shapes, self.dtypes, self.seqlens = dict(trailing_shapes), dict(dtypes), dict(seqlens)
+        self.data = None if data is None else dict(data)
+        self.metadata = {} if metadata is None else dict(metadata)
+        if _validates.get():
+            self._validate(given)
+
+    def _validate(self, given: list[str]) -> None:
+        """Coerces ids, shapes, lengths and metadata, and checks that all fits together. given: the keys."""
         if len(self.keys) != len(given):
             raise InvalidArgument(f"keys {given} are not all different")
-        self.ids = [str(id) for id in ids]
+        self.ids = [str(id) for id in self.ids]
         if len(set(self.ids)) != len(self.ids):
             raise InvalidArgument(f"ids {self.ids} are not all different")
-        # Its own dictionaries: update_() and remap_keys_() change them.
-        self.trailing_shapes = {key: None if it is None else tuple(it) for key, it in trailing_shapes.items()}
-        self.dtypes = dict(dtypes)
-        self.seqlens = {key: _lengths(key, items) for key, items in seqlens.items()}
-        self.data = None if data is None else dict(data)
-        self.metadata = {name: _values(name, values) for name, values in metadata.items()}
-        self._check_keys()
+        self.trailing_shapes = _mapped(self.trailing_shapes, tuple)
+        self.seqlens = {key: _lengths(key, items) for key, items in self.seqlens.items()}
+        self.metadata = {name: _values(name, values) for name, values in self.metadata.items()}
+        for name, field in self._fields().items():
+            if field.keys() != self.keys:
+                raise Missing(f"keys are {sorted(self.keys)}, those of {name} {sorted(field)}")
         for key, lengths in self.seqlens.items():
             if len(lengths) != len(self.ids):
                 raise InvalidArgument(f"key {key} has lengths for {len(lengths)} samples; there are {len(self.ids)}")
         for key, tensor in (self.data or {}).items():
-            self._check_tensor(key, tensor)
+            if tensor is None:
+                continue
+            shape = (_tokens(self.seqlens[key]), *(self.trailing_shapes[key] or ()))
+            if tuple(tensor.shape) != shape:
+                raise InvalidArgument(f"data of key {key} has the shape {tuple(tensor.shape)}, not {shape}")
+            if tensor.dtype != self.dtypes[key]:
+                raise InvalidArgument(f"data of key {key} is {tensor.dtype}, not {self.dtypes[key]}")
 
-    def _check_keys(self) -> None:
+    def _fields(self) -> dict[str, dict[str, Any]]:
+        """Returns the dictionaries by key, without that of the data for a meta."""
         fields = {"seqlens": self.seqlens, "trailing_shapes": self.trailing_shapes, "dtypes": self.dtypes}
-        if self.data is not None:
-            fields["data"] = self.data
-        for name, field in fields.items():
-            if field.keys() != self.keys:
-                raise Missing(f"keys are {sorted(self.keys)}, those of {name} {sorted(field)}")
-
-    def _check_tensor(self, key: str, tensor: Any) -> None:
-        if tensor is None:
-            return
-        shape = (_tokens(self.seqlens[key]), *(self.trailing_shapes[key] or ()))
-        if tuple(tensor.shape) != shape:
-            raise InvalidArgument(f"data of key {key} has the shape {tuple(tensor.shape)}, not {shape}")
-        if tensor.dtype != self.dtypes[key]:
-            raise InvalidArgument(f"data of key {key} is {tensor.dtype}, not {self.dtypes[key]}")
+        return fields if self.data is None else {**fields, "data": self.data}
 
     @classmethod
     @contextlib.contextmanager
     def disable_validation(cls) -> Iterator[None]:
-        """Within it this thread's samples are taken as they are given."""
+        """Within it, samples that this thread makes are neither coerced nor checked."""
         token = _validates.set(False)
         try:
             yield
@@ -150,7 +150,7 @@ class SequenceSample:
 
     @property
     def bs(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self.ids)
 
     @classmethod
@@ -161,8 +161,9 @@ class SequenceSample:
         data: Mapping[str, Any],
         metadata: Mapping[str, list[Any]] | None = None,
     ) -> SequenceSample:
-        """Samples of one sequence each, of `seqlens` tokens; a key's lengths are one, so many, or one less, as its name
-        says. Raises NotImplementedError for a name that says nothing, ValueError for metadata of another length."""
+        """Returns samples of one sequence each, of `seqlens` tokens. The name of a key determines whether its lengths are
+        one, `seqlens`, or one less. Raises NotImplementedError for any other name, ValueError for metadata of any other
+        length."""
         tokens = [each if isinstance(each, int) else _only_length(each) for each in seqlens]
         for name, values in (metadata or {}).items():
             if not isinstance(values, list) or len(values) != len(tokens):
@@ -170,19 +171,14 @@ class SequenceSample:
         unknown = sorted(data.keys() - _LENGTHS.keys())
         if unknown:
             raise NotKnown(f"no lengths are known for the keys {unknown}; make a SequenceSample of them")
-        return cls(
-            keys=set(data),
-            trailing_shapes={key: None if it is None else tuple(it.shape[1:]) for key, it in data.items()},
-            dtypes={key: None if it is None else it.dtype for key, it in data.items()},
-            ids=list(ids),
-            seqlens={key: [[_LENGTHS[key](each)] for each in tokens] for key in data},
-            data=dict(data),
-            metadata=dict(metadata or {}),
-        )
+        seqlens_of = {key: [[_LENGTHS[key](each)] for each in tokens] for key in data}
+        return of_tensors(ids, seqlens_of, data, metadata, cls)
 
     @classmethod
     def gather(cls, samples: Sequence[SequenceSample], keys: Iterable[str] | None = None) -> SequenceSample:
-        """The samples of several batches, one after the other; `keys`, or those of the first."""
+        """Returns the samples of several batches, one after the other, with `keys` or those of the first. Copies the
+        tensors. Raises ValueError where some of the batches lack the data of a key, KeyError for a key that is not there.
+        """
         first = samples[0]
         keys = set(first.keys if keys is None else keys)
         names = dict.fromkeys(chain.from_iterable(each.metadata for each in samples))
@@ -201,34 +197,28 @@ class SequenceSample:
             )
 
     def split_with_spec(self, spec: SequenceSplitSpec) -> list[SequenceSample]:
-        """Consecutive parts, whose tensors are views."""
+        """Returns consecutive parts, whose tensors are views."""
         for name, values in self.metadata.items():
             if not isinstance(values, list):
                 raise InvalidArgument(f"metadata {name} is no list, which could be split")
         ends = {key: list(accumulate(map(sum, self.seqlens[key]), initial=0)) for key in self.keys}
-        return [self._part(start, end, ends) for start, end in spec.partitions or []]
-
-    def _part(self, start: int, end: int, ends: Mapping[str, Sequence[int]]) -> SequenceSample:
-        data = None
-        if self.data is not None:
-            data = {
-                key: None if it is None else it[ends[key][start] : ends[key][end]] for key, it in self.data.items()
-            }
         with self.disable_validation():
-            return SequenceSample(
-                keys=self.keys,
-                trailing_shapes=dict(self.trailing_shapes),
-                dtypes=dict(self.dtypes),
-                ids=self.ids[start:end],
-                seqlens={key: lengths[start:end] for key, lengths in self.seqlens.items()},
-                data=data,
-                metadata={name: values[start:end] for name, values in self.metadata.items()},
-            )
+            return [
+                dataclasses.replace(
+                    self,
+                    ids=self.ids[start:end],
+                    seqlens={key: lengths[start:end] for key, lengths in self.seqlens.items()},
+                    data=self.data
+                    and {k: None if it is None else it[ends[k][start] : ends[k][end]] for k, it in self.data.items()},
+                    metadata={name: values[start:end] for name, values in self.metadata.items()},
+                )
+                for start, end in spec.partitions or []
+            ]
 
     def split_with_lengths(
         self, mb_spec: MicroBatchSpec, lens: Sequence[int]
     ) -> tuple[list[SequenceSample], list[int], Any]:
-        """Micro-batches by `lens`, which are balanced; the order in which they have the samples, and its inverse. Raises
+        """Returns micro-batches balanced by `lens`, the order in which they have the samples, and its inverse. Raises
         RuntimeError where one length is above mb_spec.max_tokens_per_mb, or there are fewer samples than mb_spec.n_mbs.
         """
         groups = sorted(groups_of(list(lens), mb_spec))
@@ -238,17 +228,17 @@ class SequenceSample:
         return SequenceSample.reorder(self, forward).split_with_spec(spec), forward, backward
 
     def split(self, mb_spec: MicroBatchSpec) -> tuple[list[SequenceSample], list[int], Any]:
-        """split_with_lengths() by the key of most tokens."""
+        """Does split_with_lengths() by the key of most tokens."""
         return self.split_with_lengths(mb_spec, [sum(lengths) for lengths in self.seqlens[self._get_split_key()]])
 
     def _get_split_key(self) -> str:
-        """The key of most tokens, by name the first of those: the same on ranks that got their keys in other orders. AReaL
-        itself asks for it, and so knows its name."""
+        """Returns the key of most tokens, the first by name of several, so that ranks which have their keys in different
+        orders agree. AReaL's interfaces call it by this name."""
         return max(sorted(self.keys), key=lambda each: _tokens(self.seqlens[each]))
 
     def synced_data_parallel_split(self, mb_spec: MicroBatchSpec, group: Any = None) -> list[SequenceSample]:
-        """split() into as many micro-batches on every rank of `group`. Collective over it. By default it is the
-        data-parallel group of the model that realhf runs, where realhf is imported.
+        """Does split() into the same number of micro-batches on every rank of `group`. Collective over it. By default it is
+        the data-parallel group of the model that realhf runs, if realhf is imported.
 
         Raises RuntimeError, alike on all ranks, where one cannot be split so; InvalidArgument without `group` where there
         are several ranks and realhf is not imported.
@@ -262,18 +252,18 @@ class SequenceSample:
             except RuntimeError as error:
                 problem = str(error)
             mine = json.dumps([len(parts), problem]).encode()
-            told = [json.loads(each) for each in _levada.agree(joined, mine, 300.0, "splitting micro-batches")]
-            for rank, (_, problem) in enumerate(told):
+            reported = [json.loads(each) for each in _levada.agree(joined, mine, 300.0, "splitting micro-batches")]
+            for rank, (_, problem) in enumerate(reported):
                 if problem:
                     raise RuntimeError(f"rank {rank}: {problem}")
-            most = max(count for count, _ in told)
-            if all(count == most for count, _ in told):
+            max_count = max(count for count, _ in reported)
+            if all(count == max_count for count, _ in reported):
                 return parts
-            mb_spec = MicroBatchSpec.new(mb_spec, n_mbs=most)
+            mb_spec = MicroBatchSpec.new(mb_spec, n_mbs=max_count)
 
     @staticmethod
     def reorder(sample: SequenceSample, indices: Sequence[int] | Any) -> SequenceSample:
-        """The samples at these positions, each of them once."""
+        """Returns the samples at these positions, which must have each position once."""
         if sorted(indices) != list(range(sample.bs)):
             raise Refused(f"an order of {sample.bs} samples has each position once")
         alone = sample.unpack()
@@ -283,7 +273,7 @@ class SequenceSample:
     def reorder_output(
         x: Any, expected_seqlens: Sequence[Sequence[int]], forward_indices: Sequence[int], backward_indices: Any
     ) -> Any:
-        """What a model made of samples in the order of split(), in the order before it."""
+        """Returns a model's output for samples in the order of split() in their order before it."""
         sizes = [sum(expected_seqlens[i]) for i in forward_indices]
         if len(forward_indices) != len(expected_seqlens) or x.shape[0] != sum(sizes):
             raise Refused(f"{x.shape[0]} tokens were given for the {sum(sizes)} of {len(expected_seqlens)} samples")
@@ -292,46 +282,33 @@ class SequenceSample:
 
     @staticmethod
     def shuffled(sample: SequenceSample, seed: int | None = None) -> SequenceSample:
-        """In a random order that `seed` determines. By default it is another order at each call: that of realhf's next
-        shuffle seed where realhf is imported, else of how often this process has called it. So ranks that call it equally
-        often have the same orders."""
+        """Returns the samples in a random order that `seed` determines. The default seed differs at each call: it is
+        realhf's next shuffle seed if realhf is imported, else the number of earlier calls in this process. Ranks that call
+        it equally often have the same orders."""
         if seed is None:
             seeding: Any = sys.modules.get("realhf.base.seeding")
             seed = next(_shuffles) if seeding is None else int(seeding.get_shuffle_seed())
         return SequenceSample.reorder(sample, np.random.RandomState(seed).permutation(sample.bs).tolist())
 
     def unpack(self) -> list[SequenceSample]:
-        """One by one; tensors are views."""
+        """Returns the samples one by one; their tensors are views."""
         return self.split_with_spec(SequenceSplitSpec(sizes=[1] * self.bs))
 
     def meta(self) -> SequenceSample:
-        """The structure without the data."""
+        """Returns the structure without the data."""
         with self.disable_validation():
-            return dataclasses.replace(
-                self,
-                trailing_shapes=dict(self.trailing_shapes),
-                dtypes=dict(self.dtypes),
-                seqlens=dict(self.seqlens),
-                metadata=dict(self.metadata),
-                data=None,
-            )
+            return dataclasses.replace(self, data=None)
 
     def select(self, keys: Iterable[str]) -> SequenceSample:
-        """Some keys alone."""
+        """Returns the samples with these keys alone."""
         keys = set(keys)
+        fields: dict[str, Any] = {name: {key: field[key] for key in keys} for name, field in self._fields().items()}
         with self.disable_validation():
-            return SequenceSample(
-                keys=keys,
-                trailing_shapes={key: self.trailing_shapes[key] for key in keys},
-                dtypes={key: self.dtypes[key] for key in keys},
-                ids=self.ids,
-                seqlens={key: self.seqlens[key] for key in keys},
-                data=None if self.data is None else {key: self.data[key] for key in keys},
-                metadata=dict(self.metadata),
-            )
+            return dataclasses.replace(self, keys=keys, **fields)
 
     def update_(self, other: SequenceSample) -> None:
-        """Takes over the keys and metadata of another batch of the same ids; of a meta, no data for keys that are here."""
+        """Adds the keys and metadata of another batch of the same ids, replacing those that are here. A meta replaces no
+        data."""
         if self.ids != other.ids:
             raise Refused(f"a sample of ids {self.ids} cannot be updated with one of {other.ids}")
         self.keys = self.keys | other.keys
@@ -345,21 +322,19 @@ class SequenceSample:
             self.data.update(other.data or {})
 
     def remap_keys_(self, remap: Mapping[str, str]) -> None:
-        """Keys under other names; those not named stay."""
+        """Renames keys; those not in `remap` stay."""
         names = {key: remap.get(key, key) for key in self.keys}
         if len(set(names.values())) != len(names):
             raise InvalidArgument(f"two of the keys {sorted(self.keys)} would have one name: {dict(remap)}")
-        for field in (self.seqlens, self.trailing_shapes, self.dtypes, self.data):
-            if field is not None:
-                renamed = {names[key]: value for key, value in field.items()}
-                field.clear()
-                field.update(renamed)
+        for field in self._fields().values():
+            renamed = {names[key]: value for key, value in field.items()}
+            field.clear()
+            field.update(renamed)
         self.keys = set(names.values())
 
     def to_device(self, device: Any) -> SequenceSample:
         """Moves the data in place."""
-        if self.data is not None:
-            self.data = {key: None if it is None else it.to(device) for key, it in self.data.items()}
+        self.data = _mapped(self.data, lambda it: it.to(device))
         return self
 
     def cuda(self) -> SequenceSample:
@@ -369,36 +344,45 @@ class SequenceSample:
         return self.to_device("cpu")
 
     def as_json_compatible(self) -> dict[str, Any]:
-        """What json can write, with all numbers."""
+        """Returns what json can write, the data included."""
         return {
             "ids": self.ids,
             "keys": sorted(self.keys),
             "trailing_shapes": self.trailing_shapes,
-            "dtypes": {key: None if it is None else str(it) for key, it in self.dtypes.items()},
+            "dtypes": _mapped(self.dtypes, str),
             "seqlens": self.seqlens,
-            "data": None
-            if self.data is None
-            else {key: None if it is None else it.tolist() for key, it in self.data.items()},
+            "data": _mapped(self.data, lambda it: it.tolist()),
             "metadata": self.metadata,
         }
 
     @classmethod
     def from_json_compatible(cls, data: Mapping[str, Any]) -> SequenceSample:
-        """What as_json_compatible() gave."""
-        dtypes = {
-            key: None if name is None else getattr(torch, name.removeprefix("torch."))
-            for key, name in data["dtypes"].items()
+        """Returns the samples of which as_json_compatible() returned `data`."""
+        dtypes = _mapped(data["dtypes"], lambda name: getattr(torch, name.removeprefix("torch.")))
+        shapes = _mapped(data["trailing_shapes"], tuple)
+        tensors = data["data"] and {
+            key: None if it is None else torch.tensor(it, dtype=dtypes[key]).reshape(-1 if it else 0, *(shapes[key] or ()))
+            for key, it in data["data"].items()
         }
-        shapes = {key: None if it is None else tuple(it) for key, it in data["trailing_shapes"].items()}
-        tensors = None
-        if data["data"] is not None:
-            tensors = {
-                key: None if it is None else torch.tensor(it, dtype=dtypes[key]).reshape(-1, *(shapes[key] or ()))
-                if it
-                else torch.empty((0, *(shapes[key] or ())), dtype=dtypes[key])
-                for key, it in data["data"].items()
-            }
         return cls(set(data["keys"]), shapes, dtypes, data["ids"], data["seqlens"], tensors, data["metadata"])
+
+
+
+def of_tensors(
+    ids: Iterable[Hashable],
+    seqlens: Mapping[str, Any],
+    data: Mapping[str, Any],
+    metadata: Mapping[str, Any] | None = None,
+    kind: type[SequenceSample] = SequenceSample,
+) -> SequenceSample:
+    """Returns samples whose keys, shapes and dtypes are those of `data`."""
+    shapes = _mapped(data, lambda it: tuple(it.shape[1:]))
+    return kind(set(data), shapes, _mapped(data, lambda it: it.dtype), ids, seqlens, data, metadata)
+
+
+def _mapped(field: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a dictionary of changed values. None stays None, as a value and in place of the whole."""
+    return None if field is None else {key: None if it is None else change(it) for key, it in field.items()}
 
 
 def _whole(number: Any) -> int:

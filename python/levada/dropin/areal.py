@@ -45,7 +45,7 @@ from levada.dropin._areal_plans import (
     dp_heads,
     hops,
 )
-from levada.dropin._areal_samples import SequenceSample, SequenceSplitSpec
+from levada.dropin._areal_samples import SequenceSample, SequenceSplitSpec, of_tensors
 from levada.exchange import ExchangePlan, Ownership, SampleBatch, Store, plan, redistribute
 
 __all__ = [
@@ -199,14 +199,7 @@ class DataManager:
         if self._move is not None:
             fields = self._move(fields)
         with SequenceSample.disable_validation():
-            return SequenceSample(
-                keys=set(fields),
-                trailing_shapes={key: None if it is None else tuple(it.shape[1:]) for key, it in fields.items()},
-                dtypes={key: None if it is None else it.dtype for key, it in fields.items()},
-                ids=[id],
-                seqlens={key: [list(lengths.of(id, key))] for key in fields},
-                data=fields,
-            )
+            return of_tensors([id], {key: [list(lengths.of(id, key))] for key in fields}, fields)
 
 
 class _Lengths:
@@ -237,9 +230,8 @@ class _Lengths:
         for (to, id), sources in moves.items():
             keys = [key for key, _ in sources if self.dtype(key) is None]
             if to == rank and keys:
-                nothing = dict.fromkeys(keys)
                 seqlens = {key: [list(self.of(id, key))] for key in keys}
-                samples.append(SequenceSample(set(keys), dict(nothing), dict(nothing), [id], seqlens, dict(nothing)))
+                samples.append(of_tensors([id], seqlens, dict.fromkeys(keys)))
         return samples
 
 
