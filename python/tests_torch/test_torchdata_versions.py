@@ -162,3 +162,23 @@ def test_states_that_torchdata_saved_are_loaded(tmp_path: pathlib.Path) -> None:
         folder_of("0.9.0"),
     )
     assert told == [list(range(9))] * 2
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_graph_modules_export_all_that_torchdatas_export(tmp_path: pathlib.Path, version: str) -> None:
+    told = run_script(
+        tmp_path,
+        """
+        import importlib, json
+        for name in ("graph", "graph.settings", "graph.utils"):
+            upstream = importlib.import_module(f"torchdata.dataloader2.{name}")
+            defined = [each for each in vars(upstream).values() if getattr(each, "__module__", "") == upstream.__name__]
+            named = [each.__name__ for each in defined if not each.__name__.startswith("_")]
+            public = getattr(upstream, "__all__", named)
+            own = importlib.import_module(f"levada.dropin.torchdata.{name}")
+            print(json.dumps([name, len(public), sorted(set(public) - set(own.__all__))]))
+        """,
+        folder_of(version),
+    )
+    assert told == [["graph", 9, []], ["graph.settings", 2, []], ["graph.utils", 4, []]]

@@ -1,0 +1,13 @@
+"""Functions that search and change a graph, under torchdata's name for their module."""
+
+from levada.dropin.torchdata.graph import (
+    DataPipe,
+    DataPipeGraph,
+    find_dps,
+    list_dps,
+    remove_dp,
+    replace_dp,
+    traverse_dps,
+)
+
+__all__ = ["DataPipe", "DataPipeGraph", "find_dps", "list_dps", "remove_dp", "replace_dp", "traverse_dps"]
