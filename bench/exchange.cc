@@ -181,13 +181,13 @@ int ranks_of(const ExchangeBenchOptions& options) {
 PlanBenchResult measure_plan(const ExchangeBenchOptions& options) {
   check(options);
   const Workload workload(options);
-  Ownership ownership;
-  for (const auto& [rank, samples] : workload.held()) ownership.add(rank, workload.meta(samples));
+  SampleDirectory directory;
+  for (const auto& [rank, samples] : workload.held()) directory.add(rank, workload.meta(samples));
   PlanBenchResult result{.payload_bytes = workload.payload_bytes()};
   std::vector<double> times;
   for (int round = 0; round < options.rounds; ++round) {
     const auto begin = Clock::now();
-    const auto plan = plan_exchange(ownership, workload.request());
+    const auto plan = plan_exchange(directory, workload.request());
     times.push_back(microseconds(Clock::now() - begin) / 1e3);
     result.moved_bytes = plan.moved_bytes();
     result.lower_bound_bytes = plan.lower_bound_bytes();

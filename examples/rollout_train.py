@@ -104,7 +104,7 @@ def play(store, weights, number):
     reference, next_shards = alone(weights, ids)
     store.store(rollout(weights, ids[ACTOR.coordinate(rank, "dp") :: ACTOR.size]))
 
-    critic = exchange.destinations(CRITIC, exchange.agree(store).meta(), balance="flops", key="tokens")
+    critic = exchange.destinations(CRITIC, exchange.all_gather(store).meta(), balance="flops", key="tokens")
     mine, shard = critic[CRITIC.coordinate(rank, "dp")].ids, CRITIC.coordinate(rank, "tp")
     moved = [exchange.redistribute(store, critic, ["tokens"])]
     got = store.get(mine, ["tokens"])
@@ -130,7 +130,7 @@ def play(store, weights, number):
         assert received[key(*each)].tobytes() == next_shards[each].tobytes(), "the actor's weights"
     weights = whole(received, key)
     store.remove([name])
-    return weights, batch["reward"].mean(), sum(each.plan.moved_bytes for each in moved)
+    return weights, batch["reward"].mean(), sum(each.moved_bytes for each in moved)
 
 
 def main():

@@ -1,4 +1,4 @@
-// Any bytes as an ownership and as the JSON of samples: refused, or read, and written again the same. As what two ranks
+// Any bytes as an directory and as the JSON of samples: refused, or read, and written again the same. As what two ranks
 // say they hold: refused, or planned with. As the rows of a plan: refused, or read.
 #include <cstdint>
 #include <cstdlib>
@@ -31,7 +31,7 @@ void plan_with(levada::ByteView bytes) {
     levada::HoldingsTable table(index, request.keys);
     for (const int rank : {0, 1}) table.add(rank, bytes);
     const auto requested = table.requested();
-    const levada::Ownership held = std::move(table).take();
+    const levada::SampleDirectory held = std::move(table).take();
     require(held.size() == index.size());
     const auto plan = levada::plan_exchange(held, request, requested, {});
     require(plan.moved_bytes() == plan.lower_bound_bytes());
@@ -64,7 +64,7 @@ void read_rows(levada::ByteView bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
-  read(bytes, [](levada::ByteView each) { return levada::Ownership::decode(each); });
+  read(bytes, [](levada::ByteView each) { return levada::SampleDirectory::decode(each); });
   plan_with(bytes);
   read_rows(bytes);
   try {

@@ -66,7 +66,7 @@ TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
   expect_refusal(write_file("none.json", "["), "it is not JSON");
   expect_refusal(spec(R"("destination": [])"), "no such key as \"destination\"");
   expect_refusal(spec(R"("destinations": [{"ranks": [1], "ids": ["z"]}])"),
-                 "sample z, key tokens is wanted on rank 1, but no rank owns it");
+                 "sample z, key tokens is wanted on rank 1, but no rank holds it");
   expect_refusal(spec(R"("destinations": [{"ranks": [-1], "ids": ["a"]}])"),
                  "destinations[0].ranks: a rank belongs here");
   expect_refusal(spec(R"("destinations": [{"mesh": "dp=2", "ids": [["a"]]}])"), "2 coordinates along the data axes");

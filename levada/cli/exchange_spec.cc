@@ -88,12 +88,12 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   std::ranges::move(made, std::back_inserter(destinations));
 }
 
-void add_holders(const Json& value, const std::string& where, Ownership& ownership) {
+void add_holders(const Json& value, const std::string& where, SampleDirectory& directory) {
   allow_only(value, {"ranks", "samples"}, where);
   const std::string text = json_text(need(value, "samples", where));
   const auto samples = saying(where, [&] { return SampleBatch::from_json(text); });
   for (const int rank : get_list<int>(need(value, "ranks", where), where + ".ranks", "rank"))
-    ownership.add(rank, samples);
+    directory.add(rank, samples);
 }
 
 }  // namespace
@@ -106,13 +106,13 @@ ExchangeSpec ExchangeSpec::from_json(std::string_view text) {
   const Json& holders = need(json, "holders", "the whole");
   if (!holders.is_array()) refuse("holders", "a list belongs here");
   for (std::size_t i = 0; i < holders.size(); ++i)
-    add_holders(holders[i], fmt::format("holders[{}]", i), spec.ownership);
+    add_holders(holders[i], fmt::format("holders[{}]", i), spec.directory);
   const Json& destinations = need(json, "destinations", "the whole");
   if (!destinations.is_array()) refuse("destinations", "a list belongs here");
   for (std::size_t i = 0; i < destinations.size(); ++i) {
     add_destinations(destinations[i], fmt::format("destinations[{}]", i), spec.request.destinations);
   }
-  for (const SampleKey& key : spec.ownership.keys()) spec.request.keys.push_back(key.name);
+  for (const SampleKey& key : spec.directory.keys()) spec.request.keys.push_back(key.name);
   if (json.contains("keys")) spec.request.keys = get_list<std::string>(json["keys"], "keys", "string");
   if (json.contains("cut_keys")) spec.request.cut_keys = get_list<std::string>(json["cut_keys"], "cut_keys", "string");
   if (json.contains("allow_absent")) {

@@ -9,7 +9,7 @@
 namespace levada::cli {
 
 struct ExchangeSpec {
-  Ownership ownership;
+  SampleDirectory directory;
   ExchangeRequest request;
   std::vector<int> host_of;
 

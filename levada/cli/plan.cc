@@ -31,7 +31,7 @@ ExchangePlan plan_of_file(const std::string& path) {
   const auto text = read_small_file("exchange", path, most_mib);
   try {
     const auto spec = ExchangeSpec::from_json(text);
-    return plan_exchange(spec.ownership, spec.request, spec.host_of);
+    return plan_exchange(spec.directory, spec.request, spec.host_of);
   } catch (const InvalidArgument& error) {
     refuse_file("exchange", path, error.what());
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "levada/exchange/ownership.h"
+#include "levada/exchange/sample_directory.h"
 #include "levada/mesh/mesh.h"
 
 namespace levada {

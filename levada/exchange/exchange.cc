@@ -190,11 +190,11 @@ std::uint64_t fingerprint_of(const SampleIndex& index, const ExchangeRequest& re
   return hash64(writer.view());
 }
 
-}  // namespace
-
 std::uint64_t suitable_chunk_bytes(const Engine& engine) {
   return std::uint64_t{engine.shares_memory() ? 1u : 16u} << 20;
 }
+
+}  // namespace
 
 Exchange::Exchange(std::shared_ptr<Engine> engine) : engine_(std::move(engine)), preflight_(engine_, "an exchange") {
   const auto [rank, size] = std::pair(engine_->info().rank, engine_->info().size);
@@ -281,17 +281,17 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
   });
 }
 
-Ownership Exchange::all_gather(const SampleStore& store, const ExchangeOptions& options) {
+SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOptions& options) {
   const OneCaller::Call call(callers_, "this exchange");
   return exchanged(*engine_, [&] {
     Bytes held;
     const Bytes mine = preflight_of(Call::all_gather, store, [&](Preflight& said) {
-      held = store.ownership(engine_->info().rank).encode();
+      held = store.directory(engine_->info().rank).encode();
       said.held = held;
     });
     const auto merge = [](std::span<const ByteView> gathered) {
-      Ownership all;
-      for (const Preflight& said : decode_all(gathered)) all.merge(Ownership::decode(said.held));
+      SampleDirectory all;
+      for (const Preflight& said : decode_all(gathered)) all.merge(SampleDirectory::decode(said.held));
       ByteWriter writer;
       writer.put(no_error);
       writer.put_bytes(all.encode());
@@ -301,7 +301,7 @@ Ownership Exchange::all_gather(const SampleStore& store, const ExchangeOptions& 
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
     const Lease told = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
-    return Ownership::decode(told.bytes.subspan(reader_of(told.bytes).offset()));
+    return SampleDirectory::decode(told.bytes.subspan(reader_of(told.bytes).offset()));
   });
 }
 

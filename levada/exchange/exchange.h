@@ -15,17 +15,14 @@ namespace levada {
 
 class SampleIndex;
 
-/// Of a message: 1 MiB where ranks share memory, so that it stays in the caches between them; 16 MiB where each message
-/// costs a round of the network.
-std::uint64_t suitable_chunk_bytes(const Engine& engine);
-
 struct ExchangeOptions {
   /// Of one wait, for the other ranks to begin or for the next message.
   Duration timeout = std::chrono::minutes(30);
-  /// A message's most bytes; the same on all ranks. None: what suits the engine.
+  /// A message's most bytes; the same on all ranks. None: 1 MiB where ranks share memory, so that it stays in the
+  /// caches between them; 16 MiB where each message costs a round of the network.
   std::optional<std::uint64_t> chunk_bytes = {};
   /// At most so many bytes of a rank's messages are on the way at a time, or two messages. Where ranks share memory,
-  /// always two messages.
+  /// always three messages.
   std::uint64_t in_flight_bytes = std::uint64_t{64} << 20;
   /// As WaitFor::poll, in all waits of the call. What it throws, the call throws.
   std::function<void()> poll = {};
@@ -68,7 +65,7 @@ class Exchange {
   ExchangeResult redistribute(SampleStore& store, const ExchangeRequest& request, const ExchangeOptions& options = {});
 
   /// Returns what all stores hold, the same on every rank.
-  Ownership all_gather(const SampleStore& store, const ExchangeOptions& options = {});
+  SampleDirectory all_gather(const SampleStore& store, const ExchangeOptions& options = {});
 
  private:
   /// The index of the request, which is kept for the next one.

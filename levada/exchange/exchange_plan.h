@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "levada/exchange/ownership.h"
+#include "levada/exchange/sample_directory.h"
 
 namespace levada {
 
@@ -62,7 +62,7 @@ class ExchangePlan {
     std::uint64_t bytes = 0;
   };
   struct Content {
-    Ownership samples;
+    SampleDirectory samples;
     std::vector<std::uint16_t> keys;  ///< columns of `samples`
     std::vector<SequencePart> parts{{}};
     std::vector<std::vector<int>> receivers;
@@ -81,7 +81,7 @@ class ExchangePlan {
   Multicast operator[](std::size_t multicast) const;
 
   /// The table that the plan was made from: ids, keys, lengths, values and holders of what it moves, perhaps of more.
-  const Ownership& samples() const { return content_.samples; }
+  const SampleDirectory& samples() const { return content_.samples; }
   /// Columns of samples(), such as an item's bits name; no_key for one that nobody has.
   std::span<const std::uint16_t> keys() const { return content_.keys; }
   static constexpr std::uint16_t no_key = UINT16_MAX;

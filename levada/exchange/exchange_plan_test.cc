@@ -16,10 +16,10 @@ SampleBatch samples(const std::vector<std::string>& ids, const std::vector<std::
 }
 
 TEST(ExchangePlan, Prints) {
-  Ownership ownership;
-  ownership.add(0, samples({"a", "b", "c"}, {300, 500, 100}));
-  ownership.add(1, samples({"d"}, {700}));
-  const auto plan = plan_exchange(ownership, {{{{2, 3}, {"a", "b", "d"}}}, {"tokens"}});
+  SampleDirectory directory;
+  directory.add(0, samples({"a", "b", "c"}, {300, 500, 100}));
+  directory.add(1, samples({"d"}, {700}));
+  const auto plan = plan_exchange(directory, {{{{2, 3}, {"a", "b", "d"}}}, {"tokens"}});
   EXPECT_EQ("\n" + plan.to_table(), R"(
 from  to   samples  keys    part     bytes
 ------------------------------------------
@@ -45,10 +45,10 @@ busiest       6.2 KiB  sent by rank 0
 
 TEST(ExchangePlan, IsEqualWhereTheSameMoves) {
   const auto plan = [](const std::vector<std::string>& ids, std::int64_t length, const std::string& wanted) {
-    Ownership ownership;
+    SampleDirectory directory;
     std::vector<std::int64_t> lengths(ids.size(), length);
-    ownership.add(0, samples(ids, lengths));
-    return plan_exchange(ownership, {{{{1}, {wanted}}}, {"tokens"}});
+    directory.add(0, samples(ids, lengths));
+    return plan_exchange(directory, {{{{1}, {wanted}}}, {"tokens"}});
   };
   EXPECT_EQ(plan({"a", "b"}, 3, "a"), plan({"c", "a"}, 3, "a"));
   EXPECT_FALSE(plan({"a", "b"}, 3, "a") == plan({"a", "b"}, 4, "a"));

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "levada/base/error.h"
-#include "levada/exchange/ownership_codec.h"
+#include "levada/exchange/sample_directory_codec.h"
 
 namespace levada {
 namespace {

@@ -23,15 +23,15 @@ SampleBatch batch_of(const std::vector<std::string>& ids, const std::string& key
 
 /// Whole samples from two ranks, a cut key, a sample of several sequences and one of none.
 ExchangePlan plan() {
-  Ownership ownership;
-  ownership.add(0, batch_of({"a", "b"}, "tokens", Seqlens::of({{{4, 6}}, {{}}})));
-  ownership.add(0, batch_of({"a", "b"}, "mask", Seqlens::one_each({10, 0})));
-  ownership.add(1, batch_of({"c"}, "tokens", Seqlens::one_each({7})));
+  SampleDirectory directory;
+  directory.add(0, batch_of({"a", "b"}, "tokens", Seqlens::of({{{4, 6}}, {{}}})));
+  directory.add(0, batch_of({"a", "b"}, "mask", Seqlens::one_each({10, 0})));
+  directory.add(1, batch_of({"c"}, "tokens", Seqlens::one_each({7})));
   const ExchangeRequest request{{{{2}, {"a", "b", "c"}, {0, 2, false}}, {{3}, {"a", "b", "c"}, {1, 2, false}}},
                                 {"tokens", "mask"},
                                 {"tokens"},
                                 true};
-  return plan_exchange(ownership, request);
+  return plan_exchange(directory, request);
 }
 
 TEST(ExchangeRows, TellEachRankItsPartOfThePlan) {

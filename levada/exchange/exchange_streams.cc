@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "levada/base/error.h"
 #include "levada/tree/codec.h"
@@ -29,17 +30,21 @@ class Finder {
   const SampleStore::Entry* find(std::uint32_t sample, std::size_t key) {
     if (sample != sample_) {
       sample_ = sample;
-      number_ = here_.version() == holdings_.version ? holdings_.rows[sample] : look_up(sample);
+      row_ = here_.version() == holdings_.version ? row_then(sample) : row_now(sample);
     }
-    if (number_ == no_sample || columns_[key] == nullptr) return nullptr;
-    const SampleStore::Entry& entry = columns_[key]->entries[number_];
+    if (!row_ || columns_[key] == nullptr) return nullptr;
+    const SampleStore::Entry& entry = columns_[key]->entries[*row_];
     return entry.is_here ? &entry : nullptr;
   }
 
  private:
-  std::uint32_t look_up(std::uint32_t sample) const {
-    const auto found = here_.find(index_.id(sample), index_.hash(sample));
-    return found ? static_cast<std::uint32_t>(*found) : no_sample;
+  std::optional<std::size_t> row_then(std::uint32_t sample) const {
+    const auto found = std::ranges::lower_bound(holdings_.samples, sample, {}, &Holdings::Sample::number);
+    if (found == holdings_.samples.end() || found->number != sample) return std::nullopt;
+    return found->row;
+  }
+  std::optional<std::size_t> row_now(std::uint32_t sample) const {
+    return here_.find(index_.id(sample), index_.hash(sample));
   }
 
   const SampleIndex& index_;
@@ -47,7 +52,7 @@ class Finder {
   const SampleStore::Reading& here_;
   std::vector<const SampleStore::Column*> columns_;  ///< by key
   std::uint32_t sample_ = no_sample;
-  std::uint32_t number_ = no_sample;  ///< in the store
+  std::optional<std::size_t> row_;  ///< of sample_, in the store
 };
 
 }  // namespace

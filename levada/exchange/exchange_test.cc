@@ -214,7 +214,7 @@ TEST(Exchange, SamplesComeWithoutKeysThatTheyLack) {
     EXPECT_FALSE(store.has("a", "mask"));
     request.destinations[0].ids.push_back("c");
     EXPECT_EQ(refusal([&] { Exchange(engine).redistribute(store, request); }),
-              "sample c, keys mask, never, tokens is wanted on ranks 1,2, but no rank owns it");
+              "sample c, keys mask, never, tokens is wanted on ranks 1,2, but no rank holds it");
   });
 }
 
@@ -264,7 +264,7 @@ TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
   const ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens"}};
   const auto own = [](const std::shared_ptr<Engine>& engine) { return std::string(1, "abc"[engine->info().rank]); };
   expect_all(refusals(3, [&](const auto& engine) { exchange(engine, tokens("a", 3), request); }),
-             "sample b, key tokens is wanted on rank 2, but no rank owns it");
+             "sample b, key tokens is wanted on rank 2, but no rank holds it");
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         exchange(engine, tokens(own(engine), 3), {request.destinations, {"x"}});
@@ -278,7 +278,7 @@ TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
                         if (engine->info().rank == 1) std::ranges::reverse(mine.keys);
                         exchange(engine, tokens(own(engine), 3), mine);
                       }),
-             "sample y, keys tokens, x is wanted on ranks 0-2, but no rank owns it (the first of 2 errors)");
+             "sample y, keys tokens, x is wanted on ranks 0-2, but no rank holds it (the first of 2 errors)");
   expect_all(refusals(3,
                       [&](const auto& engine) {
                         const bool other = engine->info().rank == 1;

@@ -11,8 +11,8 @@
 #include <functional>
 
 #include "levada/base/error.h"
-#include "levada/exchange/ownership_codec.h"
-#include "levada/exchange/ownership_state.h"
+#include "levada/exchange/sample_directory_codec.h"
+#include "levada/exchange/sample_directory_state.h"
 
 namespace levada {
 namespace {
@@ -55,32 +55,44 @@ void put_column(ByteWriter& writer, const SampleKey& key, const Held& held, bool
   put_numbers(writer, lengths);
 }
 
+/// The samples of the store that are in the index: the fewer are looked up among the more.
+std::vector<Holdings::Sample> requested_samples(const SampleStore::Reading& here, const SampleIndex& index) {
+  constexpr std::size_t search_steps = 16;  // of a search in the index, about, for each look-up in the store
+  std::vector<Holdings::Sample> samples;
+  if (here.size() < index.size() / search_steps) {
+    for (std::uint32_t row = 0; row < here.size(); ++row) {
+      if (const auto number = index.find(here.id(row))) samples.push_back({*number, row});
+    }
+    std::ranges::sort(samples, {}, &Holdings::Sample::number);
+    return samples;
+  }
+  for (std::uint32_t number = 0; number < index.size(); ++number) {
+    const auto row = here.find(index.id(number), index.hash(number));
+    if (row) samples.push_back({number, static_cast<std::uint32_t>(*row)});
+  }
+  return samples;
+}
+
 }  // namespace
 
 Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys) {
   const SampleStore::Reading here(store);
-  Holdings holdings{.rows = std::vector<std::uint32_t>(index.size(), no_sample), .version = here.version()};
-  std::vector<std::pair<std::uint32_t, std::size_t>> known;  // numbers in the index, and in the store
-  for (std::uint32_t i = 0; i < index.size(); ++i) {
-    const auto row = here.find(index.id(i), index.hash(i));
-    if (!row) continue;
-    known.emplace_back(i, *row);
-    holdings.rows[i] = static_cast<std::uint32_t>(*row);
-  }
+  Holdings holdings{.samples = requested_samples(here, index), .version = here.version()};
+  const auto& samples = holdings.samples;
   ByteWriter writer;
-  std::vector<bool> has_keys(index.size());
+  std::vector<bool> has_keys(samples.size());
   Held before;
   for (const SampleStore::Column& column : here.columns()) {
     if (std::ranges::find(keys, column.key.name) == keys.end()) continue;
     Held held;
-    held.samples.reserve(known.size());
-    held.entries.reserve(known.size());
-    for (const auto& [number, sample] : known) {
-      const SampleStore::Entry& entry = column.entries[sample];
+    held.samples.reserve(samples.size());
+    held.entries.reserve(samples.size());
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      const SampleStore::Entry& entry = column.entries[samples[i].row];
       if (!entry.is_here) continue;
-      held.samples.push_back(number);
+      held.samples.push_back(samples[i].number);
       held.entries.push_back(&entry);
-      has_keys[number] = true;
+      has_keys[i] = true;
     }
     if (held.samples.empty()) continue;
     writer.put(column_follows);
@@ -89,16 +101,16 @@ Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::sp
   }
   writer.put(no_column);
   std::vector<std::uint32_t> without;
-  for (const auto& [number, sample] : known) {
-    if (!has_keys[number]) without.push_back(number);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (!has_keys[i]) without.push_back(samples[i].number);
   }
   put_numbers(writer, without);
-  const auto tells = [&](const auto& each) { return !here.values(each.second).empty(); };
-  writer.put(static_cast<std::uint32_t>(std::ranges::count_if(known, tells)));
-  for (const auto& each : known) {
-    if (!tells(each)) continue;
-    writer.put(each.first);
-    put_values(writer, here.values(each.second));
+  const auto has_values = [&](const Holdings::Sample& sample) { return !here.values(sample.row).empty(); };
+  writer.put(static_cast<std::uint32_t>(std::ranges::count_if(samples, has_values)));
+  for (const Holdings::Sample& sample : samples) {
+    if (!has_values(sample)) continue;
+    writer.put(sample.number);
+    put_values(writer, here.values(sample.row));
   }
   holdings.bytes = std::move(writer).take();
   return holdings;
@@ -148,7 +160,7 @@ struct HoldingsTable::Column {
 
 HoldingsTable::HoldingsTable(const SampleIndex& index, std::span<const std::string> keys)
     : index_(index), keys_(keys), last_holder_(index.size(), -1) {
-  Ownership::State& state = *ownership_.state_;
+  SampleDirectory::State& state = *directory_.state_;
   state.reserve(index.size());
   for (std::size_t i = 0; i < index.size(); ++i) state.add(index.id(i), index.hash(i));
 }
@@ -187,12 +199,12 @@ std::vector<std::uint32_t> HoldingsTable::requested() const {
 }
 
 void HoldingsTable::add_column(int rank, const Column& column) {
-  Ownership::State& state = *ownership_.state_;
+  SampleDirectory::State& state = *directory_.state_;
   const auto known_key = state.find_key(column.key.name);
   if (known_key && state.keys()[*known_key] != column.key) {
-    numbered().ownership_.state_->check_key(column.key, index_.id(column.samples.front()), rank, {});
+    numbered().directory_.state_->check_key(column.key, index_.id(column.samples.front()), rank, {});
   }
-  const std::size_t key = state.take_in_key(column.key);
+  const std::size_t key = state.find_or_add_key(column.key);
   const std::uint32_t whole = sets_.with(0, {rank});
   auto lengths = std::span(column.lengths);
   for (std::size_t i = 0; i < column.samples.size(); ++i) {
@@ -202,20 +214,20 @@ void HoldingsTable::add_column(int rank, const Column& column) {
     lengths = lengths.subspan(own.size());
     const std::uint32_t known = state.cell(sample, key).set;
     if (known == 0 && column.parts.empty()) {
-      state.put_first(sample, key, whole, own);
+      state.put_new(sample, key, whole, own);
       continue;
     }
     if (known != 0 && !std::ranges::equal(state.lengths(state.cell(sample, key)), own)) {
-      numbered().ownership_.state_->check_lengths(sample, key, own, rank);
+      numbered().directory_.state_->check_lengths(sample, key, own, rank);
     }
     const Holder holder{rank, column.parts.empty() ? SequencePart{} : column.parts[i]};
     state.put(sample, key, sets_.with(known, holder), own);
   }
 }
 
-Ownership HoldingsTable::take() && {
+SampleDirectory HoldingsTable::take() && {
   number_sets();
-  return std::move(ownership_);
+  return std::move(directory_);
 }
 
 HoldingsTable HoldingsTable::numbered() const {
@@ -225,7 +237,7 @@ HoldingsTable HoldingsTable::numbered() const {
 }
 
 void HoldingsTable::number_sets() {
-  Ownership::State& state = ownership_.own();
+  SampleDirectory::State& state = directory_.own();
   std::vector<std::uint32_t> numbers(sets_.size(), 0);
   state.renumber_sets([&](std::uint32_t set) {
     if (numbers[set] == 0) numbers[set] = state.intern(sets_.holders(set));
@@ -250,7 +262,7 @@ Holders HoldingsTable::HolderSets::holders(std::uint32_t set) const {
 }
 
 void HoldingsTable::add_values(int rank, std::uint32_t sample, PlainValues values) {
-  Ownership::State& state = *ownership_.state_;
+  SampleDirectory::State& state = *directory_.state_;
   const PlainValues& known = state.values(sample);
   for (const auto& [name, value] : values) {
     const auto found = known.find(name);

@@ -17,9 +17,13 @@ namespace levada {
 
 /// What a store holds of the samples asked for.
 struct Holdings {
-  Bytes bytes;                      ///< that travel: samples with any of the keys, those without, and the values of all
-  std::vector<std::uint32_t> rows;  ///< by sample, its number in the store; no_sample: it is not there
-  std::uint64_t version = 0;        ///< of the store, for which the numbers hold
+  /// A sample's numbers in the index and in the store.
+  struct Sample {
+    std::uint32_t number = 0, row = 0;
+  };
+  Bytes bytes;                  ///< that travel: samples with any of the keys, those without, and the values of all
+  std::vector<Sample> samples;  ///< ascending by number
+  std::uint64_t version = 0;    ///< of the store, for which the rows hold
 };
 Holdings holdings_of(const SampleStore& store, const SampleIndex& index, std::span<const std::string> keys);
 
@@ -29,11 +33,11 @@ class HoldingsTable {
   HoldingsTable(const SampleIndex& index, std::span<const std::string> keys);
 
   /// Once a rank, in ascending order of ranks. Bytes that may lie: throws CorruptMessage, and InvalidArgument as
-  /// Ownership::merge() does; of no use then. No bytes are no holdings.
+  /// SampleDirectory::merge() does; of no use then. No bytes are no holdings.
   void add(int rank, ByteView bytes);
   /// The numbers that were requested, with no_sample for those of samples that nobody holds.
   std::vector<std::uint32_t> requested() const;
-  Ownership take() &&;
+  SampleDirectory take() &&;
 
  private:
   struct Column;
@@ -61,7 +65,7 @@ class HoldingsTable {
 
   const SampleIndex& index_;
   std::span<const std::string> keys_;
-  Ownership ownership_;
+  SampleDirectory directory_;
   HolderSets sets_;                                       ///< of the table's cells, until number_sets()
   std::vector<int> last_holder_;                          ///< the last rank that has it, by sample; -1: none
   std::vector<std::pair<std::uint32_t, int>> valued_by_;  ///< samples, and ranks that have values of them

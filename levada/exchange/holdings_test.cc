@@ -5,7 +5,7 @@
 #include "levada/base/error.h"
 #include "levada/base/refusal_testing.h"
 #include "levada/exchange/exchange_testing.h"
-#include "levada/exchange/ownership_codec.h"
+#include "levada/exchange/sample_directory_codec.h"
 
 namespace levada {
 namespace {
@@ -40,12 +40,12 @@ TEST(Holdings, SayWhatStoresHold) {
   const World world;
   const SampleIndex index(world.request.destinations);
   HoldingsTable table(index, world.request.keys);
-  Ownership expected;
+  SampleDirectory expected;
   for (int rank = 0; rank < 2; ++rank) {
     table.add(rank, holdings_of(world.stores[rank], index, world.request.keys).bytes);
-    expected.merge(world.stores[rank].ownership(rank, world.request.destinations[0].ids, world.request.keys));
+    expected.merge(world.stores[rank].directory(rank, world.request.destinations[0].ids, world.request.keys));
   }
-  const Ownership held = std::move(table).take();
+  const SampleDirectory held = std::move(table).take();
   ASSERT_EQ(held.size(), index.size());
   EXPECT_EQ(held.keys().size(), expected.keys().size());
   for (std::size_t sample = 0; sample < held.size(); ++sample) {
@@ -74,7 +74,7 @@ TEST(Holdings, TellOfSamplesWithoutTheKeysToo) {
   HoldingsTable table(index, request.keys);
   for (int rank = 0; rank < 2; ++rank) table.add(rank, holdings_of(stores[rank], index, request.keys).bytes);
   EXPECT_THAT(table.requested(), ElementsAre(no_sample, 0, 1));
-  const Ownership held = std::move(table).take();
+  const SampleDirectory held = std::move(table).take();
   EXPECT_TRUE(held.keys().empty());
   EXPECT_TRUE(same_values(held.values(0), {{"reward", 1.5}}));
 }
@@ -90,7 +90,7 @@ TEST(Holdings, MakeOneSetOfTheHoldersOfWhatAllRanksHold) {
   const Bytes one = holdings_of(store, index, request.keys).bytes;
   HoldingsTable table(index, request.keys);
   for (int rank = 0; rank < ranks; ++rank) table.add(rank, rank % 2 == 0 ? all : one);
-  const Ownership held = std::move(table).take();
+  const SampleDirectory held = std::move(table).take();
   for (std::size_t key = 0; key < 2; ++key) {
     EXPECT_EQ(held.holders(0, key).size(), std::size_t{ranks});
     EXPECT_EQ(held.holders(1, key).size(), std::size_t{ranks} / 2);

@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
 constexpr std::size_t most_text = (std::size_t{1} << 40) - 1;
 constexpr std::size_t most_ids = UINT32_MAX - 1;
-/// What is erased is kept while it is less than this.
-constexpr std::uint64_t much = std::uint64_t{64} << 10;
+/// Compact once this much text is dead.
+constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
 
 }  // namespace
 
@@ -69,8 +69,8 @@ void IdTable::reserve(std::size_t ids) {
   if (ids > slots_.size() / 2) grow_slots(ids);
 }
 
-void IdTable::tidy() {
-  if (stale_text_ <= much || stale_text_ <= text_.size() / 2) return;
+void IdTable::compact() {
+  if (stale_text_ <= compact_bytes || stale_text_ <= text_.size() / 2) return;
   std::string text;
   try {
     text.reserve(text_.size() - stale_text_);

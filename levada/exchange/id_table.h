@@ -30,7 +30,7 @@ class IdTable {
   /// Of ids, without more memory.
   std::size_t capacity() const { return entries_.capacity(); }
   /// Gives the memory of what has been erased back, where that is much.
-  void tidy();
+  void compact();
 
  private:
   struct Entry {

@@ -28,7 +28,7 @@ TEST(IdTable, FindsWhatIsThereAndNothingElse) {
       EXPECT_EQ(table.insert(id, hash), next);
     }
     is_here[id] = !found;
-    if (step % 1000 == 0) table.tidy();
+    if (step % 1000 == 0) table.compact();
   }
   EXPECT_EQ(table.size(), static_cast<std::size_t>(std::ranges::count_if(is_here, [](auto& e) { return e.second; })));
 }

@@ -57,13 +57,13 @@ std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
 
 class Planner {
  public:
-  Planner(const Ownership& ownership, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
+  Planner(const SampleDirectory& directory, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
           std::span<const int> host_of, bool ids_ascend)
-      : ownership_(ownership), request_(request), host_of_(host_of), ids_ascend_(ids_ascend) {
-    content_.samples = ownership;
+      : directory_(directory), request_(request), host_of_(host_of), ids_ascend_(ids_ascend) {
+    content_.samples = directory;
     find_keys();
     const int ranks = host_of.empty() ? most_ranks : static_cast<int>(host_of.size());
-    auto found = find_wants(ownership, request, requested, ranks);
+    auto found = find_wants(directory, request, requested, ranks);
     wants_ = std::move(found.lists);
     want_of_ = std::move(found.of_sample);
   }
@@ -99,8 +99,8 @@ class Planner {
       throw InvalidArgument(fmt::format("key {} is to be cut, but is not among the keys that are to move", name));
     }
     for (const std::string& name : names) {
-      const auto column = ownership_.find_key(name);
-      const std::uint64_t token_bytes = column ? ownership_.keys()[*column].bytes(1).value_or(0) : 0;
+      const auto column = directory_.find_key(name);
+      const std::uint64_t token_bytes = column ? directory_.keys()[*column].bytes(1).value_or(0) : 0;
       keys_.push_back({name, column, cut_keys.contains(name), token_bytes});
       content_.keys.push_back(column ? static_cast<std::uint16_t>(*column) : ExchangePlan::no_key);
     }
@@ -184,7 +184,7 @@ class Planner {
     Answer& answer = answers_[(want * 7 + held) % answers_.size()];
     if (asked == answer.asked) return answer.shortfalls;
     answer.asked = asked;
-    const Holders& holders = ownership_.holder_set_at(held);
+    const Holders& holders = directory_.holder_set_at(held);
     if (!cut && holders.size() == 1 && holders[0].part.is_whole() && !names(wants_[want], holders[0].rank)) {
       answer.only = {ranks_of_want_[want], alone(held, holders[0].rank), 0};
       answer.shortfalls = std::span(&answer.only, 1);
@@ -241,13 +241,13 @@ class Planner {
   }
 
   std::uint32_t holders_of(std::uint32_t sample, const Key& key) const {
-    return key.column ? ownership_.holder_set(sample, *key.column) : 0;
+    return key.column ? directory_.holder_set(sample, *key.column) : 0;
   }
 
   std::uint64_t bytes_of(std::uint32_t sample, const Key& key, std::uint16_t part) const {
-    if (part == 0) return static_cast<std::uint64_t>(ownership_.tokens(sample, *key.column)) * key.token_bytes;
-    return levada::bytes_of(ownership_.keys()[*key.column], content_.parts[part],
-                            ownership_.lengths(sample, *key.column));
+    if (part == 0) return static_cast<std::uint64_t>(directory_.tokens(sample, *key.column)) * key.token_bytes;
+    return levada::bytes_of(directory_.keys()[*key.column], content_.parts[part],
+                            directory_.lengths(sample, *key.column));
   }
 
   /// Keys [k, end) of a sample.
@@ -270,8 +270,8 @@ class Planner {
   }
 
   void refuse(std::uint32_t sample, const Key& key, std::string_view why) {
-    errors_.note(ownership_.id(sample), [&] {
-      return fmt::format("sample {}, key {} is wanted on {}, but {}", ownership_.id(sample), key.name,
+    errors_.note(directory_.id(sample), [&] {
+      return fmt::format("sample {}, key {} is wanted on {}, but {}", directory_.id(sample), key.name,
                          ranks_text(wants_[want_of_[sample]]), why);
     });
   }
@@ -310,7 +310,7 @@ class Planner {
       const std::uint32_t list = list_places_[transfer.sources];
       is_choice[list] = true;
       // The lowest key and the part tell units of one sample apart.
-      const auto order = ownership_.id_hash(transfer.sample) * 0x9e3779b97f4a7c15u +
+      const auto order = directory_.id_hash(transfer.sample) * 0x9e3779b97f4a7c15u +
                          static_cast<std::uint64_t>(std::countr_zero(transfer.keys)) * 65536 +
                          content_.parts[transfer.part].index;
       choices.push_back({transfer.bytes, list, order});
@@ -342,13 +342,13 @@ class Planner {
 
   void sort_multicasts_by_id(std::vector<std::uint32_t>& order) const {
     IdPrefix prefix;
-    for (const Transfer& transfer : transfers_) prefix.see(ownership_.id(transfer.sample));
+    for (const Transfer& transfer : transfers_) prefix.see(directory_.id(transfer.sample));
     std::vector<std::uint64_t> prefixes(transfers_.size());
-    for (std::size_t i = 0; i < prefixes.size(); ++i) prefixes[i] = prefix.of(ownership_.id(transfers_[i].sample));
+    for (std::size_t i = 0; i < prefixes.size(); ++i) prefixes[i] = prefix.of(directory_.id(transfers_[i].sample));
     const auto before = [&](std::uint32_t a, std::uint32_t b) {
       if (prefixes[a] != prefixes[b]) return prefixes[a] < prefixes[b];
       const std::uint32_t x = transfers_[a].sample, y = transfers_[b].sample;
-      return x != y && ownership_.id(x) < ownership_.id(y);
+      return x != y && directory_.id(x) < directory_.id(y);
     };
     for (auto begin = order.begin(); begin != order.end();) {
       const auto end = std::find_if(begin, order.end(), [&](std::uint32_t i) { return !is_one_multicast(*begin, i); });
@@ -390,7 +390,7 @@ class Planner {
     items.push_back(item);
   }
 
-  const Ownership& ownership_;
+  const SampleDirectory& directory_;
   const ExchangeRequest& request_;
   const std::span<const int> host_of_;
   const bool ids_ascend_;  ///< as samples' numbers do
@@ -418,20 +418,21 @@ class Planner {
 
 }  // namespace
 
-ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request, std::span<const int> host_of) {
+ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
+                           std::span<const int> host_of) {
   std::vector<std::uint32_t> requested;
   for (const Destination& destination : request.destinations) {
     if (destination.ranks.empty()) continue;
     for (const std::string& id : destination.ids) {
-      requested.push_back(static_cast<std::uint32_t>(ownership.find(id).value_or(no_sample)));
+      requested.push_back(static_cast<std::uint32_t>(directory.find(id).value_or(no_sample)));
     }
   }
-  return Planner(ownership, request, requested, host_of, false).run();
+  return Planner(directory, request, requested, host_of, false).run();
 }
 
-ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
+ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
                            std::span<const std::uint32_t> requested, std::span<const int> host_of) {
-  return Planner(ownership, request, requested, host_of, true).run();
+  return Planner(directory, request, requested, host_of, true).run();
 }
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// Ownership x destinations -> ExchangePlan. Pure: no I/O, nothing running; the same everywhere without talking.
+// SampleDirectory x destinations -> ExchangePlan. Pure: no I/O, nothing running; the same everywhere without talking.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace levada {
 /// samples from 1,024 to 1,024 ranks take less than a second.
 ///
 /// `host_of`: each rank's host; none: all are on one. Throws InvalidArgument, naming the lowest sample, its key and
-/// ranks, whatever the order: a sample that nobody owns; a key that nobody has of it (unless allow_absent); a part of
+/// ranks, whatever the order: a sample that nobody holds; a key that nobody has of it (unless allow_absent); a part of
 /// which nobody has the whole; a rank that wants different parts of one sample. Also for no such rank, and for 2^64
 /// bytes or more.
-ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
+ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
                            std::span<const int> host_of = {});
 
-/// In place of the number of a sample that nobody owns.
+/// In place of the number of a sample that nobody holds.
 inline constexpr std::uint32_t no_sample = UINT32_MAX;
 
-/// The same of an ownership whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
-/// all destinations that have ranks, one after the other. A sample may be owned though nobody holds a key of it.
-ExchangePlan plan_exchange(const Ownership& ownership, const ExchangeRequest& request,
+/// The same of an directory whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
+/// all destinations that have ranks, one after the other. A sample may be held though nobody holds a key of it.
+ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
                            std::span<const std::uint32_t> requested, std::span<const int> host_of);
 
 }  // namespace levada

@@ -48,10 +48,10 @@ Pieces delivered(const ExchangePlan& plan) {
 }
 
 TEST(Planner, SendsWhatIsLackedOnceToAllWhoLackIt) {
-  Ownership ownership;
-  ownership.add(0, samples({"a", "b"}, {3, 5}));
-  ownership.add(1, samples({"c"}, {7}));
-  const auto plan = plan_exchange(ownership, {{{{0, 2, 3}, {"a", "c"}}}, {"tokens"}});
+  SampleDirectory directory;
+  directory.add(0, samples({"a", "b"}, {3, 5}));
+  directory.add(1, samples({"c"}, {7}));
+  const auto plan = plan_exchange(directory, {{{{0, 2, 3}, {"a", "c"}}}, {"tokens"}});
   ASSERT_EQ(plan.size(), 2u);
   EXPECT_THAT(plan[0].to, ElementsAre(2, 3));
   EXPECT_EQ(plan[0].bytes, 24u);
@@ -67,52 +67,52 @@ TEST(Planner, SendsWhatIsLackedOnceToAllWhoLackIt) {
 }
 
 TEST(Planner, DeliversEmptySamplesToo) {
-  Ownership ownership;
-  ownership.add(0, samples({"a", "b", "c"}, {3, 0, 2}));
-  const auto nothing = plan_exchange(ownership, {{{{1}, {"b"}}}, {"tokens"}});
+  SampleDirectory directory;
+  directory.add(0, samples({"a", "b", "c"}, {3, 0, 2}));
+  const auto nothing = plan_exchange(directory, {{{{1}, {"b"}}}, {"tokens"}});
   EXPECT_EQ(nothing[0].bytes, 0u);
   EXPECT_EQ(nothing[0].items.size(), 1u);
 }
 
 TEST(Planner, SendsToAHostThatHasTheSampleFromThere) {
-  Ownership ownership;
-  for (const int rank : {0, 2}) ownership.add(rank, samples({"a"}, {3}));
+  SampleDirectory directory;
+  for (const int rank : {0, 2}) directory.add(rank, samples({"a"}, {3}));
   const std::vector<int> hosts{0, 0, 1, 1, 1, 2};
-  EXPECT_EQ(plan_exchange(ownership, {{{{3}, {"a"}}}, {"tokens"}}, hosts)[0].from, 2);
-  EXPECT_EQ(plan_exchange(ownership, {{{{1}, {"a"}}}, {"tokens"}}, hosts)[0].from, 0);
-  const auto two = plan_exchange(ownership, {{{{1, 3, 4}, {"a"}}}, {"tokens"}}, hosts);
+  EXPECT_EQ(plan_exchange(directory, {{{{3}, {"a"}}}, {"tokens"}}, hosts)[0].from, 2);
+  EXPECT_EQ(plan_exchange(directory, {{{{1}, {"a"}}}, {"tokens"}}, hosts)[0].from, 0);
+  const auto two = plan_exchange(directory, {{{{1, 3, 4}, {"a"}}}, {"tokens"}}, hosts);
   EXPECT_THAT(two.edges(),
               ElementsAre(ExchangePlan::Edge{0, 1, 24}, ExchangePlan::Edge{2, 3, 24}, ExchangePlan::Edge{2, 4, 24}));
   EXPECT_EQ(two.lower_bound_bytes(), 48u);
   // A host without the sample gets it from where most of the other receivers are, in the same messages.
-  const auto three = plan_exchange(ownership, {{{{1, 3, 4, 5}, {"a"}}}, {"tokens"}}, hosts);
+  const auto three = plan_exchange(directory, {{{{1, 3, 4, 5}, {"a"}}}, {"tokens"}}, hosts);
   ASSERT_EQ(three.size(), 2u);
   EXPECT_THAT(three[1].to, ElementsAre(3, 4, 5));
-  EXPECT_EQ(plan_exchange(ownership, {{{{5}, {"a"}}}, {"tokens"}}, hosts).size(), 1u);
+  EXPECT_EQ(plan_exchange(directory, {{{{5}, {"a"}}}, {"tokens"}}, hosts).size(), 1u);
 }
 
 TEST(Planner, SpreadsTheLoadOverHolders) {
-  Ownership ownership;
+  SampleDirectory directory;
   std::vector<std::string> ids;
   std::vector<std::int64_t> lengths;
   for (int i = 0; i < 40; ++i) {
     ids.push_back("sample" + std::to_string(i));
     lengths.push_back(100 + i);
   }
-  for (int rank = 0; rank < 4; ++rank) ownership.add(rank, samples(ids, lengths));
-  const auto plan = plan_exchange(ownership, {{{{4, 5}, ids}}, {"tokens"}});
+  for (int rank = 0; rank < 4; ++rank) directory.add(rank, samples(ids, lengths));
+  const auto plan = plan_exchange(directory, {{{{4, 5}, ids}}, {"tokens"}});
   EXPECT_EQ(plan.size(), 4u);
   EXPECT_LE(plan.busiest().bytes, plan.moved_bytes() / 4 * 102 / 100);
 }
 
 TEST(Planner, CutsSequencesAlongCp) {
-  Ownership ownership;
+  SampleDirectory directory;
   SampleBatch batch = samples({"a"}, {10});
   batch.set({"reward", dtypes::float32, {}}, Seqlens::one_each({1}));
-  ownership.add(0, batch);
+  directory.add(0, batch);
   const auto model = ModelRanks::from(Mesh::parse("cp=2,tp=2"), 1);
   const ExchangeRequest request{destinations_of(model, {{"a"}}, CutAlongCp::zigzag), {"tokens", "reward"}, {"tokens"}};
-  const auto plan = plan_exchange(ownership, request);
+  const auto plan = plan_exchange(directory, request);
   EXPECT_EQ(plan.moved_bytes(), 80u + 4);
   EXPECT_EQ(plan.lower_bound_bytes(), 80u + 4);
   EXPECT_EQ(delivered(plan), (Pieces{{1, "a", "tokens", {0, 2, true}},
@@ -124,9 +124,9 @@ TEST(Planner, CutsSequencesAlongCp) {
                                      {3, "a", "reward", {}},
                                      {4, "a", "reward", {}}}));
   // Who has its part, or the whole, gets nothing.
-  ownership.add(3, samples({"a"}, {10}), {1, 2, true});
-  ownership.add(4, samples({"a"}, {10}));
-  for (const auto& [rank, id, key, part] : delivered(plan_exchange(ownership, request))) {
+  directory.add(3, samples({"a"}, {10}), {1, 2, true});
+  directory.add(4, samples({"a"}, {10}));
+  for (const auto& [rank, id, key, part] : delivered(plan_exchange(directory, request))) {
     EXPECT_TRUE(rank < 3 || key == "reward");
   }
 }
@@ -142,67 +142,67 @@ TEST(Planner, GivesTheSamplesOfADataParallelGroupToAllItsRanks) {
 }
 
 TEST(Planner, RefusesWhatCannotBeAndNamesIt) {
-  Ownership ownership;
-  ownership.add(0, samples({"a", "b"}, {3, 5}));
-  ownership.add(1, samples({"a"}, {3}, "reward"));
+  SampleDirectory directory;
+  directory.add(0, samples({"a", "b"}, {3, 5}));
+  directory.add(1, samples({"a"}, {3}, "reward"));
   const auto wanting = [&](std::vector<std::string> ids, std::vector<std::string> keys) {
-    return refusal([&] { plan_exchange(ownership, {{{{2, 3}, ids}}, keys}); });
+    return refusal([&] { plan_exchange(directory, {{{{2, 3}, ids}}, keys}); });
   };
   EXPECT_EQ(wanting({"a", "z", "y"}, {"tokens"}),
-            "sample y, key tokens is wanted on ranks 2,3, but no rank owns it (the first of 2 errors)");
+            "sample y, key tokens is wanted on ranks 2,3, but no rank holds it (the first of 2 errors)");
   EXPECT_EQ(wanting({"y"}, {"tokens", "reward"}),
-            "sample y, keys reward, tokens is wanted on ranks 2,3, but no rank owns it");
-  EXPECT_EQ(wanting({"y"}, {}), "sample y is wanted on ranks 2,3, but no rank owns it");
+            "sample y, keys reward, tokens is wanted on ranks 2,3, but no rank holds it");
+  EXPECT_EQ(wanting({"y"}, {}), "sample y is wanted on ranks 2,3, but no rank holds it");
   EXPECT_EQ(wanting({"a"}, {"values"}), "sample a, key values is wanted on ranks 2,3, but no rank has that key of it");
   EXPECT_EQ(wanting({"b", "a"}, {"reward"}),
             "sample b, key reward is wanted on ranks 2,3, but no rank has that key of it");
   ExchangeRequest request{{{{2}, {"a", "b"}}}, {"tokens", "reward"}};
   request.allow_absent = true;
-  EXPECT_EQ(delivered(plan_exchange(ownership, request)).size(), 3u);
+  EXPECT_EQ(delivered(plan_exchange(directory, request)).size(), 3u);
   request.keys.push_back("values");  // absent for all
-  EXPECT_EQ(delivered(plan_exchange(ownership, request)).size(), 3u);
+  EXPECT_EQ(delivered(plan_exchange(directory, request)).size(), 3u);
   request.keys = {"values"};
-  EXPECT_EQ(plan_exchange(ownership, request).size(), 0u);
-  EXPECT_THAT(plan_exchange(ownership, {{{{}, {"a"}}, {{2}, {}}}, {"tokens"}}).size(), 0u);
-  EXPECT_THAT(refusal([&] { plan_exchange(ownership, {{{{-1}, {"a"}}}, {"tokens"}}); }), HasSubstr("rank -1"));
+  EXPECT_EQ(plan_exchange(directory, request).size(), 0u);
+  EXPECT_THAT(plan_exchange(directory, {{{{}, {"a"}}, {{2}, {}}}, {"tokens"}}).size(), 0u);
+  EXPECT_THAT(refusal([&] { plan_exchange(directory, {{{{-1}, {"a"}}}, {"tokens"}}); }), HasSubstr("rank -1"));
   const ExchangeRequest two_parts{{{{2}, {"a"}, {0, 2}}, {{2}, {"a"}, {1, 2}}}, {"tokens"}, {"tokens"}};
-  EXPECT_THAT(refusal([&] { plan_exchange(ownership, two_parts); }),
+  EXPECT_THAT(refusal([&] { plan_exchange(directory, two_parts); }),
               HasSubstr("different parts of sample a are wanted on rank 2"));
   // Who wants the whole besides needs no part.
   for (const std::size_t whole : {0u, 1u, 2u}) {
     ExchangeRequest all = two_parts;
     all.destinations.insert(all.destinations.begin() + static_cast<std::ptrdiff_t>(whole), {{2}, {"a"}});
-    EXPECT_EQ(delivered(plan_exchange(ownership, all)), (Pieces{{2, "a", "tokens", {}}}));
+    EXPECT_EQ(delivered(plan_exchange(directory, all)), (Pieces{{2, "a", "tokens", {}}}));
   }
 }
 
 TEST(Planner, NamesAllRanksThatWantWhatThereIsNot) {
-  Ownership ownership;
-  ownership.add(0, samples({"a"}, {3}));
+  SampleDirectory directory;
+  directory.add(0, samples({"a"}, {3}));
   EXPECT_EQ(refusal([&] {
-              plan_exchange(ownership, {{{{3}, {"z", "a"}}, {{1}, {"z"}}}, {"tokens"}});
+              plan_exchange(directory, {{{{3}, {"z", "a"}}, {{1}, {"z"}}}, {"tokens"}});
             }),
-            "sample z, key tokens is wanted on ranks 1,3, but no rank owns it");
+            "sample z, key tokens is wanted on ranks 1,3, but no rank holds it");
 }
 
 TEST(Planner, RefusesMoreBytesThanCanBeCounted) {
   constexpr std::int64_t most = std::int64_t{1} << 57;
   std::vector<std::string> ids;
   for (int i = 0; i < 16; ++i) ids.push_back("sample" + std::to_string(i));
-  Ownership ownership;
-  ownership.add(0, samples(ids, std::vector<std::int64_t>(ids.size(), most - 1)));
+  SampleDirectory directory;
+  directory.add(0, samples(ids, std::vector<std::int64_t>(ids.size(), most - 1)));
   const auto plan_to = [&](std::vector<int> ranks) {
-    return plan_exchange(ownership, {{{std::move(ranks), ids}}, {"tokens"}});
+    return plan_exchange(directory, {{{std::move(ranks), ids}}, {"tokens"}});
   };
   EXPECT_EQ(plan_to({1}).delivered_bytes(), 16 * 8 * static_cast<std::uint64_t>(most - 1));
   EXPECT_EQ(refusal([&] { plan_to({1, 2}); }), "2^64 bytes or more cannot be moved at once");
-  ownership.add(0, samples({"more"}, {most - 1}));
+  directory.add(0, samples({"more"}, {most - 1}));
   ids.push_back("more");
   EXPECT_EQ(refusal([&] { plan_to({1}); }), "2^64 bytes or more cannot be moved at once");
 }
 
 TEST(Planner, RefusesMorePartsThanItCanNumber) {
-  Ownership ownership;
+  SampleDirectory directory;
   ExchangeRequest request{{}, {"tokens"}, {"tokens"}};
   std::vector<std::string> ids;
   for (std::uint32_t i = 0; i <= UINT16_MAX; ++i) {  // and the whole is one besides
@@ -210,11 +210,11 @@ TEST(Planner, RefusesMorePartsThanItCanNumber) {
     const SequencePart part{static_cast<std::uint16_t>(i % UINT16_MAX), UINT16_MAX, i >= UINT16_MAX};
     request.destinations.push_back({{1}, {ids.back()}, part});
   }
-  ownership.add(0, samples(ids, std::vector<std::int64_t>(ids.size(), 3)));
-  EXPECT_EQ(refusal([&] { plan_exchange(ownership, request); }),
+  directory.add(0, samples(ids, std::vector<std::int64_t>(ids.size(), 3)));
+  EXPECT_EQ(refusal([&] { plan_exchange(directory, request); }),
             "more than 65536 parts of sequences cannot be moved at once");
   request.destinations.pop_back();
-  EXPECT_EQ(plan_exchange(ownership, request).parts().size(), 65536u);
+  EXPECT_EQ(plan_exchange(directory, request).parts().size(), 65536u);
 }
 
 /// A world of samples, holders and wants, kept in the plainest way.
@@ -256,7 +256,7 @@ struct World {
   }
 
   /// In any order.
-  Ownership ownership(std::mt19937& random) const {
+  SampleDirectory directory(std::mt19937& random) const {
     std::vector<std::tuple<int, std::string, std::string, SequencePart>> facts;
     for (const auto& [id, keys] : held) {
       for (const auto& [key, by_rank] : keys) {
@@ -265,7 +265,7 @@ struct World {
     }
     std::ranges::shuffle(facts, random);
     std::ranges::stable_sort(facts, {}, [](const auto& fact) { return !std::get<3>(fact).is_whole(); });
-    Ownership made;
+    SampleDirectory made;
     for (const auto& [rank, id, key, part] : facts) {
       made.add(rank, ::levada::samples({id}, {lengths.at(id).at(key)}, key), part);
     }
@@ -340,7 +340,7 @@ TEST(PlannerProperty, DeliversAllThatIsLackedAndNothingElseOnceToEachHost) {
   std::mt19937 random(33);
   for (int round = 0; round < 500; ++round) {
     const World world = World::random(random);
-    const auto plan = plan_exchange(world.ownership(random), world.request, world.host_of);
+    const auto plan = plan_exchange(world.directory(random), world.request, world.host_of);
     const Pieces lacking = world.lacking();
     ASSERT_EQ(delivered(plan), lacking);
 
@@ -415,7 +415,7 @@ TEST(PlannerProperty, TheBusiestRankSendsAtMostATenthMoreThanItMustByTheRuleOfHo
   std::mt19937 random(35);
   for (int round = 0; round < 500; ++round) {
     const World world = World::random(random);
-    const auto plan = plan_exchange(world.ownership(random), world.request, world.host_of);
+    const auto plan = plan_exchange(world.directory(random), world.request, world.host_of);
     std::vector<std::uint64_t> loads(static_cast<std::size_t>(world.ranks), 0);
     std::uint64_t best = UINT64_MAX;
     least_busiest(shipments(world, world.lacking()), 0, loads, best);
@@ -428,8 +428,8 @@ TEST(PlannerProperty, DoesNotDependOnTheOrderOfAnything) {
   std::mt19937 random(34);
   for (int round = 0; round < 200; ++round) {
     const World world = World::random(random);
-    const auto plan = plan_exchange(world.ownership(random), world.request, world.host_of);
-    const auto again = plan_exchange(world.ownership(random), world.shuffled_request(random), world.host_of);
+    const auto plan = plan_exchange(world.directory(random), world.request, world.host_of);
+    const auto again = plan_exchange(world.directory(random), world.shuffled_request(random), world.host_of);
     EXPECT_EQ(plan, again);
     EXPECT_EQ(plan.to_json(true), again.to_json(true));
   }
@@ -451,7 +451,7 @@ TEST(PlannerProperty, RefusesAlikeWhateverTheOrder) {
     if (wrong == 4) world.request.cut_keys = {"never2", "never1"};
     if (wrong == 5) world.request.keys.insert(world.request.keys.end(), {"never2", "never1"});
     const auto text = [&](const ExchangeRequest& request) {
-      return refusal([&] { plan_exchange(world.ownership(random), request); });
+      return refusal([&] { plan_exchange(world.directory(random), request); });
     };
     const std::string first = text(world.request);
     for (int again = 0; again < 4; ++again) EXPECT_EQ(text(world.shuffled_request(random)), first);

@@ -77,4 +77,10 @@ void SampleIndex::number_samples() {
   samples_.resize(count);
 }
 
+std::optional<std::uint32_t> SampleIndex::find(std::string_view id) const {
+  const auto found = std::ranges::lower_bound(samples_, id, {}, &Sample::id);
+  if (found == samples_.end() || found->id != id) return std::nullopt;
+  return static_cast<std::uint32_t>(found - samples_.begin());
+}
+
 }  // namespace levada

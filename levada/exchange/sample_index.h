@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ class SampleIndex {
   std::string_view id(std::size_t sample) const { return samples_[sample].id; }
   /// hash64() of the id.
   std::uint64_t hash(std::size_t sample) const { return samples_[sample].hash; }
+  /// The number of an id, by binary search.
+  std::optional<std::uint32_t> find(std::string_view id) const;
   const std::vector<Destination>& destinations() const { return destinations_; }
   /// The numbers of all ids of those destinations that have ranks, one after the other.
   std::span<const std::uint32_t> requested() const { return requested_; }

@@ -279,7 +279,7 @@ void SampleStore::remove(std::span<const std::string> ids) {
     ids_.erase(*found);
   }
   drop_unused_columns();
-  ids_.tidy();
+  ids_.compact();
 }
 
 void SampleStore::clear() {
@@ -310,26 +310,27 @@ std::vector<std::string> SampleStore::ids() const {
   return ids;
 }
 
-Ownership SampleStore::ownership(int rank) const {
+SampleDirectory SampleStore::directory(int rank) const {
   const auto all = ids();
-  return ownership(rank, all, {});
+  return directory(rank, all, {});
 }
 
-Ownership SampleStore::ownership(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const {
+SampleDirectory SampleStore::directory(int rank, std::span<const std::string> ids,
+                                       std::span<const std::string> keys) const {
   const std::lock_guard lock(mutex_);
-  Ownership ownership;
+  SampleDirectory directory;
   for (const std::string& id : ids) {
     const auto sample = find(id);
-    if (!sample || ownership.contains(id)) continue;
+    if (!sample || directory.contains(id)) continue;
     for (const Column& column : columns_) {
       const Entry& entry = column.entries[*sample];
       const bool is_wanted = keys.empty() || std::ranges::find(keys, column.key.name) != keys.end();
       if (entry.is_here && is_wanted) {
-        ownership.add(rank, {id, values_[*sample], column.key, entry.lengths.all(), entry.part});
+        directory.add(rank, {id, values_[*sample], column.key, entry.lengths.all(), entry.part});
       }
     }
   }
-  return ownership;
+  return directory;
 }
 
 void SampleStore::commit(std::span<Arrival> arrivals) {

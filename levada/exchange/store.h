@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "levada/exchange/id_table.h"
-#include "levada/exchange/ownership.h"
 #include "levada/exchange/sample_batch.h"
+#include "levada/exchange/sample_directory.h"
 #include "levada/tensor/buffer_pool.h"
 
 namespace levada {
@@ -64,8 +64,8 @@ class SampleStore {
   std::vector<std::string> ids() const;
 
   /// What `rank`, which has this store, tells others: all samples, or some of them (those here) and some keys.
-  Ownership ownership(int rank) const;
-  Ownership ownership(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const;
+  SampleDirectory directory(int rank) const;
+  SampleDirectory directory(int rank, std::span<const std::string> ids, std::span<const std::string> keys) const;
 
   /// What has arrived of one sample's key. Borrows all but its bytes.
   struct Arrival {
@@ -123,6 +123,7 @@ class SampleStore {
     std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const {
       return store_.ids_.find(id, hash);
     }
+    std::string_view id(std::size_t sample) const { return store_.ids_[sample]; }
     const PlainValues& values(std::size_t sample) const { return store_.values_[sample]; }
     std::span<const Column> columns() const { return store_.columns_; }
 

@@ -218,10 +218,10 @@ TEST(SampleStore, KeepsTheOthersWhenSomeGo) {
 TEST(SampleStore, SaysWhatItHolds) {
   SampleStore store;
   store.store(made_samples(list({"a", "b"}), {"tokens", "mask"}));
-  const Ownership some = store.ownership(3, list({"b", "b", "z"}), list({"mask"}));
+  const SampleDirectory some = store.directory(3, list({"b", "b", "z"}), list({"mask"}));
   EXPECT_EQ(some.meta(), made_samples(list({"b"}), {"mask"}).meta());
   EXPECT_THAT(some.holders(0, 0), ElementsAre(Holder{3}));
-  EXPECT_EQ(store.ownership(3).meta(), made_samples(list({"a", "b"}), {"tokens", "mask"}).meta());
+  EXPECT_EQ(store.directory(3).meta(), made_samples(list({"a", "b"}), {"tokens", "mask"}).meta());
 }
 
 }  // namespace

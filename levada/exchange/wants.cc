@@ -84,7 +84,7 @@ class Lists {
   std::unordered_map<std::uint64_t, std::uint32_t> united_;  // looked up, never walked over
 };
 
-void note_different_parts(const Wants& wants, const Ownership& ownership, FirstError& errors) {
+void note_different_parts(const Wants& wants, const SampleDirectory& directory, FirstError& errors) {
   std::map<std::uint32_t, Holders> differing;  // ranks, by list
   for (std::uint32_t list = 0; list < wants.lists.size(); ++list) {
     for (const Holder& holder : wants.lists[list]) {
@@ -94,8 +94,8 @@ void note_different_parts(const Wants& wants, const Ownership& ownership, FirstE
   for (std::size_t sample = 0; !differing.empty() && sample < wants.of_sample.size(); ++sample) {
     const auto found = differing.find(wants.of_sample[sample]);
     if (found == differing.end()) continue;
-    errors.note(ownership.id(sample), [&] {
-      return fmt::format("different parts of sample {} are wanted on {}", ownership.id(sample),
+    errors.note(directory.id(sample), [&] {
+      return fmt::format("different parts of sample {} are wanted on {}", directory.id(sample),
                          ranks_text(found->second));
     });
   }
@@ -109,31 +109,31 @@ std::string keys_text(const ExchangeRequest& request) {
 
 }  // namespace
 
-Wants find_wants(const Ownership& ownership, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
-                 int ranks) {
+Wants find_wants(const SampleDirectory& directory, const ExchangeRequest& request,
+                 std::span<const std::uint32_t> requested, int ranks) {
   check_destinations(request, ranks);
   Wants wants;
-  wants.of_sample.assign(ownership.size(), 0);
+  wants.of_sample.assign(directory.size(), 0);
   Lists lists(wants.lists);
-  std::map<std::string_view, std::uint32_t> unowned;
+  std::map<std::string_view, std::uint32_t> unheld;
   std::size_t next = 0;
   for (const Destination& destination : request.destinations) {
     const std::uint32_t want = lists.of(destination);
     if (want == 0) continue;  // its ids have no numbers
     for (const std::string& id : destination.ids) {
       const std::uint32_t sample = requested[next++];
-      std::uint32_t& known = sample == no_sample ? unowned[id] : wants.of_sample[sample];
+      std::uint32_t& known = sample == no_sample ? unheld[id] : wants.of_sample[sample];
       known = lists.united(known, want);
     }
   }
   FirstError errors;
-  for (const auto& [id, want] : unowned) {
+  for (const auto& [id, want] : unheld) {
     errors.note(id, [&, &id = id, want = want] {  // which clang 14 captures no other way
-      return fmt::format("sample {}{} is wanted on {}, but no rank owns it", id, keys_text(request),
+      return fmt::format("sample {}{} is wanted on {}, but no rank holds it", id, keys_text(request),
                          ranks_text(wants.lists[want]));
     });
   }
-  note_different_parts(wants, ownership, errors);
+  note_different_parts(wants, directory, errors);
   errors.raise();
   return wants;
 }

@@ -53,13 +53,13 @@ std::string ranks_text(const Holders& holders);
 
 struct Wants {
   Interner<Holders> lists;               ///< ranks, and the part that each is to have; list 0 is nobody
-  std::vector<std::uint32_t> of_sample;  ///< a list for each sample of the ownership
+  std::vector<std::uint32_t> of_sample;  ///< a list for each sample of the directory
 };
 
 /// `requested`: the samples' numbers, as plan_exchange() takes them; `ranks`: how many there are. Throws
-/// InvalidArgument for no such rank or part, a sample that nobody owns, and different parts of one sample that a rank
+/// InvalidArgument for no such rank or part, a sample that nobody holds, and different parts of one sample that a rank
 /// wants: the lowest of them, whatever the order.
-Wants find_wants(const Ownership& ownership, const ExchangeRequest& request, std::span<const std::uint32_t> requested,
-                 int ranks);
+Wants find_wants(const SampleDirectory& directory, const ExchangeRequest& request,
+                 std::span<const std::uint32_t> requested, int ranks);
 
 }  // namespace levada

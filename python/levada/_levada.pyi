@@ -717,12 +717,12 @@ class Store:
     def ids(self) -> list[str]:
         """Ascending."""
 
-    def ownership(self, rank: int, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> Ownership:
+    def directory(self, rank: int, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None) -> SampleDirectory:
         """
         What `rank`, which has this store, tells others: all samples, or these ids (those here) and keys.
         """
 
-class Ownership:
+class SampleDirectory:
     """
     Who holds which key of which sample, and how long it is there: all that planning needs to know. No payload goes into it. Kept up to date by one controller, or made by agree().
     """
@@ -741,7 +741,7 @@ class Ownership:
     def clear(self, rank: int) -> None:
         """`rank` no longer holds anything."""
 
-    def merge(self, other: Ownership) -> None:
+    def merge(self, other: SampleDirectory) -> None:
         """Adds everything that another knows. Raises as add() does."""
 
     def holders(self, id: str, key: str) -> list[int]:
@@ -759,7 +759,7 @@ class Ownership:
         """Bytes that travel; pickling makes the same."""
 
     @staticmethod
-    def decode(bytes: bytes) -> Ownership:
+    def decode(bytes: bytes) -> SampleDirectory:
         """What encode() wrote. Raises CorruptMessage for other bytes."""
 
     def __getstate__(self) -> bytes: ...
@@ -809,9 +809,6 @@ class Multicast:
     @property
     def bytes(self) -> int: ...
 
-    @property
-    def messages(self) -> int: ...
-
 class ExchangePlan:
     """
     What has to move: at most one multicast a sender and set of receivers. A value; print it for a table.
@@ -835,9 +832,6 @@ class ExchangePlan:
         """Bytes that arrive, counted at each rank."""
 
     @property
-    def messages(self) -> int: ...
-
-    @property
     def busiest(self) -> tuple[int, int]:
         """
         (rank, bytes) of the rank that sends most; rank -1 where nothing moves.
@@ -851,16 +845,12 @@ class ExchangePlan:
     def ranks(self) -> list[int]:
         """Ranks that send or receive, ascending."""
 
-    @property
-    def fingerprint(self) -> int:
-        """64 bits, equal for equal plans."""
-
     def to_table(self) -> str:
         """For people: one row a multicast, then the sums."""
 
     def to_json(self, with_ids: bool = False) -> str:
         """
-        One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, busiest, edges.
+        One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, busiest, edges.
         """
 
     def __str__(self) -> str: ...
@@ -870,22 +860,24 @@ class ExchangePlan:
 
     def __repr__(self) -> str: ...
 
-    def encode(self) -> bytes:
-        """Bytes that travel; pickling makes the same."""
-
-    @staticmethod
-    def decode(bytes: bytes) -> ExchangePlan:
-        """What encode() wrote. Raises CorruptMessage for other bytes."""
-
-    def __getstate__(self) -> bytes: ...
-
-    def __setstate__(self, arg: bytes, /) -> None: ...
-
 class ExchangeResult:
-    """What one exchange did, as this rank saw it."""
+    """What one exchange did."""
 
     @property
-    def plan(self) -> ExchangePlan: ...
+    def multicasts(self) -> int:
+        """In all. At most one a sender and set of receivers."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """That left their senders in all, each multicast counted once."""
+
+    @property
+    def lower_bound_bytes(self) -> int:
+        """The least that can move, nothing to a host that has it."""
+
+    @property
+    def delivered_bytes(self) -> int:
+        """That arrived in all, counted at each rank."""
 
     @property
     def sent_bytes(self) -> int:
@@ -896,17 +888,18 @@ class ExchangeResult:
 
     @property
     def received_bytes(self) -> int:
-        """By this rank."""
+        """By this rank, of those for it."""
 
     @property
     def agreed_bytes(self) -> int:
-        """That this rank told the others before anything moved."""
+        """That this rank told rank 0 before anything moved."""
 
     @property
     def agree_seconds(self) -> float: ...
 
     @property
-    def plan_seconds(self) -> float: ...
+    def plan_seconds(self) -> float:
+        """On rank 0, which plans for all; else 0."""
 
     @property
     def move_seconds(self) -> float: ...
@@ -916,15 +909,11 @@ class ExchangeRequest:
 
     def __init__(self, destinations: Sequence[Destination], keys: Sequence[str], cut_keys: Sequence[str], allow_absent: bool) -> None: ...
 
-def plan_exchange(ownership: Ownership, request: ExchangeRequest, host_of: Sequence[int], chunk_bytes: int) -> ExchangePlan: ...
+def plan_exchange(directory: SampleDirectory, request: ExchangeRequest, host_of: Sequence[int]) -> ExchangePlan: ...
 
 def redistribute(job: Membership, store: Store, request: ExchangeRequest, chunk_bytes: int | None, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
 
-def suitable_chunk_bytes(job: Membership) -> int: ...
-
-def gather_ownership(job: Membership, store: Store, timeout: float) -> Ownership: ...
-
-def carry_out(job: Membership, store: Store, plan: ExchangePlan, in_flight_bytes: int, timeout: float) -> ExchangeResult: ...
+def all_gather(job: Membership, store: Store, timeout: float) -> SampleDirectory: ...
 
 def destinations_of(mesh: Mesh, ids: Sequence[Sequence[str]], ranks: Sequence[int] | None, cut: str) -> list[Destination]: ...
 

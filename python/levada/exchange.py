@@ -5,7 +5,7 @@
     store = exchange.Store(tensors="torch")                      # one a rank
     store.store(exchange.SampleBatch(ids, {"tokens": tokens}, {"tokens": lengths}))
 
-    held = exchange.agree(store)                                 # who has what: no payload
+    held = exchange.all_gather(store)                                # who has what: no payload
     critic = exchange.destinations(levada.Mesh(dp=2, tp=2), held.meta(), balance="flops")   # equal work for each dp rank
     exchange.redistribute(store, critic, ["tokens"])
     mine = store.get(critic[dp].ids)                             # bit for bit what was stored elsewhere
@@ -29,8 +29,8 @@ from levada._levada import (
     ExchangeResult,
     Mesh,
     Multicast,
-    Ownership,
     SampleBatch,
+    SampleDirectory,
     Store,
 )
 from levada._meshes import as_mesh, is_device_mesh, ranks_of
@@ -40,10 +40,10 @@ __all__ = [
     "ExchangePlan",
     "ExchangeResult",
     "Multicast",
-    "Ownership",
     "SampleBatch",
+    "SampleDirectory",
     "Store",
-    "agree",
+    "all_gather",
     "balance",
     "data_heads",
     "destinations",
@@ -54,11 +54,10 @@ __all__ = [
 Wants = Mapping[int, Iterable[str]] | Iterable[Destination]
 """By rank the ids that it is to have; or destinations."""
 
-_CHUNK = 1 << 20
 _IN_FLIGHT = 64 << 20
 
 
-def agree(store: Store, group: Any = None, *, timeout: float = 1800.0) -> Ownership:
+def all_gather(store: Store, group: Any = None, *, timeout: float = 1800.0) -> SampleDirectory:
     """Who has what of all the group's stores, the same on all its ranks. Collective over them; only ids, lengths and
     values travel. group: as levada.join() takes it. timeout: seconds of one wait: by default 30 minutes, for another rank
     may be generating or saving a checkpoint.
@@ -67,7 +66,7 @@ def agree(store: Store, group: Any = None, *, timeout: float = 1800.0) -> Owners
     or one of them a key in different forms; and naming calls and stores, where ranks are in another call, or in one for a
     store of another name.
     """
-    return _levada.gather_ownership(join(group), store, timeout)
+    return _levada.all_gather(join(group), store, timeout)
 
 
 def destinations(
@@ -112,31 +111,30 @@ def _model_ranks(mesh: Any, ranks: Sequence[int] | None) -> Sequence[int] | None
 
 
 def plan(
-    ownership: Ownership,
+    directory: SampleDirectory,
     wants: Wants,
     keys: Sequence[str],
     *,
     cut_keys: Sequence[str] = (),
     allow_absent: bool = False,
     host_of: Sequence[int] = (),
-    chunk_bytes: int = _CHUNK,
 ) -> ExchangePlan:
-    """What has to move so that everybody has the ids and keys that they want. Pure: the same on every rank, and on a
-    controller that is none; plans pickle.
+    """What has to move so that everybody has the ids and keys that they want, as redistribute() moves it. Pure: the same
+    on every rank, and on a controller that is none.
 
     cut_keys: those of `keys` of which a destination with a part gets just that. allow_absent: samples may lack keys,
     some or all; they come without them, and not at all where they have none. host_of: each rank's host; by default one
-    host. chunk_bytes: of a message at most.
+    host.
 
-    Raises InvalidArgument, naming id, key and ranks, for an id that nobody owns and a key that nobody has of it.
+    Raises InvalidArgument, naming id, key and ranks, for an id that nobody holds and a key that nobody has of it.
     """
-    return _levada.plan_exchange(ownership, _request(wants, keys, cut_keys, allow_absent), host_of, chunk_bytes)
+    return _levada.plan_exchange(directory, _request(wants, keys, cut_keys, allow_absent), list(host_of))
 
 
 def redistribute(
     store: Store,
-    wants: ExchangePlan | Wants,
-    keys: Sequence[str] = (),
+    wants: Wants,
+    keys: Sequence[str],
     *,
     group: Any = None,
     cut_keys: Sequence[str] = (),
@@ -145,27 +143,22 @@ def redistribute(
     in_flight_bytes: int = _IN_FLIGHT,
     timeout: float = 1800.0,
 ) -> ExchangeResult:
-    """Brings it about that the stores of a group's ranks have what is wanted: what all of them ask for alike, by ids and
-    keys as plan() takes them, or a plan that somebody has made, which has its keys and chunk_bytes. Collective over the
-    group; safe to repeat. There is nothing to set up.
+    """Delivers to each rank of a group the ids and keys that it is to have: all ranks ask for the same, as plan() takes
+    it. Collective over the group, one call at a time; safe to repeat. There is nothing to set up.
 
     group: as levada.join() takes it; ranks are those within it. chunk_bytes: of a message at most, the same on all ranks;
     by default what suits the engine, 1 MiB or 16. in_flight_bytes: of this rank's messages that are on the way at a time,
-    or two messages. timeout: seconds of one wait, for the others to begin or for the next message.
+    or two messages; where ranks share memory, always three messages. timeout: seconds of one wait, for the others to begin
+    or for the next message.
 
     Raises InvalidArgument alike on all ranks, before anything has moved: what plan() refuses; ranks that ask for
-    different things, make different calls or name different stores; a store that does not hold what it is to send; one
-    whose bound does not allow what is to come. Raises PeerLost where a rank is lost or has left, naming the exception that
-    ended it, and Timeout; what one rank alone raises ends the group, and is EngineError on the others. Each key of each
-    sample is then in a store as a whole or not at all.
+    different things, make different calls or name different stores; a store whose bound does not allow what is to come.
+    Raises PeerLost where a rank is lost or has left, naming the exception that ended it, and Timeout; what one rank alone
+    raises ends the group, and is EngineError on the others. Each key of each sample is then in a store as a whole or not
+    at all.
     """
-    job = join(group)
-    if isinstance(wants, ExchangePlan):
-        if keys or cut_keys:
-            raise InvalidArgument("keys were given beside a plan, which has its own")
-        return _levada.carry_out(job, store, wants, in_flight_bytes, timeout)
     request = _request(wants, keys, cut_keys, allow_absent)
-    return _levada.redistribute(job, store, request, chunk_bytes, in_flight_bytes, timeout)
+    return _levada.redistribute(join(group), store, request, chunk_bytes, in_flight_bytes, timeout)
 
 
 def balance(

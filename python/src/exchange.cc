@@ -8,7 +8,7 @@
 #include <atomic>
 #include <tuple>
 
-#include "levada/exchange/redistribute.h"
+#include "levada/exchange/exchange.h"
 #include "python/src/bindings.h"
 #include "python/src/bytes.h"
 #include "python/src/launch.h"
@@ -27,7 +27,7 @@ double seconds(Duration time) {
 }
 
 Duration duration(double count) {
-  if (!(count > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", count));
+  if (!(count > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {}", count));
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(count, 1e9)));
 }
 
@@ -121,65 +121,66 @@ void bind_store(nb::module_& module) {
       .def_prop_ro(
           "ids", [](const Shelf& shelf) { return shelf.store.ids(); }, released, "Ascending.")
       .def(
-          "ownership",
+          "directory",
           [](const Shelf& shelf, int rank, const std::optional<std::vector<std::string>>& ids, const Keys& keys) {
-            if (!ids && !keys) return shelf.store.ownership(rank);
-            return shelf.store.ownership(rank, ids.value_or(shelf.store.ids()),
+            if (!ids && !keys) return shelf.store.directory(rank);
+            return shelf.store.directory(rank, ids.value_or(shelf.store.ids()),
                                          keys.value_or(std::vector<std::string>()));
           },
           nb::arg("rank"), nb::arg("ids") = nb::none(), nb::arg("keys") = nb::none(), released,
           "What `rank`, which has this store, tells others: all samples, or these ids (those here) and keys.");
 }
 
-std::vector<int> holders(const Ownership& ownership, const std::string& id, const std::string& key) {
-  const auto sample = ownership.find(id);
-  const auto number = ownership.find_key(key);
+std::vector<int> holders(const SampleDirectory& directory, const std::string& id, const std::string& key) {
+  const auto sample = directory.find(id);
+  const auto number = directory.find_key(key);
   std::vector<int> ranks;
   if (!sample || !number) return ranks;
-  for (const Holder& holder : ownership.holders(*sample, *number)) ranks.push_back(holder.rank);
+  for (const Holder& holder : directory.holders(*sample, *number)) ranks.push_back(holder.rank);
   return ranks;
 }
 
-template <typename Value>
-void bind_bytes(nb::class_<Value>& type) {
-  type.def(
-          "encode", [](const Value& value) { return bytes_of(value.encode()); },
-          "Bytes that travel; pickling makes the same.")
-      .def_static(
-          "decode", [](const nb::bytes& bytes) { return Value::decode(view_of(bytes)); }, nb::arg("bytes"),
-          "What encode() wrote. Raises CorruptMessage for other bytes.")
-      .def("__getstate__", [](const Value& value) { return bytes_of(value.encode()); })
-      .def("__setstate__",
-           [](Value& value, const nb::bytes& bytes) { new (&value) Value(Value::decode(view_of(bytes))); });
-}
-
-void bind_ownership(nb::module_& module) {
-  nb::class_<Ownership> type(
-      module, "Ownership",
+void bind_directory(nb::module_& module) {
+  nb::class_<SampleDirectory> type(
+      module, "SampleDirectory",
       "Who holds which key of which sample, and how long it is there: all that planning needs to "
       "know. No payload goes into it. Kept up to date by one controller, or made by agree().");
   type.def(nb::init<>(), "Nobody holds anything.")
       .def(
-          "add", [](Ownership& ownership, int rank, const Samples& samples) { ownership.add(rank, samples.batch); },
+          "add",
+          [](SampleDirectory& directory, int rank, const Samples& samples) { directory.add(rank, samples.batch); },
           nb::arg("rank"), nb::arg("samples"),
           "`rank` now holds all that a batch, or its meta, has. Raises InvalidArgument, naming id, key and ranks, "
           "where "
           "dtype, trailing shape, lengths or values are not those that other ranks hold; nothing has changed then.")
       .def(
           "remove",
-          [](Ownership& ownership, int rank, const std::vector<std::string>& ids) { ownership.remove(rank, ids); },
+          [](SampleDirectory& directory, int rank, const std::vector<std::string>& ids) {
+            directory.remove(rank, ids);
+          },
           nb::arg("rank"), nb::arg("ids"), "`rank` no longer holds them. Unknown ids are ignored.")
-      .def("clear", &Ownership::clear, nb::arg("rank"), "`rank` no longer holds anything.")
-      .def("merge", &Ownership::merge, nb::arg("other"), "Adds everything that another knows. Raises as add() does.")
+      .def("clear", &SampleDirectory::clear, nb::arg("rank"), "`rank` no longer holds anything.")
+      .def("merge", &SampleDirectory::merge, nb::arg("other"),
+           "Adds everything that another knows. Raises as add() does.")
       .def("holders", &holders, nb::arg("id"), nb::arg("key"), "The ranks that hold a key of a sample, ascending.")
       .def(
-          "meta", [](const Ownership& ownership) { return Samples{ownership.meta()}; },
+          "meta", [](const SampleDirectory& directory) { return Samples{directory.meta()}; },
           "All that is held anywhere, without data.")
-      .def("__len__", &Ownership::size)
+      .def("__len__", &SampleDirectory::size)
       .def(
-          "__contains__", [](const Ownership& ownership, const std::string& id) { return ownership.contains(id); },
-          nb::arg("id"), "Whether anybody holds the sample.");
-  bind_bytes(type);
+          "__contains__",
+          [](const SampleDirectory& directory, const std::string& id) { return directory.contains(id); }, nb::arg("id"),
+          "Whether anybody holds the sample.");
+  type.def(
+          "encode", [](const SampleDirectory& directory) { return bytes_of(directory.encode()); },
+          "Bytes that travel; pickling makes the same.")
+      .def_static(
+          "decode", [](const nb::bytes& bytes) { return SampleDirectory::decode(view_of(bytes)); }, nb::arg("bytes"),
+          "What encode() wrote. Raises CorruptMessage for other bytes.")
+      .def("__getstate__", [](const SampleDirectory& directory) { return bytes_of(directory.encode()); })
+      .def("__setstate__", [](SampleDirectory& directory, const nb::bytes& bytes) {
+        new (&directory) SampleDirectory(SampleDirectory::decode(view_of(bytes)));
+      });
 }
 
 /// One multicast of a plan.
@@ -187,16 +188,17 @@ struct PlannedMulticast {
   int source = 0;
   std::vector<int> to;
   std::vector<std::pair<std::string, std::string>> items;
-  std::uint64_t bytes = 0, messages = 0;
+  std::uint64_t bytes = 0;
 };
 
 PlannedMulticast multicast_at(const ExchangePlan& plan, std::size_t number) {
   if (number >= plan.size()) throw nb::index_error(fmt::format("the plan has {} multicasts", plan.size()).c_str());
   const Multicast multicast = plan[number];
-  PlannedMulticast told{
-      multicast.from, {multicast.to.begin(), multicast.to.end()}, {}, multicast.bytes, multicast.messages};
+  PlannedMulticast told{multicast.from, {multicast.to.begin(), multicast.to.end()}, {}, multicast.bytes};
   for (const ExchangeItem& item : multicast.items) {
-    told.items.emplace_back(plan.samples().id(item.sample), plan.samples().keys()[item.key].name);
+    for_each_key(item.keys, [&](std::size_t k) {
+      told.items.emplace_back(plan.samples().id(item.sample), plan.samples().keys()[plan.keys()[k]].name);
+    });
   }
   return told;
 }
@@ -229,8 +231,7 @@ void bind_multicast(nb::module_& module) {
       .def_ro("source", &PlannedMulticast::source, "The rank that sends.")
       .def_ro("to", &PlannedMulticast::to, "The ranks that receive, ascending.")
       .def_ro("items", &PlannedMulticast::items, "(id, key), ascending.")
-      .def_ro("bytes", &PlannedMulticast::bytes)
-      .def_ro("messages", &PlannedMulticast::messages);
+      .def_ro("bytes", &PlannedMulticast::bytes);
 }
 
 void bind_plan(nb::module_& module) {
@@ -244,7 +245,6 @@ void bind_plan(nb::module_& module) {
       .def_prop_ro("lower_bound_bytes", &ExchangePlan::lower_bound_bytes,
                    "The least that can move, nothing to a host that has it.")
       .def_prop_ro("delivered_bytes", &ExchangePlan::delivered_bytes, "Bytes that arrive, counted at each rank.")
-      .def_prop_ro("messages", &ExchangePlan::messages)
       .def_prop_ro(
           "busiest", [](const ExchangePlan& plan) { return std::pair(plan.busiest().rank, plan.busiest().bytes); },
           "(rank, bytes) of the rank that sends most; rank -1 where nothing moves.")
@@ -257,11 +257,9 @@ void bind_plan(nb::module_& module) {
           },
           "(from, to, bytes) of each pair of ranks, ascending.")
       .def_prop_ro("ranks", &ExchangePlan::ranks, "Ranks that send or receive, ascending.")
-      .def_prop_ro("fingerprint", &ExchangePlan::fingerprint, "64 bits, equal for equal plans.")
       .def("to_table", &ExchangePlan::to_table, "For people: one row a multicast, then the sums.")
       .def("to_json", &ExchangePlan::to_json, nb::arg("with_ids") = false,
-           "One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, messages, chunk_bytes, "
-           "busiest, edges.")
+           "One JSON object: multicasts, moved_bytes, lower_bound_bytes, delivered_bytes, busiest, edges.")
       .def("__str__", &ExchangePlan::to_table)
       .def(
           "__eq__",
@@ -272,44 +270,43 @@ void bind_plan(nb::module_& module) {
       .def("__repr__", [](const ExchangePlan& plan) {
         return fmt::format("<ExchangePlan: {} multicasts, {} bytes>", plan.size(), plan.moved_bytes());
       });
-  bind_bytes(type);
 }
 
 void bind_result(nb::module_& module) {
-  nb::class_<ExchangeResult>(module, "ExchangeResult", "What one exchange did, as this rank saw it.")
-      .def_ro("plan", &ExchangeResult::plan)
+  nb::class_<ExchangeResult>(module, "ExchangeResult", "What one exchange did.")
+      .def_ro("multicasts", &ExchangeResult::multicasts, "In all. At most one a sender and set of receivers.")
+      .def_ro("moved_bytes", &ExchangeResult::moved_bytes,
+              "That left their senders in all, each multicast counted once.")
+      .def_ro("lower_bound_bytes", &ExchangeResult::lower_bound_bytes,
+              "The least that can move, nothing to a host that has it.")
+      .def_ro("delivered_bytes", &ExchangeResult::delivered_bytes, "That arrived in all, counted at each rank.")
       .def_ro("sent_bytes", &ExchangeResult::sent_bytes, "By this rank, each message counted once.")
       .def_ro("sent_messages", &ExchangeResult::sent_messages)
-      .def_ro("received_bytes", &ExchangeResult::received_bytes, "By this rank.")
-      .def_ro("agreed_bytes", &ExchangeResult::agreed_bytes, "That this rank told the others before anything moved.")
+      .def_ro("received_bytes", &ExchangeResult::received_bytes, "By this rank, of those for it.")
+      .def_ro("agreed_bytes", &ExchangeResult::agreed_bytes, "That this rank told rank 0 before anything moved.")
       .def_prop_ro("agree_seconds", [](const ExchangeResult& result) { return seconds(result.agree_time); })
-      .def_prop_ro("plan_seconds", [](const ExchangeResult& result) { return seconds(result.plan_time); })
+      .def_prop_ro(
+          "plan_seconds", [](const ExchangeResult& result) { return seconds(result.plan_time); },
+          "On rank 0, which plans for all; else 0.")
       .def_prop_ro("move_seconds", [](const ExchangeResult& result) { return seconds(result.move_time); });
 }
 
-ExchangeResult redistribute(const Membership& job, Shelf& shelf, const ExchangeRequest& request,
+ExchangeResult redistribute(Membership& job, Shelf& shelf, const ExchangeRequest& request,
                             std::optional<std::uint64_t> chunk_bytes, std::uint64_t in_flight_bytes, double timeout) {
   ExchangeOptions options{.timeout = duration(timeout), .chunk_bytes = chunk_bytes, .in_flight_bytes = in_flight_bytes};
-  return interruptible_on(job, "an exchange", [&](const auto& engine, const auto& poll) {
+  const auto exchange = job.exchange();
+  return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
-    return levada::redistribute(engine, shelf.store, request, options);
+    return exchange->redistribute(shelf.store, request, options);
   });
 }
 
-ExchangeResult carry_out(const Membership& job, Shelf& shelf, const ExchangePlan& plan, std::uint64_t in_flight_bytes,
-                         double timeout) {
-  ExchangeOptions options{.timeout = duration(timeout), .in_flight_bytes = in_flight_bytes};
-  return interruptible_on(job, "an exchange", [&](const auto& engine, const auto& poll) {
-    options.poll = poll;
-    return levada::carry_out(engine, shelf.store, plan, options);
-  });
-}
-
-Ownership gather_ownership(const Membership& job, const Shelf& shelf, double timeout) {
+SampleDirectory all_gather(Membership& job, const Shelf& shelf, double timeout) {
   ExchangeOptions options{.timeout = duration(timeout)};
-  return interruptible_on(job, "an exchange", [&](const auto& engine, const auto& poll) {
+  const auto exchange = job.exchange();
+  return interruptible_on(job, "an exchange", [&](const auto&, const auto& poll) {
     options.poll = poll;
-    return levada::gather_ownership(engine, shelf.store, options);
+    return exchange->all_gather(shelf.store, options);
   });
 }
 
@@ -336,18 +333,14 @@ void bind_functions(nb::module_& module) {
   module.def(
       "plan_exchange",
       // A copy, which other threads cannot change, and which shares its memory.
-      [](Ownership ownership, const ExchangeRequest& request, std::vector<int> host_of, std::uint64_t chunk_bytes) {
+      [](SampleDirectory directory, const ExchangeRequest& request, const std::vector<int>& host_of) {
         const nb::gil_scoped_release released;
-        return plan_exchange(ownership, request, {.host_of = std::move(host_of), .chunk_bytes = chunk_bytes});
+        return plan_exchange(directory, request, host_of);
       },
-      nb::arg("ownership"), nb::arg("request"), nb::arg("host_of"), nb::arg("chunk_bytes"));
+      nb::arg("directory"), nb::arg("request"), nb::arg("host_of"));
   module.def("redistribute", &redistribute, nb::arg("job"), nb::arg("store"), nb::arg("request"),
              nb::arg("chunk_bytes").none(), nb::arg("in_flight_bytes"), nb::arg("timeout"));
-  module.def(
-      "suitable_chunk_bytes", [](const Membership& job) { return suitable_chunk_bytes(job.engine()); }, nb::arg("job"));
-  module.def("gather_ownership", &gather_ownership, nb::arg("job"), nb::arg("store"), nb::arg("timeout"));
-  module.def("carry_out", &carry_out, nb::arg("job"), nb::arg("store"), nb::arg("plan"), nb::arg("in_flight_bytes"),
-             nb::arg("timeout"));
+  module.def("all_gather", &all_gather, nb::arg("job"), nb::arg("store"), nb::arg("timeout"));
   module.def(
       "destinations_of",
       [](const Mesh& mesh, std::vector<std::vector<std::string>> ids, const std::optional<std::vector<int>>& ranks,
@@ -370,7 +363,7 @@ void bind_functions(nb::module_& module) {
 
 void bind_exchange(nb::module_& module) {
   bind_store(module);
-  bind_ownership(module);
+  bind_directory(module);
   bind_destination(module);
   bind_multicast(module);
   bind_plan(module);

@@ -6,6 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/engine/engine.h"
+#include "levada/exchange/exchange.h"
 #include "python/src/batch_memory.h"
 #include "python/src/process.h"
 
@@ -35,14 +36,23 @@ class Membership {
     if (!engine_) throw Unsupported("this rank has left its job");
     return engine_;
   }
+  /// This rank's end of exchanges, made by the first call, which is collective. With the GIL.
+  std::shared_ptr<Exchange> exchange() {
+    const auto& engine = shared();
+    if (!exchange_) exchange_ = std::make_shared<Exchange>(engine);
+    return exchange_;
+  }
   /// Where this process makes batches for feeds of this job. In any process, also after leave().
   const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
   void leave() {
-    if (current_process() == process_) engine_.reset();
+    if (current_process() != process_) return;
+    exchange_.reset();
+    engine_.reset();
   }
 
  private:
   std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Exchange> exchange_;
   std::shared_ptr<BatchMemory> memory_;
   pid_t process_ = current_process();
 };

@@ -62,7 +62,7 @@ tell_wrong([received[name] for name in values])
 @pytest.mark.parametrize("value", [b"bytes", *plain_values.PLAIN_VALUES, (1, [None, {"a": (2, 3)}]), np.float32(0.1)])
 def test_a_meta_an_ownership_and_json_hold_plain_values(value: Any) -> None:
     batch = exchange.SampleBatch(["a"], {"x": np.ones(1)}, values=[{"v": value, "w": 1}])
-    held = exchange.Ownership()
+    held = exchange.SampleDirectory()
     held.add(0, batch.meta())
     copies = [exchange.SampleBatch.from_json(batch.to_json()), pickle.loads(pickle.dumps(held)).meta()]
     for each in (batch, *copies):

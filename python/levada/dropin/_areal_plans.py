@@ -271,7 +271,7 @@ class RedistribPlanner:
         once; a step for each key. Raises InvalidArgument, which is an AssertionError too, for what nobody has."""
         keys = sorted(set(keys))
         ids = {str(id): id for wanted in dests.values() for id in wanted}
-        held = exchange.Ownership()
+        held = exchange.SampleDirectory()
         for rank, storage in enumerate(self.storage_tracker.storages):
             here = {text: storage[id] for text, id in ids.items() if id in storage}
             samples = exchange.SampleBatch(list(here))
@@ -306,7 +306,7 @@ class RedistribPlanner:
         self, dests: Mapping[int, Sequence[Hashable]], keys: Sequence[str]
     ) -> list[RedistribStep]:
         """The owners' samples go to the first owner, and from there to the others. Raises InvalidArgument, which is a
-        KeyError too, for what nobody owns."""
+        KeyError too, for what nobody holds."""
         keys = sorted(set(keys))
         merged: dict[tuple[Any, ...], RedistribStep] = {}
         steps = [step for key in keys for step in self._through_root(dests, key)]

@@ -32,7 +32,7 @@ from typing import Any
 from levada._devices import mover
 from levada._errors import InvalidArgument
 from levada._job import join, join_part
-from levada._levada import Membership, suitable_chunk_bytes
+from levada._levada import Membership
 from levada.dropin._areal_groups import MicroBatchSpec
 from levada.dropin._areal_plans import (
     DataPipeTensorParallelTopology,
@@ -46,7 +46,7 @@ from levada.dropin._areal_plans import (
     hops,
 )
 from levada.dropin._areal_samples import SequenceSample, SequenceSplitSpec, of_tensors
-from levada.exchange import ExchangePlan, Ownership, SampleBatch, Store, plan, redistribute
+from levada.exchange import SampleBatch, Store, all_gather, redistribute
 
 __all__ = [
     "DataManager",
@@ -165,20 +165,36 @@ class DataManager:
         mine = [id for to, id in moves if to == job.rank]
         keys = [key for key, _ in next(iter(moves.values()))]
         try:
-            planned = _planned(moves, lengths, ranks, suitable_chunk_bytes(part))
-            unsent = self._lend(moves, job.rank)
+            unsent = self._lend(moves, job.rank, lengths)
+            wants: dict[int, list[str]] = {}
+            for to, id in moves:
+                wants.setdefault(ranks.index(to), []).append(id)
             try:
-                redistribute(self._wire, planned, group=part, timeout=self.timeout)
+                redistribute(self._wire, wants, keys, group=part, timeout=self.timeout)
             except InvalidArgument as error:
-                raise error from unsent
+                raise self._explain(error, moves, part, ranks) from unsent
             arrived = self._wire.get(mine, keys if mine else ())
         finally:
             self._wire.remove(self._wire.ids)
         return [self._sample(id, {key: arrived.item(key, i) for key in keys}, lengths) for i, id in enumerate(mine)]
 
-    def _lend(self, moves: Moves, rank: int) -> Exception | None:
-        """Puts what this rank is to send on the wire, as far as it has it and it can be sent: all ranks hear of what is
-        missing, and this one why, by what is returned."""
+    def _explain(
+        self, error: InvalidArgument, moves: Moves, part: Membership, ranks: tuple[int, ...]
+    ) -> InvalidArgument:
+        """Who was to send what it has not lent; `error` where that is nobody. Collective."""
+        held = all_gather(self._wire, part, timeout=self.timeout)
+        for (to, id), keys in moves.items():
+            for key, source in keys:
+                if ranks.index(source) not in held.holders(id, key):
+                    return InvalidArgument(
+                        f"rank {source} is to send sample {id}, key {key} to rank {to}, but does not have it as data_info "
+                        "says, or cannot send it"
+                    )
+        return error
+
+    def _lend(self, moves: Moves, rank: int, lengths: _Lengths) -> Exception | None:
+        """Puts what this rank is to send on the wire, as far as it has it as data_info says and it can be sent: all ranks
+        hear of what is missing, and this one why, by what is returned."""
         unsent = None
         sent: dict[str, set[str]] = {}
         for (_, id), keys in moves.items():
@@ -190,6 +206,8 @@ class DataManager:
                 fields = {key: data[key].cpu() for key in names if data.get(key) is not None}
                 if sample is not None and fields:
                     seqlens = {key: sample.seqlens[key] for key in fields}
+                    for key in fields:
+                        lengths.check(id, key, seqlens[key], fields[key])
                     self._wire.store(SampleBatch([id], fields, seqlens), copy=False)
             except Exception as problem:  # what fits no lengths, is sparse, or no tensor: the others wait already
                 unsent = unsent or problem
@@ -216,6 +234,16 @@ class _Lengths:
         if key not in self._meta.keys:
             raise InvalidArgument(f"a step moves key {key} of sample {id}, of which data_info has nothing")
         return self._meta.seqlens[key][self._positions[id]]
+
+    def check(self, id: str, key: str, seqlens: Any, tensor: Any) -> None:
+        """Raises InvalidArgument for a tensor that is not as it is said to be."""
+        said = self.of(id, key), self.dtype(key), self.trailing(key)
+        has = list(seqlens[0]), tensor.dtype, tuple(tensor.shape[1:])
+        if has != said:
+            form = "lengths {}, {} and trailing shape {}"
+            raise InvalidArgument(
+                f"sample {id}, key {key} has {form.format(*has)}, but data_info says {form.format(*said)}"
+            )
 
     def dtype(self, key: str) -> Any:
         """None for a key without data."""
@@ -269,22 +297,3 @@ def _parts(moves: Moves, lengths: _Lengths) -> list[Moves]:
         for turn, some in turns.items():
             parts.setdefault((turn, tuple(key for key, _ in some)), {})[to, id] = tuple(some)
     return list(parts.values())
-
-
-def _planned(moves: Moves, lengths: _Lengths, ranks: tuple[int, ...], chunk_bytes: int) -> ExchangePlan:
-    """The same on every rank; ranks are places in `ranks`."""
-    sent: dict[int, dict[str, set[str]]] = {}
-    wants: dict[int, list[str]] = {}
-    for (to, id), keys in moves.items():
-        wants.setdefault(ranks.index(to), []).append(id)
-        for key, source in keys:
-            sent.setdefault(source, {}).setdefault(id, set()).add(key)
-    names = [key for key, _ in next(iter(moves.values()))]
-    held = Ownership()
-    for source, ids in sent.items():
-        samples = SampleBatch(list(ids))
-        for key in names:
-            seqlens = [lengths.of(id, key) if key in has else None for id, has in ids.items()]
-            samples.set_meta(key, lengths.dtype(key), seqlens, lengths.trailing(key))
-        held.add(ranks.index(source), samples)
-    return plan(held, wants, names, chunk_bytes=chunk_bytes)

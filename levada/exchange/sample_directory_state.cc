@@ -1,4 +1,4 @@
-#include "levada/exchange/ownership_state.h"
+#include "levada/exchange/sample_directory_state.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,10 +12,10 @@
 namespace levada {
 namespace {
 
-/// What is forgotten is kept while it is less than this.
-constexpr std::uint64_t much = std::uint64_t{64} << 10;
-/// Sets of holders that are no longer used are kept while there are less than this.
-constexpr std::size_t many_sets = 1024;
+/// Compact once this much is dead.
+constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
+/// Compact once there are this many sets of holders beside those in use.
+constexpr std::size_t compact_sets_at = 1024;
 
 std::string ranks_text(const Holders& holders, int except) {
   std::vector<int> ranks;
@@ -27,40 +27,40 @@ std::string ranks_text(const Holders& holders, int except) {
 
 }  // namespace
 
-std::optional<std::size_t> Ownership::State::find_key(std::string_view name) const {
+std::optional<std::size_t> SampleDirectory::State::find_key(std::string_view name) const {
   const auto found = std::ranges::find(keys_, name, &SampleKey::name);
   if (found == keys_.end()) return std::nullopt;
   return static_cast<std::size_t>(found - keys_.begin());
 }
 
-bool Ownership::State::is_held(std::size_t sample) const {
+bool SampleDirectory::State::is_held(std::size_t sample) const {
   return std::ranges::any_of(columns_, [&](const auto& column) { return column[sample].set != 0; });
 }
 
-void Ownership::State::reserve(std::size_t samples) {
+void SampleDirectory::State::reserve(std::size_t samples) {
   if (samples <= ids_.capacity()) return;
   const std::size_t room = std::max(samples, 2 * ids_.capacity());  // since many small updates come one after the other
   ids_.reserve(room);
   for (auto& column : columns_) column.reserve(room);
 }
 
-std::size_t Ownership::State::take_in(std::string_view id) {
-  return take_in(id, hash64(as_bytes(id)));
+std::size_t SampleDirectory::State::find_or_add(std::string_view id) {
+  return find_or_add(id, hash64(as_bytes(id)));
 }
 
-std::size_t Ownership::State::take_in(std::string_view id, std::uint64_t hash) {
+std::size_t SampleDirectory::State::find_or_add(std::string_view id, std::uint64_t hash) {
   const auto found = ids_.find(id, hash);
   return found ? *found : add(id, hash);
 }
 
-std::size_t Ownership::State::add(std::string_view id, std::uint64_t hash) {
+std::size_t SampleDirectory::State::add(std::string_view id, std::uint64_t hash) {
   const std::size_t sample = ids_.insert(id, hash);
   for (auto& column : columns_) column.emplace_back();
   if (!value_of_.empty()) value_of_.push_back(0);
   return sample;
 }
 
-std::size_t Ownership::State::take_in_key(const SampleKey& key) {
+std::size_t SampleDirectory::State::find_or_add_key(const SampleKey& key) {
   if (const auto found = find_key(key.name)) {
     if (keys_[*found] != key) keys_[*found] = key;
     return *found;
@@ -73,13 +73,13 @@ std::size_t Ownership::State::take_in_key(const SampleKey& key) {
   return keys_.size() - 1;
 }
 
-std::uint32_t Ownership::State::intern(const Holders& holders) {
+std::uint32_t SampleDirectory::State::intern(const Holders& holders) {
   const auto [found, is_new] = set_numbers_.try_emplace(holders, static_cast<std::uint32_t>(sets_.size()));
   if (is_new) sets_.push_back(holders);
   return found->second;
 }
 
-std::uint32_t Ownership::State::with(std::uint32_t set, const Holder& holder) {
+std::uint32_t SampleDirectory::State::with(std::uint32_t set, const Holder& holder) {
   if (joined_.set == set && joined_.holder == holder) return joined_.result;
   Holders holders = sets_[set];
   const auto at = std::ranges::lower_bound(holders, holder.rank, {}, &Holder::rank);
@@ -89,14 +89,14 @@ std::uint32_t Ownership::State::with(std::uint32_t set, const Holder& holder) {
   return joined_.result;
 }
 
-std::uint32_t Ownership::State::without(std::uint32_t set, int rank) {
+std::uint32_t SampleDirectory::State::without(std::uint32_t set, int rank) {
   Holders holders = sets_[set];
   if (std::erase_if(holders, [rank](const Holder& holder) { return holder.rank == rank; }) == 0) return set;
   return intern(holders);
 }
 
-void Ownership::State::put(std::size_t sample, std::size_t key, std::uint32_t set,
-                           std::span<const std::int64_t> lengths) {
+void SampleDirectory::State::put(std::size_t sample, std::size_t key, std::uint32_t set,
+                                 std::span<const std::int64_t> lengths) {
   Cell& cell = columns_[key][sample];
   set_holders(sample, key, set);
   if (cell.count == lengths.size() && std::ranges::equal(this->lengths(cell), lengths)) return;
@@ -111,7 +111,7 @@ void Ownership::State::put(std::size_t sample, std::size_t key, std::uint32_t se
   }
 }
 
-void Ownership::State::put_values(std::size_t sample, PlainValues values) {
+void SampleDirectory::State::put_values(std::size_t sample, PlainValues values) {
   if (values.empty() && (value_of_.empty() || value_of_[sample] == 0)) return;
   if (value_of_.empty()) value_of_.assign(size(), 0);
   std::uint32_t& at = value_of_[sample];
@@ -131,13 +131,13 @@ void Ownership::State::put_values(std::size_t sample, PlainValues values) {
   values_[at] = std::move(values);
 }
 
-void Ownership::State::add_values(std::size_t sample, PlainValues values) {
+void SampleDirectory::State::add_values(std::size_t sample, PlainValues values) {
   const PlainValues& older = this->values(sample);
   values.insert(older.begin(), older.end());
   put_values(sample, std::move(values));
 }
 
-void Ownership::State::forget(std::size_t sample) {
+void SampleDirectory::State::forget(std::size_t sample) {
   const std::size_t last = size() - 1;
   put_values(sample, {});
   for (std::size_t key = 0; key < columns_.size(); ++key) {
@@ -153,14 +153,14 @@ void Ownership::State::forget(std::size_t sample) {
   value_of_.pop_back();
 }
 
-void Ownership::State::tidy() {
-  ids_.tidy();
+void SampleDirectory::State::compact() {
+  ids_.compact();
   if (std::ranges::find(held_, 0) != held_.end()) forget_unheld_keys();
-  if (stale_lengths_ > much && stale_lengths_ > lengths_.size() / 2) tidy_lengths();
-  if (sets_.size() > 2 * used_sets_ + many_sets) tidy_sets();
+  if (stale_lengths_ > compact_bytes && stale_lengths_ > lengths_.size() / 2) compact_lengths();
+  if (sets_.size() > 2 * used_sets_ + compact_sets_at) compact_sets();
 }
 
-void Ownership::State::forget_unheld_keys() {
+void SampleDirectory::State::forget_unheld_keys() {
   std::size_t kept = 0;
   for (std::size_t key = 0; key < keys_.size(); ++key) {
     if (held_[key] == 0) {
@@ -179,7 +179,7 @@ void Ownership::State::forget_unheld_keys() {
   held_.resize(kept);
 }
 
-void Ownership::State::tidy_lengths() {
+void SampleDirectory::State::compact_lengths() {
   std::vector<std::int64_t> lengths;
   for (auto& column : columns_) {
     for (Cell& cell : column) {
@@ -193,7 +193,7 @@ void Ownership::State::tidy_lengths() {
   stale_lengths_ = 0;
 }
 
-void Ownership::State::tidy_sets() {
+void SampleDirectory::State::compact_sets() {
   const auto sets = std::exchange(sets_, {{}});
   set_numbers_ = {{{}, 0}};
   joined_ = {};
@@ -207,18 +207,18 @@ void Ownership::State::tidy_sets() {
   used_sets_ = sets_.size();
 }
 
-void Ownership::State::check_room(std::size_t more_keys) const {
+void SampleDirectory::State::check_room(std::size_t more_keys) const {
   if (keys_.size() + more_keys <= most_keys) return;
   throw InvalidArgument(
       fmt::format("samples have room for {} keys in all, not for {}", most_keys, keys_.size() + more_keys));
 }
 
-bool Ownership::State::held_by_another(std::uint32_t set, int rank) const {
+bool SampleDirectory::State::held_by_another(std::uint32_t set, int rank) const {
   return std::ranges::any_of(sets_[set], [rank](const Holder& holder) { return holder.rank != rank; });
 }
 
-void Ownership::State::check_key(const SampleKey& key, std::string_view id, int rank,
-                                 std::span<const std::size_t> replaced) const {
+void SampleDirectory::State::check_key(const SampleKey& key, std::string_view id, int rank,
+                                       std::span<const std::size_t> replaced) const {
   const auto known = find_key(key.name);
   if (!known || keys_[*known] == key) return;
   std::vector<bool> is_replaced(size());
@@ -233,8 +233,8 @@ void Ownership::State::check_key(const SampleKey& key, std::string_view id, int 
   }
 }
 
-void Ownership::State::check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths,
-                                     int rank) const {
+void SampleDirectory::State::check_lengths(std::size_t sample, std::size_t key, std::span<const std::int64_t> lengths,
+                                           int rank) const {
   const Cell& known = cell(sample, key);
   if (!held_by_another(known.set, rank) || std::ranges::equal(this->lengths(known), lengths)) return;
   throw InvalidArgument(fmt::format("sample {}, key {} has sequences of [{}] tokens on rank {}, but of [{}] on {}",
@@ -242,7 +242,7 @@ void Ownership::State::check_lengths(std::size_t sample, std::size_t key, std::s
                                     fmt::join(this->lengths(known), ", "), ranks_text(sets_[known.set], rank)));
 }
 
-void Ownership::State::check_values(std::size_t sample, const PlainValues& values, int rank) const {
+void SampleDirectory::State::check_values(std::size_t sample, const PlainValues& values, int rank) const {
   for (const auto& [name, value] : values) {
     const auto known = this->values(sample).find(name);
     if (known == this->values(sample).end() || same_values({*known}, {{name, value}})) continue;

@@ -1,4 +1,4 @@
-#include "levada/exchange/ownership.h"
+#include "levada/exchange/sample_directory.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
-#include "levada/exchange/ownership_state.h"
+#include "levada/exchange/sample_directory_state.h"
 
 namespace levada {
 
@@ -34,7 +34,7 @@ std::uint64_t bytes_of(const SampleKey& key, const SequencePart& part, std::span
   return key.bytes(tokens).value_or(0);
 }
 
-Ownership::Ownership() : state_(std::make_shared<State>()) {}
+SampleDirectory::SampleDirectory() : state_(std::make_shared<State>()) {}
 
 namespace {
 
@@ -48,12 +48,12 @@ Holder holder_of(int rank, const SequencePart& part) {
 
 }  // namespace
 
-Ownership::State& Ownership::own() {
+SampleDirectory::State& SampleDirectory::own() {
   if (state_.use_count() > 1) state_ = std::make_shared<State>(*state_);
   return *state_;
 }
 
-void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& part) {
+void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePart& part) {
   const Holder holder = holder_of(rank, part);
   std::vector<std::string> names;
   std::vector<std::optional<std::size_t>> known(samples.size());
@@ -90,10 +90,10 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
     for (std::size_t i = 0; i < samples.size(); ++i) held[i] = held[i] || seqlens.has(i);
   }
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (held[i]) rows[i] = state.take_in(samples.ids()[i]);
+    if (held[i]) rows[i] = state.find_or_add(samples.ids()[i]);
   }
   for (const std::string& name : names) {
-    const std::size_t key = state.take_in_key(samples.key(name));
+    const std::size_t key = state.find_or_add_key(samples.key(name));
     const Seqlens& seqlens = samples.seqlens(name);
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!seqlens.has(i)) continue;
@@ -104,10 +104,10 @@ void Ownership::add(int rank, const SampleBatch& samples, const SequencePart& pa
     if (!held[i] || samples.values(i).empty()) continue;
     state.add_values(rows[i], samples.values(i));
   }
-  state.tidy();
+  state.compact();
 }
 
-void Ownership::add(int rank, const SampleFact& fact) {
+void SampleDirectory::add(int rank, const SampleFact& fact) {
   const Holder holder = holder_of(rank, fact.part);
   const std::uint64_t hash = hash64(as_bytes(fact.id));
   const auto known = state_->ids().find(fact.id, hash);
@@ -117,14 +117,14 @@ void Ownership::add(int rank, const SampleFact& fact) {
   if (known) state_->check_values(*known, fact.values, rank);
   if (known && known_key) state_->check_lengths(*known, *known_key, fact.lengths, rank);
   State& state = own();
-  const std::size_t sample = known ? *known : state.take_in(fact.id, hash);
-  const std::size_t key = state.take_in_key(fact.key);
+  const std::size_t sample = known ? *known : state.find_or_add(fact.id, hash);
+  const std::size_t key = state.find_or_add_key(fact.key);
   state.put(sample, key, state.with(state.cell(sample, key).set, holder), fact.lengths);
   if (!fact.values.empty()) state.add_values(sample, fact.values);
-  state.tidy();
+  state.compact();
 }
 
-void Ownership::remove(int rank, std::span<const std::string> ids) {
+void SampleDirectory::remove(int rank, std::span<const std::string> ids) {
   State& state = own();
   for (const std::string& id : ids) {
     const auto sample = find(id);
@@ -134,10 +134,10 @@ void Ownership::remove(int rank, std::span<const std::string> ids) {
     }
     if (!state.is_held(*sample)) state.forget(*sample);
   }
-  state.tidy();
+  state.compact();
 }
 
-void Ownership::clear(int rank) {
+void SampleDirectory::clear(int rank) {
   State& state = own();
   std::vector<std::uint32_t> without(state.set_count());
   for (std::uint32_t set = 0; set < without.size(); ++set) without[set] = state.without(set, rank);
@@ -147,16 +147,16 @@ void Ownership::clear(int rank) {
     }
     if (!state.is_held(sample)) state.forget(sample);
   }
-  state.tidy();
+  state.compact();
 }
 
-void Ownership::merge(const Ownership& other) {
+void SampleDirectory::merge(const SampleDirectory& other) {
   const std::shared_ptr<const State> from = other.state_;
   State& state = own();
   state.reserve(state.size() + from->size());
   std::vector<std::size_t> rows(from->size());
   for (std::size_t sample = 0; sample < rows.size(); ++sample) {
-    rows[sample] = state.take_in(from->id(sample), from->ids().hash(sample));
+    rows[sample] = state.find_or_add(from->id(sample), from->ids().hash(sample));
   }
   for (std::size_t k = 0; k < from->keys().size(); ++k) merge_key(state, *from, k, rows);
   for (std::size_t sample = 0; sample < rows.size(); ++sample) {
@@ -167,10 +167,11 @@ void Ownership::merge(const Ownership& other) {
     }
     state.add_values(rows[sample], from->values(sample));
   }
-  state.tidy();
+  state.compact();
 }
 
-void Ownership::merge_key(State& state, const State& from, std::size_t from_key, std::span<const std::size_t> rows) {
+void SampleDirectory::merge_key(State& state, const State& from, std::size_t from_key,
+                                std::span<const std::size_t> rows) {
   std::optional<std::size_t> key;
   std::uint32_t theirs = 0, known = 0, merged = 0;
   for (std::size_t sample = 0; sample < rows.size(); ++sample) {
@@ -179,7 +180,7 @@ void Ownership::merge_key(State& state, const State& from, std::size_t from_key,
     const Holders& holders = from.holders(cell.set);
     if (!key) {
       state.check_key(from.keys()[from_key], from.id(sample), holders.front().rank, {});
-      key = state.take_in_key(from.keys()[from_key]);
+      key = state.find_or_add_key(from.keys()[from_key]);
     }
     const auto lengths = from.lengths(cell);
     state.check_lengths(rows[sample], *key, lengths, holders.front().rank);
@@ -193,45 +194,45 @@ void Ownership::merge_key(State& state, const State& from, std::size_t from_key,
   }
 }
 
-std::size_t Ownership::size() const {
+std::size_t SampleDirectory::size() const {
   return state_->size();
 }
-std::optional<std::size_t> Ownership::find(std::string_view id) const {
+std::optional<std::size_t> SampleDirectory::find(std::string_view id) const {
   return state_->ids().find(id, hash64(as_bytes(id)));
 }
-std::string_view Ownership::id(std::size_t sample) const {
+std::string_view SampleDirectory::id(std::size_t sample) const {
   return state_->id(sample);
 }
-std::uint64_t Ownership::id_hash(std::size_t sample) const {
+std::uint64_t SampleDirectory::id_hash(std::size_t sample) const {
   return state_->ids().hash(sample);
 }
-const PlainValues& Ownership::values(std::size_t sample) const {
+const PlainValues& SampleDirectory::values(std::size_t sample) const {
   return state_->values(sample);
 }
-std::span<const SampleKey> Ownership::keys() const {
+std::span<const SampleKey> SampleDirectory::keys() const {
   return state_->keys();
 }
-std::optional<std::size_t> Ownership::find_key(std::string_view name) const {
+std::optional<std::size_t> SampleDirectory::find_key(std::string_view name) const {
   return state_->find_key(name);
 }
-const Holders& Ownership::holders(std::size_t sample, std::size_t key) const {
+const Holders& SampleDirectory::holders(std::size_t sample, std::size_t key) const {
   return state_->holders(state_->cell(sample, key).set);
 }
-std::uint32_t Ownership::holder_set(std::size_t sample, std::size_t key) const {
+std::uint32_t SampleDirectory::holder_set(std::size_t sample, std::size_t key) const {
   return state_->cell(sample, key).set;
 }
-const Holders& Ownership::holder_set_at(std::uint32_t set) const {
+const Holders& SampleDirectory::holder_set_at(std::uint32_t set) const {
   return state_->holders(set);
 }
-std::span<const std::int64_t> Ownership::lengths(std::size_t sample, std::size_t key) const {
+std::span<const std::int64_t> SampleDirectory::lengths(std::size_t sample, std::size_t key) const {
   return state_->lengths(state_->cell(sample, key));
 }
-std::int64_t Ownership::tokens(std::size_t sample, std::size_t key) const {
+std::int64_t SampleDirectory::tokens(std::size_t sample, std::size_t key) const {
   const auto all = lengths(sample, key);
   return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
-SampleBatch Ownership::meta() const {
+SampleBatch SampleDirectory::meta() const {
   std::vector<std::string> ids;
   ids.reserve(size());
   for (std::size_t sample = 0; sample < size(); ++sample) ids.emplace_back(id(sample));
@@ -248,14 +249,14 @@ SampleBatch Ownership::meta() const {
   return batch;
 }
 
-Ownership Ownership::select(std::span<const std::size_t> samples) const {
-  Ownership chosen;
+SampleDirectory SampleDirectory::select(std::span<const std::size_t> samples) const {
+  SampleDirectory chosen;
   State& state = *chosen.state_;
-  for (const SampleKey& key : keys()) state.take_in_key(key);
+  for (const SampleKey& key : keys()) state.find_or_add_key(key);
   state.reserve(samples.size());
   std::uint32_t from = 0, to = 0;
   for (const std::size_t sample : samples) {
-    const std::size_t row = state.take_in(id(sample));
+    const std::size_t row = state.find_or_add(id(sample));
     for (std::size_t key = 0; key < keys().size(); ++key) {
       const std::uint32_t set = holder_set(sample, key);
       if (set == 0) continue;

@@ -63,9 +63,9 @@ using Holders = std::vector<Holder>;
 /// until one is changed. Made for millions of samples: about 24 bytes a sample and 16 a key of one sequence, beside
 /// the ids. Samples are numbered from 0 to size()-1 in the order they came in, keys likewise; an update may number them
 /// anew. There is room for 65,535 keys.
-class Ownership {
+class SampleDirectory {
  public:
-  Ownership();
+  SampleDirectory();
 
   /// `rank` now holds all that `samples` (a meta will do) has, or that part of it: lengths are those of the whole. A
   /// key that is absent for an id is not held. Throws InvalidArgument where dtype, trailing shape, lengths or a plain
@@ -78,7 +78,7 @@ class Ownership {
   void remove(int rank, std::span<const std::string> ids);
   void clear(int rank);
   /// Everything that `other` knows, beside what is known here. Throws as add() does, and may then be half done.
-  void merge(const Ownership& other);
+  void merge(const SampleDirectory& other);
 
   std::size_t size() const;
   std::optional<std::size_t> find(std::string_view id) const;
@@ -102,11 +102,11 @@ class Ownership {
   /// All of it without data.
   SampleBatch meta() const;
   /// Some samples alone, in this order.
-  Ownership select(std::span<const std::size_t> samples) const;
+  SampleDirectory select(std::span<const std::size_t> samples) const;
 
   /// Bytes that travel; decode() reads bytes that may lie and throws CorruptMessage. Samples keep their order.
   Bytes encode() const;
-  static Ownership decode(ByteView bytes);
+  static SampleDirectory decode(ByteView bytes);
 
  private:
   friend class HoldingsTable;

@@ -1,11 +1,12 @@
-// An ownership as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
+// An directory as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
 // are little-endian.
-#include "levada/exchange/ownership_codec.h"
+#include "levada/exchange/sample_directory_codec.h"
 
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
-#include "levada/exchange/ownership_state.h"
+#include "levada/exchange/sample_directory_state.h"
+#include "levada/tensor/codec.h"
 
 namespace levada {
 namespace {
@@ -30,7 +31,7 @@ PlainValue get_value(ByteReader& reader) {
     case ValueTag::none: return None{};
     case ValueTag::boolean: {
       const auto value = reader.get<std::uint8_t>();
-      if (value > 1) reader.fail("a truth value that is neither");
+      if (value > 1) reader.fail("a boolean that is neither true nor false");
       return value == 1;
     }
     case ValueTag::integer: return reader.get<std::int64_t>();
@@ -45,21 +46,16 @@ PlainValue get_value(ByteReader& reader) {
 
 void put_key(ByteWriter& writer, const SampleKey& key) {
   writer.put_sized(key.name);
-  writer.put(key.dtype.code);
-  writer.put(key.dtype.bits);
-  writer.put(key.dtype.lanes);
-  writer.put(static_cast<std::uint8_t>(key.trailing.rank()));
-  for (const std::int64_t extent : key.trailing) writer.put(extent);
+  put_dtype(writer, key.dtype);
+  put_shape(writer, key.trailing);
 }
 
 SampleKey get_key(ByteReader& reader) {
   SampleKey key{.name = reader.get_string()};
-  key.dtype = {reader.get<std::uint8_t>(), reader.get<std::uint8_t>(), reader.get<std::uint16_t>()};
-  const auto rank = reader.get<std::uint8_t>();
+  key.dtype = get_dtype(reader);
+  key.trailing = get_shape(reader, Shape::max_rank - 1);
   if (key.name.empty()) reader.fail("a key without a name");
-  if (!key.dtype.is_known() || !key.dtype.is_byte_sized()) reader.fail("no such dtype of a key");
-  if (rank >= Shape::max_rank) reader.fail(fmt::format("a trailing shape of {} extents", rank));
-  for (int i = 0; i < rank; ++i) key.trailing.push_back(reader.get<std::int64_t>());
+  if (!key.dtype.is_byte_sized()) reader.fail("a key of a type smaller than a byte");
   if (!key.bytes(1)) reader.fail("a trailing shape that does not fit in memory");
   return key;
 }
@@ -127,7 +123,7 @@ void get_lengths(ByteReader& reader, std::int64_t most, std::vector<std::int64_t
 
 }  // namespace
 
-Bytes Ownership::encode() const {
+Bytes SampleDirectory::encode() const {
   const State& state = *state_;
   ByteWriter writer;
   writer.put(magic);
@@ -176,18 +172,18 @@ Bytes Ownership::encode() const {
   return std::move(writer).take();
 }
 
-Ownership Ownership::decode(ByteView bytes) {
+SampleDirectory SampleDirectory::decode(ByteView bytes) {
   ByteReader reader(bytes);
-  if (reader.get<std::uint32_t>() != magic) reader.fail("these bytes are no ownership");
-  if (reader.get<std::uint32_t>() != version) reader.fail("an ownership of another version");
-  Ownership ownership;
-  State& state = *ownership.state_;
+  if (reader.get<std::uint32_t>() != magic) reader.fail("these bytes are no directory");
+  if (reader.get<std::uint32_t>() != version) reader.fail("an directory of another version");
+  SampleDirectory directory;
+  State& state = *directory.state_;
   auto keys = reader.get_count(9);
   if (keys > State::most_keys) reader.fail(fmt::format("{} keys", keys));
   for (; keys > 0; --keys) {
     const SampleKey key = get_key(reader);
     if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} stands twice", key.name));
-    state.take_in_key(key);
+    state.find_or_add_key(key);
   }
   std::vector<std::uint32_t> sets{0};
   for (auto count = reader.get_count(4); count > 0; --count) sets.push_back(state.intern(get_holders(reader)));
@@ -196,7 +192,7 @@ Ownership Ownership::decode(ByteView bytes) {
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
     const std::string_view id = as_text(reader.get_sized());
     if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
-    if (state.take_in(id) != sample) reader.fail(fmt::format("sample {:.60} stands twice", id));
+    if (state.find_or_add(id) != sample) reader.fail(fmt::format("sample {:.60} stands twice", id));
   }
   std::vector<std::int64_t> lengths;
   for (std::size_t key = 0; key < state.keys().size(); ++key) {
@@ -218,7 +214,7 @@ Ownership Ownership::decode(ByteView bytes) {
     state.put_values(sample, get_values(reader));
   }
   reader.expect_end();
-  return ownership;
+  return directory;
 }
 
 }  // namespace levada

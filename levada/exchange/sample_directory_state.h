@@ -1,4 +1,4 @@
-// How an Ownership keeps its table: for this module's sources alone.
+// How an SampleDirectory keeps its table: for this module's sources alone.
 #pragma once
 
 #include <deque>
@@ -6,11 +6,11 @@
 #include <unordered_map>
 
 #include "levada/exchange/id_table.h"
-#include "levada/exchange/ownership.h"
+#include "levada/exchange/sample_directory.h"
 
 namespace levada {
 
-class Ownership::State {
+class SampleDirectory::State {
  public:
   /// As the items of a plan number them.
   static constexpr std::size_t most_keys = UINT16_MAX;
@@ -39,17 +39,17 @@ class Ownership::State {
 
   void reserve(std::size_t samples);
   /// The sample of that id, made if there is none. `hash`: hash64() of it.
-  std::size_t take_in(std::string_view id, std::uint64_t hash);
-  std::size_t take_in(std::string_view id);
+  std::size_t find_or_add(std::string_view id, std::uint64_t hash);
+  std::size_t find_or_add(std::string_view id);
   /// Of an id that is not here.
   std::size_t add(std::string_view id, std::uint64_t hash);
-  std::size_t take_in_key(const SampleKey& key);
+  std::size_t find_or_add_key(const SampleKey& key);
   std::uint32_t intern(const Holders& holders);
   std::uint32_t with(std::uint32_t set, const Holder& holder);
   std::uint32_t without(std::uint32_t set, int rank);
   void put(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths);
   /// put() into a cell that has had nothing.
-  void put_first(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths) {
+  void put_new(std::size_t sample, std::size_t key, std::uint32_t set, std::span<const std::int64_t> lengths) {
     if (lengths.size() != 1) return put(sample, key, set, lengths);
     columns_[key][sample] = {set, 1, lengths[0]};
     ++held_[key];
@@ -72,7 +72,7 @@ class Ownership::State {
   /// The last sample takes its number.
   void forget(std::size_t sample);
   /// Forgets keys that nobody holds, and gives the memory of what has been forgotten back, where that is much.
-  void tidy();
+  void compact();
 
   /// Throws InvalidArgument where there is no room for so many more keys.
   void check_room(std::size_t more_keys) const;
@@ -85,8 +85,8 @@ class Ownership::State {
  private:
   bool held_by_another(std::uint32_t set, int rank) const;
   void forget_unheld_keys();
-  void tidy_lengths();
-  void tidy_sets();
+  void compact_lengths();
+  void compact_sets();
 
   IdTable ids_;
   std::vector<SampleKey> keys_;

@@ -1,11 +1,11 @@
-// Parts of an ownership as bytes, little-endian; readers throw CorruptMessage. For this module's sources alone.
+// Parts of an directory as bytes, little-endian; readers throw CorruptMessage. For this module's sources alone.
 #pragma once
 
 #include <cstring>
 #include <vector>
 
 #include "levada/base/bytes.h"
-#include "levada/exchange/ownership.h"
+#include "levada/exchange/sample_directory.h"
 
 namespace levada {
 

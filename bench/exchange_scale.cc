@@ -1,0 +1,145 @@
+// Plans exchanges of very large jobs in one process, without moving anything: what each step takes on rank 0, and what
+// a rank itself takes. Prints one JSON object. bench/PERFORMANCE.md has the fields.
+//
+//   exchange_scale [RANKS [SAMPLES]]
+#include <fmt/format.h>
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/percentile.h"
+#include "bench/rounds.h"
+#include "levada/base/deadline.h"
+#include "levada/base/hash.h"
+#include "levada/exchange/exchange_rows.h"
+#include "levada/exchange/holdings.h"
+
+namespace levada::bench {
+namespace {
+
+/// What the process has in use, in bytes, as its allocator counts it.
+std::uint64_t in_use() {
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+/// Seconds and bytes of steps, by name, in order.
+class Steps {
+ public:
+  /// What `work` returns.
+  template <typename Work>
+  auto run(std::string_view name, Work work) {
+    const auto begin = Clock::now();
+    const std::uint64_t before = in_use();
+    auto result = work();
+    const std::chrono::duration<double> time = Clock::now() - begin;
+    json_ += fmt::format(R"("{}_s":{:.3f},"{}_mb":{:.0f},)", name, time.count(), name,
+                         (static_cast<double>(in_use()) - static_cast<double>(before)) / 1e6);
+    return result;
+  }
+  void add(std::string_view name, double value) { json_ += fmt::format(R"("{}":{},)", name, value); }
+  std::string json() const { return "{" + json_.substr(0, json_.size() - 1) + "}"; }
+
+ private:
+  std::string json_;
+};
+
+std::string id_of(std::size_t sample) {
+  return fmt::format("sample-{:08}", sample);
+}
+
+const std::vector<std::string>& keys() {
+  static const std::vector<std::string> all{"logprobs", "tokens", "values"};
+  return all;
+}
+
+/// To half as many data-parallel ranks, each with two tensor-parallel ones, in an order of its own.
+std::vector<Destination> destinations(int ranks, std::size_t samples) {
+  std::vector<Destination> all(static_cast<std::size_t>(ranks / 2));
+  for (std::size_t d = 0; d < all.size(); ++d) all[d].ranks = {static_cast<int>(2 * d), static_cast<int>(2 * d + 1)};
+  for (std::size_t i = 0; i < samples; ++i) {
+    const std::string id = id_of(i);
+    all[hash64(as_bytes(id), 7) % all.size()].ids.push_back(id);
+  }
+  return all;
+}
+
+/// What one rank has: every `ranks`th sample, of short lengths, since nothing is moved.
+SampleBatch batch_of(int rank, int ranks, std::size_t samples) {
+  std::vector<std::string> ids;
+  std::vector<std::int64_t> lengths;
+  std::int64_t tokens = 0;
+  for (auto i = static_cast<std::size_t>(rank); i < samples; i += static_cast<std::size_t>(ranks)) {
+    ids.push_back(id_of(i));
+    lengths.push_back(static_cast<std::int64_t>(1 + i % 3));
+    tokens += lengths.back();
+  }
+  SampleBatch batch(std::move(ids));
+  for (const std::string& key : keys()) {
+    batch.set(key, Tensor::zeros(dtypes::uint8, {tokens}), Seqlens::one_each(lengths));
+  }
+  return batch;
+}
+
+std::string simulate(int ranks, std::size_t samples) {
+  Steps steps;
+  steps.add("ranks", ranks);
+  steps.add("samples", static_cast<double>(samples));
+  const ExchangeRequest request{steps.run("request", [&] { return destinations(ranks, samples); }), keys(), {}, false};
+  const auto index = steps.run("index", [&] { return std::make_unique<SampleIndex>(request.destinations); });
+  std::vector<Bytes> said;
+  std::vector<double> times;
+  std::uint64_t said_bytes = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    SampleStore store;
+    store.store_without_copy(batch_of(rank, ranks, samples));
+    const auto begin = Clock::now();
+    said.push_back(holdings_of(store, *index, keys()).bytes);
+    times.push_back(microseconds(Clock::now() - begin));
+    said_bytes += said.back().size();
+  }
+  steps.add("holdings_us", percentile(times, 0.5));
+  steps.add("holdings_bytes", static_cast<double>(said_bytes) / ranks);
+  auto table = steps.run("table", [&] {
+    auto all = std::make_unique<HoldingsTable>(*index, keys());
+    for (int rank = 0; rank < ranks; ++rank) all->add(rank, said[static_cast<std::size_t>(rank)]);
+    return all;
+  });
+  const auto requested = table->requested();
+  const SampleDirectory directory = std::move(*table).take();
+  const ExchangePlan plan = steps.run("plan", [&] { return plan_exchange(directory, request, requested, {}); });
+  steps.add("multicasts", static_cast<double>(plan.size()));
+  const auto rows = steps.run("rows", [&] { return encode_rows(plan, ranks, false); });
+  times.clear();
+  std::uint64_t rows_bytes = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto begin = Clock::now();
+    static_cast<void>(decode_rows(rows[static_cast<std::size_t>(rank)], rank, ranks, index->size()));
+    times.push_back(microseconds(Clock::now() - begin));
+    rows_bytes += rows[static_cast<std::size_t>(rank)].size();
+  }
+  steps.add("decode_rows_us", percentile(times, 0.5));
+  steps.add("rows_bytes", static_cast<double>(rows_bytes) / ranks);
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  steps.add("peak_mb", static_cast<double>(usage.ru_maxrss) * 1024 / 1e6);
+  return steps.json();
+}
+
+}  // namespace
+}  // namespace levada::bench
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::atoi(argv[1]) : 8192;
+  const long samples = argc > 2 ? std::atol(argv[2]) : 10'000'000;
+  if (ranks < 2 || samples < ranks) {
+    std::cerr << "exchange_scale: give at least 2 ranks, and at least as many samples\n";
+    return 2;
+  }
+  std::cout << levada::bench::simulate(ranks, static_cast<std::size_t>(samples)) << '\n';
+}
