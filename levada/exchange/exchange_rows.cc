@@ -23,35 +23,48 @@ std::vector<std::vector<std::uint32_t>> multicasts_of_ranks(const ExchangePlan& 
   return of_rank;
 }
 
-void put_items(ByteWriter& writer, const ExchangePlan& plan, std::span<const ExchangeItem> items) {
-  std::vector<std::uint32_t> samples, counts;
-  std::vector<std::uint64_t> keys;
-  std::vector<std::uint16_t> parts;
-  std::vector<std::int64_t> lengths;
-  bool is_alike = true, is_single = true;
-  for (const ExchangeItem& item : items) {
-    is_alike = is_alike && item.keys == items[0].keys && item.part == items[0].part;
-    samples.push_back(item.sample);
-    keys.push_back(item.keys);
-    parts.push_back(item.part);
-    for_each_key(item.keys, [&](std::size_t k) {
-      const auto all = plan.samples().lengths(item.sample, plan.keys()[k]);
-      is_single = is_single && all.size() == 1;
-      counts.push_back(static_cast<std::uint32_t>(all.size()));
-      lengths.insert(lengths.end(), all.begin(), all.end());
-    });
+/// Writes the items of one multicast after the other.
+class ItemsWriter {
+ public:
+  explicit ItemsWriter(const ExchangePlan& plan) : plan_(plan) {}
+
+  void put(ByteWriter& writer, std::span<const ExchangeItem> items) {
+    samples_.clear();
+    counts_.clear();
+    lengths_.clear();
+    bool is_single = true;
+    for (const ExchangeItem& item : items) {
+      samples_.push_back(item.sample);
+      for_each_key(item.keys, [&](std::size_t k) {
+        const auto all = plan_.samples().lengths(item.sample, plan_.keys()[k]);
+        is_single = is_single && all.size() == 1;
+        counts_.push_back(static_cast<std::uint32_t>(all.size()));
+        lengths_.insert(lengths_.end(), all.begin(), all.end());
+      });
+    }
+    const bool is_alike = std::ranges::all_of(
+        items, [&](const ExchangeItem& item) { return item.keys == items[0].keys && item.part == items[0].part; });
+    keys_.clear();
+    parts_.clear();
+    for (const ExchangeItem& item : is_alike ? items.first(1) : items) {
+      keys_.push_back(item.keys);
+      parts_.push_back(item.part);
+    }
+    writer.put(static_cast<std::uint8_t>((is_alike ? alike : 0) | (is_single ? single : 0)));
+    put_numbers(writer, samples_);
+    put_numbers(writer, keys_);
+    put_numbers(writer, parts_);
+    if (!is_single) put_numbers(writer, counts_);
+    put_numbers(writer, lengths_);
   }
-  if (is_alike) {
-    keys.resize(1);
-    parts.resize(1);
-  }
-  writer.put(static_cast<std::uint8_t>((is_alike ? alike : 0) | (is_single ? single : 0)));
-  put_numbers(writer, samples);
-  put_numbers(writer, keys);
-  put_numbers(writer, parts);
-  if (!is_single) put_numbers(writer, counts);
-  put_numbers(writer, lengths);
-}
+
+ private:
+  const ExchangePlan& plan_;
+  std::vector<std::uint32_t> samples_, counts_;
+  std::vector<std::uint64_t> keys_;
+  std::vector<std::uint16_t> parts_;
+  std::vector<std::int64_t> lengths_;
+};
 
 void put_row_values(ByteWriter& writer, const ExchangePlan& plan, std::span<const std::uint32_t> multicasts, int rank) {
   std::vector<std::uint32_t> samples;
@@ -82,15 +95,20 @@ std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_su
   head.put(static_cast<std::uint32_t>(plan.parts().size()));
   for (const SequencePart& part : plan.parts()) put_part(head, part);
   std::vector<std::uint64_t> sent_by(static_cast<std::size_t>(ranks), 0), begins;
-  std::vector<Bytes> items;  // of each multicast, once for all who need them
+  ByteWriter items;  // of each multicast, once for all who need them
+  std::vector<std::size_t> ends;
+  ItemsWriter items_writer(plan);
   for (std::size_t i = 0; i < plan.size(); ++i) {
     std::uint64_t& sent = sent_by[static_cast<std::size_t>(plan[i].from)];
     begins.push_back(sent);
     sent += plan[i].bytes;
-    ByteWriter writer;
-    put_items(writer, plan, plan[i].items);
-    items.push_back(std::move(writer).take());
+    items_writer.put(items, plan[i].items);
+    ends.push_back(items.size());
   }
+  const auto items_of = [&](std::uint32_t i) {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    return items.view().subspan(begin, ends[i] - begin);
+  };
   std::vector<Bytes> all;
   const auto of_ranks = multicasts_of_ranks(plan, ranks);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -101,8 +119,8 @@ std::vector<Bytes> encode_rows(const ExchangePlan& plan, int ranks, bool with_su
     for (const std::uint32_t i : multicasts) {
       writer.put(std::int32_t{plan[i].from});
       writer.put(begins[i]);
-      put_numbers(writer, std::vector<std::int32_t>(plan[i].to.begin(), plan[i].to.end()));
-      writer.put_bytes(items[i]);
+      put_numbers(writer, plan[i].to);
+      writer.put_bytes(items_of(i));
     }
     put_row_values(writer, plan, multicasts, rank);
     put_numbers(writer, with_sums ? sent_by : std::vector<std::uint64_t>());

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstring>
+#include <ranges>
+#include <span>
 #include <vector>
 
 #include "levada/base/bytes.h"
@@ -21,8 +23,8 @@ void put_values(ByteWriter& writer, const PlainValues& values);
 PlainValues get_values(ByteReader& reader);
 
 /// Numbers of one type, behind how many bytes they are.
-template <typename T>
-void put_numbers(ByteWriter& writer, const std::vector<T>& numbers) {
+template <std::ranges::contiguous_range Numbers>
+void put_numbers(ByteWriter& writer, const Numbers& numbers) {
   writer.put_sized(std::as_bytes(std::span(numbers)));
 }
 template <typename T>

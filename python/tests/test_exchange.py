@@ -339,7 +339,7 @@ def test_ranks_in_other_calls_or_with_other_stores_are_told_so(tmp_path: pathlib
     )
     for mine in told:
         first, second, third, last = mine
-        assert "rank 0 calls agree() with store 1, rank 1 agree() with store 2" in first["error"]
-        assert "rank 0 calls agree() with store 2, rank 1 agree() with store 1" in second["error"]
-        assert "rank 0 calls agree() with store 1, rank 1 redistribute() with store 1" in third["error"]
+        assert "rank 0 calls all_gather() with store 1, rank 1 all_gather() with store 2" in first["error"]
+        assert "rank 0 calls all_gather() with store 2, rank 1 all_gather() with store 1" in second["error"]
+        assert "rank 0 calls all_gather() with store 1, rank 1 redistribute() with store 1" in third["error"]
         assert last == {"held": 0, "names": ["store 1", "store 2"]}

@@ -206,9 +206,10 @@ class DataManager:
                 fields = {key: data[key].cpu() for key in names if data.get(key) is not None}
                 if sample is not None and fields:
                     seqlens = {key: sample.seqlens[key] for key in fields}
+                    lent = SampleBatch([id], fields, seqlens)
                     for key in fields:
                         lengths.check(id, key, seqlens[key], fields[key])
-                    self._wire.store(SampleBatch([id], fields, seqlens), copy=False)
+                    self._wire.store(lent, copy=False)
             except Exception as problem:  # what fits no lengths, is sparse, or no tensor: the others wait already
                 unsent = unsent or problem
         return unsent
