@@ -52,7 +52,7 @@ struct BucketerStats {
 /// from any thread. A forked child, which lacks its threads, must neither use nor destroy it.
 class Bucketer {
   class Impl;
-  struct Batch;
+  struct Bucket;
 
  public:
   using Callback = std::function<void(const Tensor& result)>;
@@ -78,7 +78,7 @@ class Bucketer {
    private:
     friend class Impl;
     std::weak_ptr<Impl> bucketer_;
-    std::shared_ptr<Batch> batch_;
+    std::shared_ptr<Bucket> bucket_;
     std::size_t position_ = 0;
   };
 

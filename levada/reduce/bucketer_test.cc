@@ -286,7 +286,7 @@ TEST(Bucketer, SaysWhichInputCannotBeReduced) {
     EXPECT_THAT(fault_of([&] { bucketer.reduce_scatter(engine, Tensor::zeros(dtypes::float32, {}), ReduceOp::sum); }),
                 HasSubstr("without dimensions cannot be cut"));
     EXPECT_THAT(fault_of([&] { bucketer.empty(engine, dtypes::float32, {5}); }), HasSubstr("does not divide by the 2"));
-    EXPECT_THAT(fault_of([] { Bucketer none({.in_flight = 0}); }), HasSubstr("in_flight is 0"));
+    EXPECT_THAT(fault_of([] { Bucketer none({.in_flight = 0}); }), HasSubstr("in_flight must be at least 1, got 0"));
     EXPECT_EQ(bucketer.stats().inputs, 0);
   });
 }
@@ -434,7 +434,7 @@ TEST(Bucketer, LosesWhatIsPendingWithItself) {
       Bucketer bucketer;
       handle = bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
     }
-    EXPECT_THAT(fault_of([&] { static_cast<void>(handle->wait()); }), HasSubstr("EngineError: the bucketer went"));
+    EXPECT_THAT(fault_of([&] { static_cast<void>(handle->wait()); }), HasSubstr("EngineError: the Bucketer was destroyed"));
   });
 }
 

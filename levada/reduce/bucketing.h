@@ -31,6 +31,8 @@ class Bucketing {
   /// Those up to the one of `key`, in the same order: what is launched so that it is.
   std::vector<int> flush_through(int key);
 
+  /// Bytes of the inputs in the open bucket of `key`.
+  std::uint64_t open_bytes(int key) const;
   bool any_open() const { return !open_.empty(); }
 
  private:
