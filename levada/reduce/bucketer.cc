@@ -145,7 +145,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   void teardown() {
     if (pending() > 0) {
-      throw InvalidArgument(fmt::format("{} inputs are not reduced yet: flush() before teardown()", pending()));
+      throw InvalidArgument(fmt::format("{} inputs are not reduced yet; call flush() before teardown()", pending()));
     }
     for (auto& [engine, reducer] : reducers_) reducer->trim();
   }

@@ -24,7 +24,10 @@ struct Stopped {};
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<Engine> group, int window, Duration timeout, std::function<void()> poll)
-    : group_(std::move(group)), poll_(std::move(poll)), timeout_(timeout), all_ranks_(static_cast<std::size_t>(size())) {
+    : group_(std::move(group)),
+      poll_(std::move(poll)),
+      timeout_(timeout),
+      all_ranks_(static_cast<std::size_t>(size())) {
   if (poll_) caller_poll_ = [this] { poll_caller(); };
   std::iota(all_ranks_.begin(), all_ranks_.end(), 0);
   std::ranges::copy_if(all_ranks_, std::back_inserter(host_), [this](int r) { return group_->shares_memory(r); });
@@ -61,9 +64,8 @@ auto Reducer::interruptible(Work work) {
 }
 
 Block Reducer::allocate_inputs(std::size_t bytes, std::string_view what) {
-  return interruptible([&] {
-    return levada::allocate(*group_, bytes, Deadline::after(timeout_), what, {}, &caller_poll_);
-  });
+  return interruptible(
+      [&] { return levada::allocate(*group_, bytes, Deadline::after(timeout_), what, {}, &caller_poll_); });
 }
 
 std::shared_ptr<const Future> Reducer::launch(CollectiveSpec spec, std::vector<BucketMessage> messages, bool awaited) {
@@ -281,7 +283,8 @@ Results Reducer::reduce(const BucketLayout& layout, const Peers& peers) {
   std::vector<const std::byte*> pieces(peers.size());
   for (std::size_t i = 0; i < layout.inputs(); ++i) {
     const std::size_t bytes = layout.piece_bytes(i);
-    for (std::size_t r = 0; r < peers.size(); ++r) pieces[r] = peers[r].inputs[i] + static_cast<std::size_t>(rank()) * bytes;
+    for (std::size_t r = 0; r < peers.size(); ++r)
+      pieces[r] = peers[r].inputs[i] + static_cast<std::size_t>(rank()) * bytes;
     reduce_arrays(spec.dtype, spec.op, pieces, bytes / spec.dtype.bytes(1), sums.data[i]);
   }
   return sums;

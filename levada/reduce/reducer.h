@@ -104,12 +104,22 @@ class Reducer {
   Results concatenate(const BucketLayout& layout, const Peers& peers);
   /// reduce() of exchange(), where there are several hosts.
   Results reduce_between_hosts(const BucketLayout& layout, std::vector<BucketMessage> messages);
+  /// Adds up the inputs of this host's ranks: for this rank into `own`, and for the ranks that it serves into the
+  /// messages that it returns, which are for them. All as `sums_layout` says.
+  std::deque<Outgoing> reduce_in_host(const BucketLayout& layout, std::vector<BucketMessage> messages,
+                                      const BucketLayout& sums_layout, std::byte* own);
+  /// One host's sums for this rank.
+  struct HostSums {
+    const BucketLayout* layout = nullptr;
+    const PeerMessages* peer = nullptr;
+  };
+  void add_up_hosts(const BucketLayout& layout, const std::vector<HostSums>& hosts, const Results& to) const;
   /// Returns all ranks by the lowest of their host.
   std::map<int, std::vector<int>> hosts_of(const Peers& announced) const;
   /// Returns the ranks of other hosts for which this rank makes its host's sums.
   std::vector<int> served_ranks() const;
-  /// Adds up pieces `number` of all inputs on this host's ranks. `to`: laid out as `sums` says.
-  static void add_up_host(const BucketLayout& layout, const Peers& inputs, int number, const BucketLayout& sums,
+  /// Adds up pieces `number` of all inputs on this host's ranks. `to`: laid out as `sums_layout` says.
+  static void add_up_host(const BucketLayout& layout, const Peers& inputs, int number, const BucketLayout& sums_layout,
                           std::byte* to);
 
   /// Returns memory for results as `layout` says: the engine's if there is some now, else the heap's.
