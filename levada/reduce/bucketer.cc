@@ -147,6 +147,7 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
     if (pending() > 0) {
       throw InvalidArgument(fmt::format("{} inputs are not reduced yet; call flush() before teardown()", pending()));
     }
+    making_.clear();
     for (auto& [engine, reducer] : reducers_) reducer->trim();
   }
 

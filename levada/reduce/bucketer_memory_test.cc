@@ -96,6 +96,14 @@ TEST(BucketerMemory, IsSharedBySmallInputs) {
   EXPECT_GE(engine->memory_in_use(), 1U * message_bytes);
 }
 
+TEST(BucketerMemory, IsReleasedByTeardownThoughItsTensorsWereNeverEnqueued) {
+  const Handle engine = inproc::make_group(1).front();
+  Bucketer bucketer;
+  static_cast<void>(made(bucketer, engine, 1, 64));
+  bucketer.teardown();
+  EXPECT_EQ(engine->memory_in_use(), 0U);
+}
+
 TEST(BucketerMemory, IsCopiedWhereInputsAreEnqueuedInAnotherOrder) {
   const std::vector<std::int64_t> pieces(50, 1000);
   std::vector<int> backwards = ascending(pieces.size());
