@@ -6,7 +6,6 @@
 #include <atomic>
 #include <deque>
 #include <map>
-#include <optional>
 #include <vector>
 
 #include "levada/base/copy.h"
@@ -14,8 +13,8 @@
 #include "levada/base/one_caller.h"
 #include "levada/reduce/bucketing.h"
 #include "levada/reduce/inputs.h"
-#include "levada/reduce/placed_memory.h"
 #include "levada/reduce/reducer.h"
+#include "levada/reduce/slab.h"
 #include "levada/tensor/elements.h"
 
 namespace levada {
@@ -23,12 +22,9 @@ namespace {
 
 /// Messages of a rank that others have not received yet.
 constexpr int window = 64;
-/// Of the memory into which inputs are copied; a larger one has its own.
+/// Inputs of a bucket are sent in messages of this size, unless one of them alone is larger.
 constexpr std::size_t message_bytes = std::size_t{4} << 20;
-/// For as many a message has room beside those bytes.
-constexpr std::size_t usual_inputs = 64;
-/// From how many bytes on empty() gives a message's memory: to copy less costs less than a message.
-constexpr std::size_t least_placed_bytes = std::size_t{256} << 10;
+
 /// Callbacks may call the bucketer.
 OneCaller::Call enter(OneCaller& bucketer) {
   return OneCaller::Call(bucketer, "this bucketer", OneCaller::Nested::allowed);
@@ -37,117 +33,104 @@ OneCaller::Call enter(OneCaller& bucketer) {
 }  // namespace
 
 /// Inputs that are launched together, from when the first is enqueued to when their callbacks have run.
-struct Bucketer::Batch {
+struct Bucketer::Bucket {
   struct Entry {
     Callback callback;
-    Shape shape;  ///< of the result, which may have been padded, or in another form
+    Shape shape;  ///< of the result, which is not the piece's for an all-reduce and an all-gather
   };
   const Engine* group = nullptr;
   int key = -1;
   DType dtype;
+  CollectiveSpec spec;                       ///< until it is launched
+  std::vector<std::shared_ptr<Slab>> slabs;  ///< with the inputs, until it is launched
   std::vector<Entry> entries;
-  std::size_t called = 0;  ///< of how many the callbacks have run
+  std::size_t num_called = 0;  ///< entries whose callbacks have run
 
-  void launched(std::shared_ptr<const Outcome> outcome) {
-    kept_ = std::move(outcome);
-    outcome_ = kept_.get();
+  void launched(std::shared_ptr<const Future> future) {
+    kept_ = std::move(future);
+    future_ = kept_.get();
   }
-  /// Null while the bucket is open. Any thread, and the result likewise.
-  const Outcome* outcome() const { return outcome_; }
+  /// Null until the bucket is launched. Any thread may call, and result() likewise.
+  const Future* future() const { return future_; }
   Tensor result(std::size_t position) const {
-    const Result& memory = outcome()->results()[position];
-    return Tensor(TensorView(dtype, entries[position].shape, memory.data), memory.owner, true);
+    const Results& results = future()->results();
+    return Tensor(TensorView(dtype, entries[position].shape, results.data[position]), results.owner, true);
   }
 
  private:
-  std::shared_ptr<const Outcome> kept_;
-  std::atomic<const Outcome*> outcome_ = nullptr;
+  std::shared_ptr<const Future> kept_;
+  std::atomic<const Future*> future_ = nullptr;
 };
 
 class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Impl> {
  public:
-  explicit Impl(const BucketerOptions& options) : options_(options), bucketing_(options.capacity) {
+  explicit Impl(const BucketerOptions& options)
+      : options_(options),
+        capacity_(static_cast<std::size_t>(std::max<std::int64_t>(options.capacity, 0))),
+        bucketing_(options.capacity) {
     if (options.in_flight < 1) {
-      throw InvalidArgument(fmt::format("in_flight is {}; at least one bucket has to be", options.in_flight));
+      throw InvalidArgument(fmt::format("in_flight must be at least 1, got {}", options.in_flight));
     }
   }
 
   Handle reduce_scatter(const Group& group, std::span<const TensorView> inputs, ReduceOp op, Callback callback) {
-    const int ranks = group->info().size;
-    check_alike(inputs, ranks);
+    check_alike(inputs, group->info().size);
     check_reducible(inputs.front().dtype(), op);
     const Shape& piece = inputs.front().shape();
     const std::size_t bytes = inputs.front().byte_count();
     const Input input{.op = op, .dtype = inputs.front().dtype(), .piece = piece, .bytes = bytes * inputs.size()};
-    return enqueue(
-        group, input,
-        [&](Contribution& contribution, std::size_t position, CopyMode way) {
-          std::byte* to = contribution.data(contribution.add(piece, position));
-          for (std::size_t r = 0; r < inputs.size(); ++r) copy_elements(inputs[r], to + r * bytes, way);
-        },
-        std::move(callback));
+    const auto copy = [&](std::byte* to, CopyMode mode) {
+      for (std::size_t r = 0; r < inputs.size(); ++r) copy_elements(inputs[r], to + r * bytes, mode);
+    };
+    return enqueue(group, input, copy, std::move(callback));
   }
 
-  Handle reduce_scatter(const Group& group, const Tensor& input, ReduceOp op, Callback callback) {
-    check_cpu(input);
+  Handle reduce_scatter(const Group& group, const Tensor& tensor, ReduceOp op, Callback callback) {
+    check_cpu(tensor);
     const int ranks = group->info().size;
-    const Shape piece = part_of(input.shape(), ranks);
-    const Input whole{.op = op, .dtype = input.dtype(), .piece = piece, .bytes = bytes_of(input.dtype(), piece, ranks)};
-    check_reducible(input.dtype(), op);
-    if (auto placed = placed_.take(*group, input, whole.bytes)) {
-      return enqueue_placed(group, whole, *std::move(placed), std::move(callback));
-    }
-    return enqueue(
-        group, whole,
-        [&](Contribution& to, std::size_t position, CopyMode way) {
-          copy_padded(input, whole.bytes, to.data(to.add(piece, position)), way);
-        },
-        std::move(callback));
-  }
-
-  Handle all_reduce(const Group& group, const TensorView& input, ReduceOp op, Callback callback) {
-    check_cpu(input);
-    check_reducible(input.dtype(), op);
-    const int ranks = group->info().size;
-    const Shape piece = part_of(Shape{static_cast<std::int64_t>(input.element_count())}, ranks);
-    const Input whole{.collective = Collective::all_reduce,
-                      .op = op,
-                      .dtype = input.dtype(),
+    const Shape piece = part_of(tensor.shape(), ranks);
+    check_reducible(tensor.dtype(), op);
+    const Input input{.op = op,
+                      .dtype = tensor.dtype(),
                       .piece = piece,
-                      .bytes = bytes_of(input.dtype(), piece, ranks)};
-    return launch_at_once(
-        group, whole, input.shape(),
-        [&](Contribution& to, std::size_t position, CopyMode way) {
-          copy_padded(input, whole.bytes, to.data(to.add(piece, position)), way);
-        },
-        std::move(callback));
+                      .bytes = bytes_of(tensor.dtype(), piece, ranks),
+                      .tensor = &tensor.view()};
+    const auto copy = [&](std::byte* to, CopyMode mode) { copy_padded(tensor, input.bytes, to, mode); };
+    return enqueue(group, input, copy, std::move(callback));
   }
 
-  Handle all_gather(const Group& group, const TensorView& input, Callback callback) {
-    check_gatherable(input);
+  Handle all_reduce(const Group& group, const TensorView& tensor, ReduceOp op, Callback callback) {
+    check_cpu(tensor);
+    check_reducible(tensor.dtype(), op);
+    const int ranks = group->info().size;
+    const Shape piece = part_of(Shape{static_cast<std::int64_t>(tensor.element_count())}, ranks);
+    const Input input{.collective = Collective::all_reduce,
+                      .op = op,
+                      .dtype = tensor.dtype(),
+                      .piece = piece,
+                      .bytes = bytes_of(tensor.dtype(), piece, ranks)};
+    const auto copy = [&](std::byte* to, CopyMode mode) { copy_padded(tensor, input.bytes, to, mode); };
+    return launch_alone(group, input, copy, {std::move(callback), tensor.shape()});
+  }
+
+  Handle all_gather(const Group& group, const TensorView& tensor, Callback callback) {
+    check_gatherable(tensor);
     Shape all{group->info().size};
-    for (const std::int64_t extent : input.shape()) all.push_back(extent);
-    const Input whole{.collective = Collective::all_gather,
-                      .dtype = input.dtype(),
-                      .piece = input.shape(),
-                      .bytes = input.byte_count()};
-    return launch_at_once(
-        group, whole, all,
-        [&](Contribution& contribution, std::size_t position, CopyMode) {
-          copy_elements(input, contribution.data(contribution.add(input.shape(), position)));
-        },
-        std::move(callback));
+    for (const std::int64_t extent : tensor.shape()) all.push_back(extent);
+    const Input input{.collective = Collective::all_gather,
+                      .dtype = tensor.dtype(),
+                      .piece = tensor.shape(),
+                      .bytes = tensor.byte_count()};
+    const auto copy = [&](std::byte* to, CopyMode mode) { copy_elements(tensor, to, mode); };
+    return launch_alone(group, input, copy, {std::move(callback), all});
   }
 
   Tensor empty(const Group& group, DType dtype, const Shape& shape) {
     const int ranks = group->info().size;
-    const Shape piece = part_of(shape, ranks);
-    const std::size_t bytes = TensorView(dtype, shape, nullptr).byte_count();
-    if (piece[0] * ranks != shape[0]) {
+    if (part_of(shape, ranks)[0] * ranks != shape[0]) {
       throw InvalidArgument(fmt::format("dim 0 of {} does not divide by the {} ranks", shape.to_string(), ranks));
     }
-    if (bytes < least_placed_bytes) return Tensor::empty(dtype, shape);
-    return placed_.give(*group, reducer_of(group).contribution({.dtype = dtype}, bytes, 1), shape, piece);
+    return slab_for_next(group, dtype, TensorView(dtype, shape, nullptr).byte_count())->make_tensor(dtype, shape);
   }
 
   void flush() {
@@ -162,46 +145,46 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   void teardown() {
     if (pending() > 0) {
-      throw InvalidArgument(fmt::format("{} inputs are not reduced yet: flush() before teardown()", pending()));
+      throw InvalidArgument(fmt::format("{} inputs are not reduced yet; call flush() before teardown()", pending()));
     }
+    making_.clear();
     for (auto& [engine, reducer] : reducers_) reducer->trim();
   }
 
   const BucketerStats& stats() const { return stats_; }
 
-  Tensor result_of(const Batch& batch, std::size_t position) {
-    if (!batch.outcome()) launch_all(bucketing_.flush_through(batch.key));
-    wait_for(batch);
-    while (std::ranges::find(launched_, &batch, &std::shared_ptr<Batch>::get) != launched_.end()) {
-      retire(oldest_of(batch.group));
+  Tensor result_of(const Bucket& bucket, std::size_t position) {
+    if (!bucket.future()) launch_all(bucketing_.flush_through(bucket.key));
+    wait_for(bucket);
+    while (std::ranges::find(launched_, &bucket, &std::shared_ptr<Bucket>::get) != launched_.end()) {
+      retire(oldest_of(bucket.group));
     }
     run_due_callbacks();
-    return batch.result(position);
+    return bucket.result(position);
   }
 
  private:
-  /// What shares a bucket.
+  /// What the inputs of a bucket have in common.
   struct Key {
     const Engine* group = nullptr;
     ReduceOp op = ReduceOp::sum;
     DType dtype;
     bool operator==(const Key&) const = default;
   };
-  struct Bucket {
-    std::vector<Contribution> contributions;
-    std::optional<std::size_t> open;  ///< which one takes more inputs
-    std::shared_ptr<Batch> batch;
-
-    std::size_t inputs() const { return batch ? batch->entries.size() : 0; }
-  };
   struct Input {
     Collective collective = Collective::reduce_scatter;
     ReduceOp op = ReduceOp::sum;
     DType dtype = {};
     Shape piece = {};
-    std::size_t bytes = 0;  ///< of all its pieces
-
-    CollectiveSpec spec() const { return {.collective = collective, .op = op, .dtype = dtype}; }
+    std::size_t bytes = 0;               ///< of all its pieces
+    const TensorView* tensor = nullptr;  ///< that may have been made by empty()
+  };
+  /// Where empty() makes the next tensors of a group and dtype.
+  struct Making {
+    const Engine* group = nullptr;
+    DType dtype;
+    std::shared_ptr<Slab> slab;
+    std::uint64_t bucket_bytes = 0;  ///< of the bucket that they will go to, if they are enqueued in this order
   };
 
   Reducer& reducer_of(const Group& group) {
@@ -213,176 +196,191 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   int key_of(const Group& group, const Input& input) {
     const Key key{group.get(), input.op, input.dtype};
-    const auto found = std::find(keys_.begin(), keys_.end(), key);
+    const auto found = std::ranges::find(keys_, key);
     if (found != keys_.end()) return static_cast<int>(found - keys_.begin());
     keys_.push_back(key);
-    buckets_.emplace_back();
+    open_.emplace_back();
     return static_cast<int>(keys_.size()) - 1;
   }
 
-  Handle handle_of(std::shared_ptr<Batch> batch, std::size_t position) {
-    Handle handle;
-    handle.bucketer_ = weak_from_this();
-    handle.batch_ = std::move(batch);
-    handle.position_ = position;
-    return handle;
+  // ---- memory
+
+  std::shared_ptr<Slab> make_slab(const Group& group, std::size_t bytes, Collective collective) {
+    Block block = reducer_of(group).allocate_inputs(Slab::block_bytes(bytes), to_string(collective));
+    return std::make_shared<Slab>(*group, std::move(block));
   }
 
-  /// `fill`: adds the input to a contribution.
-  template <typename Fill>
-  Handle enqueue(const Group& group, const Input& input, Fill fill, Callback callback) {
-    const int key = key_of(group, input);
-    const auto placement = place(key, input.bytes);
-    if (placement.alone) {
-      auto contributions = contribution_of(group, input, fill);
-      count(input.bytes, input.bytes);
-      return reduce_alone(group, std::move(contributions), input, std::move(callback));
+  /// Bytes of a slab in which an input of a bucket comes first.
+  std::size_t slab_bytes(std::size_t first) const { return std::max(first, std::min(message_bytes, capacity_)); }
+
+  /// Returns the slab in which empty() makes the next tensor. All tensors of a slab go to the same bucket, if they are
+  /// enqueued in the order in which they are made.
+  std::shared_ptr<Slab> slab_for_next(const Group& group, DType dtype, std::size_t bytes) {
+    if (bytes > capacity_) return make_slab_for_tensors(group, bytes);
+    const auto found = std::ranges::find_if(
+        making_, [&](const Making& each) { return each.group == group.get() && each.dtype == dtype; });
+    Making& making = found != making_.end() ? *found : making_.emplace_back(Making{group.get(), dtype});
+    if (!making.slab || making.slab->is_all_entered()) making.bucket_bytes = open_bytes(group.get(), dtype);
+    const bool fits_bucket = making.bucket_bytes + bytes <= capacity_;
+    if (!fits_bucket || !making.slab || making.slab->is_sent() || !making.slab->has_room(bytes)) {
+      making.slab = make_slab_for_tensors(group, slab_bytes(bytes));
     }
-    auto& bucket = buckets_[static_cast<std::size_t>(key)];
-    Contribution& contribution = room_for(group, key, input);
-    count(input.bytes, input.bytes);
-    // Nobody looks at a bucket before it is complete, and it has all but the last of these messages already.
-    fill(contribution, bucket.inputs(), copy_mode_for(bucket.contributions.size() * message_bytes));
-    return entered(key, input, std::move(callback));
+    making.bucket_bytes = bytes + (fits_bucket ? making.bucket_bytes : 0);
+    return making.slab;
   }
 
-  Handle enqueue_placed(const Group& group, const Input& input, Contribution contribution, Callback callback) {
-    count(input.bytes, 0);
-    const int key = key_of(group, input);
-    const auto placement = place(key, input.bytes);
-    auto& bucket = buckets_[static_cast<std::size_t>(key)];
-    contribution.settle(input.op, input.piece, placement.alone ? 0 : bucket.inputs());
-    if (placement.alone) {
-      std::vector<Contribution> alone;
-      alone.push_back(std::move(contribution));
-      return reduce_alone(group, std::move(alone), input, std::move(callback));
+  std::shared_ptr<Slab> make_slab_for_tensors(const Group& group, std::size_t bytes) {
+    auto slab = make_slab(group, bytes, Collective::reduce_scatter);
+    std::erase_if(slabs_, [](const auto& each) { return each.second.expired(); });
+    slabs_.insert_or_assign(slab->data(), slab);
+    return slab;
+  }
+
+  /// Bytes in the open bucket of a group and dtype; in the fullest if there are several, of several operations.
+  std::uint64_t open_bytes(const Engine* group, DType dtype) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (keys_[i].group != group || keys_[i].dtype != dtype) continue;
+      bytes = std::max(bytes, bucketing_.open_bytes(static_cast<int>(i)));
     }
-    bucket.contributions.push_back(std::move(contribution));
-    return entered(key, input, std::move(callback));
+    return bytes;
   }
 
-  void count(std::size_t bytes, std::size_t copied) {
+  /// Returns the slab in which empty() has made the input, if the input can become the bucket's next one there; else
+  /// null.
+  std::shared_ptr<Slab> slab_of(const Group& group, const Bucket& bucket, const Input& input) const {
+    if (input.tensor == nullptr || input.tensor->byte_count() != input.bytes) return nullptr;
+    const auto after = slabs_.upper_bound(input.tensor->data());
+    auto slab = after != slabs_.begin() ? std::prev(after)->second.lock() : nullptr;
+    if (!slab || !slab->is_next(*group, *input.tensor)) return nullptr;
+    const bool continues = !bucket.slabs.empty() && bucket.slabs.back() == slab;
+    return continues || slab->num_entered() == 0 ? slab : nullptr;
+  }
+
+  // ---- buckets
+
+  static std::shared_ptr<Bucket> make_bucket(const Group& group, const Input& input, int key) {
+    auto bucket = std::make_shared<Bucket>();
+    bucket->group = group.get();
+    bucket->key = key;
+    bucket->dtype = input.dtype;
+    bucket->spec = {.collective = input.collective, .op = input.op, .dtype = input.dtype};
+    return bucket;
+  }
+
+  /// Adds an input to a bucket, where it lies or by `copy`. Nothing has been added where this throws.
+  /// `slab_bytes`: of memory for copies, if the bucket needs more of it.
+  template <typename Copy>
+  void add(const Group& group, Bucket& bucket, const Input& input, Copy copy, std::size_t slab_bytes,
+           Bucket::Entry entry) {
+    auto& slabs = bucket.slabs;
+    if (auto slab = slab_of(group, bucket, input)) {
+      if (slabs.empty() || slabs.back() != slab) slabs.push_back(std::move(slab));
+    } else {
+      if (slabs.empty() || !slabs.back()->is_all_entered() || !slabs.back()->has_room(input.bytes)) {
+        slabs.push_back(make_slab(group, slab_bytes, input.collective));
+      }
+      // Nobody reads a bucket before it is complete, so what comes after its first message need not stay in a cache.
+      const std::size_t written = (slabs.size() - 1) * message_bytes;
+      copy(slabs.back()->reserve(input.bytes), copy_mode_for(std::max(written, input.bytes)));
+      if (input.collective == Collective::reduce_scatter) stats_.bytes_copied += input.bytes;
+    }
+    slabs.back()->enter_next();
+    bucket.spec.pieces.push_back(input.piece);
+    bucket.entries.push_back(std::move(entry));
+    if (input.collective != Collective::reduce_scatter) return;
     ++stats_.inputs;
-    stats_.bytes += bytes;
-    stats_.bytes_copied += copied;
+    stats_.bytes += input.bytes;
   }
 
-  Bucketing::Placement place(int key, std::size_t bytes) {
-    const auto placement = bucketing_.apply(key, bytes);
+  /// Where it throws, the input has not been enqueued, so that ranks which try it again stay in step with the others.
+  template <typename Copy>
+  Handle enqueue(const Group& group, const Input& input, Copy copy, Callback callback) {
+    const int key = key_of(group, input);
+    const auto placement = bucketing_.apply(key, input.bytes);
     if (placement.close) launch(*placement.close, false);
-    return placement;
-  }
-
-  /// For an input that has been placed. Where it throws the input has not been, so that ranks which try it again stay
-  /// in step with the others.
-  Contribution& room_for(const Group& group, int key, const Input& input) {
-    auto& bucket = buckets_[static_cast<std::size_t>(key)];
-    if (bucket.open && bucket.contributions[*bucket.open].has_room(input.bytes)) {
-      return bucket.contributions[*bucket.open];
-    }
-    const auto capacity = static_cast<std::size_t>(std::max<std::int64_t>(options_.capacity, 0));
-    const std::size_t bytes = std::max(input.bytes, std::min(message_bytes, capacity));
+    if (placement.alone) return reduce_alone(group, input, copy, std::move(callback));
+    auto& open = open_[static_cast<std::size_t>(key)];
+    if (!open) open = make_bucket(group, input, key);
     try {
-      bucket.contributions.push_back(reducer_of(group).contribution(input.spec(), bytes, usual_inputs));
+      add(group, *open, input, copy, slab_bytes(input.bytes), {std::move(callback), input.piece});
     } catch (...) {
       bucketing_.take_back(key, input.bytes);
       throw;
     }
-    bucket.open = bucket.contributions.size() - 1;
-    return bucket.contributions.back();
-  }
-
-  Handle entered(int key, const Input& input, Callback callback) {
-    auto& batch = buckets_[static_cast<std::size_t>(key)].batch;
-    if (!batch) {
-      batch = std::make_shared<Batch>();
-      batch->group = keys_[static_cast<std::size_t>(key)].group;
-      batch->key = key;
-      batch->dtype = input.dtype;
-    }
-    batch->entries.push_back({std::move(callback), input.piece});
-    Handle handle = handle_of(batch, batch->entries.size() - 1);
+    Handle handle = handle_of(open, open->entries.size() - 1);
     run_due_callbacks();  // after this input, which they may follow with others
     return handle;
   }
 
-  /// The caller waits for them all: what comes last need not be handed to another thread.
+  /// Reduces an input that is larger than a bucket, and runs its callback before those of launched buckets.
+  template <typename Copy>
+  Handle reduce_alone(const Group& group, const Input& input, Copy copy, Callback callback) {
+    const auto bucket = make_bucket(group, input, -1);
+    add(group, *bucket, input, copy, input.bytes, {std::move(callback), input.piece});
+    ++stats_.alone;
+    start(*bucket, true);
+    run_callback(*bucket, 0);
+    run_due_callbacks();
+    return handle_of(bucket, 0);
+  }
+
+  /// Launches an input as a bucket of its own.
+  template <typename Copy>
+  Handle launch_alone(const Group& group, const Input& input, Copy copy, Bucket::Entry entry) {
+    make_room(group.get());
+    const auto bucket = make_bucket(group, input, -1);
+    add(group, *bucket, input, copy, input.bytes, std::move(entry));
+    start(*bucket, false);
+    launched_.push_back(bucket);
+    run_due_callbacks();
+    return handle_of(bucket, 0);
+  }
+
+  Handle handle_of(std::shared_ptr<Bucket> bucket, std::size_t position) {
+    Handle handle;
+    handle.bucketer_ = weak_from_this();
+    handle.bucket_ = std::move(bucket);
+    handle.position_ = position;
+    return handle;
+  }
+
+  /// The caller waits for them all, so the last one need not be handed to another thread.
   void launch_all(const std::vector<int>& keys) {
     for (const int key : keys) launch(key, key == keys.back());
   }
 
   void launch(int key, bool awaited) {
-    const Engine* const group = keys_[static_cast<std::size_t>(key)].group;
-    make_room(group);
-    Bucket bucket = std::exchange(buckets_[static_cast<std::size_t>(key)], {});
-    launch(std::move(bucket.batch), std::move(bucket.contributions), awaited);
+    make_room(keys_[static_cast<std::size_t>(key)].group);
+    launched_.push_back(std::exchange(open_[static_cast<std::size_t>(key)], nullptr));
+    start(*launched_.back(), awaited);
     ++stats_.buckets;
   }
 
-  void launch(std::shared_ptr<Batch> batch, std::vector<Contribution> contributions, bool awaited) {
+  void start(Bucket& bucket, bool awaited) {
+    std::vector<BucketMessage> messages;
+    for (const auto& slab : std::exchange(bucket.slabs, {})) messages.push_back(slab->send());
     const auto begin = Clock::now();
-    batch->launched(reducers_.at(batch->group)->launch(std::move(contributions), awaited));
-    launched_.push_back(std::move(batch));
+    bucket.launched(reducers_.at(bucket.group)->launch(std::move(bucket.spec), std::move(messages), awaited));
     if (!awaited) return;
     stats_.waited += Clock::now() - begin;
-    wait_for(*launched_.back());
+    wait_for(bucket);
   }
 
-  template <typename Fill>
-  std::vector<Contribution> contribution_of(const Group& group, const Input& input, Fill fill) {
-    std::vector<Contribution> contributions;
-    contributions.push_back(reducer_of(group).contribution(input.spec(), input.bytes, 1));
-    fill(contributions.back(), 0, copy_mode_for(input.bytes));
-    return contributions;
-  }
-
-  static std::shared_ptr<Batch> batch_of(const Group& group, DType dtype, const Shape& shape, Callback callback) {
-    auto batch = std::make_shared<Batch>();
-    batch->group = group.get();
-    batch->dtype = dtype;
-    batch->entries.push_back({std::move(callback), shape});
-    return batch;
-  }
-
-  /// Launches an input of no bucket.
-  template <typename Fill>
-  Handle launch_at_once(const Group& group, const Input& input, const Shape& shape, Fill fill, Callback callback) {
-    make_room(group.get());
-    auto contributions = contribution_of(group, input, fill);
-    auto batch = batch_of(group, input.dtype, shape, std::move(callback));
-    launch(batch, std::move(contributions), false);
-    run_due_callbacks();
-    return handle_of(std::move(batch), 0);
-  }
-
-  /// Reduces an input that is larger than a bucket, and runs its callback before those of buckets that are under way.
-  Handle reduce_alone(const Group& group, std::vector<Contribution> contributions, const Input& input,
-                      Callback callback) {
-    ++stats_.alone;
-    auto batch = batch_of(group, input.dtype, input.piece, std::move(callback));
-    const auto begin = Clock::now();
-    batch->launched(reducer_of(group).launch(std::move(contributions), true));
-    stats_.waited += Clock::now() - begin;
-    wait_for(*batch);
-    run_callback(*batch, 0);
-    run_due_callbacks();
-    return handle_of(std::move(batch), 0);
-  }
-
-  using Launched = std::deque<std::shared_ptr<Batch>>;
+  using Launched = std::deque<std::shared_ptr<Bucket>>;
 
   Launched::iterator oldest_of(const Engine* group) {
-    return std::ranges::find(launched_, group, [](const auto& batch) { return batch->group; });
+    return std::ranges::find(launched_, group, [](const auto& bucket) { return bucket->group; });
   }
 
-  /// Waits until a group has room for one more batch. Which callbacks become due follows from what has been enqueued,
+  /// Waits until a group has room for one more bucket. Which callbacks become due follows from what has been enqueued,
   /// and not from what has been reduced by now, so that it is the same on all ranks of the group.
   void make_room(const Engine* group) {
-    const auto is_of_group = [group](const auto& batch) { return batch->group == group; };
+    const auto is_of_group = [group](const auto& bucket) { return bucket->group == group; };
     while (std::ranges::count_if(launched_, is_of_group) >= options_.in_flight) retire(oldest_of(group));
   }
 
-  /// Waits for a batch, whose callbacks are due then.
+  /// Waits for a bucket, whose callbacks are due then.
   void retire(Launched::iterator launched) {
     wait_for(**launched);
     due_.push_back(std::move(*launched));
@@ -391,34 +389,34 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
 
   std::size_t pending() const {
     std::size_t inputs = 0;
-    for (const Bucket& bucket : buckets_) inputs += bucket.inputs();
+    for (const auto& each : open_) inputs += each ? each->entries.size() : 0;
     for (const auto& each : launched_) inputs += each->entries.size();
-    for (const auto& each : due_) inputs += each->entries.size() - each->called;
+    for (const auto& each : due_) inputs += each->entries.size() - each->num_called;
     return inputs;
   }
 
-  void wait_for(const Batch& batch) {
+  void wait_for(const Bucket& bucket) {
     const auto begin = Clock::now();
-    reducers_.at(batch.group)->wait_for(*batch.outcome());
+    reducers_.at(bucket.group)->wait_for(*bucket.future());
     stats_.waited += Clock::now() - begin;
   }
 
-  /// One callback after the other: what a callback itself calls runs none of the others.
+  /// Runs one callback after the other: what a callback calls runs none of the others.
   void run_due_callbacks() {
     while (!running_ && !due_.empty()) {
-      const std::shared_ptr<Batch> first = due_.front();
-      const std::size_t position = first->called++;
-      if (first->called == first->entries.size()) due_.pop_front();
+      const std::shared_ptr<Bucket> first = due_.front();
+      const std::size_t position = first->num_called++;
+      if (first->num_called == first->entries.size()) due_.pop_front();
       run_callback(*first, position);
     }
   }
 
-  void run_callback(Batch& batch, std::size_t position) {
-    const Callback callback = std::exchange(batch.entries[position].callback, {});
+  void run_callback(Bucket& bucket, std::size_t position) {
+    const Callback callback = std::exchange(bucket.entries[position].callback, {});
     const bool within_another = std::exchange(running_, true);
     try {
-      if (callback) callback(batch.result(position));
-      else static_cast<void>(batch.outcome()->results());  // throws what the reduction threw
+      if (callback) callback(bucket.result(position));
+      else static_cast<void>(bucket.future()->results());  // throws what the reduction threw
     } catch (...) {
       if (!error_) error_ = std::current_exception();
     }
@@ -426,39 +424,41 @@ class Bucketer::Impl : public OneCaller, public std::enable_shared_from_this<Imp
   }
 
   BucketerOptions options_;
+  std::size_t capacity_;
   BucketerStats stats_;
   Bucketing bucketing_;
   std::map<const Engine*, std::unique_ptr<Reducer>> reducers_;
   std::vector<Key> keys_;
-  std::vector<Bucket> buckets_;             ///< by key
-  Launched launched_;                       ///< in this order, without those whose callbacks are due
-  std::deque<std::shared_ptr<Batch>> due_;  ///< whose callbacks are to be run, in this order
-  PlacedMemory placed_;
-  bool running_ = false;  ///< a callback
+  std::vector<std::shared_ptr<Bucket>> open_;  ///< by key; null, or without entries, where none is open
+  Launched launched_;                          ///< in this order, without those whose callbacks are due
+  Launched due_;                               ///< whose callbacks are to be run, in this order
+  std::vector<Making> making_;
+  std::map<const std::byte*, std::weak_ptr<Slab>> slabs_;  ///< in which empty() has made tensors, by address
+  bool running_ = false;                                   ///< a callback
   std::exception_ptr error_;
 };
 
 bool Bucketer::Handle::done() const {
-  return batch_->outcome() && batch_->outcome()->done();
+  return bucket_->future() && bucket_->future()->done();
 }
 
 Tensor Bucketer::Handle::wait() const {
   if (const auto bucketer = bucketer_.lock()) {
     const auto call = enter(*bucketer);
-    return bucketer->result_of(*batch_, position_);
+    return bucketer->result_of(*bucket_, position_);
   }
-  if (!batch_->outcome()) throw EngineError("the bucketer went before the input's bucket was reduced");
-  return batch_->result(position_);
+  if (!bucket_->future()) throw EngineError("the Bucketer was destroyed before the input's bucket was launched");
+  return bucket_->result(position_);
 }
 
 Tensor Bucketer::Handle::get() const {
   static_cast<void>(is_reduced(Deadline::never()));
-  return batch_->result(position_);
+  return bucket_->result(position_);
 }
 
 bool Bucketer::Handle::is_reduced(Deadline deadline) const {
-  if (!batch_->outcome()) throw InvalidArgument("the input's bucket is still open; flush(), or wait()");
-  return batch_->outcome()->wait(deadline);
+  if (!bucket_->future()) throw InvalidArgument("the input's bucket is still open; call flush() or wait()");
+  return bucket_->future()->wait(deadline);
 }
 
 Bucketer::Bucketer(const BucketerOptions& options) : impl_(std::make_shared<Impl>(options)) {}

@@ -279,14 +279,16 @@ TEST(Bucketer, SaysWhichInputCannotBeReduced) {
       return fault_of(
           [&] { bucketer.reduce_scatter(engine, std::span(inputs.begin(), inputs.size()), ReduceOp::sum); });
     };
-    EXPECT_THAT(fault({a}), HasSubstr("InvalidArgument: 1 tensors were given for the 2 ranks of the group"));
+    EXPECT_THAT(
+        fault({a}),
+        HasSubstr("InvalidArgument: a reduce-scatter takes one tensor for each of the 2 ranks of the group, got 1"));
     EXPECT_THAT(fault({a, b}), HasSubstr("tensor 1 is float32 [5], tensor 0 is float32 [4]"));
     EXPECT_THAT(fault({a, c}), HasSubstr("tensor 1 is float64 [4]"));
     EXPECT_THAT(fault({d, d}), HasSubstr("Unsupported: there is no sum of bool"));
     EXPECT_THAT(fault_of([&] { bucketer.reduce_scatter(engine, Tensor::zeros(dtypes::float32, {}), ReduceOp::sum); }),
-                HasSubstr("without dimensions cannot be cut"));
+                HasSubstr("without dimensions cannot be divided among ranks"));
     EXPECT_THAT(fault_of([&] { bucketer.empty(engine, dtypes::float32, {5}); }), HasSubstr("does not divide by the 2"));
-    EXPECT_THAT(fault_of([] { Bucketer none({.in_flight = 0}); }), HasSubstr("in_flight is 0"));
+    EXPECT_THAT(fault_of([] { Bucketer none({.in_flight = 0}); }), HasSubstr("in_flight must be at least 1, got 0"));
     EXPECT_EQ(bucketer.stats().inputs, 0);
   });
 }
@@ -295,7 +297,7 @@ TEST(Bucketer, IsTornDownOnlyWhenNothingIsPending) {
   inproc::run_ranks(2, [](const Handle& engine) {
     Bucketer bucketer;
     bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
-    EXPECT_THAT(fault_of([&] { bucketer.teardown(); }), HasSubstr("1 inputs are not reduced yet: flush() before"));
+    EXPECT_THAT(fault_of([&] { bucketer.teardown(); }), HasSubstr("1 inputs are not reduced yet; call flush() before"));
     bucketer.flush();
     bucketer.teardown();
     const auto handle = bucketer.reduce_scatter(engine, input(*engine, 1, 40), ReduceOp::sum);
@@ -434,7 +436,8 @@ TEST(Bucketer, LosesWhatIsPendingWithItself) {
       Bucketer bucketer;
       handle = bucketer.reduce_scatter(engine, input(*engine, 0, 40), ReduceOp::sum);
     }
-    EXPECT_THAT(fault_of([&] { static_cast<void>(handle->wait()); }), HasSubstr("EngineError: the bucketer went"));
+    EXPECT_THAT(fault_of([&] { static_cast<void>(handle->wait()); }),
+                HasSubstr("EngineError: the Bucketer was destroyed"));
   });
 }
 

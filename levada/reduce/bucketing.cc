@@ -28,6 +28,11 @@ void Bucketing::take_back(int key, std::uint64_t bytes) {
   if (--found->inputs == 0) open_.erase(found);
 }
 
+std::uint64_t Bucketing::open_bytes(int key) const {
+  const auto found = std::ranges::find(open_, key, &Open::key);
+  return found != open_.end() ? found->bytes : 0;
+}
+
 std::vector<int> Bucketing::flush() {
   std::vector<int> keys;
   for (const Open& each : open_) keys.push_back(each.key);

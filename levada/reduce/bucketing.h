@@ -1,4 +1,4 @@
-// When buckets are filled, closed and launched: decisions alone, the same on every rank that sees the same inputs.
+// Which bucket an input goes to, and when buckets are launched: the same on all ranks that see the same inputs.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +7,31 @@
 
 namespace levada {
 
-/// Which open bucket each input goes to, and when buckets close. Buckets are told apart by a key: one for each dtype
-/// and group of ranks. A value: state and events, nothing running.
+/// Decides which open bucket each input goes to, and when buckets close. There is at most one open bucket for each key,
+/// such as a group and a dtype. A value.
 class Bucketing {
  public:
-  /// `capacity`: bytes of a bucket, of all ranks' pieces together; zero or less: every input goes by itself.
+  /// `capacity`: bytes of a bucket, all ranks' pieces together. Zero or less: every input is launched alone.
   explicit Bucketing(std::int64_t capacity) : capacity_(capacity) {}
 
-  /// What an input leads to, in this order.
+  /// What to do with an input, in this order.
   struct Placement {
-    std::optional<int> close;  ///< the key whose bucket is launched before, since the input does not fit any more
-    bool alone = false;        ///< the input is launched by itself, and waited for; no bucket closes for it
+    std::optional<int> close;  ///< launch this key's bucket, into which the input does not fit any more
+    bool alone = false;        ///< launch the input alone and wait for it; no bucket closes for it
   };
-  /// An input of `bytes`, of all ranks' pieces together: at most a bucket's capacity goes into the bucket of `key`,
-  /// which stays open when it is exactly full.
+  /// Places an input of `bytes`, all ranks' pieces together. It goes into the bucket of `key` unless it is larger than
+  /// a bucket. A bucket that is exactly full stays open.
   Placement apply(int key, std::uint64_t bytes);
-  /// Undoes the last apply(), which gave no `alone`, for an input that did not come after all; what was closed stays
-  /// so.
+  /// Takes the last input back, which was not to be launched alone. A bucket that it has closed stays closed.
   void take_back(int key, std::uint64_t bytes);
 
-  /// All open buckets, in the order in which they were opened; none is open afterwards.
+  /// Closes all buckets. Returns their keys in the order in which they were opened.
   std::vector<int> flush();
-  /// Those up to the one of `key`, in the same order: what is launched so that it is.
+  /// The same, for the bucket of `key` and those that were opened before it.
   std::vector<int> flush_through(int key);
 
+  /// Returns the bytes in the open bucket of `key`; 0 if there is none.
+  std::uint64_t open_bytes(int key) const;
   bool any_open() const { return !open_.empty(); }
 
  private:

@@ -9,8 +9,8 @@
 
 #include "levada/base/error.h"
 
-// One machine code for each generation of processors, chosen when the library is loaded. Sanitizers' code cannot run
-// that early.
+// Compiles a function for several generations of processors; the loader chooses one. Code of sanitizers cannot run that
+// early.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
 #define LEVADA_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #else
@@ -20,8 +20,8 @@
 namespace levada {
 namespace {
 
-/// Elements that are added up before the next ones: their sum stays in the first-level cache.
-constexpr std::size_t stretch = 2048;
+/// Elements that are added up at a time: their sums stay in the first-level cache.
+constexpr std::size_t tile = 2048;
 
 float from_bfloat16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
@@ -34,9 +34,9 @@ std::uint16_t to_bfloat16(float value) {
   return static_cast<std::uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
 }
 
-/// Exact. A subnormal number becomes normal by a subtraction, since arithmetic on subnormal ones is slow.
+/// Exact. Makes a subnormal number normal by a subtraction, since arithmetic on subnormal numbers is slow.
 float from_float16(std::uint16_t bits) {
-  constexpr std::uint32_t smallest = 113U << 23;  // 2^-14, of which a subnormal number is a fraction
+  constexpr std::uint32_t smallest = 113U << 23;  // 2^-14, the smallest normal number
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7FFF) << 13;
   const std::uint32_t exponent = magnitude & 0x0F800000;
   const std::uint32_t normal = magnitude + (exponent == 0x0F800000 ? 224U << 23 : 112U << 23);
@@ -50,7 +50,7 @@ std::uint16_t to_float16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFF;
   const std::uint32_t normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13;
-  // Adding a half of the smallest normal number leaves a subnormal's bits, rounded, at the end of the sum.
+  // Adding 0.5 leaves the rounded bits of a subnormal number at the end of the sum.
   const auto subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
   std::uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
@@ -59,7 +59,7 @@ std::uint16_t to_float16(float value) {
   return static_cast<std::uint16_t>(half | (bits >> 16 & 0x8000));
 }
 
-/// How the elements of arrays are stored, in what they are added up, and how the result is stored.
+/// The types in which elements are stored, added up, and stored as a result.
 template <typename Stored>
 struct Plain {
   using stored = Stored;
@@ -83,31 +83,31 @@ struct Float16 {
   static std::uint16_t store(float value) { return to_float16(value); }
 };
 
-/// Of numbers of 16 bits, without rounding the sum.
+/// Adds numbers of 16 bits up without rounding the sum.
 template <typename Half>
 struct Widened : Half {
   using result = float;
   static float store(float value) { return value; }
 };
-/// Of such sums, which are rounded now.
+/// Adds such sums up, and rounds the result.
 template <typename Half>
 struct Rounded : Half {
   using stored = float;
   static float load(float value) { return value; }
 };
 
-// The following is inlined by force, so that it is compiled anew for each generation of processors.
+// What follows is always inlined, so that it is compiled for each generation of processors.
 
-/// One stretch of a reduction: what has been added up so far, and where the result goes.
+/// The running sums of one tile of a reduction.
 template <typename Format>
-struct Stretch {
+struct Tile {
   using Sum = typename Format::sum;
-  std::array<Sum, stretch> sums;
+  std::array<Sum, tile> sums;
   Sum divisor{1};
   std::size_t begin = 0, length = 0;
   typename Format::result* to = nullptr;
 
-  /// Adds N arrays, from left to right: to nothing if they are the first ones; into the result if the last ones.
+  /// Adds N arrays to the running sums, from left to right. `first`: there are no sums yet. `last`: stores the result.
   template <std::size_t N, bool first, bool last, bool divides = false>
   [[gnu::always_inline]] inline void add(const std::byte* const* from) {
     std::array<const typename Format::stored*, N> arrays;
@@ -130,14 +130,14 @@ struct Stretch {
   }
 };
 
-/// Four arrays at a time.
+/// Adds four arrays at a time.
 template <typename Format>
 [[gnu::always_inline]] inline void reduce_as(std::size_t divisor, std::span<const std::byte* const> from,
                                              std::size_t count, std::byte* to) {
-  Stretch<Format> part;
+  Tile<Format> part;
   part.divisor = static_cast<typename Format::sum>(divisor);
-  for (; part.begin < count; part.begin += stretch) {
-    part.length = std::min(stretch, count - part.begin);
+  for (; part.begin < count; part.begin += tile) {
+    part.length = std::min(tile, count - part.begin);
     part.to = reinterpret_cast<typename Format::result*>(to) + part.begin;
     for (std::size_t done = 0; done < from.size(); done += 4) {
       const bool first = done == 0;
@@ -152,73 +152,73 @@ template <typename Format>
   }
 }
 
-/// What an element is added up as. Integers of either sign have the same sums.
+/// The arithmetic of a sum. Signed and unsigned integers have the same one.
 enum class Format : std::uint8_t {
   none,
-  integer8,
-  integer16,
-  integer32,
-  integer64,
-  half,
-  brain,
-  single,
-  twice,
-  half_to_single,
-  brain_to_single,
-  single_to_half,
-  single_to_brain,
+  i8,
+  i16,
+  i32,
+  i64,
+  f16,
+  bf16,
+  f32,
+  f64,
+  f16_to_f32,
+  bf16_to_f32,
+  f32_to_f16,
+  f32_to_bf16,
 };
 
 struct Described {
   Format format = Format::none;
-  std::size_t numbers = 1;  ///< that an element consists of
+  std::size_t numbers = 1;  ///< in an element
 };
 
 Described describe(DType dtype) {
   if (dtype.lanes != 1) return {};
   const bool integer = dtype.code == dtypes::int8.code || dtype.code == dtypes::uint8.code;
-  if (integer && dtype.bits == 8) return {Format::integer8};
-  if (integer && dtype.bits == 16) return {Format::integer16};
-  if (integer && dtype.bits == 32) return {Format::integer32};
-  if (integer && dtype.bits == 64) return {Format::integer64};
-  if (dtype == dtypes::float16) return {Format::half};
-  if (dtype == dtypes::bfloat16) return {Format::brain};
-  if (dtype == dtypes::float32) return {Format::single};
-  if (dtype == dtypes::float64) return {Format::twice};
-  if (dtype == dtypes::complex64) return {Format::single, 2};
-  if (dtype == dtypes::complex128) return {Format::twice, 2};
+  if (integer && dtype.bits == 8) return {Format::i8};
+  if (integer && dtype.bits == 16) return {Format::i16};
+  if (integer && dtype.bits == 32) return {Format::i32};
+  if (integer && dtype.bits == 64) return {Format::i64};
+  if (dtype == dtypes::float16) return {Format::f16};
+  if (dtype == dtypes::bfloat16) return {Format::bf16};
+  if (dtype == dtypes::float32) return {Format::f32};
+  if (dtype == dtypes::float64) return {Format::f64};
+  if (dtype == dtypes::complex64) return {Format::f32, 2};
+  if (dtype == dtypes::complex128) return {Format::f64, 2};
   return {};
 }
 
 LEVADA_CLONES void reduce_numbers(Format format, std::size_t divisor, std::span<const std::byte* const> from,
                                   std::size_t count, std::byte* to) {
   switch (format) {
-    case Format::integer8: return reduce_as<Plain<std::uint8_t>>(divisor, from, count, to);
-    case Format::integer16: return reduce_as<Plain<std::uint16_t>>(divisor, from, count, to);
-    case Format::integer32: return reduce_as<Plain<std::uint32_t>>(divisor, from, count, to);
-    case Format::integer64: return reduce_as<Plain<std::uint64_t>>(divisor, from, count, to);
-    case Format::half: return reduce_as<Float16>(divisor, from, count, to);
-    case Format::brain: return reduce_as<BFloat16>(divisor, from, count, to);
-    case Format::single: return reduce_as<Plain<float>>(divisor, from, count, to);
-    case Format::twice: return reduce_as<Plain<double>>(divisor, from, count, to);
-    case Format::half_to_single: return reduce_as<Widened<Float16>>(divisor, from, count, to);
-    case Format::brain_to_single: return reduce_as<Widened<BFloat16>>(divisor, from, count, to);
-    case Format::single_to_half: return reduce_as<Rounded<Float16>>(divisor, from, count, to);
-    case Format::single_to_brain: return reduce_as<Rounded<BFloat16>>(divisor, from, count, to);
+    case Format::i8: return reduce_as<Plain<std::uint8_t>>(divisor, from, count, to);
+    case Format::i16: return reduce_as<Plain<std::uint16_t>>(divisor, from, count, to);
+    case Format::i32: return reduce_as<Plain<std::uint32_t>>(divisor, from, count, to);
+    case Format::i64: return reduce_as<Plain<std::uint64_t>>(divisor, from, count, to);
+    case Format::f16: return reduce_as<Float16>(divisor, from, count, to);
+    case Format::bf16: return reduce_as<BFloat16>(divisor, from, count, to);
+    case Format::f32: return reduce_as<Plain<float>>(divisor, from, count, to);
+    case Format::f64: return reduce_as<Plain<double>>(divisor, from, count, to);
+    case Format::f16_to_f32: return reduce_as<Widened<Float16>>(divisor, from, count, to);
+    case Format::bf16_to_f32: return reduce_as<Widened<BFloat16>>(divisor, from, count, to);
+    case Format::f32_to_f16: return reduce_as<Rounded<Float16>>(divisor, from, count, to);
+    case Format::f32_to_bf16: return reduce_as<Rounded<BFloat16>>(divisor, from, count, to);
     case Format::none: return;
   }
 }
 
-/// Of arrays of one format into one of another.
+/// The format of a sum of arrays of one format that is stored in another.
 Format between(Format from, Format to) {
   if (from == to) return from;
-  if (from == Format::half) return Format::half_to_single;
-  if (from == Format::brain) return Format::brain_to_single;
-  return to == Format::half ? Format::single_to_half : Format::single_to_brain;
+  if (from == Format::f16) return Format::f16_to_f32;
+  if (from == Format::bf16) return Format::bf16_to_f32;
+  return to == Format::f16 ? Format::f32_to_f16 : Format::f32_to_bf16;
 }
 
 bool is_integer(Format format) {
-  return format >= Format::integer8 && format <= Format::integer64;
+  return format >= Format::i8 && format <= Format::i64;
 }
 
 }  // namespace
@@ -248,7 +248,7 @@ DType sum_dtype(DType dtype) {
 void add_arrays(DType dtype, std::span<const std::byte* const> from, std::size_t count, DType to_dtype, std::byte* to,
                 std::size_t divisor) {
   if (dtype != to_dtype && sum_dtype(dtype) != to_dtype && dtype != sum_dtype(to_dtype)) {
-    throw Unsupported(fmt::format("sums of {} are not made in {}", dtype.name(), to_dtype.name()));
+    throw Unsupported(fmt::format("a sum of {} cannot be stored as {}", dtype.name(), to_dtype.name()));
   }
   const auto [format, numbers] = describe(dtype);
   reduce_numbers(between(format, describe(to_dtype).format), divisor, from, count * numbers, to);

@@ -90,7 +90,7 @@ class DeviceHandle:
     def get(self) -> Any:
         """The same for an input that has been launched. Raises InvalidArgument where its bucket is open."""
         if self._bucket.sums is None:
-            raise InvalidArgument("the input's bucket is still open; flush(), or wait()")
+            raise InvalidArgument("the input's bucket is still open; call flush() or wait()")
         self._bucket.settle()
         return self._entry.result
 
@@ -298,7 +298,7 @@ def _count(shape: tuple[int, ...]) -> int:
 def _parts(torch: Any, whole: Any, size: int) -> list[Any]:
     """Each rank's part along dim 0, ceil(extent / size) long; zeros stand for what is missing at the end."""
     if whole.dim() == 0:
-        raise InvalidArgument("a tensor without dimensions cannot be cut; give a list of one a rank")
+        raise InvalidArgument("a tensor without dimensions cannot be divided among ranks; pass a list of one tensor for each rank")
     part = -(-whole.shape[0] // size)
     missing = part * size - whole.shape[0]
     padded = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole
@@ -307,13 +307,15 @@ def _parts(torch: Any, whole: Any, size: int) -> list[Any]:
 
 def _check_alike(pieces: Sequence[Any], size: int) -> None:
     if len(pieces) != size:
-        raise InvalidArgument(f"{len(pieces)} tensors were given for the {size} ranks of the group: it takes one a rank")
+        raise InvalidArgument(
+            f"a reduce-scatter takes one tensor for each of the {size} ranks of the group, got {len(pieces)}"
+        )
     first = pieces[0]
     for at, piece in enumerate(pieces):
         if (piece.dtype, piece.shape, piece.device) != (first.dtype, first.shape, first.device):
             raise InvalidArgument(
-                f"tensor {at} is {piece.dtype} {list(piece.shape)} on {piece.device}, tensor 0 is {first.dtype} "
-                f"{list(first.shape)} on {first.device}: all ranks' pieces are alike"
+                f"all ranks' tensors must have one shape, dtype and device; tensor {at} is {piece.dtype} "
+                f"{list(piece.shape)} on {piece.device}, tensor 0 is {first.dtype} {list(first.shape)} on {first.device}"
             )
 
 

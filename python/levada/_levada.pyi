@@ -486,36 +486,40 @@ def conform(job: Membership, name: str) -> None:
     """Runs a case on this rank. Collective."""
 
 class ReduceHandle:
-    """A result to come."""
+    """A result that may be still to come."""
 
     def done(self) -> bool:
-        """Whether it has been reduced, well or badly."""
+        """
+        Returns whether the reduction has ended, with a result or with an exception.
+        """
 
     def wait(self) -> Any:
         """
-        The result. Where the input's bucket is still open it is closed, and with it those that were opened before: all ranks have to do so alike. Raises what the reduction raised.
+        Waits for the result. If the input's bucket is open, launches it and those that were opened before it: all ranks must do so at the same place. Raises the reduction's exception.
         """
 
     def get(self) -> Any:
         """
-        The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument where its bucket is open.
+        The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument if the bucket is open.
         """
 
 class Bucketing:
-    """When buckets are filled and launched: the same on all ranks."""
+    """Decides when buckets are launched: the same on all ranks."""
 
     def __init__(self, capacity: int) -> None: ...
 
     def apply(self, key: int, bytes: int) -> tuple[int | None, bool]:
         """
-        Of an input for the bucket of `key`: whose bucket is launched before, and whether the input goes by itself.
+        Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.
         """
 
     def flush(self) -> list[int]:
-        """All open buckets' keys, in the order in which they were opened."""
+        """
+        Closes all buckets. Returns their keys in the order in which they were opened.
+        """
 
     def flush_through(self, key: int) -> list[int]:
-        """Those up to that key's."""
+        """The same, for the bucket of `key` and those opened before it."""
 
 class Bucketer:
     """Reduces tensors of groups of ranks in buckets."""
@@ -535,7 +539,9 @@ class Bucketer:
     def teardown(self) -> None: ...
 
     def close(self) -> None:
-        """Nothing else can be called afterwards."""
+        """
+        Cancels what has not been reduced. Nothing else can be called afterwards.
+        """
 
     @property
     def stats(self) -> dict[str, Any]: ...

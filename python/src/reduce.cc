@@ -21,7 +21,7 @@ namespace nb = nanobind;
 namespace levada::python {
 namespace {
 
-constexpr double most_capacity_mb = 1 << 20;
+constexpr double max_capacity_mb = 1 << 20;
 
 ReduceOp op_of(const std::string& name) {
   if (name == "sum") return ReduceOp::sum;
@@ -29,10 +29,10 @@ ReduceOp op_of(const std::string& name) {
   throw InvalidArgument(fmt::format("op is \"{:.40}\"; it must be one of sum, average", name));
 }
 
-/// A Python object that C++ may let go of on any thread, also after the interpreter.
-class Kept {
+/// A Python object whose owner may be destroyed on any thread, also after the interpreter has ended.
+class OwnedObject {
  public:
-  explicit Kept(nb::object object)
+  explicit OwnedObject(nb::object object)
       : object_(new nb::object(std::move(object)), [](const nb::object* last) {
           if (Py_IsInitialized() == 0) return;
           const nb::gil_scoped_acquire gil;
@@ -44,32 +44,31 @@ class Kept {
   std::shared_ptr<nb::object> object_;
 };
 
-/// A tensor, or some, as a caller gave them, and what keeps their elements where they are. Made and let go of with the
-/// GIL.
-class GivenTensors {
+/// The tensors that a caller has passed, with what keeps their elements alive. Made and destroyed with the GIL.
+class InputTensors {
  public:
-  /// Throws Python's TypeError for what is no tensor.
-  static GivenTensors one(const TensorLibraries& libraries, nb::handle input) {
-    GivenTensors given;
-    given.is_single_ = given.add(libraries, input, "input");
-    if (!given.is_single_) throw nb::type_error("input is no tensor");
-    return given;
+  /// Throws TypeError for anything but a tensor.
+  static InputTensors one(const TensorLibraries& libraries, nb::handle input) {
+    InputTensors tensors;
+    tensors.is_single_ = tensors.add(libraries, input, "input");
+    if (!tensors.is_single_) throw nb::type_error("input is not a tensor");
+    return tensors;
   }
-  /// Takes an iterable of them as well; the error names the position.
-  static GivenTensors some(const TensorLibraries& libraries, nb::handle inputs) {
-    GivenTensors given;
+  /// Accepts an iterable of tensors as well; the error names the position.
+  static InputTensors some(const TensorLibraries& libraries, nb::handle inputs) {
+    InputTensors tensors;
     const bool is_listed = PyList_CheckExact(inputs.ptr()) || PyTuple_CheckExact(inputs.ptr());
-    given.is_single_ = !is_listed && given.add(libraries, inputs, "input");
-    if (given.is_single_) return given;
+    tensors.is_single_ = !is_listed && tensors.add(libraries, inputs, "input");
+    if (tensors.is_single_) return tensors;
     for (const nb::handle each : nb::iter(inputs)) {
-      if (given.add(libraries, each, {})) continue;
-      throw nb::type_error(fmt::format("inputs[{}] is no tensor", given.views_.size()).c_str());
+      if (tensors.add(libraries, each, {})) continue;
+      throw nb::type_error(fmt::format("inputs[{}] is not a tensor", tensors.views_.size()).c_str());
     }
-    return given;
+    return tensors;
   }
 
   bool is_single() const { return is_single_; }
-  /// Of one that is single.
+  /// The only one.
   const TensorView& view() const { return views_.front(); }
   std::span<const TensorView> views() const { return views_; }
   TensorKind kind() const { return kind_; }
@@ -89,13 +88,13 @@ class GivenTensors {
   }
 
   std::vector<TensorView> views_;
-  std::vector<nb::object> objects_;  ///< whose elements are viewed as they lie
-  std::vector<Tensor> tensors_;      ///< of other objects
+  std::vector<nb::object> objects_;  ///< whose elements `views_` show in place
+  std::vector<Tensor> tensors_;      ///< made from other objects
   TensorKind kind_{};
   bool is_single_ = false;
 };
 
-/// A result to come, and as which kind of tensor.
+/// A result that may be still to come, and the kind of tensor that it becomes.
 class ReduceHandle {
  public:
   ReduceHandle(Bucketer::Handle handle, TensorKind kind) : handle_(std::move(handle)), kind_(kind) {}
@@ -128,24 +127,24 @@ class ReduceHandle {
 class PythonBucketer {
  public:
   PythonBucketer(double capacity_mb, int in_flight, double timeout) {
-    if (!(capacity_mb <= most_capacity_mb)) {
-      throw InvalidArgument(fmt::format("capacity_mb is {}; it must be {} at most", capacity_mb, most_capacity_mb));
+    if (!(capacity_mb <= max_capacity_mb)) {
+      throw InvalidArgument(fmt::format("capacity_mb must be at most {}, got {}", max_capacity_mb, capacity_mb));
     }
-    if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+    if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {} seconds", timeout));
     const BucketerOptions options{
         .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
         .in_flight = in_flight,
         .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
         .poll = SignalPoll()};
     bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
-                   const nb::gil_scoped_release released;  // which its threads may wait for
+                   const nb::gil_scoped_release released;  // its threads may wait for the GIL
                    delete last;
                  }};
   }
   PythonBucketer(const PythonBucketer&) = delete;
   PythonBucketer& operator=(const PythonBucketer&) = delete;
   ~PythonBucketer() {
-    // The threads of a forked child's are the parent's.
+    // In a forked child, the threads are the parent's.
     if (current_process() != process_) static_cast<void>(new std::shared_ptr<Bucketer>(std::move(bucketer_)));
   }
 
@@ -153,31 +152,32 @@ class PythonBucketer {
     const auto group = job.shared();
     const auto bucketer = open();
     const ReduceOp how = op_of(op);
-    const auto given = GivenTensors::some(known_libraries(), inputs);
-    auto call = called(std::move(callback), given.kind());
+    const auto tensors = InputTensors::some(known_libraries(), inputs);
+    auto call = called(std::move(callback), tensors.kind());
     const nb::gil_scoped_release released;
-    auto handle = given.is_single() ? bucketer->reduce_scatter(group, Tensor(given.view(), {}), how, std::move(call))
-                                    : bucketer->reduce_scatter(group, given.views(), how, std::move(call));
-    return {std::move(handle), given.kind()};
+    auto handle = tensors.is_single()
+                      ? bucketer->reduce_scatter(group, Tensor(tensors.view(), {}), how, std::move(call))
+                      : bucketer->reduce_scatter(group, tensors.views(), how, std::move(call));
+    return {std::move(handle), tensors.kind()};
   }
 
   ReduceHandle all_reduce(const Membership& job, nb::handle input, const std::string& op, nb::object callback) {
     const auto group = job.shared();
     const auto bucketer = open();
-    const auto given = GivenTensors::one(known_libraries(), input);
+    const auto tensors = InputTensors::one(known_libraries(), input);
     const ReduceOp how = op_of(op);
-    auto call = called(std::move(callback), given.kind());
+    auto call = called(std::move(callback), tensors.kind());
     const nb::gil_scoped_release released;
-    return {bucketer->all_reduce(group, given.view(), how, std::move(call)), given.kind()};
+    return {bucketer->all_reduce(group, tensors.view(), how, std::move(call)), tensors.kind()};
   }
 
   ReduceHandle all_gather(const Membership& job, nb::handle input, nb::object callback) {
     const auto group = job.shared();
     const auto bucketer = open();
-    const auto given = GivenTensors::one(known_libraries(), input);
-    auto call = called(std::move(callback), given.kind());
+    const auto tensors = InputTensors::one(known_libraries(), input);
+    auto call = called(std::move(callback), tensors.kind());
     const nb::gil_scoped_release released;
-    return {bucketer->all_gather(group, given.view(), std::move(call)), given.kind()};
+    return {bucketer->all_gather(group, tensors.view(), std::move(call)), tensors.kind()};
   }
 
   nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
@@ -207,24 +207,24 @@ class PythonBucketer {
   }
   nb::dict stats() const {
     const auto stats = open()->stats();
-    nb::dict told;
-    told["inputs"] = stats.inputs;
-    told["buckets"] = stats.buckets;
-    told["alone"] = stats.alone;
-    told["flushes"] = stats.flushes;
-    told["bytes"] = stats.bytes;
-    told["bytes_copied"] = stats.bytes_copied;
-    told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
-    return told;
+    nb::dict result;
+    result["inputs"] = stats.inputs;
+    result["buckets"] = stats.buckets;
+    result["alone"] = stats.alone;
+    result["flushes"] = stats.flushes;
+    result["bytes"] = stats.bytes;
+    result["bytes_copied"] = stats.bytes_copied;
+    result["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    return result;
   }
 
  private:
-  /// Stays there until the call that asks for it has ended.
+  /// The caller keeps it alive until its call has ended.
   std::shared_ptr<Bucketer> open() const {
     if (current_process() != process_) {
-      throw Unsupported("this process was forked from one that reduces, and has no part in that");
+      throw Unsupported("this process was forked from the one that made this ReduceScatter; make a new one");
     }
-    if (!bucketer_) throw InvalidArgument("this ReduceScatter has been closed");
+    if (!bucketer_) throw InvalidArgument("this ReduceScatter is closed");
     return bucketer_;
   }
 
@@ -233,13 +233,13 @@ class PythonBucketer {
     return *libraries_;
   }
 
-  /// What it gives may be called, by flush() of a handle's wait, when this object is no more.
+  /// Returns a function that may be called after this object is destroyed, by a handle's wait().
   Bucketer::Callback called(nb::object callback, TensorKind kind) {
     if (callback.is_none()) return {};
-    return [libraries = libraries_, kept = Kept(std::move(callback)), kind](const Tensor& result) {
+    return [libraries = libraries_, callback_object = OwnedObject(std::move(callback)), kind](const Tensor& result) {
       const nb::gil_scoped_acquire held;
       libraries->look_again();
-      (*kept)(libraries->to_python(result, kind));
+      (*callback_object)(libraries->to_python(result, kind));
     };
   }
 
@@ -255,17 +255,16 @@ class PythonBucketer {
 }  // namespace
 
 void bind_reduce(nb::module_& module) {
-  nb::class_<ReduceHandle>(module, "ReduceHandle", "A result to come.")
-      .def("done", &ReduceHandle::done, "Whether it has been reduced, well or badly.")
-      .def(
-          "wait", &ReduceHandle::wait, nb::sig("def wait(self) -> typing.Any"),
-          "The result. Where the input's bucket is still open it is closed, and with it those that were opened before: "
-          "all ranks have to do so alike. Raises what the reduction raised.")
-      .def(
-          "get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
-          "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument where "
-          "its bucket is open.");
-  nb::class_<Bucketing>(module, "Bucketing", "When buckets are filled and launched: the same on all ranks.")
+  nb::class_<ReduceHandle>(module, "ReduceHandle", "A result that may be still to come.")
+      .def("done", &ReduceHandle::done, "Returns whether the reduction has ended, with a result or with an exception.")
+      .def("wait", &ReduceHandle::wait, nb::sig("def wait(self) -> typing.Any"),
+           "Waits for the result. If the input's bucket is open, launches it and those that were opened before it: all "
+           "ranks must do so at the same place. Raises the reduction's exception.")
+      .def("get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
+           "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument if "
+           "the "
+           "bucket is open.");
+  nb::class_<Bucketing>(module, "Bucketing", "Decides when buckets are launched: the same on all ranks.")
       .def(nb::init<std::int64_t>(), nb::arg("capacity"))
       .def(
           "apply",
@@ -274,9 +273,10 @@ void bind_reduce(nb::module_& module) {
             return std::tuple(placement.close, placement.alone);
           },
           nb::arg("key"), nb::arg("bytes"),
-          "Of an input for the bucket of `key`: whose bucket is launched before, and whether the input goes by itself.")
-      .def("flush", &Bucketing::flush, "All open buckets' keys, in the order in which they were opened.")
-      .def("flush_through", &Bucketing::flush_through, nb::arg("key"), "Those up to that key's.");
+          "Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.")
+      .def("flush", &Bucketing::flush, "Closes all buckets. Returns their keys in the order in which they were opened.")
+      .def("flush_through", &Bucketing::flush_through, nb::arg("key"),
+           "The same, for the bucket of `key` and those opened before it.");
   nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
       .def(nb::init<double, int, double>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
            nb::arg("timeout"))
@@ -290,7 +290,7 @@ void bind_reduce(nb::module_& module) {
                    "typing.Any"))
       .def("flush", &PythonBucketer::flush)
       .def("teardown", &PythonBucketer::teardown)
-      .def("close", &PythonBucketer::close, "Nothing else can be called afterwards.")
+      .def("close", &PythonBucketer::close, "Cancels what has not been reduced. Nothing else can be called afterwards.")
       .def_prop_ro("stats", &PythonBucketer::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 

@@ -287,8 +287,8 @@ def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> N
         assert many == {"many": [3.0 * n for n in range(20)], "raised": "'of a callback'"}
         texts = [str(each["error"]) for each in errors]
         assert texts[0] == texts[1] == "InvalidArgument: ranks disagree: input 0 is [1] on rank 0, [2] on rank 1"
-        for text, part in zip(texts[2:], ["1 tensors were given for the 3", 'op is "max"', "tensor 2 is torch.float32 [2]",
-                                          "cannot be cut", "no sum of bool", "no backend that reduces tensors on meta"],
+        for text, part in zip(texts[2:], ["each of the 3 ranks of the group, got 1", 'op is "max"',
+                                          "tensor 2 is torch.float32 [2]", "cannot be divided", "no sum of bool", "no backend that reduces tensors on meta"],
                               strict=True):  # fmt: skip
             assert part in text
 
@@ -301,5 +301,5 @@ def test_tensors_that_torch_only_marks_as_negative_or_conjugate_are_reduced_as_t
     for handle, each in zip(handles, given, strict=True):
         assert torch.equal(handle.wait(), each)
     reduce.close()
-    with pytest.raises(levada.InvalidArgument, match="has been closed"):
+    with pytest.raises(levada.InvalidArgument, match="is closed"):
         reduce.flush()

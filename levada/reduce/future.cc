@@ -1,15 +1,15 @@
-#include <utility>
+#include "levada/reduce/future.h"
 
-#include "levada/reduce/reducer.h"
+#include <utility>
 
 namespace levada {
 
-bool Outcome::done() const {
+bool Future::done() const {
   const std::lock_guard lock(mutex_);
   return done_;
 }
 
-bool Outcome::wait(Deadline deadline) const {
+bool Future::wait(Deadline deadline) const {
   std::unique_lock lock(mutex_);
   const auto is_done = [this] { return done_; };
   if (!deadline.is_never()) return changed_.wait_until(lock, deadline.at(), is_done);
@@ -17,13 +17,13 @@ bool Outcome::wait(Deadline deadline) const {
   return true;
 }
 
-const std::vector<Result>& Outcome::results() const {
+const Results& Future::results() const {
   wait(Deadline::never());
   if (error_) std::rethrow_exception(error_);
   return results_;
 }
 
-void Outcome::end(std::vector<Result> results, std::exception_ptr error) {
+void Future::finish(Results results, std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     results_ = std::move(results);
