@@ -49,15 +49,16 @@ void send(Engine& engine, Channel& channel, ByteView payload, Deadline deadline,
           const std::function<void()>* poll) {
   const std::uint64_t mark = mark_of(what);
   Block block = allocate(engine, sizeof(mark) + payload.size(), deadline, what, {}, poll);
-  std::memcpy(block.memory().data(), &mark, sizeof(mark));                   // not payload: what ranks say
-  std::ranges::copy(payload, block.memory().subspan(sizeof(mark)).begin());  // to each other
+  const auto to = block.memory();
+  std::memcpy(to.data(), &mark, sizeof(mark));                   // not payload: a mark
+  std::ranges::copy(payload, to.subspan(sizeof(mark)).begin());  // not payload: what ranks say to each other
   publish(engine, channel, std::move(block), sizeof(mark) + payload.size(), deadline, what, poll);
 }
 
 /// What `rank` has said. Ends the group where that is in another call: nobody there waits for an answer to this one.
 Lease said_by(Engine& engine, int rank, Lease lease, std::string_view what) {
   std::uint64_t mark = 0;
-  if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));
+  if (lease.bytes.size() >= sizeof(mark)) std::memcpy(&mark, lease.bytes.data(), sizeof(mark));  // not payload: a mark
   if (mark != mark_of(what) || lease.bytes.size() < sizeof(mark)) {
     engine.abort(
         fmt::format("it is in {}, but rank {} in another collective call; all ranks must make the same calls in "

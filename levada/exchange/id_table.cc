@@ -69,8 +69,12 @@ void IdTable::reserve(std::size_t ids) {
   if (ids > slots_.size() / 2) grow_slots(ids);
 }
 
+bool IdTable::needs_compaction() const {
+  return stale_text_ > compact_bytes && stale_text_ > text_.size() / 2;
+}
+
 void IdTable::compact() {
-  if (stale_text_ <= compact_bytes || stale_text_ <= text_.size() / 2) return;
+  if (!needs_compaction()) return;
   std::string text;
   try {
     text.reserve(text_.size() - stale_text_);

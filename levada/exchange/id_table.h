@@ -29,7 +29,9 @@ class IdTable {
   void reserve(std::size_t ids);
   /// Of ids, without more memory.
   std::size_t capacity() const { return entries_.capacity(); }
-  /// Gives the memory of what has been erased back, where that is much.
+  /// Whether much of the text is of ids that were erased.
+  bool needs_compaction() const;
+  /// Gives that memory back, if it is much.
   void compact();
 
  private:

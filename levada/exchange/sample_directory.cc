@@ -104,7 +104,7 @@ void SampleDirectory::add(int rank, const SampleBatch& samples, const SequencePa
     if (!held[i] || samples.values(i).empty()) continue;
     state.add_values(rows[i], samples.values(i));
   }
-  state.compact();
+  compact();
 }
 
 void SampleDirectory::add(int rank, const SampleFact& fact) {
@@ -121,7 +121,7 @@ void SampleDirectory::add(int rank, const SampleFact& fact) {
   const std::size_t key = state.find_or_add_key(fact.key);
   state.put(sample, key, state.with(state.cell(sample, key).set, holder), fact.lengths);
   if (!fact.values.empty()) state.add_values(sample, fact.values);
-  state.compact();
+  compact();
 }
 
 void SampleDirectory::remove(int rank, std::span<const std::string> ids) {
@@ -134,7 +134,7 @@ void SampleDirectory::remove(int rank, std::span<const std::string> ids) {
     }
     if (!state.is_held(*sample)) state.forget(*sample);
   }
-  state.compact();
+  compact();
 }
 
 void SampleDirectory::clear(int rank) {
@@ -147,7 +147,7 @@ void SampleDirectory::clear(int rank) {
     }
     if (!state.is_held(sample)) state.forget(sample);
   }
-  state.compact();
+  compact();
 }
 
 void SampleDirectory::merge(const SampleDirectory& other) {
@@ -167,7 +167,7 @@ void SampleDirectory::merge(const SampleDirectory& other) {
     }
     state.add_values(rows[sample], from->values(sample));
   }
-  state.compact();
+  compact();
 }
 
 void SampleDirectory::merge_key(State& state, const State& from, std::size_t from_key,
@@ -249,23 +249,28 @@ SampleBatch SampleDirectory::meta() const {
   return batch;
 }
 
-SampleDirectory SampleDirectory::select(std::span<const std::size_t> samples) const {
-  SampleDirectory chosen;
-  State& state = *chosen.state_;
-  for (const SampleKey& key : keys()) state.find_or_add_key(key);
-  state.reserve(samples.size());
-  std::uint32_t from = 0, to = 0;
-  for (const std::size_t sample : samples) {
-    const std::size_t row = state.find_or_add(id(sample));
-    for (std::size_t key = 0; key < keys().size(); ++key) {
-      const std::uint32_t set = holder_set(sample, key);
-      if (set == 0) continue;
-      if (set != from) to = state.intern(holder_set_at(from = set));
-      state.put(row, key, to, lengths(sample, key));
-    }
-    state.put_values(row, values(sample));
+void SampleDirectory::compact() {
+  if (!state_->needs_compaction()) return;
+  const std::shared_ptr<const State> old = state_;
+  auto fresh = std::make_shared<State>();
+  fresh->reserve(old->size());
+  for (std::size_t sample = 0; sample < old->size(); ++sample) {
+    fresh->add(old->id(sample), old->ids().hash(sample));
+    fresh->put_values(sample, old->values(sample));
   }
-  return chosen;
+  for (std::size_t from = 0; from < old->keys().size(); ++from) {
+    if (!old->is_held_key(from)) continue;
+    const std::size_t key = fresh->find_or_add_key(old->keys()[from]);
+    std::uint32_t last = 0, set = 0;
+    for (std::size_t sample = 0; sample < old->size(); ++sample) {
+      const State::Cell& cell = old->cell(sample, from);
+      if (cell.set == 0) continue;
+      if (cell.set != last) set = fresh->intern(old->holders(last = cell.set));
+      fresh->put(sample, key, set, old->lengths(cell));
+    }
+  }
+  fresh->set_live_sets();
+  state_ = std::move(fresh);
 }
 
 }  // namespace levada

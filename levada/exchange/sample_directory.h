@@ -101,8 +101,6 @@ class SampleDirectory {
   std::int64_t tokens(std::size_t sample, std::size_t key) const;
   /// All of it without data.
   SampleBatch meta() const;
-  /// Some samples alone, in this order.
-  SampleDirectory select(std::span<const std::size_t> samples) const;
 
   /// Bytes that travel; decode() reads bytes that may lie and throws CorruptMessage. Samples keep their order.
   Bytes encode() const;
@@ -112,6 +110,8 @@ class SampleDirectory {
   friend class HoldingsTable;
   class State;
   State& own();
+  /// Makes a copy without what is dead, where that is much.
+  void compact();
   /// One key's column of `from`, whose samples are `rows` here.
   static void merge_key(State& state, const State& from, std::size_t from_key, std::span<const std::size_t> rows);
   std::shared_ptr<State> state_;

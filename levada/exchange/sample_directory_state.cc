@@ -12,10 +12,9 @@
 namespace levada {
 namespace {
 
-/// Compact once this much is dead.
-constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
-/// Compact once there are this many sets of holders beside those in use.
-constexpr std::size_t compact_sets_at = 1024;
+/// Of what is dead, as many are kept.
+constexpr std::uint64_t compact_at_lengths = std::uint64_t{64} << 10;
+constexpr std::uint64_t compact_at_values = 1024, compact_at_sets = 1024;
 
 std::string ranks_text(const Holders& holders, int except) {
   std::vector<int> ranks;
@@ -100,7 +99,7 @@ void SampleDirectory::State::put(std::size_t sample, std::size_t key, std::uint3
   Cell& cell = columns_[key][sample];
   set_holders(sample, key, set);
   if (cell.count == lengths.size() && std::ranges::equal(this->lengths(cell), lengths)) return;
-  if (cell.count != 1) stale_lengths_ += cell.count;
+  if (cell.count != 1) dead_lengths_ += cell.count;
   if (lengths.size() > UINT32_MAX) throw InvalidArgument("a sample's key has room for 2^32 sequences");
   cell.count = static_cast<std::uint32_t>(lengths.size());
   if (lengths.size() == 1) {
@@ -116,15 +115,12 @@ void SampleDirectory::State::put_values(std::size_t sample, PlainValues values) 
   if (value_of_.empty()) value_of_.assign(size(), 0);
   std::uint32_t& at = value_of_[sample];
   if (values.empty()) {
-    free_values_.push_back(at);
+    ++dead_values_;
     values_[at].clear();
     at = 0;
     return;
   }
-  if (at == 0 && !free_values_.empty()) {
-    at = free_values_.back();
-    free_values_.pop_back();
-  } else if (at == 0) {
+  if (at == 0) {
     at = static_cast<std::uint32_t>(values_.size());
     values_.emplace_back();
   }
@@ -142,7 +138,7 @@ void SampleDirectory::State::forget(std::size_t sample) {
   put_values(sample, {});
   for (std::size_t key = 0; key < columns_.size(); ++key) {
     auto& column = columns_[key];
-    if (column[sample].count != 1) stale_lengths_ += column[sample].count;
+    if (column[sample].count != 1) dead_lengths_ += column[sample].count;
     set_holders(sample, key, 0);
     column[sample] = column[last];
     column.pop_back();
@@ -153,58 +149,13 @@ void SampleDirectory::State::forget(std::size_t sample) {
   value_of_.pop_back();
 }
 
-void SampleDirectory::State::compact() {
-  ids_.compact();
-  if (std::ranges::find(held_, 0) != held_.end()) forget_unheld_keys();
-  if (stale_lengths_ > compact_bytes && stale_lengths_ > lengths_.size() / 2) compact_lengths();
-  if (sets_.size() > 2 * used_sets_ + compact_sets_at) compact_sets();
-}
-
-void SampleDirectory::State::forget_unheld_keys() {
-  std::size_t kept = 0;
-  for (std::size_t key = 0; key < keys_.size(); ++key) {
-    if (held_[key] == 0) {
-      for (const Cell& cell : columns_[key]) stale_lengths_ += cell.count == 1 ? 0 : cell.count;
-      continue;
-    }
-    if (kept != key) {
-      keys_[kept] = std::move(keys_[key]);
-      columns_[kept] = std::move(columns_[key]);
-      held_[kept] = held_[key];
-    }
-    ++kept;
-  }
-  keys_.resize(kept);
-  columns_.resize(kept);
-  held_.resize(kept);
-}
-
-void SampleDirectory::State::compact_lengths() {
-  std::vector<std::int64_t> lengths;
-  for (auto& column : columns_) {
-    for (Cell& cell : column) {
-      if (cell.count == 1) continue;
-      const auto kept = this->lengths(cell);
-      cell.value = static_cast<std::int64_t>(lengths.size());
-      lengths.insert(lengths.end(), kept.begin(), kept.end());
-    }
-  }
-  lengths_ = std::move(lengths);
-  stale_lengths_ = 0;
-}
-
-void SampleDirectory::State::compact_sets() {
-  const auto sets = std::exchange(sets_, {{}});
-  set_numbers_ = {{{}, 0}};
-  joined_ = {};
-  std::vector<std::uint32_t> numbers(sets.size(), 0);  // 0 for those that are not known yet, and nobody's
-  for (auto& column : columns_) {
-    for (Cell& cell : column) {
-      if (cell.set != 0 && numbers[cell.set] == 0) numbers[cell.set] = intern(sets[cell.set]);
-      cell.set = numbers[cell.set];
-    }
-  }
-  used_sets_ = sets_.size();
+bool SampleDirectory::State::needs_compaction() const {
+  const auto is_much = [](std::uint64_t dead, std::uint64_t all, std::uint64_t least) {
+    return dead > least && dead > all / 2;
+  };
+  return std::ranges::find(held_, 0) != held_.end() || ids_.needs_compaction() ||
+         is_much(dead_lengths_, lengths_.size(), compact_at_lengths) ||
+         is_much(dead_values_, values_.size(), compact_at_values) || sets_.size() > 2 * live_sets_ + compact_at_sets;
 }
 
 void SampleDirectory::State::check_room(std::size_t more_keys) const {

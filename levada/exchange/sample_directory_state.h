@@ -36,6 +36,7 @@ class SampleDirectory::State {
   }
   const PlainValues& values(std::size_t sample) const { return values_[value_of_.empty() ? 0 : value_of_[sample]]; }
   bool is_held(std::size_t sample) const;
+  bool is_held_key(std::size_t key) const { return held_[key] != 0; }
 
   void reserve(std::size_t samples);
   /// The sample of that id, made if there is none. `hash`: hash64() of it.
@@ -71,8 +72,10 @@ class SampleDirectory::State {
   void add_values(std::size_t sample, PlainValues values);
   /// The last sample takes its number.
   void forget(std::size_t sample);
-  /// Forgets keys that nobody holds, and gives the memory of what has been forgotten back, where that is much.
-  void compact();
+  /// Whether a copy without what is dead would be much smaller, or there is a key that nobody holds.
+  bool needs_compaction() const;
+  /// Takes the sets that there are now for those in use.
+  void set_live_sets() { live_sets_ = sets_.size(); }
 
   /// Throws InvalidArgument where there is no room for so many more keys.
   void check_room(std::size_t more_keys) const;
@@ -84,19 +87,16 @@ class SampleDirectory::State {
 
  private:
   bool held_by_another(std::uint32_t set, int rank) const;
-  void forget_unheld_keys();
-  void compact_lengths();
-  void compact_sets();
 
   IdTable ids_;
   std::vector<SampleKey> keys_;
   std::vector<std::vector<Cell>> columns_;  ///< by key
   std::vector<std::size_t> held_;           ///< by key, the cells that somebody holds
   std::vector<std::int64_t> lengths_;
-  std::uint64_t stale_lengths_ = 0;
+  std::uint64_t dead_lengths_ = 0;
   std::vector<std::uint32_t> value_of_;  ///< empty while no sample has values
   std::deque<PlainValues> values_{{}};
-  std::vector<std::uint32_t> free_values_;
+  std::uint64_t dead_values_ = 0;
   std::deque<Holders> sets_{{}};
   struct Joined {
     std::uint32_t set = 0;
@@ -105,7 +105,7 @@ class SampleDirectory::State {
   };
   Joined joined_;  ///< what with() gave last: neighbours mostly ask alike
   std::map<Holders, std::uint32_t> set_numbers_{{{}, 0}};
-  std::size_t used_sets_ = 1;  ///< when they were last put in order
+  std::size_t live_sets_ = 1;  ///< after the last compaction
 };
 
 }  // namespace levada

@@ -247,8 +247,6 @@ TEST(SampleDirectory, TravelsAsBytes) {
   EXPECT_EQ(back.encode(), bytes);
   EXPECT_EQ(content(back), content(directory));
   EXPECT_EQ(back.meta(), batch.meta());
-  const std::size_t chosen[] = {1};
-  EXPECT_EQ(back.select(chosen).meta().ids(), std::vector<std::string>{"b"});
 }
 
 TEST(SampleDirectory, RefusesBytesThatLie) {
