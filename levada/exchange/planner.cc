@@ -212,6 +212,7 @@ class Planner {
       ranks_of_want_.push_back(lists_.of(ranks));
       has_parts_.push_back(!std::ranges::all_of(wants_[want], [](const Holder& h) { return h.part.is_whole(); }));
     }
+    transfers_.reserve(want_of_.size() - static_cast<std::size_t>(std::ranges::count(want_of_, 0u)));
     for (std::uint32_t sample = 0; sample < want_of_.size(); ++sample) {
       if (want_of_[sample] != 0) find_transfers_of(sample);
     }
