@@ -89,7 +89,7 @@ std::uint64_t lower_bound(const std::vector<SendChoice>& choices, const Sources&
 /// Numbers in a row that are moved in the time of a step: those of a cache line.
 constexpr std::size_t numbers_a_step = 16;
 
-/// Improves an assignment step by step. Choices of one rank and one list lie together, ascending by bytes.
+/// Improves an assignment move by move. Choices of one rank and one list lie together, ascending by bytes.
 class LocalSearch {
  public:
   LocalSearch(const std::vector<SendChoice>& choices, const Sources& sources, std::vector<int>& senders, Loads& loads,
@@ -105,7 +105,7 @@ class LocalSearch {
       // A thousandth above what is needed is not worth the time.
       if (most <= bound + bound / 1000 || steps_ == 0) return;
       spend(loads_.size());
-      if (!move(busiest) && !swap(busiest) && !chain(busiest)) return;
+      if (!move(busiest)) return;
     }
   }
 
@@ -161,84 +161,6 @@ class LocalSearch {
     }
     if (chosen) give(chosen->first, chosen->second);
     return chosen.has_value();
-  }
-
-  /// The one exchange that does.
-  bool swap(int busiest) {
-    const std::uint64_t most = loads_[at(busiest)];
-    std::uint64_t best = most;
-    std::optional<std::pair<std::uint32_t, std::uint32_t>> chosen;
-    for (const auto& [list, held] : held_[at(busiest)]) {
-      for (const int to : sources_[list]) {
-        if (loads_[at(to)] >= most) continue;
-        for (const auto& [other_list, others] : held_[at(to)]) {
-          if (!std::ranges::binary_search(sources_[other_list], busiest)) continue;
-          spend(held.size() + 1);
-          for (const std::uint32_t mine : held) {
-            const std::uint64_t half = (most - loads_[at(to)]) / 2;
-            const auto near = at_least(others, bytes(mine) > half ? bytes(mine) - half : 0);
-            for (auto it = near == others.begin() ? near : near - 1; it != others.end() && it <= near; ++it) {
-              if (bytes(*it) >= bytes(mine)) continue;
-              const std::uint64_t gain = bytes(mine) - bytes(*it);
-              const std::uint64_t worse = std::max(most - gain, loads_[at(to)] + gain);
-              if (worse < best) {
-                best = worse;
-                chosen = {mine, *it};
-              }
-            }
-          }
-        }
-      }
-    }
-    if (!chosen) return false;
-    const int to = senders_[chosen->second];
-    give(chosen->first, to);
-    give(chosen->second, busiest);
-    return true;
-  }
-
-  /// A row of moves, each rank on the way passing on about what it gets, that ends where there is room. The rank that
-  /// is reached with the fewest bytes goes on first; none is passed through twice.
-  bool chain(int busiest) {
-    struct Reached {
-      std::uint64_t bytes = UINT64_MAX;
-      std::uint32_t choice = 0;
-      bool done = false;
-    };
-    const std::uint64_t most = loads_[at(busiest)];
-    std::vector<Reached> reached(loads_.size());
-    using Entry = std::pair<std::uint64_t, int>;
-    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> waiting;
-    reached[at(busiest)].bytes = 0;
-    waiting.emplace(0, busiest);
-    while (!waiting.empty()) {
-      const auto [arriving, rank] = waiting.top();
-      waiting.pop();
-      if (std::exchange(reached[at(rank)].done, true)) continue;
-      const bool first = rank == busiest;
-      if (!first && loads_[at(rank)] + arriving < most) {
-        for (int to = rank; to != busiest;) {
-          const std::uint32_t choice = reached[at(to)].choice;
-          const int from = senders_[choice];
-          give(choice, to);
-          to = from;
-        }
-        return true;
-      }
-      const std::uint64_t least = first ? 1 : loads_[at(rank)] + arriving - most + 1;
-      for (const auto& [list, held] : held_[at(rank)]) {
-        spend(sources_[list].size() + 1);
-        const auto smallest = at_least(held, least);
-        if (smallest == held.end()) continue;
-        for (const int to : sources_[list]) {
-          if (reached[at(to)].done || bytes(*smallest) >= reached[at(to)].bytes) continue;
-          reached[at(to)].bytes = bytes(*smallest);
-          reached[at(to)].choice = *smallest;
-          waiting.emplace(bytes(*smallest), to);
-        }
-      }
-    }
-    return false;
   }
 
   const std::vector<SendChoice>& choices_;

@@ -23,9 +23,9 @@ struct AssignmentLimits {
 
 /// The sender of each choice. `source_lists`: ascending ranks, no list twice; those that no choice has may be empty;
 /// `loads`: bytes that each rank sends anyway. The longest first, each to the least loaded of its ranks (LPT, Graham
-/// 1969); then, as long as the busiest rank is above what is known to be needed, moves, exchanges and chains of moves
-/// that relieve it; for few choices a bounded branch and bound. Deterministic, and invariant under the order of choices
-/// where `order` tells equal ones apart.
+/// 1969); then, as long as the busiest rank is above what is known to be needed, moves that relieve it; for few choices
+/// a bounded branch and bound. Deterministic, and invariant under the order of choices where `order` tells equal ones
+/// apart.
 std::vector<int> assign_senders(const std::vector<SendChoice>& choices,
                                 const std::vector<std::vector<int>>& source_lists, std::vector<std::uint64_t> loads,
                                 const AssignmentLimits& limits = {});

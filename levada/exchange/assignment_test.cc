@@ -117,7 +117,7 @@ TEST(Assignment, OfMoreThanAreSearchedThroughIsWithinATenthOfTheBest) {
 }
 
 /// Rank r can send what lists {r, r+1} offer; all of it is offered by the first, so relief must go from rank to rank.
-TEST(Assignment, RelievesTheBusiestThroughChains) {
+TEST(Assignment, GivesToNeighboursWhatTheFirstRanksCannotSend) {
   constexpr int ranks = 12;
   Lists lists;
   for (int rank = 0; rank + 1 < ranks; ++rank) lists.push_back({rank, rank + 1});
@@ -140,6 +140,16 @@ TEST(Assignment, RelievesTheBusiestThroughChains) {
   }
   EXPECT_GE(bound, sum / ranks);
   EXPECT_LE(most, bound + bound / 10);
+}
+
+/// Longest first would leave rank 0 with less than the others.
+TEST(Assignment, MovesLargeOnesWhereSmallOnesAreElsewhere) {
+  Instance instance{.choices = {}, .lists = {{0, 1}, {1, 2}}, .loads = {0, 0, 0}};
+  for (std::size_t i = 0; i < 400; ++i) instance.choices.push_back({400, 0, i});
+  for (std::size_t i = 0; i < 1000; ++i) instance.choices.push_back({200, 1, i});
+  const auto loads =
+      loads_of(instance.choices, assign_senders(instance.choices, instance.lists, instance.loads), instance.loads);
+  EXPECT_LE(std::ranges::max(loads), 120'000u * 101 / 100);
 }
 
 TEST(Assignment, DoesNotDependOnTheOrderOfChoices) {

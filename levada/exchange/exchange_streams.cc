@@ -6,13 +6,9 @@
 #include <optional>
 
 #include "levada/base/error.h"
-#include "levada/tree/codec.h"
 
 namespace levada {
 namespace {
-
-/// Items up to this size share memory, which bounds what one that stays keeps of those that go.
-constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
 
 /// Finds what a rank is to send in its store.
 class Finder {
@@ -109,38 +105,21 @@ void OutgoingStream::read(std::span<std::byte> to) {
 IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
                          CopyMode mode)
     : rows_(&rows), row_(&row), index_(&index), store_(&store), mode_(mode) {
-  std::uint64_t together = 0;
-  items_.reserve(row.end_item - row.first_item);
+  std::vector<std::uint64_t> sizes;
   rows.for_each_entry(row, [&](const ExchangeItem& item, std::size_t key, std::size_t entry) {
-    const std::uint64_t bytes = rows.bytes(item, key, entry);
-    const std::uint64_t size = align_up(bytes, leaf_alignment);
-    if (together + size > max_together) {
-      allocate_together(together);
-      together = 0;
-    }
-    items_.push_back({nullptr, {}, bytes, item.sample, item.part, static_cast<std::uint8_t>(key)});
-    together += size;
+    sizes.push_back(rows.bytes(item, key, entry));
+    items_.push_back({{}, sizes.back(), item.sample, item.part, static_cast<std::uint8_t>(key)});
   });
-  allocate_together(together);
+  auto memory = store.allocate(sizes);
+  for (std::size_t i = 0; i < items_.size(); ++i) items_[i].memory = std::move(memory[i]);
   commit_complete();
-}
-
-void IncomingRow::allocate_together(std::uint64_t size) {
-  if (allocated_ == items_.size()) return;
-  const auto memory = store_->allocate(size);
-  std::byte* data = memory.data;
-  for (; allocated_ < items_.size(); ++allocated_) {
-    items_[allocated_].data = data;
-    items_[allocated_].owner = memory.owner;
-    data += align_up(items_[allocated_].bytes, leaf_alignment);
-  }
 }
 
 void IncomingRow::write(ByteView bytes) {
   while (!bytes.empty()) {
     const Item& item = items_[item_];
     const std::size_t now = std::min<std::uint64_t>(bytes.size(), item.bytes - at_);
-    copy_payload(item.data + at_, bytes.data(), now, mode_);
+    copy_payload(item.memory.data + at_, bytes.data(), now, mode_);
     bytes = bytes.subspan(now);
     at_ += now;
     if (at_ < item.bytes) continue;
@@ -165,7 +144,7 @@ void IncomingRow::commit_complete() {
                         rows_->keys[item.key],
                         rows_->lengths_of(row_->first_entry + committed_),
                         rows_->parts[item.part],
-                        {item.data, std::move(item.owner)},
+                        {item.memory.data, std::move(item.memory.owner)},
                         item.bytes});
   }
   store_->commit(arrivals);

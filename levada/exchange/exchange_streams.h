@@ -46,15 +46,12 @@ class IncomingRow {
 
  private:
   struct Item {
-    std::byte* data = nullptr;
-    std::shared_ptr<const void> owner;
+    BufferPool::Buffer memory;
     std::uint64_t bytes = 0;
     std::uint32_t sample = 0;
     std::uint16_t part = 0;
     std::uint8_t key = 0;
   };
-  /// One memory for the items that have none yet.
-  void allocate_together(std::uint64_t size);
   void commit_complete();
 
   const ExchangeRows* rows_;
@@ -63,7 +60,6 @@ class IncomingRow {
   SampleStore* store_;
   CopyMode mode_;
   std::vector<Item> items_;
-  std::size_t allocated_ = 0;
   std::size_t item_ = 0;       ///< the one that is being filled
   std::uint64_t at_ = 0;       ///< bytes in it
   std::size_t committed_ = 0;  ///< items that the store has

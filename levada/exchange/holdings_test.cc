@@ -23,7 +23,8 @@ struct World {
     stores[1].store(made_samples({"sample-4", "sample-1", "elsewhere"}, {"hidden", "bytes"}));
     const std::int64_t length = 4;
     const SampleKey key{"tokens", dtypes::int64, {}};
-    auto memory = stores[1].allocate(16);
+    const std::uint64_t sizes[] = {16};
+    auto memory = stores[1].allocate(sizes).front();
     SampleStore::Arrival part[] = {{"sample-6",
                                     hash64(as_bytes("sample-6")),
                                     {},

@@ -8,6 +8,7 @@
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
 #include "levada/base/hash.h"
+#include "levada/tree/codec.h"
 
 namespace levada {
 namespace {
@@ -93,21 +94,6 @@ const SampleStore::Column* SampleStore::column_with(std::size_t sample, std::str
   return found == columns_.end() ? nullptr : &*found;
 }
 
-std::uint64_t SampleStore::bytes_with(const SampleBatch& samples) const {
-  std::uint64_t bytes = bytes_;
-  for (const std::string& key : samples.keys()) {
-    const Seqlens& seqlens = samples.seqlens(key);
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (!seqlens.has(i)) continue;
-      bytes += samples.key(key).bytes(seqlens.total(i)).value_or(0);
-      const auto known = find(samples.ids()[i]);
-      if (!known) continue;
-      if (const Column* column = column_with(*known, key)) bytes -= column->entries[*known].size;
-    }
-  }
-  return bytes;
-}
-
 void SampleStore::check_bound(std::uint64_t bytes) const {
   if (bytes <= options_.max_bytes) return;
   throw InvalidArgument(fmt::format("the store would hold {}, but is bounded to {}; remove samples first",
@@ -132,16 +118,24 @@ void SampleStore::replace(Column& column, std::size_t sample, Entry by) {
   known = std::move(by);
 }
 
-SampleStore::Entry SampleStore::entry_of(const SampleBatch& samples, const std::string& key, std::size_t position,
-                                         Payload payload) {
-  const Seqlens& seqlens = samples.seqlens(key);
-  const std::uint64_t size = samples.key(key).bytes(seqlens.total(position)).value_or(0);
-  Entry entry{samples.bytes_at(key, position), size, Lengths(seqlens[position]), {}, true};
-  if (payload == Payload::shared) return entry;
-  auto memory = memory_.allocate(size);
-  if (size > 0) copy_payload(memory.data, entry.bytes.data, size);
-  entry.bytes = {memory.data, std::move(memory.owner)};
-  return entry;
+std::vector<BufferPool::Buffer> SampleStore::allocate(std::span<const std::uint64_t> sizes) {
+  constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
+  std::vector<BufferPool::Buffer> buffers;
+  buffers.reserve(sizes.size());
+  for (std::size_t begin = 0; begin < sizes.size();) {
+    std::uint64_t together = align_up(sizes[begin], leaf_alignment);
+    std::size_t end = begin + 1;
+    for (; end < sizes.size() && together + align_up(sizes[end], leaf_alignment) <= max_together; ++end) {
+      together += align_up(sizes[end], leaf_alignment);
+    }
+    const auto memory = memory_.allocate(together);
+    std::byte* data = memory.data;
+    for (; begin < end; ++begin) {
+      buffers.push_back({data, memory.owner});
+      data += align_up(sizes[begin], leaf_alignment);
+    }
+  }
+  return buffers;
 }
 
 void SampleStore::put(const SampleBatch& samples, Payload payload) {
@@ -157,11 +151,26 @@ void SampleStore::put(const SampleBatch& samples, Payload payload) {
     Entry entry;
   };
   std::vector<Incoming> incoming;
+  std::vector<std::uint64_t> sizes;
+  std::uint64_t bytes = bytes_;
   for (const std::string& key : samples.keys()) {
     const Seqlens& seqlens = samples.seqlens(key);
     const std::size_t column = column_of(samples.key(key));
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (seqlens.has(i)) incoming.push_back({numbers[i], column, entry_of(samples, key, i, payload)});
+      if (!seqlens.has(i)) continue;
+      sizes.push_back(samples.key(key).bytes(seqlens.total(i)).value_or(0));
+      incoming.push_back({numbers[i], column, {samples.bytes_at(key, i), sizes.back(), Lengths(seqlens[i]), {}, true}});
+      const Column* known = column_with(numbers[i], key);
+      bytes += sizes.back() - (known == nullptr ? 0 : known->entries[numbers[i]].size);
+    }
+  }
+  check_bound(bytes);
+  if (payload == Payload::copied) {
+    auto memory = allocate(sizes);
+    for (std::size_t i = 0; i < incoming.size(); ++i) {
+      SampleBytes& from = incoming[i].entry.bytes;
+      if (sizes[i] > 0) copy_payload(memory[i].data, from.data, sizes[i]);
+      from = {memory[i].data, std::move(memory[i].owner)};
     }
   }
   rollback.keep();
@@ -176,7 +185,6 @@ void SampleStore::add(const SampleBatch& samples, Payload payload) {
     if (!find(id)) continue;
     throw InvalidArgument(fmt::format("sample {} is in the store already; update it, or remove it", id));
   }
-  check_bound(bytes_with(samples));
   put(samples, payload);
 }
 
@@ -192,7 +200,6 @@ void SampleStore::update(const SampleBatch& samples) {
   check_data(samples);
   const std::lock_guard lock(mutex_);
   for (const std::string& id : samples.ids()) static_cast<void>(number_of(id));
-  check_bound(bytes_with(samples));
   put(samples, Payload::copied);
 }
 

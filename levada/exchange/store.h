@@ -81,8 +81,9 @@ class SampleStore {
   /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
   /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
   void commit(std::span<Arrival> arrivals);
-  /// Memory for what is to be committed; used again when samples go.
-  BufferPool::Buffer allocate(std::uint64_t bytes) { return memory_.allocate(bytes); }
+  /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 64 KiB
+  /// share pieces of so much, which bounds what one that stays keeps of those that go.
+  std::vector<BufferPool::Buffer> allocate(std::span<const std::uint64_t> sizes);
 
   /// Lengths of an item's sequences; one, as most have, needs no memory of its own.
   class Lengths {
@@ -144,14 +145,11 @@ class SampleStore {
   std::size_t column_of(const SampleKey& key);
   /// The column in which a sample has a key of that name; null where it has none.
   const Column* column_with(std::size_t sample, std::string_view key) const;
-  /// How the bytes here would change.
-  std::uint64_t bytes_with(const SampleBatch& samples) const;
   void check_bound(std::uint64_t bytes) const;
   void put(const SampleBatch& samples, Payload payload);
   /// What get() gives of a key.
   void add_key(SampleBatch& batch, std::span<const std::size_t> samples, const std::string& name,
                bool allow_absent) const;
-  Entry entry_of(const SampleBatch& samples, const std::string& key, std::size_t position, Payload payload);
   // None of these can fail.
   void put_values(std::size_t sample, PlainValues values);
   void put_entry(std::size_t sample, std::size_t column, Entry entry);

@@ -185,7 +185,8 @@ TEST(SampleStore, CommitsNothingBeyondItsBound) {
   const auto arrivals = [&](std::initializer_list<const char*> ids) {
     std::vector<SampleStore::Arrival> all;
     for (const char* id : ids) {
-      auto memory = store.allocate(20);
+      const std::uint64_t sizes[] = {20};
+      auto memory = store.allocate(sizes).front();
       all.push_back({id, hash64(as_bytes(id)), values, key, lengths, {}, {memory.data, std::move(memory.owner)}, 20});
     }
     return all;
