@@ -66,8 +66,8 @@ std::optional<std::string> raised_by(Engine& engine, int rank);
 [[noreturn]] void throw_left(Engine& engine, int rank, std::string_view what);
 
 /// Everybody's bytes, by rank. Collective; small things only: start-up, schemas, failures. The Timeout names the ranks
-/// whose bytes are missing. Where another rank is in a call with another `what`, or in a GatherScatter's, the group
-/// ends with InvalidArgument.
+/// whose bytes are missing. `what` names the operation, alike on all ranks: where another one is in a call with another
+/// `what`, or in a GatherScatter's, the group ends with InvalidArgument.
 std::vector<Bytes> agree(Engine& engine, ByteView mine, Deadline deadline, std::string_view what,
                          const std::function<void()>* poll = nullptr);
 

@@ -152,7 +152,7 @@ def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -
                 source = _Generated(options.source)
     except Error as error:
         problem = (type(error).__name__, str(error))
-    told = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, f"opening {options.source}")
+    told = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, "opening the data")
     for kind, message in map(json.loads, told):
         if kind:
             raise InvalidArgument(message) if kind == "InvalidArgument" else SourceError(message)

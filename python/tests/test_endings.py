@@ -257,7 +257,7 @@ def test_the_start_obeys_the_timeout(tmp_path: pathlib.Path) -> None:
 
 
 OPERATIONS = {
-    "agree": "exchange.agree(exchange.Store())",
+    "all_gather": "exchange.all_gather(exchange.Store())",
     "redistribute": "exchange.redistribute(exchange.Store(), {0: ['a']}, ['x'])",
     "reduce": "reduce.all_reduce(np.ones(8, np.float32)).wait()",
 }

@@ -60,7 +60,7 @@ tell_wrong([received[name] for name in values])
 
 
 @pytest.mark.parametrize("value", [b"bytes", *plain_values.PLAIN_VALUES, (1, [None, {"a": (2, 3)}]), np.float32(0.1)])
-def test_a_meta_an_ownership_and_json_hold_plain_values(value: Any) -> None:
+def test_a_meta_a_directory_and_json_hold_plain_values(value: Any) -> None:
     batch = exchange.SampleBatch(["a"], {"x": np.ones(1)}, values=[{"v": value, "w": 1}])
     held = exchange.SampleDirectory()
     held.add(0, batch.meta())

@@ -186,7 +186,7 @@ def test_a_signal_handler_that_raises_ends_a_wait_and_the_group(tmp_path: pathli
                 signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
                 reduce(np.zeros(4)).wait()
             else:
-                exchange.agree(exchange.Store())
+                exchange.all_gather(exchange.Store())
         except (Alarm, levada.EngineError) as error:
             signal.setitimer(signal.ITIMER_REAL, 0)
             tell(error=f"{type(error).__name__}: {error}")
