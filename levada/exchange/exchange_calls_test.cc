@@ -3,6 +3,7 @@
 
 #include <future>
 #include <new>
+#include <thread>
 
 #include "levada/engine/collect.h"
 #include "levada/exchange/exchange_testing.h"
@@ -70,6 +71,26 @@ TEST(Exchange, EndsTheGroupWhereARankIsInAnotherCollectiveCall) {
                                   ", but rank 1 in another collective call"));
     }
   }
+}
+
+TEST(Exchange, RefusesTheCallOfAnotherThreadMeanwhile) {
+  const ExchangeRequest request{{{{1}, {"a"}}}, {"tokens"}};
+  std::promise<void> refused;
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    Exchange exchange(engine);
+    SampleStore store;
+    if (engine->info().rank == 1) {
+      refused.get_future().wait();
+      exchange.redistribute(store, request);
+      EXPECT_EQ(store.get(request.destinations[0].ids), made_samples({"a"}, {"tokens"}));
+      return;
+    }
+    store.store(made_samples({"a"}, {"tokens"}));
+    std::jthread first([&] { exchange.redistribute(store, request); });
+    while (engine->status(0).waiting_for != 1) std::this_thread::yield();
+    EXPECT_THAT(refusal([&] { exchange.redistribute(store, request); }), HasSubstr("this exchange"));
+    refused.set_value();
+  });
 }
 
 }  // namespace
