@@ -58,14 +58,6 @@ void allow_only(const Json& object, const std::set<std::string>& names, std::str
   }
 }
 
-CutAlongCp cut_in(const Json& value, std::string_view where) {
-  const auto text = get<std::string>(value, where, "whole, consecutive or zigzag");
-  if (text == "whole") return CutAlongCp::whole;
-  if (text == "consecutive") return CutAlongCp::consecutive;
-  if (text == "zigzag") return CutAlongCp::zigzag;
-  refuse(where, "whole, consecutive or zigzag belongs here");
-}
-
 void add_destinations(const Json& value, const std::string& where, std::vector<Destination>& destinations) {
   allow_only(value, {"ranks", "ids", "mesh", "first", "cp"}, where);
   const Json& ids = need(value, "ids", where);
@@ -83,8 +75,11 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   std::vector<std::vector<std::string>> lists;
   if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along the data axes belongs here");
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));
-  const auto cut = value.contains("cp") ? cut_in(value["cp"], where + ".cp") : CutAlongCp::whole;
-  auto made = saying(where, [&] { return destinations_of(ModelRanks::from(mesh, first), std::move(lists), cut); });
+  const auto cut = value.contains("cp") ? get<std::string>(value["cp"], where + ".cp", "whole, consecutive or zigzag")
+                                        : std::string("whole");
+  const Placement sequences = saying(where + ".cp", [&] { return sequence_placement(cut); });
+  auto made =
+      saying(where, [&] { return destinations_of(ModelRanks::from(mesh, first), std::move(lists), sequences); });
   std::ranges::move(made, std::back_inserter(destinations));
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
@@ -22,6 +23,19 @@ void check_model(const ModelRanks& model) {
                                     model.mesh.size(), model.ranks.size()));
 }
 
+void check_sequences(const Mesh& mesh, const Placement& sequences) {
+  const auto* shard = std::get_if<Shard>(&sequences);
+  const auto* zigzag = std::get_if<Zigzag>(&sequences);
+  const bool is_whole = std::holds_alternative<Replicate>(sequences);
+  const bool cuts_tokens = (shard != nullptr && shard->dim == 1) || (zigzag != nullptr && zigzag->dim == 1);
+  const bool along_data = std::ranges::count(mesh.data_axes(), axis_of(sequences)) > 0;
+  if (is_whole || (cuts_tokens && !along_data)) return;
+  throw InvalidArgument(
+      fmt::format("sequences cannot be placed by {}: only their tokens, dimension 1, can be cut, and not "
+                  "along an axis that divides samples",
+                  to_string(sequences)));
+}
+
 bool is_head(const Mesh& mesh, int rank) {
   for (const Axis& axis : mesh.axes()) {
     if (std::find(mesh.data_axes().begin(), mesh.data_axes().end(), axis.name) != mesh.data_axes().end()) continue;
@@ -31,6 +45,14 @@ bool is_head(const Mesh& mesh, int rank) {
 }
 
 }  // namespace
+
+Placement sequence_placement(std::string_view name) {
+  if (name == "whole") return Replicate{"cp"};
+  if (name == "consecutive") return Shard{"cp", 1};
+  if (name == "zigzag") return Zigzag{"cp", 1};
+  throw InvalidArgument(
+      fmt::format("sequences are given \"{}\"; it must be one of whole, consecutive, zigzag", cut_text(name, 40)));
+}
 
 ModelRanks ModelRanks::from(Mesh mesh, int first) {
   ModelRanks model{std::move(mesh), {}};
@@ -50,24 +72,26 @@ std::vector<int> data_heads(const ModelRanks& model) {
 }
 
 std::vector<Destination> destinations_of(const ModelRanks& model, std::vector<std::vector<std::string>> ids,
-                                         CutAlongCp cut) {
+                                         const Placement& sequences) {
   check_model(model);
   const Mesh& mesh = model.mesh;
+  check_sequences(mesh, sequences);
   const auto groups = static_cast<std::size_t>(mesh.data_size());
   if (ids.size() != groups) {
     throw InvalidArgument(
         fmt::format("{} lists of ids were given for the {} coordinates along the data axes of mesh {}", ids.size(),
                     groups, mesh.to_string()));
   }
-  const int parts = cut == CutAlongCp::whole ? 1 : mesh.axis_size("cp");
+  const std::string_view axis = axis_of(sequences);
+  const int parts = std::holds_alternative<Replicate>(sequences) ? 1 : mesh.axis_size(axis);
   if (parts > UINT16_MAX) throw InvalidArgument(fmt::format("sequences cannot be cut into {} parts", parts));
   std::vector<Destination> destinations(groups * static_cast<std::size_t>(parts));
   for (int rank = 0; rank < mesh.size(); ++rank) {
-    const int part = parts == 1 ? 0 : mesh.coordinate(rank, "cp");
+    const int part = parts == 1 ? 0 : mesh.coordinate(rank, axis);
     auto& destination = destinations[static_cast<std::size_t>(mesh.data_coordinate(rank) * parts + part)];
     destination.ranks.push_back(model.ranks[static_cast<std::size_t>(rank)]);
     destination.part = {static_cast<std::uint16_t>(part), static_cast<std::uint16_t>(parts),
-                        parts > 1 && cut == CutAlongCp::zigzag};
+                        parts > 1 && std::holds_alternative<Zigzag>(sequences)};
   }
   for (std::size_t i = 0; i < destinations.size(); ++i) {
     const std::size_t group = i / static_cast<std::size_t>(parts);

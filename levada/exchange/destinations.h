@@ -1,12 +1,13 @@
 // Who is to have which samples: what is asked of an exchange.
 #pragma once
 
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "levada/exchange/sample_directory.h"
 #include "levada/mesh/mesh.h"
+#include "levada/mesh/placement.h"
 
 namespace levada {
 
@@ -29,8 +30,9 @@ struct ExchangeRequest {
   bool allow_absent = false;
 };
 
-/// How sequences are divided along the axis cp: not at all, in consecutive parts, or zigzag.
-enum class CutAlongCp : std::uint8_t { whole, consecutive, zigzag };
+/// How sequences lie along the axis cp, by name: "whole" is Replicate, "consecutive" Shard, "zigzag" Zigzag. Dimension
+/// 0 is that of samples, 1 that of their tokens. Throws InvalidArgument for another name.
+Placement sequence_placement(std::string_view name);
 
 /// The ranks of a model within a job: mesh rank i is rank ranks[i] of the job.
 struct ModelRanks {
@@ -46,10 +48,12 @@ struct ModelRanks {
 /// with undecided_axes().
 std::vector<int> data_heads(const ModelRanks& model);
 
-/// ids[d] goes to all ranks with coordinate d along the data axes, whatever their tensor and pipeline coordinates;
-/// along cp whole or cut. One destination a coordinate along them (and cp, if cut). Throws InvalidArgument unless there
-/// is one list of ids a coordinate, and one rank a place of the mesh; and for a mesh with undecided_axes().
+/// ids[d] goes to all ranks with coordinate d along the data axes, whatever their tensor and pipeline coordinates.
+/// `sequences`: where the keys that are cut lie along one other axis; parts are as equal as whole tokens allow. One
+/// destination a coordinate along the data axes (and that axis, if it cuts). Throws InvalidArgument unless there is one
+/// list of ids a coordinate, and one rank a place of the mesh; for a mesh with undecided_axes(); and for a placement
+/// that is along a data axis, of another dimension than 1, or Stages.
 std::vector<Destination> destinations_of(const ModelRanks& model, std::vector<std::vector<std::string>> ids,
-                                         CutAlongCp cut = CutAlongCp::whole);
+                                         const Placement& sequences = Replicate{"cp"});
 
 }  // namespace levada

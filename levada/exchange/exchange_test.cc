@@ -168,8 +168,7 @@ TEST(Exchange, CutsSequencesAlongCp) {
     SampleBatch batch({"a"});
     batch.set("tokens", Tensor::of<std::int32_t>({11}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), Seqlens::of({{{8, 3}}}));
     if (engine->info().rank == 0) store.store(batch);
-    const ExchangeRequest request{
-        destinations_of(model("cp=2", 1), {{"a"}}, CutAlongCp::zigzag), {"tokens"}, {"tokens"}};
+    const ExchangeRequest request{destinations_of(model("cp=2", 1), {{"a"}}, Zigzag{"cp"}), {"tokens"}, {"tokens"}};
     const auto result = Exchange(engine).redistribute(store, request);
     EXPECT_EQ(result.moved_bytes, 44u);
     const auto got = store.get(std::vector<std::string>{"a"});
@@ -191,6 +190,19 @@ TEST(Exchange, CutsSequencesAlongCp) {
     Exchange(engine).redistribute(store, {{{{2}, ids}}, {"tokens"}});
     EXPECT_EQ(store.get(ids) == batch, engine->info().rank != 1);
   });
+}
+
+TEST(Destinations, AreCutAlongOneAxisThatDoesNotDivideSamples) {
+  const auto parts = destinations_of(model("dp=2,sp=2"), {{"a"}, {"b"}}, Shard{"sp", 1});
+  ASSERT_EQ(parts.size(), 4u);
+  EXPECT_EQ(parts[3], (Destination{{3}, {"b"}, {1, 2, false}}));
+  EXPECT_EQ(destinations_of(model("dp=2,cp=2"), {{"a"}, {"b"}}, sequence_placement("whole"))[1],
+            (Destination{{2, 3}, {"b"}}));
+  const std::string refused = "sequences cannot be placed by ";
+  for (const Placement& wrong : {Placement(Shard{"cp", 0}), Placement(Zigzag{"dp", 1}), Placement(Stages{"pp", {}})}) {
+    EXPECT_THAT(refusal([&] { destinations_of(model("dp=1,cp=2"), {{"a"}}, wrong); }), HasSubstr(refused));
+  }
+  EXPECT_THAT(refusal([] { sequence_placement("half"); }), HasSubstr("whole, consecutive, zigzag"));
 }
 
 TEST(Exchange, SamplesComeWithoutKeysThatTheyLack) {

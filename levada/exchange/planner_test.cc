@@ -111,7 +111,7 @@ TEST(Planner, CutsSequencesAlongCp) {
   batch.set({"reward", dtypes::float32, {}}, Seqlens::one_each({1}));
   directory.add(0, batch);
   const auto model = ModelRanks::from(Mesh::parse("cp=2,tp=2"), 1);
-  const ExchangeRequest request{destinations_of(model, {{"a"}}, CutAlongCp::zigzag), {"tokens", "reward"}, {"tokens"}};
+  const ExchangeRequest request{destinations_of(model, {{"a"}}, Zigzag{"cp"}), {"tokens", "reward"}, {"tokens"}};
   const auto plan = plan_exchange(directory, request);
   EXPECT_EQ(plan.moved_bytes(), 80u + 4);
   EXPECT_EQ(plan.lower_bound_bytes(), 80u + 4);

@@ -310,13 +310,6 @@ SampleDirectory all_gather(Membership& job, const Shelf& shelf, double timeout) 
   });
 }
 
-CutAlongCp cut_of(const std::string& name) {
-  if (name == "whole") return CutAlongCp::whole;
-  if (name == "consecutive") return CutAlongCp::consecutive;
-  if (name == "zigzag") return CutAlongCp::zigzag;
-  throw InvalidArgument(fmt::format("cut is \"{:.40}\"; it must be one of whole, consecutive, zigzag", name));
-}
-
 ModelRanks model_of(const Mesh& mesh, const std::optional<std::vector<int>>& ranks) {
   return ranks ? ModelRanks{mesh, *ranks} : ModelRanks::from(mesh);
 }
@@ -344,7 +337,9 @@ void bind_functions(nb::module_& module) {
   module.def(
       "destinations_of",
       [](const Mesh& mesh, std::vector<std::vector<std::string>> ids, const std::optional<std::vector<int>>& ranks,
-         const std::string& cut) { return destinations_of(model_of(mesh, ranks), std::move(ids), cut_of(cut)); },
+         const std::string& cut) {
+        return destinations_of(model_of(mesh, ranks), std::move(ids), sequence_placement(cut));
+      },
       nb::arg("mesh"), nb::arg("ids"), nb::arg("ranks").none(), nb::arg("cut"));
   module.def(
       "data_heads",
