@@ -94,7 +94,7 @@ TEST(CommandFeed, PrintsOneJsonObjectWithEveryKey) {
   EXPECT_EQ(report.at("bytes_delivered"), 4 * 10 * 4 * 64 * (3 * 8 + 4));
   EXPECT_GT(report.at("tokens_per_s"), 0);
   EXPECT_GT(report.at("seconds"), 0);
-  EXPECT_GE(report.at("index_bytes"), 0);
+  EXPECT_GE(report.at("prepare_bytes"), 0);
   EXPECT_GT(report.at("bytes_read"), 0);
   EXPECT_EQ(report.at("end"), "steps");
   EXPECT_EQ(report.at("skipped_lines"), 0);

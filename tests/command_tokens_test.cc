@@ -92,8 +92,8 @@ TEST(CommandTokens, AreMadeByTheFirstRunAndReadByTheSecond) {
   const auto size = std::filesystem::file_size(path);
   const auto first = json_of(feed(path, {"--mesh", "tp=2"}));
   const auto second = json_of(feed(path, {"--mesh", "tp=2"}));
-  EXPECT_GT(first.at("index_bytes"), size);
-  EXPECT_LT(second.at("index_bytes"), size) << "only the .idx is read";
+  EXPECT_GT(first.at("prepare_bytes"), size);
+  EXPECT_LT(second.at("prepare_bytes"), size) << "only the .idx is read";
   EXPECT_EQ(first.at("ranks").at(1).at("fields"), second.at("ranks").at(1).at("fields"));
 }
 
@@ -264,7 +264,7 @@ TEST(CommandCache, IsFilledByOneOfTwoRunsThatNeedTheSameText) {
   const auto a = Json::parse(one.out), b = Json::parse(two.out);
   EXPECT_EQ(a.at("ranks").at(0).at("fields"), b.at("ranks").at(0).at("fields"));
   const auto size = std::filesystem::file_size(path);
-  EXPECT_NE(a.at("index_bytes") > size, b.at("index_bytes") > size);
+  EXPECT_NE(a.at("prepare_bytes") > size, b.at("prepare_bytes") > size);
   EXPECT_EQ(json_of({"cache", "--cache-dir", dir}).at("texts").size(), 1U);
 }
 
@@ -355,7 +355,7 @@ TEST(CommandTokens, AreTheSameWhateverTheNameOfTheTokenizer) {
   json_of(feed(corpus(), {"--tokenizer", model(), "--steps", "3", "--save-state", state}));
   const auto more = json_of(feed(corpus(), {"--tokenizer", copy, "--steps", "3", "--load-state", state}));
   EXPECT_EQ(more.at("steps"), 3);
-  EXPECT_LT(more.at("index_bytes"), size) << "tokenized once";
+  EXPECT_LT(more.at("prepare_bytes"), size) << "tokenized once";
   expect_refusal(feed(corpus(), {"--load-state", state}), 2, "tokenizer");
 }
 

@@ -93,7 +93,7 @@ int feed_threads(const FeedArguments& arguments, const Job& job) {
 
 int feed_processes(const FeedArguments& arguments, const Job& job, const Invocation& invocation) {
   auto command_line = invocation.arguments;
-  command_line.insert(command_line.begin() + 1, fmt::format("--index-bytes={}", arguments.index_bytes));
+  command_line.insert(command_line.begin() + 1, fmt::format("--prepare-bytes={}", arguments.prepare_bytes));
   std::optional<SharedFileList> list;
   if (!arguments.files_from.empty()) {
     list.emplace(arguments.paths);
@@ -144,7 +144,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   {
     auto corpus = open_data(arguments, job, tail_of(arguments), true);
     static_cast<void>(start_point(corpus, state_to_load(arguments), job, arguments));
-    arguments.index_bytes = corpus.stats().index_bytes;
+    arguments.prepare_bytes = corpus.stats().prepare_bytes;
   }
   return arguments.engine == "inproc" ? feed_threads(arguments, job) : feed_processes(arguments, job, invocation);
 }
@@ -172,7 +172,7 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
              "Of one wait, also for all ranks to start: 500ms, 30s, 2m");
   add_option(command, "--compute-ms", arguments.compute_ms, "X", "Sleep so long on every rank after each batch");
   command.add_flag("--json", arguments.json, "Print one JSON object");
-  command.add_option("--index-bytes", arguments.index_bytes)->group("");
+  command.add_option("--prepare-bytes", arguments.prepare_bytes)->group("");
   command.add_option("--passed-files", arguments.passed_files)->group("");
 }
 

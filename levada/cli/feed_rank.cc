@@ -166,7 +166,7 @@ report::RankReport rank_report(const Feed& feed, const Mesh& mesh, int rank, Fed
   report.is_reader = feed.is_reader();
   report.bytes_read = stats.read.bytes_read;
   report.bytes_consumed = stats.read.bytes_consumed;
-  report.index_bytes = stats.read.index_bytes;
+  report.prepare_bytes = stats.read.prepare_bytes;
   report.fields = std::move(fed.fields);
   return report;
 }
@@ -222,8 +222,8 @@ report::FeedReport job_report(const EngineInfo& info, const Job& job, const Feed
   for (auto& share : corpus.shares(first, first + report.samples)) {
     report.sources.push_back({std::move(share.name), share.samples, share.tokens, share.share});
   }
-  report.index_bytes = arguments.index_bytes;
-  for (const auto& rank : ranks) report.index_bytes += rank.index_bytes;
+  report.prepare_bytes = arguments.prepare_bytes;
+  for (const auto& rank : ranks) report.prepare_bytes += rank.prepare_bytes;
   for (const int reader : readers_of_everything(job, info.host_of)) {
     report.bytes_consumed += ranks[static_cast<std::size_t>(reader)].bytes_consumed;
   }

@@ -30,7 +30,7 @@ struct FeedArguments : DataArguments {
   HistoryFiles history;
   bool json = false;
   /// What the process that started the ranks has read to tokenize and index the data. Not for users.
-  std::uint64_t index_bytes = 0;
+  std::uint64_t prepare_bytes = 0;
   /// Where that process passes on what it has read of files_from. Not for users.
   std::string passed_files;
 };

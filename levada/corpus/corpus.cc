@@ -448,7 +448,7 @@ std::string Corpus::activity() const {
 
 ReadStats Corpus::stats() const {
   auto all = state_->reader.stats();
-  for (const auto& source : state_->data->sources) all.index_bytes += source->files.prepare_bytes();
+  for (const auto& source : state_->data->sources) all.prepare_bytes += source->files.prepare_bytes();
   return all;
 }
 

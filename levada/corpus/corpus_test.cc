@@ -221,7 +221,7 @@ TEST(Corpus, ReadsTextOnceForAllRuns) {
     return open_files({{"a.jsonl", content}},
                       {.sequence = 8, .end_of_document = end_of_document, .cache_dir = cache.path()})
         .stats()
-        .index_bytes;
+        .prepare_bytes;
   };
   const auto first = prepared("");
   EXPECT_EQ(prepared(""), first - content.size());

@@ -31,7 +31,7 @@ Json rank_json(const RankReport& rank) {
           {"reader", rank.is_reader},
           {"bytes_read", rank.bytes_read},
           {"bytes_consumed", rank.bytes_consumed},
-          {"index_bytes", rank.index_bytes},
+          {"prepare_bytes", rank.prepare_bytes},
           {"fields", fields_json(rank.fields)}};
 }
 
@@ -48,7 +48,7 @@ RankReport rank_of(const Json& json) {
   rank.is_reader = json.at("reader");
   rank.bytes_read = json.at("bytes_read");
   rank.bytes_consumed = json.at("bytes_consumed");
-  rank.index_bytes = json.at("index_bytes");
+  rank.prepare_bytes = json.at("prepare_bytes");
   for (const auto& [name, field] : json.at("fields").items()) {
     rank.fields.push_back({name, field.at("digest"), field.at("dtype"), field.at("shape")});
   }
@@ -75,7 +75,7 @@ std::string FeedReport::to_json() const {
                {"tokens", tokens()},
                {"bytes_read", bytes_read()},
                {"bytes_consumed", bytes_consumed},
-               {"index_bytes", index_bytes},
+               {"prepare_bytes", prepare_bytes},
                {"bytes_delivered", bytes_delivered()},
                {"read_amplification", read_amplification()},
                {"seconds", seconds()},

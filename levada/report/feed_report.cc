@@ -77,8 +77,8 @@ std::string read_sentence(const FeedReport& report) {
   auto text =
       fmt::format("{} read {} for {} of data: read amplification {:.2f}", counted(readers, "rank"),
                   format_bytes(report.bytes_read()), format_bytes(report.bytes_consumed), report.read_amplification());
-  if (report.index_bytes > 0)
-    text += fmt::format(" (and {} once, before the first sample)", format_bytes(report.index_bytes));
+  if (report.prepare_bytes > 0)
+    text += fmt::format(" (and {} once, before the first sample)", format_bytes(report.prepare_bytes));
   return text;
 }
 

@@ -35,7 +35,7 @@ struct RankReport {
   bool is_reader = false;
   std::uint64_t bytes_read = 0;  ///< these three: of a reader
   std::uint64_t bytes_consumed = 0;
-  std::uint64_t index_bytes = 0;
+  std::uint64_t prepare_bytes = 0;
   std::vector<FieldReport> fields;
   bool operator==(const RankReport&) const = default;
 };
@@ -77,7 +77,7 @@ struct FeedReport {
   std::string end_cause;     ///< FeedEnd::Cause in words
   std::string state_file;    ///< where the state was saved; empty: nowhere
   std::int64_t skipped_lines = 0;
-  std::uint64_t index_bytes = 0;
+  std::uint64_t prepare_bytes = 0;
   std::uint64_t bytes_consumed = 0;  ///< stored data that the batches consist of, counted once
   std::optional<BalanceReport> balance;
   std::vector<SourceReport> sources;

@@ -64,7 +64,7 @@ TEST(FeedReport, AddsUpWhatTheRanksReadAndWereGiven) {
 TEST(FeedReport, HasEveryKeyInItsJson) {
   const auto json = nlohmann::json::parse(four_ranks().to_json());
   for (const char* key :
-       {"steps", "samples", "tokens", "bytes_read", "index_bytes", "bytes_delivered", "read_amplification", "seconds",
+       {"steps", "samples", "tokens", "bytes_read", "prepare_bytes", "bytes_delivered", "read_amplification", "seconds",
         "tokens_per_s", "engine", "engine_choice", "end", "skipped_lines"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
@@ -102,7 +102,7 @@ TEST(FeedReport, SaysInWordsWhatTheTableShows) {
 TEST(FeedReport, SaysWhatWasSkippedAndIndexed) {
   auto report = four_ranks();
   report.skipped_lines = 3;
-  report.index_bytes = 2048;
+  report.prepare_bytes = 2048;
   EXPECT_THAT(report.to_text(), HasSubstr("; 3 bad lines skipped"));
   EXPECT_THAT(report.to_text(), HasSubstr("(and 2.0 KiB once, before the first sample)"));
 }
@@ -148,7 +148,7 @@ TEST(RankReport, SurvivesTheWayToRankZero) {
   report.is_reader = true;
   report.bytes_read = 17;
   report.bytes_consumed = 16;
-  report.index_bytes = 5;
+  report.prepare_bytes = 5;
   report.copied_batches = 2;
   EXPECT_EQ(rank_from_json(to_json(report)), report);
 }

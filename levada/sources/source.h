@@ -20,7 +20,7 @@ namespace levada {
 struct ReadStats {
   std::uint64_t bytes_read = 0;      ///< from storage, for samples
   std::uint64_t bytes_consumed = 0;  ///< of the stored data that the samples given out consist of
-  std::uint64_t index_bytes = 0;     ///< from storage, to index it
+  std::uint64_t prepare_bytes = 0;   ///< from storage, before the first sample
 };
 
 /// Which part of a step a batch is.

@@ -42,7 +42,7 @@ def write_feed_history(
         raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
     job = join(feed.group)
     mine = rank_report(job, feed.mesh, feed.readers, core.stats)
-    mine |= {"bytes_read": core.stats["bytes_read"], "bytes_consumed": 0, "index_bytes": 0, "fields": {}}
+    mine |= {"bytes_read": core.stats["bytes_read"], "bytes_consumed": 0, "prepare_bytes": 0, "fields": {}}
     of_feed = {
         "mesh": str(feed.mesh),
         "engine": job.engine,
