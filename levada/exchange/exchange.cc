@@ -263,14 +263,14 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     const auto answer = [&](std::span<const ByteView> gathered) {
       return answer_or_error(gathered.size(), [&] { return plan_for_all(gathered, request, result); });
     };
-    const Lease told = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
-    ByteReader reader = reader_of(told.bytes);
+    const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    ByteReader reader = reader_of(reply.bytes);
     result.multicasts = reader.get<std::uint64_t>();
     result.moved_bytes = reader.get<std::uint64_t>();
     result.lower_bound_bytes = reader.get<std::uint64_t>();
     result.delivered_bytes = reader.get<std::uint64_t>();
     const ExchangeRows rows =
-        decode_rows(told.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size, index_->size());
+        decode_rows(reply.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size, index_->size());
     const auto agreed = Clock::now();
     result.agree_time = agreed - begin - result.plan_time;
     const Status before = engine_->status(engine_->info().rank);
@@ -300,8 +300,8 @@ SampleDirectory Exchange::all_gather(const SampleStore& store, const ExchangeOpt
     const auto answer = [&](std::span<const ByteView> gathered) {
       return answer_or_error(gathered.size(), [&] { return merge(gathered); });
     };
-    const Lease told = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
-    return SampleDirectory::decode(told.bytes.subspan(reader_of(told.bytes).offset()));
+    const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
+    return SampleDirectory::decode(reply.bytes.subspan(reader_of(reply.bytes).offset()));
   });
 }
 

@@ -37,7 +37,7 @@ struct ExchangeResult {
   std::uint64_t sent_bytes = 0;  ///< each message counted once
   std::uint64_t sent_messages = 0;
   std::uint64_t received_bytes = 0;                 ///< that were for it
-  std::uint64_t agreed_bytes = 0;                   ///< that it told rank 0 before anything moved
+  std::uint64_t agreed_bytes = 0;                   ///< sent to rank 0 before anything moved
   Duration agree_time{}, plan_time{}, move_time{};  ///< to plan: on rank 0 alone
 };
 
@@ -60,7 +60,7 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   /// Delivers the requested keys and samples to the requested ranks. Every rank says what its store has of them; rank 0
-  /// plans (plan_exchange()) and tells each rank its part; then bytes move: into memory of the receivers' own, message
+  /// plans (plan_exchange()) and sends each rank its part; then bytes move: into memory of the receivers' own, message
   /// by message, sending and receiving at the same time. Safe to repeat: what is there already does not move again.
   ExchangeResult redistribute(SampleStore& store, const ExchangeRequest& request, const ExchangeOptions& options = {});
 
