@@ -71,7 +71,7 @@ void add_destinations(const Json& value, const std::string& where, std::vector<D
   const auto name = get<std::string>(value["mesh"], where + ".mesh", "a mesh such as dp=2,tp=2");
   const Mesh mesh = saying(where, [&] { return Mesh::parse(name); });
   const int first = value.contains("first") ? get<int>(value["first"], where + ".first", "a rank") : 0;
-  if (mesh.size() > most_ranks || first > most_ranks) refuse(where, "it goes beyond a million ranks");
+  if (mesh.size() > max_ranks || first > max_ranks) refuse(where, "it goes beyond a million ranks");
   std::vector<std::vector<std::string>> lists;
   if (!ids.is_array()) refuse(where + ".ids", "a list of ids for each coordinate along the data axes belongs here");
   for (const Json& list : ids) lists.push_back(get_list<std::string>(list, where + ".ids", "string"));

@@ -48,23 +48,23 @@ std::string shortened(const std::vector<std::string>& texts) {
 }
 
 std::string edges_as_table(const std::vector<ExchangePlan::Edge>& edges) {
-  constexpr std::size_t most_rows = 50;
+  constexpr std::size_t max_rows = 50;
   TextTable table({"from", "to", "bytes"});
-  for (std::size_t i = 0; i < std::min(edges.size(), most_rows); ++i) {
+  for (std::size_t i = 0; i < std::min(edges.size(), max_rows); ++i) {
     const auto& [from, to, bytes] = edges[i];
     table.add({fmt::format("{}", from), fmt::format("{}", to), format_bytes(bytes)});
   }
   std::string text = table.to_string({true, true, true});
-  if (edges.size() > most_rows) text += fmt::format("... and {} more edges\n", edges.size() - most_rows);
+  if (edges.size() > max_rows) text += fmt::format("... and {} more edges\n", edges.size() - max_rows);
   return text;
 }
 
 }  // namespace
 
 std::string ExchangePlan::to_table() const {
-  constexpr std::size_t most_rows = 200;
+  constexpr std::size_t max_rows = 200;
   TextTable table({"from", "to", "samples", "keys", "part", "bytes"});
-  for (std::size_t i = 0; i < std::min(size(), most_rows); ++i) {
+  for (std::size_t i = 0; i < std::min(size(), max_rows); ++i) {
     const Multicast multicast = (*this)[i];
     const Carried carried(*this, multicast);
     table.add({fmt::format("{}", multicast.from), rank_ranges(multicast.to), fmt::format("{}", carried.ids.size()),
@@ -72,7 +72,7 @@ std::string ExchangePlan::to_table() const {
                format_bytes(multicast.bytes)});
   }
   std::string text = table.to_string({true, false, true, false, false, true});
-  if (size() > most_rows) text += fmt::format("... and {} more multicasts\n", size() - most_rows);
+  if (size() > max_rows) text += fmt::format("... and {} more multicasts\n", size() - max_rows);
   if (size() > 0) text += "\n" + edges_as_table(edges());
   const Load most = busiest();
   text += fmt::format(

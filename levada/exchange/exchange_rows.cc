@@ -231,7 +231,7 @@ class RowsReader {
         ++next;
         if (left > lengths.size() - at) reader_.fail("fewer lengths than items");
         const std::size_t entry = ends_.size();
-        std::int64_t tokens = most_tokens(rows_.keys[k]);
+        std::int64_t tokens = max_tokens(rows_.keys[k]);
         for (; left > 0; --left, ++at) {
           if (lengths[at] < 0 || lengths[at] > tokens) reader_.fail("lengths that do not fit in memory");
           tokens -= lengths[at];

@@ -146,7 +146,7 @@ struct HoldingsTable::Column {
     for (const std::uint32_t count : counts) sum += count;
     if (sum != lengths.size() || (are_counted && counts.size() != samples.size()))
       reader.fail("another number of lengths");
-    const std::int64_t most = most_tokens(key);
+    const std::int64_t most = max_tokens(key);
     auto length = lengths.begin();
     for (std::size_t i = 0; i < samples.size(); ++i) {
       std::int64_t left = most;

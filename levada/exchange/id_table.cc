@@ -15,8 +15,8 @@ namespace levada {
 namespace {
 
 constexpr std::size_t longest_id = (std::size_t{1} << 24) - 1;
-constexpr std::size_t most_text = (std::size_t{1} << 40) - 1;
-constexpr std::size_t most_ids = UINT32_MAX - 1;
+constexpr std::size_t max_text = (std::size_t{1} << 40) - 1;
+constexpr std::size_t max_ids = UINT32_MAX - 1;
 /// Compact once this much text is dead.
 constexpr std::uint64_t compact_bytes = std::uint64_t{64} << 10;
 
@@ -40,14 +40,14 @@ void IdTable::check_id(std::string_view id) {
 
 std::size_t IdTable::insert(std::string_view id, std::uint64_t hash) {
   check_id(id);
-  if (entries_.size() >= most_ids || text_.size() > most_text - id.size()) {
+  if (entries_.size() >= max_ids || text_.size() > max_text - id.size()) {
     throw InvalidArgument("there is room for 2^32 samples and 1 TiB of ids");
   }
   if (2 * (entries_.size() + 1) > slots_.size()) grow_slots(2 * (entries_.size() + 1));
   const std::size_t slot = free_slot(hash);
   Entry entry;
   entry.hash = hash;
-  entry.begin = text_.size() & most_text;
+  entry.begin = text_.size() & max_text;
   entry.length = id.size() & longest_id;
   text_ += id;
   entries_.push_back(entry);
@@ -83,7 +83,7 @@ void IdTable::compact() {
   }
   for (std::size_t number = 0; number < entries_.size(); ++number) {
     const std::string_view kept = (*this)[number];
-    entries_[number].begin = text.size() & most_text;
+    entries_[number].begin = text.size() & max_text;
     text += kept;
   }
   text_ = std::move(text);

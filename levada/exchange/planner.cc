@@ -20,9 +20,9 @@
 namespace levada {
 namespace {
 
-constexpr std::size_t most_keys = 64;
+constexpr std::size_t max_keys = 64;
 /// Of parts that an ExchangeItem can name.
-constexpr std::size_t most_parts = std::size_t{UINT16_MAX} + 1;
+constexpr std::size_t max_parts = std::size_t{UINT16_MAX} + 1;
 
 std::uint64_t pair_of(std::uint32_t a, std::uint32_t b) {
   return std::uint64_t{a} << 32 | b;
@@ -62,7 +62,7 @@ class Planner {
       : directory_(directory), request_(request), host_of_(host_of), ids_ascend_(ids_ascend) {
     content_.samples = directory;
     find_keys();
-    const int ranks = host_of.empty() ? most_ranks : static_cast<int>(host_of.size());
+    const int ranks = host_of.empty() ? max_ranks : static_cast<int>(host_of.size());
     auto found = find_wants(directory, request, requested, ranks);
     wants_ = std::move(found.lists);
     want_of_ = std::move(found.of_sample);
@@ -90,8 +90,8 @@ class Planner {
     std::vector<std::string> names = request_.keys;
     std::ranges::sort(names);
     names.erase(std::unique(names.begin(), names.end()), names.end());
-    if (names.size() > most_keys) {
-      throw InvalidArgument(fmt::format("{} keys cannot be moved at once; at most {} can", names.size(), most_keys));
+    if (names.size() > max_keys) {
+      throw InvalidArgument(fmt::format("{} keys cannot be moved at once; at most {} can", names.size(), max_keys));
     }
     const std::set<std::string_view> cut_keys(request_.cut_keys.begin(), request_.cut_keys.end());
     for (const std::string_view name : cut_keys) {
@@ -139,8 +139,8 @@ class Planner {
 
   std::uint16_t part_number(const SequencePart& part) {
     const std::uint32_t number = parts_.of(part);
-    if (number == most_parts) {
-      throw InvalidArgument(fmt::format("more than {} parts of sequences cannot be moved at once", most_parts));
+    if (number == max_parts) {
+      throw InvalidArgument(fmt::format("more than {} parts of sequences cannot be moved at once", max_parts));
     }
     if (number == content_.parts.size()) content_.parts.push_back(part);
     return static_cast<std::uint16_t>(number);

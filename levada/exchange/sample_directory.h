@@ -39,7 +39,7 @@ TokenRanges tokens_in(const SequencePart& part, std::int64_t length);
 std::uint64_t bytes_of(const SampleKey& key, const SequencePart& part, std::span<const std::int64_t> lengths);
 
 /// Ranks are below this.
-inline constexpr int most_ranks = 1 << 20;
+inline constexpr int max_ranks = 1 << 20;
 /// A rank and what it holds, or is to hold.
 struct Holder {
   int rank = 0;

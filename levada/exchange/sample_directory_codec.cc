@@ -60,7 +60,7 @@ SampleKey get_key(ByteReader& reader) {
   return key;
 }
 
-std::int64_t most_tokens(const SampleKey& key) {
+std::int64_t max_tokens(const SampleKey& key) {
   const std::uint64_t token = key.bytes(1).value_or(0);
   return token == 0 ? INT64_MAX : static_cast<std::int64_t>(INT64_MAX / 8 / token);  // as SampleKey::bytes() has it
 }
@@ -104,7 +104,7 @@ Holders get_holders(ByteReader& reader) {
     Holder& holder = holders[i];
     holder.rank = reader.get<std::int32_t>();
     holder.part = get_part(reader);
-    const bool in_order = holder.rank >= 0 && holder.rank < most_ranks && (i == 0 || holders[i - 1].rank < holder.rank);
+    const bool in_order = holder.rank >= 0 && holder.rank < max_ranks && (i == 0 || holders[i - 1].rank < holder.rank);
     if (!in_order) reader.fail("a list of holders that cannot be");
   }
   return holders;
@@ -179,7 +179,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   SampleDirectory directory;
   State& state = *directory.state_;
   auto keys = reader.get_count(9);
-  if (keys > State::most_keys) reader.fail(fmt::format("{} keys", keys));
+  if (keys > State::max_keys) reader.fail(fmt::format("{} keys", keys));
   for (; keys > 0; --keys) {
     const SampleKey key = get_key(reader);
     if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} stands twice", key.name));
@@ -196,7 +196,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   }
   std::vector<std::int64_t> lengths;
   for (std::size_t key = 0; key < state.keys().size(); ++key) {
-    const std::int64_t most = most_tokens(state.keys()[key]);
+    const std::int64_t most = max_tokens(state.keys()[key]);
     for (std::uint32_t sample = 0; sample < samples; ++sample) {
       const auto set = reader.get<std::uint32_t>();
       if (set >= sets.size()) reader.fail("holders that were not listed");

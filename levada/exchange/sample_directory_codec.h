@@ -14,7 +14,7 @@ namespace levada {
 void put_key(ByteWriter& writer, const SampleKey& key);
 SampleKey get_key(ByteReader& reader);
 /// Tokens of a key that fit in memory.
-std::int64_t most_tokens(const SampleKey& key);
+std::int64_t max_tokens(const SampleKey& key);
 
 void put_part(ByteWriter& writer, const SequencePart& part);
 SequencePart get_part(ByteReader& reader);

@@ -159,9 +159,9 @@ bool SampleDirectory::State::needs_compaction() const {
 }
 
 void SampleDirectory::State::check_room(std::size_t more_keys) const {
-  if (keys_.size() + more_keys <= most_keys) return;
+  if (keys_.size() + more_keys <= max_keys) return;
   throw InvalidArgument(
-      fmt::format("samples have room for {} keys in all, not for {}", most_keys, keys_.size() + more_keys));
+      fmt::format("samples have room for {} keys in all, not for {}", max_keys, keys_.size() + more_keys));
 }
 
 bool SampleDirectory::State::held_by_another(std::uint32_t set, int rank) const {

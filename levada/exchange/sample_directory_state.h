@@ -13,7 +13,7 @@ namespace levada {
 class SampleDirectory::State {
  public:
   /// As the items of a plan number them.
-  static constexpr std::size_t most_keys = UINT16_MAX;
+  static constexpr std::size_t max_keys = UINT16_MAX;
 
   /// One key of one sample. A single length lies in `value`; else `value` is where they begin in the pool.
   struct Cell {

@@ -140,7 +140,7 @@ class SampleStore {
   std::optional<std::size_t> find(std::string_view id) const;
   std::size_t number_of(std::string_view id) const;
   void add(const SampleBatch& samples, Payload payload);
-  /// The sample of that id, and the column of that key, made if there is none; within a Rollback.
+  /// Finds the sample of that id, or the column of that key, or adds it; within a Rollback.
   std::size_t find_or_add(std::string_view id, std::uint64_t hash);
   std::size_t column_of(const SampleKey& key);
   /// The column in which a sample has a key of that name; null where it has none.
