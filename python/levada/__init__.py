@@ -7,10 +7,8 @@
         train(batch)
 """
 
-from levada._balance import Balance, collate_packed
-from levada._classes import register
-from levada._corpus import Corpus
-from levada._errors import (
+from levada._levada import Digests, Layout, Membership, Mesh, Replicate, Shard, Stages, Zigzag, pack, unpack
+from levada.base.errors import (
     CorruptMessage,
     EngineError,
     Error,
@@ -21,13 +19,14 @@ from levada._errors import (
     Timeout,
     Unsupported,
 )
-from levada._feed import Feed
-from levada._layouts import make_layout as layout
-from levada._job import join, rank, world_size
-from levada._levada import Digests, Layout, Membership, Mesh, pack, unpack
-from levada._memory import collate, empty
-from levada._pipeline import Pipeline
-from levada._reduce import ReduceScatter
+from levada.batch.balance import Balance, collate_packed
+from levada.batch.classes import register
+from levada.batch.memory import collate, empty
+from levada.corpus.corpus import Corpus
+from levada.feed.feed import Feed
+from levada.job.job import join, rank, world_size
+from levada.pipeline.pipeline import Pipeline
+from levada.reduce.reduce import ReduceScatter
 
 __version__ = "0.1.0"
 
@@ -46,15 +45,18 @@ __all__ = [
     "PeerLost",
     "Pipeline",
     "ReduceScatter",
+    "Replicate",
+    "Shard",
     "SourceError",
     "StageFailed",
+    "Stages",
     "Timeout",
     "Unsupported",
+    "Zigzag",
     "collate",
     "collate_packed",
     "empty",
     "join",
-    "layout",
     "pack",
     "rank",
     "register",

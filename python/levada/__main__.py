@@ -7,10 +7,10 @@ import argparse
 import sys
 
 from levada import _levada
-from levada._feed_command import feed, names_callable
-from levada._parquet import FORMATS
-from levada._storage import REMOTE
-from levada._tokenizers import open_tokenizer
+from levada.cli.feed import feed, names_callable
+from levada.corpus.parquet import FORMATS
+from levada.corpus.storage import REMOTE
+from levada.corpus.tokenizers import open_tokenizer
 
 
 def run(arguments: list[str]) -> int:

@@ -1,7 +1,7 @@
 """The C++ core of levada; use the package levada."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 
 def pack(batch: object, *, allow_pickle: bool = False) -> bytes:
@@ -81,11 +81,28 @@ class Mesh:
     def axis_size(self, name: str) -> int:
         """Ranks along an axis; 1 for one that the mesh has not."""
 
+    @overload
     def coordinate(self, rank: int, axis: str) -> int:
         """Position of a rank along an axis."""
 
+    @overload
+    def coordinate(self, axis: str) -> int:
+        """Position of this process's rank in its job along an axis."""
+
+    @overload
     def group(self, rank: int, axes: Sequence[str]) -> list[int]:
         """The ranks that differ from `rank` at most along these axes, ascending."""
+
+    @overload
+    def group(self, axes: Sequence[str]) -> list[int]:
+        """
+        The ranks that differ from this process's rank in its job at most along these axes.
+        """
+
+    def __getitem__(self, axes: str | tuple[str, ...], /) -> Mesh:
+        """
+        The mesh of these axes alone, in this mesh's order. Raises KeyError for an axis that the mesh lacks.
+        """
 
     def describe(self, rank: int) -> str:
         """A rank's coordinates for people: 'dp0 tp1'."""
@@ -103,21 +120,108 @@ class Mesh:
 
     def __repr__(self) -> str: ...
 
+def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
+    """Whether a rank is a reader."""
+
+class Shard:
+    """Dimension `dim` is cut into as many equal parts as the axis has ranks."""
+
+    def __init__(self, axis: str, dim: int = 0) -> None: ...
+
+    @property
+    def axis(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Replicate:
+    """Every rank along the axis holds all of it."""
+
+    def __init__(self, axis: str) -> None: ...
+
+    @property
+    def axis(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+class Zigzag:
+    """
+    The balanced order of context parallelism: dimension `dim` is cut into 2n equal chunks along an axis of n ranks; coordinate c holds chunks c and 2n-1-c.
+    """
+
+    def __init__(self, axis: str, dim: int = 1) -> None: ...
+
+    @property
+    def axis(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+class Stages:
+    """
+    Only the stages named along a pipeline axis hold it: "first", "last", and names that the layout defines.
+    """
+
+    def __init__(self, axis: str, *names: str) -> None: ...
+
+    @property
+    def axis(self) -> str: ...
+
+    def __eq__(self, other: object, /) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def __repr__(self) -> str: ...
+
 class Layout:
     """For each field of a batch, its placements on a mesh."""
 
-    @staticmethod
-    def from_json(text: str) -> Layout:
+    def __init__(self, fields: Mapping[str, str | Shard | Replicate | Zigzag | Stages | Sequence[str | Shard | Replicate | Zigzag | Stages] | Mapping[str, Any]], *, otherwise: str | Shard | Replicate | Zigzag | Stages | Sequence[str | Shard | Replicate | Zigzag | Stages] | Mapping[str, Any] = (), optional: Sequence[str] = (), stages: Mapping[str, Sequence[int]] | None = None, name: str = 'custom') -> None:
         """
-        The layout of a JSON text, as docs/data-loading.md tells. Raises InvalidArgument.
+        Field paths or patterns with '*', each with its placements: a Shard, Replicate, Zigzag or Stages, its text such as "shard(dp,0)", several of these in a list, or a dict from axes to Shard(dim) and Replicate() of torch.distributed.tensor. `otherwise`: placements of all other fields; `optional`: fields that a batch may lack; `stages`: coordinates along pp by name. Raises InvalidArgument.
+        """
+
+    @staticmethod
+    def from_json(text: "std::basic_string_view<char, std::char_traits<char> >") -> Layout:
+        """
+        Returns the layout of a JSON text, see docs/data-loading.md. Raises InvalidArgument.
         """
 
     @staticmethod
     def gpt(*, attention_mask: bool = False) -> Layout:
-        """The fields of a GPT step and the pipeline stages that need them."""
+        """
+        Returns the layout of a GPT step's fields and the pipeline stages that need them.
+        """
 
     def to_json(self) -> str:
-        """The layout as from_json() takes it."""
+        """Returns the text that from_json() takes."""
 
     @property
     def name(self) -> str: ...
@@ -125,9 +229,6 @@ class Layout:
     def __eq__(self, other: object, /) -> bool: ...
 
     def __repr__(self) -> str: ...
-
-def reads(readers: str, mesh: Mesh, host_of: Sequence[int], rank: int) -> bool:
-    """Whether a rank is a reader."""
 
 class Tokenizer:
     """What makes text into tokens."""
@@ -279,26 +380,37 @@ def agree(job: Membership, mine: bytes, timeout: float, what: str) -> list[bytes
     What each rank says, in their order. Collective. `what` is being done, for who waits.
     """
 
-def tell_failure(kind: str, message: str, lost: int) -> None:
-    """
-    Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
-    """
-
-def tell_failed_start(kind: str, message: str) -> None:
-    """
-    The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and end.
-    """
-
 def run_local(size: int, command: Sequence[str]) -> tuple[int, str]:
     """
     Starts `size` ranks with a command line and waits for them: exit status and what went wrong.
     """
 
-def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
-    """Runs the `levada` command and returns its exit status."""
-
 class Source:
     """Where batches come from."""
+
+class CorpusSource(Source):
+    """The documents of some files as numbered samples."""
+
+    @property
+    def sequences(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def documents(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def resume(self, cursor: bytes) -> int: ...
+
+    def of_epochs(self, epochs: int) -> CorpusSource:
+        """
+        The same samples, gone through so many times; 0: without end. Shares what is open.
+        """
+
+def open_corpus(**options: Any) -> CorpusSource: ...
 
 class Handoff(Source):
     """Batches that one thread makes when a feed asks for them."""
@@ -333,30 +445,6 @@ class Handoff(Source):
 
     def fail(self, text: str, *, is_argument: bool = False) -> None:
         """The iterator raised; is_argument: what it gave is an invalid argument."""
-
-class CorpusSource(Source):
-    """The documents of some files as numbered samples."""
-
-    @property
-    def sequences(self) -> int: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-    @property
-    def documents(self) -> int: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    def resume(self, cursor: bytes) -> int: ...
-
-    def of_epochs(self, epochs: int) -> CorpusSource:
-        """
-        The same samples, gone through so many times; 0: without end. Shares what is open.
-        """
-
-def open_corpus(**options: Any) -> CorpusSource: ...
 
 def unopened(kind: str, message: str) -> Source: ...
 
@@ -1098,3 +1186,16 @@ def write_pipeline_history(pipeline: tuple[str, bytes], *, page: str, trace_file
 
 def check_history_files(page: str, trace_file: str) -> None:
     """Raises InvalidArgument where a file cannot be written."""
+
+def tell_failure(kind: str, message: str, lost: int) -> None:
+    """
+    Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
+    """
+
+def tell_failed_start(kind: str, message: str) -> None:
+    """
+    The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and end.
+    """
+
+def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:
+    """Runs the `levada` command and returns its exit status."""

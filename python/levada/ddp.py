@@ -11,7 +11,7 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
 from levada._levada import ReduceHandle
-from levada._reduce import ReduceScatter, on_cpu
+from levada.reduce.reduce import ReduceScatter, on_cpu
 
 UnderWay = queue.SimpleQueue[tuple[ReduceHandle, Any] | None]
 

@@ -20,9 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from levada import _levada
-from levada._balance import Balance
-from levada._errors import InvalidArgument
-from levada._job import join
 from levada._levada import (
     Destination,
     ExchangePlan,
@@ -33,7 +30,10 @@ from levada._levada import (
     SampleDirectory,
     Store,
 )
-from levada._meshes import as_mesh, is_device_mesh, ranks_of
+from levada.base.errors import InvalidArgument
+from levada.batch.balance import Balance
+from levada.job.job import join
+from levada.job.meshes import as_mesh, is_device_mesh, ranks_of
 
 __all__ = [
     "Destination",

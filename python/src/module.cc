@@ -1,5 +1,5 @@
+#include "python/src/base/callables.h"
 #include "python/src/bindings.h"
-#include "python/src/callables.h"
 
 NB_MODULE(_levada, module) {
   module.doc() = "The C++ core of levada; use the package levada.";
@@ -9,10 +9,12 @@ NB_MODULE(_levada, module) {
   levada::python::bind_errors(module);
   levada::python::bind_trees(module);
   levada::python::bind_mesh(module);
+  levada::python::bind_layout(module);
   levada::python::bind_tokenizers(module);
   levada::python::bind_text_formats(module);
   levada::python::bind_remote_files(module);
   levada::python::bind_launch(module);
+  levada::python::bind_corpus(module);
   levada::python::bind_sources(module);
   levada::python::bind_feed(module);
   levada::python::bind_transport(module);
@@ -21,8 +23,10 @@ NB_MODULE(_levada, module) {
   levada::python::bind_samples(module);
   levada::python::bind_exchange(module);
   levada::python::bind_pickling(module);
+  levada::python::bind_failures(module);
   levada::python::bind_stages(module);
   levada::python::bind_graph(module);
   levada::python::bind_pipeline(module);
   levada::python::bind_history(module);
+  levada::python::bind_command(module);
 }

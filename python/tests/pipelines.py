@@ -8,7 +8,7 @@ from typing import Any
 
 from levada import Pipeline
 
-multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
+multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "cloudpickle"])
 
 
 def got(pipeline: Pipeline[Any], workers: int = 0, **options: Any) -> list[Any]:

@@ -37,13 +37,13 @@ def by_step(told: list[list[dict[str, Any]]]) -> dict[int, list[int]]:
     return steps
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_samples_of_an_iterable_become_micro_batches_that_cost_the_same(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_samples_of_an_iterable_become_micro_batches_that_cost_the_same(tmp_path: pathlib.Path, iterate: str) -> None:
     body = job(
         f"""
         if __name__ == "__main__":
-            source = list(samples()) if {reader!r} == "process" else samples()
-            feed = levada.Feed(source, batch=20, balance="flops", max_tokens=1000, reader={reader!r})
+            source = list(samples()) if {iterate!r} == "process" else samples()
+            feed = levada.Feed(source, batch=20, balance="flops", max_tokens=1000, iterate={iterate!r})
             got = []
             for batch in feed:
                 ends = batch["cu_seqlens"][0].tolist()

@@ -46,9 +46,9 @@ def test_a_loader_of_a_rank_that_does_not_read_is_left_alone(tmp_path: pathlib.P
                     self.touched.append(i)
                     yield 10 * rank + i
         if __name__ == "__main__":
-            for reader in ("background", "inline", "process"):
+            for iterate in ("thread", "inline", "process"):
                 loader = Loader()
-                tell(got=list(levada.Feed(loader, mesh=levada.Mesh(tp=2), reader=reader)))
+                tell(got=list(levada.Feed(loader, mesh=levada.Mesh(tp=2), iterate=iterate)))
             tell(touched=loader.touched)
         """,
     )
@@ -57,15 +57,15 @@ def test_a_loader_of_a_rank_that_does_not_read_is_left_alone(tmp_path: pathlib.P
         assert mine[3]["touched"] == (["iter", 0, 1, 2, 3] * 2 if rank == 0 else [])
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_a_reader_that_ends_early_ends_all_at_its_step(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_a_reader_that_ends_early_ends_all_at_its_step(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
         f"""
         if __name__ == "__main__":
             items = range(20 if rank == 0 else 9)  # rank 2 reads items 1, 3, 5, 7 and has no more
-            feed = levada.Feed(items, mesh=levada.Mesh(dp=2, tp=2), readers="dp", reader={reader!r})
+            feed = levada.Feed(items, mesh=levada.Mesh(dp=2, tp=2), readers="dp", iterate={iterate!r})
             tell(got=list(feed), end=feed.end)
         """,
     )
@@ -81,7 +81,7 @@ def test_a_layout_of_an_absent_field_is_refused_on_every_rank(tmp_path: pathlib.
         """
         items = [{"x": np.ones((2, 4))}] * 4
         absent = {"x": [], "ids*": "shard(dp,0)"}
-        for layout in ({"x": [], "ids": "shard(dp,0)"}, absent, levada.layout(absent, optional=["ids*"])):
+        for layout in ({"x": [], "ids": "shard(dp,0)"}, absent, levada.Layout(absent, optional=["ids*"])):
             try:
                 tell(batches=len(list(levada.Feed(items, layout=layout))))
             except levada.InvalidArgument as error:
@@ -93,8 +93,8 @@ def test_a_layout_of_an_absent_field_is_refused_on_every_rank(tmp_path: pathlib.
         assert "has no field ids*, which" in mine[1]["text"] and mine[2] == {"batches": 2}
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -102,9 +102,9 @@ def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, reader: str)
         class Loader:
             def __iter__(self): return ({{"x": np.full(100_000, i)}} for i in range(48))
         def run():
-            everything = list(levada.Feed(Loader(), reader={reader!r}))
+            everything = list(levada.Feed(Loader(), iterate={iterate!r}))
             kept, sums = [], []
-            for step, batch in enumerate(levada.Feed(Loader(), reader={reader!r})):
+            for step, batch in enumerate(levada.Feed(Loader(), iterate={iterate!r})):
                 kept.append(batch)
                 if step % 8 == 7:  # gradients accumulated
                     sums.append(sum(int(each["x"][-1]) for each in kept))
@@ -120,15 +120,15 @@ def test_batches_that_are_kept_stall_nobody(tmp_path: pathlib.Path, reader: str)
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("reader", ["background", "inline"])
-def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: int, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline"])
+def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: int, iterate: str) -> None:
     job = ranks.start(
         tmp_path,
         3,
         f"""
         import itertools
         try:
-            for number in levada.Feed(itertools.count(), mesh=levada.Mesh(tp=3), reader={reader!r}):
+            for number in levada.Feed(itertools.count(), mesh=levada.Mesh(tp=3), iterate={iterate!r}):
                 if rank == {victim} and number == 10:
                     os.kill(os.getpid(), signal.SIGKILL)
         except levada.PeerLost as error:
@@ -141,18 +141,18 @@ def test_a_killed_rank_is_named_to_the_others(tmp_path: pathlib.Path, victim: in
 
 
 @pytest.mark.parametrize(
-    ("reader", "place"),
-    [("background", "__iter__ > fetch (script.py:"), ("process", "process "), ("inline", "__iter__ > fetch (script.py:")],
+    ("iterate", "place"),
+    [("thread", "__iter__ > fetch (script.py:"), ("process", "process "), ("inline", "__iter__ > fetch (script.py:")],
 )
 def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
-    tmp_path: pathlib.Path, reader: str, place: str
+    tmp_path: pathlib.Path, iterate: str, place: str
 ) -> None:
     began = time.monotonic()
     outcome = ranks.run(
         tmp_path,
         2,
         f"""
-        def fetch(): time.sleep(3 if {reader!r} == "inline" else 1000)  # which nothing can leave but its own end
+        def fetch(): time.sleep(3 if {iterate!r} == "inline" else 1000)  # which nothing can leave but its own end
         class SlowLoader:
             def __iter__(self):
                 yield from range(4)
@@ -160,7 +160,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         def run():
             got = []
             try:
-                for number in levada.Feed(SlowLoader(), timeout=1.5, reader={reader!r}):
+                for number in levada.Feed(SlowLoader(), timeout=1.5, iterate={iterate!r}):
                     got.append(number)
             except (levada.Timeout, levada.PeerLost) as error:  # the other rank's Timeout, if that came first
                 tell(steps=len(got), text=str(error))
@@ -170,7 +170,7 @@ def test_a_loader_that_hangs_is_named_and_does_not_keep_the_process(
         within=30,
     )
     assert time.monotonic() - began < 20
-    for (mine,) in outcome.told[1 if reader == "inline" else 0 :]:
+    for (mine,) in outcome.told[1 if iterate == "inline" else 0 :]:
         assert mine["steps"] == 2
         assert "step 2" in mine["text"] and "rank 0" in mine["text"] and f"a batch of SlowLoader, in {place}" in mine["text"]
 
@@ -185,15 +185,15 @@ def test_only_the_loader_itself_ends_its_data(tmp_path: pathlib.Path) -> None:
         levada.register(Odd, lambda odd: ((next(iter(())),), None), lambda state, children: Odd(*children))
         class Stateful(list):
             def state_dict(self): return next(iter(()))
-        def run(reader):
-            try: list(levada.Feed([0, 1, Odd(1), Odd(2)], reader=reader))
+        def run(iterate):
+            try: list(levada.Feed([0, 1, Odd(1), Odd(2)], iterate=iterate))
             except levada.SourceError as error: tell(text=str(error))
-            feed = levada.Feed(Stateful(range(4)), reader=reader)
+            feed = levada.Feed(Stateful(range(4)), iterate=iterate)
             tell(got=list(feed))
             try: feed.state_dict()
             except levada.Unsupported as error: tell(text=str(error))
         if __name__ == "__main__":
-            for reader in ("background", "inline", "process"): run(reader)
+            for iterate in ("thread", "inline", "process"): run(iterate)
         """,
     )
     for rank, mine in enumerate(told):
@@ -225,8 +225,8 @@ def test_a_pass_may_be_closed_while_its_next_batch_is_waited_for(tmp_path: pathl
             try: next(feed_iterator)
             except levada.InvalidArgument as error: tell(text=str(error))
         if __name__ == "__main__":
-            for reader in ("background", "process"):
-                feed = levada.Feed(Hanging(), reader=reader, timeout=300)
+            for iterate in ("thread", "process"):
+                feed = levada.Feed(Hanging(), iterate=iterate, timeout=300)
                 feed_iterator = iter(feed)
                 if rank == 0:
                     signal.signal(signal.SIGALRM, on_alarm)
@@ -302,7 +302,7 @@ def test_whoever_closes_waits_for_who_does_already(tmp_path: pathlib.Path) -> No
 
 def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pathlib.Path) -> None:
     began = time.monotonic()
-    for reader in ("background", "inline"):
+    for iterate in ("thread", "inline"):
         told = ranks.succeed(
             tmp_path,
             2,
@@ -311,8 +311,8 @@ def test_a_thread_that_waits_for_a_batch_does_not_keep_the_process(tmp_path: pat
             class Hanging:
                 def __iter__(self):
                     yield from range(2)
-                    time.sleep(1000 if {reader!r} == "background" else 2)
-            feed = iter(levada.Feed(Hanging(), reader={reader!r}, timeout=300))
+                    time.sleep(1000 if {iterate!r} == "thread" else 2)
+            feed = iter(levada.Feed(Hanging(), iterate={iterate!r}, timeout=300))
             first = next(feed)
             threading.Thread(target=next, args=(feed, None), daemon=True).start()
             time.sleep(0.3)

@@ -51,8 +51,8 @@ def test_a_global_batch_is_split_along_dim_0(tmp_path: pathlib.Path) -> None:
         assert mine["got"] == [[i, rows[i]] for i in range(3)]
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         3,
@@ -65,7 +65,7 @@ def test_the_last_global_batch_may_have_fewer_rows(tmp_path: pathlib.Path, reade
                     yield {{"x": row[:, None] * [1, 1], "loss_mask": np.ones(rows), "name": str(first)}}
         for last in (6, 3, 0) if __name__ == "__main__" else ():
             for tail in ("drop", "pad", "short"):
-                feed = levada.Feed(Loader(last), divide="split", batch=2, tail=tail, reader={reader!r})
+                feed = levada.Feed(Loader(last), divide="split", batch=2, tail=tail, iterate={iterate!r})
                 got = [[batch["x"][:, 0].tolist(), batch["loss_mask"].tolist()] for batch in feed]
                 tell(got=got, samples=feed.stats["samples"], end=feed.end["cause"])
         """,
@@ -206,7 +206,7 @@ def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
             def __len__(self): return 7
             def __iter__(self): return iter([100 * self.epoch + i for i in range(7)])
         with levada.Feed(Loader(), skip=1) as feed:
-            length = len(feed)
+            length = len(feed)  # of a whole pass
             passes = []
             for epoch in range(2):
                 feed.set_epoch(epoch)
@@ -216,7 +216,7 @@ def test_passes_epochs_skip_and_length(tmp_path: pathlib.Path) -> None:
         """,
     )
     for rank, (mine,) in enumerate(told):
-        assert mine["length"] == 2
+        assert mine["length"] == 3
         assert mine["passes"] == [[i + rank for i in (2, 4)], [100 + i + rank for i in (0, 2, 4)], [100 + rank, 102 + rank]]
 
 

@@ -64,10 +64,10 @@ class Stateful:
         self.at, self.extra = state["at"], state["extra"]
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_a_state_with_large_integers_and_plain_keys_is_restored(reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_a_state_with_large_integers_and_plain_keys_is_restored(iterate: str) -> None:
     extra = {"rng": np.random.default_rng(7).bit_generator.state, (0, "worker"): {1, 2}}
-    stopped = levada.Feed(Stateful(extra), reader=reader)
+    stopped = levada.Feed(Stateful(extra), iterate=iterate)
     assert [next(stopped) for _ in range(5)] == list(range(5))
     state = stopped.state_dict()
     stopped.close()
@@ -77,9 +77,9 @@ def test_a_state_with_large_integers_and_plain_keys_is_restored(reader: str) -> 
     assert list(resumed) == list(range(5, 12)) and loader.extra == extra
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_a_state_that_cannot_be_saved_is_an_error_for_who_asks_for_it(reader: str) -> None:
-    feed = levada.Feed(Stateful({"pools": [contextlib.nullcontext()]}), reader=reader)
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_a_state_that_cannot_be_saved_is_an_error_for_who_asks_for_it(iterate: str) -> None:
+    feed = levada.Feed(Stateful({"pools": [contextlib.nullcontext()]}), iterate=iterate)
     items = iter(feed)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(levada.Unsupported, match=r"state cannot be saved: .*state\['extra'\]\['pools'\]\[0\] cannot cross"):
@@ -113,8 +113,8 @@ def test_a_state_is_unpickled_only_where_pickles_are_allowed() -> None:
     assert next(resumed) == 1
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -132,15 +132,15 @@ def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp
                 return {{"at": self.at, "large": bytes(100_000)}}
             def load_state_dict(self, state): self.at = state["at"]
         if __name__ == "__main__":
-            whole = [item for item, _ in levada.Feed(Loader(), mesh=levada.Mesh(dp=2), reader={reader!r})]
+            whole = [item for item, _ in levada.Feed(Loader(), mesh=levada.Mesh(dp=2), iterate={iterate!r})]
             for steps in (1, 2, 17):
                 began = time.monotonic()
-                feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), reader={reader!r})
+                feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), iterate={iterate!r})
                 before = [next(feed) for _ in range(steps)]
                 took = time.monotonic() - began
                 state = feed.state_dict()
                 feed.close()
-                feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), reader={reader!r})
+                feed = levada.Feed(Loader(), mesh=levada.Mesh(dp=2), iterate={iterate!r})
                 feed.load_state_dict(state)
                 tell(same=[item for item, _ in before] + [item for item, _ in feed] == whole, size=len(state["cursor"]),
                      seldom=before[-1][1] <= 1 + took / 2)

@@ -66,12 +66,12 @@ def reused():
     for step in range(12):
         batch["a"][:], batch["b"][:] = step, -step
         yield batch
-for reader in ("background", "inline"):
-    tell(made=copied_by((made(step) for step in range(12)), reader=reader),
+for iterate in ("thread", "inline"):
+    tell(made=copied_by((made(step) for step in range(12)), iterate=iterate),
          collated=copied_by((levada.collate([{"a": np.float64(s), "b": -s, "c": np.zeros(2**17)}] * 4)
-                                 for s in range(12)), reader=reader),
-         elsewhere=copied_by((made_elsewhere(step) for step in range(12)), reader=reader),
-         kept=copied_by(kept(), reader=reader), reused=copied_by(reused(), reader=reader))
+                                 for s in range(12)), iterate=iterate),
+         elsewhere=copied_by((made_elsewhere(step) for step in range(12)), iterate=iterate),
+         kept=copied_by(kept(), iterate=iterate), reused=copied_by(reused(), iterate=iterate))
 """,
     )
     for copied in told[0]:

@@ -12,7 +12,7 @@ import levada
 import pyarrow
 import pytest
 from levada import _levada
-from levada._parquet import ParquetReader
+from levada.corpus.parquet import ParquetReader
 from pyarrow import parquet
 
 TEXTS = ["", "first", "naïve 漢字 🙂\n\tand a\0zero", *(f"document {number} " * (number % 7) for number in range(500))]
@@ -130,7 +130,7 @@ def test_large_row_groups_are_read_in_pieces(tmp_path: pathlib.Path) -> None:
     script = (
         "import resource, sys\n"
         "from levada import _levada\n"
-        "from levada._parquet import ParquetReader\n"
+        "from levada.corpus.parquet import ParquetReader\n"
         "import pyarrow.parquet\n"
         "reader, texts = ParquetReader(_levada.open_file(sys.argv[1]), 'text', False), 0\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 import ranks
 import varying
-from levada import Pipeline, _runs, _sources, _workers
+from levada import Pipeline
+from levada.pipeline import run as _runs
+from levada.pipeline import sources as _sources
+from levada.pipeline import workers as _workers
 from pipelines import ByNumber, Stateful, double, got, iter_numbers, pairs
 
 

@@ -21,9 +21,10 @@ from typing import Any
 
 import levada
 import pytest
-from levada import Pipeline, _failures
+from levada import Pipeline
+from levada.pipeline import failures as _failures
 
-multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
+multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "cloudpickle"])
 OPTIONS: dict[str, Any] = {"context": "forkserver", "seed": 1}
 
 

@@ -12,7 +12,7 @@ import pytest
 import varying
 from levada import Pipeline
 
-multiprocessing.set_forkserver_preload(["levada._workers", "cloudpickle"])
+multiprocessing.set_forkserver_preload(["levada.pipeline.workers", "cloudpickle"])
 COUNTS = [0, 1, 2, 101, 0, 101]
 WORKERS, PREFETCH, CONTEXTS = (0, 1, 2, 3, 7), (0, 1, 10), ("forkserver", "spawn")
 SOME = [

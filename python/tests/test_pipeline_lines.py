@@ -11,7 +11,8 @@ from typing import Any
 
 import levada
 import pytest
-from levada import Pipeline, _lines
+from levada import Pipeline
+from levada.pipeline import lines as _lines
 
 LINES = [json.dumps({"number": number, "text": "ü" * (number * 37 % 101)}, ensure_ascii=False) for number in range(500)]
 

@@ -13,7 +13,8 @@ from typing import Any
 import levada
 import numpy as np
 import pytest
-from levada import Pipeline, _runs
+from levada import Pipeline
+from levada.pipeline import run as _runs
 from pipelines import Stateful, double
 
 

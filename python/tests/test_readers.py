@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import levada
 import pytest
 import ranks
-from levada import _exits
+from levada.base import exits as _exits
 
 
 def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
@@ -26,9 +26,9 @@ def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
             self.made_by.add(threading.current_thread())
             return number
 
-    for reader in ("background", "inline"):
+    for iterate in ("thread", "inline"):
         loader = Loader()
-        assert list(levada.Feed(loader, reader=reader)) == [0, 1, 2]
+        assert list(levada.Feed(loader, iterate=iterate)) == [0, 1, 2]
         assert loader.begun_by is threading.main_thread()
         assert (loader.made_by == {threading.main_thread()}) == (reader == "inline") and len(loader.made_by) == 1
 
@@ -45,7 +45,7 @@ def test_inline_draws_batches_when_their_step_is_asked_for(tmp_path: pathlib.Pat
             for i in range(9):
                 made.append(threading.current_thread() is threading.main_thread())
                 yield i
-        feed = levada.Feed(loader(), mesh=levada.Mesh(dp=2, tp=2), readers={readers!r}, reader="inline")
+        feed = levada.Feed(loader(), mesh=levada.Mesh(dp=2, tp=2), readers={readers!r}, iterate="inline")
         got, counts = [], []
         for batch in feed:
             time.sleep(0.01)  # for who would read ahead
@@ -78,7 +78,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
                 for i in itertools.count():
                     made.append(i)
                     yield i
-            feed = levada.Feed(loader(), mesh=levada.Mesh(tp=2), reader="inline", steps=5000)
+            feed = levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline", steps=5000)
             try:
                 for number in feed:
                     if rank == {leaver} and number == 5: break
@@ -86,7 +86,7 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
                 assert error.rank == {leaver}
             tell(made=len(made), step=feed.step, end=feed.end)
             made.clear()
-            tell(list=list(levada.Feed(loader(), mesh=levada.Mesh(tp=2), reader="inline", steps=3)), made=len(made))
+            tell(list=list(levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline", steps=3)), made=len(made))
             """,
         )
         for rank, mine in enumerate(told):
@@ -99,8 +99,8 @@ def test_who_leaves_early_has_drawn_no_batch_more(tmp_path: pathlib.Path) -> Non
             assert told[0][0]["made"] == told[0][0]["step"] == 6
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         4,
@@ -112,7 +112,7 @@ def test_an_exception_reaches_every_rank_with_its_traceback(tmp_path: pathlib.Pa
         if __name__ == "__main__":
             got = []
             try:
-                for batch in levada.Feed(Broken(), mesh=levada.Mesh(dp=2, tp=2), reader={reader!r}):
+                for batch in levada.Feed(Broken(), mesh=levada.Mesh(dp=2, tp=2), iterate={iterate!r}):
                     got.append(batch)
             except levada.SourceError as error:
                 tell(steps=len(got), text=str(error))
@@ -134,7 +134,7 @@ def test_ctrl_c_in_an_inline_loader_is_raised_there_and_told_to_the_others(tmp_p
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)
         try:
-            for number in levada.Feed(loader(), mesh=levada.Mesh(tp=2), reader="inline"):
+            for number in levada.Feed(loader(), mesh=levada.Mesh(tp=2), iterate="inline"):
                 pass
         except (KeyboardInterrupt, levada.SourceError) as error:
             tell(kind=type(error).__name__, number=number, text=str(error))
@@ -150,14 +150,14 @@ def test_a_slow_inline_loader_takes_nothing_from_its_own_timeout(tmp_path: pathl
             time.sleep(0.3)
             yield i
 
-    assert list(levada.Feed(slow(), timeout=0.2, reader="inline")) == [0, 1]  # type: ignore[arg-type]
+    assert list(levada.Feed(slow(), timeout=0.2, iterate="inline")) == [0, 1]  # type: ignore[arg-type]
 
 
 def test_the_reader_is_one_of_three() -> None:
-    with pytest.raises(levada.InvalidArgument, match="it must be one of background, inline, process"):
-        levada.Feed([1], reader="thread")
+    with pytest.raises(levada.InvalidArgument, match="it must be one of thread, inline, process"):
+        levada.Feed([1], iterate="daemon")
     with pytest.raises(levada.InvalidArgument, match="read by the C\\+\\+ core"):
-        levada.Feed(levada.Corpus("a.txt"), reader="inline")
+        levada.Feed(levada.Corpus("a.txt"), iterate="inline")
 
 
 def test_a_process_of_its_own_gives_the_same_batches(tmp_path: pathlib.Path) -> None:
@@ -174,7 +174,7 @@ def test_a_process_of_its_own_gives_the_same_batches(tmp_path: pathlib.Path) -> 
         if __name__ == "__main__":  # which the other process imports again
             for _ in range(2):
                 got, pids = [], set()
-                for batch in levada.Feed(Loader(), reader="process"):
+                for batch in levada.Feed(Loader(), iterate="process"):
                     got.append([int(batch["x"].min()), int(batch["x"].max()), batch["x"] is batch["same"]])
                     pids.add(batch["pid"])
                 tell(got=got, pids=sorted(pids), pid=os.getpid(), left=len(multiprocessing.active_children()))
@@ -204,7 +204,7 @@ def test_what_goes_wrong_in_the_process_reaches_every_rank(tmp_path: pathlib.Pat
         if __name__ == "__main__":
             for loader in (Killed(), Exiting(), NotIterable(), None, (i for i in range(3))):
                 try:
-                    list(levada.Feed(loader, reader="process"))
+                    list(levada.Feed(loader, iterate="process"))
                 except levada.SourceError as error:
                     tell(text=str(error))
         """,
@@ -234,7 +234,7 @@ def test_a_program_without_a_main_guard_is_told_of_it(tmp_path: pathlib.Path) ->
             def __iter__(self):
                 return iter(range(2))
         try:
-            list(levada.Feed(Loader(), reader="process"))
+            list(levada.Feed(Loader(), iterate="process"))
         except levada.SourceError as error:
             tell(text=str(error))
         """,
@@ -257,7 +257,7 @@ def test_a_reading_process_does_not_outlive_its_rank_not_even_stopped(
                 yield os.getpid()
                 time.sleep(1000)
         def use():
-            for pid in levada.Feed(Loader(), reader="process"):
+            for pid in levada.Feed(Loader(), iterate="process"):
                 tell(pid=pid)
                 os.kill(pid, {signal_to_child})
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -290,7 +290,7 @@ def test_a_reading_process_outlives_the_thread_that_began_the_pass(tmp_path: pat
             def __iter__(self):
                 return iter(range(20))
         if __name__ == "__main__":
-            feed = levada.Feed(Loader(), reader="process")
+            feed = levada.Feed(Loader(), iterate="process")
             passing = []
             thread = threading.Thread(target=lambda: passing.append(iter(feed)))
             thread.start()
@@ -330,7 +330,7 @@ def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path:
         def interrupt(*_):
             raise KeyboardInterrupt
         if __name__ == "__main__":
-            passing = iter(levada.Feed(Loader(), reader="process"))
+            passing = iter(levada.Feed(Loader(), iterate="process"))
             tell(pid=next(passing))
             signal.signal(signal.SIGALRM, interrupt)
             signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
@@ -341,8 +341,8 @@ def test_interrupts_again_and_again_leave_neither_a_process_nor_a_hang(tmp_path:
     assert not is_running(outcome.told[0][0]["pid"])
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, iterate: str) -> None:
     outcome = ranks.run(
         tmp_path,
         2,
@@ -352,7 +352,7 @@ def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, re
                 for i in range(10**9):
                     yield {{"x": np.full(100_000, i), "pid": os.getpid()}}
         if __name__ == "__main__":
-            feed = levada.Feed(Loader(), reader={reader!r})
+            feed = levada.Feed(Loader(), iterate={iterate!r})
             passing = iter(feed)
             kept = [next(passing) for _ in range(7)]
             cycle = [feed, passing, kept]
@@ -365,8 +365,8 @@ def test_the_interpreter_ends_in_the_middle_of_a_pass(tmp_path: pathlib.Path, re
     assert not is_running(outcome.told[0][0]["reader"])
 
 
-@pytest.mark.parametrize("reader", ["background", "inline", "process"])
-def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -380,11 +380,11 @@ def test_a_loaders_state_is_that_of_the_batch_taken_last(tmp_path: pathlib.Path,
                     self.at += 1
                     yield self.at - 1
         if __name__ == "__main__":
-            feed = levada.Feed(Loader(), reader={reader!r})
+            feed = levada.Feed(Loader(), iterate={iterate!r})
             before = [next(feed) for _ in range(3)]
             state = feed.state_dict()
             feed.close()
-            feed = levada.Feed(Loader(), reader={reader!r})
+            feed = levada.Feed(Loader(), iterate={iterate!r})
             feed.load_state_dict(state)
             tell(before=before, after=list(feed))
         """,

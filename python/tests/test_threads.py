@@ -272,7 +272,7 @@ def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path)
         batch = {{"x": np.arange(100), "y": [1, "two", None], "z": (3.0, b"four")}}
         digests, packed = levada.Digests(), levada.pack(batch)
         mesh = levada.Mesh(dp=2, tp=2)
-        layout = levada.layout({{"x": "shard(dp,0)"}}, otherwise="replicate(tp)")
+        layout = levada.Layout({{"x": "shard(dp,0)"}}, otherwise="replicate(tp)")
         def work():
             sizes = set()
             for _ in range(100):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
-from levada import _tokenizers
+from levada.corpus import tokenizers as _tokenizers
 from ranks import succeed
 
 END = "<|endoftext|>"
@@ -378,7 +378,7 @@ def test_what_a_tokenizer_raises_is_told_with_its_name(tmp_path: pathlib.Path, m
 
     def open_with(encode: Callable[[list[str]], Any]) -> None:
         made = levada._levada.Tokenizer("mine", f"digest {encode}", 10, 0, lambda token: None, encode)
-        monkeypatch.setattr("levada._corpus.open_tokenizer", lambda given, template: made)
+        monkeypatch.setattr("levada.corpus.corpus.open_tokenizer", lambda given, template: made)
         len(levada.Corpus(text, sequence=1))
 
     def raising(texts: list[str]) -> Any:
@@ -405,7 +405,7 @@ def test_ctrl_c_ends_tokenizing(tmp_path: pathlib.Path) -> None:
         "    time.sleep(0.2)\n"
         "    return [[1] for _ in texts]\n"
         "made = levada._levada.Tokenizer('mine', 'digest', 10, 0, lambda token: None, encode)\n"
-        "levada._corpus.open_tokenizer = lambda given, template: made\n"
+        "levada.corpus.corpus.open_tokenizer = lambda given, template: made\n"
         "try:\n"
         "    len(levada.Corpus(sys.argv[1], sequence=16))\n"
         "except KeyboardInterrupt:\n"

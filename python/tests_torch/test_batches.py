@@ -23,8 +23,8 @@ def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) 
             yield {"x": torch.zeros(2)}
         class Loader:
             def __iter__(self): return loader()
-        for reader in ("background", "inline", "process") if __name__ == "__main__" else ():
-            *batches, last = levada.Feed(Loader(), reader=reader)
+        for iterate in ("thread", "inline", "process") if __name__ == "__main__" else ():
+            *batches, last = levada.Feed(Loader(), iterate=iterate)
             for batch in batches:
                 tell(type=type(batch).__name__, ids=batch.input_ids.tolist(), keys=list(batch), n=batch.n_sequences,
                      moved=type(batch.to("meta")).__name__)

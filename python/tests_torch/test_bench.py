@@ -1,19 +1,23 @@
-"""`python -m levada.bench`. Run by `script/check python-torch`."""
+"""`python bench/peers`. Run by `script/check python-torch`."""
 
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from levada.bench import __main__ as command
+
+PEERS = pathlib.Path(__file__).parents[2] / "bench" / "peers"
+ENGINES = ("shm", "c10d")
+SOURCES = ("host", "arena")
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "levada.bench", *arguments], capture_output=True, text=True, timeout=110
+        [sys.executable, PEERS, *arguments], capture_output=True, text=True, timeout=110
     )
 
 
@@ -34,7 +38,7 @@ def check(row: dict[str, Any], peers: set[str]) -> None:
 
 def test_each_source_and_engine_has_a_row_with_its_peers_beside() -> None:
     found = rows("peers", "--ranks", "3", "--bytes", "40000")
-    ways = [(source, engine) for engine in command.ENGINES for source in command.SOURCES]
+    ways = [(source, engine) for engine in ENGINES for source in SOURCES]
     places = [(row["op"], row["source"], row["engine"]) for row in found]
     assert places == [(op, *way) for op in ("scatter", "broadcast") for way in ways]
     peers = {
@@ -64,7 +68,7 @@ def test_a_step_of_the_loop_is_timed() -> None:
 
 def test_an_exchange_has_a_row_for_each_engine() -> None:
     found = rows("exchange", "--ranks", "4", "--samples", "16", "--bytes", "20000")
-    assert [(row["op"], row["engine"], row["samples"]) for row in found] == [("exchange", e, 16) for e in command.ENGINES]
+    assert [(row["op"], row["engine"], row["samples"]) for row in found] == [("exchange", e, 16) for e in ENGINES]
     for row in found:
         assert 8_000 < row["bytes"] < 32_000 and row["copy_us"] > 0
         check(row, {"all_gather_object", "areal_gather_scatter", "areal_bcast", "packed_isend"})
@@ -72,7 +76,7 @@ def test_an_exchange_has_a_row_for_each_engine() -> None:
 
 def test_reduce_scatters_are_measured_beside_torch_alone() -> None:
     found = rows("reduce", "--ranks", "2", "--sizes", "5x4KiB")
-    assert [(row["engine"], row["source"]) for row in found] == [(e, s) for e in command.ENGINES for s in command.SOURCES]
+    assert [(row["engine"], row["source"]) for row in found] == [(e, s) for e in ENGINES for s in SOURCES]
     for row in found:
         assert row["bytes"] == 40960 and row["copy_us"] > 0
         assert set(row["peers"]) <= {"one_by_one", "fairscale"}

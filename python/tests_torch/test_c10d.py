@@ -112,7 +112,7 @@ def test_what_is_sent_is_held_until_it_has_gone(tmp_path: pathlib.Path) -> None:
         tmp_path,
         2,
         """
-        from levada.engines.c10d import ProcessGroupTransport
+        from levada.job.c10d import ProcessGroupTransport
         class Link:  # an engine that takes no body before it is told to
             def __init__(self): self.bodies, self.may_take, self.came = [], threading.Event(), threading.Event()
             def all_closed(self): return len(self.bodies) == 8
@@ -169,7 +169,7 @@ def test_a_rank_gets_one_message_a_step(tmp_path: pathlib.Path) -> None:
         tmp_path,
         3,
         """
-        from levada.engines.c10d import ProcessGroupTransport
+        from levada.job.c10d import ProcessGroupTransport
         sent, send = [0] * 3, ProcessGroupTransport.send
         def counted(transport, peers, header, body):
             for peer in peers:
@@ -259,7 +259,7 @@ def test_ranks_on_several_hosts_are_joined_by_the_default_group(tmp_path: pathli
         3,
         """
         os.environ.update(RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-        from levada import _groups
+        from levada.job import groups as _groups
         _groups._host = lambda: bytes([min(rank, 1)] * 16)  # two hosts
         job = levada.join()
         tell(engine=job.engine, host_of=job.host_of)

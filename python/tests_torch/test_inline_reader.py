@@ -40,7 +40,7 @@ def test_inline_losses_are_bit_identical_to_the_plain_loop(tmp_path: pathlib.Pat
         TRAINING + "mesh = levada.Mesh(tp=2)\n"
         "for steps in (6, 4):  # a whole epoch, and one that is left early\n"
         "    plain = train(lambda loader: loader, steps)\n"
-        "    fed = train(lambda loader: levada.Feed(loader, mesh=mesh, reader='inline'), steps)\n"
+        "    fed = train(lambda loader: levada.Feed(loader, mesh=mesh, iterate='inline'), steps)\n"
         "    tell(plain=plain, fed=fed)\n",
     )
     for steps, mine in zip((6, 4), told[0], strict=True):

@@ -10,7 +10,7 @@ import levada
 import pytest
 import ranks
 import torch
-from levada import _devices
+from levada.batch import devices as _devices
 
 
 def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Path) -> None:
@@ -45,8 +45,8 @@ def test_a_data_loader_takes_a_feed_for_an_iterable_dataset(tmp_path: pathlib.Pa
         assert mine[2] == {"epochs": [0, 1]}
 
 
-@pytest.mark.parametrize("reader", ["background", "process"])
-def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, reader: str) -> None:
+@pytest.mark.parametrize("iterate", ["thread", "process"])
+def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path: pathlib.Path, iterate: str) -> None:
     told = ranks.succeed(
         tmp_path,
         2,
@@ -59,7 +59,7 @@ def test_a_stateful_loader_goes_on_bit_by_bit_in_the_middle_of_an_epoch(tmp_path
         def feed(seed):
             torch.manual_seed(seed)
             loader = StatefulDataLoader(Numbers(), batch_size=3, shuffle=True, num_workers=2)
-            return levada.Feed(loader, reader={reader!r}, depth=3)
+            return levada.Feed(loader, iterate={iterate!r}, depth=3)
         def run():
             whole = [batch.tolist() for batch in feed(1)]
             stopped = feed(1)

@@ -81,7 +81,7 @@ def test_fairscales_bucketer_reduces_on_devices_and_after_its_group_was_made_ane
         tell(second=reduced(dist.group.WORLD), anew=bucketer._membership(dist.group.WORLD) is not before)
         try: bucketer.reduce_scatter_async([torch.ones(1, device="meta")] * 2, dist.group.WORLD)
         except levada.Unsupported as error: tell(error=str(error))
-        fairscale.on_cpu = levada._reduce.on_cpu = lambda inputs: False
+        fairscale.on_cpu = levada.reduce.reduce.on_cpu = lambda inputs: False
         tell(device=reduced(dist.group.WORLD), buckets=bucketer._reduce.stats["buckets"])
         """,
     )
@@ -220,7 +220,7 @@ def test_callbacks_on_a_device_run_at_the_same_places_on_every_rank(tmp_path: pa
         3,
         """
         import random
-        from levada._device_reduce import DeviceReduce
+        from levada.reduce.device import DeviceReduce
         dawdle, world = random.Random(rank), dist.group.WORLD
         log = []
         for seed in range(8):
@@ -252,7 +252,7 @@ def test_buckets_on_a_device_do_as_those_on_the_cpu(tmp_path: pathlib.Path) -> N
         tmp_path,
         3,
         """
-        from levada._device_reduce import DeviceReduce
+        from levada.reduce.device import DeviceReduce
         reduce, world, order = DeviceReduce(4096, 2, 30.0), dist.group.WORLD, []
         def give(name, inputs, op="sum", group=world):
             return reduce.reduce_scatter(group, inputs, op, lambda result: order.append([name, result.flatten().tolist()[:3]]))

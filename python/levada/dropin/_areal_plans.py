@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from levada import exchange
-from levada._errors import InvalidArgument
+from levada.base.errors import InvalidArgument
 
 
 class Refused(InvalidArgument, AssertionError):

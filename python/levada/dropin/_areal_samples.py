@@ -16,10 +16,10 @@ import numpy as np
 import torch  # type: ignore[import-not-found, unused-ignore]
 
 from levada import _levada
-from levada._errors import InvalidArgument
-from levada._job import join, world_size
+from levada.base.errors import InvalidArgument
 from levada.dropin._areal_groups import MicroBatchSpec, groups_of
 from levada.dropin._areal_plans import Missing, NotKnown, Refused
+from levada.job.job import join, world_size
 
 _validates = contextvars.ContextVar("validates", default=True)
 _shuffles = itertools.count()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada._errors import InvalidArgument
+from levada.base.errors import InvalidArgument
 
 Batch = dict[str, Any]
 

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada._errors import InvalidArgument, SourceError
+from levada.base.errors import InvalidArgument, SourceError
 
 INPUTS = ("tokens", "position_ids")
 TARGETS = ("labels", "loss_mask")

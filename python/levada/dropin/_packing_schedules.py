@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from levada import _levada
-from levada._errors import InvalidArgument
+from levada.base.errors import InvalidArgument
 
 Schedule = list[list[list[int]]]
 """By data-parallel rank, then micro-batch: the numbers of its samples, in the order in which they are packed."""

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from levada import _errors
-from levada._errors import Error, InvalidArgument, SourceError
+from levada.base import errors as error_classes
+from levada.base.errors import Error, InvalidArgument, SourceError
 
 _END = "StopIteration"
 
@@ -124,7 +124,7 @@ def _check_errors(contributions: Sequence[Contribution]) -> None:
     errors = {rank: each.error for rank, each in enumerate(contributions) if each.error is not None}
     for rank, (kind, text) in errors.items():
         if kind != _END:
-            raise getattr(_errors, kind)(f"rank {rank}: {text}")
+            raise getattr(error_classes, kind)(f"rank {rank}: {text}")
     if not errors:
         return
     reading = [rank for rank, each in enumerate(contributions) if each.lengths is not None]

@@ -29,10 +29,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from levada._devices import mover
-from levada._errors import InvalidArgument
-from levada._job import join, join_part
 from levada._levada import Membership
+from levada.base.errors import InvalidArgument
+from levada.batch.devices import mover
 from levada.dropin._areal_groups import MicroBatchSpec
 from levada.dropin._areal_plans import (
     DataPipeTensorParallelTopology,
@@ -47,6 +46,7 @@ from levada.dropin._areal_plans import (
 )
 from levada.dropin._areal_samples import SequenceSample, SequenceSplitSpec, of_tensors
 from levada.exchange import SampleBatch, Store, all_gather, redistribute
+from levada.job.job import join, join_part
 
 __all__ = [
     "DataManager",

@@ -41,12 +41,12 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from levada._devices import accelerator, mover
-from levada._errors import InvalidArgument, SourceError, Unsupported
-from levada._feed import Feed
-from levada._job import join
 from levada._levada import Mesh
+from levada.base.errors import InvalidArgument, SourceError, Unsupported
+from levada.batch.devices import accelerator, mover
 from levada.dropin._megatron import ON_HOST, STANDARD, Batch, Stage, hosts_mtp, packed_keys, place, projected, sliced
+from levada.feed.feed import Feed
+from levada.job.job import join
 
 parallel_state: Any
 try:
@@ -352,7 +352,7 @@ class _Stream:
             self._reader,
             Mesh(tp=group.size()),
             group=join(group),
-            reader="inline",
+            iterate="inline",
             timeout=TIMEOUT,
             access="private",
             allow_pickle=ALLOW_PICKLE,

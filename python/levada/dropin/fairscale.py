@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 import torch  # type: ignore[import-not-found, unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
-from levada._errors import InvalidArgument
-from levada._groups import size_of
-from levada._job import join
 from levada._levada import Membership
-from levada._reduce import ReduceScatter, on_cpu
+from levada.base.errors import InvalidArgument
+from levada.job.groups import size_of
+from levada.job.job import join
+from levada.reduce.reduce import ReduceScatter, on_cpu
 
 
 class Misuse(InvalidArgument, AssertionError):

@@ -34,9 +34,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from levada import _levada
-from levada._devices import accelerator, mover
-from levada._errors import InvalidArgument, Unsupported
-from levada._job import join
+from levada.base.errors import InvalidArgument, Unsupported
+from levada.batch.devices import accelerator, mover
 from levada.dropin._megatron import place, sliced
 from levada.dropin._packing_exchange import Batch, deliver
 from levada.dropin._packing_samples import INPUTS, KEYS, TARGETS, Sample, lengths_of, read
@@ -44,6 +43,7 @@ from levada.dropin._packing_schedules import Scheduler, balanced, check, in_orde
 from levada.dropin._packing_stages import chunks_of, keys_by_chunk
 from levada.dropin._packing_step import Contribution, Place, Terms, agree, failure
 from levada.dropin.bridge import BroadcastIterator
+from levada.job.job import join
 
 parallel_state: Any
 try:

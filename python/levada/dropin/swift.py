@@ -27,10 +27,10 @@ from typing import Any
 
 import torch.distributed as dist  # type: ignore[import-not-found, unused-ignore]
 
-from levada._devices import accelerator, mover
-from levada._errors import InvalidArgument, Unsupported
-from levada._feed import Feed, tell_epoch
 from levada._levada import Mesh
+from levada.base.errors import InvalidArgument, Unsupported
+from levada.batch.devices import accelerator, mover
+from levada.feed.feed import Feed, tell_epoch
 
 _HOOKS = ("_scatter_object_list", "_skip_batches", "_scatter_device")
 """ms-swift's private methods, none of which is called here."""
@@ -102,7 +102,7 @@ class DataLoaderDispatcher:
             self.base_dataloader,
             Mesh(dp=self.world_size),
             group=self.group,
-            reader="inline",
+            iterate="inline",
             skip=max(0, self.skip_batches),
             timeout=_timeout_of(self.group) if self.timeout is None else self.timeout,
             access="private",

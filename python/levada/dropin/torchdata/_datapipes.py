@@ -12,8 +12,8 @@ from torch.utils.data.datapipes.iter.sharding import (  # type: ignore[import-no
     SHARDING_PRIORITIES as SHARDING_PRIORITIES,
 )
 
-from levada._pipeline import Pipeline
-from levada._runs import Run
+from levada.pipeline.pipeline import Pipeline
+from levada.pipeline.run import Run
 
 Class = TypeVar("Class", bound=type)
 _END = object()

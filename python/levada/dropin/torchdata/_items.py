@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from levada._errors import StageFailed
-from levada._runs import Run
+from levada.base.errors import StageFailed
+from levada.pipeline.run import Run
 
 
 class Items:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterDataPipe, MapDataPipe  # type: ignore[import-not-found, unused-ignore]
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
-from levada._errors import InvalidArgument, Unsupported
 from levada._levada import Graph, Opening
-from levada._sources import NativeSource
-from levada._workers import dumps
+from levada.base.errors import InvalidArgument, Unsupported
 from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, is_kind
 from levada.dropin.torchdata.graph import all_of, connected, replace, set_datapipes_seed, set_graph_random_seed, shards
 from levada.dropin.torchdata.random import SeedGenerator
 from levada.dropin.torchdata.utils import WorkerInfo
+from levada.pipeline.sources import NativeSource
+from levada.pipeline.workers import dumps
 
 DataPipe = Any
 _TORCHDATA = "torchdata.datapipes.iter"

@@ -12,7 +12,6 @@ from torch.utils.data.datapipes.datapipe import (  # type: ignore[import-not-fou
     _DataPipeSerializationWrapper,
 )
 
-from levada._workers import dumps
 from levada.dropin.torchdata.error import PauseIteration
 from levada.dropin.torchdata.random import SeedGenerator
 from levada.dropin.torchdata.reading_service import (
@@ -22,6 +21,7 @@ from levada.dropin.torchdata.reading_service import (
     ResetFn,
     clone,
 )
+from levada.pipeline.workers import dumps
 
 __all__ = ["DataLoader2", "DataLoader2Iterator"]
 

@@ -17,17 +17,17 @@ from torch.utils.data import IterDataPipe  # type: ignore[import-not-found, unus
 from torch.utils.data.graph_settings import apply_sharding  # type: ignore[import-not-found, unused-ignore]
 
 from levada import _levada
-from levada._errors import InvalidArgument, Unsupported
-from levada._job import rank
-from levada._pipeline import native
-from levada._runs import Run
-from levada._workers import CONTEXTS, dumps
+from levada.base.errors import InvalidArgument, Unsupported
 from levada.dropin.torchdata._datapipes import SHARDING_PRIORITIES, FullSync, Prefetcher, is_kind
 from levada.dropin.torchdata._items import Items, main_not_imported
 from levada.dropin.torchdata._parts import Entrance, Part, cut, undivided
 from levada.dropin.torchdata.graph import all_of, replace, set_graph_random_seed
 from levada.dropin.torchdata.random import SeedGenerator, dist_share_seed
 from levada.dropin.torchdata.utils import WorkerInfo
+from levada.job.job import rank
+from levada.pipeline.pipeline import native
+from levada.pipeline.run import Run
+from levada.pipeline.workers import CONTEXTS, dumps
 
 __all__ = [
     "CheckpointableReadingServiceInterface",

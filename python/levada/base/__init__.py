@@ -1,0 +1,1 @@
+"""What all rooms use: exceptions, optional packages, how processes end."""

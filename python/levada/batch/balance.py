@@ -1,0 +1,251 @@
+"""Steps whose work is divided over ranks: what samples cost, and how some of them become one packed row."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from levada._levada import BalancedBy
+from levada.base.errors import InvalidArgument
+from levada.batch.memory import empty
+
+Cost = str | Callable[[Any], int | tuple[int, int]]
+Size = tuple[int, int, int, int, int]
+"""Positions in a row, the square of that, two weights, and how many of the positions are padding."""
+
+_LENGTHS = ("tokens", "input_ids")
+_MADE = ("cu_seqlens", "max_seqlen")
+_IGNORED = {"labels": -100}
+"""Of padding; 0 in other fields."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Balance:
+    """How the samples of each step are divided over data-parallel ranks: so that all have about the same work.
+
+    - `cost`: of a sample: its "tokens"; "flops", which grow with the square of its length as attention does, of a model of
+      hidden size 4096, or "flops(hidden=8192)", or "flops(linear=24576,quadratic=1)"; or a function of a sample of an
+      iterable that returns a whole number, or two of them for two parts of a model, of which the worse one counts.
+    - `counts`: "equal" gives each rank as many samples, "free" as many as balance wants; None: free where micro-batches are
+      made, else equal.
+    - `order`: of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
+    - `max_delay`: a sample of a Corpus that alone would make a step long waits up to so many steps for others like it, so
+      that each rank has one of them; steps then have other samples than without.
+    - `length`: of a sample of an iterable, in tokens: a function; None: the length of its `tokens` or `input_ids`, or its own.
+    - `too_long`: a sample of an iterable that has more tokens than max_tokens is an "error", or is "cut": the fields that
+      are as long as the sample lose what is behind. A Corpus cuts documents at its own sequence.
+    - `pad_to`: to multiples of which lengths are rounded up in a packed row, as context parallelism and fp8 want it. Of a
+      Corpus that is an option of its own.
+    """
+
+    cost: Cost = "tokens"
+    _: dataclasses.KW_ONLY
+    counts: str | None = None
+    order: str = "as-read"
+    max_delay: int = 0
+    length: Callable[[Any], int] | None = None
+    too_long: str = "error"
+    pad_to: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cost, str) and not callable(self.cost):
+            raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
+        if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
+            raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
+        if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
+            raise InvalidArgument(f"max_delay must be a number of steps, 0 or more, got {self.max_delay!r}")
+        if self.too_long not in ("error", "cut"):
+            raise InvalidArgument(f'too_long is {self.too_long!r}; it must be "error" or "cut"')
+        self.resolved(0)
+
+    def resolved(self, max_tokens: int) -> BalancedBy:
+        """As the C++ core takes it. Raises InvalidArgument."""
+        counts = self.counts or ("free" if max_tokens else "equal")
+        return BalancedBy(self.cost if isinstance(self.cost, str) else "weights", counts, self.order, max_tokens, self.max_delay)
+
+
+class RefusedSample(InvalidArgument):
+    """A sample that cannot be balanced, or samples of which no batch can be made."""
+
+
+class Samples:
+    """Takes the samples of a step from an iterator, and makes batches of some of them."""
+
+    def __init__(self, balance: Balance, max_tokens: int | None, collate: Callable[[list[Any]], Any] | None) -> None:
+        self._balance = balance
+        self._limit = None
+        if balance.too_long == "cut" and max_tokens is not None:
+            self._limit = max_tokens // balance.pad_to * balance.pad_to
+        self._length = balance.length or length_of
+        self._collate = collate
+        self._taken: list[Any] = []
+
+    def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
+        """The sizes of the next samples, fewer at the end."""
+        self._taken.clear()
+        self._taken.extend(map(self._cut, itertools.islice(iterator, count)))
+        return [self._size(sample) for sample in self._taken]
+
+    def gather(self, places: list[int]) -> Any:
+        """One batch of those at these places among the samples taken last."""
+        samples = [self._taken[place] for place in places]
+        if self._collate is not None:
+            return self._collate(samples)
+        try:
+            return collate_packed(samples, pad_to=self._balance.pad_to, length=self._length)
+        except InvalidArgument as error:
+            raise RefusedSample(str(error)) from None
+
+    def _cut(self, sample: Any) -> Any:
+        """The sample, or what fits a micro-batch of it."""
+        if self._limit is None or (length := self._tokens(sample)) <= self._limit:
+            return sample
+        if not isinstance(sample, Mapping):
+            return sample[: self._limit]
+        return {key: value[: self._limit] if _is_as_long(value, length) else value for key, value in sample.items()}
+
+    def _tokens(self, sample: Any) -> int:
+        length = _whole(_call(self._length, "length", sample), "length", sample)
+        if length < 1:
+            raise RefusedSample(f"a sample has a length of {length}; it must have a token: {_shown(sample)}")
+        return length
+
+    def _size(self, sample: Any) -> Size:
+        length, pad = self._tokens(sample), self._balance.pad_to
+        tokens = -(-length // pad) * pad
+        if isinstance(self._balance.cost, str):
+            return tokens, tokens * tokens, 0, 0, tokens - length
+        cost = _call(self._balance.cost, "cost", sample)
+        first, second = cost if isinstance(cost, tuple) else (cost, 0)
+        return tokens, tokens * tokens, _whole(first, "cost", sample), _whole(second, "cost", sample), tokens - length
+
+
+def _is_as_long(value: Any, length: int) -> bool:
+    """Whether it has an element for each of a sample's tokens."""
+    if not _is_of_numbers(value) and not hasattr(value, "ndim"):
+        return False
+    return getattr(value, "ndim", 1) > 0 and len(value) == length
+
+
+def _call(function: Callable[[Any], Any], name: str, sample: Any) -> Any:
+    try:
+        return function(sample)
+    except Exception as error:
+        what = str(error) if isinstance(error, InvalidArgument) else f"{type(error).__name__}: {error}"
+        raise RefusedSample(f"the {name} of a sample is not known: {what}; the sample is {_shown(sample)}") from error
+
+
+def _shown(sample: Any) -> str:
+    text = repr(sample)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def _whole(value: Any, name: str, sample: Any) -> int:
+    try:
+        number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+    except TypeError:
+        number = -1
+    if 0 <= number < 2**62:
+        return number
+    raise RefusedSample(
+        f"the {name} of a sample is {value!r}; it must be a whole number of 0 or more, below 2**62: {_shown(sample)}"
+    )
+
+
+def length_of(sample: Any) -> int:
+    """Tokens of a sample: of its field `tokens` or `input_ids`, or its own length. Raises InvalidArgument."""
+    if isinstance(sample, Mapping):
+        for name in _LENGTHS:
+            if name in sample:
+                return len(sample[name])
+        raise InvalidArgument("a sample has neither tokens nor input_ids; give Balance(length=...)")
+    return len(sample)
+
+
+def collate_packed(
+    samples: Sequence[Any], *, pad_to: int = 1, length: Callable[[Any], int] = length_of
+) -> dict[Any, Any]:
+    """Samples of different lengths as the segments of one packed row, in the memory that the running feed sends from.
+
+    samples: mappings with the same keys, or bare sequences of tokens. A field whose first dimension is the sample's length
+    (a tensor, an array or a list of numbers) becomes [1, n, ...], n being the sum of the lengths, each rounded up to a
+    multiple of `pad_to`; padding is 0, of `labels` -100. Any other field becomes the list of the samples' values. To these
+    come `cu_seqlens`, int32 [1, segments + 1], where segments begin, and n; `max_seqlen`, int32 [1]; and, where samples
+    have none, `position_ids`, int64 [1, n], from 0 in each segment. Tensors of torch stay such, all else becomes numpy
+    arrays.
+
+    Raises InvalidArgument for samples whose fields differ in keys, dtype or further dimensions, naming the field.
+    """
+    import numpy as np
+
+    if not samples:
+        raise InvalidArgument("a packed row has at least one sample")
+    mappings = [sample if isinstance(sample, Mapping) else {"tokens": sample} for sample in samples]
+    keys = list(mappings[0])
+    for at, sample in enumerate(mappings):
+        if list(sample) != keys and set(sample) != set(keys):
+            raise InvalidArgument(f"sample {at} of a packed row has fields {sorted(map(str, sample))}, the first has {sorted(map(str, keys))}")
+    if taken := [key for key in _MADE if key in keys]:
+        raise InvalidArgument(f"samples have a field {taken[0]}, which a packed row gets itself; leave it out of them")
+    lengths = [length(sample) for sample in samples]
+    ends = list(itertools.accumulate(-(-each // pad_to) * pad_to for each in lengths))
+    begins = [0, *ends[:-1]]
+    row: dict[Any, Any] = {
+        key: _packed(key, [sample[key] for sample in mappings], lengths, begins, ends[-1]) for key in keys
+    }
+    torch = sys.modules.get("torch")
+    as_torch = torch is not None and any(isinstance(value, torch.Tensor) for value in row.values())
+
+    def made(values: Any, dtype: str) -> Any:
+        field = empty(values.shape, getattr(torch, dtype) if as_torch else dtype)
+        (field.numpy() if as_torch else field)[...] = values
+        return field
+
+    if "position_ids" not in keys:
+        positions = np.arange(ends[-1]) - np.repeat(begins, np.diff([0, *ends]))
+        row["position_ids"] = made(positions[None], "int64")
+    row["cu_seqlens"] = made(np.asarray([[0, *ends]]), "int32")
+    row["max_seqlen"] = made(np.diff([0, *ends]).max(keepdims=True), "int32")
+    return row
+
+
+def _packed(key: Any, values: list[Any], lengths: list[int], begins: list[int], size: int) -> Any:
+    """A field of a packed row: one tensor, or the values as they are."""
+    import numpy as np
+
+    torch = sys.modules.get("torch")
+    if torch is not None and all(isinstance(value, torch.Tensor) for value in values):
+        tensors: list[Any] = values
+    else:
+        if not all(_is_of_numbers(value) for value in values):
+            return values
+        tensors = [np.asarray(value) for value in values]
+    if not all(_is_as_long(tensor, length) for tensor, length in zip(tensors, lengths, strict=True)):
+        return values
+    first = tensors[0]
+    for at, tensor in enumerate(tensors):
+        if tensor.dtype != first.dtype or tensor.shape[1:] != first.shape[1:]:
+            raise InvalidArgument(
+                f"field {key} of sample {at} of a packed row is {tensor.dtype} of shape {list(tensor.shape)}, that of the "
+                f"first {first.dtype} of shape {list(first.shape)}"
+            )
+    row = empty((1, size, *first.shape[1:]), first.dtype)
+    at = 0
+    for tensor, begin in zip(tensors, begins, strict=True):
+        row[0, at:begin] = _IGNORED.get(key, 0)
+        at = begin + len(tensor)
+        row[0, begin:at] = tensor
+    row[0, at:] = _IGNORED.get(key, 0)
+    return row
+
+
+def _is_of_numbers(value: Any) -> bool:
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return True
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, (int, float)) for each in value)

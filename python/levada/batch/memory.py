@@ -1,0 +1,163 @@
+"""Batches made where feeds send from, so that nothing has to be copied."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+from levada._levada import Membership
+from levada.base.errors import InvalidArgument
+
+_ALIGNMENT = 64
+_job: Membership | None = None  # for whose feed this process makes batches
+
+
+def make_batches_for(job: Membership) -> None:
+    """From now on empty() gives memory that feeds of `job` send from."""
+    global _job
+    _job = job
+
+
+def empty(shape: int | Sequence[int], dtype: Any = "float64") -> Any:
+    """A tensor, content unset, in the memory that the running feed sends from: a torch tensor for a torch.dtype, a numpy
+    array for all else that numpy takes as a dtype.
+
+    For loaders. A batch all of whose tensors were made by empty(), one after the other on one thread, and are held by
+    nobody but the batch when it is yielded, is sent as it lies. What is still held (by a generator's own variable, a
+    cache, a buffer that is used again) is copied, as are tensors made elsewhere. The first batch shows how much memory
+    one takes; where there is none to be had, and in worker processes and outside a feed, this is ordinary memory.
+
+    Raises InvalidArgument for a shape that is none and for a dtype that no tensor has.
+    """
+    import numpy as np
+
+    sizes = [int(shape)] if isinstance(shape, (int, np.integer)) else [int(size) for size in shape]
+    torch = sys.modules.get("torch")
+    is_torch = torch is not None and isinstance(dtype, torch.dtype)
+    if any(size < 0 for size in sizes):
+        raise InvalidArgument(f"no tensor has the shape {tuple(sizes)}")
+    if _job is not None:
+        name = str(dtype).removeprefix("torch.") if is_torch else np.dtype(dtype).name
+        return _job.empty(sizes, name, is_torch)
+    return torch.empty(sizes, dtype=dtype) if torch is not None and is_torch else np.empty(sizes, dtype)
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """One batch of samples that are alike, in the memory that the running feed sends from: a collate_fn for a DataLoader.
+
+    What torch.utils.data.default_collate makes: tensors, arrays and numbers are stacked along a new first dimension,
+    mappings, named tuples and sequences are kept, a tuple becomes a list, strings and bytes lists of them. Without torch
+    imported the results are numpy arrays. In a worker process this is default_collate.
+
+    Raises TypeError for what cannot be stacked, RuntimeError or ValueError where samples differ.
+    """
+    if not samples:
+        raise InvalidArgument("a batch has at least one sample")
+    torch = sys.modules.get("torch")
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and data.get_worker_info() is not None:
+        return data.default_collate(list(samples))
+    if _job is not None:
+        _job.begin_batch(len(samples) * _bytes_of(samples[0], torch) + _ALIGNMENT * _leaves_of(samples[0]))
+    return _batch(samples, torch)
+
+
+def _is_tensor(value: Any, torch: Any) -> bool:
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _children(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else ()
+
+
+def _bytes_of(sample: Any, torch: Any) -> int:
+    """What the tensors of a sample take in a batch, rounding aside."""
+    import numpy as np
+
+    if _is_tensor(sample, torch):
+        return int(sample.numel() * sample.element_size())
+    if isinstance(sample, (np.ndarray, np.generic)):
+        return int(sample.nbytes)
+    if isinstance(sample, (int, float)):
+        return 8
+    return sum(_bytes_of(child, torch) for child in _children(sample))
+
+
+def _leaves_of(sample: Any) -> int:
+    return max(sum(_leaves_of(child) for child in _children(sample)), 1)
+
+
+def _batch(samples: Sequence[Any], torch: Any) -> Any:
+    import numpy as np
+
+    first = samples[0]
+    if _is_tensor(first, torch):
+        return _stack_tensors(samples, torch)
+    if isinstance(first, (np.ndarray, np.generic, int, float)):
+        return _stack_arrays(samples, torch)
+    if isinstance(first, (str, bytes)):
+        return samples
+    if isinstance(first, Mapping):
+        return _mapping(first, {key: _batch([sample[key] for sample in samples], torch) for key in first})
+    if isinstance(first, Sequence):
+        if any(len(sample) != len(first) for sample in samples):
+            raise RuntimeError("the samples of a batch have sequences of different lengths")
+        return _sequence(first, [_batch(children, torch) for children in zip(*samples, strict=True)])
+    raise TypeError(
+        f"samples hold a {type(first).__qualname__}; a batch is made of tensors, arrays, numbers, strings, mappings and "
+        "sequences"
+    )
+
+
+def _stack_tensors(samples: Sequence[Any], torch: Any) -> Any:
+    first = samples[0]
+    plain = first.device.type == "cpu" and first.layout == torch.strided and not first.is_quantized
+    if not plain or any(sample.dtype != first.dtype or sample.requires_grad for sample in samples):
+        return torch.stack(list(samples))
+    if any(sample.shape != first.shape for sample in samples):
+        return torch.stack(list(samples))  # says what is wrong
+    return torch.stack(list(samples), out=empty((len(samples), *first.shape), first.dtype))
+
+
+def _stack_arrays(samples: Sequence[Any], torch: Any) -> Any:
+    """Arrays, numpy's scalars and numbers: as tensors where torch is imported."""
+    import numpy as np
+
+    arrays = [np.asarray(sample) for sample in samples]
+    dtype = np.result_type(*arrays)
+    if dtype.kind not in "biufc" and dtype.type.__module__ == "numpy":
+        raise TypeError(f"samples hold arrays of numpy's dtype {dtype}, which no tensor has")
+    if torch is None:
+        return np.stack(arrays, out=empty((len(arrays), *arrays[0].shape), dtype))
+    batch = empty((len(arrays), *arrays[0].shape), torch.as_tensor(np.empty(0, dtype)).dtype)
+    np.stack(arrays, out=batch.numpy())
+    return batch
+
+
+def _mapping(like: Any, items: dict[Any, Any]) -> Any:
+    try:
+        if isinstance(like, MutableMapping):
+            made = copy.copy(like)
+            made.update(items)
+            return made
+        return type(like)(items)
+    except TypeError:
+        return items
+
+
+def _sequence(like: Any, children: list[Any]) -> Any:
+    if isinstance(like, tuple):
+        return type(like)(*children) if hasattr(like, "_fields") else children
+    try:
+        if isinstance(like, MutableSequence):
+            made = copy.copy(like)
+            for at, child in enumerate(children):
+                made[at] = child
+            return made
+        return type(like)(children)
+    except TypeError:
+        return children

@@ -1,0 +1,248 @@
+"""`levada feed module:callable`: what the callable gives, fed to every rank of a mesh, and a report of that."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+from levada import _levada
+from levada._levada import Digests, Membership, Mesh
+from levada.base.errors import Error, InvalidArgument, SourceError
+from levada.feed.feed import Feed
+from levada.feed.history import rank_report
+from levada.feed.readers import ITERATE
+from levada.job.job import join
+from levada.pipeline.pipeline import Pipeline
+
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_TIMEOUT = 1e8
+"""Seconds to open a loader, which may have to fetch its data."""
+
+_FAILED, _BAD_USAGE = 1, 2
+_MOST_RANKS = 256
+
+
+def names_callable(arguments: list[str]) -> bool:
+    """Whether a `levada feed` with these arguments is for this module."""
+    return any(_CALLABLE.fullmatch(argument) and not os.path.exists(argument) for argument in arguments)
+
+
+def feed(arguments: list[str]) -> int:
+    """Runs it, as a rank of a job or with ranks of its own. Gives the exit status."""
+    options = _parse(arguments)
+    try:
+        place = _levada.place()
+        if place is None or place[0] == 0:
+            _levada.check_history_files(options.report, options.trace)
+        mesh = _mesh_of(options) if options.mesh else Mesh.from_env()
+    except Error as error:
+        _levada.tell_failed_start(type(error).__name__, str(error))
+        return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
+    try:
+        if place is not None:
+            return _feed_as_rank(options, mesh)
+        if mesh.size > _MOST_RANKS:
+            raise InvalidArgument(f"the mesh has {mesh.size} ranks; one machine starts at most {_MOST_RANKS}")
+        status, message = _levada.run_local(mesh.size, [sys.executable, "-m", "levada", "feed", *arguments])
+        if message:
+            print(f"levada: {message}", file=sys.stderr)
+        return status
+    except Error as error:
+        _levada.tell_failure(type(error).__name__, str(error), getattr(error, "rank", -1))
+        return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="levada feed",
+        description="Feed the batches of an iterable to every rank of a mesh: as a rank of a launched job (torchrun, "
+        "SLURM, MPI), else with ranks of its own on this machine.",
+        epilog="Example: levada feed examples.feed:batches --mesh dp=2 --json",
+    )
+    parser.add_argument("source", metavar="MODULE:CALLABLE", help="called without arguments where a rank reads")
+    parser.add_argument("--mesh", default="", metavar="dp=2,tp=2", help="ranks as named axes [the job's ranks as dp]")
+    parser.add_argument("--data-axes", default="", metavar="AXES", help="along which batches differ [dp, dp_shard, ...]")
+    parser.add_argument("--readers", default="one", metavar="WHO", help="one, all, host, or axes such as dp,pp")
+    parser.add_argument("--iterate", default="thread", choices=ITERATE, help="who iterates on a rank that reads")
+    parser.add_argument("--divide", default="deal", choices=("deal", "split"), help="deal batches along the data axes, or split them")
+    parser.add_argument("--batch", type=int, metavar="N", help="of global batches to split, rows of a dp rank")
+    parser.add_argument("--tail", default="drop", choices=("drop", "pad", "short"), help="a last round that is not full")
+    parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
+    parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to leave out at the start")
+    parser.add_argument("--depth", type=int, default=0, metavar="N", help="batches a rank may be behind its reader")
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="of one wait")
+    parser.add_argument("--allow-pickle", action="store_true", help="let objects of any class cross as pickles")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="of a levada.Pipeline: processes beside a reader")
+    parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time went")
+    parser.add_argument("--trace", default="", metavar="FILE.json", help="write what happened when, for Perfetto")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args(arguments)
+
+
+def _mesh_of(options: argparse.Namespace) -> Mesh:
+    return Mesh.parse(options.mesh, data_axes=options.data_axes.split(",") if options.data_axes else None)
+
+
+def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
+    job = join()
+    source = _open_on_readers(job, mesh, options)
+    passing = Feed(
+        source,
+        mesh,
+        readers=options.readers,
+        iterate=options.iterate,
+        divide=options.divide,
+        batch=options.batch,
+        tail=options.tail,
+        depth=options.depth,
+        skip=options.skip,
+        steps=options.steps,
+        timeout=options.timeout,
+        allow_pickle=options.allow_pickle,
+        record=bool(options.report or options.trace),
+    )
+    digests = Digests()
+    try:
+        for batch in passing:
+            digests.add(batch)
+    except Error as error:
+        # Where all ranks know of it they can still tell what they did.
+        if (passing.end or {}).get("cause") == "failed":
+            try:
+                _write_history(passing, options, str(error))
+            except Error as second:
+                if job.rank == 0:
+                    print(f"levada: {second}", file=sys.stderr)
+        raise
+    mine = {**rank_report(job, mesh, options.readers, passing.stats), "fields": digests.describe()}
+    told = _levada.agree(job, json.dumps(mine).encode(), options.timeout, "gathering the report")
+    if job.rank == 0:
+        report = _report(job, mesh, options, passing, [json.loads(each) for each in told])
+        print(json.dumps(report) if options.json else _text(options, report), flush=True)
+    _write_history(passing, options)
+    return 0
+
+
+def _write_history(passing: Feed, options: argparse.Namespace, error: str = "") -> None:
+    if not passing.record:
+        return
+    page, trace = options.report or None, options.trace or None
+    passing._write_history(page, trace, source=options.source, error=error)
+    for what, path in (("report", page), ("trace", trace)):
+        if path is not None and join().rank == 0:
+            print(f"levada: the {what} is in {path}", file=sys.stderr)
+
+
+def _open_on_readers(job: Membership, mesh: Mesh, options: argparse.Namespace) -> Iterable[Any] | None:
+    """The iterable on ranks that read. What is wrong with it on one rank is raised on all. Collective."""
+    source, problem = None, ("", "")
+    try:
+        function = _find(options.source)
+        if mesh.size == job.size and _levada.reads(options.readers, mesh, job.host_of, job.rank):
+            source = _call(options.source, function)
+            if isinstance(source, Pipeline):
+                source = source.run(options.workers, alone=True)
+            elif isinstance(source, Generator) and options.iterate == "process":
+                source = _Generated(options.source)
+    except Error as error:
+        problem = (type(error).__name__, str(error))
+    told = _levada.agree(job, json.dumps(problem).encode(), _TIMEOUT, "opening the data")
+    for kind, message in map(json.loads, told):
+        if kind:
+            raise InvalidArgument(message) if kind == "InvalidArgument" else SourceError(message)
+    return source
+
+
+def _find(name: str) -> Any:
+    """Imports the module of "module:callable". Raises InvalidArgument where there is none, or no such callable in it."""
+    module, _, path = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module + ".").startswith(error.name + "."):
+            raise InvalidArgument(f"there is no module {module}, looked for in {os.getcwd()} and in the packages") from None
+        raise SourceError(f"importing {module} failed: {_sentence(error)}") from None
+    except Exception as error:
+        raise SourceError(f"importing {module} failed: {_sentence(error)}") from None
+    for step in path.split("."):
+        found = getattr(found, step, None)
+    if not callable(found):
+        raise InvalidArgument(f"{module} has no callable {path}")
+    return found
+
+
+class _Generated:
+    """What a callable's generator makes, in whatever process iterates: a generator itself cannot be sent to one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_call(self._name, _find(self._name)))
+
+
+def _call(name: str, function: Any) -> Iterable[Any]:
+    try:
+        made: Iterable[Any] = function()
+    except Exception as error:
+        raise SourceError(f"{name} failed: {_sentence(error)}") from None
+    if not isinstance(made, Iterable) and not hasattr(type(made), "__getitem__"):
+        raise SourceError(f"{name} gave a {type(made).__name__}, which is not iterable")
+    return made
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _report(
+    job: Membership, mesh: Mesh, options: argparse.Namespace, passing: Feed, ranks: list[dict[str, Any]]
+) -> dict[str, Any]:
+    alike = [mesh.group(rank, [name for name, _ in mesh.axes if name not in mesh.data_axes])[0] for rank in range(mesh.size)]
+    return {
+        "steps": passing.step,
+        "samples": sum(ranks[rank]["samples"] for rank in mesh.group(0, mesh.data_axes)),
+        "bytes_delivered": sum(rank["bytes"] for rank in ranks),
+        "seconds": max(rank["seconds"] for rank in ranks),
+        "source": options.source,
+        "mesh": str(mesh),
+        "engine": job.engine,
+        "engine_choice": job.engine_choice,
+        "readers": options.readers,
+        "iterate": options.iterate,
+        "divide": options.divide,
+        "end": (passing.end or {})["cause"],
+        "peers_identical": all(rank["fields"] == ranks[first]["fields"] for rank, first in zip(ranks, alike, strict=True)),
+        "ranks": ranks,
+    }
+
+
+def _text(options: argparse.Namespace, report: dict[str, Any]) -> str:
+    names = list(dict.fromkeys(name for rank in report["ranks"] for name in rank["fields"]))
+    rows = [["rank", "coords", "batches", "bytes", "wait", *names]]
+    for rank in report["ranks"]:
+        coordinates = " ".join(f"{axis}{at}" for axis, at in rank["coords"].items()) or "-"
+        digests = [rank["fields"].get(name, {"digest": "-"})["digest"][:8] for name in names]
+        row = [rank["rank"], coordinates, rank["batches"], rank["bytes"], f"{1000 * rank['wait_s']:.1f} ms", *digests]
+        rows.append([str(cell) for cell in row])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    ended = "the data ended after" if report["end"] == "exhausted" else "stopped after"
+    return "\n".join(
+        [
+            f"{report['mesh'] or 'one rank'}: batches of {options.source}, over {report['engine_choice']}",
+            "",
+            *table,
+            "",
+            f"  data   {ended} {report['steps']} steps, in {report['seconds']:.2f} s",
+            f"  proof  ranks of one data coordinate {'hold' if report['peers_identical'] else 'do not hold'} the same data",
+        ]
+    )

@@ -1,0 +1,1 @@
+"""Tokenized text: files, URLs, Parquet, tokenizers, chats."""

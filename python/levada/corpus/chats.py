@@ -1,0 +1,92 @@
+"""Chats as tokens: messages rendered by a chat template of `transformers`, of which what the assistant says is learned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import threading
+from typing import Any
+
+from levada import _levada
+from levada.base.errors import InvalidArgument, SourceError
+from levada.base.packages import import_for
+
+__all__ = ["open_chat_tokenizer"]
+
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+def open_chat_tokenizer(given: Any, chat_template: str) -> _levada.Tokenizer:
+    """Returns a tokenizer of JSON lists of messages, {"role": ..., "content": ...} each.
+
+    given: a folder that `transformers` saved a tokenizer in, or such a tokenizer. chat_template: "own", or the path of a
+    Jinja file. Ids are those of `apply_chat_template`; one outside of the template's {% generation %} blocks is ~id, for no
+    loss is computed for it. Raises InvalidArgument for a template without such blocks and for other tokenizers, SourceError
+    for files that cannot be read.
+    """
+    tokenizer = _tokenizer_of(given)
+    name = str(tokenizer.name_or_path or type(tokenizer).__name__)
+    template = _template_of(tokenizer, name, chat_template)
+    lock = threading.Lock()  # apply_chat_template() sets what encoding reads.
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        with lock:
+            return [ids_of(text) for text in texts]
+
+    def ids_of(text: str) -> list[int]:
+        try:
+            chat = tokenizer.apply_chat_template(
+                json.loads(text),
+                chat_template=template,
+                tokenize=True,
+                return_dict=True,
+                return_assistant_tokens_mask=True,
+                truncation=False,
+                padding=False,
+            )
+        except Exception as error:  # A template raises what it likes.
+            raise SourceError(f"{name} cannot render a chat: {error}; it begins {text[:80]}") from error
+        ids, is_learned = chat["input_ids"], chat["assistant_masks"]
+        return [id if learned else ~id for id, learned in zip(ids, is_learned, strict=True)]
+
+    vocabulary = tokenizer.get_vocab()
+    size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
+    content = json.dumps([tokenizer.backend_tokenizer.to_str(), template])
+    digest = f"chats {hashlib.sha256(content.encode()).hexdigest()}"
+    return _levada.Tokenizer(name, digest, size, None, vocabulary.get, encode, is_chat=True)
+
+
+def _tokenizer_of(given: Any) -> Any:
+    if isinstance(given, (str, os.PathLike)) and pathlib.Path(given).is_dir():
+        transformers = import_for(f"chat_template with {given}", "transformers")
+        try:
+            given = transformers.AutoTokenizer.from_pretrained(given, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{given} holds no tokenizer that transformers can open: {error}") from error
+    if hasattr(given, "apply_chat_template") and hasattr(given, "backend_tokenizer"):
+        return given
+    what = given if isinstance(given, (str, os.PathLike)) else f"of type {type(given).__name__}"
+    raise InvalidArgument(
+        f"chat_template takes the folder of a tokenizer of transformers, or a fast one of its tokenizers, and this one is {what}"
+    )
+
+
+def _template_of(tokenizer: Any, name: str, chat_template: str) -> str:
+    if chat_template == "own":
+        template = tokenizer.chat_template
+        if not isinstance(template, str):
+            raise InvalidArgument(f"{name} has no chat template, or several: name the file of one (chat_template=)")
+    else:
+        try:
+            template = pathlib.Path(chat_template).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"the chat template {chat_template} cannot be read: {error}") from error
+    if not _GENERATION.search(template):
+        raise InvalidArgument(
+            f"the chat template of {name} does not say what the assistant says, so it is not known what to learn: put "
+            "{% generation %} and {% endgeneration %} around that, in a file that chat_template names"
+        )
+    return template

@@ -1,0 +1,152 @@
+"""Parquet files as text: a document is a row, its text the value of one column."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from levada import _levada
+from levada.base.errors import SourceError, Unsupported
+from levada.base.packages import import_for
+
+__all__ = ["FORMATS"]
+
+_BATCH_BYTES = 1 << 20
+"""Of the rows that are decoded at a time, about."""
+
+_MAX_ROWS = 1 << 14
+"""That are decoded at a time: rows of equal texts are larger than they are stored."""
+
+_BUFFER_BYTES = 1 << 20
+"""Of a column, as it is stored, that are read at a time."""
+
+
+class _Stream(io.RawIOBase):
+    """A file as pyarrow reads it."""
+
+    def __init__(self, file: _levada.File) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._file.size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._at, size if size >= 0 else self._file.size)
+        self._at += len(data)
+        return data
+
+
+class ParquetReader:
+    """Reads the documents of a file in the order of its rows. One thread at a time."""
+
+    def __init__(self, file: _levada.File, column: str, skip_bad: bool) -> None:
+        path = file.path
+        self._pyarrow = import_for(path, "pyarrow")
+        parquet = import_for(path, "pyarrow", "pyarrow.parquet")
+        self._source, self._path, self._column, self._skip_bad = file, path, column, skip_bad
+        self.stored_bytes = self.bad_lines = self._row = 0
+        try:
+            # pre_buffer reads whole row groups, as does a buffer of no bytes.
+            self._file = parquet.ParquetFile(_Stream(file), buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            schema = self._file.schema_arrow
+        except (self._pyarrow.ArrowException, OSError, ValueError) as error:
+            raise self._damaged(error) from error
+        if schema.names.count(column) != 1:
+            names = ", ".join(schema.names) or "none"
+            raise SourceError(f"{path} has no column {column}: name one of its columns ({names}) with text_field")
+        self._expect_text(schema.field(column).type)
+        self._texts = self._read()
+
+    def read(self) -> list[str] | None:
+        """Returns the next documents, or None at the end. Raises SourceError that names file and row."""
+        try:
+            return next(self._texts, None)
+        except (self._pyarrow.ArrowException, OSError) as error:
+            raise self._damaged(error) from error
+
+    def _expect_text(self, type: Any) -> None:
+        types = self._pyarrow.types
+        value = type.value_type if types.is_dictionary(type) else type
+        if not any(test(value) for test in (types.is_string, types.is_large_string, types.is_string_view)):
+            raise SourceError(
+                f"the column {self._column} of {self._path} is of type {type}, which is no text: name a column of strings "
+                "with text_field"
+            )
+
+    def _read(self) -> Iterator[list[str]]:
+        documents, rows = 0, self._file.metadata.num_rows
+        for batch in self._batches():
+            texts = self._texts_of(batch.column(0))
+            documents += len(texts)
+            self.stored_bytes = self._source.size * self._row // rows
+            yield texts
+        if not documents:
+            what = f"all of its {rows} rows are bad" if rows else "it has no rows"
+            raise SourceError(f"{self._path} holds no documents: {what}")
+
+    def _batches(self) -> Iterator[Any]:
+        """Those of one row group after the other, of as many rows as make _BATCH_BYTES on the average."""
+        chunks = list(map(self._chunk_of, range(self._file.metadata.num_row_groups)))
+        for chunk in chunks:
+            begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+            self._source.will_read(begin, chunk.total_compressed_size)
+        for number, chunk in enumerate(chunks):
+            rows = self._file.metadata.row_group(number).num_rows
+            rows = min(max(rows * _BATCH_BYTES // max(chunk.total_uncompressed_size, 1), 1), _MAX_ROWS)
+            yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
+
+    def _chunk_of(self, number: int) -> Any:
+        """What a row group says of the column."""
+        group = self._file.metadata.row_group(number)
+        columns = map(group.column, range(group.num_columns))
+        return next(each for each in columns if each.path_in_schema == self._column)
+
+    def _texts_of(self, column: Any) -> list[str]:
+        first = self._row + 1
+        self._row += len(column)
+        try:
+            texts = column.to_pylist()
+        except UnicodeDecodeError:
+            texts = [self._decoded(value) for value in column]
+        if None not in texts and ValueError not in texts:
+            return texts  # type: ignore[no-any-return]
+        return [text for number, text in enumerate(texts, first) if self._is_good(text, number)]
+
+    @staticmethod
+    def _decoded(value: Any) -> Any:
+        """A str or None, or ValueError for what is not UTF-8."""
+        try:
+            return value.as_py()
+        except UnicodeDecodeError:
+            return ValueError
+
+    def _is_good(self, text: Any, row: int) -> bool:
+        if isinstance(text, str):
+            return True
+        if not self._skip_bad:
+            what = "is null" if text is None else "is not UTF-8"
+            raise SourceError(
+                f"row {row} of {self._path} cannot be used: its column {self._column} {what}; mend the file, or leave "
+                "such rows out (skip_bad=True, --skip-bad)"
+            )
+        self.bad_lines += 1
+        return False
+
+    def _damaged(self, error: Exception) -> Exception:
+        if isinstance(error, self._pyarrow.ArrowNotImplementedError):
+            return Unsupported(f"{self._path} cannot be read by this pyarrow: {error}; write the file with another codec")
+        return SourceError(
+            f"{self._path} cannot be read after row {self._row}: {error}; it is damaged or no Parquet file: write it again"
+        )
+
+
+FORMATS = [_levada.TextFormat(".parquet", ParquetReader)]

@@ -1,0 +1,172 @@
+"""Files with URLs, read by fsspec: object stores, the web, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import email.utils
+import errno
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from levada import _levada
+from levada.base.errors import Error, InvalidArgument, SourceError, Unsupported
+from levada.base.packages import import_for
+
+__all__ = ["REMOTE"]
+
+_TAGS = ("ETag", "etag", "generation", "md5Hash", "Content-MD5", "content_md5", "checksum", "blob_id")
+"""Where file systems say of which content a file is; the first that one knows counts."""
+
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "Last-Modified")
+"""The same for the time of its last change."""
+
+
+class RemoteFile:
+    """A file as it is when this is made. Any thread may call, also in a forked process."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        fs, path = _filesystem(url)
+        try:
+            self.size, self.modified_ns, self.tag = _look(fs, path)
+        except Exception as error:
+            raise _fault(error) from error
+
+    def read(self, start: int, end: int) -> bytes:
+        """Bytes [start, end), fewer if the answer was cut off. Raises SourceError if the file was changed, and OSError."""
+        fs, path = _filesystem(self._url)
+        try:
+            if self.tag and hasattr(fs, "_call_s3"):
+                return _read_s3(fs, path, start, end, self.tag)
+            data: bytes = fs.cat_file(path, start=start, end=end)
+            if len(data) > end - start:
+                raise SourceError(f"{self._url} cannot be read in parts, for its server sends all of it: copy the file")
+            if _look(fs, path) != (self.size, self.modified_ns, self.tag):
+                raise self._changed()
+            return data
+        except Exception as error:
+            if _status(error) == 412:
+                raise self._changed() from error
+            if isinstance(error, FileNotFoundError) and _status(error) < 500:
+                raise self._changed("was removed") from error
+            raise _fault(error) from error
+
+    def _changed(self, how: str = "was written to") -> SourceError:
+        return SourceError(f"{self._url} {how} while it was being read: start again with a file that stays as it is")
+
+
+def list_files(url: str) -> list[str]:
+    """What a pattern matches, folders with a slash at the end; for any other URL the files below that folder."""
+    fs, path = _filesystem(url)
+    try:
+        fs.invalidate_cache()
+        if magic := re.search(r"[*?\[]", path):
+            root = path.rfind("/", 0, magic.start())
+            found = _complete(fs.glob, path, detail=True)
+            if "/." not in path[root:]:  # As in glob(7), what is hidden has to be named.
+                found = {name: info for name, info in found.items() if "/." not in name[root:]}
+            return [_url(url, name) + "/" * (info["type"] == "directory") for name, info in found.items()]
+        return [_url(url, name) for name in _complete(fs.find, path) if name != path]
+    except FileNotFoundError:
+        return []
+    except Exception as error:
+        raise _fault(error) from error
+
+
+def _complete(listing: Any, path: str, **options: Any) -> Any:
+    """All that there is, or an error: fsspec by itself leaves out the folders that it cannot list."""
+    try:
+        return listing(path, on_error="raise", **options)
+    except TypeError:  # This file system lists everything at once, and raises.
+        return listing(path, **options)
+
+
+def _filesystem(url: str) -> tuple[Any, Any]:
+    """The file system of this process and thread, and the path in it."""
+    fsspec = import_for(url, "fsspec")
+    try:
+        return fsspec.core.url_to_fs(url)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise Unsupported(f"{url} needs a package that is not installed: {error}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{url} cannot be opened: {error}") from error
+    except Exception as error:
+        raise _fault(error) from error
+
+
+def _look(fs: Any, path: str) -> tuple[int, int, str]:
+    """The file's size, the time of its last change and what names its content, as they are now."""
+    fs.invalidate_cache(path)
+    info = fs.info(path)
+    if info["type"] == "directory":
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if info["size"] is None:
+        raise OSError(errno.EINVAL, "its server does not tell how long it is: copy the file")
+    tag = next((str(info[key]) for key in _TAGS if info.get(key)), "")
+    return info["size"], 0 if tag else next(_times(info), 0), tag
+
+
+def _times(info: dict[str, Any]) -> Iterator[int]:
+    for key in _TIMES:
+        value = info.get(key)
+        try:
+            if isinstance(value, str):
+                value = email.utils.parsedate_to_datetime(value)
+            if isinstance(value, datetime.datetime):
+                value = value.timestamp()
+            if value:
+                yield int(value * 1e9)
+        except (TypeError, ValueError):
+            continue
+
+
+def _read_s3(fs: Any, path: str, start: int, end: int, tag: str) -> bytes:
+    """One request that fails if the object is no longer of the same content."""
+
+    async def read() -> bytes:
+        bucket, key, _ = fs.split_path(path)
+        options = {**fs.req_kw, "Range": f"bytes={start}-{end - 1}", "IfMatch": tag}
+        answer = await fs._call_s3("get_object", Bucket=bucket, Key=key, **options)
+        async with answer["Body"] as body:
+            return await body.read()  # type: ignore[no-any-return]
+
+    return import_for(path, "fsspec", "fsspec.asyn").sync(fs.loop, read)  # type: ignore[no-any-return]
+
+
+def _url(like: str, name: str) -> str:
+    return name if "://" in name else f"{like.partition('://')[0]}://{name.lstrip('/')}"
+
+
+def _status(error: BaseException) -> int:
+    """Of HTTP, if the error or its cause knows that."""
+    for each in (error, error.__cause__):
+        answer = getattr(each, "response", None)
+        known = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else None
+        for value in (known, getattr(each, "status", None) or getattr(each, "code", None)):
+            if isinstance(value, int):
+                return value
+    return 0
+
+
+def _fault(error: Exception) -> Exception:
+    """What the C++ core tries again, or not, by its number."""
+    if isinstance(error, Error):
+        return error
+    status, text = _status(error), getattr(error, "strerror", None) or str(error) or type(error).__name__
+    number = error.errno or errno.EIO if isinstance(error, OSError) else errno.EIO
+    if status in (408, 429) or status >= 500 or number in (errno.EBUSY, errno.ECONNREFUSED):
+        number = errno.EAGAIN
+    elif isinstance(error, PermissionError) or status in (401, 403) or type(error).__name__ == "NoCredentialsError":
+        number, text = errno.EACCES, f"access is denied ({text}): give credentials that may read it"
+    elif isinstance(error, FileNotFoundError) or status in (404, 410):
+        number, text = errno.ENOENT, "there is no such file"
+    elif isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        number, text = errno.ETIMEDOUT, "no answer came in time"
+    elif isinstance(error, (TypeError, ValueError, NotImplementedError)):
+        number = errno.EINVAL
+    return OSError(number, text)
+
+
+REMOTE = _levada.RemoteFiles(RemoteFile, list_files)

@@ -1,0 +1,114 @@
+"""Tokenizers by the names that people have for them: files, folders, objects of `tokenizers` and `transformers`."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+from levada import _levada
+from levada.base.errors import InvalidArgument, SourceError
+from levada.base.packages import import_for
+from levada.corpus.chats import open_chat_tokenizer
+
+__all__ = ["open_tokenizer"]
+
+
+def open_tokenizer(given: Any, chat_template: str = "") -> _levada.Tokenizer:
+    """Returns the tokenizer that `given` stands for.
+
+    given: "bytes"; the path of a tokenizer.json, of a folder that `transformers` saved one in, or of a SentencePiece
+    .model; or a `tokenizers.Tokenizer` or a fast tokenizer of `transformers` itself. chat_template: "own" or the path of a
+    Jinja file, for chats: that takes a folder or a tokenizer of `transformers`. Raises InvalidArgument for anything else,
+    SourceError for a file that is missing or is no tokenizer, Unsupported where the package that reads it is not
+    installed.
+    """
+    if chat_template:
+        return open_chat_tokenizer(given, chat_template)
+    if isinstance(given, (str, os.PathLike)):
+        return _open_path(os.fspath(given))
+    if hasattr(given, "backend_tokenizer"):  # transformers
+        name = str(given.name_or_path or type(given).__name__)
+        return _of_tokenizers(given.backend_tokenizer, name, given.eos_token_id)
+    if hasattr(given, "encode_batch_fast"):
+        return _of_tokenizers(given, type(given).__name__, None)
+    raise InvalidArgument(
+        f"tokenizer is of type {type(given).__name__}; it must be a path, a tokenizers.Tokenizer or a fast tokenizer "
+        "of transformers"
+    )
+
+
+def _open_path(name: str) -> _levada.Tokenizer:
+    if name == "bytes":
+        return _levada.byte_tokenizer()
+    path = pathlib.Path(name)
+    if path.suffix == ".model":
+        return _open_sentencepiece(path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.exists():
+        what = "the folder holds no tokenizer.json" if path.is_dir() else "there is no such file"
+        raise SourceError(f"{name} is no tokenizer: {what}; it must be bytes, a tokenizer.json or its folder, or a .model")
+    tokenizers = import_for(name, "tokenizers")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_buffer(file.read_bytes())
+    except OSError as error:
+        raise SourceError(f"{file} cannot be read: {error.strerror}") from error
+    except Exception as error:  # The package raises no narrower one.
+        raise SourceError(f"{file} is no tokenizer of the package tokenizers: {error}") from error
+    eos = _eos_token(file.parent)
+    return _of_tokenizers(tokenizer, name, None if eos is None else tokenizer.token_to_id(eos))
+
+
+def _eos_token(folder: pathlib.Path) -> str | None:
+    """What the files that `transformers` saves beside a tokenizer.json say of it."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            token = json.loads((folder / name).read_text("utf-8")).get("eos_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                return token
+    return None
+
+
+def _of_tokenizers(given: Any, name: str, eos: int | None) -> _levada.Tokenizer:
+    try:
+        tokenizer = given.__class__.from_str(given.to_str())
+    except Exception as error:  # The package raises no narrower one.
+        raise InvalidArgument(f"{name} has parts that cannot be saved, so its tokens cannot be cached: {error}") from error
+    tokenizer.no_truncation()  # A document is whole, however long,
+    tokenizer.no_padding()  # and nothing is added to it.
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    size = max(len(vocabulary), 1 + max(vocabulary.values(), default=-1))
+    digest = hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+    return _levada.Tokenizer(_shown(name), f"tokenizers {digest}", size, eos, tokenizer.token_to_id, encode)
+
+
+def _open_sentencepiece(path: pathlib.Path) -> _levada.Tokenizer:
+    sentencepiece = import_for(str(path), "sentencepiece")
+    try:
+        model = path.read_bytes()
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (OSError, RuntimeError) as error:
+        raise SourceError(f"{path} is no SentencePiece model: {error}") from error
+
+    def id_of(token: str) -> int | None:
+        number = processor.piece_to_id(token)
+        return number if processor.id_to_piece(number) == token else None
+
+    eos = processor.eos_id()
+    digest = _levada.digest(b"sentencepiece " + model)
+    return _levada.Tokenizer(
+        _shown(str(path)), digest, processor.get_piece_size(), eos if eos >= 0 else None, id_of, processor.encode
+    )
+
+
+def _shown(name: str) -> str:
+    """The name of a file, which need not be UTF-8, as UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,1 +1,0 @@
-"""Engines whose transport is reached from Python."""

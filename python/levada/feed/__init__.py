@@ -1,0 +1,1 @@
+"""Feeds: batches from a reader to every rank."""

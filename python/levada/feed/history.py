@@ -1,0 +1,65 @@
+"""What all ranks did in a pass of a feed, as a page to look at and a trace for Perfetto."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from levada import _levada
+from levada._levada import Membership, Mesh, Pass
+from levada.corpus.corpus import PathLike
+from levada.feed.passes import PassOptions
+
+
+def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]) -> dict[str, Any]:
+    """What one rank was given."""
+    return {
+        "rank": job.rank,
+        "coords": {name: mesh.coordinate(job.rank, name) for name, _ in mesh.axes},
+        "batches": stats["batches"],
+        "samples": stats["samples"],
+        "bytes": stats["bytes"],
+        "wait_s": stats["waited_seconds"],
+        "seconds": stats["seconds"],
+        "copied_batches": stats["copied_batches"],
+        "reader": _levada.reads(readers, mesh, job.host_of, job.rank),
+    }
+
+
+def write_feed_history(
+    options: PassOptions,
+    core: Pass,
+    pipeline: tuple[str, bytes] | None,
+    data: dict[str, Any],
+    *,
+    page: PathLike | None,
+    trace: PathLike | None,
+    error: str = "",
+) -> None:
+    """Writes the files on rank 0. `data`: what the source is called, and its tokens a sample, or 0. Collective."""
+    mine = rank_report(options.job, options.mesh, options.readers, core.stats)
+    mine |= {"bytes_read": core.stats["bytes_read"], "bytes_consumed": 0, "prepare_bytes": 0, "fields": {}}
+    of_feed = {
+        **data,
+        "mesh": str(options.mesh),
+        "engine": options.job.engine,
+        "engine_choice": options.job.engine_choice,
+        "readers": options.readers,
+        "steps": core.step,
+        "end": (core.end or {"cause": "left"})["cause"],
+        "batch": options.batch,
+        "balance": core.balance,
+        "error": error,
+    }
+    _levada.write_feed_history(
+        options.job,
+        options.mesh,
+        of_feed,
+        json.dumps(mine),
+        core.trace,
+        pipeline,
+        page=os.fspath(page or ""),
+        trace_file=os.fspath(trace or ""),
+        timeout=options.timeout,
+    )

@@ -1,0 +1,217 @@
+"""One pass of a feed: where it begins, what it reads, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from levada import _levada
+from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
+from levada.base.errors import Error, InvalidArgument
+from levada.base.exits import failure_text, handled, note_left
+from levada.batch.balance import Balance, Samples
+from levada.batch.memory import make_batches_for
+from levada.corpus.corpus import Corpus
+from levada.feed.process_reader import ProcessReader
+from levada.feed.readers import BackgroundReader, InlineReader, Reader, open_maker
+from levada.job.job import close_at_exit
+from levada.pipeline.run import Run
+
+@dataclasses.dataclass(frozen=True)
+class PassOptions:
+    """What a pass takes from its feed, as Feed says."""
+
+    job: Membership
+    mesh: Mesh
+    layout: Layout
+    readers: str
+    iterate: str
+    divide: str
+    batch: int
+    balance: Balance | None
+    max_tokens: int | None
+    collate: Callable[[list[Any]], Any] | None
+    tail: str
+    depth: int
+    steps: int | None
+    timeout: float
+    access: str | None
+    tensors: str
+    allow_pickle: bool
+    record: bool
+    counts_rows: bool
+    """Whether an item of an iterable has `batch` rows a rank, so that a last one may have fewer."""
+
+    @property
+    def samples_a_step(self) -> int:
+        return self.batch * self.mesh.data_size
+
+    @property
+    def is_reader(self) -> bool:
+        return _levada.reads(self.readers, self.mesh, self.job.host_of, self.job.rank)
+
+
+class Beginning:
+    """What a pass starts with: a source on ranks that read, and who makes its items where an iterable does."""
+
+    def __init__(self, source: Source | None, first_sample: int, reader: Reader | None = None, *, cursor: bytes = b"") -> None:
+        self.source = source
+        self.first_sample = first_sample
+        self.cursor = cursor
+        self._reader = reader
+        self.make = None if reader is None else reader.make
+        self.where = None if reader is None else reader.where
+
+    def watch(self, tell_where: Callable[[], None]) -> None:
+        if self._reader is not None:
+            self._reader.watch(tell_where)
+
+    def stop(self) -> None:
+        """Ends who makes items; what hangs is left to itself."""
+        if isinstance(self.source, Handoff):
+            self.source.stop()
+        if self._reader is not None:
+            self._reader.stop()
+        self._reader = self.make = self.where = None
+
+
+_UNTIL_OPENED = 1e8
+"""Seconds. Readers may tokenize for hours; one that dies meanwhile is lost, which ends the wait."""
+
+
+def begin_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes, *, is_first: bool) -> Beginning:
+    """At a state of an earlier run, or at an epoch. The first time, all ranks wait until the readers have tokenized."""
+    begin = _open_corpus(options, corpus, epoch, cursor)
+    if options.job.size > 1 and is_first:
+        _levada.agree(options.job, b"", _UNTIL_OPENED, "opening the corpus")
+    return begin
+
+
+def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes) -> Beginning:
+    first = _levada.corpus_position(cursor) if cursor else 0
+    try:
+        if not options.is_reader and not epoch:
+            return Beginning(None, first, cursor=cursor)
+        opened = corpus.open()
+        source = opened.of_epochs(epoch + corpus.epochs if corpus.epochs else 0)
+        begin = epoch * opened.sequences
+        first = source.resume(cursor) if cursor else begin
+        if first < begin:
+            # At the end of the epoch before, but for samples that fill no step.
+            if options.tail != "drop" or begin - first >= options.samples_a_step:
+                raise InvalidArgument(
+                    f"the state is at sample {first}, in epoch {first // opened.sequences}, and set_epoch() says {epoch}: "
+                    "set the state's epoch, or load no state to begin another one"
+                )
+            first = begin
+        return Beginning(source, first, cursor=cursor)
+    except Error as error:
+        # Whether all ranks see it or one, they agree on nothing yet: told in the stream, every rank raises it.
+        return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
+
+
+def begin_iterable(options: PassOptions, source: Any, cursor: bytes) -> Beginning:
+    """At a state of an earlier run, or where iter() of `source` begins."""
+    first, position, state = _levada.read_cursor(cursor, allow_pickle=options.allow_pickle) if cursor else (0, 0, None)
+    if isinstance(source, Run) and options.readers != "one" and len(set(options.job.host_of)) > 1:
+        source.agree_on_seed(options.job)
+    if not options.is_reader:
+        return Beginning(None, first)
+    samples = options.samples_a_step if options.divide == "split" else 1
+    handoff = Handoff(samples, position, f"a batch of {type(source).__name__}", options.counts_rows)
+    try:
+        return Beginning(handoff, first, _reader_of(options, source, state, handoff))
+    except Exception:
+        handoff.fail(traceback.format_exc())
+        return Beginning(handoff, first)
+
+
+def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff) -> Reader:
+    samples = None if options.balance is None else Samples(options.balance, options.max_tokens, options.collate)
+    if options.iterate == "process":
+        return ProcessReader(source, state, handoff, options.allow_pickle, samples)
+    maker = open_maker(source, state, handoff, options.allow_pickle, samples)
+    return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
+
+
+class FeedPass:
+    """The iterator of one pass. Leaves the feed when it goes, as at a `break` or when its loop raises."""
+
+    def __init__(
+        self, options: PassOptions, begin: Beginning, name: str, move: Callable[[Any], Any] | None
+    ) -> None:
+        self._begin = begin
+        self._move = move
+        self._before = handled()  # which is not why the pass will be left
+        self._is_superseded = False
+        try:
+            self.core = self._start(options, name)
+            begin.watch(self.core.tell_where)
+        except BaseException:
+            self._begin.stop()
+            raise
+        self._dropped = WhenDropped(functools.partial(_leave_dropped, self.core, begin, self._before))
+        close_at_exit(self)
+
+    def _start(self, options: PassOptions, name: str) -> Pass:
+        if isinstance(self._begin.source, Handoff):
+            make_batches_for(options.job)
+        return _levada.start(
+            options.job,
+            options.mesh,
+            options.layout,
+            self._begin.source,
+            batch=options.batch,
+            divide=options.divide,
+            tail=options.tail,
+            first_sample=self._begin.first_sample,
+            cursor=self._begin.cursor,
+            steps=options.steps,
+            readers=options.readers,
+            depth=options.depth,
+            timeout=options.timeout,
+            access=options.access or "",
+            make=self._begin.make,
+            where=self._begin.where,
+            tensors=options.tensors,
+            allow_pickle=options.allow_pickle,
+            record=options.record,
+            name=name,
+            balance=None if options.balance is None else options.balance.resolved(options.max_tokens or 0),
+        )
+
+    def __iter__(self) -> FeedPass:
+        return self
+
+    def __next__(self) -> Any:
+        if self._is_superseded:
+            raise InvalidArgument("a newer pass of this feed has ended this one; a feed has one pass at a time")
+        batch = next(self.core)
+        return batch if self._move is None else self._move(batch)
+
+    def supersede(self) -> None:
+        """close(); where batches were left, next() then says so instead of ending a loop early."""
+        self._is_superseded = self.core.end is None
+        self.close()
+
+    def close(self) -> None:
+        _leave(self.core, self._begin, self._before, handled())
+
+
+def _leave(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+    """Leaves the feed because of an exception, unless that was there `before` the pass."""
+    if error is not before:
+        note_left(error, core.step)
+    try:
+        core.close("" if error is before else failure_text(error))
+    finally:
+        begin.stop()
+
+
+def _leave_dropped(core: Pass, begin: Beginning, before: BaseException | None, error: BaseException | None) -> None:
+    with contextlib.suppress(Error):  # the job has ended otherwise, which the next call says
+        _leave(core, begin, before, error or handled())

@@ -1,0 +1,148 @@
+"""A loader in a process of its own: the two processes are the ranks of a private feed."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import socket
+import traceback
+from typing import Any
+
+from levada import _levada
+from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
+from levada.base.errors import Error, PeerLost, SourceError
+from levada.base.exits import begin, end, exit_text, start
+from levada.batch.balance import Samples
+from levada.feed.readers import BackgroundReader, Maker, ReportedError, State, open_maker
+from levada.pipeline.workers import dumps
+
+_START = 60.0
+"""Seconds for the process to start, which may have to import what its parent has."""
+_TIMEOUT = 1e8
+"""Seconds of a wait between the two: those who wait for the batch have a timeout of their own."""
+_GRACE = 1.0
+"""Seconds to end in order, with workers of the loader's own."""
+
+
+_ON_STDERR = (
+    "what it said of it is on stderr. It imports the main module again, so what that does belongs under "
+    "if __name__ == \"__main__\":"
+)
+
+
+class ProcessReader(BackgroundReader):
+    """A process that iterates, and a thread here that takes its batches."""
+
+    def __init__(
+        self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None
+    ) -> None:
+        if source is None:
+            raise TypeError("this rank reads for the feed, but its source is None")
+        self._child = _Child(source, state, allow_pickle)
+        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples))
+        self.where = self._child.where
+
+    def stop(self) -> None:
+        self._child.stop()
+        super().stop()
+
+
+class _Child:
+    """The iterator that the process's is here."""
+
+    def __init__(self, source: Any, state: Any, allow_pickle: bool) -> None:
+        self._owner = os.getpid()
+        self._name = type(source).__name__
+        self._state: State | None = None
+        given = dumps((source, state), f"a {self._name}", "an object whose __iter__ makes")
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # No daemon, for that could have no workers; begin() sees to it that it does not outlive this process. No fork, for
+        # this process has threads of Levada's, whose locks a fork could find taken for good.
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=_serve, args=(there, self._owner, given, allow_pickle), name="levada reader", daemon=False
+        )
+        with here, there:
+            start(self._process)
+            there.close()
+            try:
+                self._job = _levada.link(1, 2, [here.detach()], _START)
+                self._pass = _start(self._job, None, None, allow_pickle)
+            except PeerLost:
+                raise SourceError(f"{self._exit_text()} while it started; {_ON_STDERR}") from None
+            except BaseException:
+                end(self._process)
+                raise
+
+    def __iter__(self) -> _Child:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            item = next(self._pass)
+        except PeerLost:
+            raise ReportedError(self._exit_text()) from None
+        except SourceError as error:
+            raise ReportedError(self._pass.end["message"] if self._pass.end else str(error)) from None
+        if self._pass.state is not None:
+            self._state = (*self._pass.state, 0)
+        elif self._state is not None:
+            self._state = (*self._state[:2], self._state[2] + 1)
+        return item
+
+    def state(self) -> State | None:
+        """The loader's, where one has come since it was asked for last."""
+        state, self._state = self._state, None
+        return state
+
+    def where(self) -> str:
+        return f"process {self._process.pid}"
+
+    def stop(self) -> None:
+        """Ends the process, and waits for that. Any thread. Does nothing in a forked child, whose it is not."""
+        if os.getpid() != self._owner:
+            return
+        try:
+            with contextlib.suppress(Error):
+                self._pass.request_stop()
+        finally:
+            end(self._process, _GRACE)
+
+    def _exit_text(self) -> str:
+        """How the process ended, which its going has told already."""
+        end(self._process, _GRACE)
+        return f"process {self._process.pid}, which iterated {self._name}, {exit_text(self._process)}"
+
+
+def _serve(link: socket.socket, parent: int, given: bytes, allow_pickle: bool) -> None:
+    """The process."""
+    begin(parent)
+    job = _levada.link(0, 2, [link.detach()], _START)
+    handoff = Handoff(1, 0, "a batch of a loader", False)
+    make = None
+    try:
+        source, state = pickle.loads(given)
+        make = open_maker(source, state, handoff, allow_pickle).make
+    except Exception:
+        handoff.fail(traceback.format_exc())
+    with contextlib.suppress(Error):  # the parent hears of it, or is gone
+        passing = _start(job, handoff, make, allow_pickle)
+        while passing.drop_next():
+            pass
+    job.leave()
+
+
+def _start(job: Membership, source: Source | None, make: Any, allow_pickle: bool) -> Pass:
+    """The pass from the process to its parent, as far ahead as two batches."""
+    return _levada.start(
+        job,
+        Mesh(pp=2),
+        Layout({}, otherwise="stages(pp,last)"),
+        source,
+        depth=2,
+        timeout=_TIMEOUT,
+        make=make,
+        allow_pickle=allow_pickle,
+        remind=False,
+    )

@@ -1,0 +1,1 @@
+"""Ranks: joining a job, process groups, meshes, messages between hosts."""

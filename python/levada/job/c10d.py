@@ -1,0 +1,406 @@
+"""A process group of torch.distributed as the transport of an engine. docs/design/p2p.md explains how and why.
+
+Headers of frames arrive from any sender in a few slots; a body, whose length its header gives, arrives straight in memory
+of the engine. Threads: one receives, one releases what has been sent, one watches the other ranks, one flushes what was
+deferred for batching.
+
+A rank watches another by a connection on which nothing is ever sent, to a listening socket that accepts nobody. The
+system ends that connection when the process ends. As long as the host is reachable, the system also answers for the
+process, whatever that does.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import errno
+import importlib
+import os
+import queue
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from levada import _levada
+from levada._levada import Link, Membership
+from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada.job.groups import all_gather
+
+_HEADERS, _BODIES = 1, 2  # tags
+_MAX_HEADER_BYTES = 256 << 10
+"""gloo does not say how long a message is: all headers are received in one size."""
+_SLOTS = 4
+"""For headers: one is looked at, the others may be filled meanwhile."""
+_FOREVER = datetime.timedelta(days=3650)
+"""A wait that times out closes the connection."""
+_RETRIES, _PAUSE = 100, 0.05
+"""How often, and seconds apart, a receive from anybody is tried that fails."""
+_LAST_FRAME = 1.0
+"""Seconds that the last frame of a peer may come after the end of its process, to a rank that has left too."""
+_TEXT_BYTES, _DONE, _FAILED = 512, "+", "-"
+"""What each rank tells the others when ranks join: so many bytes, which begin with how it went."""
+_CONNECT = 30.0
+"""Seconds that a connection between ranks that have arrived may take."""
+_UNSETTLED, _UNSETTLED_BYTES = 32, 1 << 20
+"""Sent frames without a body that may lie about, and their bytes."""
+
+
+class _Watched(NamedTuple):
+    address: str
+    connection: socket.socket
+
+
+class ProcessGroupTransport:
+    """Frames between the ranks of a gloo group of its own."""
+
+    def __init__(self, group: Any, name: str, timeout: float, host_of: list[int]) -> None:
+        """Collective over the ranks of `group`, which is not used afterwards. `name` is the same on all of them."""
+        self._torch = importlib.import_module("torch")
+        self.rank, self.size = int(group.rank()), int(group.size())
+        self._host_of = host_of
+        self._silence = _silence()
+        self._group: Any = None
+        if self.size > 1:
+            store, devices, until = _store_of(group, name), list[Any](), time.monotonic() + timeout
+            self._door, self._watched = _watch_each_other(group, devices, self._silence, until)
+            self._group = _own_group(store, self.rank, self.size, devices, max(until - time.monotonic(), 0.001))
+        self._end_of_watch = socket.socketpair()
+        self._finished: set[int] = set()
+        self._unsettled: collections.deque[tuple[int, Any]] = collections.deque()
+        self._unsettled_bytes = 0
+        self._sent: queue.SimpleQueue[list[tuple[int, Any]] | None] = queue.SimpleQueue()
+        self._flushes: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self._over = threading.Event()
+        self._link: Any = None
+        self._process = os.getpid()
+        self._has_losses = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self, link: Link) -> None:
+        """Called by the engine, once: delivers what comes to `link`."""
+        self._link = link
+        if self._group is None:
+            return self._over.set()
+        for work in (self._receive, self._settle, self._watch, self._flush):
+            thread = threading.Thread(target=work, args=(link,), name=f"levada c10d {work.__name__}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def send(self, peers: list[int], header: Any, body: Any) -> None:
+        """Called by the engine, one call at a time. The arrays own what they show, and live until it has been sent."""
+        for peer in peers:
+            try:
+                self._unsettled.append((peer, self._group.send([self._torch.from_numpy(header)], peer, _HEADERS)))
+                if body is not None:
+                    self._unsettled.append((peer, self._group.send([self._torch.from_numpy(body)], peer, _BODIES)))
+            except RuntimeError as error:  # of this peer alone
+                self._lose(self._link, [peer], _first_line(error))
+            self._unsettled_bytes += header.nbytes
+        if body is not None or len(self._unsettled) > _UNSETTLED or self._unsettled_bytes > _UNSETTLED_BYTES:
+            self._settle_later()
+
+    def close(self, peer: int) -> None:
+        """Called by the engine after the last frame to a peer."""
+        self._finished.add(peer)
+
+    def schedule_flush(self, seconds: float) -> None:
+        """Called by the engine: flushes once, so many seconds from now."""
+        self._flushes.put(time.monotonic() + seconds)
+
+    def is_alive(self) -> bool:
+        """Whether it has threads that run."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def finish(self, timeout: float) -> None:
+        """Waits until all peers have closed, each of which answers this rank's last frame, and until the threads have ended,
+        which must not happen while the interpreter ends."""
+        if self._process == os.getpid() and self._over.wait(timeout):
+            for thread in self._threads:
+                thread.join(0.2 if self._has_losses else 2.0)  # from a lost peer nothing comes, and for ever
+
+    def _receive(self, link: Link) -> None:
+        free = [self._torch.empty(_MAX_HEADER_BYTES, dtype=self._torch.uint8) for _ in range(_SLOTS)]
+        posted: collections.deque[tuple[Any, Any]] = collections.deque()
+        failures = 0
+        while not self._ends(link):
+            try:
+                while free:
+                    posted.append((free[-1], self._group.recv_anysource([free[-1]], _HEADERS)))
+                    free.pop()
+                slot, work = posted.popleft()
+                free.append(slot)
+                work.wait(_FOREVER)
+            except RuntimeError as error:
+                # Whoever was about to send has died: who, the watch over it says. Only if none does, all are out of reach.
+                failures += 1
+                if failures == _RETRIES:
+                    self._lose(link, range(self.size), _first_line(error))
+                time.sleep(_PAUSE)
+                continue
+            failures = 0
+            self._deliver(link, work._source_rank(), slot.numpy())
+
+    def _deliver(self, link: Link, sender: int, header: Any) -> None:
+        try:
+            room = link.room_for_body(sender, header)
+            if room is not None:
+                self._group.recv([self._torch.from_numpy(room)], sender, _BODIES).wait(_FOREVER)
+            link.deliver(sender, header)
+        except RuntimeError as error:
+            self._lose(link, [sender], _first_line(error))
+
+    def _settle_later(self) -> None:
+        batch, self._unsettled = list(self._unsettled), collections.deque()
+        self._unsettled_bytes = 0
+        self._sent.put(batch)
+
+    def _settle(self, link: Link) -> None:
+        while (batch := self._sent.get()) is not None:
+            while batch:
+                peer, work = batch.pop(0)
+                try:
+                    work.wait(_FOREVER)
+                except RuntimeError as error:
+                    self._lose(link, [peer], _first_line(error))
+                del work  # and with it what was sent
+
+    def _watch(self, link: Link) -> None:
+        """Waits for the end of any rank that has not left: of its process, or of its host's answers."""
+        poll = select.poll()
+        poll.register(self._end_of_watch[0], 0)
+        peers = {each.connection.fileno(): peer for peer, each in self._watched.items()}
+        for fd in peers:
+            poll.register(fd, select.POLLIN)
+        while not self._over.is_set():
+            for fd, _ in poll.poll():
+                if fd in peers:  # else it is this rank's own end
+                    poll.unregister(fd)
+                    self._lose_watched(link, peers[fd])
+        for each in self._watched.values():
+            each.connection.close()
+
+    def _lose_watched(self, link: Link, peer: int) -> None:
+        # Where both leave, the peer's connection may end before its last frame has been delivered.
+        until = time.monotonic() + (_LAST_FRAME if peer in self._finished else 0)
+        while not link.is_closed(peer) and time.monotonic() < until:
+            time.sleep(0.002)
+        self._lose(link, [] if link.is_closed(peer) else [peer], self._why(peer))
+
+    def _why(self, peer: int) -> str:
+        """Why the connection to a peer has ended."""
+        address, connection = self._watched[peer]
+        number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if number not in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            return "its process no longer runs"
+        ranks = ", ".join(str(rank) for rank in range(self.size) if self._host_of[rank] == self._host_of[peer])
+        return f"host {address}, which has ranks {ranks}, has not answered for {self._silence} s"
+
+    def _flush(self, link: Link) -> None:
+        while (due := self._flushes.get()) is not None:
+            if self._over.wait(max(due - time.monotonic(), 0.0)):
+                return
+            link.flush_deferred()
+
+    def _ends(self, link: Link) -> bool:
+        if link.all_closed():
+            self._over.set()
+            self._sent.put(None)
+            self._flushes.put(None)
+            self._door.close()
+            self._end_of_watch[1].close()
+        return self._over.is_set()
+
+    def _lose(self, link: Link, peers: Iterable[int], why: str) -> None:
+        for peer in peers:
+            self._has_losses = self._has_losses or not link.is_closed(peer)
+            if peer != self.rank:
+                link.lost(peer, why)
+        self._ends(link)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _silence() -> int:
+    """Seconds after which a host that does not answer is lost; 0: never."""
+    text = os.environ.get("LEVADA_SILENCE", "10")
+    if not text.isdecimal() or 0 < int(text) < 3:
+        raise InvalidArgument(f"LEVADA_SILENCE is '{text}'; it must be a number of seconds from 3 on, or 0 for no limit")
+    return int(text)
+
+
+def _sockets() -> dict[str, int]:
+    """The descriptors of this process's sockets, by what names each socket as long as it is open."""
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it has been closed
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            if name.startswith("socket:"):
+                found[name] = int(fd)
+    return found
+
+
+def _address_of_gloo(before: dict[str, int]) -> str:
+    """The address of this host at which gloo has begun to listen since `before`."""
+    for name, fd in _sockets().items():
+        if name not in before:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:  # it may be closed by now
+                is_inet = each.family in (socket.AF_INET, socket.AF_INET6)
+                if is_inet and each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    return str(each.getsockname()[0])
+    raise EngineError("gloo listens at no address, so that the engine c10d does not know by which network to reach others")
+
+
+_own_doors: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_doors() -> None:
+    """In a forked child, which may outlive the rank."""
+    for door in list(_own_doors):
+        door.close()
+
+
+os.register_at_fork(after_in_child=_close_doors)
+
+
+def _on_all(group: Any, until: float, work: Callable[[], str]) -> list[str]:
+    """What `work` returns on each rank. What it raises on one rank is raised on all. Collective."""
+    try:
+        mine = _DONE + work()
+    except (EngineError, OSError, RuntimeError) as error:
+        mine = _FAILED + str(error)
+    left = max(until - time.monotonic(), 0.001)
+    told = all_gather(group, mine.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES), left)
+    texts = [each.decode(errors="replace").rstrip() for each in told]
+    for text in texts:
+        if text.startswith(_FAILED):
+            raise EngineError(text.removeprefix(_FAILED))
+    return [text.removeprefix(_DONE) for text in texts]
+
+
+def _watch_each_other(
+    group: Any, devices: list[Any], silence: int, until: float
+) -> tuple[socket.socket, dict[int, _Watched]]:
+    """This rank's listening socket, and by rank its connections to those of the others. Adds to `devices` those that gloo
+    is to send over. Collective: raises on all ranks what keeps one from connecting to another."""
+    rank = group.rank()
+    doors: list[socket.socket] = []
+    watched: dict[int, _Watched] = {}
+
+    def listen() -> str:
+        address = _open_devices(rank, devices)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        doors.append(socket.create_server((address, 0), family=family, backlog=group.size()))
+        _own_doors.add(doors[0])
+        return f"{address} {doors[0].getsockname()[1]} {socket.gethostname()}"
+
+    def connect() -> str:
+        for peer, told in enumerate(addresses):
+            address, port, host = told.split(maxsplit=2)
+            if peer == rank:
+                continue
+            limit = min(_CONNECT, max((until - time.monotonic()) / 2, 0.001))
+            try:
+                watched[peer] = _Watched(address, _connect((address, int(port)), silence, limit))
+            except OSError as error:
+                raise EngineError(
+                    f"rank {rank} on host {socket.gethostname()} cannot connect to rank {peer} on host {host} at {address}, "
+                    f"port {port} ({error}); open the firewall between them for TCP, or set GLOO_SOCKET_IFNAME to the "
+                    "interface of a network that both are in"
+                ) from error
+        return ""
+
+    try:
+        addresses = _on_all(group, until, listen)
+        _on_all(group, until, connect)
+    except BaseException:
+        for each in (*doors, *(each.connection for each in watched.values())):
+            each.close()
+        raise
+    return doors[0], watched
+
+
+def _open_devices(rank: int, devices: list[Any]) -> str:
+    """Adds the devices that torch's own groups over gloo have. Returns the address at which the first one listens."""
+    gloo = importlib.import_module("torch.distributed").ProcessGroupGloo
+    before, names = _sockets(), os.environ.get("GLOO_SOCKET_IFNAME", "")
+    try:
+        with _starting_polite_threads():
+            devices += [gloo.create_device(interface=name) for name in names.split(",") if name]
+            if not devices:
+                devices.append(gloo.create_default_device())
+    except RuntimeError as error:
+        raise EngineError(
+            f"rank {rank} on host {socket.gethostname()} finds no network to reach other ranks by "
+            f"(GLOO_SOCKET_IFNAME is '{names}'); set GLOO_SOCKET_IFNAME to an interface that `ip address` lists on that host"
+        ) from error
+    return _address_of_gloo(before)
+
+
+def _connect(door: tuple[str, int], silence: int, timeout: float) -> socket.socket:
+    connection = socket.create_connection(door, timeout)
+    connection.settimeout(None)
+    if silence:
+        interval = silence // 3
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, silence - 2 * interval)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connection
+
+
+def _store_of(group: Any, name: str) -> Any:
+    distributed = importlib.import_module("torch.distributed")
+    if not hasattr(distributed, "ProcessGroupGloo"):
+        raise Unsupported("this torch has no gloo, over which the engine c10d sends; use one that has")
+    if not hasattr(group, "get_group_store"):
+        raise Unsupported("this process group does not tell its store; make it with torch.distributed, of version 2.6 on")
+    return distributed.PrefixStore(name, group.get_group_store())
+
+
+@contextlib.contextmanager
+def _starting_polite_threads() -> Iterator[None]:
+    """Threads that begin meanwhile do not push aside whoever wakes them. gloo's would: a rank that sends is then held up
+    with a lock that its own gloo spins for, until the system takes the core away from that, milliseconds later."""
+    before = os.sched_getscheduler(0)
+    try:
+        if before == os.SCHED_OTHER:  # else somebody knows better
+            with contextlib.suppress(OSError):  # where it is forbidden it is slower, that is all
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of the calling thread; others inherit it
+        yield
+    finally:
+        if os.sched_getscheduler(0) != before:
+            os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+def _own_group(store: Any, rank: int, size: int, devices: list[Any], timeout: float) -> Any:
+    distributed = importlib.import_module("torch.distributed")
+    began = time.monotonic()
+    options = distributed.ProcessGroupGloo._Options()
+    options._devices, options._threads = devices, 2 * len(devices)
+    options._timeout = datetime.timedelta(seconds=timeout)
+    try:
+        with _starting_polite_threads():
+            group = distributed.ProcessGroupGloo(store, rank, size, options)
+        barrier = distributed.BarrierOptions()
+        barrier.timeout = datetime.timedelta(seconds=max(timeout - (time.monotonic() - began), 0.001))
+        group.barrier(barrier).wait()  # where one has gone before another is connected to all, that one fails
+        return group
+    except RuntimeError as error:
+        kind = Timeout if time.monotonic() - began >= timeout else EngineError
+        raise kind(
+            f"rank {rank} on host {socket.gethostname()} could not reach all ranks of its group over gloo: "
+            f"{_first_line(error)}; see whether a firewall lies between the hosts"
+        ) from error
+
+
+def join_over(group: Any, name: str, host_of: list[int], timeout: float) -> tuple[Membership, ProcessGroupTransport]:
+    """The Membership of a process group's ranks over it. Collective over them."""
+    transport = ProcessGroupTransport(group, name, timeout, host_of)
+    return _levada.join_over(transport, "c10d", transport.rank, host_of, _MAX_HEADER_BYTES), transport

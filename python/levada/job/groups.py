@@ -1,0 +1,157 @@
+"""Memberships of process groups of torch.distributed: what their ranks tell each other before they have an engine."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import importlib
+import os
+import pathlib
+import socket
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from levada import _levada
+from levada._levada import Membership
+from levada.base.errors import EngineError, InvalidArgument, Timeout, Unsupported
+from levada.job.meshes import is_device_mesh, ranks_of
+
+ENGINES = ("auto", "shm", "c10d", "shm+c10d")
+"""What join() takes for `engine`."""
+
+_memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
+_transports: list[Any] = []  # whose threads may still run
+
+_HOST_BYTES = 16
+_NONCE_BYTES = 16
+
+
+class _Place(NamedTuple):
+    """What a rank tells the others of itself; so many bytes on every rank."""
+
+    host: bytes
+    """The same where shared memory is possible."""
+    nonce: bytes
+    """What rank 0's is names this start."""
+    engine: str
+
+    def encode(self) -> bytes:
+        return self.host + self.nonce + bytes([ENGINES.index(self.engine)])
+
+    @classmethod
+    def decode(cls, told: bytes) -> _Place:
+        engine = ENGINES[told[-1]] if told[-1] < len(ENGINES) else "another"
+        return cls(told[:_HOST_BYTES], told[_HOST_BYTES:-1], engine)
+
+
+def _read(path: str) -> str:
+    try:
+        return pathlib.Path(path).read_text(encoding="ascii")
+    except OSError:
+        return ""
+
+
+def _network() -> str:
+    """The network namespace, whose processes see each other's abstract sockets; where it cannot be read, as under gVisor,
+    the host's name, which differs between containers."""
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:
+        return socket.gethostname()
+
+
+def _host() -> bytes:
+    """Ranks share memory when they are of one user, under one kernel and in one network namespace."""
+    boot = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+    identity = (boot, _network(), os.getuid())
+    return hashlib.blake2b(repr(identity).encode(), digest_size=_HOST_BYTES).digest()
+
+
+def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
+    """Everybody's bytes by group rank, as many from each, over whatever devices the group carries."""
+    torch = importlib.import_module("torch")
+    kinds = [device.type for device in getattr(group, "_device_types", [])]
+    kind = "cpu" if "cpu" in kinds or not kinds else kinds[0]
+    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
+    sent = torch.tensor(list(mine), dtype=torch.uint8, device=device)
+    received = [torch.empty_like(sent) for _ in range(group.size())]
+    began = time.monotonic()
+    try:
+        group.allgather([received], [sent]).wait(datetime.timedelta(seconds=timeout))
+    except RuntimeError as error:
+        kind = Timeout if time.monotonic() - began >= timeout else EngineError
+        why = str(error).partition("\n")[0]
+        raise kind(
+            f"rank {group.rank()} on host {socket.gethostname()} did not hear from all {group.size()} ranks of its group ({why}); "
+            "see whether all of them join it, and whether a firewall lies between their hosts"
+        ) from error
+    return [bytes(each.tolist()) for each in received]
+
+
+def finish(timeout: float) -> None:
+    """Waits until all that is on its way to ranks of other groups has gone, once they have been left."""
+    for transport in _transports:
+        transport.finish(timeout)
+
+
+def size_of(group: Any) -> int:
+    """How many ranks a Membership, a DeviceMesh, or a process group that this process belongs to, has."""
+    if isinstance(group, Membership):
+        return group.size
+    if is_device_mesh(group):
+        return len(ranks_of(group))
+    if not callable(getattr(group, "allgather", None)) or group.rank() < 0:
+        raise InvalidArgument(
+            f"group is {group!r}, which is neither a process group that this process belongs to nor a Membership"
+        )
+    return int(group.size())
+
+
+def join_group(group: Any, engine: str, timeout: float) -> Membership:
+    """The Membership over a process group's ranks, by their numbers in it; the same as long as the group is there."""
+    if isinstance(group, Membership):
+        return group
+    size_of(group)
+    known = _memberships.setdefault(group, {})
+    if engine not in known:
+        joined = _start(group, engine, timeout)
+        known[engine] = known[joined.engine] = known.get(joined.engine, joined)
+        known.setdefault("auto", joined)
+    return known[engine]
+
+
+def _start(group: Any, engine: str, timeout: float) -> Membership:
+    mine = _Place(_host(), os.urandom(_NONCE_BYTES), engine)
+    places = [_Place.decode(told) for told in all_gather(group, mine.encode(), timeout)]
+    asked = [place.engine for place in places]
+    if len(set(asked)) > 1:
+        by_engine = {each: [str(rank) for rank, other in enumerate(asked) if other == each] for each in asked}
+        listed = "; ".join(f"{each} on rank {', '.join(ranks)}" for each, ranks in by_engine.items())
+        raise InvalidArgument(f"the group's ranks join it with different engines: {listed}; pass the same on all of them")
+    hosts = list(dict.fromkeys(place.host for place in places))
+    host_of = [hosts.index(place.host) for place in places]
+    if engine == "auto":
+        engine = _levada.choose_engine(host_of, "c10d")
+    name = f"levada-{places[0].nonce.hex()}"
+    if engine == "shm" and len(hosts) > 1:
+        raise Unsupported(f"the group's ranks are on {len(hosts)} hosts, which the engine shm cannot join; use shm+c10d")
+    if engine == "c10d":
+        joined = _join_far(group, name, host_of, timeout)
+    else:
+        host = host_of[group.rank()]
+        here = [rank for rank, other in enumerate(host_of) if other == host]
+        joined = _levada.meet(here.index(group.rank()), len(here), f"{name}-{host}", timeout)
+    if engine == "shm+c10d":
+        joined = _levada.join_hosts(joined, _join_far(group, name, host_of, timeout))
+    _levada.log_engine(joined)
+    return joined
+
+
+def _join_far(group: Any, name: str, host_of: list[int], timeout: float) -> Membership:
+    c10d = importlib.import_module("levada.job.c10d")
+    _transports[:] = [transport for transport in _transports if transport.is_alive()]
+    joined: Membership
+    joined, transport = c10d.join_over(group, name, host_of, timeout)
+    _transports.append(transport)
+    return joined

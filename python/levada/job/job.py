@@ -1,0 +1,149 @@
+"""This process's place in its job."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing.process
+import sys
+import weakref
+from typing import Any, Protocol
+
+from levada import _levada
+from levada._levada import Membership
+from levada.base.errors import Error, InvalidArgument, Unsupported
+from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
+from levada.job.groups import ENGINES, finish, join_group
+from levada.job.meshes import is_device_mesh, ranks_of
+
+_FAREWELL = 10.0
+"""Seconds that a rank at its end waits for others to have heard of it."""
+
+_membership: Membership | None = None  # in the whole job
+_joined: weakref.WeakSet[Membership] = weakref.WeakSet()
+_parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]] = weakref.WeakKeyDictionary()
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_open: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+def join(group: Any = None, *, engine: str = "auto", timeout: float = 1800.0) -> Membership:
+    """This process's membership in a group of ranks. Collective at its first call for a group, which waits `timeout`
+    seconds for all its ranks; later ones give the same. Feeds call it themselves.
+
+    group: a process group or a DeviceMesh of torch.distributed, whose members alone take part, by their ranks in it; or
+    a Membership, which is returned. A DeviceMesh of several axes over some ranks of the job joins the whole job first,
+    so that all its ranks call this. None: torch.distributed's world, if it is initialised; else the job that torchrun,
+    SLURM, MPI or `levada run` started; else a job of one rank.
+    engine: "shm", for ranks of one host; "c10d", over a process group; "shm+c10d": shm within each host, c10d between
+    them; "auto": shm where all ranks are on one host, c10d where each is on its own, else both.
+
+    Raises InvalidArgument for an engine or a group that is none, and where ranks ask for different engines; Timeout, naming
+    who did not arrive; EngineError, on all ranks, where one cannot connect to another; Unsupported, at once, where the
+    launcher's variables say that ranks are on several hosts, and torch.distributed is not initialized.
+    """
+    if engine not in ENGINES:
+        raise InvalidArgument(f'engine is "{engine}"; it must be one of {", ".join(ENGINES)}')
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise Unsupported(
+            "this process is being started by another one and imports the main module for that; what joins a job, as a feed "
+            'does, belongs under if __name__ == "__main__": there'
+        )
+    if group is not None and is_device_mesh(group):
+        joined = _join_devices(group, engine, timeout)
+    else:
+        joined = _join_job(engine, timeout) if group is None else join_group(group, engine, timeout)
+    _joined.add(joined)
+    return joined
+
+
+def _join_devices(device_mesh: Any, engine: str, timeout: float) -> Membership:
+    ranks = ranks_of(device_mesh)
+    if len(ranks) == world_size():
+        return _join_job(engine, timeout)
+    if device_mesh.ndim == 1:
+        return join_group(device_mesh.get_group(), engine, timeout)
+    return join_part(join(None, engine=engine, timeout=timeout), ranks)
+
+
+def _join_job(engine: str, timeout: float) -> Membership:
+    """The ranks of an initialised torch.distributed are the job's, whatever the environment says: launchers number ranks
+    by themselves, and not all say which of them are on this host. A job that has been joined before stays the job."""
+    global _membership
+    if not _has_joined() and (world := _world_of_torch()) is not None:
+        return join_group(world, engine, timeout)
+    if _membership is None:
+        if "c10d" in engine:
+            raise Unsupported(f"the engine {engine} needs a process group; initialise torch.distributed, or pass a group")
+        _membership = _levada.join(engine, timeout)
+    return _membership
+
+
+def _has_joined() -> bool:
+    return _membership is not None and _membership.size > 1
+
+
+def _world_of_torch() -> Any:
+    """The process group of all ranks of torch.distributed; None where that is not initialised or has one rank."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    world = distributed.group.WORLD
+    return None if world.size() == 1 else world
+
+
+def _place() -> tuple[int, int]:
+    """Rank and size in the whole job, which need not have been joined; (0, 1) outside a job."""
+    if _membership is not None and _has_joined():
+        return _membership.rank, _membership.size
+    if (world := _world_of_torch()) is not None:
+        return int(world.rank()), int(world.size())
+    return _levada.place() or (0, 1)
+
+
+def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
+    """This process's membership among some ranks of a job, by their places in `ranks`; the job's own where those are all.
+    Collective over these alone at its first call for them; later ones give the same."""
+    if ranks == tuple(range(job.size)):
+        return job
+    known = _parts.setdefault(job, {})
+    if ranks not in known:
+        known[ranks] = job.subgroup(ranks, "part")
+        _joined.add(known[ranks])
+    return known[ranks]
+
+
+def rank() -> int:
+    """This process's rank in the whole job, which need not have been joined; 0 outside a job."""
+    return _place()[0]
+
+
+def world_size() -> int:
+    """How many ranks the whole job has, which need not have been joined; 1 outside a job."""
+    return _place()[1]
+
+
+def close_at_exit(what: Closable) -> None:
+    """Closes it before the interpreter ends, if it is still there."""
+    _open.add(what)
+
+
+@atexit.register
+def _leave() -> None:
+    """Ends what is open while threads still run, so that nobody waits for this rank."""
+    failure, step = note_uncaught()
+    for joined in list(_joined) if failure else ():
+        with contextlib.suppress(Error):  # the job has ended otherwise
+            joined.note_exception(failure, step)
+    for each in list(_open):
+        try:
+            each.close()
+        except Exception:  # the job has ended otherwise, which has been said where it happened
+            continue
+    for joined in list(_joined):
+        joined.leave()
+    finish(_FAREWELL)

@@ -1,0 +1,60 @@
+"""Meshes of other libraries: torch's DeviceMesh, Megatron's process groups."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from levada._levada import Mesh
+from levada.base.errors import InvalidArgument
+
+
+def is_device_mesh(mesh: Any) -> bool:
+    """Whether it is a DeviceMesh of torch.distributed."""
+    return hasattr(mesh, "mesh_dim_names") and hasattr(mesh, "mesh")
+
+
+def as_mesh(mesh: Any) -> Mesh:
+    """A Mesh as it is, or the axes of a DeviceMesh. Raises InvalidArgument for anything else."""
+    if isinstance(mesh, Mesh):
+        return mesh
+    if is_device_mesh(mesh):
+        return Mesh.from_device_mesh(mesh)
+    raise InvalidArgument(f"mesh is {mesh!r}; give a levada.Mesh or a DeviceMesh of torch.distributed")
+
+
+def ranks_of(device_mesh: Any) -> tuple[int, ...]:
+    """The job's ranks in a DeviceMesh, row after row."""
+    return tuple(device_mesh.mesh.flatten().tolist())
+
+
+def check_groups(mesh: Mesh, whose: str, groups: Mapping[str, Any]) -> None:
+    """Raises InvalidArgument unless each of this process's process groups, by axis, has the ranks that the mesh of the
+    whole job puts along that axis. "dp" is all data axes together."""
+    distributed = sys.modules["torch.distributed"]
+    rank = distributed.get_rank()
+    for axis, group in groups.items():
+        along = mesh.data_axes if axis == "dp" else [axis]
+        expected = mesh.group(rank, along)
+        ranks = sorted(distributed.get_process_group_ranks(group))
+        if ranks != expected:
+            raise InvalidArgument(
+                f"rank {rank} is {mesh.describe(rank)} in the mesh '{mesh}', where ranks {expected} differ along {axis}, but "
+                f"{whose} for {axis} has ranks {ranks}; give the axes in the order of the groups, as "
+                f"Mesh.from_env(order='tp-cp-ep-dp-pp') does from the fastest on"
+            )
+
+
+def check_megatron(mesh: Mesh) -> None:
+    """check_groups() of Megatron-LM's groups, where they have been initialized."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    if state is None or not state.model_parallel_is_initialized():
+        return
+    groups = {
+        "tp": state.get_tensor_model_parallel_group(),
+        "cp": state.get_context_parallel_group(),
+        "pp": state.get_pipeline_model_parallel_group(),
+        "dp": state.get_data_parallel_group(),
+    }
+    check_groups(mesh, "Megatron's process group", groups)

@@ -1,0 +1,1 @@
+"""Pipelines: stages, and the processes that run them."""

@@ -1,0 +1,124 @@
+"""What a stage of a pipeline raises, on its way from one process to another."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import itertools
+import os
+import secrets
+import sys
+import traceback
+from typing import Any
+
+from levada import _levada
+from levada.base import errors
+from levada.base.errors import Error, StageFailed
+from levada.batch.classes import name_of
+
+_KEPT = 16
+_raised: collections.OrderedDict[int, BaseException] = collections.OrderedDict()
+_numbers = itertools.count()
+_token = secrets.token_hex(8)
+
+
+def pack(exception: BaseException) -> tuple[str, str, str, bytes, str, str, int]:
+    """Kind, message, traceback and the exception itself, as plain values or, in this process, the very object; and the
+    stage, process and item where another stage had failed before and the exception only passed through."""
+    number = next(_numbers)
+    _raised[number] = exception
+    while len(_raised) > _KEPT:
+        _raised.popitem(last=False)
+    message = "".join(traceback.format_exception_only(type(exception), exception)).strip()
+    text = "".join(traceback.format_exception(type(exception), exception, exception.__traceback__))
+    _forget_locals(exception)
+    kind = type(exception).__name__ if isinstance(exception, errors.Error) else "SourceError"
+    packed = exception.original if isinstance(exception, StageFailed) else b""
+    if not packed:
+        packed = _levada.pack([_process(), number, *_described(exception)])
+    told = exception if isinstance(exception, StageFailed) else exception.__cause__
+    if isinstance(told, StageFailed) and told.stage:
+        return kind, message, told.traceback, packed, told.stage, told.process, told.item
+    return kind, message, text, packed, "", "", 0
+
+
+def _forget_locals(exception: BaseException | None) -> None:
+    """Lets go of what the functions held that it came through: it may be kept long after them."""
+    while exception is not None:
+        traceback.clear_frames(exception.__traceback__)
+        exception = exception.__cause__ or exception.__context__
+
+
+def _process() -> str:
+    return f"{os.getpid()} {_token}"
+
+
+def _described(exception: BaseException) -> tuple[str, list[Any], dict[str, Any]]:
+    """Class, arguments and attributes, those that are plain values."""
+    arguments = list(_builtin_of(type(exception)).__reduce__(exception)[1])  # which are more than args of an OSError
+    if not _is_plain(arguments):
+        arguments = [str(exception)]
+    attributes = {name: value for name, value in vars(exception).items() if _is_plain(value)}
+    return name_of(type(exception)), arguments, attributes
+
+
+def _builtin_of(kind: type) -> Any:
+    """The built-in exception that it is derived from, or is."""
+    return next(cls for cls in kind.__mro__ if getattr(builtins, cls.__name__, None) is cls)
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        _levada.pack(value)
+    except (TypeError, Error):
+        return False
+    return True
+
+
+def unpack(
+    text: str, stage: str, process: str, item: int, trace: str, packed: bytes, kind: str = "SourceError"
+) -> BaseException:
+    """The exception, caused by a StageFailed that says where; that one alone where it cannot be made again. The bytes may
+    be of another rank: nothing is unpickled or imported, and no code of the exception's class runs."""
+    failed = StageFailed(text)
+    failed.stage, failed.process, failed.item, failed.traceback = stage, process, item, trace
+    if not packed:
+        return _of_kind(kind, text) or failed
+    original = _original(packed)
+    if original is None or isinstance(original, (StopIteration, StopAsyncIteration)):
+        failed.original = packed
+        return failed  # a StopIteration would end a loop as if there were no more items
+    if original.__cause__ is None and not isinstance(original, StageFailed):
+        original.__cause__ = failed
+    return original
+
+
+def _of_kind(kind: str, text: str) -> BaseException | None:
+    """A failure of Levada's own, as its class."""
+    cls = getattr(errors, kind, None)
+    return cls(text) if cls is not None and cls is not errors.SourceError else None
+
+
+def _original(packed: bytes) -> BaseException | None:
+    try:
+        process, number, name, arguments, attributes = _levada.unpack(packed)
+        if process == _process():
+            return _raised.pop(number, None)
+        return _made_again(name, arguments, attributes)
+    except Exception:
+        return None
+
+
+def _made_again(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException | None:
+    """None unless it is an Exception whose class is imported here: another process's SystemExit is not to end this one."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get("__main__" if module == "__mp_main__" else module)
+    for step in path.split("."):
+        found = vars(found).get(step)
+    if not (isinstance(found, type) and issubclass(found, Exception)):
+        return None
+    builtin = _builtin_of(found)
+    made: Exception = builtin.__new__(found, *arguments)
+    builtin.__init__(made, *arguments)
+    vars(made).update(attributes)
+    return made

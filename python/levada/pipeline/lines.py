@@ -1,0 +1,127 @@
+"""Lines of text files as items, read by byte ranges, so that whoever reads a part reads nothing else."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from levada.base.errors import InvalidArgument, SourceError
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+_BLOCK = 1 << 16
+"""Bytes of lines that are read at a time; their file is looked at once for all."""
+
+
+class FileStamp(NamedTuple):
+    """What tells whether a file is still the same."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+class ByteRange(NamedTuple):
+    """The lines that begin in [begin, end) of a file."""
+
+    path: str
+    begin: int
+    end: int
+    stamp: FileStamp
+
+
+class ByteRanges:
+    """Files cut to ranges of `size` bytes, by number. As the files were when this was made: who reads them later finds
+    out whether they still are."""
+
+    def __init__(self, paths: Paths, size: int) -> None:
+        if size < 1:
+            raise InvalidArgument(f"range_bytes is {size}; it is at least 1")
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        if not given:
+            raise InvalidArgument("there are no files to read lines of")
+        self.paths = [os.fspath(path) for path in given]
+        self.stamps = [_stamp_of_path(path) for path in self.paths]
+        self.size = size
+        self._ends = list(itertools.accumulate(-(-stamp.size // size) for stamp in self.stamps))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, at: int) -> ByteRange:
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        file = bisect.bisect_right(self._ends, at)
+        begin = (at - (self._ends[file - 1] if file else 0)) * self.size
+        stamp = self.stamps[file]
+        return ByteRange(self.paths[file], begin, min(begin + self.size, stamp.size), stamp)
+
+
+def _stamp_of_path(path: str) -> FileStamp:
+    try:
+        with open_file(path) as file:
+            return stamp_of(path, file)
+    except OSError as error:
+        raise SourceError(f"{path!r} cannot be read: {error.strerror or error}") from None
+
+
+def stamp_of(path: str, file: BinaryIO) -> FileStamp:
+    """Raises SourceError for what is no regular file."""
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(f"{path} is not a regular file, so it has no lines that could be read in parts")
+    return FileStamp(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Does not wait for who writes to a pipe."""
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+
+
+class Lines:
+    """The lines of a range, as text without what ends them. Says at which byte it stands."""
+
+    def __init__(self, range_: ByteRange) -> None:
+        self._range = range_
+        self._at: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        path, begin, end, stamp = self._range
+        with open_file(path) as file:
+            if self._at is None:
+                self._at = _first_line(file, begin)
+            file.seek(self._at)
+            while self._at < end:
+                lines = file.readlines(min(_BLOCK, end - self._at))
+                if not lines or stamp_of(path, file) != stamp:
+                    raise SourceError(
+                        f"{path} has changed since the pipeline was made, by which its lines are divided; leave files as "
+                        "they are while they are read, and make the pipeline again"
+                    )
+                for line in lines:
+                    if self._at >= end:
+                        return
+                    text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
+                    self._at += len(line)
+                    yield text
+
+    def state_dict(self) -> int | None:
+        return self._at
+
+    def load_state_dict(self, state: int | None) -> None:
+        self._at = state
+
+
+def _first_line(file: BinaryIO, begin: int) -> int:
+    """Where the first line begins that does not begin before `begin`."""
+    if begin == 0:
+        return 0
+    file.seek(begin - 1)
+    return begin - 1 + len(file.readline())

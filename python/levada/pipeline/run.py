@@ -1,0 +1,487 @@
+"""A pipeline at work: its processes, its epochs, and where it stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import operator
+import os
+import secrets
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from levada import _levada
+from levada._levada import Consumer, Epoch, Membership
+from levada.base.errors import CorruptMessage, Error, InvalidArgument, PeerLost, Timeout
+from levada.corpus.corpus import Corpus
+from levada.job.job import close_at_exit, join, world_size
+from levada.pipeline.sources import divides_itself
+from levada.pipeline.steps import Elsewhere, Stage, Step, build, length_of_stage, steps_of
+from levada.pipeline.workers import CONTEXTS, Task, WorkerGroup
+
+T = TypeVar("T")
+
+_GRACE = 5.0
+"""Seconds for processes to end in order."""
+_SCHEDULED = 0.2
+"""Seconds for a process that has said that it ends to do so."""
+_PATIENCE = 5.0
+"""Seconds that close() waits for another thread that starts processes."""
+_FOREVER = 1e8
+"""Seconds: more are as good as none, and fewer than a clock's count holds."""
+_MAX_WORKERS = 1022
+"""As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
+_MAX_ITEMS = 1 << 50
+_VERSION = 2
+_CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
+"""Of operations that hold what has to be sent, the argument that does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """As Pipeline.run() says."""
+
+    workers: int
+    context: str
+    worker_prefetch: int
+    main_prefetch: int
+    prefetch_bytes: int
+    seed: int | None
+    ordered: bool
+    on_error: str
+    worker_init: Callable[[int], Any] | None
+    threads: int
+    timeout: float
+    start_timeout: float
+    group: Any
+    alone: bool
+    record: bool
+    allow_pickle: bool
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "threads"):
+            if self._integer(name) < 0:
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
+        for name in ("timeout", "start_timeout"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, (int, float)) or not seconds > 0:
+                raise InvalidArgument(f"{name} is {seconds!r}; it must be a positive number of seconds")
+            object.__setattr__(self, name, min(float(seconds), _FOREVER))
+        if self.workers > _MAX_WORKERS:
+            raise InvalidArgument(f"workers is {self.workers}; a pipeline has at most {_MAX_WORKERS}")
+        if self.on_error not in ("raise", "skip"):
+            raise InvalidArgument(f'on_error is "{self.on_error}"; it must be raise or skip')
+        if self.context not in CONTEXTS:
+            raise InvalidArgument(f'context is "{self.context}"; it must be one of {", ".join(CONTEXTS)}')
+        if self.seed is not None and not 0 <= self._integer("seed") < 2**64:
+            raise InvalidArgument(f"seed is {self.seed}; it has 64 bits")
+
+    def _integer(self, name: str) -> int:
+        try:
+            return operator.index(getattr(self, name))
+        except TypeError:
+            raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be an integer") from None
+
+
+class _Position(NamedTuple):
+    """Where an epoch stands."""
+
+    workers: int
+    keeps_order: bool
+    items: int
+    """How many have been given."""
+    cursor: Any
+    """The C++ core's."""
+
+    def encode(self) -> bytes:
+        return _levada.pack(tuple(self))
+
+    @staticmethod
+    def decode(packed: bytes) -> _Position:
+        """Of bytes that may lie. Raises CorruptMessage."""
+        position = _levada.unpack(packed)
+        types = (int, bool, int)
+        if type(position) is tuple and len(position) == 4 and tuple(map(type, position[:3])) == types:
+            workers, keeps_order, items, cursor = position
+            if workers >= 0 and 0 <= items <= _MAX_ITEMS:
+                return _Position(workers, keeps_order, items, cursor)
+        raise CorruptMessage("the position in this state of a pipeline is none")
+
+
+def _checksum(seed: int, epoch: int, position: bytes | None) -> str:
+    digest = hashlib.blake2b(f"{_VERSION} {seed} {epoch} {position is None} ".encode(), digest_size=8)
+    digest.update(position or b"")
+    return digest.hexdigest()
+
+
+class Run(Generic[T]):
+    """What Pipeline.run() gives: `for item in run` is an epoch, the next one the next epoch. Its processes start with the
+    first, and stay until close(), the end of a `with` block, or until nobody has it any more.
+
+    One thread takes items; others may meanwhile call pause(), resume(), stats(), show(), write_report(), write_trace()
+    and close(), which ends the loop. Whatever else they call raises InvalidArgument while an item is on its way."""
+
+    def __init__(self, end: Stage, options: Options) -> None:
+        self._end_stage = end
+        self.options = options
+        self._steps = steps_of(end)
+        self._graph = build(self._steps, options.on_error, options.allow_pickle)
+        self._roles, dealt, _, one_to_one = self._graph.place(options.workers, options.ordered)
+        self._keeps_order = options.workers == 0 or options.ordered or one_to_one
+        self._dispatches = dealt is not None
+        self._warn_of_copies()
+        self._seed = options.seed
+        self._epoch = 0
+        self._position: _Position | None = None
+        self._worker_group: WorkerGroup | None = None
+        self._consumer: Consumer | None = None
+        self._told: tuple[str, bytes] | None = None
+        self._begun: int | None = None
+        self._is_over = self._is_stuck = False
+        self._starting = threading.RLock()
+        self._owner = os.getpid()
+        close_at_exit(self)
+
+    def _warn_of_copies(self) -> None:
+        operations = {step.operation for step in self._steps}
+        if self.options.workers > 1 and not self._dispatches and "shard" not in operations:
+            warnings.warn(
+                f"nothing divides the items of {' > '.join(step.name for step in self._steps)} among its {self.options.workers} workers, so that each "
+                "gives all of them; put shard() behind the source, or dispatch() where the workers' part begins",
+                stacklevel=4,
+            )
+
+    def __iter__(self) -> Epoch:
+        """The next epoch, or what is left of the one that a loaded state is of. Ends the one under way."""
+        with self._starting:
+            consumer = self._start()
+            with self._closed_if_asked(consumer):
+                self._go_on(consumer)
+            self._begun, self._is_over, self._is_stuck = self._epoch, False, False
+            self._epoch += 1
+            return Epoch(self, consumer)
+
+    def _go_on(self, consumer: Consumer) -> None:
+        """Begins the epoch, at the loaded state where there is one."""
+        position = self._position
+        if position is None:
+            consumer.reset(self._epoch, 0, None)
+            return
+        # A cursor of one process says nothing of several: what gives the same items is begun again and passed over.
+        is_alike = (position.workers == 0) == (self.options.workers == 0)
+        if not is_alike and not (position.keeps_order and self._keeps_order):
+            raise InvalidArgument(
+                f"this state is of a run with {position.workers} workers, whose order one with {self.options.workers} "
+                "does not have, for not every item makes one; ordered=True has that of one process"
+            )
+        consumer.reset(self._epoch, position.items, position.cursor if is_alike else None)
+        self._position = None
+
+    @contextmanager
+    def _closed_if_asked(self, consumer: Consumer) -> Iterator[None]:
+        """Closes afterwards, where a signal handler has asked for it meanwhile."""
+        try:
+            yield
+        finally:
+            if consumer.must_close():
+                self.close()
+
+    def __len__(self) -> int:
+        """Of an epoch. Raises TypeError where that is not known before."""
+        return length_of_stage(self._end_stage)
+
+    @property
+    def seed(self) -> int:
+        """What all that is drawn at random is drawn from; drawn itself where none was given, the same on all ranks."""
+        if self._seed is None:
+            self.agree_on_seed(self._job())
+        assert self._seed is not None
+        return self._seed
+
+    def agree_on_seed(self, job: Membership | None) -> None:
+        """Draws the seed, if none was given. Collective over the ranks of `job`, which then have the same."""
+        if self._seed is not None:
+            return
+        drawn = secrets.token_bytes(8)
+        if job is not None and job.size > 1:
+            drawn = _levada.agree(job, drawn, self.options.timeout, "agreeing on the seed of a pipeline")[0]
+        self._seed = int.from_bytes(drawn, "little") >> 1
+
+    @property
+    def epoch(self) -> int:
+        """Which one is under way, or the next where none is."""
+        return self._epoch if self._begun is None or self._is_over else self._begun
+
+    @property
+    def is_started(self) -> bool:
+        """Whether its processes are there."""
+        return self._consumer is not None
+
+    def start(self) -> None:
+        """Starts its processes, which the first pass does otherwise."""
+        self._start()
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether the next pass goes on in the middle of an epoch."""
+        return self._position is not None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which one the next pass is."""
+        if epoch < 0:
+            raise InvalidArgument(f"epoch is {epoch}")
+        self._epoch, self._position, self._begun = epoch, None, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, after the item given last: small, and good for another number of workers where every item
+        makes one. Raises InvalidArgument once it has been closed in the middle of an epoch."""
+        epoch, position = self._epoch, self._position
+        if position is None and self._begun is not None and not self._is_over:
+            epoch, position = self._begun, self._save()
+        packed = None if position is None else position.encode()
+        return {
+            "version": _VERSION,
+            "seed": self.seed,
+            "epoch": epoch,
+            "position": packed,
+            "checksum": _checksum(self.seed, epoch, packed),
+        }
+
+    def _save(self) -> _Position:
+        consumer = self._consumer
+        if consumer is None:
+            raise InvalidArgument(
+                f"this run has been closed in the middle of epoch {self._begun}, so that it stands nowhere; call "
+                "state_dict() before close()"
+            )
+        with self._closed_if_asked(consumer):
+            items, cursor = consumer.save()
+        return _Position(self.options.workers, self._keeps_order, items, cursor)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Lets the next pass go on where state_dict() was taken, of a pipeline of the same stages. Raises InvalidArgument
+        for what is no state, CorruptMessage for one that has been changed."""
+        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
+            raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
+        seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
+        if type(seed) is not int or type(epoch) is not int or not isinstance(packed, (bytes, type(None))):
+            raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
+        if state.get("checksum") != _checksum(seed, epoch, packed):
+            raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
+        if not 0 <= seed < 2**64 or not 0 <= epoch < 2**62:
+            raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
+        position = None if packed is None else _Position.decode(packed)
+        if self._seed is not None and self._consumer is not None and self._seed != seed:
+            self.close()
+        self._seed, self._epoch, self._position = seed, epoch, position
+        self._begun = None
+
+    def limit(self, items: int) -> None:
+        """The loop ends after so many more items; resume() lets it go on."""
+        consumer = self._start()
+        with self._closed_if_asked(consumer):
+            consumer.limit(items)
+
+    def pause(self) -> None:
+        """Nothing is made ahead any more, and a loop ends, until resume()."""
+        self._start().pause()
+
+    def resume(self) -> None:
+        """Ends a pause, and a limit that was reached: next() of the same iterator, or `for` over it, goes on."""
+        self._start().resume()
+
+    def stats(self) -> dict[str, Any]:
+        """By stage, of all processes: items given, items skipped, seconds in its own work and waiting for what is before
+        it; and messages, wakeups, bytes and bytes copied between the processes."""
+        if self._consumer is None:
+            return {}
+        return self._consumer.stats(self._graph)
+
+    def show(self, format: str = "text") -> str:
+        """The stages, which process each runs in, and once at work which one holds the rest back, as "text", "json" or
+        "mermaid"."""
+        return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
+
+    def write_report(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page for a browser: the graph with its processes, what each stage did in each of them and waited for,
+        and which one holds the rest back. While it is at work, or afterwards."""
+        self._write_history(page=os.fspath(path), trace="")
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes what each process did when, for Perfetto (ui.perfetto.dev): a track a stage. Takes run(record=True)."""
+        if not self.options.record:
+            raise InvalidArgument("nothing was recorded of this pipeline; run(record=True) does")
+        self._write_history(page="", trace=os.fspath(path))
+
+    def _write_history(self, *, page: str, trace: str) -> None:
+        story = self._story()
+        if story is None:
+            raise InvalidArgument("this pipeline has given no items yet; iterate it first")
+        _levada.write_pipeline_history(story, page=page, trace_file=trace)
+
+    def _story(self) -> tuple[str, bytes] | None:
+        """What each process has done, and when where that is recorded; None before the first epoch."""
+        if self._consumer is not None:
+            self._told = self._consumer.story(self._graph, self.options.workers, self.options.ordered)
+        return self._told
+
+    def _record(self) -> None:
+        """As run(record=True), where no process has been started yet."""
+        if self._consumer is not None and not self.options.record:
+            raise InvalidArgument("this run is at work already and does not record: run(record=True) does")
+        self.options = dataclasses.replace(self.options, record=True)
+
+    def close(self, grace: float = _GRACE) -> None:
+        """Ends the processes, and waits for that; those that have not ended after `grace` seconds are killed, and a warning
+        says where they were. The next pass starts others. A loop that is under way ends, on another thread too. Raises
+        Timeout where that thread does not come out of a stage in this process, with the others ended."""
+        if os.getpid() != self._owner:
+            return
+        consumer = self._consumer
+        if consumer is not None and not consumer.begin_close():
+            return  # in a signal handler, within a call of this thread's own, which closes it
+        if not self._starting.acquire(timeout=_PATIENCE):
+            raise Timeout("another thread starts the processes of this pipeline, which therefore cannot be closed yet")
+        try:
+            consumer = self._consumer  # perhaps another one, which has been made since
+            if consumer is not None:
+                consumer.begin_close()
+                consumer.await_others()
+            self._end(_SCHEDULED if self._is_stuck else grace, is_idle=True)
+        except Timeout:
+            self._end(0.0, is_idle=False)
+            raise
+        finally:
+            self._starting.release()
+
+    def _end(self, grace: float, is_idle: bool) -> None:
+        """Ends the processes, in order where no thread is in a call."""
+        consumer, self._consumer = self._consumer, None
+        workers, self._worker_group = self._worker_group, None
+        deadline = time.monotonic() + grace
+        is_whole = is_idle and consumer is not None and not self._is_stuck
+        self._is_stuck = False
+        try:
+            if consumer is not None and is_idle:
+                try:
+                    consumer.shutdown(grace)
+                except Error:
+                    is_whole = False  # one is lost already, which has been said
+                self._told = consumer.story(self._graph, self.options.workers, self.options.ordered)
+        finally:
+            if workers is not None:
+                workers.end(max(deadline - time.monotonic(), _SCHEDULED) if is_whole else 0.0)
+
+    def __enter__(self) -> Run[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_owner"):
+            self.close()
+
+    def _job(self) -> Membership | None:
+        """The ranks that this one belongs to; None where it is alone."""
+        if self.options.alone or world_size() == 1:
+            return None
+        if self.options.group is None:
+            among_ranks = [step.name for step in self._steps if step.operation in ("shard", "fullsync")]
+            if among_ranks:
+                raise InvalidArgument(
+                    f"this pipeline has {among_ranks[0]}(), and this process is one of {world_size()} ranks: pass "
+                    "group=levada.join() to run(), so that all ranks take part, or alone=True for this one by itself"
+                )
+            return None
+        job = join(self.options.group)
+        return job if job.size > 1 else None
+
+    def _start(self) -> Consumer:
+        with self._starting:
+            return self._started()
+
+    def _started(self) -> Consumer:
+        if self._consumer is None:
+            if self.options.workers > 0 and self._worker_group is None:
+                self._tokenize_texts()
+                self._worker_group = WorkerGroup(self.options.context, self._tasks(), self.options.start_timeout)
+            job = self._job()
+            name = f"the consumer (process {os.getpid()})"
+            own = None if self._worker_group is None else self._worker_group.job
+            try:
+                self._consumer = _levada.consume(own, self._graph, self._process_options(), name, job)
+            except BaseException:
+                self.close()
+                raise
+        return self._consumer
+
+    def _tokenize_texts(self) -> None:
+        """Those of corpora that workers read: otherwise they would wait for each other to do it."""
+        for step in self._steps:
+            source = step.arguments.get("source")
+            if isinstance(source, Corpus) and self._roles[step.name] == "worker":
+                _levada.open_corpus(**source.options())
+
+    def _process_options(self) -> dict[str, Any]:
+        job = self._job()
+        return {
+            "workers": self.options.workers,
+            "worker_prefetch": self.options.worker_prefetch,
+            "main_prefetch": self.options.main_prefetch,
+            "prefetch_bytes": self.options.prefetch_bytes,
+            "ordered": self.options.ordered,
+            "seed": self.seed,
+            "rank": 0 if job is None else job.rank,
+            "ranks": 1 if job is None else job.size,
+            "timeout": self.options.timeout,
+            "record": self.options.record,
+        }
+
+    def _tasks(self) -> list[Task]:
+        processes = [("dispatcher", 0)] if self._dispatches else []
+        processes += [("worker", number) for number in range(self.options.workers)]
+        return [
+            Task(
+                role,
+                number,
+                [self._sent(step, role) for step in self._steps],
+                self._process_options(),
+                self.options.on_error,
+                self.options.allow_pickle,
+                self.options.start_timeout,
+                self.options.threads,
+                self.options.worker_init,
+            )
+            for role, number in processes
+        ]
+
+    def _sent(self, step: Step, role: str) -> Step:
+        """The step without what only other processes need."""
+        name = _CALLABLES.get(step.operation)
+        if name is None or self._roles[step.name] == role:
+            return step
+        divides = divides_itself(step.arguments["source"]) if step.operation == "source" else "no"
+        return step._replace(arguments={**step.arguments, name: Elsewhere(divides)})
+
+    def _tell(self, kind: str, text: str, rank: int) -> None:
+        """Raises, with what is known of the processes here, what their engine said."""
+        workers = self._worker_group
+        if workers is None:
+            return
+        if kind == "Timeout":
+            self._is_stuck = True
+            raise Timeout(f"{text}\n\n{workers.describe()}")
+        at = rank - 1 if rank > 0 else workers.lost()
+        if at is None:
+            return
+        lost = PeerLost(workers.exit_text(at))
+        lost.rank = rank
+        raise lost
+
+    def _end_epoch(self) -> None:
+        self._is_over = True

@@ -1,0 +1,146 @@
+"""The stages of a pipeline as values: how each is made, in a form that crosses processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, cast
+
+from levada._levada import Graph, Opening
+from levada.corpus.corpus import Corpus
+from levada.job.job import world_size
+from levada.pipeline.sources import SourceOpener, describe, divides_itself, length_of
+
+
+class Step(NamedTuple):
+    """How a stage is made, in a form that can be pickled."""
+
+    operation: str
+    name: str
+    inputs: tuple[int, ...]
+    arguments: dict[str, Any]
+
+
+class Elsewhere:
+    """Stands for what another process runs, and so need not be sent."""
+
+    def __init__(self, divides: str) -> None:
+        self.divides = divides
+
+    def __call__(self, *_: Any) -> Any:
+        raise AssertionError("a stage is run in a process that it was not placed in")
+
+
+class Stage:
+    """A stage and those before it. Never changed."""
+
+    def __init__(self, operation: str, name: str | None, inputs: tuple[Stage, ...], arguments: dict[str, Any]) -> None:
+        self.operation = operation
+        self.name = name
+        self.inputs = inputs
+        self.arguments = arguments
+
+
+def _inputs_first(end: Stage) -> list[Stage]:
+    """All stages, inputs first."""
+    found: dict[int, Stage] = {}
+    waiting: list[tuple[Stage, bool]] = [(end, False)]
+    while waiting:
+        stage, is_ready = waiting.pop()
+        if id(stage) in found:
+            continue
+        if is_ready:
+            found[id(stage)] = stage
+        else:
+            waiting.append((stage, True))
+            waiting.extend((before, False) for before in reversed(stage.inputs))
+    return list(found.values())
+
+
+def steps_of(end: Stage) -> list[Step]:
+    """The stages with names: "map", "map_2", ... where none was given."""
+    stages = _inputs_first(end)
+    names = {stage.name for stage in stages if stage.name is not None}
+    numbers = {id(stage): at for at, stage in enumerate(stages)}
+    steps = []
+    for stage in stages:
+        name = stage.name or _unused(stage.operation, names)
+        names.add(name)
+        steps.append(Step(stage.operation, name, tuple(numbers[id(before)] for before in stage.inputs), stage.arguments))
+    return steps
+
+
+def _unused(name: str, names: set[str]) -> str:
+    """That name, or it with a number."""
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
+
+
+_WITH_STATE = ("source", "flat_map", "transform")
+"""Operations on iterables, which may have a state_dict()."""
+
+
+def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = False) -> Graph:
+    """The graph of these steps; `on_error` for stages that say nothing of it; `allow_pickle` for iterables' states."""
+    made: list[Any] = []
+    for step in steps:
+        inputs = [made[at] for at in step.inputs]
+        arguments = dict(step.arguments)
+        if step.operation == "branch":
+            made.append(inputs[0][arguments["index"]])
+            continue
+        if "on_error" in arguments:
+            arguments["on_error"] = arguments["on_error"] or on_error
+        if step.operation in _WITH_STATE:
+            arguments["allow_pickle"] = allow_pickle
+        if step.operation == "source":
+            made.append(_source(step.name, **arguments))
+        elif step.operation in ("zip", "transform"):
+            made.append(getattr(Graph, step.operation)(inputs, name=step.name, **arguments))
+        else:
+            made.append(getattr(inputs[0], step.operation)(name=step.name, **arguments))
+    return cast(Graph, made[-1])
+
+
+def _source(name: str, source: Any, allow_pickle: bool) -> Graph:
+    if isinstance(source, Elsewhere):
+        return Graph.source(source, "elsewhere", source.divides, name=name)
+    if isinstance(source, Corpus):
+        return Graph.corpus(tensors=source.tensors, name=name, **source.options())
+    opener = SourceOpener(source)
+    return Graph.source(opener, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle)
+
+
+class Transformer:
+    """What a transform is opened by: the user's function, which knows of its inputs alone."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, inputs: list[Iterator[Any]], _: Opening) -> Any:
+        return self.function(*inputs)
+
+
+_SAME_LENGTH = ("map", "shuffle", "prefetch", "dispatch", "fork", "branch")
+
+
+def length_of_stage(stage: Stage) -> int:
+    """Items of an epoch in one process of one rank. Raises TypeError."""
+    given: dict[str, Any] = stage.arguments
+    if stage.operation == "source":
+        return length_of(given["source"])
+    lengths = [length_of_stage(before) for before in stage.inputs]
+    if stage.operation in _SAME_LENGTH or (stage.operation == "shard" and world_size() == 1):
+        return lengths[0]
+    if stage.operation == "batch":
+        size: int = given["size"]
+        return lengths[0] // size if given["drop_last"] else -(-lengths[0] // size)
+    if stage.operation in ("take", "skip"):
+        count: int = given["count"]
+        return min(lengths[0], count) if stage.operation == "take" else max(lengths[0] - count, 0)
+    if stage.operation == "zip":
+        return min(lengths)
+    if stage.operation == "repeat" and given["times"] is not None:
+        times: int = given["times"]
+        return lengths[0] * times
+    raise TypeError(f"how many items {stage.operation} gives is not known before")

@@ -1,0 +1,323 @@
+"""The other processes of a pipeline: the dispatching process and the workers, started, listened to and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import io
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import random
+import resource
+import signal
+import socket
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from levada import _levada
+from levada._levada import Membership, Opening
+from levada.base.errors import Error, InvalidArgument, PeerLost, SourceError, StageFailed, Timeout, Unsupported
+from levada.base.exits import begin, exit_text, start
+from levada.pipeline import failures
+from levada.pipeline.steps import Step, build
+
+CONTEXTS = ("spawn", "forkserver", "fork")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_ANSWER = 0.5
+"""Seconds in which a process that is not stuck in the system says where it is."""
+
+
+@dataclasses.dataclass
+class Task:
+    """What one process is to do."""
+
+    role: str
+    """ "dispatcher" or "worker"."""
+    number: int
+    """Of a worker, from 0."""
+    steps: list[Step]
+    options: dict[str, Any]
+    on_error: str
+    allow_pickle: bool
+    start_timeout: float
+    threads: int
+    worker_init: Callable[[int], Any] | None
+
+    @property
+    def title(self) -> str:
+        return "the dispatching process" if self.role == "dispatcher" else f"worker {self.number}"
+
+
+def check_context(context: str) -> None:
+    """Raises where processes cannot be started so."""
+    if context not in CONTEXTS:
+        raise InvalidArgument(f'context is "{context}"; it must be one of {", ".join(CONTEXTS)}')
+    reason = _levada.unforkable() if context == "fork" else None
+    if reason is not None:
+        raise Unsupported(f'{reason}, which a fork would not have; use context="forkserver" or "spawn"')
+
+
+class WorkerGroup:
+    """The dispatching process and the workers, started, and this one's place among them: rank 0 of a private job."""
+
+    def __init__(self, context: str, tasks: list[Task], timeout: float) -> None:
+        check_context(context)
+        _check_descriptors(len(tasks))
+        self._owner = os.getpid()
+        self._tasks = tasks
+        self._processes: list[BaseProcess] = []
+        self._told: list[Connection] = []
+        links: list[socket.socket] = []
+        deadline = time.monotonic() + timeout
+        try:
+            with _one_thread_each(tasks[0].threads):
+                for rank, task in enumerate(tasks, 1):
+                    links.append(self._start(context, rank, task))
+            self._hear(deadline)
+            sockets = [link.detach() for link in links]
+            links.clear()
+            self.job: Membership = self._join(sockets, timeout)
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            for link in links:
+                link.close()
+
+    def _start(self, context: str, rank: int, task: Task) -> socket.socket:
+        """This process's end of what links the two."""
+        starting = multiprocessing.get_context(context)
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        told, telling = starting.Pipe(duplex=False)
+        given = task if context == "fork" else dumps(task)
+        # No daemon, for that could have no workers of its own; _serve() sees to it that it does not outlive this one.
+        process = starting.Process(  # type: ignore[attr-defined]
+            target=_serve,
+            args=(there, telling, self._owner, rank, len(self._tasks) + 1, given),
+            name=f"levada {task.title}",
+            daemon=False,
+        )
+        try:
+            with there, telling:
+                start(process)
+        except OSError as error:
+            here.close()
+            told.close()
+            raise Unsupported(
+                f"{task.title} cannot be started: {error.strerror}; use fewer workers, or raise the limits on processes "
+                "(ulimit -u), file descriptors (ulimit -n) and memory"
+            ) from error
+        self._processes.append(process)
+        self._told.append(told)
+        return here
+
+    def _hear(self, deadline: float) -> None:
+        """Waits until all are ready. Raises what one of them could not do."""
+        waiting: dict[Any, int] = {told: at for at, told in enumerate(self._told)}
+        while waiting:
+            left = deadline - time.monotonic()
+            ready = multiprocessing.connection.wait(list(waiting), timeout=max(left, 0))
+            if not ready:
+                late = ", ".join(self.name_of(at) for at in waiting.values())
+                raise Timeout(f"{late} did not start in time; more may be given by start_timeout")
+            for told in map(_as_connection, ready):
+                at = waiting.pop(told)
+                try:
+                    failure = told.recv_bytes()
+                except EOFError:
+                    text = f"{self.exit_text(at)} while it started; what it said of it is on stderr"
+                    raise SourceError(text) from None
+                if failure:
+                    raise self._failed_to_start(at, failure)
+
+    def _failed_to_start(self, at: int, failure: bytes) -> BaseException:
+        _, message, trace, packed, *_ = pickle.loads(failure)
+        name = self.name_of(at)
+        return failures.unpack(f"in {name}, while it started: {message}\n\n{trace}", "", name, 0, trace, packed)
+
+    def _join(self, sockets: list[int], timeout: float) -> Membership:
+        try:
+            return _levada.link(0, len(self._tasks) + 1, sockets, timeout)
+        except PeerLost as error:
+            raise SourceError(f"{self.exit_text(error.rank - 1)} while it started") from None
+
+    def name_of(self, at: int) -> str:
+        return f"{self._tasks[at].title} (process {self._processes[at].pid})"
+
+    def exit_text(self, at: int) -> str:
+        """ "worker 1 (process 4242) was killed by SIGKILL"."""
+        process = self._processes[at]
+        process.join(1.0)
+        return f"{self.name_of(at)} {exit_text(process)}"
+
+    def lost(self) -> int | None:
+        """A process that has ended, by its place; None where there is none."""
+        return next((at for at, process in enumerate(self._processes) if process.exitcode is not None), None)
+
+    def _ask(self, at: int) -> None:
+        """Has a process say where it is."""
+        pid = self._processes[at].pid
+        assert pid is not None
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGUSR1)
+
+    def _answer(self, at: int, deadline: float) -> str:
+        """The Python functions that a process is in, the innermost first."""
+        told = self._told[at]
+        text = b""
+        with contextlib.suppress(OSError):
+            while told.poll(0.05 if text else max(deadline - time.monotonic(), 0)):
+                more = os.read(told.fileno(), 1 << 16)
+                if not more:
+                    break
+                text += more
+        return text.decode(errors="replace").rstrip() or "(it does not answer)"
+
+    def describe(self) -> str:
+        """Where each process is."""
+        running = [at for at, process in enumerate(self._processes) if process.exitcode is None]
+        for at in running:
+            self._ask(at)
+        deadline = time.monotonic() + _ANSWER
+        return "\n\n".join(f"{self.name_of(at)} is in:\n{self._answer(at, deadline)}" for at in running)
+
+    def end(self, grace: float) -> None:
+        """Waits for them to end, which they have been told to; kills those that do not, with a warning that says where
+        they were. Does nothing in a forked child, whose they are not."""
+        if os.getpid() != self._owner:
+            return
+        deadline = time.monotonic() + grace
+        for at, process in enumerate(self._processes):
+            process.join(max(deadline - time.monotonic(), 0))
+            if process.exitcode is None and grace > 0:
+                self._ask(at)
+                where = self._answer(at, time.monotonic() + _ANSWER)
+                text = f"{self.name_of(at)} did not end in time and is killed; it was in:\n{where}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self._kill()
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            if process.exitcode is None:
+                process.kill()
+        for process in self._processes:
+            process.join()
+        for told in self._told:
+            told.close()
+        job = getattr(self, "job", None)
+        if job is not None:
+            job.leave()
+
+
+def _check_descriptors(processes: int) -> None:
+    """Raises where this process has too few left to hold those that link it to so many others."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    wanted = 4 * processes + 16
+    left = limit - len(os.listdir("/proc/self/fd"))
+    if limit != resource.RLIM_INFINITY and wanted > left:
+        raise Unsupported(
+            f"{processes} processes take some {wanted} file descriptors, and this process may open {left} more; use fewer "
+            "workers, or raise the limit (ulimit -n)"
+        )
+
+
+def _as_connection(ready: Any) -> Connection:
+    """What wait() was given, by its type."""
+    assert isinstance(ready, Connection)
+    return ready
+
+
+@contextlib.contextmanager
+def _one_thread_each(threads: int) -> Iterator[None]:
+    """Processes that start meanwhile find so many threads in their environment, where nothing is said of it."""
+    added = [name for name in _THREADS if threads > 0 and name not in os.environ]
+    os.environ.update(dict.fromkeys(added, str(threads)))
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _serve(link: socket.socket, telling: Connection, parent: int, rank: int, size: int, given: bytes | Task) -> None:
+    """The process."""
+    begin(parent)
+    try:
+        task = given if isinstance(given, Task) else pickle.loads(given)
+        graph = _prepare(task)
+    except BaseException as error:
+        telling.send_bytes(pickle.dumps(failures.pack(error)))
+        return
+    telling.send_bytes(b"")
+    faulthandler.register(signal.SIGUSR1, file=telling.fileno(), all_threads=True)
+    job = _levada.link(rank, size, [link.detach()], task.start_timeout)
+    with contextlib.suppress(PeerLost):  # the others hear of it, or are gone
+        _levada.serve(job, graph, task.options, f"{task.title} (process {os.getpid()})", seed_all)
+    job.leave()
+
+
+def _prepare(task: Task) -> _levada.Graph:
+    if task.threads > 0:
+        for name in _THREADS:
+            os.environ.setdefault(name, str(task.threads))
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(task.threads)
+    if task.worker_init is not None and task.role == "worker":
+        task.worker_init(task.number)
+    return build(task.steps, task.on_error, task.allow_pickle)
+
+
+def seed_all(opening: Opening) -> None:
+    """What draws from the generators of Python, numpy and torch draws by the pipeline's seed."""
+    seed = opening.own_seed
+    random.seed(seed)
+    import numpy  # which a process that only starts others need not have
+
+    numpy.random.seed(seed & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+
+
+def dumps(value: Any, what: str = "a stage", instead: str = "a function that makes") -> bytes:
+    """A pickle for a process that is started: by name what the other process can import, by value what it cannot, such
+    as lambdas and local functions. Raises StageFailed, which names `what` and what may be given `instead`."""
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    main = sys.modules.get("__main__")
+    by_name = main is not None and hasattr(main, "__file__")  # started again by that file
+
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
+        def reducer_override(self, given: Any) -> Any:
+            if by_name and isinstance(given, (type, types.FunctionType)) and _is_in(main, given):
+                return NotImplemented
+            return super().reducer_override(given)
+
+    stream = io.BytesIO()
+    try:
+        Pickler(stream, protocol=5).dump(value)
+    except Exception as error:
+        raise StageFailed(
+            f"{what} cannot be sent to another process: {error}; give {instead} what cannot be sent (a generator, an open "
+            "file, a connection), which is then called in the process that needs it"
+        ) from error
+    return stream.getvalue()
+
+
+def _is_in(module: Any, given: Any) -> bool:
+    if given.__module__ != "__main__":
+        return False
+    found = module
+    for step in given.__qualname__.split("."):
+        found = getattr(found, step, None)
+    return found is given

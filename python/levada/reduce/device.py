@@ -1,0 +1,333 @@
+"""Sums of tensors on accelerators: buckets on the device, reduced by the collectives of its own backend."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import datetime
+import importlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from levada import _levada
+from levada.base.errors import InvalidArgument, Unsupported
+from levada.job.groups import size_of
+from levada.job.job import join
+
+Callback = Callable[[Any], object]
+
+
+@dataclasses.dataclass(eq=False)
+class _Entry:
+    """An input from when it is enqueued to when its callback has run."""
+
+    shape: tuple[int, ...]
+    begin: int
+    callback: Callback | None
+    result: Any = None
+
+
+class _Bucket:
+    """Inputs of one key side by side, a row a rank; from its launch on, their sums."""
+
+    def __init__(self, key: _Key, elements: int) -> None:
+        self.key = key
+        self.rows = key.like.new_empty(key.size, elements)
+        self.used = 0
+        self.entries: list[_Entry] = []
+        self.sums: Any = None
+        self.work: Any = None
+        self.error: InvalidArgument | None = None
+        self.called = 0
+
+    def add(self, pieces: Sequence[Any], shape: tuple[int, ...], callback: Callback | None) -> _Entry:
+        entry = _Entry(shape, self.used, callback)
+        count = pieces[0].numel()
+        for row, piece in zip(self.rows, pieces, strict=True):
+            row[self.used : self.used + count].view(piece.shape).copy_(piece)
+        self.used += count
+        self.entries.append(entry)
+        return entry
+
+    def done(self) -> bool:
+        return self.sums is not None and (self.work is None or bool(self.work.is_completed()))
+
+    def settle(self) -> None:
+        """Orders what the current stream does from now on behind the sums. Raises where ranks disagreed about them."""
+        if self.error is not None:
+            raise self.error
+        if self.work is None:
+            return
+        self.work.wait()
+        self.work = None
+        if self.key.op == "average":
+            self.sums.div_(self.key.size)
+        for entry in self.entries:
+            part = self.sums[entry.begin : entry.begin + _count(entry.shape)]
+            # A small result must not hold the whole bucket.
+            entry.result = (part.clone() if len(self.entries) > 1 else part).view(entry.shape)
+
+
+class DeviceHandle:
+    """A result to come, on a device."""
+
+    def __init__(self, reduce: DeviceReduce, bucket: _Bucket, entry: _Entry) -> None:
+        self._reduce, self._bucket, self._entry = reduce, bucket, entry
+
+    def done(self) -> bool:
+        """Whether it has been reduced."""
+        return self._bucket.done()
+
+    def wait(self) -> Any:
+        """The result, for what the current stream does next. Where the input's bucket is still open it is closed, and with
+        it those that were opened before: all ranks have to do so alike."""
+        self._reduce.finish(self._bucket)
+        return self.get()
+
+    def get(self) -> Any:
+        """The same for an input that has been launched. Raises InvalidArgument where its bucket is open."""
+        if self._bucket.sums is None:
+            raise InvalidArgument("the input's bucket is still open; call flush() or wait()")
+        self._bucket.settle()
+        return self._entry.result
+
+
+class _Key:
+    """What shares a bucket: the ranks, the device, the dtype and the operation."""
+
+    def __init__(self, number: int, own: Any, host: Any, like: Any, op: str) -> None:
+        self.number, self.own, self.like, self.op = number, own, like, op
+        self.size = int(own.size())
+        self.job = join(host)  # over which ranks tell each other what they mean
+
+
+class DeviceReduce:
+    """Buckets of tensors on devices. Sums go over a process group of their own, made of the user's ranks, of the device's
+    backend (nccl for cuda): it orders them behind what the current stream has been given, and waiting orders the current
+    stream behind them; nothing else waits. The order of summation, and the precision of halves, are the backend's.
+    Nothing crosses the user's own group. Callbacks run when those of a Bucketer do, so at the same place on every rank."""
+
+    def __init__(self, capacity: int, in_flight: int, timeout: float) -> None:
+        self._capacity, self._in_flight, self._timeout = capacity, in_flight, timeout
+        self._bucketing = _levada.Bucketing(capacity)
+        self._keys: dict[tuple[Any, ...], _Key] = {}
+        self._by_number: list[_Key] = []
+        self._own: dict[tuple[tuple[int, ...], str], Any] = {}
+        self._open: dict[int, _Bucket] = {}
+        self._launched: collections.deque[_Bucket] = collections.deque()
+        self._due: collections.deque[_Bucket] = collections.deque()  # whose callbacks are to be run
+        self._error: BaseException | None = None
+        self._running = False
+        self._caller = threading.RLock()
+
+    def reduce_scatter(self, group: Any, inputs: Any, op: str, callback: Callback | None) -> DeviceHandle:
+        """As ReduceScatter."""
+        torch = importlib.import_module("torch")
+        whole = isinstance(inputs, torch.Tensor)
+        tensors = [inputs.detach()] if whole else [each.detach() for each in inputs]
+        size = size_of(group)
+        pieces = _parts(torch, tensors[0], size) if whole else tensors
+        _check_alike(pieces, size)
+        with self._call():
+            key = self._key(torch, group, pieces[0], op)
+            bytes_of_all = pieces[0].numel() * pieces[0].element_size() * size
+            close, alone = self._bucketing.apply(key.number, bytes_of_all)
+            if close is not None:
+                self._launch(close)
+            if alone:
+                bucket = _Bucket(key, pieces[0].numel())
+            elif key.number not in self._open:
+                bucket = self._open[key.number] = _Bucket(key, self._capacity // size // pieces[0].element_size())
+            else:
+                bucket = self._open[key.number]
+            entry = bucket.add(pieces, tuple(pieces[0].shape), callback)
+            if alone:
+                self._reduce(bucket)
+                self._run_callbacks_of(bucket)
+            self._run_due_callbacks()
+        return DeviceHandle(self, bucket, entry)
+
+    def average(self, group: Any, tensor: Any) -> Any:
+        """The torch.futures.Future of a tensor's average over all ranks, in its own memory. All ranks of a group ask for
+        the same in the same order."""
+        size = size_of(group)
+        ranks = _ranks_of(group)
+        own = self._own_group(ranks, tensor.device.type)
+        return own.allreduce([tensor]).get_future().then(lambda sums: sums.value()[0].div_(size))
+
+    def finish(self, bucket: _Bucket) -> None:
+        """Launches a bucket, and those that were opened before, and runs its group's callbacks up to its own."""
+        with self._call():
+            if bucket.sums is None:
+                for number in self._bucketing.flush_through(bucket.key.number):
+                    self._launch(number)
+            while bucket in self._launched:
+                self._retire(next(each for each in self._launched if each.key.own is bucket.key.own))
+            self._run_due_callbacks()
+
+    def flush(self) -> None:
+        """Launches what is open and runs all callbacks. Raises the first exception of one."""
+        with self._call():
+            while self._open or self._launched:
+                for number in self._bucketing.flush():
+                    self._launch(number)
+                while self._launched:
+                    self._retire(self._launched[0])
+                self._run_due_callbacks()
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def pending(self) -> int:
+        """Inputs whose callbacks have not run."""
+        buckets = [*self._open.values(), *self._launched, *self._due]
+        return sum(len(bucket.entries) - bucket.called for bucket in buckets)
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """Around a call from outside; those of callbacks nest."""
+        if not self._caller.acquire(blocking=False):
+            raise InvalidArgument("a call of this bucketer is under way on another thread; let one thread at a time use it")
+        try:
+            yield
+        finally:
+            self._caller.release()
+
+    def _key(self, torch: Any, group: Any, like: Any, op: str) -> _Key:
+        if op not in ("sum", "average"):
+            raise InvalidArgument(f'op is "{op:.40}"; it must be one of sum, average')
+        if like.dtype == torch.bool or (op == "average" and not like.is_floating_point()):
+            raise Unsupported(f"there is no {op} of {str(like.dtype).removeprefix('torch.')}")
+        ranks = _ranks_of(group)
+        names = (ranks, like.dtype, like.device, op)
+        if names not in self._keys:
+            own, host = self._own_group(ranks, like.device.type), self._own_group(ranks, "cpu")
+            self._keys[names] = _Key(len(self._by_number), own, host, like.new_empty(0), op)
+            self._by_number.append(self._keys[names])
+        return self._keys[names]
+
+    def _own_group(self, ranks: tuple[int, ...], device: str) -> Any:
+        """A process group over these ranks of the world for tensors on a device. Collective over them at first."""
+        distributed = importlib.import_module("torch.distributed")
+        if (ranks, device) not in self._own:
+            try:
+                backend = distributed.get_default_backend_for_device(device)
+            except ValueError:
+                raise Unsupported(f"torch has no backend that reduces tensors on {device}") from None
+            self._own[ranks, device] = distributed.new_group(
+                list(ranks),
+                backend=backend,
+                timeout=datetime.timedelta(seconds=self._timeout),
+                use_local_synchronization=True,
+            )
+        return self._own[ranks, device]
+
+    def _launch(self, number: int) -> None:
+        bucket = self._open.pop(number)
+        # Which callbacks become due follows from what has been enqueued, not from what has been reduced by now.
+        of_group = [each for each in self._launched if each.key.own is bucket.key.own]
+        for first in of_group[: max(len(of_group) - self._in_flight + 1, 0)]:
+            self._retire(first)
+        self._reduce(bucket)
+        self._launched.append(bucket)
+
+    def _reduce(self, bucket: _Bucket) -> None:
+        distributed = importlib.import_module("torch.distributed")
+        bucket.sums = bucket.rows.new_empty(bucket.used)
+        given = bucket.rows[:, : bucket.used].reshape(-1)
+        del bucket.rows
+        try:
+            _agree(bucket, self._timeout)
+        except InvalidArgument as error:
+            bucket.error = error
+            return
+        if bucket.used > 0:
+            options = distributed.ReduceScatterOptions()
+            bucket.work = bucket.key.own._reduce_scatter_base(bucket.sums, given, options)
+        for entry in bucket.entries if bucket.used == 0 else ():
+            entry.result = bucket.sums.view(entry.shape)
+
+    def _retire(self, bucket: _Bucket) -> None:
+        """Waits for a launched bucket, whose callbacks are due then."""
+        with contextlib.suppress(InvalidArgument):  # raised where its callbacks are run
+            bucket.settle()
+        self._launched.remove(bucket)
+        self._due.append(bucket)
+
+    def _run_callbacks_of(self, bucket: _Bucket) -> None:
+        """What a callback itself calls runs no others."""
+        within_another, self._running = self._running, True
+        try:
+            bucket.settle()
+        except InvalidArgument as error:
+            self._error = self._error or error
+            bucket.called = len(bucket.entries)
+        while bucket.called < len(bucket.entries):
+            entry = bucket.entries[bucket.called]
+            bucket.called += 1
+            try:
+                if entry.callback is not None:
+                    entry.callback(entry.result)
+            except Exception as error:
+                self._error = self._error or error
+        self._running = within_another
+
+    def _run_due_callbacks(self) -> None:
+        while self._due and not self._running:
+            self._run_callbacks_of(self._due.popleft())
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    """The world's ranks in a process group, by their ranks in it."""
+    ranks = tuple(importlib.import_module("torch.distributed").get_process_group_ranks(group))
+    if list(ranks) != sorted(ranks):
+        raise Unsupported(f"tensors on a device are reduced over groups in ascending order of ranks, not {list(ranks)}")
+    return ranks
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+def _parts(torch: Any, whole: Any, size: int) -> list[Any]:
+    """Each rank's part along dim 0, ceil(extent / size) long; zeros stand for what is missing at the end."""
+    if whole.dim() == 0:
+        raise InvalidArgument("a tensor without dimensions cannot be divided among ranks; pass a list of one tensor for each rank")
+    part = -(-whole.shape[0] // size)
+    missing = part * size - whole.shape[0]
+    padded = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole
+    return [padded[rank * part : (rank + 1) * part] for rank in range(size)]
+
+
+def _check_alike(pieces: Sequence[Any], size: int) -> None:
+    if len(pieces) != size:
+        raise InvalidArgument(
+            f"a reduce-scatter takes one tensor for each of the {size} ranks of the group, got {len(pieces)}"
+        )
+    first = pieces[0]
+    for at, piece in enumerate(pieces):
+        if (piece.dtype, piece.shape, piece.device) != (first.dtype, first.shape, first.device):
+            raise InvalidArgument(
+                f"all ranks' tensors must have one shape, dtype and device; tensor {at} is {piece.dtype} "
+                f"{list(piece.shape)} on {piece.device}, tensor 0 is {first.dtype} {list(first.shape)} on {first.device}"
+            )
+
+
+def _agree(bucket: _Bucket, timeout: float) -> None:
+    """Raises InvalidArgument, naming ranks, position and shapes, unless all ranks mean the same. Collective."""
+    key = bucket.key
+    mine = [[str(key.like.dtype).removeprefix("torch."), key.op], *(list(entry.shape) for entry in bucket.entries)]
+    told = _levada.agree(key.job, json.dumps(mine).encode(), timeout, "reduce-scatter")
+    first = json.loads(told[0])
+    for rank, theirs in enumerate(json.loads(each) for each in told):
+        for at in range(max(len(first), len(theirs))):
+            here, there = (str(each[at]) if at < len(each) else "not there" for each in (first, theirs))
+            if here != there:
+                what = "the bucket" if at == 0 else f"input {at - 1}"
+                raise InvalidArgument(f"ranks disagree: {what} is {here} on rank 0, {there} on rank {rank}")

@@ -1,0 +1,174 @@
+"""Reduce-scatters of many small tensors, carried out as few large ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from levada import _levada
+from levada._levada import Membership, ReduceHandle
+from levada.base.errors import InvalidArgument, Unsupported
+from levada.job.job import close_at_exit, join
+from levada.reduce.device import DeviceHandle, DeviceReduce
+
+Callback = Callable[[Any], object]
+
+
+class ReduceScatter:
+    """Adds up all ranks' tensors in buckets, in the background; each rank gets a part of each sum.
+
+        with levada.ReduceScatter() as reduce:
+            for gradient in gradients:
+                reduce(gradient, callback=keep)    # returns when the gradient may be reused
+                                                   # all callbacks have run by here
+
+    All ranks of a group enqueue the same inputs in the same order. Each callback runs once, on the caller's thread, within
+    a bucket in the order of enqueueing. Callbacks of a group's bucket n run at the end of the call that launches bucket
+    n + in_flight, or before wait() for a later bucket or flush() returns; that of an input larger than a bucket runs in
+    the call that enqueues it. So they run at the same place on every rank, whatever the timing, and may enqueue. If a
+    callback raises, the others still run, and flush() raises the first such exception. One thread at a time: a call
+    raises InvalidArgument while another thread is inside one.
+
+    - `group`: a process group of torch.distributed, a Membership, or None for the whole job; each call may name another.
+      Groups of the same ranks share buckets if they are the same object or Membership.
+    - `capacity_mb`: MiB of a bucket, all ranks' pieces together. Larger inputs are reduced alone before the call returns,
+      and close no bucket. 0: all are.
+    - `in_flight`: launched buckets of a group whose callbacks have not run; the call that launches one more waits for the
+      oldest. All-reduces and all-gathers count as buckets.
+    - `timeout`: seconds of one wait. The default of 30 minutes lets another rank save a checkpoint.
+
+    Sums are added up in the order of ranks, which gives the same bits on every run. float16 and bfloat16 are added up in
+    float32 and rounded once.
+    """
+
+    def __init__(
+        self,
+        group: Any = None,
+        *,
+        capacity_mb: float = 25.0,
+        in_flight: int = 2,
+        timeout: float = 1800.0,
+    ) -> None:
+        self.group = group
+        self._joined: Membership | None = None  # in `group`
+        self._devices: DeviceReduce | None = None
+        self._limits = (capacity_mb, in_flight, timeout)
+        self._core = _levada.Bucketer(capacity_mb=capacity_mb, in_flight=in_flight, timeout=timeout)
+        close_at_exit(self)  # it keeps its group from being left
+
+    def __call__(
+        self, inputs: Any | Sequence[Any], callback: Callback | None = None, *, op: str = "sum", group: Any = None
+    ) -> ReduceHandle | DeviceHandle:
+        """Enqueues tensors of torch or numpy on the CPU, or of torch on a device. Tensors on a device have buckets there,
+        which the device's backend (nccl for cuda) reduces in a group of its own, ordered with the current stream, with an
+        order and precision of its own; `group` must then be a process group.
+
+        inputs: one tensor for each rank of the group, all of one shape and dtype; rank r's result is the sum of all
+        ranks' inputs[r]. Or one tensor, of which each rank gets a part along dim 0, ceil(extent / ranks) long, padded
+        with zeros at the end. They may be reused when the call returns, except tensors of empty(). op: "sum", or
+        "average", which divides once.
+
+        Raises InvalidArgument, naming position and values, for a list of another length and for tensors that differ.
+        wait() and flush() raise it where ranks disagree, naming ranks, position and shapes. Raises Unsupported for a
+        dtype, TypeError for an input that is not a tensor on the CPU, Timeout, and PeerLost.
+        """
+        if not on_cpu(inputs):
+            return self._on_devices().reduce_scatter(self._process_group(group), inputs, op, callback)
+        job = group if isinstance(group, Membership) else self._job(group)
+        return self._core.reduce_scatter(job, inputs, op, callback)
+
+    def all_reduce(
+        self, input: Any, callback: Callback | None = None, *, op: str = "sum", group: Any = None
+    ) -> ReduceHandle:
+        """Adds up, or averages, all ranks' inputs on the CPU, which have one shape; every rank gets the result. Uses no
+        bucket."""
+        _expect_cpu(input, "all_reduce")
+        return self._core.all_reduce(self._job(group), input, op, callback)
+
+    def all_gather(self, input: Any, callback: Callback | None = None, *, group: Any = None) -> ReduceHandle:
+        """Gathers all ranks' inputs on the CPU, which have one shape, side by side along a new first dimension. Uses no
+        bucket."""
+        _expect_cpu(input, "all_gather")
+        return self._core.all_gather(self._job(group), input, callback)
+
+    def empty(self, *shape: int, dtype: Any = "float32", group: Any = None) -> Any:
+        """Returns a tensor to fill and enqueue. It is not copied, if tensors of one group and dtype are enqueued in the
+        order in which they were made, and must not be used after it is enqueued. dtype: torch's, for a torch tensor;
+        numpy's or a name, for an array. Raises InvalidArgument unless the extent along dim 0 divides by the number of
+        ranks.
+        """
+        torch = sys.modules.get("torch")
+        is_torch = torch is not None and isinstance(dtype, torch.dtype)
+        name = str(dtype).removeprefix("torch.") if is_torch else getattr(dtype, "__name__", None) or str(dtype)
+        return self._core.empty(self._job(group), shape, name, is_torch)
+
+    def flush(self) -> None:
+        """Launches all open buckets, also those that its callbacks open, and waits for everything. Raises the first
+        exception of a reduction or a callback since the last flush()."""
+        if self._devices is not None:
+            self._devices.flush()
+        self._core.flush()
+
+    def teardown(self) -> None:
+        """Releases cached memory to the system; the next call allocates again. Raises InvalidArgument while work is
+        pending."""
+        if self._devices is not None and self._devices.pending():
+            raise InvalidArgument(f"{self._devices.pending()} inputs are not reduced yet; call flush() before teardown()")
+        self._core.teardown()
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counts of inputs, buckets (launched), alone (inputs larger than a bucket), flushes, bytes and bytes_copied, and
+        waited_seconds."""
+        return self._core.stats
+
+    def close(self) -> None:
+        """Cancels what has not been reduced, without callbacks, and leaves the groups."""
+        self._core.close()
+        self._devices = None
+
+    def __enter__(self) -> ReduceScatter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.flush()
+
+    def average_on_device(self, tensor: Any) -> Any:
+        """Averages a torch tensor on a device over this object's group, in place, by the device's backend in a group of
+        its own. Returns a torch.futures.Future. For communication hooks."""
+        return self._on_devices().average(self._process_group(None), tensor)
+
+    def _on_devices(self) -> DeviceReduce:
+        if self._devices is None:
+            capacity_mb, in_flight, timeout = self._limits
+            self._devices = DeviceReduce(int(max(capacity_mb, 0) * 2**20), in_flight, timeout)
+        return self._devices
+
+    def _process_group(self, group: Any) -> Any:
+        named = self.group if group is None else group
+        distributed = sys.modules.get("torch.distributed")
+        if named is None and distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return distributed.group.WORLD
+        if named is None or isinstance(named, Membership):
+            raise Unsupported("tensors on a device are reduced over a process group of torch.distributed; pass one as group")
+        return named
+
+    def _job(self, group: Any) -> Membership:
+        if group is not None:
+            return join(group)
+        if self._joined is None:
+            self._joined = join(self.group)
+        return self._joined
+
+
+def _expect_cpu(input: Any, name: str) -> None:
+    if not on_cpu(input):
+        raise Unsupported(f"{name}() takes a tensor on the CPU, got one on {input.device}; use torch.distributed's own")
+
+
+def on_cpu(inputs: Any) -> bool:
+    """Returns whether a tensor, or the first of several, is on the CPU."""
+    first = inputs[0] if isinstance(inputs, (list, tuple)) and inputs else inputs
+    return bool(getattr(first, "is_cpu", True))

@@ -1,0 +1,112 @@
+#include "python/src/base/callables.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "levada/base/deadline.h"
+#include "levada/base/text.h"
+#include "python/src/base/errors.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+
+namespace {
+
+/// Counts the calls under way, of which there may be none when the interpreter ends.
+class Calls {
+ public:
+  static Calls& of_process() {
+    static auto* const calls = new Calls();
+    return *calls;
+  }
+
+  /// Whether one may begin.
+  bool begin() {
+    ++count_;
+    if (!is_over_) return true;
+    --count_;
+    return false;
+  }
+  void end() { --count_; }
+  /// From now on none may begin. Waits for those under way, but not for long.
+  void finish() {
+    constexpr auto moment = std::chrono::milliseconds(1);
+    const auto deadline = Deadline::after(std::chrono::seconds(10));
+    is_over_ = true;
+    while (count_ > 0 && !deadline.expired()) std::this_thread::sleep_for(moment);
+  }
+
+ private:
+  Calls() {
+    // The other threads of its parent, and their calls, are not in a forked child.
+    pthread_atfork(nullptr, nullptr, [] { of_process().count_ = 0; });
+  }
+
+  std::atomic<int> count_ = 0;
+  std::atomic<bool> is_over_ = false;
+};
+
+}  // namespace
+
+PythonCall::PythonCall() {
+  if (Calls::of_process().begin()) gil_.emplace();
+}
+
+PythonCall::~PythonCall() {
+  if (!gil_) return;
+  gil_.reset();
+  Calls::of_process().end();
+}
+
+void ReleaseWithGil::operator()(nb::object* object) const {
+  const auto leave = [&] {
+    static_cast<void>(object->release());
+    delete object;
+  };
+  if (Py_IsInitialized() == 0) return leave();
+  if (PyGILState_Check() == 1) {
+    delete object;
+    return;
+  }
+  if (const PythonCall call; call) delete object;
+  else leave();
+}
+
+void finish_calls_at_exit() {
+  const auto finish = nb::cpp_function([] { Calls::of_process().finish(); }, nb::call_guard<nb::gil_scoped_release>());
+  nb::module_::import_("atexit").attr("register")(finish);
+}
+
+SharedObject share(nb::object object) {
+  return SharedObject(new nb::object(std::move(object)));
+}
+
+void rethrow(const nb::python_error& error) {
+  if (!error.matches(PyExc_Exception)) throw error;
+  if (!error.matches(nb::module_::import_("levada.base.errors").attr("Error"))) return;
+  throw_error(kind_of(nb::cast<std::string>(error.type().attr("__name__"))),
+              nb::cast<std::string>(nb::str(error.value())));
+}
+
+std::string describe(const nb::python_error& error) {
+  const auto name = nb::cast<std::string>(error.type().attr("__name__"));
+  return printable(fmt::format("{}: {}", name, nb::cast<std::string>(nb::str(error.value()))));
+}
+
+std::string_view utf8_of(nb::handle text) {
+  if (!PyUnicode_Check(text.ptr())) throw nb::cast_error();
+  Py_ssize_t size = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes == nullptr) throw nb::python_error();
+  return {bytes, static_cast<std::size_t>(size)};
+}
+
+}  // namespace levada::python

@@ -1,0 +1,45 @@
+// levada::Error as the exceptions of levada/base/errors.py.
+#include "python/src/base/errors.h"
+
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+nb::object class_of(std::string_view name) {
+  return nb::module_::import_("levada.base.errors").attr(std::string(name).c_str());
+}
+
+void raise(const Error& error) {
+  const auto type = class_of(error.name());
+  // Of a name that is no UTF-8, say: told as it can be rather than not at all.
+  const std::string_view what = error.what();
+  nb::object exception =
+      type(nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "backslashreplace")));
+  if (const auto* lost = dynamic_cast<const PeerLost*>(&error)) exception.attr("rank") = lost->rank();
+  PyErr_SetObject(type.ptr(), exception.ptr());
+}
+
+}  // namespace
+
+ErrorKind kind_of(std::string_view name) {
+  for (auto number = static_cast<int>(ErrorKind::invalid_argument); number <= static_cast<int>(ErrorKind::engine);
+       ++number) {
+    if (error_name(static_cast<ErrorKind>(number)) == name) return static_cast<ErrorKind>(number);
+  }
+  return ErrorKind::source;
+}
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      raise(error);
+    }
+  });
+}
+
+}  // namespace levada::python

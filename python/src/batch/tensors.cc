@@ -1,0 +1,335 @@
+#include "python/src/batch/tensors.h"
+
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <vector>
+
+#include "levada/base/error.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using Incoming = nb::ndarray<nb::ro, nb::device::cpu>;
+
+/// A module that is imported already; None otherwise.
+nb::object imported(const char* name) {
+  const nb::dict modules = nb::borrow<nb::dict>(PyImport_GetModuleDict());
+  return modules.contains(name) ? nb::object(modules[name]) : nb::none();
+}
+
+nb::object class_in(const char* module, const char* name) {
+  const auto found = imported(module);
+  return found.is_none() ? nb::object(nb::none()) : nb::object(nb::getattr(found, name, nb::none()));
+}
+
+bool is_instance(nb::handle value, const nb::object& type) {
+  return !type.is_none() && PyObject_IsInstance(value.ptr(), type.ptr()) == 1;
+}
+
+[[noreturn]] void refuse(const std::string& path, std::string_view why) {
+  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", path, why).c_str());
+}
+
+/// DLPack types that numpy has only with ml_dtypes and that torch does not give out everywhere: they pass as integers.
+bool is_disguised(DType dtype) {
+  return dtype.code == dtypes::bfloat16.code || dtype.code >= dtypes::float8_e3m4.code;
+}
+
+std::string text_of(nb::handle value) {
+  return nb::cast<std::string>(nb::str(value));
+}
+
+std::optional<DType> dtype_of(const std::string& name) {
+  try {
+    return DType::parse(name);
+  } catch (const InvalidArgument&) {
+    return std::nullopt;
+  }
+}
+
+/// The DLPack type of that name, if it is one that has to be disguised.
+std::optional<DType> disguised(const std::string& name) {
+  return name.starts_with("bfloat") || name.starts_with("float8") ? dtype_of(name) : std::nullopt;
+}
+
+/// Keeps a Python object alive for memory that may be let go on any thread, also after the interpreter.
+template <typename Object>
+std::shared_ptr<const void> owner_of(Object object) {
+  auto* held = new Object(std::move(object));
+  return {held, [](const Object* last) {
+            if (Py_IsInitialized() == 0) return;
+            const nb::gil_scoped_acquire gil;
+            delete last;
+          }};
+}
+
+Tensor view_of(nb::handle value, std::optional<DType> dtype, const std::string& path) {
+  Incoming array;
+  if (!nb::try_cast(nb::borrow(value), array)) {
+    refuse(path, fmt::format("{} gives no memory of this machine's through DLPack or the buffer protocol",
+                             text_of(nb::handle(Py_TYPE(value.ptr())))));
+  }
+  const auto given = array.dtype();
+  const DType own = dtype.value_or(DType{given.code, given.bits, given.lanes});
+  if (!own.is_known() || array.ndim() > Shape::max_rank) refuse(path, "DLPack has no words for its dtype or rank");
+  const Shape shape(std::span(array.shape_ptr(), array.ndim()));
+  const Shape strides(std::span(array.stride_ptr(), array.ndim()));
+  const auto* data = static_cast<const std::byte*>(array.data());
+  return Tensor(TensorView(own, shape, strides, data), owner_of(std::move(array)));
+}
+
+/// What the buffer protocol calls a dtype; nothing for names of more than one letter, which are of other byte orders or
+/// no numbers.
+std::optional<DType> dtype_of_format(const char* format) {
+  if (format == nullptr || format[0] == 0 || format[1] != 0) return std::nullopt;
+  switch (format[0]) {
+    case '?': return dtypes::boolean;
+    case 'b': return levada::dtype_of<signed char>();
+    case 'B': return levada::dtype_of<unsigned char>();
+    case 'h': return levada::dtype_of<short>();
+    case 'H': return levada::dtype_of<unsigned short>();
+    case 'i': return levada::dtype_of<int>();
+    case 'I': return levada::dtype_of<unsigned>();
+    case 'l': return levada::dtype_of<long>();
+    case 'L': return levada::dtype_of<unsigned long>();
+    case 'q': return levada::dtype_of<long long>();
+    case 'Q': return levada::dtype_of<unsigned long long>();
+    case 'e': return dtypes::float16;
+    case 'f': return dtypes::float32;
+    case 'd': return dtypes::float64;
+    default: return std::nullopt;
+  }
+}
+
+/// What a buffer shows, if it has words for that and the elements of an axis lie whole elements apart.
+std::optional<TensorView> view_of(const Py_buffer& buffer) {
+  const auto dtype = dtype_of_format(buffer.format);
+  if (!dtype || static_cast<std::size_t>(buffer.ndim) > Shape::max_rank) return std::nullopt;
+  Shape shape, strides;
+  for (int i = 0; i < buffer.ndim; ++i) {
+    if (buffer.strides[i] % buffer.itemsize != 0) return std::nullopt;
+    shape.push_back(buffer.shape[i]);
+    strides.push_back(buffer.strides[i] / buffer.itemsize);
+  }
+  return TensorView(*dtype, shape, strides, static_cast<const std::byte*>(buffer.buf));
+}
+
+/// Whether numpy's type number is of bool, an integer, a float or a complex number.
+constexpr bool is_number(int type) {
+  constexpr int bool_type = 0, long_double_complex_type = 16, half_type = 23;
+  return (type >= bool_type && type <= long_double_complex_type) || type == half_type;
+}
+
+Tensor from_array(nb::handle value, const std::string& path) {
+  nb::object array = nb::borrow(value);
+  const nb::object type = array.attr("dtype");
+  std::optional<DType> dtype;
+  // Names are asked for only where they matter: numpy makes each anew, in Python.
+  if (!is_number(nb::cast<int>(type.attr("num")))) {
+    const auto name = text_of(type.attr("name"));
+    dtype = disguised(name);
+    if (!dtype) refuse(path, fmt::format("no tensor has elements of numpy's dtype {}", name));
+    array = array.attr("view")(fmt::format("uint{}", dtype->bits));
+  }
+  if (!nb::cast<bool>(type.attr("isnative"))) {
+    refuse(path,
+           fmt::format("its numbers are not in this machine's byte order (dtype {}); use astype()", text_of(type)));
+  }
+  return view_of(array, dtype, path);
+}
+
+/// The functions that a class gives out for its objects; null where it has none of a version that is known here.
+const dlpack::ExchangeApi* exchange_of(const nb::object& type) {
+  constexpr auto name = "dlpack_exchange_api";
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
+  const auto* exchange = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  while (exchange != nullptr && exchange->major != 1) exchange = exchange->previous;
+  return exchange;
+}
+
+/// A tensor of torch's, or of a class derived from that.
+Tensor from_torch(nb::handle value, const std::string& path) {
+  nb::object tensor = value.attr("detach")();
+  const auto device = text_of(tensor.attr("device").attr("type"));
+  // Even as a pickle it would come out on the device of the rank that made it.
+  if (device != "cpu") throw Unsupported(fmt::format("{} lies on {}; batches are made on the CPU", path, device));
+  if (text_of(tensor.attr("layout")) != "torch.strided") {
+    refuse(path, fmt::format("its layout is {}; make it dense", text_of(tensor.attr("layout"))));
+  }
+  tensor = tensor.attr("resolve_conj")().attr("resolve_neg")();
+  const auto name = text_of(tensor.attr("dtype")).substr(std::string_view("torch.").size());
+  const auto dtype = disguised(name);
+  if (dtype) tensor = tensor.attr("view")(imported("torch").attr(dtype->bits == 8 ? "uint8" : "int16"));
+  return view_of(tensor, dtype, path);
+}
+
+nb::object give_out(const Tensor& tensor, DType dtype) {
+  const auto& view = tensor.view();
+  const std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
+  nb::capsule owner(new Tensor(tensor), [](void* held) noexcept { delete static_cast<Tensor*>(held); });
+  auto* data = const_cast<std::byte*>(view.data());
+  return nb::cast(nb::ndarray<nb::pytorch, nb::device::cpu>(
+      data, shape.size(), shape.data(), owner, view.strides().begin(), {dtype.code, dtype.bits, dtype.lanes}));
+}
+
+/// Of type `dtype`, which is as large as its own.
+nb::object to_torch(const Tensor& tensor, DType dtype, const dlpack::ExchangeApi* exchange) {
+  if (exchange == nullptr) return give_out(tensor, dtype);
+  void* made = nullptr;
+  auto managed = dlpack::to_dlpack_versioned(tensor);
+  managed->flags &= ~dlpack::flag_read_only;
+  managed->tensor.dtype = dtype;
+  if (exchange->from_managed(managed.release(), &made) != 0) throw nb::python_error();
+  return nb::steal(static_cast<PyObject*>(made));
+}
+
+/// "float8_e4m3fn"; of several in a byte "float4_e2m1fn_x2".
+std::string torch_name(DType dtype) {
+  const std::string name = DType{dtype.code, dtype.bits, 1}.name();
+  return dtype.lanes == 1 ? name : fmt::format("{}_x{}", name, dtype.lanes);
+}
+
+nb::object to_torch(const Tensor& tensor, const dlpack::ExchangeApi* exchange) {
+  const DType dtype = tensor.dtype();
+  if (!is_disguised(dtype)) return to_torch(tensor, dtype, exchange);
+  const auto given = to_torch(tensor, dtype.bytes(1) == 1 ? dtypes::uint8 : dtypes::int16, exchange);
+  return given.attr("view")(imported("torch").attr(torch_name(dtype).c_str()));
+}
+
+/// Whether its elements lie as torch's memory formats channels_last and channels_last_3d have them, and not in C order.
+bool is_channels_last(const TensorView& view) {
+  const auto& shape = view.shape();
+  const std::size_t rank = shape.rank();
+  if ((rank != 4 && rank != 5) || view.is_contiguous()) return false;
+  std::int64_t expected = 1;
+  const auto follows = [&](std::size_t dim) {
+    const bool is_next = shape[dim] == 1 || view.strides()[dim] == expected;
+    expected *= shape[dim];
+    return is_next;
+  };
+  bool follow = follows(1);
+  for (std::size_t dim = rank - 1; dim > 1; --dim) follow = follows(dim) && follow;
+  return follows(0) && follow;
+}
+
+nb::object with_traits(nb::object tensor, int traits) {
+  if (traits == 0) return tensor;
+  const nb::object torch = imported("torch");
+  if ((traits & TorchTraits::channels_last) != 0) {
+    const bool is_3d = nb::cast<int>(tensor.attr("dim")()) == 5;
+    const nb::object format = torch.attr(is_3d ? "channels_last_3d" : "channels_last");
+    tensor = tensor.attr("contiguous")(nb::arg("memory_format") = format);
+  }
+  const bool requires_grad = (traits & TorchTraits::requires_grad) != 0;
+  if ((traits & TorchTraits::parameter) != 0) return torch.attr("nn").attr("Parameter")(tensor, requires_grad);
+  return requires_grad ? nb::object(tensor.attr("requires_grad_")()) : tensor;
+}
+
+}  // namespace
+
+void TensorLibraries::look_again() {
+  if (array_.is_none()) {
+    array_ = class_in("numpy", "ndarray");
+    generic_ = class_in("numpy", "generic");
+  }
+  if (torch_.is_none()) {
+    torch_ = class_in("torch", "Tensor");
+    torch_exchange_ = exchange_of(torch_);
+    parameter_ = class_in("torch.nn.parameter", "Parameter");
+    is_neg_ = nb::getattr(torch_, "is_neg", nb::none());
+    is_conj_ = nb::getattr(torch_, "is_conj", nb::none());
+  }
+}
+
+bool TensorLibraries::is_plain_torch(nb::handle value) const {
+  const nb::handle type(Py_TYPE(value.ptr()));
+  return type.is(torch_) || type.is(parameter_);
+}
+
+TensorKind TensorLibraries::torch_kind(nb::handle value, const TensorView& view) const {
+  int kind = static_cast<int>(TensorKind::torch);
+  if (nb::cast<bool>(value.attr("requires_grad"))) kind += TorchTraits::requires_grad;
+  if (nb::handle(Py_TYPE(value.ptr())).is(parameter_)) kind += TorchTraits::parameter;
+  if (is_channels_last(view)) kind += TorchTraits::channels_last;
+  return static_cast<TensorKind>(kind);
+}
+
+std::optional<TensorView> TensorLibraries::plain_view(nb::handle value) const {
+  const bool is_plain = nb::handle(Py_TYPE(value.ptr())).is(torch_);
+  if (!is_plain || torch_exchange_ == nullptr || torch_exchange_->to_fields == nullptr) return std::nullopt;
+  dlpack::TensorFields fields;
+  if (torch_exchange_->to_fields(value.ptr(), &fields) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const bool is_known =
+      fields.device.is_cpu() && fields.dtype.is_known() && static_cast<std::size_t>(fields.ndim) <= Shape::max_rank;
+  if (!is_known) return std::nullopt;
+  // Numbers that are to be read as their negatives are complex, or a part of such.
+  const bool is_complex = fields.dtype.code == dtypes::complex64.code;
+  if (is_complex && nb::cast<bool>(is_conj_(value))) return std::nullopt;
+  if ((is_complex || fields.dtype.code == dtypes::float32.code) && nb::cast<bool>(is_neg_(value))) return std::nullopt;
+  return dlpack::view_of(fields);
+}
+
+std::optional<Tensor> TensorLibraries::plain_tensor(nb::handle value) const {
+  const auto view = plain_view(value);
+  return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
+}
+
+std::optional<Tensor> TensorLibraries::plain_array(nb::handle value) const {
+  if (!nb::handle(Py_TYPE(value.ptr())).is(array_)) return std::nullopt;
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(value.ptr(), &buffer, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const auto view = view_of(buffer);
+  PyBuffer_Release(&buffer);
+  return view ? std::optional(Tensor(*view, owner_of(nb::borrow(value)))) : std::nullopt;
+}
+
+bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
+  if (is_instance(value, torch_)) kind = TensorKind::torch;
+  else if (is_instance(value, array_)) kind = TensorKind::array;
+  else if (is_instance(value, generic_)) kind = TensorKind::scalar;
+  else if (nb::hasattr(nb::handle(Py_TYPE(value.ptr())), "__dlpack__")) kind = TensorKind::array;
+  else return false;
+  return true;
+}
+
+Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
+  if (kind == TensorKind::torch) {
+    if (!is_plain_torch(value)) {
+      const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
+      refuse(path, fmt::format("a {} is more than its elements; give as_subclass(torch.Tensor) of it", type));
+    }
+    auto plain = plain_tensor(value);
+    return plain ? *std::move(plain) : from_torch(value, path);
+  }
+  if (kind == TensorKind::scalar) return from_array(imported("numpy").attr("asarray")(value), path);
+  if (auto plain = plain_array(value)) return *std::move(plain);
+  if (!is_instance(value, array_)) return view_of(value, std::nullopt, path);
+  const auto type = text_of(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
+  if (type != "ndarray" && type != "memmap") {
+    refuse(path, fmt::format("a {} is more than its elements; give numpy.asarray() of it", type));
+  }
+  return from_array(value, path);
+}
+
+nb::object TensorLibraries::to_python(const Tensor& tensor, TensorKind kind, bool writable) const {
+  if (is_torch(kind)) {
+    if (torch_.is_none()) throw Unsupported("the batch holds torch tensors; import torch on every rank");
+    return with_traits(to_torch(tensor, torch_exchange_), static_cast<int>(kind) & TorchTraits::all);
+  }
+  auto array = arrays_.make(tensor, writable);
+  return kind == TensorKind::scalar ? nb::object(array[nb::tuple()]) : array;
+}
+
+}  // namespace levada::python

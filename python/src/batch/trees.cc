@@ -1,0 +1,306 @@
+#include "python/src/batch/trees.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+
+#include "levada/base/copy.h"
+#include "levada/base/error.h"
+#include "levada/cli/content.h"
+#include "levada/tree/codec.h"
+#include "levada/tree/schema.h"
+#include "python/src/batch/marks.h"
+#include "python/src/batch/rebuild.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// The way to a part of a batch; made text where something has to be said of it. The parts above must outlive it.
+struct Path {
+  const Path* above = nullptr;           ///< null for the whole
+  const Container* container = nullptr;  ///< null for what `above` is besides its children
+  std::size_t child = 0;
+  std::string_view whole = "batch";
+
+  std::string text() const {
+    if (above == nullptr) return std::string(whole);
+    if (container == nullptr) return above->text() + ".state";
+    if (container->keys.empty()) return fmt::format("{}[{}]", above->text(), child);
+    const auto& key = container->keys[child];
+    if (const auto* number = std::get_if<std::int64_t>(&key)) return fmt::format("{}[{}]", above->text(), *number);
+    const auto& name = std::get<std::string>(key);
+    return container->kind == ContainerKind::record ? fmt::format("{}.{}", above->text(), name)
+                                                    : fmt::format("{}['{}']", above->text(), name);
+  }
+};
+
+[[noreturn]] void refuse(const std::string& place, const std::string& why) {
+  throw nb::type_error(fmt::format("{} cannot cross between ranks: {}", place, why).c_str());
+}
+
+/// Throws for one that has no UTF-8.
+std::string text_of(nb::handle value, const std::function<std::string()>& place) {
+  Py_ssize_t bytes = 0;
+  if (const char* text = PyUnicode_AsUTF8AndSize(value.ptr(), &bytes)) return {text, static_cast<std::size_t>(bytes)};
+  const nb::python_error none;
+  refuse(place(), fmt::format("{} has no UTF-8", nb::cast<std::string>(nb::steal(PyObject_ASCII(value.ptr())))));
+}
+
+/// Empty for one of more than 64 bits.
+std::optional<std::int64_t> integer(nb::handle value) {
+  int overflow = 0;
+  const auto number = PyLong_AsLongLongAndOverflow(value.ptr(), &overflow);
+  return overflow == 0 ? std::optional<std::int64_t>(number) : std::nullopt;
+}
+
+Bytes bytes_of(nb::handle value) {
+  const auto view = as_bytes({PyBytes_AS_STRING(value.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))});
+  return {view.begin(), view.end()};
+}
+
+class ToTree {
+ public:
+  ToTree(bool allow_pickle, const BatchClasses& classes) : allow_pickle_(allow_pickle), classes_(classes) {}
+  ToTree(bool allow_pickle, const BatchClasses& classes, BatchMemory* memory, std::shared_ptr<Spent> spent)
+      : allow_pickle_(allow_pickle), classes_(classes), memory_(memory), spent_(std::move(spent)) {}
+
+  Tree root(nb::handle batch, const Path& path = {}) {
+    char mark = unmarked;
+    Tree tree = node(batch, path, mark);
+    if (!tree.is_leaf()) return tree;
+    Container container{.kind = ContainerKind::list, .type_name = std::string(bare), .keys = {}, .children = {}};
+    container.children.push_back(std::move(tree));
+    if (mark != unmarked) container.state = State{{{step_of(container, 0), mark}}, {}}.encode();
+    return Tree(std::move(container));
+  }
+  /// Of the tensors that lie in a Block.
+  std::optional<BatchMemory::Place> place() && { return std::move(place_); }
+
+ private:
+  Tree node(nb::handle value, const Path& path, char& mark) {
+    if (!allow_pickle_) return part(value, path, mark);
+    const int depth = depth_;
+    try {
+      return part(value, path, mark);
+    } catch (const nb::builtin_exception&) {
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_TypeError)) throw;
+    }
+    depth_ = depth;
+    return pickle(value, path, mark);
+  }
+
+  /// Throws a TypeError of Python's or of C++ for what can cross as a pickle alone.
+  Tree part(nb::handle value, const Path& path, char& mark) {
+    if (auto leaf = plain_leaf(value, [&] { return path.text(); })) return *std::move(leaf);
+    if (PyDict_CheckExact(value.ptr()) && has_plain_keys(value)) return dict(value, path);
+    if (PyList_CheckExact(value.ptr())) return sequence(ContainerKind::list, value, path);
+    if (PyTuple_CheckExact(value.ptr())) return sequence(ContainerKind::tuple, value, path);
+    if (const auto plain = classes_.libraries.plain_tensor(value)) {
+      mark = static_cast<char>(classes_.libraries.torch_kind(value, plain->view()));
+      return lent(*plain);
+    }
+    TensorKind kind{};
+    if (!classes_.libraries.is_tensor(value, kind)) return object(value, path, mark);
+    if (is_torch(kind) && !classes_.libraries.is_plain_torch(value)) return object(value, path, mark);
+    const auto tensor = classes_.libraries.from_python(value, kind, path.text());
+    mark = static_cast<char>(is_torch(kind) ? classes_.libraries.torch_kind(value, tensor.view()) : kind);
+    return lent(tensor);
+  }
+
+  Tensor lent(const Tensor& tensor) {
+    const auto& view = tensor.view();
+    if (memory_ != nullptr && view.byte_count() > 0) {
+      if (auto found = memory_->find(view.data())) {
+        Tensor placed(view, found->block);
+        if (!place_) place_ = std::move(found);
+        return placed;
+      }
+    }
+    return spent_ ? Tensor(view, Spent::later(spent_, tensor.owner())) : tensor;
+  }
+
+  /// Whether all are strings and integers, which need no class to be told of.
+  static bool has_plain_keys(nb::handle dict) {
+    PyObject* key = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(dict.ptr(), &at, &key, nullptr) != 0;) {
+      if (!PyUnicode_CheckExact(key) && !(PyLong_CheckExact(key) && integer(key))) return false;
+    }
+    return true;
+  }
+
+  Tree dict(nb::handle value, const Path& path) {
+    Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {}, .children = {}};
+    nb::list values;
+    for (const auto& [key, child] : nb::borrow<nb::dict>(value)) {
+      container.keys.push_back(key_of(key, path));
+      values.append(child);
+    }
+    return children(std::move(container), values, {}, path);
+  }
+
+  Tree sequence(ContainerKind kind, nb::handle values, const Path& path) {
+    return children({.kind = kind, .type_name = {}, .keys = {}, .children = {}}, values, {}, path);
+  }
+
+  /// What is neither leaf nor plain container: an object of a class that levada/batch/classes.py knows.
+  Tree object(nb::handle value, const Path& path, char& mark) {
+    const nb::object parts = classes_.take_apart(value, path.text(), allow_pickle_);
+    if (!parts.is_none()) {
+      const auto form = nb::cast<std::string>(parts[0]);
+      const auto type_name = nb::cast<std::string>(parts[1]);
+      if (form == "leaf") {
+        mark = plain;
+        return Plain{type_name, encode_tree(root(nb::object(parts[3][0]), {.above = &path}))}.encode();
+      }
+      const auto kind = form == "dict" ? ContainerKind::dict : ContainerKind::record;
+      Container container{.kind = kind, .type_name = type_name, .keys = {}, .children = {}};
+      for (nb::handle key : nb::object(parts[2])) container.keys.push_back(key_of(key, path));
+      const nb::object extra = parts[4];
+      auto state = extra.is_none() ? Bytes{} : encode_tree(root(extra, {.above = &path}));
+      return children(std::move(container), nb::object(parts[3]), std::move(state), path);
+    }
+    const auto name = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__qualname__"));
+    refuse(path.text(),
+           fmt::format("it is a {}; register its class with levada.register(), or give allow_pickle=True", name));
+  }
+
+  static Tree pickle(nb::handle value, const Path& path, char& mark) {
+    mark = pickled;
+    try {
+      const nb::object bytes = nb::module_::import_("pickle").attr("dumps")(value, 5);
+      return bytes_of(bytes);
+    } catch (const nb::python_error& error) {
+      // Not what ends the process, nor a want of memory.
+      if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+      throw Unsupported(
+          fmt::format("{} cannot cross between ranks: {}", path.text(), nb::cast<std::string>(nb::str(error.value()))));
+    }
+  }
+
+  Tree children(Container container, nb::handle values, Bytes extra, const Path& path) {
+    if (++depth_ > max_tree_depth) refuse(path.text(), fmt::format("it is nested more than {} deep", max_tree_depth));
+    State state{{}, std::move(extra)};
+    for (nb::handle value : values) {
+      char mark = unmarked;
+      const auto at = container.children.size();
+      container.children.push_back(node(value, {&path, &container, at}, mark));
+      if (mark != unmarked) state.marks.emplace_back(step_of(container, at), mark);
+    }
+    --depth_;
+    container.state = state.encode();
+    return Tree(std::move(container));
+  }
+
+  static Key key_of(nb::handle key, const Path& path) {
+    if (PyUnicode_CheckExact(key.ptr())) return text_of(key, [&] { return path.text(); });
+    return nb::cast<std::int64_t>(key);
+  }
+
+  bool allow_pickle_;
+  const BatchClasses& classes_;
+  BatchMemory* memory_ = nullptr;
+  std::shared_ptr<Spent> spent_;
+  std::optional<BatchMemory::Place> place_;
+  int depth_ = 0;
+};
+
+nb::bytes pack(nb::handle batch, bool allow_pickle) {
+  const auto bytes = encode_tree(to_tree(batch, allow_pickle));
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+nb::object unpack(const nb::bytes& message, bool allow_pickle) {
+  return from_message(as_bytes({message.c_str(), message.size()}), allow_pickle);
+}
+
+/// Movable alone, which Python has to be told.
+struct Digests : cli::Content {
+  Digests() = default;
+  Digests(Digests&&) = default;
+};
+
+std::map<std::string, std::string> digests_of(const Digests& content) {
+  std::map<std::string, std::string> digests;
+  for (const auto& field : content.fields()) digests[field.name] = field.digest;
+  return digests;
+}
+
+nb::dict describe(const Digests& content) {
+  nb::dict fields;
+  for (const auto& field : content.fields()) {
+    nb::dict described;
+    described["digest"] = field.digest;
+    described["dtype"] = field.dtype;
+    described["shape"] = field.shape;
+    fields[field.name.c_str()] = described;
+  }
+  return fields;
+}
+
+}  // namespace
+
+BatchClasses::BatchClasses() {
+  take_apart = nb::module_::import_("levada.batch.classes").attr("take_apart");
+}
+
+Tree to_tree(nb::handle batch, bool allow_pickle, std::string_view name) {
+  const BatchClasses classes;
+  return ToTree(allow_pickle, classes).root(batch, {.whole = name});
+}
+
+std::optional<Leaf> plain_leaf(nb::handle value, const std::function<std::string()>& place) {
+  if (value.is_none()) return None{};
+  if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
+  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  if (PyUnicode_CheckExact(value.ptr())) return text_of(value, place);
+  if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
+  if (!PyLong_CheckExact(value.ptr())) return std::nullopt;
+  const auto number = integer(value);
+  return number ? std::optional<Leaf>(*number) : std::nullopt;
+}
+
+nb::object from_message(ByteView message, bool allow_pickle) {
+  // The codec wants its own alignment, and tensors outlive `message`.
+  const auto memory =
+      Tensor::copy_of(TensorView(dtypes::uint8, Shape{static_cast<std::int64_t>(message.size())}, message.data()));
+  SchemaCache schemas;
+  const auto read = read_message(memory.bytes(), memory.owner(), schemas);
+  return Rebuilder(allow_pickle).rebuild(read.content);
+}
+
+Lent lend(nb::handle batch, bool allow_pickle, BatchClasses& classes, BatchMemory* memory,
+          const std::shared_ptr<Spent>& spent) {
+  classes.libraries.look_again();
+  ToTree to(allow_pickle, classes, memory, spent);
+  auto tree = to.root(batch);
+  return {std::move(tree), std::move(to).place()};
+}
+
+void bind_trees(nb::module_& module) {
+  module.def("pack", &pack, nb::arg("batch").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def pack(batch: object, *, allow_pickle: bool = False) -> bytes"),
+             "A batch as one message of bytes: what crosses between ranks, for files and tests.");
+  module.def("unpack", &unpack, nb::arg("message"), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def unpack(message: bytes, *, allow_pickle: bool = False) -> typing.Any"),
+             "The batch that pack() made bytes of. Its numpy arrays are read-only views of one copy of the message. "
+             "Raises CorruptMessage for other bytes, Unsupported where a class of the batch is not imported.");
+  module.def("copied_bytes", &copied_bytes, "Bytes of payload that this process has copied so far.");
+  nb::class_<Digests>(module, "Digests", "A running digest of each tensor field of the batches added.")
+      .def(nb::init<>())
+      .def(
+          "add", [](Digests& content, nb::handle batch) { content.add(to_tree(batch, false)); }, nb::arg("batch"),
+          nb::sig("def add(self, batch: object) -> None"), "Adds every tensor of a batch.")
+      .def("describe", &describe, nb::sig("def describe(self) -> dict[str, dict[str, typing.Any]]"),
+           "The same with dtype and first shape of each field, as the report of `levada feed --json` has them.")
+      .def("fields", &digests_of,
+           "The digests by path, 32 hexadecimal digits each: those of `levada feed --json` for the same batches.");
+}
+
+}  // namespace levada::python

@@ -1,0 +1,71 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "levada/cli/cli.h"
+#include "levada/cli/speaker.h"
+#include "python/src/base/callables.h"
+#include "python/src/base/errors.h"
+#include "python/src/bindings.h"
+#include "python/src/corpus/remote_files.h"
+#include "python/src/corpus/text_formats.h"
+#include "python/src/corpus/tokenizers.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+int command(const std::vector<std::string>& arguments, const std::vector<std::string>& self,
+            const nb::object& open_tokenizer, const nb::object& formats, const nb::object& remote) {
+  std::vector<const char*> pointers;
+  for (const auto& argument : arguments) pointers.push_back(argument.c_str());
+  const auto open = [&open_tokenizer](const std::string& name,
+                                      const std::string& chat_template) -> std::shared_ptr<const Tokenizer> {
+    const nb::gil_scoped_acquire gil;
+    try {
+      return tokenizer_of(open_tokenizer(name, chat_template));
+    } catch (const nb::python_error& error) {
+      rethrow(error);
+      throw;
+    }
+  };
+  cli::Extensions extensions{
+      .self = self, .open_tokenizer = open, .formats = formats_of(formats), .remote = remote_files_of(remote)};
+  const nb::gil_scoped_release released;
+  return cli::run(static_cast<int>(pointers.size()), pointers.data(), std::move(extensions));
+}
+
+}  // namespace
+
+void bind_command(nb::module_& module) {
+  module.def(
+      "tell_failure",
+      [](const std::string& kind, const std::string& message, int lost) {
+        cli::tell_failure(kind_of(kind), message, lost);
+      },
+      nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
+      "Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
+      "-1.");
+  module.def(
+      "tell_failed_start",
+      [](const std::string& kind, const std::string& message) {
+        const nb::gil_scoped_release released;
+        cli::tell_failed_start(kind_of(kind), message);
+      },
+      nb::arg("kind"), nb::arg("message"),
+      "The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and "
+      "end.");
+  module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
+             nb::arg("remote"),
+             nb::sig("def command(arguments: collections.abc.Sequence[str], self: collections.abc.Sequence[str], "
+                     "open_tokenizer: collections.abc.Callable[[str, str], Tokenizer], "
+                     "formats: collections.abc.Sequence[TextFormat], remote: RemoteFiles) -> int"),
+             "Runs the `levada` command and returns its exit status.");
+}
+
+}  // namespace levada::python

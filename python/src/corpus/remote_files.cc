@@ -1,0 +1,104 @@
+#include "python/src/corpus/remote_files.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/base/text.h"
+#include "python/src/base/callables.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// Calls act() with the GIL. Throws a StorageFault for an OSError: "cannot ACTION URL: why".
+template <typename Act>
+auto call(const std::string& action, const std::string& url, const Act& act) {
+  const PythonCall python;
+  if (!python) throw SourceError("this process ends, and reads no remote files any more");
+  try {
+    return act();
+  } catch (const nb::python_error& error) {
+    rethrow(error);
+    const auto what = fmt::format("cannot {} {}: ", action, printable(url));
+    if (!error.matches(PyExc_OSError)) throw SourceError(what + describe(error));
+    const auto number = nb::cast<int>(error.value().attr("errno"));
+    throw StorageFault(number, what + printable(nb::cast<std::string>(error.value().attr("strerror"))));
+  } catch (const nb::cast_error&) {
+    throw SourceError(fmt::format("cannot {} {}: its package returned something else", action, printable(url)));
+  }
+}
+
+class PythonFile final : public File {
+ public:
+  PythonFile(const std::string& url, nb::object file)
+      : path_(printable(url)),
+        identity_{.size = nb::cast<std::uint64_t>(file.attr("size")),
+                  .modified_ns = nb::cast<std::int64_t>(file.attr("modified_ns")),
+                  .tag = nb::cast<std::string>(file.attr("tag"))},
+        file_(share(std::move(file))) {}
+
+  const std::string& path() const override { return path_; }
+  /// As it was opened: read() throws when it has been changed.
+  FileIdentity identity() const override { return identity_; }
+
+  std::size_t read(std::uint64_t offset, std::span<char> into) const override {
+    const auto end = std::min(identity_.size, offset + into.size());
+    if (offset >= end) return 0;
+    const auto action = fmt::format("read byte {} of", offset);
+    return call(action, path_, [&] {
+      const auto bytes = nb::cast<nb::bytes>(file_->attr("read")(offset, end));
+      const auto size = bytes.size();
+      if (size == 0 || size > end - offset) {
+        throw StorageFault(
+            EIO, fmt::format("cannot {} {}: {} bytes were asked for, and {} came", action, path_, end - offset, size));
+      }
+      const nb::gil_scoped_release released;
+      std::memcpy(into.data(), bytes.c_str(), size);
+      return size;
+    });
+  }
+
+ private:
+  std::string path_;
+  FileIdentity identity_;
+  SharedObject file_;
+};
+
+}  // namespace
+
+RemoteFiles remote_files_of(nb::handle given) {
+  return nb::cast<const RemoteFiles&>(given);
+}
+
+void bind_remote_files(nb::module_& module) {
+  nb::class_<RemoteFiles>(module, "RemoteFiles", "How files with URLs are read.")
+      .def(
+          "__init__",
+          [](RemoteFiles* self, nb::object open, nb::object list) {
+            // A std::function is copied, also by threads that do not hold the GIL.
+            const std::shared_ptr<nb::object> opener = share(std::move(open)), lister = share(std::move(list));
+            new (self) RemoteFiles{
+                [opener](const std::string& url) -> std::unique_ptr<File> {
+                  return call("open", url, [&] { return std::make_unique<PythonFile>(url, (*opener)(url)); });
+                },
+                [lister](const std::string& url) {
+                  return call("list", url, [&] { return nb::cast<std::vector<std::string>>((*lister)(url)); });
+                }};
+          },
+          nb::arg("open"), nb::arg("list"),
+          nb::sig("def __init__(self, open: collections.abc.Callable[[str], typing.Any], list: "
+                  "collections.abc.Callable[[str], list[str]]) -> None"),
+          "open: returns a file with size, modified_ns, tag and read(start, end), which returns bytes and raises "
+          "SourceError once the file is no longer what it was. list: returns the names that match a pattern, folders "
+          "with a slash at the end; of another URL, all files below. Both raise OSError with errno and strerror.");
+}
+
+}  // namespace levada::python

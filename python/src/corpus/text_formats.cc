@@ -1,0 +1,121 @@
+#include "python/src/corpus/text_formats.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "python/src/base/callables.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+class PythonTextReader final : public TextReader {
+ public:
+  PythonTextReader(std::string path, SharedObject reader) : path_(std::move(path)), reader_(std::move(reader)) {}
+
+  bool read(Texts& texts) override {
+    const nb::gil_scoped_acquire gil;
+    texts.clear();
+    try {
+      const nb::object read = reader_->attr("read")();
+      if (!read.is_none()) {
+        for (const nb::handle text : nb::cast<nb::list>(read)) texts.add(utf8_of(text));
+      }
+      stored_bytes_ = nb::cast<std::uint64_t>(reader_->attr("stored_bytes"));
+      bad_lines_ = nb::cast<std::int64_t>(reader_->attr("bad_lines"));
+      return !read.is_none();
+    } catch (const nb::python_error& error) {
+      rethrow(error);
+      throw SourceError(fmt::format("{} cannot be read: {}", path_, describe(error)));
+    } catch (const nb::cast_error&) {
+      throw SourceError(fmt::format("{} cannot be read: its reader returned something else than texts", path_));
+    }
+  }
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }
+  std::int64_t bad_lines() const override { return bad_lines_; }
+
+ private:
+  std::string path_;
+  SharedObject reader_;
+  std::atomic<std::uint64_t> stored_bytes_ = 0;
+  std::atomic<std::int64_t> bad_lines_ = 0;
+};
+
+/// nanobind holds no pointers to what is const.
+struct SharedFile {
+  std::shared_ptr<const File> file;
+};
+
+nb::bytes read_file(const SharedFile& file, std::uint64_t offset, std::uint64_t bytes) {
+  const auto size = file.file->identity().size;
+  bytes = std::min(bytes, size - std::min(offset, size));
+  auto read = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
+  if (!read.is_valid()) throw nb::python_error();
+  const std::span<char> into(PyBytes_AS_STRING(read.ptr()), bytes);
+  const nb::gil_scoped_release released;
+  if (const auto got = read_fully(*file.file, offset, into); got < bytes) {
+    throw SourceError(fmt::format("{} ends at byte {}, {} bytes short: it was cut off while it was being read",
+                                  file.file->path(), offset + got, bytes - got));
+  }
+  return read;
+}
+
+}  // namespace
+
+std::vector<TextFormat> formats_of(nb::handle given) {
+  std::vector<TextFormat> formats;
+  for (const nb::handle format : given) formats.push_back(nb::cast<const TextFormat&>(format));
+  return formats;
+}
+
+void bind_text_formats(nb::module_& module) {
+  nb::class_<SharedFile>(module, "File", "A file that is open.")
+      .def_prop_ro("path", [](const SharedFile& file) { return file.file->path(); })
+      .def_prop_ro("size", [](const SharedFile& file) { return file.file->identity().size; })
+      .def("read", &read_file, nb::arg("offset"), nb::arg("count"), "So many bytes; fewer only at the end.")
+      .def(
+          "will_read",
+          [](const SharedFile& file, std::uint64_t offset, std::uint64_t bytes) {
+            file.file->will_read(offset, bytes);
+          },
+          nb::arg("offset"), nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),
+          "Announces a read(), which may then be made ahead.");
+  module.def(
+      "open_file", [](const std::string& path) { return SharedFile{open_file(path)}; }, nb::arg("path"));
+  nb::class_<TextFormat>(module, "TextFormat", "Files of documents whose names end alike.")
+      .def(
+          "__init__",
+          [](TextFormat* self, std::string extension, nb::object open) {
+            // A std::function is copied, also by threads that do not hold the GIL.
+            const std::shared_ptr<nb::object> shared = share(std::move(open));
+            new (self)
+                TextFormat{std::move(extension),
+                           [shared](const std::shared_ptr<const File>& file,
+                                    const TextOptions& options) -> std::unique_ptr<TextReader> {
+                             const nb::gil_scoped_acquire gil;
+                             try {
+                               return std::make_unique<PythonTextReader>(
+                                   file->path(), share((*shared)(SharedFile{file}, options.field(), options.skip_bad)));
+                             } catch (const nb::python_error& error) {
+                               rethrow(error);
+                               throw SourceError(fmt::format("{} cannot be read: {}", file->path(), describe(error)));
+                             }
+                           }};
+          },
+          nb::arg("extension"), nb::arg("open"),
+          nb::sig("def __init__(self, extension: str, open: collections.abc.Callable[[File, str, bool], typing.Any]) "
+                  "-> None"),
+          "open: takes a file, the field of the text, and whether documents that cannot be used are left out. Returns "
+          "an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of "
+          "the "
+          "file has been read, and bad_lines, how many were left out.");
+}
+
+}  // namespace levada::python

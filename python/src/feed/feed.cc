@@ -1,0 +1,480 @@
+#include "levada/feed/feed.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "levada/base/enum_names.h"
+#include "levada/base/error.h"
+#include "levada/base/trace.h"
+#include "levada/cli/feed_history.h"
+#include "levada/feed/step_cursor.h"
+#include "levada/plan/step_plan.h"
+#include "levada/report/balance_report.h"
+#include "python/src/base/bytes.h"
+#include "python/src/base/process.h"
+#include "python/src/batch/rebuild.h"
+#include "python/src/bindings.h"
+#include "python/src/feed/handoff.h"
+#include "python/src/job/launch.h"
+#include "python/src/job/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// How long leaving waits for a batch that a Python iterator is making.
+constexpr Duration grace = std::chrono::milliseconds(500);
+/// How long close() waits for another thread's next().
+constexpr Duration patience = std::chrono::seconds(5);
+
+/// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child, in a signal handler,
+/// beside another thread's next() and at exit too. Its state is guarded by the GIL, but for what says otherwise.
+class Pass {
+ public:
+  /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread
+  /// does. `where`: says what that is stuck in; None where nobody knows.
+  Pass(const Membership& job, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,
+       FeedOptions options, nb::object make, nb::object where, Shown shown, TensorKind others, bool allow_pickle,
+       bool record)
+      : handoff_(std::dynamic_pointer_cast<Handoff>(source)),
+        make_(std::move(make)),
+        where_(std::move(where)),
+        rebuilder_(allow_pickle, shown, others),
+        by_(options.balance),
+        data_ranks_(mesh.data_size()) {
+    options.poll = [this, signals = SignalPoll()]() mutable {
+      signals();
+      if (leaving_) throw Leaving();
+    };
+    if (record) {
+      log_.reset(new TraceLog(cli::make_trace_log(job.engine().info().size)));
+      options.trace = log_.get();
+    }
+    if (handoff_ && !where_.is_none()) {
+      handoff_->on_stalled([this] {
+        const nb::gil_scoped_acquire gil;
+        tell_where();
+      });
+    }
+    if (handoff_) handoff_->set_memory(job.batch_memory());
+    if (is_inline()) {
+      options.ahead = false;
+      handoff_->make_by([this] { make_item(); });
+    }
+    const auto engine = job.shared();
+    {
+      const nb::gil_scoped_release released;
+      feed_ = std::make_shared<Feed>(engine, mesh, layout, std::move(source), options);
+    }
+    board_ = feed_->group();
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  /// close(), without its exceptions.
+  ~Pass() {
+    try {
+      close();
+    } catch (const std::exception&) {
+      // Whatever ended the group has been said where it happened.
+    }
+  }
+
+  nb::object next() {
+    const auto batch = take();
+    if (!batch) throw nb::stop_iteration();
+    return rebuilder_.rebuild(batch->content);
+  }
+
+  bool drop_next() { return take().has_value(); }
+
+  /// `reason`: the exception that makes this rank leave.
+  void close(const std::string& reason = {}) {
+    if (current_process() != process_) {
+      if (feed_) static_cast<void>(new auto(std::move(feed_)));  // kept: its threads are the parent's
+      return;
+    }
+    if (occupancy_.is_mine()) {  // a signal handler's
+      leaving_ = feed_ != nullptr;
+      return;
+    }
+    wait_for_other_thread();
+    if (!feed_) return;
+    const OneCaller::Call entry(occupancy_, "this feed");
+    leaving_ = false;
+    const auto error = leave(std::exchange(feed_, nullptr), reason);
+    ended();
+    if (error) std::rethrow_exception(error);
+  }
+
+  void request_stop() {
+    expect_own_process();
+    auto feed = feed_;
+    if (!feed) return;
+    const nb::gil_scoped_release released;  // which the reading thread may need to send, with the lock of what is sent
+    feed->request_stop();
+    feed.reset();
+  }
+
+  /// On the board, for who waits.
+  void tell_where() {
+    const auto engine = board_.lock();
+    if (!engine) return;
+    try {
+      const auto where = nb::cast<std::string>(where_());
+      const auto before = engine->status(engine->info().rank);
+      auto status = Status::make("reading", before.step, -1, fmt::format("{}, in {}", handoff_->activity(), where));
+      status.since_ns = before.since_ns;
+      engine->post(status);
+    } catch (const std::exception&) {
+      // The group has ended, or the interpreter ends: nobody reads it.
+    }
+  }
+
+  std::int64_t step() const { return step_; }
+  std::int64_t micro() const { return micro_; }
+  std::int64_t num_micro() const { return num_micro_; }
+  nb::bytes cursor() const {
+    if (loader_ && !loader_->state->failure.empty()) {
+      throw Unsupported(fmt::format("the loader's state cannot be saved: {}", loader_->state->failure));
+    }
+    const Bytes cursor = loader_ ? loader_->encode() : cursor_;
+    return nb::bytes(cursor.data(), cursor.size());
+  }
+  /// Of the loader, as its rank gave it with the batch taken last; None where it gave none with that.
+  nb::object state() const {
+    if (!loader_ || !has_new_state_) return nb::none();
+    const auto& [message, failure] = *loader_->state;
+    return nb::make_tuple(nb::bytes(message.data(), message.size()), failure);
+  }
+  /// What was recorded, encoded; empty where nothing is.
+  nb::bytes trace() const {
+    const Bytes trace = log_ ? encode(log_->trace()) : Bytes();
+    return nb::bytes(trace.data(), trace.size());
+  }
+  nb::object end() const {
+    const auto& end = is_idle() ? feed_->end() : end_;
+    if (!end) return nb::none();
+    nb::dict told;
+    told["cause"] = std::string(to_string(end->cause));
+    told["step"] = end->step;
+    told["rank"] = end->rank;
+    told["message"] = end->message;
+    return told;
+  }
+  /// What the steps come to that this rank has planned; empty where it plans none.
+  std::optional<report::BalanceReport> balance() const {
+    auto series = is_idle() ? feed_->balance() : balance_;
+    if (!by_ || series.entries().empty()) return std::nullopt;
+    return report::BalanceReport{.by = *by_, .ranks = data_ranks_, .series = std::move(series)};
+  }
+  nb::dict stats() const {
+    const auto stats = is_idle() ? feed_->stats() : stats_;
+    nb::dict told;
+    told["batches"] = stats.batches;
+    told["samples"] = stats.samples;
+    told["bytes"] = stats.bytes;
+    told["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    told["taken_seconds"] = std::chrono::duration<double>(stats.taking).count();
+    told["copied_batches"] = stats.copied_batches;
+    told["bytes_read"] = stats.read.bytes_read;
+    told["seconds"] = std::chrono::duration<double>(ended_.value_or(Clock::now()) - begun_).count();
+    return told;
+  }
+
+ private:
+  /// Ends a wait in next().
+  struct Leaving : std::exception {};
+
+  /// Whether there is a feed in which no thread is.
+  bool is_idle() const { return feed_ && occupancy_.is_free(); }
+
+  /// Throws Timeout.
+  void wait_for_other_thread() {
+    const auto deadline = Deadline::after(patience);
+    while (!occupancy_.is_free()) {
+      if (feed_) leaving_ = true;
+      if (feed_ && deadline.expired()) {  // else that thread is closing it, and has a deadline of its own
+        throw Timeout("another thread does not come out of this feed, which cannot be closed");
+      }
+      {
+        const nb::gil_scoped_release released;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+
+  /// Returns what closing it threw.
+  std::exception_ptr leave(std::shared_ptr<Feed> feed, const std::string& reason) {
+    std::exception_ptr error;
+    std::optional<FeedEnd> end;
+    FeedStats stats;
+    BalanceSeries balance;
+    {
+      const nb::gil_scoped_release released;
+      if (handoff_) handoff_->stop(is_inline() ? Duration{} : grace);
+      try {
+        feed->close(reason);
+      } catch (const std::exception&) {
+        error = std::current_exception();
+      }
+      end = feed->end();
+      stats = feed->stats();
+      balance = feed->balance();
+      feed.reset();
+      if (handoff_) handoff_->stop({});
+    }
+    end_ = std::move(end);
+    stats_ = stats;
+    balance_ = std::move(balance);
+    return error;
+  }
+
+  bool is_inline() const { return handoff_ && !make_.is_none(); }
+
+  /// Inside next(). What ends the process, such as KeyboardInterrupt, goes on once the others have been told.
+  void make_item() {
+    const nb::gil_scoped_acquire gil;
+    try {
+      make_();
+    } catch (const nb::python_error&) {
+      interrupt_ = std::current_exception();
+    }
+  }
+
+  std::optional<Batch> take() {
+    expect_own_process();
+    if (!feed_) return std::nullopt;  // closed, perhaps by a signal handler since the last batch
+    std::optional<Batch> batch;
+    std::exception_ptr error;
+    {
+      const OneCaller::Call entry(occupancy_, "this feed");
+      stats_ = feed_->stats();
+      const nb::gil_scoped_release released;
+      try {
+        batch = feed_->next();
+      } catch (const Leaving&) {
+        // Told by leaving_, which a signal handler or another thread may have set meanwhile, too.
+      } catch (const std::exception&) {
+        error = std::current_exception();
+      }
+    }
+    if (interrupt_) error = std::exchange(interrupt_, nullptr);
+    if (leaving_) {
+      batch.reset();
+      close();
+    }
+    if (error) std::rethrow_exception(error);
+    if (!batch) ended();
+    if (!batch) return batch;
+    step_ = batch->step + 1;
+    micro_ = batch->micro;
+    num_micro_ = batch->num_micro;
+    has_new_state_ = false;
+    if (micro_ + 1 == num_micro_) keep(std::move(batch->cursor));
+    return batch;
+  }
+
+  void keep(Bytes cursor) {
+    if (!IterableCursor::is_one(cursor)) {
+      cursor_ = std::move(cursor);
+      return;
+    }
+    auto now = IterableCursor::decode(cursor);
+    has_new_state_ = now.state.has_value();
+    if (!now.state && loader_) now.state = std::move(loader_->state);
+    if (!now.state) throw CorruptMessage(0, "a feed's batch refers to a state of its loader that has not come");
+    loader_ = std::move(now);
+  }
+
+  void ended() {
+    if (!ended_) ended_ = Clock::now();
+  }
+
+  void expect_own_process() const {
+    if (current_process() != process_) {
+      throw Unsupported(
+          fmt::format("this feed belongs to process {}, from which this one was forked; a child has no "
+                      "part in its parent's feeds",
+                      process_));
+    }
+  }
+
+  pid_t process_ = current_process();
+  std::shared_ptr<Handoff> handoff_;
+  nb::object make_, where_;
+  std::weak_ptr<Engine> board_;
+  Rebuilder rebuilder_;
+  std::exception_ptr interrupt_;
+  std::unique_ptr<TraceLog> log_;
+  std::shared_ptr<Feed> feed_;         ///< shared with request_stop()
+  OneCaller occupancy_;                ///< of next() and close()
+  std::atomic<bool> leaving_ = false;  ///< so that next() is to end; read without the GIL
+  Clock::time_point begun_ = Clock::now();
+  std::optional<Clock::time_point> ended_;
+  std::int64_t step_ = 0, micro_ = 0, num_micro_ = 1;
+  Bytes cursor_;                          ///< after the batch taken last, of other sources than a loader
+  std::optional<IterableCursor> loader_;  ///< the same of a loader; with its state
+  bool has_new_state_ = false;
+  std::optional<FeedEnd> end_;
+  FeedStats stats_;
+  std::optional<Balance> by_;
+  int data_ranks_;
+  BalanceSeries balance_;
+};
+
+/// Calls a function when the last reference to it goes, with the exception that is in flight at that moment: as when a
+/// `for` loop, which alone knows its iterator, is left by one. A `__del__` cannot see that.
+class WhenDropped {
+ public:
+  explicit WhenDropped(nb::object call) : call_(std::move(call)) {}
+  WhenDropped(const WhenDropped&) = delete;
+  WhenDropped& operator=(const WhenDropped&) = delete;
+  ~WhenDropped() {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    PyErr_Fetch(&type, &value, &trace);
+    if (type != nullptr) PyErr_NormalizeException(&type, &value, &trace);
+    try {
+      call_(value == nullptr ? nb::handle(Py_None) : nb::handle(value));
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("levada: leaving a feed");
+    }
+    call_.reset();
+    PyErr_Restore(type, value, trace);
+  }
+
+ private:
+  nb::object call_;
+};
+
+constexpr EnumName<PartSizes> count_names[] = {{"free", PartSizes::any}, {"equal", PartSizes::equal}};
+
+Balance make_balance(const std::string& cost, const std::string& counts, const std::string& order) {
+  return {.cost = SampleCost::parse(cost),
+          .sizes = parse_enum("counts", counts, count_names),
+          .order = parse_micro_order(order)};
+}
+
+constexpr EnumName<TensorKind> tensor_names[] = {{"numpy", TensorKind::array}, {"torch", TensorKind::torch}};
+
+FeedOptions options_of(std::int64_t batch, const std::string& divide, const std::string& tail,
+                       std::int64_t first_sample, std::optional<std::int64_t> steps, const std::string& readers,
+                       int depth, double timeout, const std::string& access, const std::string& name, bool remind,
+                       std::optional<Balance> balance) {
+  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+  return {.batch = batch,
+          .divide = parse_divide(divide),
+          .tail = parse_tail(tail),
+          .balance = balance,
+          .first_sample = first_sample,
+          .steps = steps,
+          .readers = Readers::parse(readers),
+          .depth = depth,
+          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+          .remind_after = remind ? Reminder::after : Duration::max(),
+          .access = access.empty() ? Access::private_ : parse_access(access),
+          .name = name};
+}
+
+std::unique_ptr<Pass> start(const Membership& job, const Mesh& mesh, const Layout& layout,
+                            std::shared_ptr<Source> source, std::int64_t batch, const std::string& divide,
+                            const std::string& tail, std::int64_t first_sample, std::optional<std::int64_t> steps,
+                            const std::string& readers, int depth, double timeout, const std::string& access,
+                            nb::object make, nb::object where, const std::string& tensors, bool allow_pickle,
+                            bool record, const std::string& name, bool remind, std::optional<Balance> balance,
+                            const nb::bytes& cursor) {
+  const auto others = parse_enum("tensors", tensors, tensor_names);
+  auto options =
+      options_of(batch, divide, tail, first_sample, steps, readers, depth, timeout, access, name, remind, balance);
+  options.delayed = StepCursor::decode(view_of(cursor)).delayed;
+  // Where nothing is said, torch tensors alone are to be written: there are no others.
+  if (access.empty() && others != TensorKind::torch) options.writes = has_torch;
+  const auto shown = access == "read_only" ? Shown::without_torch
+                     : access.empty()      ? Shown::read_only_arrays
+                                           : Shown::as_is;
+  return std::make_unique<Pass>(job, mesh, layout, std::move(source), std::move(options), std::move(make),
+                                std::move(where), shown, others, allow_pickle, record);
+}
+
+/// By rank, then micro-batch: indexes of samples.
+using Micros = std::vector<std::vector<std::vector<std::size_t>>>;
+
+Micros plan_micros(const std::vector<std::array<std::int64_t, 4>>& sizes, int ranks, const Balance& balance) {
+  const nb::gil_scoped_release released;
+  std::vector<SampleSize> samples;
+  samples.reserve(sizes.size());
+  for (const auto& [tokens, squares, first, second] : sizes) samples.push_back({tokens, squares, {first, second}});
+  const StepPlan plan = plan_step(samples, ranks, balance);
+  Micros micros(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int micro = 0; micro < plan.num_micro; ++micro) {
+      micros[static_cast<std::size_t>(rank)].push_back(plan.at(rank, micro));
+    }
+  }
+  return micros;
+}
+
+}  // namespace
+
+void bind_feed(nb::module_& module) {
+  nb::class_<Balance>(module, "BalancedBy", "How the samples of a step are divided over ranks.")
+      .def(
+          "__init__",
+          [](Balance* self, const std::string& cost, const std::string& counts, const std::string& order,
+             std::int64_t max_tokens, std::int64_t max_delay) {
+            new (self) Balance(make_balance(cost, counts, order));
+            self->max_tokens = max_tokens;
+            self->max_delay = max_delay;
+          },
+          nb::arg("cost"), nb::arg("counts"), nb::arg("order"), nb::arg("max_tokens"), nb::arg("max_delay") = 0);
+  nb::class_<report::BalanceReport>(module, "BalanceReport", "What the planned steps of a pass come to.")
+      .def("to_json", &report::BalanceReport::to_json);
+  module.def("plan_step", &plan_micros, nb::arg("sizes"), nb::arg("ranks"), nb::arg("balance"),
+             "Divides the samples of a step: by rank, then micro-batch, their indexes, ascending. sizes: the tokens of "
+             "each sample, the sum of the squares of its segments' tokens, and two weights. The same for the same "
+             "samples everywhere. Raises InvalidArgument.");
+  nb::class_<Pass>(module, "Pass", "One pass of a feed.")
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Pass"))
+      .def("__next__", &Pass::next, nb::sig("def __next__(self) -> typing.Any"))
+      .def("drop_next", &Pass::drop_next, "Takes a batch and makes nothing of it; False after the last.")
+      .def("close", &Pass::close, nb::arg("reason") = "",
+           "Leaves the feed; `reason`: the exception that makes this rank leave, for the others' error.")
+      .def("tell_where", &Pass::tell_where, "Says on the board what the making of an item is in.")
+      .def("request_stop", &Pass::request_stop)
+      .def_prop_ro("step", &Pass::step)
+      .def_prop_ro("micro", &Pass::micro)
+      .def_prop_ro("num_micro", &Pass::num_micro)
+      .def_prop_ro("balance", &Pass::balance, "What the steps that this rank planned come to, if it plans any.")
+      .def_prop_ro("cursor", &Pass::cursor, "Where to resume behind the batch taken last. Raises Unsupported.")
+      .def_prop_ro("state", &Pass::state, nb::sig("def state(self) -> tuple[bytes, str] | None"),
+                   "The loader's state, where the batch taken last came with one.")
+      .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
+      .def_prop_ro("trace", &Pass::trace, "What was recorded, encoded.")
+      .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
+  module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
+             nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
+             nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",
+             nb::arg("depth") = 0, nb::arg("timeout") = 1800.0, nb::arg("access") = "", nb::arg("make") = nb::none(),
+             nb::arg("where") = nb::none(), nb::arg("tensors") = "numpy", nb::arg("allow_pickle") = false,
+             nb::arg("record") = false, nb::arg("name") = "", nb::arg("remind") = true, nb::arg("balance") = nb::none(),
+             nb::arg("cursor") = nb::bytes("", 0),
+             "Starts a pass. Collective. `cursor`: of the state of a Corpus at which it begins. `name`: which, the "
+             "same on all ranks; `remind`: whether long waits say so.");
+  nb::class_<WhenDropped>(module, "WhenDropped", "Calls a function when it goes, with the exception in flight or None.")
+      .def(nb::init<nb::object>(), nb::arg("call"));
+}
+
+}  // namespace levada::python

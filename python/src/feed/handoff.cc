@@ -1,0 +1,252 @@
+#include "python/src/feed/handoff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/transfer/outbox.h"
+#include "levada/tree/schema.h"
+
+namespace levada::python {
+namespace {
+
+constexpr Duration long_wait = std::chrono::milliseconds(500);
+constexpr Duration moment = std::chrono::milliseconds(100);
+constexpr std::uint32_t cursor_version = 2;
+// What a cursor says of its state.
+constexpr std::uint8_t earlier_state = 0, packed_state = 1, failed_state = 2;
+constexpr std::string_view cursor_magic = "levada iterable";
+
+/// The extent along dim 0 of the first tensor that has one.
+std::int64_t rows_of(const Tree& item) {
+  const auto flat = flatten(item);
+  for (const Leaf& leaf : flat.leaves) {
+    const auto* tensor = std::get_if<Tensor>(&leaf);
+    if (tensor != nullptr && tensor->shape().rank() > 0) return tensor->shape()[0];
+  }
+  throw SourceError("an item has no tensor whose rows could be counted; leave out batch=");
+}
+
+}  // namespace
+
+std::optional<Handoff::Wanted> Handoff::wanted() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (stop_ && stop_->expired()) return std::nullopt;
+    if (wanted_) return wanted_;
+    if (stop_) changed_.wait_until(lock, stop_->at());
+    else changed_.wait(lock);
+  }
+}
+
+void Handoff::answer(Answer answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_.reset();
+    if (!stop_ || !stop_->expired()) answer_ = std::move(answer);
+  }
+  changed_.notify_all();
+}
+
+void Handoff::give() {
+  {
+    const std::lock_guard lock(mutex_);
+    given_ = position_;
+    keep_state(std::exchange(prepared_.state, std::nullopt), prepared_.since);
+  }
+  answer(std::exchange(prepared_, {}));
+}
+
+void Handoff::tell(std::vector<SampleSize> sizes, std::optional<LoaderState> state, std::int64_t since) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = wanted_ && std::cmp_less(sizes.size(), wanted_->taken);
+    position_ += static_cast<std::int64_t>(sizes.size());
+    given_ = position_;
+    keep_state(std::move(state), since);
+  }
+  answer(std::move(sizes));
+}
+
+void Handoff::keep_state(std::optional<LoaderState> state, std::int64_t since) {
+  if (!state) return;
+  state_ = std::move(state);
+  state_position_ = position_ - since;
+  state_next_ = -1;
+}
+
+void Handoff::end(std::int64_t more) {
+  {
+    const std::lock_guard lock(mutex_);
+    given_ += more;
+    ended_ = true;
+  }
+  answer(End{});
+}
+
+void Handoff::fail(ErrorKind kind, std::string message) {
+  answer(Failure{kind, std::move(message)});
+}
+
+void Handoff::stop(Duration grace) {
+  if (current_process() != process_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto deadline = Deadline::after(grace);
+    if (!stop_ || deadline.at() < stop_->at()) stop_ = deadline;
+  }
+  changed_.notify_all();
+}
+
+Handoff::Answer Handoff::ask(Wanted wanted) {
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_ = std::move(wanted);
+  }
+  if (make_) make_();
+  else changed_.notify_all();
+  auto stalled = Deadline::after(long_wait);
+  std::unique_lock lock(mutex_);
+  while (!answer_) {
+    const bool was_interrupted = make_ != nullptr;  // before it could say anything
+    if (was_interrupted || (stop_ && stop_->expired())) {
+      wanted_.reset();
+      return Abandoned{};
+    }
+    wait_for_answer(lock, stalled);
+  }
+  auto given = std::move(*answer_);
+  answer_.reset();
+  return given;
+}
+
+void Handoff::wait_for_answer(std::unique_lock<std::mutex>& lock, Deadline& stalled) {
+  const auto until = Deadline::after(moment).at();
+  if (changed_.wait_until(lock, stop_ ? std::min(stop_->at(), until) : until) != std::cv_status::timeout) return;
+  lock.unlock();
+  if (waiting_) waiting_();
+  if (stalled_ && stalled.expired()) {
+    stalled_();
+    stalled = Deadline::after(long_wait);
+  }
+  lock.lock();
+}
+
+std::optional<std::int64_t> Handoff::size() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ ? std::optional(given_ * samples_ - lacking_) : std::nullopt;
+}
+
+template <typename T>
+std::optional<T> Handoff::expect(Wanted wanted) {
+  auto answer = ask(std::move(wanted));
+  if (const auto* failure = std::get_if<Failure>(&answer)) throw_error(failure->kind, failure->message);
+  if (std::holds_alternative<Abandoned>(answer)) throw ReadAbandoned();
+  if (std::holds_alternative<End>(answer)) return std::nullopt;
+  return std::get<T>(std::move(answer));
+}
+
+std::optional<Tree> Handoff::read(std::int64_t first, std::int64_t, Memory& memory) {
+  if (size()) return std::nullopt;
+  const auto item = first / samples_;
+  const auto skipped = item - position_;
+  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", item));
+  {
+    const std::lock_guard lock(mutex_);
+    position_ = item + 1;
+  }
+  auto made = expect<Item>({.skipped = skipped, .gathered = {}});
+  if (!made) return std::nullopt;
+  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
+  if (made->place && blocks != nullptr) blocks->adopt(std::move(made->place->block), made->place->used);
+  made->place.reset();
+  if (!counts_rows_) return std::move(made->tree);
+  const auto rows = rows_of(made->tree);
+  if (rows != samples_) {
+    // To see whether it is the last takes asking for more, when what is lent has to be given back.
+    if (blocks != nullptr) made->tree = unflatten(blocks->copy_in(flatten(std::exchange(made->tree, {}))));
+    expect_last(rows);
+  }
+  if (rows == 0) return std::nullopt;
+  return std::move(made->tree);
+}
+
+std::vector<SampleSize> Handoff::sizes(std::int64_t first, std::int64_t count) {
+  if (size()) return {};
+  const auto skipped = first - position_;
+  if (skipped < 0) throw InvalidArgument(fmt::format("an iterator cannot give item {} again", first));
+  {
+    const std::lock_guard lock(mutex_);
+    position_ = taken_ = first;
+  }
+  auto sizes = expect<std::vector<SampleSize>>({.skipped = skipped, .taken = count, .gathered = {}});
+  return sizes ? std::move(*sizes) : std::vector<SampleSize>();
+}
+
+Tree Handoff::gather(std::span<const std::int64_t> samples, Memory& memory) {
+  Wanted wanted;
+  for (const auto sample : samples) wanted.gathered.push_back(sample - taken_);
+  auto made = expect<Item>(std::move(wanted)).value();
+  auto* blocks = dynamic_cast<BlockMemory*>(&memory);
+  if (made.place && blocks != nullptr) blocks->adopt(std::move(made.place->block), made.place->used);
+  return std::move(made.tree);
+}
+
+void Handoff::expect_last(std::int64_t rows) {
+  const auto told = fmt::format("item {} has {} rows where a step takes {}", position_ - 1, rows, samples_);
+  if (rows > samples_) throw SourceError(told + "; give batches of batch x dp rows");
+  if (expect<Item>({.gathered = {}})) throw SourceError(told + ", and is not the last: only that may have fewer");
+  const std::lock_guard lock(mutex_);
+  lacking_ = samples_ - rows;
+}
+
+Bytes Handoff::cursor(std::int64_t next) const {
+  const std::lock_guard lock(mutex_);
+  if (!state_) return {};
+  if (state_next_ < 0) state_next_ = next;
+  return IterableCursor{next, state_position_, state_next_ == next ? state_ : std::nullopt}.encode();
+}
+
+Bytes IterableCursor::encode() const {
+  ByteWriter writer;
+  writer.put_sized(cursor_magic);
+  writer.put(cursor_version);
+  writer.put(next);
+  writer.put(position);
+  if (!state) {
+    writer.put(earlier_state);
+  } else if (state->failure.empty()) {
+    writer.put(packed_state);
+    writer.put_sized(ByteView(state->message));
+  } else {
+    writer.put(failed_state);
+    writer.put_sized(std::string_view(state->failure));
+  }
+  return std::move(writer).take();
+}
+
+bool IterableCursor::is_one(ByteView bytes) {
+  ByteWriter writer;
+  writer.put_sized(cursor_magic);
+  const Bytes begin = std::move(writer).take();
+  return bytes.size() > begin.size() && std::ranges::equal(begin, bytes.first(begin.size()));
+}
+
+IterableCursor IterableCursor::decode(ByteView bytes) {
+  ByteReader reader(bytes);
+  if (reader.get_string() != cursor_magic) reader.fail("this is no state of a feed of an iterable");
+  if (reader.get<std::uint32_t>() != cursor_version) reader.fail("a state of another version");
+  const auto next = reader.get<std::int64_t>();
+  IterableCursor cursor{next, reader.get<std::int64_t>(), {}};
+  const auto form = reader.get<std::uint8_t>();
+  if (form == packed_state) cursor.state = LoaderState{reader.get_bytes(), {}};
+  else if (form == failed_state) cursor.state = LoaderState{{}, reader.get_string()};
+  else if (form != earlier_state) reader.fail("a state of no known form");
+  reader.expect_end();
+  if (cursor.next < 0 || cursor.position < 0) reader.fail("a negative position");
+  return cursor;
+}
+
+}  // namespace levada::python

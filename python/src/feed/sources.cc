@@ -1,0 +1,162 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "levada/base/bytes.h"
+#include "levada/corpus/cursor.h"
+#include "levada/feed/step_cursor.h"
+#include "levada/tree/codec.h"
+#include "python/src/base/bytes.h"
+#include "python/src/base/errors.h"
+#include "python/src/batch/rebuild.h"
+#include "python/src/batch/trees.h"
+#include "python/src/bindings.h"
+#include "python/src/feed/handoff.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+constexpr std::size_t longest_message = std::size_t{64} << 10;
+
+/// What Python makes.
+struct PythonHandoff final : Handoff {
+  using Handoff::Handoff;
+  BatchClasses classes;
+};
+
+/// A message, why there is none, and how many items have come since.
+using GivenState = std::optional<std::tuple<nb::bytes, std::string, std::int64_t>>;
+
+nb::bytes pack_state(nb::handle state, bool allow_pickle) {
+  const auto message = encode_tree(to_tree(state, allow_pickle, "state"));
+  return nb::bytes(message.data(), message.size());
+}
+
+/// And how many items have come since.
+std::pair<std::optional<LoaderState>, std::int64_t> state_of(const GivenState& given) {
+  if (!given) return {std::nullopt, 0};
+  const auto& [bytes, failure, since] = *given;
+  const auto message = view_of(bytes);
+  return {LoaderState{{message.begin(), message.end()}, failure}, since};
+}
+
+void prepare(PythonHandoff& handoff, nb::handle batch, const GivenState& given, bool allow_pickle) {
+  auto lent = lend(batch, allow_pickle, handoff.classes, handoff.batch_memory().get(), handoff.spent());
+  auto [state, since] = state_of(given);
+  handoff.prepare({std::move(lent.tree), std::move(lent.place), std::move(state), since});
+}
+
+using Size = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+
+void tell(PythonHandoff& handoff, const std::vector<Size>& told, const GivenState& given) {
+  std::vector<SampleSize> sizes;
+  for (const auto& [tokens, squares, first, second, padding] : told) {
+    sizes.push_back({tokens, squares, {first, second}, padding});
+  }
+  auto [state, since] = state_of(given);
+  const nb::gil_scoped_release released;
+  handoff.tell(std::move(sizes), std::move(state), since);
+}
+
+std::optional<std::tuple<std::int64_t, std::int64_t, std::vector<std::int64_t>>> wanted(PythonHandoff& handoff) {
+  std::optional<Handoff::Wanted> wanted;
+  {
+    const nb::gil_scoped_release released;
+    wanted = handoff.wanted();
+  }
+  handoff.spent()->clear();
+  if (!wanted) return std::nullopt;
+  return std::tuple(wanted->skipped, wanted->taken, std::move(wanted->gathered));
+}
+
+/// The end of a traceback says most.
+void fail(PythonHandoff& handoff, std::string text, bool is_argument) {
+  if (text.size() > longest_message) text = "..." + text.substr(text.size() - longest_message);
+  handoff.fail(is_argument ? ErrorKind::invalid_argument : ErrorKind::source, std::move(text));
+}
+
+std::tuple<std::int64_t, std::int64_t, nb::object> read_cursor(const nb::bytes& bytes, bool allow_pickle) {
+  const auto cursor = IterableCursor::decode(view_of(bytes));
+  if (!cursor.state || !cursor.state->failure.empty()) throw InvalidArgument("a state of a feed without its loader's");
+  auto memory = std::make_shared<Bytes>(cursor.state->message);
+  SchemaCache schemas;
+  const auto state = read_message(*memory, memory, schemas).content;
+  return {cursor.next, cursor.position, Rebuilder(allow_pickle).rebuild(state)};
+}
+
+/// Stands for a source that this rank could not open: every rank hears why at the first step.
+class Unopened final : public Source {
+ public:
+  Unopened(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+  std::optional<std::int64_t> size() const override { return std::nullopt; }
+  std::optional<Tree> read(std::int64_t, std::int64_t, Memory&) override { throw_error(kind_, message_); }
+  Bytes cursor(std::int64_t) const override { return {}; }
+  std::string activity() const override { return "failing to open"; }
+  ReadStats stats() const override { return {}; }
+
+ private:
+  ErrorKind kind_;
+  std::string message_;
+};
+
+std::shared_ptr<Source> unopened(const std::string& kind, const std::string& message) {
+  return std::make_shared<Unopened>(kind_of(kind), message);
+}
+
+}  // namespace
+
+void bind_sources(nb::module_& module) {
+  nb::class_<PythonHandoff, Source>(module, "Handoff", "Batches that one thread makes when a feed asks for them.")
+      .def(nb::init<std::int64_t, std::int64_t, std::string, bool>(), nb::arg("samples"), nb::arg("position"),
+           nb::arg("activity"), nb::arg("counts_rows"))
+      .def(
+          "wanted", &wanted,
+          "Blocks until something is wanted. How many items to pass over; how many to take then, for tell(), or 0; and "
+          "which of those taken last to make one item of. Without the latter two: the next item. None "
+          "when there is no more to do.")
+      .def("tell", &tell, nb::arg("sizes"), nb::arg("state").none(),
+           "Of the items that were taken, fewer at the end: positions in a row, their square, two weights, and how "
+           "many positions are padding. state: "
+           "as "
+           "of prepare().")
+      .def("prepare", &prepare, nb::arg("batch").none(), nb::arg("state").none(), nb::kw_only(),
+           nb::arg("allow_pickle") = false,
+           nb::sig(
+               "def prepare(self, batch: object, state: tuple[bytes, str, int] | None, *, allow_pickle: bool = False) "
+               "-> None"),
+           "The item for give(). Raises TypeError for what cannot cross. Its memory is used until the next wanted(). "
+           "state: what pack_state() made of the loader's, or b\"\"; why it could not; and how many items have come "
+           "since. None where the loader has not been asked since the last one.")
+      .def("give", &Handoff::give, nb::call_guard<nb::gil_scoped_release>(),
+           "Gives what was prepared. Tensors of empty() that nobody else holds by now are sent as they lie.")
+      .def("end", &Handoff::end, nb::arg("more"), nb::call_guard<nb::gil_scoped_release>(),
+           "There are but `more` items after those given.")
+      .def(
+          "stop", [](PythonHandoff& handoff) { handoff.stop({}); }, "Nothing is wanted any more.")
+      .def("fail", &fail, nb::arg("text"), nb::kw_only(), nb::arg("is_argument") = false,
+           "The iterator raised; is_argument: what it gave is an invalid argument.");
+  module.def("unopened", &unopened, nb::arg("kind"), nb::arg("message"));
+  module.def("pack_state", &pack_state, nb::arg("state").none(), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def pack_state(state: object, *, allow_pickle: bool = False) -> bytes"),
+             "A loader's state as bytes. Raises TypeError, naming its place, for what they cannot hold.");
+  module.def("read_cursor", &read_cursor, nb::arg("cursor"), nb::kw_only(), nb::arg("allow_pickle") = false,
+             nb::sig("def read_cursor(cursor: bytes, *, allow_pickle: bool = False) -> tuple[int, int, typing.Any]"));
+  module.def(
+      "corpus_position",
+      [](const nb::bytes& cursor) { return Cursor::decode(StepCursor::decode(view_of(cursor)).source).next; },
+      nb::arg("cursor"));
+}
+
+}  // namespace levada::python

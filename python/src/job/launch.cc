@@ -1,0 +1,218 @@
+#include "python/src/job/launch.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "levada/base/threads.h"
+#include "levada/base/unique_fd.h"
+#include "levada/cli/speaker.h"
+#include "levada/engine/choice.h"
+#include "levada/engine/collect.h"
+#include "levada/engine/joined/joined.h"
+#include "levada/engine/shm/shm.h"
+#include "levada/feed/feed.h"
+#include "levada/launch/launch.h"
+#include "python/src/base/callables.h"
+#include "python/src/base/errors.h"
+#include "python/src/batch/tensors.h"
+#include "python/src/bindings.h"
+#include "python/src/job/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// What this process has that a fork would not: threads, and memory that is shared.
+struct Kept {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<const void>> engines;
+};
+
+Kept& kept() {
+  static Kept of_this_process;
+  return of_this_process;
+}
+
+Duration seconds(double count) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(count));
+}
+
+Membership join(const std::string& engine, double timeout) {
+  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::complain};
+  return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
+}
+
+Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
+  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::complain};
+  return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
+}
+
+Membership join_hosts(const Membership& near, const Membership& far) {
+  return Membership(joined::make_engine(near.shared(), far.shared()));
+}
+
+/// `sockets` are given away.
+Membership link(int rank, int size, const std::vector<int>& sockets, double timeout) {
+  std::vector<UniqueFd> links;
+  if (rank == 0) links.emplace_back();
+  for (const int socket : sockets) links.emplace_back(socket);
+  const shm::Options options{.timeout = seconds(timeout)};
+  return Membership(
+      interruptible([rank, size, options,
+                     links = std::move(links)]() mutable { return shm::join(rank, size, std::move(links), options); },
+                    [] { return false; }));
+}
+
+/// By the kernel, which kills a stopped process too, when the thread ends that started this process; it may be a fork
+/// server's, which ends with `process`. And by a thread, for the moment before.
+void die_with(pid_t process) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  UniqueFd watched(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!watched) throw EngineError(fmt::format("process {}, which started this one, has ended", process));
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  start_thread("watching the parent process", [watched = std::move(watched)] {
+    pollfd end{.fd = watched.get(), .events = POLLIN, .revents = 0};
+    while (::poll(&end, 1, -1) < 0) {
+    }
+    ::kill(::getpid(), SIGKILL);
+  }).detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+std::vector<nb::bytes> agree(const Membership& job, const nb::bytes& mine, double timeout, const std::string& what) {
+  const ByteView own = as_bytes({mine.c_str(), mine.size()});
+  const auto all = interruptible_on(job, what, [&](const auto& engine, const auto& poll) {
+    return levada::agree(*engine, own, Deadline::after(seconds(timeout)), what, &poll);
+  });
+  std::vector<nb::bytes> told;
+  for (const auto& each : all) told.emplace_back(each.data(), each.size());
+  return told;
+}
+
+nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype, bool torch) {
+  Tensor tensor;
+  {
+    const nb::gil_scoped_release released;
+    tensor = job.batch_memory()->empty(DType::parse(dtype), Shape(shape));
+  }
+  return TensorLibraries().to_python(tensor, torch ? TensorKind::torch : TensorKind::array);
+}
+
+std::tuple<int, std::string> run_local(int size, const std::vector<std::string>& command) {
+  const nb::gil_scoped_release released;
+  const auto result = launch::run_local(size, {command.begin() + 1, command.end()},
+                                        {.program = command.front(), .signal_grace = std::chrono::seconds(5)});
+  return {result.exit_status, result.message};
+}
+
+std::optional<std::tuple<int, int>> place() {
+  const auto job = launch::detect([](const char* name) -> const char* { return std::getenv(name); });
+  if (!job) return std::nullopt;
+  return std::tuple(job->rank, job->size);
+}
+
+}  // namespace
+
+std::string unforkable() {
+  const std::lock_guard lock(kept().mutex);
+  std::erase_if(kept().engines, [](const auto& engine) { return engine.expired(); });
+  if (kept().engines.empty()) return {};
+  return "this process has threads and shared memory of Levada's by now";
+}
+
+void keep_from_forking(const std::shared_ptr<const void>& what) {
+  const std::lock_guard lock(kept().mutex);
+  std::erase_if(kept().engines, [](const auto& engine) { return engine.expired(); });
+  kept().engines.push_back(what);
+}
+
+void bind_launch(nb::module_& module) {
+  nb::class_<Membership>(module, "Membership", nb::is_weak_referenceable(), "This process's place in its job.")
+      .def_prop_ro("rank", [](const Membership& job) { return job.engine().info().rank; })
+      .def_prop_ro("size", [](const Membership& job) { return job.engine().info().size; })
+      .def_prop_ro(
+          "engine", [](const Membership& job) { return job.engine().info().name; },
+          "\"shm\", \"c10d\", \"shm+c10d\" or \"inproc\".")
+      .def_prop_ro(
+          "engine_choice", [](const Membership& job) { return describe_engine(job.engine().info()); },
+          "The engine and why it joins these ranks: \"shm+c10d: 4 ranks on 2 hosts, 2 on each\".")
+      .def_prop_ro(
+          "host_of", [](const Membership& job) { return job.engine().info().host_of; },
+          "Each rank's host, numbered from 0.")
+      .def("empty", &empty, nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
+           nb::sig("def empty(self, shape: collections.abc.Sequence[int], dtype: str, torch: bool) -> typing.Any"),
+           "A tensor, content unset, in the memory of the batch that this thread is making.")
+      .def(
+          "begin_batch", [](const Membership& job, std::size_t bytes) { job.batch_memory()->begin(bytes); },
+          nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(),
+          "Begins a batch whose tensors have so many bytes in all, each rounded up to 64.")
+      .def(
+          "subgroup",
+          [](const Membership& job, const std::vector<int>& ranks, const std::string& name) {
+            return Membership(job.engine().subgroup(ranks, name));
+          },
+          nb::arg("ranks"), nb::arg("name"), nb::call_guard<nb::gil_scoped_release>(),
+          "This process's place among some of the ranks: ranks[i] becomes rank i. Collective over those alone, which "
+          "give the same name.")
+      .def(
+          "note_exception",
+          [](const Membership& job, const std::string& text, std::int64_t step) {
+            job.engine().post(Status::make(raised_operation, step, -1, text));
+          },
+          nb::arg("text"), nb::arg("step"), nb::call_guard<nb::gil_scoped_release>(),
+          "Says on the board that an exception ends this rank, for ranks that wait for it; step: at which it left a "
+          "feed "
+          "because of it, or -1.")
+      .def("leave", &Membership::leave, nb::call_guard<nb::gil_scoped_release>(),
+           "Leaves the job: the other ranks are not alarmed. What has been received stays.");
+  module.def("join", &join, nb::arg("engine"), nb::arg("timeout"), "Joins the job that the environment tells of.");
+  module.def("meet", &meet, nb::arg("rank"), nb::arg("size"), nb::arg("rendezvous"), nb::arg("timeout"), nb::kw_only(),
+             nb::arg("memory_bytes") = 0,
+             "Joins the ranks of this host that give the same name for their rendezvous, over shared memory: a rank's "
+             "batches take at most `memory_bytes`, or as much as the machine allows.");
+  module.def(
+      "join_hosts", &join_hosts, nb::arg("near"), nb::arg("far"), nb::call_guard<nb::gil_scoped_release>(),
+      "The ranks of `far`, of which `near` has those of this host: what stays on a host goes through `near`, and "
+      "crosses once to each other one.");
+  module.def("choose_engine", &choose_engine, nb::arg("host_of"), nb::arg("between"),
+             "The engine for ranks on these hosts: shm on one, `between` where each rank is on its own, else both.");
+  module.def(
+      "log_engine", [](const Membership& job) { log_engine(job.engine().info()); }, nb::arg("job"),
+      "Writes the engine's choice to standard error on rank 0, where LEVADA_LOG is info.");
+  module.def("link", &link, nb::arg("rank"), nb::arg("size"), nb::arg("sockets"), nb::arg("timeout"),
+             "A job of processes that are connected by sockets, which it closes: rank 0 to each other, in order.");
+  module.def("die_with", &die_with, nb::arg("process"),
+             "From now on this process is killed when that one ends, or the thread there that started it.");
+  module.def(
+      "unforkable",
+      [] {
+        const auto reason = unforkable();
+        return reason.empty() ? std::nullopt : std::optional(reason);
+      },
+      "Why a fork of this process could not go on with Levada; None where it could.");
+  module.def("place", &place, "Rank and size as the environment tells them; None outside a job.");
+  module.def("agree", &agree, nb::arg("job"), nb::arg("mine"), nb::arg("timeout"), nb::arg("what"),
+             "What each rank says, in their order. Collective. `what` is being done, for who waits.");
+  module.def("run_local", &run_local, nb::arg("size"), nb::arg("command"),
+             "Starts `size` ranks with a command line and waits for them: exit status and what went wrong.");
+}
+
+}  // namespace levada::python

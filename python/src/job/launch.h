@@ -1,0 +1,60 @@
+// This process's engine, as Python holds it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "levada/base/error.h"
+#include "levada/engine/engine.h"
+#include "levada/exchange/exchange.h"
+#include "python/src/base/process.h"
+#include "python/src/batch/batch_memory.h"
+
+namespace levada::python {
+
+/// Why this process must not be forked into one that goes on with Levada; empty where it may.
+std::string unforkable();
+/// Counts for that until `what` is gone.
+void keep_from_forking(const std::shared_ptr<const void>& what);
+
+/// An engine that can be left, whoever still holds this, and that a forked child cannot use.
+class Membership {
+ public:
+  explicit Membership(std::shared_ptr<Engine> engine)
+      : engine_(std::move(engine)), memory_(std::make_shared<BatchMemory>(engine_)) {
+    keep_from_forking(engine_);
+  }
+
+  /// Throws Unsupported in a forked child and after leave().
+  Engine& engine() const { return *shared(); }
+  const std::shared_ptr<Engine>& shared() const {
+    if (current_process() != process_) {
+      throw Unsupported(
+          "this process was forked from a rank and is none itself; start feeds before forking only in "
+          "the rank, and use them there");
+    }
+    if (!engine_) throw Unsupported("this rank has left its job");
+    return engine_;
+  }
+  /// This rank's end of exchanges, made by the first call, which is collective. With the GIL.
+  std::shared_ptr<Exchange> exchange() {
+    const auto& engine = shared();
+    if (!exchange_) exchange_ = std::make_shared<Exchange>(engine);
+    return exchange_;
+  }
+  /// Where this process makes batches for feeds of this job. In any process, also after leave().
+  const std::shared_ptr<BatchMemory>& batch_memory() const { return memory_; }
+  void leave() {
+    if (current_process() != process_) return;
+    exchange_.reset();
+    engine_.reset();
+  }
+
+ private:
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<BatchMemory> memory_;
+  pid_t process_ = current_process();
+};
+
+}  // namespace levada::python

@@ -1,0 +1,173 @@
+#include "levada/mesh/mesh.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "levada/base/error.h"
+#include "levada/plan/plan.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using Names = std::optional<Mesh::Names>;
+
+std::vector<Axis> axes_of(const nb::kwargs& sizes) {
+  std::vector<Axis> axes;
+  for (const auto& [name, size] : sizes) axes.push_back({nb::cast<std::string>(name), nb::cast<int>(size)});
+  return axes;
+}
+
+Mesh mesh_of_job(const std::optional<std::string>& order, const Names& data_axes, const nb::kwargs& sizes) {
+  const nb::module_ job = nb::module_::import_("levada.job.job");
+  const int ranks = nb::cast<int>(job.attr("world_size")());
+  auto axes = axes_of(sizes);
+  const Mesh model(axes, data_axes);
+  if (ranks % model.size() != 0) {
+    throw InvalidArgument(fmt::format("the job has {} ranks, which '{}' does not divide", ranks, model.to_string()));
+  }
+  if (model.data_axes().empty() && !data_axes) axes.push_back({"dp", ranks / model.size()});
+  const Mesh mesh = Mesh::ordered(std::move(axes), order ? *order : std::string(Mesh::default_order), data_axes);
+  if (mesh.size() != ranks) {
+    throw InvalidArgument(
+        fmt::format("the mesh '{}' has {} ranks, the job has {}", mesh.to_string(), mesh.size(), ranks));
+  }
+  nb::module_::import_("levada.job.meshes").attr("check_megatron")(mesh);
+  return mesh;
+}
+
+Mesh mesh_of_devices(nb::handle device_mesh) {
+  const nb::object names = device_mesh.attr("mesh_dim_names");
+  if (names.is_none()) throw InvalidArgument("the device mesh has no mesh_dim_names; name its axes, as ('dp', 'tp')");
+  const nb::object ranks = device_mesh.attr("mesh");
+  const auto order = nb::cast<std::vector<int>>(ranks.attr("flatten")().attr("tolist")());
+  if (!std::is_sorted(order.begin(), order.end())) {
+    throw InvalidArgument("the device mesh does not list its ranks in rising order, row after row, as a Mesh does");
+  }
+  std::vector<Axis> axes;
+  const auto sizes = nb::cast<std::vector<int>>(nb::list(ranks.attr("shape")));
+  for (std::size_t i = 0; i < sizes.size(); ++i) axes.push_back({nb::cast<std::string>(names[i]), sizes[i]});
+  return Mesh(std::move(axes));
+}
+
+int own_rank() {
+  return nb::cast<int>(nb::module_::import_("levada.job.job").attr("rank")());
+}
+
+Mesh part_of_mesh(const Mesh& mesh, const std::variant<std::string, std::vector<std::string>>& names) {
+  const auto* one = std::get_if<std::string>(&names);
+  const auto wanted = one != nullptr ? std::vector{*one} : std::get<std::vector<std::string>>(names);
+  for (const auto& name : wanted) {
+    if (std::ranges::find(mesh.axes(), name, &Axis::name) == mesh.axes().end()) throw nb::key_error(name.c_str());
+  }
+  std::vector<Axis> axes;
+  Mesh::Names data_axes;
+  for (const auto& axis : mesh.axes()) {
+    if (std::ranges::find(wanted, axis.name) == wanted.end()) continue;
+    axes.push_back(axis);
+    if (std::ranges::find(mesh.data_axes(), axis.name) != mesh.data_axes().end()) data_axes.push_back(axis.name);
+  }
+  return Mesh(std::move(axes), data_axes);
+}
+
+std::vector<std::pair<std::string, int>> axis_list(const Mesh& mesh) {
+  std::vector<std::pair<std::string, int>> axes;
+  for (const auto& axis : mesh.axes()) axes.emplace_back(axis.name, axis.size);
+  return axes;
+}
+
+}  // namespace
+
+void bind_mesh(nb::module_& module) {
+  nb::class_<Mesh>(module, "Mesh", "The ranks of a job as named axes, row-major: the last varies fastest.")
+      .def(
+          "__init__",
+          [](Mesh* self, const Names& data_axes, const nb::kwargs& axes) { new (self) Mesh(axes_of(axes), data_axes); },
+          nb::kw_only(), nb::arg("data_axes") = nb::none(), nb::arg("axes"),
+          nb::sig("def __init__(self, *, data_axes: collections.abc.Sequence[str] | None = None, **axes: int) -> None"),
+          "Mesh(dp=2, tp=2) has four ranks; Mesh() has one. `data_axes`: the axes along which batches differ; by "
+          "default "
+          "those named dp, dp_replicate, dp_shard, fsdp, data or ddp. Raises InvalidArgument for a size below one and "
+          "for a data axis that is not among the axes.")
+      .def_static("parse", &Mesh::parse, nb::arg("text"), nb::kw_only(), nb::arg("data_axes") = nb::none(),
+                  nb::sig("def parse(text: str, *, data_axes: collections.abc.Sequence[str] | None = None) -> Mesh"),
+                  "The mesh of a text such as 'dp=2,tp=2'.")
+      .def_static(
+          "from_env", &mesh_of_job, nb::kw_only(), nb::arg("order") = nb::none(), nb::arg("data_axes") = nb::none(),
+          nb::arg("axes"),
+          nb::sig("def from_env(*, order: str | None = None, data_axes: collections.abc.Sequence[str] | None = None, "
+                  "**axes: int) -> Mesh"),
+          "The mesh of this process's job, whose ranks world_size() counts: dp, unless a data axis is given, takes "
+          "those "
+          "that the other axes leave. `order` names the axes from the fastest to the slowest, whatever the order of "
+          "the "
+          "arguments: by default 'tp-sp-cp-ep-dp-pp', which is Megatron-LM's; dp stands there for all data axes that "
+          "`order` does not name. Raises InvalidArgument where the axes do not multiply to the job's size, and where "
+          "Megatron's process groups, if they are initialized, hold other ranks.")
+      .def_static(
+          "from_device_mesh", &mesh_of_devices, nb::arg("device_mesh"),
+          nb::sig("def from_device_mesh(device_mesh: object) -> Mesh"),
+          "The axes of a torch.distributed DeviceMesh; of one over some of the job's ranks, a mesh of their group. "
+          "Raises InvalidArgument for one without mesh_dim_names, or whose ranks do not rise row after row.")
+      .def_prop_ro("size", &Mesh::size, "Ranks in all.")
+      .def_prop_ro("axes", &axis_list, "Names and sizes, in order.")
+      .def_prop_ro("data_axes", &Mesh::data_axes, "The axes along which batches differ, in order.")
+      .def_prop_ro("data_size", &Mesh::data_size, "Ranks along all data axes together.")
+      .def("data_coordinate", &Mesh::data_coordinate, nb::arg("rank"),
+           "Position of a rank along all data axes together, row-major.")
+      .def("axis_size", &Mesh::axis_size, nb::arg("name"), "Ranks along an axis; 1 for one that the mesh has not.")
+      .def("coordinate", &Mesh::coordinate, nb::arg("rank"), nb::arg("axis"), "Position of a rank along an axis.")
+      .def(
+          "coordinate", [](const Mesh& mesh, const std::string& axis) { return mesh.coordinate(own_rank(), axis); },
+          nb::arg("axis"), "Position of this process's rank in its job along an axis.")
+      .def("group", &Mesh::group, nb::arg("rank"), nb::arg("axes"),
+           "The ranks that differ from `rank` at most along these axes, ascending.")
+      .def(
+          "group", [](const Mesh& mesh, const Mesh::Names& axes) { return mesh.group(own_rank(), axes); },
+          nb::arg("axes"), "The ranks that differ from this process's rank in its job at most along these axes.")
+      .def("__getitem__", &part_of_mesh, nb::arg("axes"),
+           nb::sig("def __getitem__(self, axes: str | tuple[str, ...], /) -> Mesh"),
+           "The mesh of these axes alone, in this mesh's order. Raises KeyError for an axis that the mesh lacks.")
+      .def("describe", &Mesh::describe, nb::arg("rank"), "A rank's coordinates for people: 'dp0 tp1'.")
+      .def(
+          "__eq__",
+          [](const Mesh& mesh, nb::handle other) {
+            return nb::isinstance<Mesh>(other) && mesh == nb::cast<const Mesh&>(other);
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__hash__", [](const Mesh& mesh) { return std::hash<std::string>()(mesh.to_string()); })
+      .def("__str__", &Mesh::to_string)
+      .def(
+          "check_groups",
+          [](nb::handle mesh, const nb::kwargs& groups) {
+            nb::module_::import_("levada.job.meshes").attr("check_groups")(mesh, "the process group", groups);
+          },
+          nb::sig("def check_groups(self, **groups: object) -> None"),
+          "Checks process groups of this process, by axis ('dp' for all data axes together), against the mesh of the "
+          "whole job. Raises InvalidArgument for one that has other ranks than the mesh.")
+      .def("__repr__", [](const Mesh& mesh) {
+        const auto text = mesh.to_string();
+        if (mesh == Mesh::parse(text)) return fmt::format("Mesh.parse('{}')", text);
+        const nb::object data_axes = nb::cast(mesh.data_axes());
+        return fmt::format("Mesh.parse('{}', data_axes={})", text, nb::repr(data_axes).c_str());
+      });
+  module.def(
+      "reads",
+      [](const std::string& readers, const Mesh& mesh, const std::vector<int>& host_of, int rank) {
+        const auto of = Readers::parse(readers).of(mesh, host_of);
+        return rank < static_cast<int>(of.size()) && of[static_cast<std::size_t>(rank)] == rank;
+      },
+      nb::arg("readers"), nb::arg("mesh"), nb::arg("host_of"), nb::arg("rank"), "Whether a rank is a reader.");
+}
+
+}  // namespace levada::python

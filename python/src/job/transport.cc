@@ -1,0 +1,166 @@
+// A transport that is written in Python: levada::p2p over what only Python can reach.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "levada/base/error.h"
+#include "levada/engine/p2p/p2p.h"
+#include "python/src/base/process.h"
+#include "python/src/bindings.h"
+#include "python/src/job/launch.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using Memory = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+using Slot = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+/// Bytes as a numpy array, which may not be written to although it could be: torch takes no other. With the GIL.
+nb::object shown(const Lease& bytes) {
+  if (bytes.bytes.empty()) return nb::none();
+  using Hold = std::shared_ptr<const void>;
+  const nb::capsule owner(new Hold(bytes.hold), [](void* hold) noexcept { delete static_cast<Hold*>(hold); });
+  return nb::cast(Memory(const_cast<std::byte*>(bytes.bytes.data()), {bytes.bytes.size()}, owner));
+}
+
+/// The engine, for the threads of a transport in Python.
+class Link {
+ public:
+  explicit Link(std::shared_ptr<p2p::Receiver> receiver) : receiver_(std::move(receiver)) {}
+
+  nb::object room_for_body(int from, const Slot& header) {
+    const ByteView bytes = view_of(header);
+    {
+      const nb::gil_scoped_release released;
+      body_ = receiver_->room_for_body(from, bytes);
+    }
+    if (!body_) return nb::none();
+    const auto memory = body_.memory();
+    // Lent until deliver(): the transport's receive has ended by then.
+    return nb::cast(Memory(memory.data(), {memory.size()}, nb::find(this)));
+  }
+  void deliver(int from, const Slot& header) {
+    const ByteView bytes = view_of(header);
+    const nb::gil_scoped_release released;
+    receiver_->deliver(from, bytes, std::exchange(body_, {}));
+  }
+  void lost(int peer, const std::string& why) {
+    const nb::gil_scoped_release released;
+    receiver_->lost(peer, why);
+  }
+  void flush_deferred() {
+    const nb::gil_scoped_release released;
+    receiver_->flush_deferred();
+  }
+  bool is_closed(int peer) { return receiver_->is_closed(peer); }
+  bool all_closed() { return receiver_->all_closed(); }
+
+ private:
+  static ByteView view_of(const Slot& header) { return std::as_bytes(std::span(header.data(), header.size())); }
+
+  std::shared_ptr<p2p::Receiver> receiver_;
+  Block body_;
+};
+
+/// Calls start(link), send(peers, header, body), close(peer) and schedule_flush(seconds) of a Python object.
+class PythonTransport final : public p2p::Transport {
+ public:
+  PythonTransport(nb::object transport, std::string name, int rank, std::vector<int> host_of,
+                  std::size_t max_header_bytes)
+      : transport_(std::move(transport)),
+        name_(std::move(name)),
+        rank_(rank),
+        host_of_(std::move(host_of)),
+        max_header_bytes_(max_header_bytes) {}
+  ~PythonTransport() override {
+    // In a forked child its threads are not there, for which it would wait.
+    if (current_process() != process_ || !nb::is_alive()) {
+      static_cast<void>(transport_.release());
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    transport_.reset();
+  }
+
+  int rank() const override { return rank_; }
+  const std::vector<int>& host_of() const override { return host_of_; }
+  std::string name() const override { return name_; }
+  std::size_t max_header_bytes() const override { return max_header_bytes_; }
+  void start(std::shared_ptr<p2p::Receiver> receiver) override {
+    const nb::gil_scoped_acquire gil;
+    transport_.attr("start")(nb::cast(new Link(std::move(receiver)), nb::rv_policy::take_ownership));
+  }
+  void send(std::span<const int> peers, const p2p::Frame& frame) override {
+    call([&] {
+      transport_.attr("send")(std::vector<int>(peers.begin(), peers.end()), shown(frame.header), shown(frame.body));
+    });
+  }
+  void close(int peer) override {
+    call([&] { transport_.attr("close")(peer); });
+  }
+  void schedule_flush(Clock::time_point at) override {
+    const std::chrono::duration<double> seconds = at - Clock::now();
+    call([&] { transport_.attr("schedule_flush")(std::max(seconds.count(), 0.0)); });
+  }
+
+ private:
+  template <typename Call>
+  void call(Call python_call) {
+    if (!nb::is_alive()) return;
+    const nb::gil_scoped_acquire gil;
+    try {
+      python_call();
+    } catch (const nb::python_error& error) {
+      throw EngineError(error.what());
+    }
+  }
+
+  nb::object transport_;
+  std::string name_;
+  int rank_;
+  std::vector<int> host_of_;
+  std::size_t max_header_bytes_;
+  pid_t process_ = current_process();
+};
+
+Membership join_over(nb::object transport, std::string name, int rank, std::vector<int> host_of,
+                     std::size_t max_header_bytes) {
+  constexpr std::size_t min_header_bytes = 4096;
+  if (rank < 0 || rank >= static_cast<int>(host_of.size())) throw InvalidArgument("a transport's rank has no host");
+  if (max_header_bytes < min_header_bytes) throw InvalidArgument("max_header_bytes must be at least 4096");
+  return Membership(p2p::make_engine(std::make_shared<PythonTransport>(std::move(transport), std::move(name), rank,
+                                                                       std::move(host_of), max_header_bytes)));
+}
+
+}  // namespace
+
+void bind_transport(nb::module_& module) {
+  nb::class_<Link>(module, "Link",
+                   "The engine as a transport sees it. One thread calls room_for_body() and deliver(), any thread the "
+                   "others.")
+      .def("room_for_body", &Link::room_for_body, nb::arg("sender"), nb::arg("header"),
+           nb::sig("def room_for_body(self, sender: int, header: typing.Any) -> typing.Any"),
+           "Returns an array for the body that follows the header; None where none does, or where is_closed().")
+      .def("deliver", &Link::deliver, nb::arg("sender"), nb::arg("header"),
+           nb::sig("def deliver(self, sender: int, header: typing.Any) -> None"),
+           "Takes a frame that has arrived; its body lies in the array that room_for_body() returned.")
+      .def("lost", &Link::lost, nb::arg("peer"), nb::arg("why"), "Reports that a peer ended without its last frame.")
+      .def("flush_deferred", &Link::flush_deferred, "Sends the frames that were deferred for batching.")
+      .def("is_closed", &Link::is_closed, nb::arg("peer"),
+           "Returns whether a peer's last frame has arrived, or it is lost.")
+      .def("all_closed", &Link::all_closed, "Returns whether nothing is left to receive.");
+  module.def("join_over", &join_over, nb::arg("transport"), nb::arg("name"), nb::arg("rank"), nb::arg("host_of"),
+             nb::arg("max_header_bytes"),
+             nb::sig("def join_over(transport: typing.Any, name: str, rank: int, "
+                     "host_of: collections.abc.Sequence[int], max_header_bytes: int) -> Membership"),
+             "Joins the ranks of a transport: an object with start(link), send(peers, header, body), close(peer) and "
+             "schedule_flush(seconds), as levada/engine/p2p/transport.h describes them.");
+}
+
+}  // namespace levada::python

@@ -1,0 +1,68 @@
+#include "python/src/pipeline/failures.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <string>
+#include <tuple>
+
+#include "python/src/base/errors.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+nb::object failures() {
+  return nb::module_::import_("levada.pipeline.failures");
+}
+
+/// An exception object, which before Python 3.12 an error need not have yet.
+nb::object exception_of(const nb::python_error& raised) {
+  PyObject* type = raised.type().inc_ref().ptr();
+  PyObject* value = raised.value().is_valid() ? raised.value().inc_ref().ptr() : nullptr;
+  PyObject* traceback = raised.traceback().is_valid() ? raised.traceback().inc_ref().ptr() : nullptr;
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return nb::steal(value);
+}
+
+}  // namespace
+
+void throw_failed(const nb::python_error& raised) {
+  using Packed = std::tuple<std::string, std::string, std::string, nb::bytes, std::string, std::string, std::int64_t>;
+  const auto [kind, message, traceback, packed, stage, process, item] =
+      nb::cast<Packed>(failures().attr("pack")(exception_of(raised)));
+  const auto bytes = as_bytes({packed.c_str(), packed.size()});
+  throw pipeline::StageFailed({.stage = stage,
+                               .process = process,
+                               .item = item,
+                               .kind = kind_of(kind),
+                               .message = message,
+                               .traceback = traceback,
+                               .exception = Bytes(bytes.begin(), bytes.end())});
+}
+
+void set_raised(const pipeline::StageFailed& failed) {
+  const auto& failure = failed.failure();
+  const auto made = failures().attr("unpack")(
+      failed.what(), failure.stage, failure.process, failure.item, failure.traceback,
+      nb::bytes(failure.exception.data(), failure.exception.size()), std::string(failed.name()));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+}
+
+void bind_failures(nb::module_&) {
+  // Before the one of levada::Error, which a StageFailed is: what is registered last is asked first.
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const pipeline::StageFailed& failed) {
+      set_raised(failed);
+    }
+  });
+}
+
+}  // namespace levada::python

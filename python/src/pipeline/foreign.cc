@@ -1,0 +1,49 @@
+#include "python/src/pipeline/foreign.h"
+
+#include <variant>
+
+#include "python/src/batch/rebuild.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+void retain(void* object) noexcept {
+  const auto gil = PyGILState_Ensure();
+  Py_INCREF(static_cast<PyObject*>(object));
+  PyGILState_Release(gil);
+}
+
+void release(void* object) noexcept {
+  if (Py_IsInitialized() == 0) return;
+  const auto gil = PyGILState_Ensure();
+  Py_DECREF(static_cast<PyObject*>(object));
+  PyGILState_Release(gil);
+}
+
+constexpr pipeline::Foreign::Language python{.retain = retain, .release = release};
+
+}  // namespace
+
+pipeline::Item item_of(nb::object object) {
+  return pipeline::Foreign(object.release().ptr(), python);
+}
+
+nb::object object_of(pipeline::Item item) {
+  if (auto* foreign = std::get_if<pipeline::Foreign>(&item)) {
+    return nb::steal(static_cast<PyObject*>(std::move(*foreign).detach()));
+  }
+  return object_of_const(item);
+}
+
+nb::object object_of_const(const pipeline::Item& item) {
+  if (const auto* foreign = std::get_if<pipeline::Foreign>(&item)) {
+    return nb::borrow(static_cast<PyObject*>(foreign->object()));
+  }
+  return Rebuilder(false).rebuild(std::get<Tree>(item));
+}
+
+Shared::Shared(nb::object object) : held_(object.release().ptr(), [](PyObject* last) { release(last); }) {}
+
+}  // namespace levada::python

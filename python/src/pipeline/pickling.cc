@@ -1,0 +1,320 @@
+#include "python/src/pipeline/pickling.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/pair.h>
+
+#include <string>
+#include <utility>
+
+#include "levada/base/bytes.h"
+#include "levada/base/error.h"
+#include "python/src/bindings.h"
+#include "python/src/pipeline/failures.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+/// Smaller ones go through the pickle: a buffer of its own costs more.
+constexpr Py_ssize_t smallest_buffer = 1024;
+
+/// The kind of Arrays among which there is a tensor of torch; 0: all are of numpy, or as such.
+constexpr int torch_arrays = 1;
+
+/// Memory that a Python object may be a view of.
+class Memory {
+ public:
+  Memory(std::span<std::byte> bytes, std::shared_ptr<const void> hold) : bytes_(bytes), hold_(std::move(hold)) {}
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<std::byte> bytes_;
+  std::shared_ptr<const void> hold_;
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  const auto bytes = nb::inst_ptr<Memory>(self)->bytes();
+  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), 0, flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+nb::object memory_object(std::span<std::byte> bytes, std::shared_ptr<const void> hold) {
+  return nb::cast(Memory(bytes, std::move(hold)));
+}
+
+/// Objects that may be let go on any thread, together.
+class Objects {
+ public:
+  Objects() = default;
+  Objects(const Objects&) = delete;
+  Objects& operator=(const Objects&) = delete;
+  ~Objects() {
+    if (Py_IsInitialized() == 0) return;
+    const nb::gil_scoped_acquire gil;
+    held_.clear();
+  }
+  void add(nb::handle object) { held_.push_back(nb::borrow(object)); }
+
+ private:
+  std::vector<nb::object> held_;
+};
+
+nb::list list_of_objects(std::span<const pipeline::Item> items) {
+  auto list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(items.size())));
+  if (!list.is_valid()) throw nb::python_error();
+  for (std::size_t at = 0; at < items.size(); ++at) {
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(at), object_of_const(items[at]).release().ptr());
+  }
+  return list;
+}
+
+std::vector<pipeline::Item> items_of(nb::handle iterable) {
+  const auto fast = nb::steal(PySequence_Fast(iterable.ptr(), "a batch is made of items"));
+  if (!fast.is_valid()) throw nb::python_error();
+  const auto count = PySequence_Fast_GET_SIZE(fast.ptr());
+  std::vector<pipeline::Item> items;
+  items.reserve(static_cast<std::size_t>(count));
+  for (Py_ssize_t at = 0; at < count; ++at) {
+    items.push_back(item_of(nb::borrow(PySequence_Fast_GET_ITEM(fast.ptr(), at))));
+  }
+  return items;
+}
+
+/// Where a pickler writes to, and what it is asked about each buffer.
+class Sink {
+ public:
+  void write(nb::handle bytes) {
+    char* data = nullptr;
+    Py_ssize_t size = 0;
+    if (PyBytes_Check(bytes.ptr())) {
+      PyBytes_AsStringAndSize(bytes.ptr(), &data, &size);
+      append(data, size);
+      return;
+    }
+    Py_buffer view;
+    if (PyObject_GetBuffer(bytes.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    append(static_cast<const char*>(view.buf), view.len);
+    PyBuffer_Release(&view);
+  }
+  /// Whether the buffer is to go through the pickle.
+  bool keep(nb::handle buffer) {
+    const Py_buffer* view = PyPickleBuffer_GetBuffer(buffer.ptr());
+    if (view == nullptr) throw nb::python_error();
+    if (view->len < smallest_buffer || PyBuffer_IsContiguous(view, 'A') == 0) return true;
+    packed.buffers.emplace_back(static_cast<const std::byte*>(view->buf), static_cast<std::size_t>(view->len));
+    if (!objects) objects = std::make_shared<Objects>();
+    objects->add(buffer);
+    return false;
+  }
+
+  pipeline::Values::Packed packed;
+  std::shared_ptr<Objects> objects;
+
+ private:
+  void append(const char* data, Py_ssize_t size) {
+    const auto bytes = as_bytes({data, static_cast<std::size_t>(size)});
+    packed.head.insert(packed.head.end(), bytes.begin(), bytes.end());
+  }
+};
+
+bool is_imported(const char* module) {
+  return PyDict_GetItemString(PyImport_GetModuleDict(), module) != nullptr;
+}
+
+}  // namespace
+
+/// One pickler for all that crosses, which forgets its memo in between: making one costs more than a small item.
+class PythonValues::Pickler {
+ public:
+  Pickler()
+      : sink_(nb::cast(Sink())),
+        copyreg_(nb::module_::import_("copyreg").attr("dispatch_table")),
+        pickler_(nb::module_::import_("_pickle").attr("Pickler")(sink_, nb::arg("protocol") = 5,
+                                                                 nb::arg("buffer_callback") = sink_.attr("keep"))),
+        dump_(pickler_.attr("dump")),
+        clear_memo_(pickler_.attr("clear_memo")),
+        loads_(nb::module_::import_("_pickle").attr("loads")) {}
+
+  Packed pack(const nb::object& value) {
+    know_reducers();
+    auto& sink = *nb::inst_ptr<Sink>(sink_);
+    sink.packed = {};
+    sink.objects = nullptr;
+    clear_memo_();
+    dump_(value);
+    sink.packed.hold = std::move(sink.objects);
+    return std::move(sink.packed);
+  }
+
+  nb::object unpack(const nb::object& pickle, const nb::list& buffers) const {
+    return loads_(pickle, nb::arg("buffers") = buffers);
+  }
+
+ private:
+  /// Others' reducers, of copyreg, and those for tensors once there may be any.
+  void know_reducers() {
+    const auto others = nb::len(copyreg_);
+    const bool has_torch = is_imported("torch");
+    if (known_ && others == others_ && has_torch == has_torch_) return;
+    nb::dict table;
+    table.update(nb::cast<nb::dict>(copyreg_));
+    if (has_torch) table.update(nb::cast<nb::dict>(nb::module_::import_("levada.batch.tensors").attr("reducers")()));
+    pickler_.attr("dispatch_table") = table;
+    known_ = true;
+    others_ = others;
+    has_torch_ = has_torch;
+  }
+
+  nb::object sink_;
+  nb::object copyreg_, pickler_, dump_, clear_memo_, loads_;
+  std::size_t others_ = 0;
+  bool known_ = false, has_torch_ = false;
+};
+
+PythonValues::PythonValues() : pickler_(std::make_unique<Pickler>()), libraries_(std::make_unique<TensorLibraries>()) {}
+
+PythonValues::~PythonValues() {
+  if (Py_IsInitialized() == 0) {
+    static_cast<void>(pickler_.release());  // goes with the interpreter
+    static_cast<void>(libraries_.release());
+    return;
+  }
+  const nb::gil_scoped_acquire gil;
+  pickler_.reset();
+  libraries_.reset();
+}
+
+pipeline::Item PythonValues::list_of(std::vector<pipeline::Item> items) const {
+  return in_python([&] {
+    const std::vector<pipeline::Item> taken = std::move(items);
+    return item_of(list_of_objects(taken));
+  });
+}
+
+pipeline::Item PythonValues::tuple_of(std::vector<pipeline::Item> items) const {
+  return in_python([&] {
+    const std::vector<pipeline::Item> taken = std::move(items);
+    return item_of(nb::steal(PyList_AsTuple(list_of_objects(taken).ptr())));
+  });
+}
+
+std::vector<pipeline::Item> PythonValues::elements(pipeline::Item item) const {
+  return in_python([&] { return items_of(object_of(std::move(item))); });
+}
+
+Tensor PythonValues::other_array(nb::handle value, const std::string& name, TensorKind& kind) const {
+  if (auto tensor = libraries_->plain_tensor(value)) {
+    kind = TensorKind::torch;
+    return *std::move(tensor);
+  }
+  libraries_->look_again();
+  if (!libraries_->is_tensor(value, kind)) {
+    const auto type = nb::cast<std::string>(nb::handle(Py_TYPE(value.ptr())).attr("__name__"));
+    throw InvalidArgument(fmt::format("{} is a {}; it must be an array of numpy or a tensor of torch", name, type));
+  }
+  try {
+    return libraries_->from_python(value, kind, name);
+  } catch (const nb::builtin_exception& refused) {
+    throw InvalidArgument(refused.what());
+  }
+}
+
+pipeline::Arrays PythonValues::arrays_of(const pipeline::Item& item) const {
+  return in_python([&] {
+    const auto object = object_of_const(item);
+    pipeline::Arrays arrays;
+    const auto add = [&](std::string name, nb::handle value) {
+      auto tensor = libraries_->plain_array(value);
+      if (!tensor) {
+        TensorKind kind{};
+        tensor = other_array(value, name.empty() ? "the item" : name, kind);
+        if (is_torch(kind)) arrays.kind = torch_arrays;
+      }
+      arrays.fields.emplace_back(std::move(name), *std::move(tensor));
+    };
+    if (PyDict_Check(object.ptr()) == 0) {
+      add({}, object);
+      return arrays;
+    }
+    for (const auto& [key, value] : nb::borrow<nb::dict>(object)) {
+      if (!nb::isinstance<nb::str>(key)) {
+        throw InvalidArgument(
+            fmt::format("a field is named {}, which is no str", nb::cast<std::string>(nb::repr(key))));
+      }
+      add(nb::cast<std::string>(key), value);
+    }
+    return arrays;
+  });
+}
+
+pipeline::Item PythonValues::dict_of(pipeline::Arrays arrays) const {
+  return in_python([&] {
+    libraries_->look_again();
+    const auto kind = arrays.kind == torch_arrays ? TensorKind::torch : TensorKind::array;
+    nb::dict fields;
+    for (const auto& [name, tensor] : arrays.fields) fields[name.c_str()] = libraries_->to_python(tensor, kind);
+    return item_of(fields);
+  });
+}
+
+PythonValues::Packed PythonValues::pack(std::span<const pipeline::Item> items) const {
+  return in_python([&] { return pickler_->pack(list_of_objects(items)); });
+}
+
+std::vector<pipeline::Item> PythonValues::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                                                 std::shared_ptr<const void> hold) const {
+  if (head.empty()) return {};
+  return in_python([&] {
+    nb::list views;
+    for (const auto& buffer : buffers) views.append(memory_object(buffer, hold));
+    auto* data = reinterpret_cast<char*>(const_cast<std::byte*>(head.data()));
+    const auto pickle = nb::steal(PyMemoryView_FromMemory(data, static_cast<Py_ssize_t>(head.size()), PyBUF_READ));
+    if (!pickle.is_valid()) throw nb::python_error();
+    return items_of(pickler_->unpack(pickle, views));
+  });
+}
+
+namespace {
+
+/// As an engine does: buffers land in memory of the receiver's own.
+std::pair<nb::list, std::size_t> copy(const PythonValues& values, const nb::list& objects) {
+  const auto items = items_of(objects);
+  const auto packed = values.pack(items);
+  auto received = std::make_shared<std::vector<Tensor>>();
+  std::vector<std::span<std::byte>> buffers;
+  std::size_t beside = 0;
+  for (const auto& buffer : packed.buffers) {
+    auto& memory =
+        received->emplace_back(Tensor::empty(dtypes::uint8, Shape{static_cast<std::int64_t>(buffer.size())}));
+    std::copy(buffer.begin(), buffer.end(), memory.mutable_bytes().begin());
+    buffers.push_back(memory.mutable_bytes());
+    beside += buffer.size();
+  }
+  return {list_of_objects(values.unpack(packed.head, buffers, received)), beside};
+}
+
+}  // namespace
+
+void bind_pickling(nb::module_& module) {
+  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), "Bytes that Levada holds.");
+  nb::class_<Sink>(module, "PickleSink")
+      .def("write", &Sink::write, nb::arg("data"))
+      .def("keep", &Sink::keep, nb::arg("buffer"));
+  module.def(
+      "memory_at",
+      [](std::uintptr_t address, std::size_t size, nb::object owner) {
+        const Shared held(std::move(owner));
+        auto hold = std::make_shared<Shared>(held);
+        return Memory({reinterpret_cast<std::byte*>(address), size}, std::move(hold));
+      },
+      nb::arg("address"), nb::arg("size"), nb::arg("owner"), "`size` bytes that `owner` has at `address`.");
+  nb::class_<PythonValues>(module, "Values", "How items cross between the processes of a pipeline.")
+      .def(nb::init<>())
+      .def("copy", &copy, nb::arg("items"),
+           nb::sig("def copy(self, items: list[typing.Any]) -> tuple[list[typing.Any], int]"),
+           "What another process gets of some items, and how many bytes lie beside their pickle.");
+}
+
+}  // namespace levada::python

@@ -1,0 +1,39 @@
+// Python's objects as bytes on their way between processes of one pipeline.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "python/src/batch/tensors.h"
+#include "python/src/pipeline/foreign.h"
+
+namespace levada::python {
+
+/// Many items are one pickle of protocol 5. Memory of tensors and arrays goes beside it, not through it; what came so
+/// views the memory that it was received in. With the GIL or without.
+class PythonValues final : public pipeline::Values {
+ public:
+  PythonValues();
+  ~PythonValues() override;
+
+  pipeline::Item list_of(std::vector<pipeline::Item> items) const override;
+  pipeline::Item tuple_of(std::vector<pipeline::Item> items) const override;
+  std::vector<pipeline::Item> elements(pipeline::Item item) const override;
+  /// Arrays of numpy, tensors of torch and what DLPack gives out, and dicts of them.
+  pipeline::Arrays arrays_of(const pipeline::Item& item) const override;
+  pipeline::Item dict_of(pipeline::Arrays arrays) const override;
+  /// Throws StageFailed with what an object that cannot be pickled raises.
+  Packed pack(std::span<const pipeline::Item> items) const override;
+  std::vector<pipeline::Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
+                                     std::shared_ptr<const void> hold) const override;
+
+ private:
+  Tensor other_array(nanobind::handle value, const std::string& name, TensorKind& kind) const;
+
+  class Pickler;
+  std::unique_ptr<Pickler> pickler_;
+  std::unique_ptr<TensorLibraries> libraries_;
+};
+
+}  // namespace levada::python

@@ -1,0 +1,373 @@
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/origins.h"
+#include "levada/pipeline/placement.h"
+#include "levada/pipeline/roles.h"
+#include "levada/pipeline/show.h"
+#include "python/src/base/process.h"
+#include "python/src/batch/rebuild.h"
+#include "python/src/batch/trees.h"
+#include "python/src/bindings.h"
+#include "python/src/corpus/corpus.h"
+#include "python/src/job/launch.h"
+#include "python/src/job/waiting.h"
+#include "python/src/pipeline/failures.h"
+#include "python/src/pipeline/pickling.h"
+#include "python/src/pipeline/stages.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using pipeline::Graph;
+using pipeline::Item;
+using pipeline::Opening;
+using pipeline::ProcessOptions;
+
+std::string show(const Graph& graph, const std::string& format, int workers, bool ordered,
+                 const pipeline::Stats* stats) {
+  const auto placement = pipeline::place(graph, workers, ordered);
+  const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = stats};
+  if (format == "text") return pipeline::to_text(picture);
+  if (format == "json") return pipeline::to_json(picture);
+  if (format == "mermaid") return pipeline::to_mermaid(picture);
+  throw InvalidArgument(fmt::format("format is {:.40}; it must be text, json or mermaid", format));
+}
+
+ProcessOptions options_of(const nb::dict& given) {
+  const auto number = [&](const char* name) { return nb::cast<std::int64_t>(given[name]); };
+  const double timeout = nb::cast<double>(given["timeout"]);
+  if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout is {}; nothing comes in no time", timeout));
+  return {.workers = static_cast<int>(number("workers")),
+          .worker_prefetch = number("worker_prefetch"),
+          .main_prefetch = number("main_prefetch"),
+          .prefetch_bytes = nb::cast<std::size_t>(given["prefetch_bytes"]),
+          .ordered = nb::cast<bool>(given["ordered"]),
+          .seed = nb::cast<std::uint64_t>(given["seed"]),
+          .rank = static_cast<int>(number("rank")),
+          .ranks = static_cast<int>(number("ranks")),
+          .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+          .record = nb::cast<bool>(given["record"])};
+}
+
+/// Calls it before each epoch; nothing where it is None.
+std::function<void(const Opening&)> begin_epoch_by(nb::object function) {
+  if (function.is_none()) return {};
+  return
+      [function = Shared(std::move(function))](const Opening& opening) { in_python([&] { function.get()(opening); }); };
+}
+
+void serve(const Membership& job, const Graph& graph, const nb::dict& options, const std::string& name,
+           nb::object begin_epoch) {
+  const PythonValues values;
+  const pipeline::Process process{.engine = job.shared(),
+                                  .graph = graph,
+                                  .values = values,
+                                  .options = options_of(options),
+                                  .name = name,
+                                  .all_ranks = nullptr,
+                                  .begin_epoch = begin_epoch_by(std::move(begin_epoch)),
+                                  .poll = check_signals};
+  const nb::gil_scoped_release released;
+  pipeline::serve(process);
+}
+
+/// How long close() waits for another thread's next().
+constexpr Duration patience = std::chrono::seconds(5);
+
+/// The consumer. Python may use it on any thread, in a signal handler and in a forked child, which leaves it alone. One
+/// thread at a time takes items; any other may pause, resume and ask for statistics meanwhile, and close it. Its state
+/// is guarded by the GIL, but for what says otherwise.
+class Consumer {
+ public:
+  Consumer(std::shared_ptr<Engine> engine, const Graph& graph, const nb::dict& options, std::string name,
+           std::shared_ptr<Engine> all_ranks) {
+    pipeline::Process process{.engine = std::move(engine),
+                              .graph = graph,
+                              .values = values_,
+                              .options = options_of(options),
+                              .name = std::move(name),
+                              .all_ranks = std::move(all_ranks),
+                              .begin_epoch = {},
+                              .poll = [this] { poll(); }};
+    const nb::gil_scoped_release released;
+    consumer_ = std::make_unique<pipeline::Consumer>(std::move(process));
+  }
+  Consumer(const Consumer&) = delete;
+  Consumer& operator=(const Consumer&) = delete;
+  ~Consumer() {
+    if (current_process() != process_) static_cast<void>(consumer_.release());
+    const nb::gil_scoped_release released;
+    consumer_.reset();
+  }
+
+  /// Begins the epoch behind its first `items`, where `cursor` stands if there is one.
+  void reset(std::int64_t epoch, std::int64_t items, const std::optional<nb::object>& cursor) {
+    auto& consumer = open_consumer();
+    std::optional<pipeline::Cursor> from;
+    if (cursor) from = to_tree(*cursor, false);
+    const auto pausing = enter_pausing();
+    take([&] {
+      if (from || items == 0) consumer.reset(epoch, from);
+      else consumer.reset_behind(epoch, items);
+    });
+    is_over_ = false;
+    ++pass_;
+    given_ = items;
+  }
+  /// The next item of pass number `pass`. Nothing at its end, at a limit, while paused and once it is closed.
+  std::optional<Item> next(std::int64_t pass) {
+    if (pass_ != pass) {
+      throw InvalidArgument("another epoch of this pipeline has begun, which ended this one's iterator");
+    }
+    if (closing_) return std::nullopt;
+    auto& consumer = this->consumer();
+    const OneCaller::Call taking(taking_, what);
+    std::optional<Item> item;
+    try {
+      const nb::gil_scoped_release released;
+      item = consumer.next();
+    } catch (const std::exception&) {
+      if (!closing_) throw;
+    }
+    if (closing_) return std::nullopt;
+    given_ += item.has_value();
+    is_over_ = consumer.ended();
+    return item;
+  }
+  void limit(std::int64_t items) {
+    auto& consumer = open_consumer();
+    take([&] { consumer.limit(items); });
+  }
+  void pause() {
+    auto& consumer = open_consumer();
+    const auto pausing = enter_pausing();
+    const nb::gil_scoped_release released;
+    consumer.pause();
+  }
+  void resume() {
+    auto& consumer = open_consumer();
+    const auto pausing = enter_pausing();
+    const nb::gil_scoped_release released;
+    consumer.resume();
+  }
+  bool paused() const { return consumer().paused(); }
+  /// Where next() is empty: whether that is for good.
+  bool is_over() const { return is_over_; }
+  /// How many items of this epoch have been given, and the cursor behind them.
+  std::tuple<std::int64_t, nb::object> save() {
+    auto& consumer = open_consumer();
+    const auto cursor = take([&] { return consumer.save(); });
+    return {given_, Rebuilder(false).rebuild(cursor)};
+  }
+
+  /// Has the call under way on another thread end, and lets none begin. False in a signal handler that has interrupted
+  /// this thread's own call: whoever made that is to close the run then, as must_close() tells it.
+  bool begin_close() {
+    closing_ = true;
+    must_close_ = taking_.is_mine();
+    return !must_close_;
+  }
+  /// Waits until no other thread is in a call. Throws Timeout.
+  void await_others() const {
+    wait_for_others(taking_, Deadline::after(patience));
+    if (taking_.is_free()) return;
+    throw Timeout("another thread does not come out of a stage of this pipeline, which therefore cannot be closed");
+  }
+  /// Once true for each begin_close() that has been left to the caller.
+  bool must_close() { return std::exchange(must_close_, false); }
+  /// After both of these. Whether all processes have answered in time.
+  bool shutdown(double grace) {
+    const nb::gil_scoped_release released;
+    return consumer().shutdown(std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace)));
+  }
+  pipeline::Stats stats() const {
+    const nb::gil_scoped_release released;
+    return consumer().stats();
+  }
+  nb::dict stats_by_stage(const Graph& graph) const {
+    const auto stats = this->stats();
+    nb::dict stages;
+    for (std::size_t at = 0; at < stats.stages.size(); ++at) {
+      const auto& of = stats.stages[at];
+      nb::dict told;
+      told["items"] = of.items;
+      told["skipped"] = of.skipped;
+      told["busy_seconds"] = of.busy_seconds;
+      told["waited_seconds"] = of.waited_seconds;
+      stages[graph.stages()[at].name.c_str()] = told;
+    }
+    nb::dict told;
+    told["stages"] = stages;
+    told["messages"] = stats.messages;
+    told["wakeups"] = stats.wakeups;
+    told["bytes"] = stats.bytes;
+    told["copied"] = stats.copied;
+    return told;
+  }
+
+  /// What report::pipeline_from_json() reads.
+  std::tuple<std::string, nb::bytes> story(const Graph& graph, int workers, bool ordered) const {
+    std::string json;
+    Bytes traces;
+    {
+      const nb::gil_scoped_release released;
+      const auto stats = consumer().stats();
+      json = show(graph, "json", workers, ordered, &stats);
+      traces = encode(std::span<const StageTrace>(consumer().traces()));
+    }
+    return {json, nb::bytes(traces.data(), traces.size())};
+  }
+
+  std::int64_t pass() const { return pass_; }
+
+ private:
+  static constexpr std::string_view what = "this pipeline run";
+
+  pipeline::Consumer& consumer() const {
+    if (current_process() != process_) {
+      throw Unsupported(fmt::format(
+          "this pipeline belongs to process {}, from which this one was forked; a child has no part in it", process_));
+    }
+    return *consumer_;
+  }
+  [[noreturn]] static void throw_closed() { throw InvalidArgument("this pipeline run has been closed"); }
+  pipeline::Consumer& open_consumer() const {
+    auto& consumer = this->consumer();
+    if (closing_) throw_closed();
+    return consumer;
+  }
+  /// What `work`, a call that one thread at a time may make, gives. Throws InvalidArgument once this is closed.
+  template <typename Work>
+  std::invoke_result_t<Work> take(Work work) {
+    const OneCaller::Call taking(taking_, what);
+    try {
+      const nb::gil_scoped_release released;
+      return work();
+    } catch (const std::exception&) {
+      if (closing_) throw_closed();
+      throw;
+    }
+  }
+  /// Another thread that pauses or resumes is waited for.
+  OneCaller::Call enter_pausing() {
+    wait_for_others(pausing_, Deadline::never());
+    return {pausing_, what};
+  }
+  /// On any thread that waits. Ends the taking thread's call once this is to be closed, as Ctrl-C does.
+  void poll() const {
+    check_signals();
+    if (!closing_ || !taking_.is_mine()) return;
+    const nb::gil_scoped_acquire gil;
+    PyErr_SetNone(PyExc_GeneratorExit);
+    throw nb::python_error();
+  }
+
+  pid_t process_ = current_process();
+  PythonValues values_;
+  std::unique_ptr<pipeline::Consumer> consumer_;
+  OneCaller taking_, pausing_;
+  std::atomic<bool> closing_ = false;  ///< read without the GIL
+  bool must_close_ = false;
+  std::int64_t pass_ = 0;
+  bool is_over_ = false;    ///< this epoch
+  std::int64_t given_ = 0;  ///< in this epoch
+};
+
+std::shared_ptr<Consumer> make_consumer(const Membership* job, const Graph& graph, const nb::dict& options,
+                                        const std::string& name, const Membership* all_ranks) {
+  const auto engine_of = [](const Membership* of) { return of == nullptr ? nullptr : of->shared(); };
+  return std::make_shared<Consumer>(engine_of(job), graph, options, name, engine_of(all_ranks));
+}
+
+/// One epoch as an iterator: over when the next begins.
+class Epoch {
+ public:
+  /// `run`: what has the consumer; its _lost(error) tells how a process ended.
+  Epoch(nb::object run, std::shared_ptr<Consumer> consumer)
+      : run_(std::move(run)), consumer_(std::move(consumer)), pass_(consumer_->pass()) {}
+
+  nb::object next() {
+    std::optional<Item> item;
+    try {
+      item = consumer_->next(pass_);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::peer_lost && error.kind() != ErrorKind::timeout) throw;
+      const auto* lost = dynamic_cast<const PeerLost*>(&error);
+      run_.attr("_tell")(std::string(error.name()), std::string(error.what()), lost == nullptr ? -1 : lost->rank());
+      throw;
+    }
+    if (item) return object_of(*std::move(item));
+    if (consumer_->must_close()) run_.attr("close")();
+    if (consumer_->is_over()) run_.attr("_end_epoch")();
+    throw nb::stop_iteration();
+  }
+
+ private:
+  nb::object run_;
+  std::shared_ptr<Consumer> consumer_;
+  std::int64_t pass_;
+};
+
+}  // namespace
+
+void bind_pipeline(nb::module_& module) {
+  nb::class_<Consumer>(module, "Consumer", "The end of a pipeline that gives its items.")
+      .def("reset", &Consumer::reset, nb::arg("epoch"), nb::arg("items"), nb::arg("cursor").none(),
+           nb::sig("def reset(self, epoch: int, items: int, cursor: typing.Any) -> None"))
+      .def("limit", &Consumer::limit, nb::arg("items"))
+      .def("pause", &Consumer::pause)
+      .def("resume", &Consumer::resume)
+      .def_prop_ro("paused", &Consumer::paused)
+      .def("save", &Consumer::save, nb::sig("def save(self) -> tuple[int, typing.Any]"),
+           "How many items have been given, and the cursor behind them.")
+      .def("begin_close", &Consumer::begin_close,
+           "Has another thread's call end and lets none begin; False where this thread's own call is to do what "
+           "follows.")
+      .def("await_others", &Consumer::await_others, "Waits until no other thread is in a call.")
+      .def("must_close", &Consumer::must_close, "Whether closing has been left to this thread; once.")
+      .def("shutdown", &Consumer::shutdown, nb::arg("grace"))
+      .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
+           nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
+      .def("story", &Consumer::story, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
+           "What each process has done, as JSON, and when, encoded.");
+  module.def(
+      "show_graph",
+      [](const Graph& graph, const std::string& format, int workers, bool ordered, const Consumer* at_work) {
+        const auto stats = at_work == nullptr ? std::nullopt : std::optional(at_work->stats());
+        return show(graph, format, workers, ordered, stats ? &*stats : nullptr);
+      },
+      nb::arg("graph"), nb::arg("format"), nb::arg("workers"), nb::arg("ordered"), nb::arg("at_work").none(),
+      "The stages and their processes; of one at work also which stage holds the rest back.");
+  nb::class_<Epoch>(module, "Epoch", "The items of one epoch.")
+      .def(nb::init<nb::object, std::shared_ptr<Consumer>>(), nb::arg("run"), nb::arg("consumer"))
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> Epoch"))
+      .def("__next__", &Epoch::next, nb::sig("def __next__(self) -> typing.Any"));
+  module.def("consume", &make_consumer, nb::arg("job").none(), nb::arg("graph"), nb::arg("options"), nb::arg("name"),
+             nb::arg("all_ranks").none(),
+             nb::sig("def consume(job: Membership | None, graph: Graph, options: dict[str, typing.Any], name: str, "
+                     "all_ranks: Membership | None) -> Consumer"),
+             "The consumer of a pipeline, whose other processes are `job`.");
+  module.def("serve", &serve, nb::arg("job"), nb::arg("graph"), nb::arg("options"), nb::arg("name"),
+             nb::arg("begin_epoch").none(),
+             nb::sig("def serve(job: Membership, graph: Graph, options: dict[str, typing.Any], name: str, begin_epoch: "
+                     "object | None) -> None"),
+             "What the dispatching process and the workers do.");
+}
+
+}  // namespace levada::python

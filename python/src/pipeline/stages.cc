@@ -1,0 +1,409 @@
+#include "python/src/pipeline/stages.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/cursor_fields.h"
+#include "levada/tree/codec.h"
+#include "python/src/batch/rebuild.h"
+#include "python/src/batch/trees.h"
+#include "python/src/bindings.h"
+#include "python/src/pipeline/failures.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using pipeline::Cursor;
+using pipeline::Item;
+using pipeline::Opening;
+using pipeline::StreamPtr;
+
+nb::object call(nb::handle function, nb::handle argument) {
+  auto result = nb::steal(PyObject_CallOneArg(function.ptr(), argument.ptr()));
+  if (!result.is_valid()) throw nb::python_error();
+  return result;
+}
+
+/// Empty after the last.
+std::optional<nb::object> next_of(nb::handle iterator) {
+  PyObject* item = PyIter_Next(iterator.ptr());
+  if (item != nullptr) return nb::steal(item);
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return std::nullopt;
+}
+
+nb::object iterator_of(nb::handle iterable) {
+  auto iterator = nb::steal(PyObject_GetIter(iterable.ptr()));
+  if (!iterator.is_valid()) throw nb::python_error();
+  return iterator;
+}
+
+/// "given": how many items; "state": what the iterable says of itself, a message; "inputs": where those it takes stand.
+struct Position {
+  static constexpr std::string_view name = "an iterable";
+
+  std::int64_t given = 0;
+  std::optional<Bytes> state;
+  std::vector<Cursor> inputs;
+
+  Cursor encode() const {
+    Container container{.kind = ContainerKind::dict, .type_name = {}, .keys = {"stage", "given"}, .children = {}};
+    container.children.emplace_back(std::string(name));
+    container.children.emplace_back(given);
+    if (state) {
+      container.keys.emplace_back("state");
+      container.children.emplace_back(*state);
+    }
+    if (!inputs.empty()) {
+      container.keys.emplace_back("inputs");
+      container.children.push_back(Tree::list(inputs));
+    }
+    return Tree(std::move(container));
+  }
+  static Position decode(const Cursor& cursor) {
+    const pipeline::CursorFields fields(cursor, name);
+    Position position{.given = fields.count("given"), .state = {}, .inputs = {}};
+    if (fields.has("state")) position.state = fields.bytes("state");
+    if (fields.has("inputs")) position.inputs = pipeline::list_in_cursor(fields.at("inputs"), name);
+    return position;
+  }
+};
+
+/// The items of an iterable that is made when the first is wanted. What it says of itself is kept as plain values,
+/// which may hold pickles only where those are allowed.
+class PythonStream : public pipeline::Stream {
+ public:
+  explicit PythonStream(bool allow_pickle) : allow_pickle_(allow_pickle) {}
+
+  std::optional<Item> next() override {
+    return in_python([&]() -> std::optional<Item> {
+      if (!iterator_.is_valid()) open();
+      auto item = next_of(iterator_);
+      if (!item) return std::nullopt;
+      ++given_;
+      return item_of(*std::move(item));
+    });
+  }
+  std::int64_t skip(std::int64_t items) override {
+    if (iterator_.is_valid() || start_.state) return Stream::skip(items);
+    start_.given += items;  // open() throws where there are fewer
+    return items;
+  }
+  Cursor save() const override {
+    if (!iterator_.is_valid()) return start_.encode();
+    Position position{.given = given_, .state = own_state(), .inputs = {}};
+    position.inputs = position.state ? save_inputs() : start_of_inputs_;
+    return position.encode();
+  }
+  void restore(const Cursor& cursor) override { start_ = Position::decode(cursor); }
+
+  ~PythonStream() override { drop(); }
+
+ protected:
+  /// Lets go of the iterator, and of what it holds.
+  void drop() {
+    if (Py_IsInitialized() == 0) {
+      static_cast<void>(iterator_.release());
+      static_cast<void>(state_dict_.release());
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    iterator_.reset();
+    state_dict_.reset();
+  }
+  /// The iterator, and what says its state or None. It goes on at `state`; without one `skipped` says how many items
+  /// it has passed over already.
+  struct Opened {
+    nb::object iterator, state_dict;
+    std::int64_t skipped = 0;
+  };
+  virtual Opened make(const Position& start) = 0;
+  nb::object rebuilt(const Bytes& state) const {
+    return Rebuilder(allow_pickle_).rebuild(pipeline::unpack_cursor(state));
+  }
+  virtual std::vector<Cursor> save_inputs() const { return {}; }
+
+  std::vector<Cursor> start_of_inputs_;  ///< from which what has no state is made again
+
+ private:
+  void open() {
+    auto opened = make(start_);
+    iterator_ = std::move(opened.iterator);
+    state_dict_ = std::move(opened.state_dict);
+    if (!start_.state) {
+      for (auto at = opened.skipped; at < start_.given; ++at) {
+        if (next_of(iterator_)) continue;
+        throw InvalidArgument(fmt::format("the state is of item {} of an iterable that has {}", start_.given, at));
+      }
+    }
+    given_ = start_.given;
+  }
+
+  /// Nothing where the iterable has no state, or none that can be kept: then it is passed over what it has given.
+  std::optional<Bytes> own_state() const {
+    return in_python([&]() -> std::optional<Bytes> {
+      if (!state_dict_.is_valid() || state_dict_.is_none()) return std::nullopt;
+      const nb::object state = state_dict_();
+      try {
+        return encode_tree(to_tree(state, allow_pickle_));
+      } catch (const nb::python_error& error) {
+        if (!error.matches(PyExc_TypeError)) throw;
+        warn_of(nb::cast<std::string>(nb::str(error.value())));
+      } catch (const nb::builtin_exception& error) {
+        warn_of(error.what());
+      } catch (const Unsupported& error) {
+        warn_of(error.what());
+      }
+      state_dict_ = nb::none();
+      return std::nullopt;
+    });
+  }
+  static void warn_of(const std::string& why) {
+    const auto text = fmt::format(
+        "what a source's state_dict() returns cannot be kept, so that going on reads again what was given before; "
+        "return "
+        "plain values, or call run(allow_pickle=True): {}",
+        why);
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw nb::python_error();
+  }
+
+  bool allow_pickle_;
+  Position start_;
+  nb::object iterator_;
+  mutable nb::object state_dict_;
+  std::int64_t given_ = 0;
+};
+
+class OriginStream final : public PythonStream {
+ public:
+  OriginStream(Shared open, Opening opening, pipeline::Division division, bool allow_pickle)
+      : PythonStream(allow_pickle), open_(std::move(open)), opening_(opening), division_(division) {}
+
+ private:
+  Opened make(const Position& start) override {
+    const nb::object state = start.state ? rebuilt(*start.state) : nb::none();
+    const nb::tuple made = nb::cast<nb::tuple>(
+        open_.get()(opening_, division_.index, division_.count, start.state ? 0 : start.given, state));
+    return {.iterator = made[0], .state_dict = made[1], .skipped = nb::cast<std::int64_t>(made[2])};
+  }
+
+  Shared open_;
+  Opening opening_;
+  pipeline::Division division_;
+};
+
+class PythonOrigin final : public pipeline::Origin {
+ public:
+  PythonOrigin(Shared open, std::string description, DividesItself divides, bool allow_pickle)
+      : open_(std::move(open)), description_(std::move(description)), divides_(divides), allow_pickle_(allow_pickle) {}
+  std::string describe() const override { return description_; }
+  bool divides() const override { return divides_ != DividesItself::no; }
+  bool divides_in_turns() const override { return divides_ == DividesItself::in_turns; }
+  StreamPtr open(const Opening& opening, pipeline::Division division) const override {
+    return std::make_unique<OriginStream>(open_, opening, division, allow_pickle_);
+  }
+
+ private:
+  Shared open_;
+  std::string description_;
+  DividesItself divides_;
+  bool allow_pickle_;
+};
+
+/// What a function makes of one item.
+class MadeStream final : public PythonStream {
+ public:
+  MadeStream(nb::object iterable, bool allow_pickle) : PythonStream(allow_pickle), iterable_(std::move(iterable)) {}
+
+ private:
+  Opened make(const Position& start) override {
+    if (start.state) iterable_.get().attr("load_state_dict")(rebuilt(*start.state));
+    auto iterator = iterator_of(iterable_.get());
+    return {.iterator = iterator, .state_dict = nb::getattr(iterable_.get(), "state_dict", nb::none())};
+  }
+
+  Shared iterable_;
+};
+
+/// A stage before a transform, as Python has it. Closed when the transform goes, whoever still holds this.
+class StageIterator {
+ public:
+  explicit StageIterator(StreamPtr stream) : stream_(std::move(stream)) {}
+
+  nb::object next() {
+    if (!stream_) throw InvalidArgument("the epoch of this iterator is over");
+    auto item = next_item();
+    if (!item) throw nb::stop_iteration();
+    return object_of(*std::move(item));
+  }
+  Cursor save() const { return stream_->save(); }
+  /// Without the GIL, which threads of the stream may want before they end.
+  void close() { stream_.reset(); }
+
+ private:
+  std::optional<Item> next_item() {
+    try {
+      const nb::gil_scoped_release released;
+      return stream_->next();
+    } catch (const nb::python_error& raised) {
+      throw nb::python_error(raised);  // to be raised in Python uses one up, and the stage behind throws it too
+    }
+  }
+
+  StreamPtr stream_;
+};
+
+class TransformStream final : public PythonStream {
+ public:
+  TransformStream(Shared open, std::vector<StreamPtr> inputs, Opening opening, bool allow_pickle)
+      : PythonStream(allow_pickle), open_(std::move(open)), waiting_(std::move(inputs)), opening_(opening) {}
+  ~TransformStream() override {
+    drop();
+    for (const auto& input : inputs_) input->close();
+  }
+
+ private:
+  Opened make(const Position& start) override {
+    if (!start.inputs.empty()) restore_inputs(start.inputs);
+    nb::list iterators;
+    for (auto& input : waiting_) {
+      start_of_inputs_.push_back(input->save());
+      inputs_.push_back(std::make_shared<StageIterator>(std::move(input)));
+      iterators.append(nb::cast(inputs_.back()));
+    }
+    waiting_.clear();
+    auto iterable = open_.get()(iterators, opening_);
+    if (start.state) iterable.attr("load_state_dict")(rebuilt(*start.state));
+    return {.iterator = iterator_of(iterable), .state_dict = nb::getattr(iterable, "state_dict", nb::none())};
+  }
+  void restore_inputs(const std::vector<Cursor>& cursors) {
+    if (cursors.size() != waiting_.size()) throw InvalidArgument("a state is of a transform with other inputs");
+    for (std::size_t at = 0; at < waiting_.size(); ++at) waiting_[at]->restore(cursors[at]);
+  }
+  std::vector<Cursor> save_inputs() const override {
+    std::vector<Cursor> cursors;
+    for (const auto& input : inputs_) cursors.push_back(input->save());
+    return cursors;
+  }
+
+  Shared open_;
+  std::vector<StreamPtr> waiting_;
+  std::vector<std::shared_ptr<StageIterator>> inputs_;
+  Opening opening_;
+};
+
+/// The items of another stream as Python's objects.
+class ShownStream final : public pipeline::Stream {
+ public:
+  ShownStream(StreamPtr stream, TensorKind kind) : stream_(std::move(stream)), kind_(kind) {}
+  ~ShownStream() override {
+    if (Py_IsInitialized() == 0) {
+      rebuilder_.release();  // its objects went with the interpreter
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    rebuilder_.reset();
+  }
+  std::optional<Item> next() override {
+    auto item = stream_->next();
+    if (!item) return item;
+    return in_python([&] {
+      const Item taken = *std::move(item);
+      if (!rebuilder_) rebuilder_ = std::make_unique<Rebuilder>(false, Shown::as_is, kind_);
+      return item_of(rebuilder_->rebuild(std::get<Tree>(taken)));
+    });
+  }
+  std::int64_t skip(std::int64_t items) override { return stream_->skip(items); }
+  Cursor save() const override { return stream_->save(); }
+  void restore(const Cursor& cursor) override { stream_->restore(cursor); }
+
+ private:
+  StreamPtr stream_;
+  TensorKind kind_;
+  std::unique_ptr<Rebuilder> rebuilder_;
+};
+
+class ShownOrigin final : public pipeline::Origin {
+ public:
+  ShownOrigin(std::shared_ptr<const Origin> origin, TensorKind kind) : origin_(std::move(origin)), kind_(kind) {}
+  std::string describe() const override { return origin_->describe(); }
+  bool divides() const override { return origin_->divides(); }
+  bool divides_in_turns() const override { return origin_->divides_in_turns(); }
+  StreamPtr open(const Opening& opening, pipeline::Division division) const override {
+    return std::make_unique<ShownStream>(origin_->open(opening, division), kind_);
+  }
+
+ private:
+  std::shared_ptr<const Origin> origin_;
+  TensorKind kind_;
+};
+
+}  // namespace
+
+std::shared_ptr<const pipeline::Origin> shown_origin(std::shared_ptr<const pipeline::Origin> trees, TensorKind kind) {
+  return std::make_shared<ShownOrigin>(std::move(trees), kind);
+}
+
+std::shared_ptr<const pipeline::Origin> python_origin(nb::object open, std::string description, DividesItself divides,
+                                                      bool allow_pickle) {
+  return std::make_shared<PythonOrigin>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
+}
+
+pipeline::Map map_of(nb::object function, pipeline::OnError on_error) {
+  const auto apply = [function = Shared(std::move(function))](Item item) {
+    return in_python([&] { return item_of(call(function.get(), object_of(std::move(item)))); });
+  };
+  return {.function = apply, .on_error = on_error};
+}
+
+pipeline::Filter filter_of(nb::object predicate, pipeline::OnError on_error) {
+  const auto apply = [predicate = Shared(std::move(predicate))](const Item& item) {
+    return in_python([&] {
+      const int kept = PyObject_IsTrue(call(predicate.get(), object_of_const(item)).ptr());
+      if (kept < 0) throw nb::python_error();
+      return kept == 1;
+    });
+  };
+  return {.predicate = apply, .on_error = on_error};
+}
+
+pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, bool allow_pickle) {
+  const auto apply = [function = Shared(std::move(function)), allow_pickle](Item item) -> StreamPtr {
+    return in_python(
+        [&] { return std::make_unique<MadeStream>(call(function.get(), object_of(std::move(item))), allow_pickle); });
+  };
+  return {.function = apply, .on_error = on_error};
+}
+
+pipeline::Transform transform_of(nb::object open, std::string what, bool allow_pickle) {
+  const auto apply = [open = Shared(std::move(open)), allow_pickle](std::vector<StreamPtr> inputs,
+                                                                    const Opening& opening) -> StreamPtr {
+    return std::make_unique<TransformStream>(open, std::move(inputs), opening, allow_pickle);
+  };
+  return {.what = std::move(what), .open = apply};
+}
+
+void bind_stages(nb::module_& module) {
+  const auto part = [](const pipeline::Division& division) { return std::pair(division.index, division.count); };
+  nb::class_<Opening>(module, "Opening", "What the copy of a stage in one process is opened with.")
+      .def_ro("epoch", &Opening::epoch)
+      .def_ro("shared_seed", &Opening::shared_seed, "Of the epoch; the same in all processes of all ranks.")
+      .def_ro("own_seed", &Opening::own_seed, "Of the epoch, the rank and the worker.")
+      .def_prop_ro("among_ranks", [part](const Opening& opening) { return part(opening.among_ranks); })
+      .def_prop_ro("among_all", [part](const Opening& opening) { return part(opening.among_all); });
+  nb::class_<StageIterator>(module, "StageIterator", "The items of a stage.")
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> StageIterator"))
+      .def("__next__", &StageIterator::next, nb::sig("def __next__(self) -> typing.Any"));
+}
+
+}  // namespace levada::python

@@ -1,0 +1,297 @@
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "levada/reduce/bucketer.h"
+#include "levada/reduce/bucketing.h"
+#include "python/src/base/process.h"
+#include "python/src/batch/tensors.h"
+#include "python/src/bindings.h"
+#include "python/src/job/launch.h"
+#include "python/src/job/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+constexpr double max_capacity_mb = 1 << 20;
+
+ReduceOp op_of(const std::string& name) {
+  if (name == "sum") return ReduceOp::sum;
+  if (name == "average") return ReduceOp::average;
+  throw InvalidArgument(fmt::format("op is \"{:.40}\"; it must be one of sum, average", name));
+}
+
+/// A Python object whose owner may be destroyed on any thread, also after the interpreter has ended.
+class OwnedObject {
+ public:
+  explicit OwnedObject(nb::object object)
+      : object_(new nb::object(std::move(object)), [](const nb::object* last) {
+          if (Py_IsInitialized() == 0) return;
+          const nb::gil_scoped_acquire gil;
+          delete last;
+        }) {}
+  const nb::object& operator*() const { return *object_; }
+
+ private:
+  std::shared_ptr<nb::object> object_;
+};
+
+/// The tensors that a caller has passed, with what keeps their elements alive. Made and destroyed with the GIL.
+class InputTensors {
+ public:
+  /// Throws TypeError for anything but a tensor.
+  static InputTensors one(const TensorLibraries& libraries, nb::handle input) {
+    InputTensors tensors;
+    tensors.is_single_ = tensors.add(libraries, input, "input");
+    if (!tensors.is_single_) throw nb::type_error("input is not a tensor");
+    return tensors;
+  }
+  /// Accepts an iterable of tensors as well; the error names the position.
+  static InputTensors some(const TensorLibraries& libraries, nb::handle inputs) {
+    InputTensors tensors;
+    const bool is_listed = PyList_CheckExact(inputs.ptr()) || PyTuple_CheckExact(inputs.ptr());
+    tensors.is_single_ = !is_listed && tensors.add(libraries, inputs, "input");
+    if (tensors.is_single_) return tensors;
+    for (const nb::handle each : nb::iter(inputs)) {
+      if (tensors.add(libraries, each, {})) continue;
+      throw nb::type_error(fmt::format("inputs[{}] is not a tensor", tensors.views_.size()).c_str());
+    }
+    return tensors;
+  }
+
+  bool is_single() const { return is_single_; }
+  /// The only one.
+  const TensorView& view() const { return views_.front(); }
+  std::span<const TensorView> views() const { return views_; }
+  TensorKind kind() const { return kind_; }
+
+ private:
+  bool add(const TensorLibraries& libraries, nb::handle value, std::string path) {
+    if (const auto plain = libraries.plain_view(value)) {
+      kind_ = TensorKind::torch;
+      views_.push_back(*plain);
+      objects_.push_back(nb::borrow(value));
+      return true;
+    }
+    if (!libraries.is_tensor(value, kind_)) return false;
+    if (path.empty()) path = fmt::format("inputs[{}]", views_.size());
+    views_.push_back(tensors_.emplace_back(libraries.from_python(value, kind_, path)));
+    return true;
+  }
+
+  std::vector<TensorView> views_;
+  std::vector<nb::object> objects_;  ///< whose elements `views_` show in place
+  std::vector<Tensor> tensors_;      ///< made from other objects
+  TensorKind kind_{};
+  bool is_single_ = false;
+};
+
+/// A result that may be still to come, and the kind of tensor that it becomes.
+class ReduceHandle {
+ public:
+  ReduceHandle(Bucketer::Handle handle, TensorKind kind) : handle_(std::move(handle)), kind_(kind) {}
+  bool done() const { return handle_.done(); }
+  nb::object wait() const {
+    return result([this] { return handle_.wait(); });
+  }
+  nb::object get() const {
+    return result([this] {
+      while (!handle_.is_reduced(Deadline::after(std::chrono::milliseconds(50)))) check_signals();
+      return handle_.get();
+    });
+  }
+
+ private:
+  template <typename Get>
+  nb::object result(Get get) const {
+    std::optional<Tensor> tensor;
+    {
+      const nb::gil_scoped_release released;
+      tensor = get();
+    }
+    return TensorLibraries().to_python(*tensor, kind_);
+  }
+
+  Bucketer::Handle handle_;
+  TensorKind kind_;
+};
+
+class PythonBucketer {
+ public:
+  PythonBucketer(double capacity_mb, int in_flight, double timeout) {
+    if (!(capacity_mb <= max_capacity_mb)) {
+      throw InvalidArgument(fmt::format("capacity_mb must be at most {}, got {}", max_capacity_mb, capacity_mb));
+    }
+    if (!(timeout > 0)) throw InvalidArgument(fmt::format("timeout must be positive, got {} seconds", timeout));
+    const BucketerOptions options{
+        .capacity = static_cast<std::int64_t>(std::max(capacity_mb, 0.0) * (1 << 20)),
+        .in_flight = in_flight,
+        .timeout = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout)),
+        .poll = SignalPoll()};
+    bucketer_ = {new Bucketer(options), [](const Bucketer* last) {
+                   const nb::gil_scoped_release released;  // its threads may wait for the GIL
+                   delete last;
+                 }};
+  }
+  PythonBucketer(const PythonBucketer&) = delete;
+  PythonBucketer& operator=(const PythonBucketer&) = delete;
+  ~PythonBucketer() {
+    // In a forked child, the threads are the parent's.
+    if (current_process() != process_) static_cast<void>(new std::shared_ptr<Bucketer>(std::move(bucketer_)));
+  }
+
+  ReduceHandle reduce_scatter(const Membership& job, nb::handle inputs, const std::string& op, nb::object callback) {
+    const auto group = job.shared();
+    const auto bucketer = open();
+    const ReduceOp how = op_of(op);
+    const auto tensors = InputTensors::some(known_libraries(), inputs);
+    auto call = called(std::move(callback), tensors.kind());
+    const nb::gil_scoped_release released;
+    auto handle = tensors.is_single()
+                      ? bucketer->reduce_scatter(group, Tensor(tensors.view(), {}), how, std::move(call))
+                      : bucketer->reduce_scatter(group, tensors.views(), how, std::move(call));
+    return {std::move(handle), tensors.kind()};
+  }
+
+  ReduceHandle all_reduce(const Membership& job, nb::handle input, const std::string& op, nb::object callback) {
+    const auto group = job.shared();
+    const auto bucketer = open();
+    const auto tensors = InputTensors::one(known_libraries(), input);
+    const ReduceOp how = op_of(op);
+    auto call = called(std::move(callback), tensors.kind());
+    const nb::gil_scoped_release released;
+    return {bucketer->all_reduce(group, tensors.view(), how, std::move(call)), tensors.kind()};
+  }
+
+  ReduceHandle all_gather(const Membership& job, nb::handle input, nb::object callback) {
+    const auto group = job.shared();
+    const auto bucketer = open();
+    const auto tensors = InputTensors::one(known_libraries(), input);
+    auto call = called(std::move(callback), tensors.kind());
+    const nb::gil_scoped_release released;
+    return {bucketer->all_gather(group, tensors.view(), std::move(call)), tensors.kind()};
+  }
+
+  nb::object empty(const Membership& job, const std::vector<std::int64_t>& shape, const std::string& dtype,
+                   bool torch) {
+    const auto group = job.shared();
+    const auto bucketer = open();
+    std::optional<Tensor> made;
+    {
+      const nb::gil_scoped_release released;
+      made = bucketer->empty(group, DType::parse(dtype), Shape(shape));
+    }
+    return TensorLibraries().to_python(*made, torch ? TensorKind::torch : TensorKind::array);
+  }
+
+  void flush() {
+    const auto bucketer = open();
+    const nb::gil_scoped_release released;
+    bucketer->flush();
+  }
+  void teardown() {
+    const auto bucketer = open();
+    const nb::gil_scoped_release released;
+    bucketer->teardown();
+  }
+  void close() {
+    if (current_process() == process_) bucketer_.reset();
+  }
+  nb::dict stats() const {
+    const auto stats = open()->stats();
+    nb::dict result;
+    result["inputs"] = stats.inputs;
+    result["buckets"] = stats.buckets;
+    result["alone"] = stats.alone;
+    result["flushes"] = stats.flushes;
+    result["bytes"] = stats.bytes;
+    result["bytes_copied"] = stats.bytes_copied;
+    result["waited_seconds"] = std::chrono::duration<double>(stats.waited).count();
+    return result;
+  }
+
+ private:
+  /// The caller keeps it alive until its call has ended.
+  std::shared_ptr<Bucketer> open() const {
+    if (current_process() != process_) {
+      throw Unsupported("this process was forked from the one that made this ReduceScatter; make a new one");
+    }
+    if (!bucketer_) throw InvalidArgument("this ReduceScatter is closed");
+    return bucketer_;
+  }
+
+  const TensorLibraries& known_libraries() {
+    libraries_->look_again();
+    return *libraries_;
+  }
+
+  /// Returns a function that may be called after this object is destroyed, by a handle's wait().
+  Bucketer::Callback called(nb::object callback, TensorKind kind) {
+    if (callback.is_none()) return {};
+    return [libraries = libraries_, callback_object = OwnedObject(std::move(callback)), kind](const Tensor& result) {
+      const nb::gil_scoped_acquire held;
+      libraries->look_again();
+      (*callback_object)(libraries->to_python(result, kind));
+    };
+  }
+
+  pid_t process_ = current_process();
+  std::shared_ptr<TensorLibraries> libraries_{new TensorLibraries, [](const TensorLibraries* libraries) {
+                                                if (Py_IsInitialized() == 0) return;
+                                                const nb::gil_scoped_acquire held;
+                                                delete libraries;
+                                              }};
+  std::shared_ptr<Bucketer> bucketer_;
+};
+
+}  // namespace
+
+void bind_reduce(nb::module_& module) {
+  nb::class_<ReduceHandle>(module, "ReduceHandle", "A result that may be still to come.")
+      .def("done", &ReduceHandle::done, "Returns whether the reduction has ended, with a result or with an exception.")
+      .def("wait", &ReduceHandle::wait, nb::sig("def wait(self) -> typing.Any"),
+           "Waits for the result. If the input's bucket is open, launches it and those that were opened before it: all "
+           "ranks must do so at the same place. Raises the reduction's exception.")
+      .def("get", &ReduceHandle::get, nb::sig("def get(self) -> typing.Any"),
+           "The same on any thread, for an input that has been launched; runs no callback. Raises InvalidArgument if "
+           "the "
+           "bucket is open.");
+  nb::class_<Bucketing>(module, "Bucketing", "Decides when buckets are launched: the same on all ranks.")
+      .def(nb::init<std::int64_t>(), nb::arg("capacity"))
+      .def(
+          "apply",
+          [](Bucketing& bucketing, int key, std::uint64_t bytes) {
+            const auto placement = bucketing.apply(key, bytes);
+            return std::tuple(placement.close, placement.alone);
+          },
+          nb::arg("key"), nb::arg("bytes"),
+          "Places an input. Returns the key whose bucket to launch before, and whether to launch the input alone.")
+      .def("flush", &Bucketing::flush, "Closes all buckets. Returns their keys in the order in which they were opened.")
+      .def("flush_through", &Bucketing::flush_through, nb::arg("key"),
+           "The same, for the bucket of `key` and those opened before it.");
+  nb::class_<PythonBucketer>(module, "Bucketer", "Reduces tensors of groups of ranks in buckets.")
+      .def(nb::init<double, int, double>(), nb::kw_only(), nb::arg("capacity_mb"), nb::arg("in_flight"),
+           nb::arg("timeout"))
+      .def("reduce_scatter", &PythonBucketer::reduce_scatter, nb::arg("job"), nb::arg("inputs"), nb::arg("op"),
+           nb::arg("callback").none())
+      .def("all_reduce", &PythonBucketer::all_reduce, nb::arg("job"), nb::arg("input"), nb::arg("op"),
+           nb::arg("callback").none())
+      .def("all_gather", &PythonBucketer::all_gather, nb::arg("job"), nb::arg("input"), nb::arg("callback").none())
+      .def("empty", &PythonBucketer::empty, nb::arg("job"), nb::arg("shape"), nb::arg("dtype"), nb::arg("torch"),
+           nb::sig("def empty(self, job: Membership, shape: collections.abc.Sequence[int], dtype: str, torch: bool) -> "
+                   "typing.Any"))
+      .def("flush", &PythonBucketer::flush)
+      .def("teardown", &PythonBucketer::teardown)
+      .def("close", &PythonBucketer::close, "Cancels what has not been reduced. Nothing else can be called afterwards.")
+      .def_prop_ro("stats", &PythonBucketer::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
+}
+
+}  // namespace levada::python

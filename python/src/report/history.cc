@@ -1,0 +1,160 @@
+// What happened in feeds and pipelines, written to files.
+#include "levada/cli/feed_history.h"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "levada/base/error.h"
+#include "levada/engine/collect.h"
+#include "levada/feed/feed.h"
+#include "levada/mesh/mesh.h"
+#include "levada/report/pipeline_report.h"
+#include "python/src/base/bytes.h"
+#include "python/src/bindings.h"
+#include "python/src/job/launch.h"
+#include "python/src/job/waiting.h"
+
+namespace nb = nanobind;
+
+namespace levada::python {
+namespace {
+
+using report::FeedReport;
+using report::PipelineReport;
+
+/// A pipeline's JSON, and the traces of its processes, encoded.
+using PipelineStory = std::tuple<std::string, nb::bytes>;
+
+/// What a rank tells of itself, for rank 0.
+struct RankHistory {
+  report::RankReport rank;
+  Trace trace;
+  std::optional<PipelineReport> pipeline;
+};
+
+Bytes pack(const std::string& rank, const nb::bytes& trace, const std::optional<PipelineStory>& pipeline) {
+  ByteWriter writer;
+  writer.put_sized(std::string_view(rank));
+  writer.put_sized(view_of(trace));
+  writer.put_sized(pipeline ? std::string_view(std::get<0>(*pipeline)) : std::string_view());
+  writer.put_sized(pipeline ? view_of(std::get<1>(*pipeline)) : ByteView());
+  return std::move(writer).take();
+}
+
+/// Of bytes that may lie; none where the rank has left.
+RankHistory unpack(ByteView bytes) {
+  if (bytes.empty()) return {};
+  ByteReader reader(bytes);
+  RankHistory told{.rank = report::rank_from_json(reader.get_string()), .trace = {}, .pipeline = {}};
+  if (const ByteView trace = reader.get_sized(); !trace.empty()) told.trace = decode_trace(trace);
+  const auto json = reader.get_string();
+  const ByteView traces = reader.get_sized();
+  if (!json.empty()) told.pipeline = report::pipeline_from_json(json, traces);
+  reader.expect_end();
+  return told;
+}
+
+FeedReport report_of(const nb::dict& feed) {
+  FeedReport report;
+  report.mesh = nb::cast<std::string>(feed["mesh"]);
+  report.engine = nb::cast<std::string>(feed["engine"]);
+  report.engine_choice = nb::cast<std::string>(feed["engine_choice"]);
+  report.readers = nb::cast<std::string>(feed["readers"]);
+  report.steps = nb::cast<std::int64_t>(feed["steps"]);
+  report.end_cause = nb::cast<std::string>(feed["end"]);
+  report.sequence = nb::cast<std::int64_t>(feed["sequence"]);
+  report.batch = nb::cast<std::int64_t>(feed["batch"]);
+  report.balance = nb::cast<std::optional<report::BalanceReport>>(feed["balance"]);
+  return report;
+}
+
+struct Files {
+  cli::HistoryFiles names;
+  FeedReport report;
+  report::FeedHistory history;
+};
+
+void add(Files& files, std::size_t rank, int reader, RankHistory told) {
+  told.rank.rank = static_cast<int>(rank);
+  if (told.pipeline) {
+    told.pipeline->rank = static_cast<int>(rank);
+    files.history.pipelines.push_back(std::move(*told.pipeline));
+  }
+  files.history.edges.push_back({reader, static_cast<int>(rank), told.rank.bytes});
+  files.history.traces.push_back(std::move(told.trace));
+  files.report.ranks.push_back(std::move(told.rank));
+}
+
+void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<Bytes>& all) {
+  const auto readers = Readers::parse(files.report.readers).of(mesh, info.host_of);
+  for (std::size_t i = 0; i < all.size(); ++i) add(files, i, readers.at(i), unpack(all[i]));
+  for (const int first : mesh.group(0, mesh.data_axes())) {
+    files.report.samples += files.report.ranks.at(static_cast<std::size_t>(first)).samples;
+  }
+  cli::write_history(files.names, files.report, std::move(files.history));
+}
+
+/// Collective: rank 0 writes what all tell, and none goes on before the files are there, or it is known why not.
+void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict& feed, const std::string& rank,
+                        const nb::bytes& trace, const std::optional<PipelineStory>& pipeline, const std::string& page,
+                        const std::string& trace_file, double timeout) {
+  Files files{.names = {.report = page, .trace = trace_file, .tell = false}, .report = report_of(feed), .history = {}};
+  files.history.paths = {nb::cast<std::string>(feed["source"])};
+  files.history.error = nb::cast<std::string>(feed["error"]);
+  const Bytes mine = pack(rank, trace, pipeline);
+  const auto limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
+  interruptible_on(job, "writing a report", [&](const auto& engine, const auto& poll) {
+    const auto& info = engine->info();
+    const auto all = cli::gather(*engine, mine, Deadline::after(limit), &poll);
+    std::exception_ptr failure;
+    std::string said;
+    if (info.rank == 0) {
+      try {
+        write(std::move(files), mesh, info, all);
+      } catch (const std::exception& error) {
+        failure = std::current_exception();
+        said = error.what();
+      }
+    }
+    auto told = agree(*engine, as_bytes(said), Deadline::after(limit), "writing a report", &poll);
+    if (failure) std::rethrow_exception(failure);
+    if (!told[0].empty()) throw SourceError(fmt::format("rank 0 could not write the report: {}", as_text(told[0])));
+    return told;
+  });
+}
+
+void write_pipeline_history(const PipelineStory& pipeline, const std::string& page, const std::string& trace_file) {
+  const auto& [json, traces] = pipeline;
+  const auto report = report::pipeline_from_json(json, view_of(traces));
+  const nb::gil_scoped_release released;
+  cli::write_history({.report = page, .trace = trace_file, .tell = false}, report);
+}
+
+}  // namespace
+
+void bind_history(nb::module_& module) {
+  module.def(
+      "write_feed_history", &write_feed_history, nb::arg("job"), nb::arg("mesh"), nb::arg("feed"), nb::arg("rank"),
+      nb::arg("trace"), nb::arg("pipeline").none(), nb::kw_only(), nb::arg("page"), nb::arg("trace_file"),
+      nb::arg("timeout"),
+      nb::sig("def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, typing.Any], rank: str, trace: "
+              "bytes, pipeline: tuple[str, bytes] | None, *, page: str, trace_file: str, timeout: float) -> None"),
+      "Writes a page and a trace, where they are named, of what all ranks tell. Collective.");
+  module.def("write_pipeline_history", &write_pipeline_history, nb::arg("pipeline"), nb::kw_only(), nb::arg("page"),
+             nb::arg("trace_file"), "Writes a page and a trace, where they are named, of a pipeline alone.");
+  module.def(
+      "check_history_files",
+      [](const std::string& page, const std::string& trace_file) {
+        cli::check({.report = page, .trace = trace_file, .tell = false});
+      },
+      nb::arg("page"), nb::arg("trace_file"), "Raises InvalidArgument where a file cannot be written.");
+}
+
+}  // namespace levada::python
