@@ -209,7 +209,7 @@ class Layout:
         """
 
     @staticmethod
-    def from_json(text: "std::basic_string_view<char, std::char_traits<char> >") -> Layout:
+    def from_json(text: str) -> Layout:
         """
         Returns the layout of a JSON text, see docs/data-loading.md. Raises InvalidArgument.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import levada
 import pytest
@@ -99,3 +100,62 @@ def test_without_a_job_there_is_one_rank() -> None:
         levada.Feed([1], batch=2)
     with pytest.raises(levada.InvalidArgument, match="access is secret"):
         iter(levada.Feed([1], access="secret"))
+
+
+def test_placements_are_objects_or_their_text() -> None:
+    from levada import Layout, Replicate, Shard, Stages, Zigzag
+
+    objects = Layout(
+        {"ids": [Shard("dp"), Zigzag("cp"), Stages("pp", "first", "mtp")], "x.*": Shard("dp", 1)},
+        otherwise=Replicate("tp"),
+        optional=["x.*"],
+        stages={"mtp": [1]},
+        name="mine",
+    )
+    text = Layout(
+        {"ids": ("shard(dp,0)", "zigzag(cp,1)", "stages(pp,first,mtp)"), "x.*": "shard(dp,1)"},
+        otherwise=["replicate(tp)"],
+        optional=["x.*"],
+        stages={"mtp": [1]},
+        name="mine",
+    )
+    assert objects == text == Layout.from_json(objects.to_json())
+    assert repr([Shard("dp", 1), Replicate("tp"), Zigzag("cp"), Stages("pp", "last")]) == (
+        "[Shard('dp', 1), Replicate('tp'), Zigzag('cp', 1), Stages('pp', 'last')]"
+    )
+    assert Shard("dp") == Shard("dp", 0) != Shard("dp", 1) and len({Shard("dp"), Shard("dp", 0)}) == 1
+    assert Stages("pp", "first").names == ("first",) and Zigzag("cp", 2).dim == 2
+
+
+@pytest.mark.parametrize(
+    "fields, problem",
+    [
+        ({"x": 1}, "1 is not a placement"),
+        ({"x": "cut(dp)"}, "cut"),
+        ({"x": levada.Shard("d p")}, "d p"),
+        ({"x": {"dp": "shard(dp,0)"}}, "cannot be placed along dp"),
+    ],
+)
+def test_what_is_not_a_placement_is_refused(fields: Any, problem: str) -> None:
+    with pytest.raises(levada.InvalidArgument, match=problem):
+        levada.Layout(fields)
+    with pytest.raises(levada.InvalidArgument, match="optional"):
+        levada.Layout({}, optional=["x"])
+
+
+def test_a_mesh_knows_its_own_rank_and_its_parts(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        4,
+        """
+        mesh = levada.Mesh(dp=2, tp=2)
+        tell(dp=mesh.coordinate("dp"), tp=mesh.coordinate("tp"), group=mesh.group(["tp"]), both=mesh.group(["dp", "tp"]),
+             part=str(mesh["tp"]), data=mesh["tp"].data_axes, parts=str(mesh["tp", "dp"]), epoch=levada.Feed([1]).epoch)
+        """,
+    )
+    for rank, (mine,) in enumerate(told):
+        assert (mine["dp"], mine["tp"]) == divmod(rank, 2)
+        assert mine["group"] == [rank // 2 * 2, rank // 2 * 2 + 1] and mine["both"] == [0, 1, 2, 3]
+        assert (mine["part"], mine["data"], mine["parts"], mine["epoch"]) == ("tp=2", [], "dp=2,tp=2", 0)
+    with pytest.raises(KeyError, match="cp"):
+        levada.Mesh(dp=2)["cp"]

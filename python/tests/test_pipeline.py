@@ -310,7 +310,7 @@ def test_a_feed_of_a_pipeline_has_one_reader_for_all_ranks_of_a_host(tmp_path: p
             for source in (pipeline, pipeline.run(2, context="forkserver", alone=True)):
                 batches = list(levada.Feed(source))
                 tell(n=[int(batch["n"][0]) for batch in batches], by=sorted({batch["by"] for batch in batches}))
-            with pipeline.fullsync().run() as run:
+            with pipeline.fullsync().run(group=levada.join()) as run:
                 tell(seed=run.seed, epoch=len(list(run)))
         """,
     )
@@ -343,3 +343,24 @@ def test_a_corpus_is_tokenized_before_its_workers_start(
     with pipeline.run(2, context="forkserver") as run:
         assert len(list(run)) == len(corpus)
     assert found == [1]
+
+
+def test_iterating_a_pipeline_involves_no_other_rank_unless_asked(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        numbers = levada.Pipeline(range(6))
+        if rank == 0:  # rank 1 never iterates one
+            tell(alone=list(numbers.shuffle(3).run(seed=1)), dealt=list(numbers.shard().run(alone=True)))
+            for among_ranks in (numbers.shard(), numbers.fullsync()):
+                try: list(among_ranks)
+                except levada.InvalidArgument as error: tell(error=str(error))
+        tell(shared=list(numbers.shard().run(group=levada.join())))
+        """,
+    )
+    alone, shard, fullsync, mine = told[0]
+    assert sorted(alone["alone"]) == alone["dealt"] == list(range(6))
+    assert "has shard(), and this process is one of 2 ranks: pass group=levada.join()" in shard["error"]
+    assert "has fullsync()" in fullsync["error"]
+    assert sorted(mine["shared"] + told[1][0]["shared"]) == list(range(6))

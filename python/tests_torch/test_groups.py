@@ -52,7 +52,7 @@ def test_where_the_environment_names_no_job_the_world_of_torch_is_joined(tmp_pat
         """
         if rank == 0: os.environ |= {"RANK": "0", "WORLD_SIZE": "1"}   # names no other ranks
         tell(place=[levada.rank(), levada.world_size(), levada.join().size, levada.Mesh.from_env().size])
-        tell(got=list(levada.Feed(range(4))), shard=list(levada.Pipeline(range(4)).shard().run()))
+        tell(got=list(levada.Feed(range(4))), shard=list(levada.Pipeline(range(4)).shard().run(group=levada.join())))
         group = dist.new_group([1, 0])
         levada.join(group)
         tell(rest=list(levada.Feed(range(4, 6))), same=levada.join() is levada.join(dist.group.WORLD))
@@ -146,3 +146,15 @@ def test_what_is_no_group_or_engine_is_refused() -> None:
         levada.join([0, 1])
     with pytest.raises(levada.InvalidArgument, match="neither a process group"):
         levada.Feed([1], group=-100)  # what new_group() gives who is not in it
+
+
+def test_placements_of_dtensors_say_where_a_field_goes() -> None:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    layout = levada.Layout({"ids": {"dp": Shard(0), "tp": Replicate()}, "x": {"dp": Shard(1)}})
+    assert layout == levada.Layout({"ids": ["shard(dp,0)", "replicate(tp)"], "x": "shard(dp,1)"})
+    for placement in (Partial(), Shard):
+        with pytest.raises(levada.InvalidArgument, match="cannot be placed along dp"):
+            levada.Layout({"ids": {"dp": placement}})
+    with pytest.raises(levada.InvalidArgument, match="dict from axes"):
+        levada.Layout({"ids": [Shard(0)]})

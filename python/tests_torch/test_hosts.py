@@ -441,7 +441,7 @@ got = len(store.get(["0", "1"], ["tokens"])["tokens"]) // 9
 with levada.ReduceScatter() as reduce:
     got = int(reduce.all_reduce(np.ones(1)).wait()[0])
 """,
-    "pipeline": "got = len([*levada.Pipeline(range(4)).shard().run(0)])",
+    "pipeline": "got = len([*levada.Pipeline(range(4)).shard().run(0, group=levada.join())])",
 }
 
 
