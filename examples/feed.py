@@ -1,4 +1,4 @@
-"""What docs/python.md shows: levada run -n 4 examples/feed.py [CORPUS...]
+"""What docs/python/feed.md shows: levada run -n 4 examples/feed.py [CORPUS...]
 
 Without arguments, batches of a Python iterable; with files, a corpus that the C++ core reads.
 `levada feed examples.feed:batches --mesh dp=2` feeds the same iterable and shows who was given what.
