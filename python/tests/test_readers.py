@@ -30,7 +30,7 @@ def test_iter_is_called_by_who_begins_the_pass_and_next_by_the_reader() -> None:
         loader = Loader()
         assert list(levada.Feed(loader, iterate=iterate)) == [0, 1, 2]
         assert loader.begun_by is threading.main_thread()
-        assert (loader.made_by == {threading.main_thread()}) == (reader == "inline") and len(loader.made_by) == 1
+        assert (loader.made_by == {threading.main_thread()}) == (iterate == "inline") and len(loader.made_by) == 1
 
 
 @pytest.mark.parametrize("readers", ["one", "dp", "all"])
