@@ -69,3 +69,31 @@ def test_a_meta_a_directory_and_json_hold_plain_values(value: Any) -> None:
         assert plain_values.same(each.values(0)["v"], value)
     assert copies[0] == batch.meta()
     assert exchange.SampleBatch(["a"], values=[{"v": None, "w": 1}]).values(0) != batch.values(0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array(["a", "bc\U0001f600"]),
+        np.array([[b"x\0y"], [b""]]),
+        np.array([], "<U3"),
+        np.array("alone"),
+        np.array(["x", "yz"], ">U2")[::-1],
+        np.array(["2026-01-01", "NaT"], "datetime64[ns]"),
+        np.array([3], "timedelta64[s]"),
+        np.str_("x"),
+        np.bytes_(b"x"),
+        np.datetime64("2026-01-01"),
+        np.timedelta64(5, "m"),
+    ],
+)
+def test_arrays_of_text_and_time_cross_as_they_are(value: Any) -> None:
+    received = levada.unpack(levada.pack({"value": value}))["value"]
+    assert type(received) is type(value) and received.dtype == value.dtype and received.shape == value.shape
+    assert received.tobytes() == value.tobytes()
+    assert not isinstance(received, np.ndarray) or received.flags.writeable
+
+
+def test_arrays_of_objects_are_refused() -> None:
+    with pytest.raises(TypeError, match="value.*cannot cross between ranks: .*numpy's dtype object"):
+        levada.pack({"value": np.array([1, "x"], object)})

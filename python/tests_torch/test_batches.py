@@ -130,3 +130,18 @@ def test_a_tensordict_crosses_and_is_cut_as_its_tensors_are(tmp_path: pathlib.Pa
         dealt, split = {**whole, "a": rows}, {**half, "a": rows[2 * rank : 2 * rank + 2]}
         moved = [{**each, "device": "meta", "a": None} for each in (whole, half)]
         assert mine == [*[dealt] * 2, *[moved[0]] * 2, *[split] * 4, *[moved[1]] * 4, {"back": "cpu", "same": True}]
+
+
+def test_images_cross_with_their_pixels_and_palettes(tmp_path: pathlib.Path) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(1)
+    rgb = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8))
+    rgb.save(tmp_path / "image.png")
+    images = [rgb, rgb.convert("L"), rgb.convert("P", palette=Image.Palette.ADAPTIVE, colors=9), rgb.convert("1"),
+              rgb.convert("RGBA"), rgb.convert("F"), Image.open(tmp_path / "image.png")]
+    received = levada.unpack(levada.pack({"images": images}))["images"]
+    for before, after in zip(images, received, strict=True):
+        assert type(after) is Image.Image and (after.mode, after.size) == (before.mode, before.size)
+        assert after.tobytes() == before.tobytes() and after.getpalette() == before.getpalette()
+        assert after.convert("RGB").tobytes() == before.convert("RGB").tobytes()

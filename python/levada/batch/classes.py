@@ -52,6 +52,41 @@ def _canonical(element: Any) -> str:
     return f"{type(element).__name__} {element!r}"
 
 
+_TEXT_AND_TIME = "SUMm"
+"""Kinds of numpy's dtypes: bytes, strings, dates, durations."""
+
+
+def _array_parts(value: Any) -> list[Any]:
+    array = sys.modules["numpy"].asarray(value)
+    return [array.dtype.str, list(array.shape), array.tobytes()]
+
+
+def _array(parts: list[Any]) -> Any:
+    dtype, shape, elements = parts
+    numpy = importlib.import_module("numpy")
+    made = numpy.dtype(dtype)
+    if made.kind not in _TEXT_AND_TIME:
+        raise Unsupported(f"a batch holds an array of {dtype} as a plain value")
+    return numpy.ndarray(shape, made, bytearray(elements))
+
+
+def _scalar(parts: list[Any]) -> Any:
+    return _array(parts)[()]
+
+
+def _image_parts(image: Any) -> list[Any]:
+    palette = image.palette
+    return [image.mode, list(image.size), image.tobytes(), None if palette is None else [palette.mode, palette.tobytes()]]
+
+
+def _image(parts: list[Any]) -> Any:
+    mode, size, pixels, palette = parts
+    made = importlib.import_module("PIL.Image").frombytes(mode, tuple(size), pixels)
+    if palette is not None:
+        made.putpalette(palette[1], palette[0])
+    return made
+
+
 def _path(cls: type) -> Leaf:
     return Leaf(os.fsencode, lambda path: cls(os.fsdecode(path)))
 
@@ -68,6 +103,9 @@ _LEAVES = {
     "builtins:bytearray": Leaf(bytes, bytearray),
     **{f"{cls.__module__}:{cls.__qualname__}": _path(cls) for cls in (pathlib.PosixPath, pathlib.PurePosixPath)},
     f"{pathlib.PureWindowsPath.__module__}:PureWindowsPath": Leaf(str, pathlib.PureWindowsPath),
+    "numpy:ndarray": Leaf(_array_parts, _array),
+    **{f"numpy:{name}": Leaf(_array_parts, _scalar) for name in ("str_", "bytes_", "datetime64", "timedelta64")},
+    "PIL.Image:Image": Leaf(_image_parts, _image),
     "torch:Size": Leaf(list, lambda sizes: find("torch:Size")(sizes)),
     "torch:dtype": Leaf(lambda dtype: str(dtype).partition(".")[2], lambda name: find(f"torch:{name}")),
     "torch:device": Leaf(str, lambda name: find("torch:device")(name)),
@@ -192,9 +230,10 @@ def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
     """The parts of an object that is no plain container; None for one of a class that is not known. Of pickles alone a
     part may be what can cross no other way."""
     cls = type(value)
-    leaf = _LEAVES.get(name_of(cls))
+    name = "PIL.Image:Image" if _is_image(value) else name_of(cls)
+    leaf = _LEAVES.get(name)
     if leaf is not None:
-        return "leaf", name_of(cls), [], [leaf.take_apart(value)], None
+        return "leaf", name, [], [leaf.take_apart(value)], None
     registration = find_registration(cls)
     if registration is not None:
         return _flattened(value, cls, registration)
@@ -209,6 +248,12 @@ def take_apart(value: Any, path: str, allow_pickle: bool) -> Parts | None:
         names: list[Key] = [field.name for field in dataclasses.fields(cls)]
         return "record", _findable(cls, path), names, [getattr(value, str(name)) for name in names], _notes_of(value, names)
     return None
+
+
+def _is_image(value: Any) -> bool:
+    """Whether it is an image of PIL's, also one that a file of some format is opened as."""
+    images = sys.modules.get("PIL.Image")
+    return images is not None and isinstance(value, images.Image)
 
 
 def _names_of(keys: Iterable[Any]) -> tuple[list[Key], list[tuple[str, Any]]]:

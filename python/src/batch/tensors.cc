@@ -304,6 +304,13 @@ bool TensorLibraries::is_tensor(nb::handle value, TensorKind& kind) const {
   return true;
 }
 
+bool TensorLibraries::is_text_or_time(nb::handle value) const {
+  constexpr int bytes_type = 18, text_type = 19, date_type = 21, duration_type = 22;
+  if (!is_instance(value, array_) && !is_instance(value, generic_)) return false;
+  const int type = nb::cast<int>(value.attr("dtype").attr("num"));
+  return type == bytes_type || type == text_type || type == date_type || type == duration_type;
+}
+
 Tensor TensorLibraries::from_python(nb::handle value, TensorKind kind, const std::string& path) const {
   if (kind == TensorKind::torch) {
     if (!is_plain_torch(value)) {

@@ -40,6 +40,8 @@ class TensorLibraries {
 
   /// Whether `value` is a tensor of a library or a DLPack producer, and of which kind.
   bool is_tensor(nanobind::handle value, TensorKind& kind) const;
+  /// Whether it is an array or a scalar of numpy's whose elements are strings, bytes, dates or durations.
+  bool is_text_or_time(nanobind::handle value) const;
   /// Whether it is of torch's own classes, which are no more than elements and TorchTraits.
   bool is_plain_torch(nanobind::handle value) const;
   /// The kind of a tensor of such a class, whose elements `view` shows.

@@ -109,6 +109,7 @@ class ToTree {
     TensorKind kind{};
     if (!classes_.libraries.is_tensor(value, kind)) return object(value, path, mark);
     if (is_torch(kind) && !classes_.libraries.is_plain_torch(value)) return object(value, path, mark);
+    if (classes_.libraries.is_text_or_time(value)) return object(value, path, mark);
     const auto tensor = classes_.libraries.from_python(value, kind, path.text());
     mark = static_cast<char>(is_torch(kind) ? classes_.libraries.torch_kind(value, tensor.view()) : kind);
     return lent(tensor);
