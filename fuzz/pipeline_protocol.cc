@@ -17,7 +17,7 @@ void read_item_message(levada::ByteView message) {
   for (const levada::ByteView buffer : parts.buffers) {
     if (buffer.data() < message.data() || buffer.data() + buffer.size() > message.data() + message.size()) std::abort();
   }
-  if (protocol::decode_items(encode(parts.items)) != parts.items) std::abort();
+  if (pipeline::decode<protocol::Items>(pipeline::encode(parts.items)) != parts.items) std::abort();
   protocol::Merge merge(2, {});
   merge.apply(1, parts.items);
   static_cast<void>(merge.next());
@@ -35,18 +35,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     switch (data[0] % 4) {
       case 0: read_item_message(message); break;
       case 1: {
-        const auto order = protocol::decode_order(message);
-        if (protocol::decode_order(encode(order)) != order) std::abort();
+        const auto order = pipeline::decode<protocol::Order>(message);
+        if (pipeline::decode<protocol::Order>(pipeline::encode(order)) != order) std::abort();
         break;
       }
       case 2: {
-        const auto answer = protocol::decode_answer(message);
-        if (protocol::decode_answer(encode(answer)) != answer) std::abort();
+        const auto answer = pipeline::decode<protocol::Answer>(message);
+        if (pipeline::decode<protocol::Answer>(pipeline::encode(answer)) != answer) std::abort();
         break;
       }
       default: {
-        const auto items = protocol::decode_items(message);
-        if (protocol::decode_items(encode(items)) != items) std::abort();
+        const auto items = pipeline::decode<protocol::Items>(message);
+        if (pipeline::decode<protocol::Items>(pipeline::encode(items)) != items) std::abort();
       }
     }
   } catch (const levada::CorruptMessage&) {

@@ -90,7 +90,7 @@ ItemMessage ItemMessage::read(ByteView message) {
   if (head_bytes > message.size() - head_at) reader.fail("it is cut short");
 
   ItemMessage parts;
-  parts.items = protocol::decode_items(message.subspan(prefix_bytes, protocol_bytes));
+  parts.items = decode<protocol::Items>(message.subspan(prefix_bytes, protocol_bytes));
   parts.head = message.subspan(head_at, head_bytes);
   ByteReader sizes(message.subspan(sizes_at, 8 * buffer_count), sizes_at);
   std::size_t at = head_at + head_bytes;

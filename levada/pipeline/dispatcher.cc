@@ -79,7 +79,7 @@ class Dispatcher {
     for (;;) {
       loop_.attend();
       begin_message(*stream);
-      for (bool full = false; !full && dealer_.number() < state.dealt_bound();) {
+      for (bool full = false; !full;) {
         auto item = stream->next();
         if (!item) {
           if (!dealer_.has_caught_up()) {
@@ -93,7 +93,6 @@ class Dispatcher {
         full = sizer_.add(Clock::now);
       }
       if (auto failure = flush()) return failure;
-      while (dealer_.number() >= state.dealt_bound()) loop_.wait_for_orders();
     }
   }
 

@@ -37,26 +37,6 @@ class Waiting {
 
 }  // namespace
 
-Bytes encode(const Lookahead& lookahead) {
-  ByteWriter writer;
-  writer.put(lookahead.until);
-  writer.put(lookahead.kind);
-  if (lookahead.kind == Lookahead::Kind::failed) write_failure(writer, lookahead.failure.value_or(Failure{}));
-  return std::move(writer).take();
-}
-
-Lookahead decode_lookahead(ByteView bytes) {
-  ByteReader reader(bytes);
-  Lookahead lookahead{.until = reader.get<std::int64_t>()};
-  const auto kind = reader.get<std::uint8_t>();
-  if (lookahead.until < 0) reader.fail(fmt::format("item {} of an epoch", lookahead.until));
-  if (kind < 1 || kind > 3) reader.fail(fmt::format("an item of kind {}", kind));
-  lookahead.kind = static_cast<Lookahead::Kind>(kind);
-  if (lookahead.kind == Lookahead::Kind::failed) lookahead.failure = read_failure(reader);
-  reader.expect_end();
-  return lookahead;
-}
-
 // ---- CommonEnd
 
 void CommonEnd::apply(int rank, Lookahead said) {
@@ -64,9 +44,12 @@ void CommonEnd::apply(int rank, Lookahead said) {
   if (said.until < before.until || before.kind != Lookahead::Kind::there) {
     throw CorruptMessage(0, fmt::format("rank {} takes back what it said of item {} of its epoch", rank, before.until));
   }
+  const bool was_last = before.until == there_until_ && said.until > there_until_ && --at_there_until_ == 0;
   before = std::move(said);
-  const auto until = [](const Lookahead& each) { return each.until; };
-  there_until_ = std::ranges::min(said_, {}, until).until;
+  if (!was_last) return;
+  // Only when all have moved on: looking at all ranks for each message would take the square of their number.
+  there_until_ = std::ranges::min(said_, {}, &Lookahead::until).until;
+  at_there_until_ = std::ranges::count(said_, there_until_, &Lookahead::until);
 }
 
 bool CommonEnd::knows(int rank, std::int64_t item) const {
@@ -160,7 +143,7 @@ bool EndAgreement::hear() {
     const auto received = engine_->try_receive(*other.channel);
     other.ended = received.ended;
     if (!received.message) continue;
-    common_.apply(other.rank, decode_lookahead(received.message->bytes));
+    common_.apply(other.rank, decode<Lookahead>(received.message->bytes));
     heard = true;
   }
   return heard;

@@ -11,6 +11,7 @@
 #include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/failure.h"
+#include "levada/pipeline/fields.h"
 
 namespace levada::pipeline {
 
@@ -21,16 +22,17 @@ struct Lookahead {
   std::int64_t until = 0;
   Kind kind = Kind::there;
   std::optional<Failure> failure;  ///< where failed
+  static auto fields(auto& self) { return std::tie(self.until, self.kind, self.failure); }
   bool operator==(const Lookahead&) const = default;
 };
-Bytes encode(const Lookahead& lookahead);
-/// Reads bytes that may lie. Throws CorruptMessage.
-Lookahead decode_lookahead(ByteView bytes);
+constexpr Lookahead::Kind last_of(Lookahead::Kind) {
+  return Lookahead::Kind::failed;
+}
 
 /// What all ranks have said: a value.
 class CommonEnd {
  public:
-  explicit CommonEnd(int ranks) : said_(static_cast<std::size_t>(ranks)) {}
+  explicit CommonEnd(int ranks) : said_(static_cast<std::size_t>(ranks)), at_there_until_(ranks) {}
 
   /// Throws CorruptMessage for what takes back what `rank` said before.
   void apply(int rank, Lookahead said);
@@ -48,6 +50,7 @@ class CommonEnd {
  private:
   std::vector<Lookahead> said_;
   std::int64_t there_until_ = 0;  ///< on all
+  std::int64_t at_there_until_;   ///< ranks that have said no more than that
 };
 
 struct EndAgreementOptions {

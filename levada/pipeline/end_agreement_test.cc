@@ -260,13 +260,13 @@ TEST(Lookahead, CrossesAsBytesAndLiesAreFound) {
   for (const Lookahead& lookahead :
        {Lookahead{.until = 5}, Lookahead{.until = 6, .kind = Kind::ended}, Lookahead{7, Kind::failed, failure}}) {
     const Bytes bytes = encode(lookahead);
-    EXPECT_EQ(decode_lookahead(bytes), lookahead);
+    EXPECT_EQ(decode<Lookahead>(bytes), lookahead);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-      EXPECT_THROW(decode_lookahead(ByteView(bytes).first(cut)), CorruptMessage);
+      EXPECT_THROW(decode<Lookahead>(ByteView(bytes).first(cut)), CorruptMessage);
     }
   }
-  EXPECT_THROW(decode_lookahead(encode({.until = -1})), CorruptMessage);
-  EXPECT_THROW(decode_lookahead(encode({.kind = static_cast<Kind>(4)})), CorruptMessage);
+  EXPECT_THROW(decode<Lookahead>(encode(Lookahead{.until = -1})), CorruptMessage);
+  EXPECT_THROW(decode<Lookahead>(encode(Lookahead{.kind = static_cast<Kind>(4)})), CorruptMessage);
 }
 
 }  // namespace

@@ -3,9 +3,19 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+
+namespace levada {
+
+/// For the codec of fields.h.
+constexpr ErrorKind last_of(ErrorKind) {
+  return ErrorKind::engine;
+}
+
+}  // namespace levada
 
 namespace levada::pipeline {
 
@@ -17,12 +27,11 @@ struct Failure {
   std::string message;    ///< what was thrown
   std::string traceback;  ///< of a language that has such; whole, ready to print
   Bytes exception;        ///< the exception itself as its language packs it; may be empty
+  static auto fields(auto& self) {
+    return std::tie(self.stage, self.process, self.item, self.kind, self.message, self.traceback, self.exception);
+  }
   bool operator==(const Failure&) const = default;
 };
-
-void write_failure(ByteWriter& writer, const Failure& failure);
-/// Of bytes that may lie. Throws CorruptMessage.
-Failure read_failure(ByteReader& reader);
 
 /// "stage map, item 17, in worker 1 (process 4242): division by zero", then the traceback.
 std::string describe(const Failure& failure);

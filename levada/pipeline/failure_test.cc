@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "levada/pipeline/fields.h"
+
 namespace levada::pipeline {
 namespace {
 
@@ -36,23 +38,17 @@ TEST(Failure, CrossesAsBytes) {
                         .message = "slow",
                         .traceback = "line 3",
                         .exception = {std::byte{1}, std::byte{0}}};
-  ByteWriter writer;
-  write_failure(writer, failure);
-  ByteReader reader(writer.view());
-  EXPECT_EQ(read_failure(reader), failure);
-  reader.expect_end();
-  for (std::size_t bytes = 0; bytes < writer.size(); ++bytes) {
-    ByteReader cut(writer.view().first(bytes));
-    EXPECT_THROW(read_failure(cut), CorruptMessage) << bytes;
+  const Bytes bytes = encode(failure);
+  EXPECT_EQ(decode<Failure>(bytes), failure);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(decode<Failure>(ByteView(bytes).first(size)), CorruptMessage) << size;
   }
 }
 
 TEST(Failure, OfAnErrorThatThereIsNotIsRefused) {
   for (const int kind : {0, 8, 255}) {
-    ByteWriter writer;
-    write_failure(writer, {.kind = static_cast<ErrorKind>(kind)});
-    ByteReader reader(writer.view());
-    EXPECT_THROW(read_failure(reader), CorruptMessage) << kind;
+    const Bytes bytes = encode(Failure{.kind = static_cast<ErrorKind>(kind)});
+    EXPECT_THROW(decode<Failure>(bytes), CorruptMessage) << kind;
   }
 }
 

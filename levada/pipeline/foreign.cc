@@ -97,16 +97,6 @@ class TransformStream final : public ForeignStream {
   };
 
   std::optional<Item> make() override {
-    auto item = make_one();
-    if (!setting_->overruns.is_held(number_)) return item;
-    while (item) {
-      setting_->overruns.check();
-      item = make_one();
-    }
-    setting_->overruns.fail();
-  }
-  std::int64_t pass_over(std::int64_t items) override { return Stream::skip(items); }
-  std::optional<Item> make_one() {
     try {
       return ForeignStream::make();
     } catch (const StageFailed& failed) {
@@ -118,6 +108,7 @@ class TransformStream final : public ForeignStream {
       throw;
     }
   }
+  std::int64_t pass_over(std::int64_t items) override { return Stream::skip(items); }
 
   std::shared_ptr<Link> link_;
 };

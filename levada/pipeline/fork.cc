@@ -5,31 +5,28 @@
 #include <mutex>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/reachability.h"
 #include "levada/pipeline/streams.h"
 #include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 
-/// The items that one branch has had and another has not. Branches may be at work on several threads.
+/// The items that one branch has had and another has not: a queue of at most `buffer`. Branches may be at work on
+/// several threads: then one that is ahead by the buffer waits for the slowest, unless nobody could go on.
 class Forked {
  public:
-  Forked(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind)
-      : setting_(std::move(setting)),
-        stage_(stage),
-        source_(setting_, stage, std::move(input)),
-        behind_(std::move(behind)) {}
+  Forked(SettingPtr setting, int stage, StagePtr input)
+      : setting_(std::move(setting)), stage_(stage), source_(setting_, stage, std::move(input)) {}
 
-  int add(int stage, PullPointPtr pull_point) {
-    if (!branches_.empty() && pull_point != branches_.front().pull_point) several_threads_ = true;
-    branches_.emplace_back(stage, std::move(pull_point));
+  /// `thread`: the number of the one that pulls the branch.
+  int add(int stage, int thread) {
+    if (!branches_.empty() && thread != branches_.front().thread) several_threads_ = true;
+    branches_.emplace_back(stage, thread);
     return static_cast<int>(branches_.size()) - 1;
   }
 
   /// Before the first next(): what comes before goes on where the branch goes on that is furthest back.
   void settle() {
     settled_ = true;
-    behind_->take(branches_.front().pull_point->thread());
     auto& from = slowest();
     end_ = base_ = from.position;
     for (const auto& each : branches_) furthest_restored_ = std::max(furthest_restored_, each.position.load());
@@ -46,21 +43,19 @@ class Forked {
     auto& branch = of(number);
     auto lock = locked();
     for (;;) {
-      if (overrun_) end_overrun(branch);
       if (branch.position < end_) return take(branch);
       if (thrown_) std::rethrow_exception(thrown_);
       if (ended_) return std::nullopt;
-      if (is_too_far(branch) && !is_let_on(branch)) {
-        bool others_can_move = true;
-        unlocked(lock, [&] { others_can_move = wait_for_slowest(branch); });
-        if (!others_can_move) let_on(branch);
-      } else if (several_threads_ && puller_.thread() != nullptr) {
-        unlocked(lock, [&] { wait_for_puller(branch); });
-      } else if (overrun_ || is_too_far(branch)) {
-        if (auto item = make_for_nobody_else(branch, lock)) return item;
-      } else if (auto item = make(branch, lock)) {
-        items_.push_back(*std::move(item));
-        ++end_;
+      if (is_too_far(branch)) {
+        const auto is_ready = [&] { return !is_too_far(branch); };
+        if (several_threads_ && wait(branch, lock, is_ready, true)) continue;
+        // A buffer for all items is enough: whether there are more is not known yet.
+        if (pulling_ || pull(branch, lock)) fail_full(branch);
+      } else if (pulling_) {
+        const auto is_ready = [&] { return branch.position < end_ || !pulling_; };
+        wait(branch, lock, is_ready, false);
+      } else {
+        pull(branch, lock);
       }
     }
   }
@@ -68,7 +63,6 @@ class Forked {
   /// The branch asks for nothing any more.
   void leave(int number) {
     const auto lock = locked();
-    if (overrun_ && &of(number) != ahead_ && of(number).position <= slowest().position) overran_ = true;
     of(number).gone = true;
     drop_front();
     wake_others(of(number));
@@ -88,9 +82,10 @@ class Forked {
 
  private:
   struct Reader {
-    Reader(int number, PullPointPtr at) : stage(number), pull_point(std::move(at)) {}
+    Reader(int number, int pulled_by) : stage(number), thread(pulled_by) {}
     int stage;
-    PullPointPtr pull_point;
+    int thread;
+    WaitPoint wait_point;
     std::atomic<std::int64_t> position{0};  ///< items it has had
     std::atomic<bool> gone{false};
     std::optional<TrackedInput::Point> restored;  ///< to go back to its position; until the first item is asked for
@@ -101,12 +96,6 @@ class Forked {
 
   std::unique_lock<std::mutex> locked() {
     return several_threads_ ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::defer_lock);
-  }
-  template <typename Action>
-  void unlocked(std::unique_lock<std::mutex>& lock, const Action& action) {
-    if (lock.owns_lock()) lock.unlock();
-    action();
-    if (several_threads_) lock.lock();
   }
 
   /// Of the branches still there, the one that is furthest back.
@@ -123,48 +112,18 @@ class Forked {
     return branch.position - std::max(slowest().position.load(), furthest_restored_) >= buffer();
   }
 
-  bool is_let_on(const Reader& branch) const { return &branch == ahead_ && branch.position < let_on_until_; }
-  /// One item further than the buffer reaches, as nobody can move otherwise.
-  void let_on(const Reader& branch) {
-    if (overrun_ && overrun_->is_enough()) overrun_->fail(false);
-    if (!overrun_) ahead_ = &branch;
-    let_on_until_ = branch.position + 1;
-  }
-  void begin_overrun(const Reader& branch) {
+  [[noreturn]] void fail_full(const Reader& ahead) {
     const auto& behind = slowest();
-    const Failure where{.stage = setting_->stage(stage_).name, .process = setting_->process, .item = branch.position};
-    auto overrun = std::make_shared<Overrun>(where, setting_->stage(branch.stage).name,
-                                             setting_->stage(behind.stage).name, buffer());
-    if (!setting_->overruns.begin(joining(branch.stage, behind.stage), overrun)) overrun->fail(false);
-    overrun_ = std::move(overrun);
-  }
-  /// The first stage that items of both reach.
-  int joining(int ahead, int behind) const {
-    const Reachability reach(setting_->graph);
-    int stage = 0;
-    while (stage < reach.size() && !(reach.feeds(ahead, stage) && reach.feeds(behind, stage))) ++stage;
-    return stage;
-  }
-  /// Throws where another branch than that which is ahead moves, or has ended.
-  void end_overrun(Reader& branch) {
-    const bool is_ahead = &branch == ahead_;
-    const bool moves = !is_ahead && branch.position <= slowest().position;
-    if (!moves && !overran_ && (is_ahead || branch.position < end_)) return;
-    const bool exact = moves || overran_;
-    overran_ = true;
-    wake_others(branch);
-    overrun_->fail(exact);
-  }
-  std::optional<Item> make_for_nobody_else(Reader& branch, std::unique_lock<std::mutex>& lock) {
-    auto item = make(branch, lock);
-    if (!item) {
-      overran_ = overrun_ && !thrown_;
-      return item;
-    }
-    if (!overrun_) begin_overrun(branch);
-    branch.position = branch.position + 1;
-    overrun_->count();
-    return item;
+    throw StageFailed({.stage = setting_->stage(stage_).name,
+                       .process = setting_->process,
+                       .item = ahead.position,
+                       .kind = ErrorKind::invalid_argument,
+                       .message = fmt::format(
+                           "its buffer of {} items is full: branch \"{}\" is {} items ahead of \"{}\", which is not "
+                           "read until the former has given more; raise buffer, or read the branches at the same "
+                           "pace",
+                           buffer(), setting_->stage(ahead.stage).name, ahead.position - behind.position,
+                           setting_->stage(behind.stage).name)});
   }
 
   Item take(Reader& branch) {
@@ -190,65 +149,50 @@ class Forked {
     front_ = 0;
   }
 
-  /// The next item, if there is one; otherwise that is known from now on.
-  std::optional<Item> make(Reader& branch, std::unique_lock<std::mutex>& lock) {
+  /// Adds the next item. Returns false, and is ended, where there is none. Other branches may take theirs meanwhile.
+  bool pull(Reader& branch, std::unique_lock<std::mutex>& lock) {
+    source_.begin();
+    pulling_ = true;
+    if (several_threads_) lock.unlock();
     std::optional<Item> item;
     std::exception_ptr thrown;
-    const auto pull = [&] {
-      try {
-        item = source_.next();
-      } catch (...) {
-        thrown = std::current_exception();
-      }
-    };
-    source_.begin();
-    if (several_threads_) {
-      const auto thread = branch.pull_point->thread();
-      puller_.take(thread);
-      behind_->take(thread);
-      unlocked(lock, [&] {
-        const PullThread::Unstoppable until_made(*thread);
-        pull();
-      });
-      puller_.take(nullptr);
-    } else {
-      pull();
+    try {
+      const PrefetchThread::Unstoppable until_made(several_threads_ ? PrefetchThread::current() : nullptr);
+      item = source_.next();
+    } catch (...) {
+      thrown = std::current_exception();
     }
+    if (several_threads_) lock.lock();
+    pulling_ = false;
     thrown_ = thrown;
     ended_ = !item;
-    if (item) count(setting_->counts[static_cast<std::size_t>(stage_)].items);
+    if (item) {
+      count(setting_->counts[static_cast<std::size_t>(stage_)].items);
+      items_.push_back(*std::move(item));
+      ++end_;
+    }
     wake_others(branch);
-    return item;
+    return !ended_;
   }
 
   void wake_others(const Reader& branch) {
     if (!several_threads_) return;
     for (auto& other : branches_) {
-      if (other.pull_point != branch.pull_point) setting_->pull_threads.wake(other.pull_point->thread());
+      if (other.thread != branch.thread) setting_->threads.wake(other.wait_point);
     }
   }
 
-  void wait_for_puller(Reader& branch) {
-    // Looked at in this order: one that has the next item made already has given the item before it.
-    const auto blocker = [&]() -> PullThreadPtr {
-      auto puller = puller_.thread();
-      return branch.position < end_ ? nullptr : puller;
-    };
-    setting_->pull_threads.wait(*branch.pull_point->thread(), blocker, false);
-  }
-
-  /// False: nobody can move.
-  bool wait_for_slowest(Reader& branch) {
-    const auto blocker = [&]() -> PullThreadPtr {
-      return is_too_far(branch) && !overran_ ? slowest().pull_point->thread() : nullptr;
-    };
-    return setting_->pull_threads.wait(*branch.pull_point->thread(), blocker, true);
+  template <typename Ready>
+  bool wait(Reader& branch, std::unique_lock<std::mutex>& lock, const Ready& is_ready, bool can_fail) {
+    lock.unlock();
+    const bool can_go_on = setting_->threads.wait(branch.wait_point, is_ready, can_fail);
+    lock.lock();
+    return can_go_on;
   }
 
   SettingPtr setting_;
   int stage_;
   TrackedInput source_;
-  PullPointPtr behind_;
   std::deque<Reader> branches_;
   bool several_threads_ = false;
 
@@ -260,22 +204,17 @@ class Forked {
   std::int64_t furthest_restored_ = 0;
   bool settled_ = false, ended_ = false;
   std::exception_ptr thrown_;
-  PullPoint puller_;  ///< whoever has what comes before make an item
-
-  std::shared_ptr<Overrun> overrun_;
-  const Reader* ahead_ = nullptr;  ///< the branch that is let on, if one is
-  std::int64_t let_on_until_ = 0;  ///< its position then
-  std::atomic<bool> overran_{false};
+  std::atomic<bool> pulling_{false};  ///< a branch has what comes before make an item
 };
 
 namespace {
 
 class BranchStream final : public StageStream {
  public:
-  BranchStream(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, PullPointPtr pull_point)
+  BranchStream(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, int thread)
       : StageStream(std::move(setting), stage, nullptr),
         fork_(std::move(fork)),
-        number_in_fork_(fork_->add(stage, std::move(pull_point))) {}
+        number_in_fork_(fork_->add(stage, thread)) {}
   ~BranchStream() override { release(); }
   BranchStream(const BranchStream&) = delete;
   BranchStream& operator=(const BranchStream&) = delete;
@@ -301,16 +240,16 @@ class BranchStream final : public StageStream {
 
 }  // namespace
 
-std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind) {
-  return std::make_shared<Forked>(std::move(setting), stage, std::move(input), std::move(behind));
+std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input) {
+  return std::make_shared<Forked>(std::move(setting), stage, std::move(input));
 }
 
 void settle(Forked& fork) {
   fork.settle();
 }
 
-StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, PullPointPtr pull_point) {
-  return std::make_unique<BranchStream>(std::move(setting), stage, std::move(fork), std::move(pull_point));
+StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, int thread) {
+  return std::make_unique<BranchStream>(std::move(setting), stage, std::move(fork), thread);
 }
 
 }  // namespace levada::pipeline

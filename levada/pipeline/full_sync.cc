@@ -27,9 +27,8 @@ Failure failure_of(const std::exception_ptr& error) {
 
 class FullSyncStream final : public StageStream {
  public:
-  FullSyncStream(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input,
-                 const PullPointPtr& pull_point)
-      : StageStream(setting, stage, nullptr), agreement_(setting->all_ranks, options(*setting, stage, pull_point)) {
+  FullSyncStream(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input)
+      : StageStream(setting, stage, nullptr), agreement_(setting->all_ranks, options(*setting, stage)) {
     try {
       source_.emplace(setting, stage, open_input());
     } catch (const std::exception&) {
@@ -38,12 +37,10 @@ class FullSyncStream final : public StageStream {
   }
 
  private:
-  static EndAgreementOptions options(const Setting& setting, int stage, const PullPointPtr& pull_point) {
-    const auto poll = [pull_point, &threads = setting.pull_threads, poll = setting.poll] {
-      if (threads.must_stop(*pull_point->thread())) throw Stopped{};
-      if (poll) poll();
-    };
-    return {.stage = setting.stage(stage).name, .timeout = setting.timeout, .poll = poll};
+  static EndAgreementOptions options(Setting& setting, int stage) {
+    return {.stage = setting.stage(stage).name, .timeout = setting.timeout, .poll = [&setting] {
+              setting.attend(Clock::now());
+            }};
   }
 
   std::optional<Item> make() override {
@@ -140,9 +137,8 @@ class FullSyncStream final : public StageStream {
 
 }  // namespace
 
-StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input,
-                        const PullPointPtr& pull_point) {
-  return std::make_unique<FullSyncStream>(setting, stage, open_input, pull_point);
+StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input) {
+  return std::make_unique<FullSyncStream>(setting, stage, open_input);
 }
 
 }  // namespace levada::pipeline

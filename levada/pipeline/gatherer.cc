@@ -94,7 +94,7 @@ void Gatherer::take_answers_of(int process) {
       left_[index] = true;
     }
     if (!received.message) return;
-    protocol::Answer answer = protocol::decode_answer(received.message->bytes);
+    protocol::Answer answer = decode<protocol::Answer>(received.message->bytes);
     const std::lock_guard lock(control_);
     names_[index + 1] = answer.process;
     if (answer.number > 0) orders_.apply(process, answer);
@@ -199,20 +199,6 @@ void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
   paused_ = false;
   interrupted_ = false;
   wakes_ = false;
-}
-
-void Gatherer::limit(std::int64_t items, bool is_end) {
-  protocol::Limit limit;
-  const auto after = [](std::int64_t given, std::int64_t more) {
-    return more < protocol::no_bound - given ? given + more : protocol::no_bound;
-  };
-  // Where the consumer has stages of its own, nobody knows how many of the workers' items one of its items takes.
-  if (is_end) {
-    if (placement_.one_to_one) limit.dealt = after(given_before_ + merge_.given(), items);
-    const std::int64_t each = placement_.one_to_one ? items / workers() + 1 : items;
-    for (int w = 0; w < workers(); ++w) limit.given.push_back(after(merge_.given(w), each));
-  }
-  give_order(std::move(limit), deadline_from_now());
 }
 
 void Gatherer::pause() {

@@ -25,8 +25,6 @@ class Gatherer {
   static Cursor cursor_behind(std::int64_t items);
   /// Begins anew, at first or at a cursor. Nobody is taking items.
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor);
-  /// So many more items.
-  void limit(std::int64_t items, bool is_end);
   void pause();
   void resume();
   /// Lets nobody make items that nobody will take, until the next reset.

@@ -96,8 +96,9 @@ struct Repeat {
 };
 /// Tuples of one item of each; ends with the shortest.
 struct Zip {};
-/// Each item once for each Branch of it. A branch that is ahead of another waits for it once it is `buffer` items
-/// ahead; where nobody can move any more the pipeline fails, naming both branches and the buffer it would take.
+/// Gives each item to each Branch of it, of which it keeps `buffer`. A branch that is so far ahead of another waits if
+/// the other is read on another thread, of a Prefetch; otherwise, and where all threads wait, the pipeline fails with
+/// an InvalidArgument that names both branches and the buffer.
 struct Fork {
   std::int64_t branches = 2;
   std::int64_t buffer = 1000;

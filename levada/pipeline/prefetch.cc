@@ -15,11 +15,9 @@ constexpr auto pause_interval = std::chrono::milliseconds(10);
 /// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
 class PrefetchStream final : public StageStream {
  public:
-  PrefetchStream(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point)
+  PrefetchStream(SettingPtr setting, int stage, StagePtr input)
       : StageStream(setting, stage, nullptr),
         source_(setting, stage, std::move(input)),
-        ahead_(std::move(ahead)),
-        pull_point_(std::move(pull_point)),
         depth_(operation<Prefetch>().depth) {}
   ~PrefetchStream() override { stop(); }
   PrefetchStream(const PrefetchStream&) = delete;
@@ -28,7 +26,13 @@ class PrefetchStream final : public StageStream {
   void start() {
     ring_.resize(static_cast<std::size_t>(depth_));
     source_.begin();
-    thread_ = start_thread("prefetching", [this] { run(); });
+    setting_->threads.add();
+    try {
+      thread_ = start_thread("prefetching", [this] { setting_->threads.run(ahead_, [this] { run(); }); });
+    } catch (...) {
+      setting_->threads.run(ahead_, [] {});
+      throw;
+    }
   }
   std::weak_ptr<PrefetchStream*> self() const { return self_; }
 
@@ -39,15 +43,13 @@ class PrefetchStream final : public StageStream {
   };
 
   std::optional<Item> make() override {
-    const auto blocker = [this] { return taken_ == put_ ? ahead_ : nullptr; };
-    if (blocker() != nullptr)
-      waited([&] { return setting_->pull_threads.wait(*pull_point_->thread(), blocker, false); });
+    if (taken_ == put_) waited([&] { return setting_->threads.wait(taker_, [this] { return taken_ != put_; }); });
     auto& slot = slot_of(taken_);
     auto item = std::move(slot.item);
     slot.item.reset();
     const auto thrown = std::move(slot.thrown);
     ++taken_;
-    if (2 * (put_ - taken_) <= depth_) setting_->pull_threads.wake(ahead_);
+    if (2 * (put_ - taken_) <= depth_) setting_->threads.wake(filler_);
     if (thrown) std::rethrow_exception(thrown);
     given_ += item.has_value();
     source_.keep_from(given_);
@@ -55,21 +57,16 @@ class PrefetchStream final : public StageStream {
   }
 
   void run() {
-    const PullThread::OnThisThread mine(*ahead_);
-    const auto blocker = [this] { return put_ - taken_ == depth_ ? pull_point_->thread() : nullptr; };
-    try {
-      bool more = true;
-      while (more && !ahead_->stopped()) {
-        if (blocker() != nullptr) setting_->pull_threads.wait(*ahead_, blocker, false);
-        if (is_paused()) {
-          std::this_thread::sleep_for(pause_interval);
-          continue;
-        }
-        more = fill(slot_of(put_));
-        ++put_;
-        setting_->pull_threads.wake(pull_point_->thread());
+    const auto has_room = [this] { return put_ - taken_ < depth_; };
+    for (bool more = true; more && !ahead_.stopped();) {
+      if (!has_room()) setting_->threads.wait(filler_, has_room);
+      if (is_paused()) {
+        std::this_thread::sleep_for(pause_interval);
+        continue;
       }
-    } catch (const Stopped&) {
+      more = fill(slot_of(put_));
+      ++put_;
+      setting_->threads.wake(taker_);
     }
   }
 
@@ -88,8 +85,7 @@ class PrefetchStream final : public StageStream {
 
   void stop() {
     if (!thread_.joinable()) return;
-    setting_->pull_threads.stop(*ahead_);
-    thread_.join();
+    setting_->threads.stop(ahead_, [this] { thread_.join(); });
   }
 
   Slot& slot_of(std::int64_t number) { return ring_[static_cast<std::size_t>(number % depth_)]; }
@@ -109,8 +105,8 @@ class PrefetchStream final : public StageStream {
 
   std::shared_ptr<PrefetchStream*> self_ = std::make_shared<PrefetchStream*>(this);
   TrackedInput source_;
-  PullThreadPtr ahead_;
-  PullPointPtr pull_point_;
+  PrefetchThread ahead_;
+  WaitPoint taker_, filler_;
   std::int64_t depth_;
   std::vector<Slot> ring_;
   std::atomic<std::int64_t> put_{0}, taken_{0};
@@ -119,9 +115,8 @@ class PrefetchStream final : public StageStream {
 
 }  // namespace
 
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point) {
-  auto stream = std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input), std::move(ahead),
-                                                 std::move(pull_point));
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input) {
+  auto stream = std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input));
   const auto start = [weak = stream->self()] {
     if (const auto self = weak.lock()) (*self)->start();
   };

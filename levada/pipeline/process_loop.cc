@@ -204,7 +204,7 @@ void ProcessLoop::hear() {
       left_ = received.ended && !state_.over();
       return;
     }
-    const auto order = protocol::decode_order(received.message->bytes);
+    const auto order = decode<protocol::Order>(received.message->bytes);
     state_.apply(order);
     paused_ = state_.paused();
     const auto* report = std::get_if<protocol::Report>(&order.what);

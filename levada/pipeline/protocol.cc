@@ -17,34 +17,29 @@ bool is_end(Ending ending) {
 
 }  // namespace
 
+void Items::check() const {
+  constexpr std::uint32_t max_items = 1 << 20;
+  if (count > max_items) refuse(fmt::format("{} items in a message", count));
+  if (!marks.empty() && marks.size() != count) refuse(fmt::format("{} marks for {} items", marks.size(), count));
+}
+
 // ---- ProcessState
 
 void ProcessState::apply(const Order& order) {
   if (order.number != heard_ + 1) refuse(fmt::format("order {} after order {}", order.number, heard_));
   if (over_) refuse("an order after that to shut down");
   heard_ = order.number;
-  const auto free = [this] {
-    limit_ = {};
-    paused_ = false;
-  };
   if (const auto* reset = std::get_if<Reset>(&order.what)) {
-    free();
+    paused_ = false;
     pass_ = order.number;
     reset_ = *reset;
-  } else if (const auto* limit = std::get_if<Limit>(&order.what)) {
-    limit_ = *limit;
   } else if (std::holds_alternative<Pause>(order.what)) {
     paused_ = true;
   } else if (std::holds_alternative<Resume>(order.what)) {
-    free();
+    paused_ = false;
   } else if (std::holds_alternative<Shutdown>(order.what)) {
     over_ = true;
   }
-}
-
-std::int64_t ProcessState::given_bound(int worker) const {
-  const auto index = static_cast<std::size_t>(worker);
-  return index < limit_.given.size() ? limit_.given[index] : no_bound;
 }
 
 Decision ProcessState::decide(std::uint64_t pass) const {

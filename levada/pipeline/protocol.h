@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <variant>
@@ -16,6 +15,7 @@
 
 #include "levada/base/bytes.h"
 #include "levada/pipeline/failure.h"
+#include "levada/pipeline/fields.h"
 
 namespace levada::pipeline::protocol {
 
@@ -27,64 +27,64 @@ struct Start {
   std::int64_t given = 0;  ///< items that it had given there
   std::int64_t drop = 0;   ///< items that it makes first and that the consumer has had
   Bytes cursor;            ///< its stream's; empty: at its first item
+  static auto fields(auto& self) { return std::tie(self.drawn, self.given, self.drop, self.cursor); }
   bool operator==(const Start&) const = default;
 };
 /// Where the dispatching process stands before item `number`.
 struct Place {
   std::int64_t number = 0;
   Bytes cursor;  ///< empty: at its first item
+  static auto fields(auto& self) { return std::tie(self.number, self.cursor); }
   bool operator==(const Place&) const = default;
 };
 
-/// Drop everything and begin anew. Ends a pause and a limit.
+/// Drop everything and begin anew. Ends a pause.
 struct Reset {
   std::int64_t epoch = 0;
   Place dispatcher;
   std::vector<Start> workers;  ///< empty: all at their first item
   std::int64_t mark = 0;       ///< the consumer has had what has a smaller one: nobody is told of it
+  static auto fields(auto& self) { return std::tie(self.epoch, self.dispatcher, self.workers, self.mark); }
   bool operator==(const Reset&) const = default;
 };
-inline constexpr std::int64_t no_bound = std::numeric_limits<std::int64_t>::max();
-/// Make no more than so many items of this pass, until told to resume.
-struct Limit {
-  std::int64_t dealt = no_bound;
-  std::vector<std::int64_t> given;  ///< by worker; empty: as many as they like
-  bool operator==(const Limit&) const = default;
-};
 struct Pause {
+  static auto fields(auto&) { return std::tie(); }
   bool operator==(const Pause&) const = default;
 };
-/// Ends a pause and a limit.
+/// Ends a pause.
 struct Resume {
+  static auto fields(auto&) { return std::tie(); }
   bool operator==(const Resume&) const = default;
 };
 /// Nothing but an answer.
 struct Report {
   bool with_trace = false;
+  static auto fields(auto& self) { return std::tie(self.with_trace); }
   bool operator==(const Report&) const = default;
 };
 struct Shutdown {
+  static auto fields(auto&) { return std::tie(); }
   bool operator==(const Shutdown&) const = default;
 };
 
 struct Order {
   std::uint64_t number = 0;
-  std::variant<Reset, Limit, Pause, Resume, Report, Shutdown> what;
+  std::variant<Reset, Pause, Resume, Report, Shutdown> what;
+  static auto fields(auto& self) { return std::tie(self.number, self.what); }
   bool operator==(const Order&) const = default;
 };
-Bytes encode(const Order& order);
-/// Reads bytes that may lie. Throws CorruptMessage; so do all that follow.
-Order decode_order(ByteView bytes);
 
 /// What a process has done so far.
 struct ProcessTotals {
   struct OfStage {
     std::int64_t items = 0, skipped = 0, busy_ns = 0, waited_ns = 0;
+    static auto fields(auto& self) { return std::tie(self.items, self.skipped, self.busy_ns, self.waited_ns); }
     bool operator==(const OfStage&) const = default;
   };
   std::vector<OfStage> stages;
   std::int64_t messages = 0, wakeups = 0;
   std::uint64_t bytes = 0, copied = 0;
+  static auto fields(auto& self) { return std::tie(self.stages, self.messages, self.wakeups, self.bytes, self.copied); }
   bool operator==(const ProcessTotals&) const = default;
 };
 /// To order `number`; to order 0, that the process is there.
@@ -93,10 +93,9 @@ struct Answer {
   std::string process;
   ProcessTotals totals;
   Bytes trace;  ///< one StageTrace, where the order asks for it; empty: none
+  static auto fields(auto& self) { return std::tie(self.number, self.process, self.totals, self.trace); }
   bool operator==(const Answer&) const = default;
 };
-Bytes encode(const Answer& answer);
-Answer decode_answer(ByteView bytes);
 
 // ---- items
 
@@ -106,6 +105,9 @@ enum class Ending : std::uint8_t {
   failed = 3,
   left = 4,  ///< from a worker: ended, though it might be dealt more
 };
+constexpr Ending last_of(Ending) {
+  return Ending::left;
+}
 
 /// What stands before a message's items.
 struct Items {
@@ -119,10 +121,14 @@ struct Items {
   std::int64_t reached = 0;         ///< from a worker: what follows, and an ending, has no smaller mark
   std::optional<Start> start;       ///< from a worker: how it would make these items again, none dropped
   std::vector<Place> places;        ///< of the dispatching process; the items that they precede are among those drawn
+  static auto fields(auto& self) {
+    return std::tie(self.pass, self.first, self.count, self.ending, self.failure, self.marks, self.reached, self.start,
+                    self.places);
+  }
+  /// Throws CorruptMessage.
+  void check() const;
   bool operator==(const Items&) const = default;
 };
-Bytes encode(const Items& items);
-Items decode_items(ByteView bytes);
 
 /// What to do with a message.
 enum class Decision : std::uint8_t {
@@ -146,8 +152,6 @@ class ProcessState {
   const Reset& reset() const { return reset_; }
   bool paused() const { return paused_; }
   bool over() const { return over_; }
-  std::int64_t dealt_bound() const { return limit_.dealt; }
-  std::int64_t given_bound(int worker) const;
   Decision decide(std::uint64_t pass) const;
 
   bool operator==(const ProcessState&) const = default;
@@ -155,7 +159,6 @@ class ProcessState {
  private:
   std::uint64_t heard_ = 0, pass_ = 0;
   Reset reset_;
-  Limit limit_;
   bool paused_ = false, over_ = false;
 };
 

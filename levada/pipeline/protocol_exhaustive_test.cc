@@ -50,13 +50,6 @@ TEST(PipelineProtocol, PausesAndGoesOnAtAnyTime) {
   }
 }
 
-TEST(PipelineProtocol, StopsAtALimitAndGoesOn) {
-  for (const Stages stages : all_stages) {
-    explore({.items = 2, .stages = stages, .commands = {Command::limit, Command::resume}});
-    explore({.workers = 1, .items = 3, .stages = stages, .commands = {Command::limit, Command::pause, Command::reset}});
-  }
-}
-
 TEST(PipelineProtocol, EndsAtAnyTime) {
   for (const Stages stages : all_stages) {
     explore({.items = 2, .stages = stages, .commands = {Command::shutdown}});

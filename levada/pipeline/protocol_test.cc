@@ -7,8 +7,7 @@ namespace {
 
 std::vector<Order> some_orders() {
   Reset reset{.epoch = 3, .dispatcher = {7, Bytes(5)}, .workers = {{4, 3, 1, Bytes(2)}, {}}, .mark = 5};
-  Limit limit{.dealt = 9, .given = {2, 3}};
-  return {{1, reset}, {2, limit}, {3, Pause{}}, {4, Resume{}}, {5, Report{true}}, {6, Shutdown{}}};
+  return {{1, reset}, {2, Pause{}}, {3, Resume{}}, {4, Report{true}}, {5, Shutdown{}}};
 }
 
 std::vector<Items> some_items() {
@@ -38,22 +37,22 @@ void expect_refused(const Bytes& good, const Decode& decode) {
 }
 
 TEST(PipelineMessages, CrossUnchanged) {
-  for (const Order& order : some_orders()) EXPECT_EQ(decode_order(encode(order)), order);
-  for (const Items& items : some_items()) EXPECT_EQ(decode_items(encode(items)), items);
+  for (const Order& order : some_orders()) EXPECT_EQ(decode<Order>(encode(order)), order);
+  for (const Items& items : some_items()) EXPECT_EQ(decode<Items>(encode(items)), items);
   Answer answer{.number = 5, .process = "worker 0 (process 4242)"};
   answer.totals = {.stages = {{1, 2, 3, 4}}, .messages = 5, .wakeups = 6, .bytes = 7, .copied = 8};
-  EXPECT_EQ(decode_answer(encode(answer)), answer);
+  EXPECT_EQ(decode<Answer>(encode(answer)), answer);
 }
 
 TEST(PipelineMessages, AreRefusedWhereTheyAreNone) {
-  for (const Order& order : some_orders()) expect_refused(encode(order), decode_order);
-  for (const Items& items : some_items()) expect_refused(encode(items), decode_items);
-  expect_refused(encode(Answer{.number = 5, .process = "x"}), decode_answer);
+  for (const Order& order : some_orders()) expect_refused(encode(order), decode<Order>);
+  for (const Items& items : some_items()) expect_refused(encode(items), decode<Items>);
+  expect_refused(encode(Answer{.number = 5, .process = "x"}), decode<Answer>);
   Items too_few{.pass = 1, .count = 2};
   too_few.marks = {1, 1, 1, 7};
-  EXPECT_THROW(decode_items(encode(too_few)), CorruptMessage);
-  EXPECT_THROW(decode_items(encode(Items{.pass = 1, .first = -1})), CorruptMessage);
-  EXPECT_THROW(decode_items(encode(Items{.pass = 1, .count = 1u << 30})), CorruptMessage);
+  EXPECT_THROW(decode<Items>(encode(too_few)), CorruptMessage);
+  EXPECT_THROW(decode<Items>(encode(Items{.pass = 1, .first = -1})), CorruptMessage);
+  EXPECT_THROW(decode<Items>(encode(Items{.pass = 1, .count = 1u << 30})), CorruptMessage);
 }
 
 TEST(PipelineLoop, HearsEachOrderOnceAndInTurn) {
@@ -65,19 +64,14 @@ TEST(PipelineLoop, HearsEachOrderOnceAndInTurn) {
   EXPECT_THROW(state.apply({3, Pause{}}), CorruptMessage);
 }
 
-TEST(PipelineLoop, AResetEndsPauseAndLimit) {
+TEST(PipelineLoop, AResetEndsAPause) {
   ProcessState state;
   state.apply({1, Reset{}});
-  state.apply({2, Limit{.dealt = 5, .given = {1, 2}}});
-  state.apply({3, Pause{}});
+  state.apply({2, Pause{}});
   EXPECT_TRUE(state.paused());
-  EXPECT_EQ(state.dealt_bound(), 5);
-  EXPECT_EQ(state.given_bound(1), 2);
-  EXPECT_EQ(state.given_bound(2), no_bound);
-  state.apply({4, Reset{}});
+  state.apply({3, Reset{}});
   EXPECT_FALSE(state.paused());
-  EXPECT_EQ(state.dealt_bound(), no_bound);
-  EXPECT_EQ(state.pass(), 4u);
+  EXPECT_EQ(state.pass(), 3u);
 }
 
 TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {

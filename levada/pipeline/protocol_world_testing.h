@@ -16,7 +16,7 @@
 namespace levada::pipeline::protocol::testing {
 
 enum class Stages : std::uint8_t { one_to_one, some_dropped, some_doubled };
-enum class Command : std::uint8_t { reset, pause, resume, limit, shutdown };
+enum class Command : std::uint8_t { reset, pause, resume, shutdown };
 
 struct Setup {
   int workers = 2;
@@ -27,7 +27,6 @@ struct Setup {
   std::vector<Command> commands{};                        ///< after the first reset: each at any time, in this order
   std::int64_t dispatcher_fails = -1, worker_fails = -1;  ///< at that item
   std::int64_t leaves_after = -1;                         ///< a worker ends by itself after so many items
-  std::int64_t limit = 1;
   /// Begun at a cursor: the consumer has had what has a smaller mark, and workers have drawn so many; they make the
   /// rest again and drop it.
   std::int64_t mark = 0;
@@ -85,7 +84,6 @@ struct World {
   std::uint64_t pass = 0;
   std::size_t commanded = 0;
   bool paused = false, shut = false, finished = false;
-  std::int64_t left = no_bound;
   std::vector<std::int64_t> given;
 
   DispatcherModel dispatcher;
@@ -169,12 +167,6 @@ class Explorer {
       case Command::pause: what = Pause{}; break;
       case Command::resume: what = Resume{}; break;
       case Command::shutdown: what = Shutdown{}; break;
-      case Command::limit: {
-        Limit limit;
-        if (setup_.stages == Stages::one_to_one) limit.dealt = world.merge.given() + setup_.limit;
-        for (int w = 0; w < setup_.workers; ++w) limit.given.push_back(world.merge.given(w) + setup_.limit);
-        what = limit;
-      }
     }
     const Order order = world.orders.give(what);
     for (auto& queue : world.order_queues) queue.push_back(order);
@@ -186,9 +178,7 @@ class Explorer {
       world.finished = false;
     }
     world.shut = command == Command::shutdown;
-    world.paused = command == Command::pause || (world.paused && command == Command::limit);
-    if (command == Command::limit) world.left = setup_.limit;
-    else if (command != Command::pause) world.left = no_bound;
+    world.paused = command == Command::pause;
   }
 
   bool command(World& world) {
@@ -210,7 +200,7 @@ class Explorer {
   }
 
   bool take_item(World& world) {
-    if (world.shut || world.paused || world.left == 0 || world.finished) return false;
+    if (world.shut || world.paused || world.finished) return false;
     const auto step = world.merge.next();
     const int worker = world.merge.worker();
     auto& merging = world.merge_queues[static_cast<std::size_t>(worker)];
@@ -218,7 +208,6 @@ class Explorer {
       case Merge::Step::give:
         world.merge.gave();
         world.given.push_back(take_first(merging.values));
-        if (world.left != no_bound) --world.left;
         expect_in_order(world);
         return true;
       case Merge::Step::wait: break;
@@ -310,7 +299,6 @@ class Explorer {
     if (!runs(dispatcher.state) || dispatcher.ended || busy) return false;
     bool moved = false;
     for (int i = 0; i < setup_.group && dealer.number() < setup_.items; ++i) {
-      if (dealer.number() >= dispatcher.state.dealt_bound()) return moved;
       if (dealer.number() == setup_.dispatcher_fails) break;
       moved = true;
       if (!dealer.wanted()) {
@@ -352,7 +340,6 @@ class Explorer {
       return true;
     }
     if (worker.finished) return take_dealt(world, number).has_value();
-    if (worker.sent >= worker.state.given_bound(number)) return false;
     if (worker.drawer.at_hand() > 0) return make(worker, number);
     if (worker.drawer.at_ending()) {
       worker.drawer.draw_ending();
@@ -432,8 +419,6 @@ class Explorer {
   }
   static void add(ByteWriter& writer, const ProcessState& state) {
     for (const auto number : {state.heard(), state.pass()}) writer.put(number);
-    writer.put(state.dealt_bound());
-    for (int w = 0; w < 3; ++w) writer.put(state.given_bound(w));
   }
   template <typename T>
   static void add_queue(ByteWriter& writer, const std::vector<T>& queue) {
@@ -448,7 +433,6 @@ class Explorer {
     ByteWriter writer;
     writer.put(static_cast<std::uint64_t>(world.commanded));
     for (const bool flag : {world.paused, world.shut, world.finished}) writer.put(flag);
-    writer.put(world.left);
     writer.put(world.orders.given());
     for (int p = 0; p <= setup_.workers; ++p) writer.put(world.orders.answered(p));
     writer.put(world.merge.position().mark);

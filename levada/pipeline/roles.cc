@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <limits>
 #include <mutex>
 
 #include "levada/base/trace.h"
@@ -42,7 +43,7 @@ class Consumer::Impl {
   void reset(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind = 0) {
     if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
     end_stream();
-    left_ = protocol::no_bound;
+    left_ = no_limit;
     paused_ = ended_ = false;
     epoch_ = epoch;
     given_ = 0;
@@ -89,14 +90,13 @@ class Consumer::Impl {
     auto item = stream_->next();
     if (!item) count_time();
     ended_ = !item;
-    if (item && left_ != protocol::no_bound) --left_;
+    if (item && left_ != no_limit) --left_;
     if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
     return item;
   }
 
   void limit(std::int64_t items) {
     if (items < 0) throw InvalidArgument(fmt::format("a limit of {} items; give at least 0", items));
-    if (gatherer_ && stream_) gatherer_->limit(items, placement_.gathered == process_.graph.end());
     left_ = items;
   }
   void pause() {
@@ -104,9 +104,9 @@ class Consumer::Impl {
     if (!paused_.exchange(true) && gatherer_) gatherer_->pause();
   }
   void resume() {
-    if (gatherer_ && (paused_ || left_ != protocol::no_bound)) gatherer_->resume();
+    if (gatherer_ && paused_) gatherer_->resume();
     paused_ = false;
-    left_ = protocol::no_bound;
+    left_ = no_limit;
   }
   bool paused() const { return paused_; }
   bool ended() const { return ended_; }
@@ -163,6 +163,8 @@ class Consumer::Impl {
   }
 
  private:
+  static constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
+
   /// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
   class Pass {
    public:
@@ -244,8 +246,8 @@ class Consumer::Impl {
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way
   Duration spent_{};                        ///< in those before
   std::int64_t epoch_ = 0;
-  std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
-  std::atomic<std::int64_t> left_{protocol::no_bound};  ///< until a limit
+  std::int64_t given_ = 0;                    ///< of this epoch, where there are no workers and it is recorded
+  std::atomic<std::int64_t> left_{no_limit};  ///< until a limit
   std::atomic<bool> paused_{false};
   bool ended_ = false;
   bool over_ = false;

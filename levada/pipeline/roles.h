@@ -73,10 +73,10 @@ class Consumer {
   std::optional<Item> next();
   /// Whether next() was empty at the end of the epoch, rather than at a limit or a pause.
   bool ended() const;
-  /// At most `items` more; then next() is empty until resume().
+  /// At most `items` more; then next() is empty until resume(). Processes make items ahead all the same.
   void limit(std::int64_t items);
-  /// No process makes items ahead any more once this has returned, but for what a Prefetch has at hand; resume() lets
-  /// them. Paused also where it throws, as where a process does not answer.
+  /// No process makes items ahead any more once this has returned, except for what a Prefetch has at hand; resume()
+  /// lets them. Paused also where it throws, as where a process does not answer.
   void pause();
   void resume();
   bool paused() const;

@@ -9,8 +9,8 @@ namespace levada::pipeline {
 
 void Setting::attend(Clock::time_point now) {
   constexpr auto interval = std::chrono::milliseconds(50);
-  if (const PullThread* thread = PullThread::of_this_thread()) {
-    if (pull_threads.must_stop(*thread)) throw Stopped{};
+  if (PrefetchThread::current() != nullptr) {
+    if (threads.must_stop()) throw Stopped{};
     return;
   }
   attend_at.store((now + interval).time_since_epoch().count(), std::memory_order_relaxed);

@@ -11,8 +11,7 @@
 
 #include "levada/base/deadline.h"
 #include "levada/pipeline/cursor_fields.h"
-#include "levada/pipeline/overrun.h"
-#include "levada/pipeline/pull_threads.h"
+#include "levada/pipeline/graph_threads.h"
 #include "levada/pipeline/running.h"
 
 namespace levada::pipeline {
@@ -29,8 +28,7 @@ struct Setting {
   const std::atomic<bool>* paused = nullptr;
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;
-  PullThreads pull_threads;
-  Overruns overruns{};
+  GraphThreads threads;
   std::atomic<Clock::time_point::rep> attend_at{0};  ///< when to attend() next
 
   bool must_attend(Clock::time_point now) const {

@@ -34,27 +34,25 @@ StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream);
 /// The stream of a Transform. What inputs throw comes out as they threw it.
 StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening);
 
-/// Items ahead, by the thread `ahead`, for the one at `pull_point`.
-/// `start` begins it, where the stream is still there.
+/// Items made ahead on a thread of their own. `start` begins it, where the stream is still there.
 struct Prefetched {
   StagePtr stream;
   std::function<void()> start;
 };
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input, PullThreadPtr ahead, PullPointPtr pull_point);
+Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input);
 
 /// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
-StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input,
-                        const PullPointPtr& pull_point);
+StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input);
 
 /// `open` makes the stream of pass number i.
 StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open);
 
-/// A Fork, shared by its branches. `behind`: whose thread is that of the branch which pulls.
+/// A Fork, shared by its branches.
 class Forked;
-std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input, PullPointPtr behind);
+std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input);
 /// When all has been restored, a fork before those that come before it.
 void settle(Forked& fork);
-/// Branches are made before the first item is pulled.
-StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, PullPointPtr pull_point);
+/// Branches are made before the first item is pulled. `thread`: the number of the one that pulls.
+StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, int thread);
 
 }  // namespace levada::pipeline

@@ -143,7 +143,7 @@ class Worker {
     }
     for (;;) {
       begin_message(*stream);
-      for (bool full = false; !full && made() < bound();) {
+      for (bool full = false; !full;) {
         auto item = stream->next();
         if (!item) return std::nullopt;
         ++given_;
@@ -152,7 +152,6 @@ class Worker {
         full = sizer_.add(Clock::now);
       }
       if (auto failure = flush(one_a_mark_ ? mark() + 1 : mark())) return failure;
-      while (made() >= bound()) loop_.wait_for_orders();
     }
   }
 
@@ -166,9 +165,6 @@ class Worker {
     return running;
   }
 
-  /// Items of this pass that have been made, those left out at its start not counted.
-  std::int64_t made() const { return sent_ + static_cast<std::int64_t>(items_.size()); }
-  std::int64_t bound() const { return loop_.state().given_bound(number_); }
   /// Of what was given last.
   std::int64_t mark() const { return marks_by_draw_ ? drawer_.mark() : given_; }
 

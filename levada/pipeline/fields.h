@@ -1,0 +1,136 @@
+// Structs as bytes and back: one list of a struct's fields serves both directions.
+//
+//   struct Point {
+//     std::int64_t x = 0, y = 0;
+//     static auto fields(auto& self) { return std::tie(self.x, self.y); }
+//   };
+//
+// Fields are arithmetic values, enums whose first member is 1 and whose last one last_of() names, strings, Bytes, other
+// structs, and vectors, optionals and variants of these. Signed integers are counts: negative ones are refused.
+#pragma once
+
+#include <concepts>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "levada/base/bytes.h"
+
+namespace levada::pipeline {
+
+template <typename T>
+concept Fielded = requires(T& value) {
+  T::fields(value);
+};
+
+class FieldWriter {
+ public:
+  template <Fielded T>
+  void put(const T& value) {
+    std::apply([this](const auto&... field) { (put(field), ...); }, T::fields(value));
+  }
+  template <typename T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void put(const T& value) {
+    if constexpr (std::same_as<T, bool>) out_.put(std::uint8_t{value});
+    else out_.put(value);
+  }
+  void put(const std::string& text) { out_.put_sized(std::string_view(text)); }
+  void put(const Bytes& bytes) { out_.put_sized(ByteView(bytes)); }
+  template <typename T>
+  void put(const std::optional<T>& value) {
+    put(value.has_value());
+    if (value) put(*value);
+  }
+  template <typename... T>
+  void put(const std::variant<T...>& value) {
+    put(static_cast<std::uint8_t>(value.index()));
+    std::visit([this](const auto& alternative) { put(alternative); }, value);
+  }
+  template <typename T>
+  void put(const std::vector<T>& values) {
+    put(static_cast<std::uint32_t>(values.size()));
+    for (const auto& value : values) put(value);
+  }
+  /// Numbers, of which those of a run are not listed.
+  void put(const std::vector<std::int64_t>& numbers);
+
+  Bytes take() && { return std::move(out_).take(); }
+
+ private:
+  ByteWriter out_;
+};
+
+/// Reads bytes that may lie. Throws CorruptMessage.
+class FieldReader {
+ public:
+  explicit FieldReader(ByteView bytes) : in_(bytes) {}
+
+  template <Fielded T>
+  void get(T& value) {
+    std::apply([this](auto&... field) { (get(field), ...); }, T::fields(value));
+  }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void get(T& value) {
+    if constexpr (std::same_as<T, bool>) {
+      const auto code = in_.get<std::uint8_t>();
+      if (code > 1) in_.fail("a flag that is neither 0 nor 1");
+      value = code == 1;
+    } else {
+      value = in_.get_at_least(std::numeric_limits<T>::min() < 0 ? T{0} : std::numeric_limits<T>::min(), "a number");
+    }
+  }
+  template <typename T>
+  requires std::is_enum_v<T>
+  void get(T& value) { value = in_.get_enum(static_cast<T>(1), last_of(T{}), "code"); }
+  void get(std::string& text) { text = in_.get_string(); }
+  void get(Bytes& bytes) { bytes = in_.get_bytes(); }
+  template <typename T>
+  void get(std::optional<T>& value) {
+    bool is_there = false;
+    get(is_there);
+    if (is_there) get(value.emplace());
+  }
+  template <typename... T>
+  void get(std::variant<T...>& value) {
+    const auto index = in_.get<std::uint8_t>();
+    if (index >= sizeof...(T)) in_.fail("an alternative that there is not");
+    std::size_t at = 0;
+    ((at++ == index ? get(value.template emplace<T>()) : void()), ...);
+  }
+  template <typename T>
+  void get(std::vector<T>& values) {
+    // Not reserved: memory is taken as far as values come.
+    for (auto count = in_.get_count(1); count > 0; --count) get(values.emplace_back());
+  }
+  void get(std::vector<std::int64_t>& numbers);
+
+  void expect_end() const { in_.expect_end(); }
+
+ private:
+  ByteReader in_;
+};
+
+template <Fielded T>
+Bytes encode(const T& value) {
+  FieldWriter writer;
+  writer.put(value);
+  return std::move(writer).take();
+}
+
+/// Throws CorruptMessage, also where T::check() finds a value that cannot be.
+template <Fielded T>
+T decode(ByteView bytes) {
+  FieldReader reader(bytes);
+  T value;
+  reader.get(value);
+  reader.expect_end();
+  if constexpr (requires { value.check(); }) value.check();
+  return value;
+}
+
+}  // namespace levada::pipeline
