@@ -132,6 +132,7 @@ Rounds run_rounds(const std::shared_ptr<Engine>& engine, const Workload& workloa
   const int rank = engine->info().rank;
   Exchange exchange(engine);
   SampleStore store;
+  if (engine->shares_memory()) store.use_memory_of(engine);  // as what is stored after a first exchange
   for (const auto& [holder, samples] : workload.held()) {
     if (holder == rank) store.store(workload.made(samples));
   }

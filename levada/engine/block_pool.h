@@ -62,6 +62,8 @@ class BlockPool final : public Block::Home, public std::enable_shared_from_this<
 
   /// Returns the largest block that can ever be allocated: what the source and the limits of the system allow.
   std::uint64_t max_block() const { return max_block_; }
+  /// Returns all memory in which blocks may lie.
+  ByteView memory() const { return memory_; }
   /// Returns the bytes in blocks that are in use: allocated, or published and not yet given back.
   std::uint64_t in_use() const;
   /// Returns the bytes that the pool holds: in use and cached.

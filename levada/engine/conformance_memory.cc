@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <cstring>
 #include <future>
 #include <limits>
 #include <set>
@@ -209,6 +210,35 @@ void a_block_may_be_shared_with_whoever_else_sends_it(const Handle& engine) {
   meet(*engine);
 }
 
+void ranks_that_share_memory_see_each_others(const Handle& engine) {
+  constexpr std::size_t bytes = 10'000;
+  const bool is_shared = size_of(*engine) > 1 && engine->shares_memory();
+  const auto channel = engine->open(0, all_ranks(*engine), 1);
+  if (rank_of(*engine) == 0) {
+    auto kept = std::make_shared<Block>(filled(*engine, 7, bytes));
+    const ByteView content = kept->memory().first(bytes);
+    const auto position = engine->position_of(content);
+    if (is_shared) expect(*engine, position.has_value(), "a block of shared memory has a position");
+    expect(*engine, !engine->position_of(Bytes(bytes)), "other memory has none");
+    auto message = std::make_shared<Block>(allocate(*engine, sizeof(std::uint64_t), limit(), "conformance"));
+    const ByteView number = message->memory().first(sizeof(std::uint64_t));
+    const std::uint64_t sent = position.value_or(0);
+    std::memcpy(message->memory().data(), &sent, sizeof(sent));
+    const auto both = std::make_shared<std::pair<std::shared_ptr<Block>, std::shared_ptr<Block>>>(message, kept);
+    expect(*engine, engine->try_publish(*channel, Lease{number, both}), "there is room for a first message");
+  }
+  const auto received = levada::receive(*engine, *channel, limit(), "conformance");
+  const auto position = ByteReader(received->bytes).get<std::uint64_t>();
+  if (is_shared) {
+    const auto seen = engine->view(0, position, bytes);
+    expect(*engine, seen.has_value(), "another rank's block can be read");
+    expect_filled(*engine, *seen, 7, bytes);
+    expect(*engine, !engine->view(0, position, SIZE_MAX / 2), "what is larger than its memory cannot");
+    expect(*engine, !engine->view(0, SIZE_MAX, 2), "what is beyond its memory cannot");
+  }
+  meet(*engine);
+}
+
 /// Whether another rank of its host may forward to it what rank 0 sends.
 bool may_be_forwarded_to(const Engine& engine, int rank) {
   const auto& host_of = engine.info().host_of;
@@ -293,6 +323,7 @@ constexpr Case list[] = {
     {"memory stays bounded over thousands of messages", 1, memory_stays_bounded_over_thousands_of_messages},
     {"a lease may end on any thread", 1, a_lease_may_end_on_any_thread},
     {"a block may be shared with whoever else sends it", 1, a_block_may_be_shared_with_whoever_else_sends_it},
+    {"ranks that share memory see each other's", 1, ranks_that_share_memory_see_each_others},
     {"holders tell who keeps what", 1, holders_tell_who_keeps_what},
     {"memory in use is counted until it comes back", 1, memory_in_use_is_counted_until_it_comes_back},
     {"memory goes back to the system and is there again", 1, memory_goes_back_to_the_system_and_is_there_again},

@@ -143,6 +143,17 @@ void Endpoint::release(ChannelState& channel) noexcept {
   notify();
 }
 
+std::optional<std::uint64_t> position_of(ByteView memory, ByteView bytes) {
+  const std::uint64_t position =
+      reinterpret_cast<std::uintptr_t>(bytes.data()) - reinterpret_cast<std::uintptr_t>(memory.data());
+  return view_of(memory, position, bytes.size()) ? std::optional(position) : std::nullopt;
+}
+
+std::optional<ByteView> view_of(ByteView memory, std::uint64_t position, std::uint64_t bytes) {
+  if (position > memory.size() || bytes > memory.size() - position) return std::nullopt;
+  return memory.subspan(position, bytes);
+}
+
 bool Endpoint::try_send(Group& group, ChannelState& channel, Block* block, ByteView bytes,
                         std::shared_ptr<const void> hold) {
   expect_usable();

@@ -21,6 +21,10 @@
 
 namespace levada {
 
+/// Engine::position_of() and view(), where `memory` is all memory of a rank's blocks.
+std::optional<std::uint64_t> position_of(ByteView memory, ByteView bytes);
+std::optional<ByteView> view_of(ByteView memory, std::uint64_t position, std::uint64_t bytes);
+
 /// Any thread, except where a function says otherwise. Groups are passed in by the engines that own them. Functions
 /// throw as Engine's do. Lives as long as anything that uses its memory: engines, channels, blocks, leases. In a forked
 /// child every function throws EngineError, or does nothing where it is noexcept.
@@ -48,6 +52,10 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
   int rank() const { return identity_.rank; }
   int size() const { return static_cast<int>(identity_.host_of.size()); }
   virtual bool shares_memory(int rank) const = 0;
+  virtual std::optional<std::uint64_t> position_of(ByteView /*bytes*/) const { return std::nullopt; }
+  virtual std::optional<ByteView> view(int /*rank*/, std::uint64_t /*position*/, std::uint64_t /*bytes*/) const {
+    return std::nullopt;
+  }
 
   /// `group` stays where it is until it has left.
   void enter(Group& group);

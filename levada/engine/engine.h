@@ -189,6 +189,15 @@ class Engine {
   virtual bool shares_memory(int rank) const = 0;
   /// Returns whether that holds for all ranks.
   bool shares_memory() const;
+  /// Returns where `bytes` lie in this rank's memory, for view() on ranks that share it; nothing unless all of them lie
+  /// where its blocks do.
+  virtual std::optional<std::uint64_t> position_of(ByteView /*bytes*/) const { return std::nullopt; }
+  /// Returns what lies at that position of `rank`'s memory, to be read. The bytes do not change while `rank` keeps the
+  /// block that they are in and does not write to it: as long as it is in the hold of a lease that `rank` publishes, so
+  /// until that message's receivers have ended theirs. Nothing where that memory is not shared or not as large.
+  virtual std::optional<ByteView> view(int /*rank*/, std::uint64_t /*position*/, std::uint64_t /*bytes*/) const {
+    return std::nullopt;
+  }
 
   /// Returns an engine over some of this one's ranks, in the order given: ranks[i] becomes rank i. Collective over
   /// those ranks alone, but waits for nobody. Groups of the same ranks are told apart by `name`, and by the order in

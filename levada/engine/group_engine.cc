@@ -27,6 +27,11 @@ class GroupEngine final : public Engine {
     check_ranks(std::span(&rank, 1), info_.size, "shared memory");
     return endpoint_->shares_memory(group_.endpoint_rank(rank));
   }
+  std::optional<std::uint64_t> position_of(ByteView bytes) const override { return endpoint_->position_of(bytes); }
+  std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override {
+    check_ranks(std::span(&rank, 1), info_.size, "memory");
+    return endpoint_->view(group_.endpoint_rank(rank), position, bytes);
+  }
 
   std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override {
     endpoint_->check(group_);

@@ -40,7 +40,8 @@ struct Preflight {
   std::string message;            ///< empty: it is ready
   std::uint64_t fingerprint = 0;  ///< of what it is asked for
   std::uint64_t bytes = 0, max_bytes = 0;
-  ByteView held;
+  bool is_repeated = false;  ///< it holds what it held in the round before
+  ByteView held;             ///< unless it is repeated
 
   Bytes encode() const {
     ByteWriter writer;
@@ -50,7 +51,8 @@ struct Preflight {
     writer.put(fingerprint);
     writer.put(bytes);
     writer.put(max_bytes);
-    writer.put_bytes(held);
+    writer.put(static_cast<std::uint8_t>(is_repeated));
+    if (!is_repeated) writer.put_bytes(held);
     return std::move(writer).take();
   }
   static Preflight decode(ByteView all) {
@@ -63,6 +65,7 @@ struct Preflight {
     said.fingerprint = reader.get<std::uint64_t>();
     said.bytes = reader.get<std::uint64_t>();
     said.max_bytes = reader.get<std::uint64_t>();
+    said.is_repeated = reader.get<std::uint8_t>() != 0;
     said.held = all.subspan(reader.offset());
     return said;
   }
@@ -125,6 +128,8 @@ std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Mak
 }
 
 constexpr std::uint8_t no_error = 0;
+/// What follows no_error: the rank's rows, or that they are those of the round before.
+enum class Answer : std::uint8_t { rows, repeated };
 
 /// What all ranks throw alike, after which they can go on.
 struct SharedError {
@@ -163,11 +168,16 @@ auto exchanged(Engine& engine, Work work) {
   }
 }
 
-void check_bounds(const ExchangePlan& plan, const std::vector<Preflight>& said) {
-  std::vector<std::uint64_t> coming(said.size(), 0);
+/// Bytes that are to come to each rank.
+std::vector<std::uint64_t> coming_bytes(const ExchangePlan& plan, std::size_t ranks) {
+  std::vector<std::uint64_t> coming(ranks, 0);
   for (std::size_t i = 0; i < plan.size(); ++i) {
     for (const int to : plan[i].to) coming[static_cast<std::size_t>(to)] += plan[i].bytes;
   }
+  return coming;
+}
+
+void check_bounds(const std::vector<std::uint64_t>& coming, const std::vector<Preflight>& said) {
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
     const std::uint64_t room = said[rank].max_bytes - std::min(said[rank].bytes, said[rank].max_bytes);
     if (coming[rank] <= room) continue;
@@ -196,6 +206,18 @@ std::uint64_t suitable_chunk_bytes(const Engine& engine) {
 
 }  // namespace
 
+/// What a round leaves for the next one. Ranks that repeat it all have it: whatever fails fails on all, and then none
+/// has.
+struct Exchange::Round {
+  std::uint64_t fingerprint = 0;  ///< of the request; 0: there was no round
+  Holdings holdings;
+  ExchangeRows rows;
+  ExchangeResult planned;  ///< what the plan says of all ranks
+  // On rank 0, by rank.
+  std::vector<Bytes> held;
+  std::vector<std::uint64_t> coming;
+};
+
 Exchange::Exchange(std::shared_ptr<Engine> engine) : engine_(std::move(engine)), preflight_(engine_, "an exchange") {
   const auto [rank, size] = std::pair(engine_->info().rank, engine_->info().size);
   if (!engine_->shares_memory()) return;
@@ -219,17 +241,35 @@ const SampleIndex& Exchange::index_of(const ExchangeRequest& request) {
 }
 
 std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const ByteView> gathered,
-                                                                 const ExchangeRequest& request,
-                                                                 ExchangeResult& result) const {
-  const auto begin = Clock::now();
+                                                                 const ExchangeRequest& request, const Round& last,
+                                                                 Round& now) const {
   const auto said = decode_all(gathered);
+  for (const Preflight& each : said) {
+    if (!each.is_repeated) continue;
+    if (last.fingerprint != each.fingerprint) throw CorruptMessage(0, "a round of an exchange repeats none");
+  }
+  if (std::ranges::all_of(said, &Preflight::is_repeated)) {
+    check_bounds(last.coming, said);
+    now.held = last.held;
+    now.coming = last.coming;
+    ByteWriter writer;
+    writer.put(no_error);
+    writer.put(Answer::repeated);
+    return std::vector(said.size(), std::make_shared<const Bytes>(std::move(writer).take()));
+  }
   HoldingsTable table(*index_, request.keys);
-  for (std::size_t rank = 0; rank < said.size(); ++rank) table.add(static_cast<int>(rank), said[rank].held);
+  for (std::size_t rank = 0; rank < said.size(); ++rank) {
+    now.held.push_back(said[rank].is_repeated ? last.held[rank]
+                                              : Bytes(said[rank].held.begin(), said[rank].held.end()));
+    table.add(static_cast<int>(rank), now.held.back());
+  }
   const auto requested = table.requested();
   const ExchangePlan plan = plan_exchange(std::move(table).take(), request, requested, engine_->info().host_of);
-  check_bounds(plan, said);
+  now.coming = coming_bytes(plan, said.size());
+  check_bounds(now.coming, said);
   ByteWriter head;
   head.put(no_error);
+  head.put(Answer::rows);
   head.put(std::uint64_t{plan.size()});
   head.put(plan.moved_bytes());
   head.put(plan.lower_bound_bytes());
@@ -241,7 +281,6 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
     writer.put_bytes(rows);
     answers.push_back(std::make_shared<const Bytes>(std::move(writer).take()));
   }
-  result.plan_time = Clock::now() - begin;
   return answers;
 }
 
@@ -251,32 +290,48 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
   return exchanged(*engine_, [&] {
     const auto begin = Clock::now();
     const std::uint64_t chunk_bytes = options.chunk_bytes.value_or(suitable_chunk_bytes(*engine_));
-    ExchangeResult result;
-    Holdings holdings;
+    if (!to_all_.empty()) store.use_memory_of(engine_);
+    const auto last = last_ ? std::move(last_) : std::make_unique<Round>();
+    auto now = std::make_unique<Round>();
     const Bytes mine = preflight_of(Call::redistribute, store, [&](Preflight& said) {
       if (chunk_bytes == 0) throw InvalidArgument("chunk_bytes must be positive");
-      said.fingerprint = fingerprint_of(index_of(request), request, chunk_bytes);
-      holdings = holdings_of(store, *index_, request.keys);
-      said.held = holdings.bytes;
+      said.fingerprint = now->fingerprint = fingerprint_of(index_of(request), request, chunk_bytes);
+      const bool is_same_request = last->fingerprint == now->fingerprint;
+      const bool is_same_store = is_same_request && store.version() == last->holdings.version;
+      now->holdings = is_same_store ? std::move(last->holdings) : holdings_of(store, *index_, request.keys);
+      said.is_repeated = is_same_store || (is_same_request && now->holdings.bytes == last->holdings.bytes);
+      said.held = now->holdings.bytes;
     });
-    result.agreed_bytes = mine.size();
+    Duration plan_time{};
     const auto answer = [&](std::span<const ByteView> gathered) {
-      return answer_or_error(gathered.size(), [&] { return plan_for_all(gathered, request, result); });
+      const auto planning = Clock::now();
+      auto answers = answer_or_error(gathered.size(), [&] { return plan_for_all(gathered, request, *last, *now); });
+      plan_time = Clock::now() - planning;
+      return answers;
     };
     const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
     ByteReader reader = reader_of(reply.bytes);
-    result.multicasts = reader.get<std::uint64_t>();
-    result.moved_bytes = reader.get<std::uint64_t>();
-    result.lower_bound_bytes = reader.get<std::uint64_t>();
-    result.delivered_bytes = reader.get<std::uint64_t>();
-    const ExchangeRows rows =
-        decode_rows(reply.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size, index_->size());
+    if (reader.get_enum(Answer::rows, Answer::repeated, "answer") == Answer::repeated) {
+      now->rows = std::move(last->rows);
+      now->planned = last->planned;
+    } else {
+      now->planned.multicasts = reader.get<std::uint64_t>();
+      now->planned.moved_bytes = reader.get<std::uint64_t>();
+      now->planned.lower_bound_bytes = reader.get<std::uint64_t>();
+      now->planned.delivered_bytes = reader.get<std::uint64_t>();
+      now->rows =
+          decode_rows(reply.bytes.subspan(reader.offset()), engine_->info().rank, engine_->info().size, index_->size());
+    }
     const auto agreed = Clock::now();
-    result.agree_time = agreed - begin - result.plan_time;
+    ExchangeResult result = now->planned;
+    result.agreed_bytes = mine.size();
+    result.plan_time = plan_time;
+    result.agree_time = agreed - begin - plan_time;
     const Status before = engine_->status(engine_->info().rank);
-    TransferLoop({*engine_, store, rows, *index_, holdings, options, chunk_bytes}, to_all_).run(result);
+    TransferLoop({*engine_, store, now->rows, *index_, now->holdings, options, chunk_bytes}, to_all_).run(result);
     engine_->post(before);
     result.move_time = Clock::now() - agreed;
+    last_ = std::move(now);
     return result;
   });
 }

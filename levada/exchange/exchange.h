@@ -61,7 +61,9 @@ class Exchange {
 
   /// Delivers the requested keys and samples to the requested ranks. Every rank says what its store has of them; rank 0
   /// plans (plan_exchange()) and sends each rank its part; then bytes move: into memory of the receivers' own, message
-  /// by message, sending and receiving at the same time. Safe to repeat: what is there already does not move again.
+  /// by message, sending and receiving at the same time. Safe to repeat: what is there already does not move again. A
+  /// rank whose store has what it had in the call before, for the same request, only says so, and where that holds for
+  /// all ranks nothing is planned anew.
   ExchangeResult redistribute(SampleStore& store, const ExchangeRequest& request, const ExchangeOptions& options = {});
 
   /// Returns what all stores hold, the same on every rank.
@@ -70,15 +72,18 @@ class Exchange {
  private:
   /// The index of the request, which is kept for the next one.
   const SampleIndex& index_of(const ExchangeRequest& request);
-  /// Rank 0's answer to each rank.
+  struct Round;
+  /// Rank 0's answer to each rank. `last`: the round before, `now`: where what the next one needs is kept.
   std::vector<std::shared_ptr<const Bytes>> plan_for_all(std::span<const ByteView> gathered,
-                                                         const ExchangeRequest& request, ExchangeResult& result) const;
+                                                         const ExchangeRequest& request, const Round& last,
+                                                         Round& now) const;
 
   std::shared_ptr<Engine> engine_;
   GatherScatter preflight_;
   /// By rank, from it to all others, where they share memory: a message to all costs as much as one to some.
   std::vector<std::shared_ptr<Channel>> to_all_;
   std::unique_ptr<const SampleIndex> index_;
+  std::unique_ptr<Round> last_;  ///< the call before, unless it failed
   OneCaller callers_;
 };
 

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <cstring>
 
 #include "levada/base/error.h"
+#include "levada/exchange/sample_directory_codec.h"
 
 namespace levada {
 namespace {
@@ -72,7 +73,7 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
 
 void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, std::size_t key,
                             const SampleStore::Entry& entry) {
-  if (owners_.empty() || owners_.back() != entry.bytes.owner) owners_.push_back(entry.bytes.owner);
+  if (owners_->empty() || owners_->back() != entry.bytes.owner) owners_->push_back(entry.bytes.owner);
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
     if (begin < end) runs_.push_back({entry.bytes.data + begin, end - begin});
   };
@@ -88,18 +89,96 @@ void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, 
   }
 }
 
-void OutgoingStream::read(std::span<std::byte> to) {
-  left_ -= to.size();
-  while (!to.empty()) {
-    const ByteView rest = runs_[run_].subspan(at_);
-    const std::size_t now = std::min(to.size(), rest.size());
-    copy_payload(to.data(), rest.data(), now);
-    to = to.subspan(now);
-    at_ += now;
-    if (at_ < runs_[run_].size()) continue;
-    ++run_;
-    at_ = 0;
+std::vector<MessageRun> OutgoingStream::next_runs(const Engine& engine, std::uint64_t max_carried) const {
+  std::vector<MessageRun> runs;
+  runs.reserve(runs_.size() - run_);
+  const bool is_shared = engine.shares_memory();
+  std::uint64_t at = at_;
+  for (std::size_t run = run_; run < runs_.size(); ++run, at = 0) {
+    const ByteView rest = runs_[run].subspan(at);
+    if (const auto position = is_shared ? engine.position_of(rest) : std::nullopt) {
+      runs.push_back({*position, rest.size()});
+      continue;
+    }
+    const std::uint64_t now = std::min<std::uint64_t>(rest.size(), max_carried);
+    if (now == 0) break;
+    max_carried -= now;
+    if (runs.empty() || runs.back().position != MessageRun::carried) runs.emplace_back();
+    runs.back().size += now;
   }
+  return runs;
+}
+
+OutgoingMessage OutgoingStream::next(Engine& engine, std::uint64_t max_carried) {
+  const std::vector<MessageRun> runs = next_runs(engine, max_carried);
+  ByteWriter header;
+  put_numbers(header, runs);
+  OutgoingMessage message{.size = header.size()};
+  for (const MessageRun& run : runs) {
+    if (run.position == MessageRun::carried) message.size += run.size;
+    else message.referenced = owners_;
+  }
+  auto block = engine.try_allocate(message.size);
+  if (!block) return message;
+  std::span<std::byte> to = block->memory();
+  std::memcpy(to.data(), header.view().data(), header.size());  // not payload: the runs
+  to = to.subspan(header.size());
+  for (const MessageRun& run : runs) {
+    for (std::uint64_t left = run.size; left > 0;) {
+      const ByteView rest = runs_[run_].subspan(at_);
+      const std::size_t now = std::min<std::uint64_t>(left, rest.size());
+      if (run.position == MessageRun::carried) {
+        copy_payload(to.data(), rest.data(), now);
+        to = to.subspan(now);
+      }
+      left -= now;
+      at_ += now;
+      if (at_ < runs_[run_].size()) continue;
+      ++run_;
+      at_ = 0;
+    }
+    message.payload += run.size;
+  }
+  left_ -= message.payload;
+  message.block = std::move(*block);
+  return message;
+}
+
+bool OutgoingMessage::try_publish(Engine& engine, Channel& channel) {
+  if (!referenced) return engine.try_publish(channel, block, size);
+  struct Hold {
+    Block block;
+    std::shared_ptr<const void> referenced;
+  };
+  const ByteView bytes = block.memory().first(size);
+  const auto hold = std::make_shared<Hold>(Hold{std::move(block), std::move(referenced)});
+  if (engine.try_publish(channel, Lease{bytes, hold})) return true;
+  block = std::move(hold->block);
+  referenced = std::move(hold->referenced);
+  return false;
+}
+
+std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, std::uint64_t max_bytes) {
+  ByteReader reader(message);
+  std::vector<MessageRun> runs;
+  get_numbers(reader, runs);
+  ByteView carried = message.subspan(reader.offset());
+  std::vector<ByteView> views;
+  views.reserve(runs.size());
+  for (const MessageRun& run : runs) {
+    std::optional<ByteView> bytes;
+    if (run.position != MessageRun::carried) {
+      bytes = engine.view(from, run.position, run.size);
+    } else if (run.size <= carried.size()) {
+      bytes = carried.first(run.size);
+      carried = carried.subspan(run.size);
+    }
+    if (!bytes || run.size > max_bytes) reader.fail(fmt::format("a run of {} bytes from rank {}", run.size, from));
+    max_bytes -= run.size;
+    views.push_back(*bytes);
+  }
+  if (!carried.empty()) reader.fail(fmt::format("{} bytes too many from rank {}", carried.size(), from));
+  return views;
 }
 
 IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const SampleIndex& index, SampleStore& store,
@@ -112,7 +191,7 @@ IncomingRow::IncomingRow(const ExchangeRows& rows, const ExchangeRow& row, const
   });
   auto memory = store.allocate(sizes);
   for (std::size_t i = 0; i < items_.size(); ++i) items_[i].memory = std::move(memory[i]);
-  commit_complete();
+  commit();
 }
 
 void IncomingRow::write(ByteView bytes) {
@@ -126,10 +205,9 @@ void IncomingRow::write(ByteView bytes) {
     ++item_;
     at_ = 0;
   }
-  commit_complete();
 }
 
-void IncomingRow::commit_complete() {
+void IncomingRow::commit() {
   while (item_ < items_.size() && items_[item_].bytes == 0) ++item_;
   if (committed_ == item_) return;
   static const PlainValues no_values;

@@ -8,6 +8,7 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/exchange/exchange.h"
 #include "levada/exchange/exchange_testing.h"
+#include "levada/exchange/sample_directory_codec.h"
 
 namespace levada {
 namespace {
@@ -16,13 +17,16 @@ using testing::HasSubstr;
 
 /// What rank 0 is to send of its store to rank 1.
 struct Outgoing {
+  std::vector<std::shared_ptr<Engine>> engines = inproc::make_group(2);
+  std::shared_ptr<Channel> sent_on = engines[0]->open(0, {1}, 1), received_on = engines[1]->open(0, {1}, 1);
   ExchangeRequest request{{{{1}, {"sample-0", "sample-2"}}}, {"tokens", "mask"}};
   SampleIndex index{request.destinations};
   SampleStore store;
   Holdings holdings;
   ExchangeRows rows;
 
-  Outgoing() {
+  explicit Outgoing(bool in_engine_memory = false) {
+    if (in_engine_memory) store.use_memory_of(engines[0]);
     store.store(made_samples(numbered_ids(3)));
     holdings = holdings_of(store, index, request.keys);
     HoldingsTable table(index, request.keys);
@@ -31,10 +35,30 @@ struct Outgoing {
     const auto plan = plan_exchange(std::move(table).take(), request, requested, {});
     rows = decode_rows(encode_rows(plan, 2, true)[0], 0, 2, index.size());
   }
-  Bytes sent() const {
-    OutgoingStream stream(rows, rows.rows, index, holdings, SampleStore::Reading(store));
-    Bytes bytes(stream.bytes_left());
-    stream.read(bytes);
+  OutgoingStream stream() const {
+    return OutgoingStream(rows, rows.rows, index, holdings, SampleStore::Reading(store));
+  }
+  /// Sends the next message.
+  void publish(OutgoingStream& stream, std::uint64_t max_carried) {
+    OutgoingMessage message = stream.next(*engines[0], max_carried);
+    EXPECT_TRUE(message.try_publish(*engines[0], *sent_on));
+  }
+  /// What the message says that was sent.
+  Bytes receive() {
+    const Lease lease = *engines[1]->try_receive(*received_on).message;
+    Bytes bytes;
+    for (const ByteView run : runs_of(*engines[1], 0, lease.bytes, 1 << 20)) {
+      bytes.insert(bytes.end(), run.begin(), run.end());
+    }
+    return bytes;
+  }
+  Bytes sent(std::uint64_t max_carried = 1 << 20) {
+    Bytes bytes;
+    for (OutgoingStream left = stream(); left.bytes_left() > 0;) {
+      publish(left, max_carried);
+      const Bytes next = receive();
+      bytes.insert(bytes.end(), next.begin(), next.end());
+    }
     return bytes;
   }
 };
@@ -47,6 +71,59 @@ TEST(OutgoingStream, FindsSamplesAgainInAStoreThatHasChanged) {
   outgoing.store.store(made_samples({"another"}));
   outgoing.store.remove(std::vector<std::string>{"sample-1"});  // so that another sample has its place
   EXPECT_EQ(outgoing.sent(), before);
+}
+
+TEST(OutgoingStream, SendsTheSameBytesInMessagesOfAnySize) {
+  for (const bool in_engine_memory : {false, true}) {
+    Outgoing outgoing(in_engine_memory);
+    const Bytes expected = outgoing.sent();
+    for (const std::uint64_t max_carried : {1, 7, 8, 9, 1000}) EXPECT_EQ(outgoing.sent(max_carried), expected);
+  }
+}
+
+TEST(OutgoingStream, CopiesNothingThatLiesInTheEnginesMemory) {
+  Outgoing outgoing(true);
+  EXPECT_EQ(outgoing.sent(), Outgoing().sent());
+  const std::uint64_t copied = copied_bytes();
+  outgoing.sent();
+  EXPECT_EQ(copied_bytes(), copied);
+}
+
+TEST(OutgoingStream, SendsWhatTheStoreHadAlthoughItHasGoneSince) {
+  Outgoing outgoing(true);
+  const Bytes expected = outgoing.sent();
+  {
+    OutgoingStream stream = outgoing.stream();
+    outgoing.publish(stream, 0);
+  }
+  outgoing.store.remove(outgoing.store.ids());
+  for (int i = 0; i < 10; ++i) {  // in whatever memory has come back
+    SampleBatch other({std::to_string(i)});
+    other.set("tokens", Tensor::zeros(dtypes::uint8, {1 << 14}), Seqlens::one_each({1 << 14}));
+    outgoing.store.store(other);
+  }
+  EXPECT_EQ(outgoing.receive(), expected);
+}
+
+TEST(OutgoingStream, IsReceivedUnlessItLies) {
+  const auto engines = inproc::make_group(2, {.memory_bytes = 1 << 20});
+  const auto message = [](std::vector<MessageRun> runs, std::size_t carried) {
+    ByteWriter writer;
+    put_numbers(writer, runs);
+    writer.put_bytes(Bytes(carried));
+    return std::move(writer).take();
+  };
+  const auto refused = [&](const Bytes& bytes) {
+    return refusal<CorruptMessage>([&] { runs_of(*engines[1], 0, bytes, 100); });
+  };
+  const std::uint64_t carried = MessageRun::carried;
+  EXPECT_EQ(runs_of(*engines[1], 0, message({{carried, 60}, {carried, 40}}, 100), 100).size(), 2u);
+  EXPECT_THAT(refused(message({{carried, 60}}, 59)), HasSubstr("a run of 60 bytes from rank 0"));
+  EXPECT_THAT(refused(message({{carried, 60}, {0, 41}}, 60)), HasSubstr("a run of 41 bytes from rank 0"));
+  EXPECT_THAT(refused(message({{carried, 60}}, 61)), HasSubstr("1 bytes too many from rank 0"));
+  EXPECT_THAT(refused(message({{(1 << 20) - 10, 11}}, 0)), HasSubstr("a run of 11 bytes from rank 0"));
+  EXPECT_THAT(refused(message({{carried - 1, 11}}, 0)), HasSubstr("a run of 11 bytes from rank 0"));
+  EXPECT_THAT(refused(Bytes(3)), HasSubstr("bytes"));
 }
 
 TEST(OutgoingStream, RefusesAStoreThatNoLongerHasTheSamples) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "levada/base/copy.h"
@@ -18,6 +19,11 @@ void check_data(const SampleBatch& samples) {
     if (samples.has_data(key) || samples.size() == 0) continue;
     throw InvalidArgument(fmt::format("sample {}, key {} has no data: a meta cannot be stored", samples.ids()[0], key));
   }
+}
+
+std::uint64_t next_version() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
 }
 
 }  // namespace
@@ -45,7 +51,7 @@ std::size_t SampleStore::number_of(std::string_view id) const {
 /// case.
 class SampleStore::Rollback {
  public:
-  explicit Rollback(SampleStore& store) : store_(store), size_(store.ids_.size()) { ++store.version_; }
+  explicit Rollback(SampleStore& store) : store_(store), size_(store.ids_.size()) { store.version_ = next_version(); }
   Rollback(const Rollback&) = delete;
   Rollback& operator=(const Rollback&) = delete;
   ~Rollback() {
@@ -118,6 +124,29 @@ void SampleStore::replace(Column& column, std::size_t sample, Entry by) {
   known = std::move(by);
 }
 
+void SampleStore::use_memory_of(const std::shared_ptr<Engine>& engine) {
+  const std::lock_guard lock(mutex_);
+  if (engine_.expired()) engine_ = engine;
+}
+
+BufferPool::Buffer SampleStore::allocate_piece(std::uint64_t bytes) {
+  // An engine has few blocks, which others need too. They are counted while they live.
+  constexpr long max_blocks = 1024;
+  struct Piece {
+    Block block;
+    std::shared_ptr<const int> count;
+  };
+  const auto engine = block_count_.use_count() <= max_blocks ? engine_.lock() : nullptr;
+  try {
+    if (auto block = engine ? engine->try_allocate(bytes) : std::nullopt) {
+      std::byte* const data = block->memory().data();
+      return {data, std::make_shared<const Piece>(Piece{std::move(*block), block_count_})};
+    }
+  } catch (const Error&) {  // it has ended, or can never allocate as much
+  }
+  return memory_.allocate(bytes);
+}
+
 std::vector<BufferPool::Buffer> SampleStore::allocate(std::span<const std::uint64_t> sizes) {
   constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
   std::vector<BufferPool::Buffer> buffers;
@@ -128,7 +157,7 @@ std::vector<BufferPool::Buffer> SampleStore::allocate(std::span<const std::uint6
     for (; end < sizes.size() && together + align_up(sizes[end], leaf_alignment) <= max_together; ++end) {
       together += align_up(sizes[end], leaf_alignment);
     }
-    const auto memory = memory_.allocate(together);
+    const auto memory = allocate_piece(together);
     std::byte* data = memory.data;
     for (; begin < end; ++begin) {
       buffers.push_back({data, memory.owner});
@@ -272,7 +301,7 @@ std::optional<SequencePart> SampleStore::part(std::string_view id, std::string_v
 
 void SampleStore::remove(std::span<const std::string> ids) {
   const std::lock_guard lock(mutex_);
-  ++version_;
+  version_ = next_version();
   for (const std::string& id : ids) {
     const auto found = find(id);
     if (!found) continue;
@@ -291,12 +320,16 @@ void SampleStore::remove(std::span<const std::string> ids) {
 
 void SampleStore::clear() {
   const std::lock_guard lock(mutex_);
-  ++version_;
+  version_ = next_version();
   ids_ = {};
   values_.clear();
   columns_.clear();
   bytes_ = 0;
   memory_.trim();
+  try {
+    if (const auto engine = engine_.lock()) engine->trim();
+  } catch (const Error&) {  // in a forked child, which has no memory of it
+  }
 }
 
 std::size_t SampleStore::size() const {
@@ -307,6 +340,11 @@ std::size_t SampleStore::size() const {
 std::uint64_t SampleStore::bytes() const {
   const std::lock_guard lock(mutex_);
   return bytes_;
+}
+
+std::uint64_t SampleStore::version() const {
+  const std::lock_guard lock(mutex_);
+  return version_;
 }
 
 std::vector<std::string> SampleStore::ids() const {

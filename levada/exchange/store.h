@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "levada/engine/engine.h"
 #include "levada/exchange/id_table.h"
 #include "levada/exchange/sample_batch.h"
 #include "levada/exchange/sample_directory.h"
@@ -58,6 +59,8 @@ class SampleStore {
 
   std::size_t size() const;
   std::uint64_t bytes() const;
+  /// As Reading::version().
+  std::uint64_t version() const;
   std::uint64_t max_bytes() const { return options_.max_bytes; }
   const std::string& name() const { return options_.name; }
   /// Ascending.
@@ -81,6 +84,9 @@ class SampleStore {
   /// Stores what has arrived, complete and in memory of allocate(), without a copy. A sample that has the whole of a
   /// key, or that part, keeps it. Throws beyond the bound. Quickest where keys of one sample are neighbours.
   void commit(std::span<Arrival> arrivals);
+  /// From now on takes memory of this engine, as far as it has some, so that ranks that share its memory can read what
+  /// they are to have where it lies. Nothing happens where the store has an engine that lives.
+  void use_memory_of(const std::shared_ptr<Engine>& engine);
   /// Memory for items that are to be committed, one of each size; used again when samples go. Items of up to 64 KiB
   /// share pieces of so much, which bounds what one that stays keeps of those that go.
   std::vector<BufferPool::Buffer> allocate(std::span<const std::uint64_t> sizes);
@@ -118,7 +124,8 @@ class SampleStore {
     explicit Reading(const SampleStore& store) : store_(store), lock_(store.mutex_) {}
 
     std::size_t size() const { return store_.ids_.size(); }
-    /// Grows with each change; while it stays, samples keep their numbers and what they have.
+    /// Another one after each change, and in each store that was ever changed: while it stays, samples keep their
+    /// numbers and what they have.
     std::uint64_t version() const { return store_.version_; }
     /// The number of a sample; ids come with their hash64().
     std::optional<std::size_t> find(std::string_view id, std::uint64_t hash) const {
@@ -156,14 +163,18 @@ class SampleStore {
   void replace(Column& column, std::size_t sample, Entry by);
   void drop_unused_columns();
 
+  BufferPool::Buffer allocate_piece(std::uint64_t bytes);
+
   SampleStoreOptions options_;
   BufferPool memory_;
+  std::weak_ptr<Engine> engine_;                                      ///< whose memory is taken first
+  std::shared_ptr<const int> block_count_ = std::make_shared<int>();  ///< with a reference for each of its blocks
   mutable std::mutex mutex_;
   IdTable ids_;
   std::vector<PlainValues> values_;  ///< by sample
   std::vector<Column> columns_;
   std::uint64_t bytes_ = 0;
-  std::uint64_t version_ = 0;
+  std::uint64_t version_ = 0;  ///< the empty store's, as it was made
 };
 
 }  // namespace levada

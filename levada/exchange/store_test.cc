@@ -202,6 +202,41 @@ TEST(SampleStore, CommitsNothingBeyondItsBound) {
   EXPECT_EQ(store.get(list({"a"})).values(0), values);
 }
 
+TEST(SampleStore, TakesMemoryOfAnEngineAsFarAsItHasSome) {
+  const SampleBatch samples = made_samples(numbered_ids(100));
+  auto engine = inproc::make_group(1, {.memory_bytes = 1 << 20})[0];
+  SampleStore store;
+  store.use_memory_of(engine);
+  store.store(samples);
+  EXPECT_GT(engine->memory_in_use(), samples.byte_count() / 2);
+  SampleBatch large({"large"});  // more than the engine has
+  large.set("a", Tensor::zeros(dtypes::uint8, {2 << 20}), Seqlens::one_each({2 << 20}));
+  store.store(large);
+  EXPECT_EQ(store.get(large.ids()), large);
+  engine->abort("over");
+  store.store(made_samples({"later"}));
+  engine.reset();
+  store.store(made_samples({"still later"}));
+  EXPECT_EQ(store.get(samples.ids()), samples);
+  EXPECT_EQ(store.get(std::vector<std::string>{"later"}), made_samples({"later"}));
+  store.clear();
+}
+
+TEST(SampleStore, HasAVersionThatNoOtherContentHas) {
+  SampleStore one, two;
+  EXPECT_EQ(one.version(), two.version());
+  one.store(made_samples({"a"}));
+  two.store(made_samples({"a"}));
+  std::set<std::uint64_t> versions{0, one.version(), two.version()};
+  EXPECT_EQ(versions.size(), 3u);
+  one.update(made_samples({"a"}));
+  EXPECT_TRUE(versions.insert(one.version()).second);
+  one.remove(std::vector<std::string>{"a"});
+  EXPECT_TRUE(versions.insert(one.version()).second);
+  two.clear();
+  EXPECT_TRUE(versions.insert(two.version()).second);
+}
+
 TEST(SampleStore, KeepsTheOthersWhenSomeGo) {
   SampleStore store;
   const auto ids = numbered_ids(40);

@@ -115,19 +115,18 @@ bool TransferLoop::send_some(ExchangeResult& result) {
 bool TransferLoop::send_some_of(Send& send, bool& over, ExchangeResult& result) {
   bool progress = false;
   while (!is_finished(send)) {
-    if (!send.block) {
-      send.bytes = std::min(parts_.chunk_bytes, send.stream.bytes_left());
-      auto block = parts_.engine.try_allocate(send.bytes);
-      if (!block) {
-        blocked_on_memory_ = send.bytes;
+    OutgoingMessage& message = send.message;
+    if (!message.block) {
+      message = send.stream.next(parts_.engine, parts_.chunk_bytes);
+      if (!message.block) {
+        blocked_on_memory_ = message.size;
         return progress;
       }
-      send.stream.read(block->memory().first(send.bytes));
-      send.block = std::move(*block);
       progress = true;
     }
-    if (!parts_.engine.try_publish(*send.channel, send.block, send.bytes)) return progress;
-    result.sent_bytes += send.bytes;
+    const std::uint64_t bytes = message.payload;
+    if (!message.try_publish(parts_.engine, *send.channel)) return progress;
+    result.sent_bytes += bytes;
     ++result.sent_messages;
     progress = true;
   }
@@ -148,7 +147,7 @@ bool TransferLoop::receive_some(ExchangeResult& result) {
       const auto received = parts_.engine.try_receive(*receive.channel);
       if (received.ended) throw_left(parts_.engine, receive.channel->from(), "it had sent all of an exchange");
       if (!received.message) return false;
-      result.received_bytes += write(receive, received.message->bytes);
+      result.received_bytes += receive_message(receive, received.message->bytes);
       progress = true;
     }
     return true;
@@ -156,12 +155,17 @@ bool TransferLoop::receive_some(ExchangeResult& result) {
   return progress;
 }
 
-std::uint64_t TransferLoop::write(Receive& receive, ByteView message) {
-  const std::uint64_t expected = std::min(parts_.chunk_bytes, receive.end - receive.at);
-  if (message.size() != expected) {
-    throw CorruptMessage(message.size(), fmt::format("a message of an exchange from rank {} has {} bytes, not {}",
-                                                     receive.channel->from(), message.size(), expected));
+std::uint64_t TransferLoop::receive_message(Receive& receive, ByteView message) {
+  const std::size_t first_row = receive.row;
+  std::uint64_t written = 0;
+  for (const ByteView run : runs_of(parts_.engine, receive.channel->from(), message, receive.end - receive.at)) {
+    written += write(receive, run);
   }
+  for (std::size_t row = first_row; row < std::min(receive.row + 1, receive.end_row); ++row) incoming_[row].commit();
+  return written;
+}
+
+std::uint64_t TransferLoop::write(Receive& receive, ByteView message) {
   const std::uint64_t begin = receive.at;
   receive.at += message.size();
   std::uint64_t written = 0;
@@ -182,7 +186,7 @@ void TransferLoop::wait() {
   std::vector<Channel*> receive, publish;
   for (const Receive& each : receives_) receive.push_back(each.channel.get());
   for (const std::size_t i : active_) {
-    if (sends_[i].block || is_finished(sends_[i])) publish.push_back(sends_[i].channel.get());
+    if (sends_[i].message.block || is_finished(sends_[i])) publish.push_back(sends_[i].channel.get());
   }
   Engine& engine = parts_.engine;
   const int other = receive.empty() ? (publish.empty() ? -1 : publish[0]->to()[0]) : receive[0]->from();

@@ -36,9 +36,8 @@ class TransferLoop {
   struct Send {
     OutgoingStream stream;
     std::shared_ptr<Channel> channel;
-    std::uint64_t room = 0;  ///< what it may have on the way: the message that is sent and the one that is written
-    Block block{};           ///< written, to be published when there is room
-    std::uint64_t bytes = 0;
+    std::uint64_t room = 0;     ///< what it may have on the way: the message that is sent and the one that is written
+    OutgoingMessage message{};  ///< to be published when there is room, if its block is not empty
   };
   /// Bytes [at, end) of what a rank sends are to come, of which some are in rows [row, end_row) of incoming_.
   struct Receive {
@@ -55,9 +54,10 @@ class TransferLoop {
   /// Whether it has progressed; `over` becomes true at its end.
   bool send_some_of(Send& send, bool& over, ExchangeResult& result);
   bool receive_some(ExchangeResult& result);
-  /// Returns how many of the bytes were for this rank.
-  std::uint64_t write(Receive& receive, ByteView message);
-  bool is_finished(const Send& send) const { return !send.block && send.stream.bytes_left() == 0; }
+  /// Writes what is for this rank, and returns how many bytes that was.
+  std::uint64_t receive_message(Receive& receive, ByteView message);
+  std::uint64_t write(Receive& receive, ByteView run);
+  bool is_finished(const Send& send) const { return !send.message.block && send.stream.bytes_left() == 0; }
   bool has_room(const Send& send) const;
   void wait();
 

@@ -63,6 +63,10 @@ class Network {
 
   int size() const { return static_cast<int>(mailboxes_.size()); }
 
+  /// Before any rank calls anything else.
+  void set_memory(int rank, ByteView memory) { mailbox(rank).memory = memory; }
+  ByteView memory(int rank) { return mailbox(rank).memory; }
+
   void send(int to, Letter letter) {
     if (mailbox(letter.from).is_lost) return;
     Mailbox& there = mailbox(to);
@@ -116,6 +120,7 @@ class Network {
  private:
   struct Mailbox {
     std::shared_ptr<EventCount> changed;
+    ByteView memory;  ///< of the rank's blocks
     std::atomic<bool> is_lost = false;
     std::atomic<bool> has_letters = false;
     std::mutex mutex;
@@ -139,9 +144,17 @@ class InprocEndpoint final : public Endpoint {
             changed,
             make_heap_pool(options.memory_bytes, {.engine = "inproc", .on_free = [changed] { changed->notify(); }}),
             traits_of(options)),
-        network_(std::move(network)) {}
+        network_(std::move(network)) {
+    network_->set_memory(rank, pool_->memory());
+  }
 
   bool shares_memory(int /*rank*/) const override { return true; }
+  std::optional<std::uint64_t> position_of(ByteView bytes) const override {
+    return levada::position_of(pool_->memory(), bytes);
+  }
+  std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override {
+    return view_of(network_->memory(rank), position, bytes);
+  }
   void post(Group& group, const Status& status) override {
     check(group);
     network_->post(group.key(), rank(), status);

@@ -70,6 +70,10 @@ class JoinedEngine final : public Engine {
     const int place = rank_in(near_ranks_, rank);
     return place >= 0 && near_->shares_memory(place);
   }
+  std::optional<std::uint64_t> position_of(ByteView bytes) const override { return near_->position_of(bytes); }
+  std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override {
+    return shares_memory(rank) ? near_->view(rank_in(near_ranks_, rank), position, bytes) : std::nullopt;
+  }
 
   std::shared_ptr<Engine> subgroup(std::span<const int> ranks, std::string_view name) override;
   using Engine::open;

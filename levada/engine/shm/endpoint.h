@@ -47,6 +47,8 @@ class ShmEndpoint final : public levada::Endpoint {
   void watch() { watcher_->watch(); }
 
   bool shares_memory(int /*rank*/) const override { return true; }
+  std::optional<std::uint64_t> position_of(ByteView bytes) const override;
+  std::optional<ByteView> view(int rank, std::uint64_t position, std::uint64_t bytes) const override;
   void post(Group& group, const Status& status) override;
   Status status(Group& group, int rank) override;
   std::span<std::byte> make_private(ChannelState& channel, Lease& lease) override;

@@ -118,6 +118,14 @@ bool ShmEndpoint::is_forwarded(ByteView bytes) const {
 
 // ---- memory
 
+std::optional<std::uint64_t> ShmEndpoint::position_of(ByteView bytes) const {
+  return levada::position_of(pool_->memory(), bytes);
+}
+
+std::optional<ByteView> ShmEndpoint::view(int rank, std::uint64_t position, std::uint64_t bytes) const {
+  return view_of(memory_.data[static_cast<std::size_t>(rank)]->memory(), position, bytes);
+}
+
 void ShmEndpoint::reclaim() {
   std::erase_if(in_flight_, [&](std::uint32_t slot) {
     if (!is_returned_by_all(slot)) return false;
