@@ -255,13 +255,13 @@ struct Gathered {
 std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   const auto& info = run.engine.info();
   const auto steps = fed.steps;
-  const auto mine = report::to_json(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
-  const auto told = agree(run.engine, as_bytes(mine), run.deadline(), "gathering the report");
+  const auto mine = report::encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
+  const auto told = agree(run.engine, mine, run.deadline(), "gathering the report");
   std::vector<Trace> traces;
   if (run.arguments.history.wanted()) traces = gather_traces(run.engine, run.log.trace(), run.deadline());
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
-  for (const auto& each : told) ranks.push_back(report::rank_from_json(as_text(each)));
+  for (const auto& each : told) ranks.push_back(report::decode_rank(each));
   return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.start.first_sample,
                              steps, feed.balance(), std::move(ranks)),
                   std::move(traces)};

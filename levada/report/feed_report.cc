@@ -166,6 +166,15 @@ double FeedReport::tokens_per_second() const {
   return time > 0 ? static_cast<double>(tokens()) / time : 0;
 }
 
+double FeedReport::waited_share() const {
+  double waited = 0, all = 0;
+  for (const auto& rank : ranks) {
+    waited += rank.wait_seconds;
+    all += rank.seconds;
+  }
+  return all > 0 ? waited / all : 0;
+}
+
 std::string FeedReport::to_text(const Style& style) const {
   const auto title = fmt::format("{}: {} x {} tokens a step to each data-parallel rank, over {}",
                                  mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine_choice);

@@ -357,7 +357,7 @@ class Feed:
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
         """Writes a page for a browser, on rank 0: where each rank's time went in the last pass and what it waited for, and
-        which stage of a pipeline holds the rest back. Collective; takes record=True."""
+        which stage of a pipeline is the bottleneck. Collective; takes record=True."""
         write_feed_history(self, page=path, trace=None)
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
@@ -365,7 +365,7 @@ class Feed:
         (ui.perfetto.dev), on rank 0. Collective; takes record=True."""
         write_feed_history(self, page=None, trace=path)
 
-    def _pipeline_story(self) -> tuple[str, bytes] | None:
+    def _pipeline_story(self) -> bytes | None:
         return self.source._story() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:

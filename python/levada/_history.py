@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ def write_feed_history(
         raise InvalidArgument("nothing was recorded of this feed; make it with record=True and iterate it first")
     job = join(feed.group)
     mine = rank_report(job, feed.mesh, feed.readers, core.stats)
-    mine |= {"bytes_read": core.stats["bytes_read"], "bytes_consumed": 0, "prepare_bytes": 0, "fields": {}}
+    mine["bytes_read"] = core.stats["bytes_read"]
     of_feed = {
         "mesh": str(feed.mesh),
         "engine": job.engine,
@@ -60,7 +59,7 @@ def write_feed_history(
         job,
         feed.mesh,
         of_feed,
-        json.dumps(mine),
+        mine,
         core.trace,
         feed._pipeline_story(),
         page=_name(page),
