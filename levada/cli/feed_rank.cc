@@ -10,6 +10,7 @@
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/content.h"
+#include "levada/cli/small_file.h"
 #include "levada/cli/state.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
@@ -320,7 +321,7 @@ Tail tail_of(const FeedArguments& arguments) {
 }
 
 std::string state_to_load(const FeedArguments& arguments) {
-  return arguments.load_state.empty() ? std::string() : read_state(arguments.load_state);
+  return arguments.load_state.empty() ? std::string() : read_small_file("state", arguments.load_state);
 }
 
 StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments) {

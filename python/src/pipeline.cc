@@ -228,7 +228,7 @@ class Consumer {
       const nb::gil_scoped_release released;
       story = encode(report_of(graph, workers, ordered));
     }
-    return {story.data(), story.size()};
+    return nb::bytes(story.data(), story.size());
   }
 
   std::int64_t pass() const { return pass_; }
