@@ -262,15 +262,15 @@ std::string describe_bottleneck(const Picture& picture) {
   const auto found = bottleneck(picture);
   if (!found) {
     return fmt::format(
-        "No stage is the bottleneck: the busiest process works {} of the time, so the loop that takes the items sets "
+        "No stage is the bottleneck: the busiest process works {:.0f}% of the time, so the loop that takes the items sets "
         "the "
         "pace.",
-        percent(std::ranges::max(loads(picture))));
+        100 * std::ranges::max(loads(picture)));
   }
   const Role role = role_of(picture, found->stage);
   const auto whose = copies(picture, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
-  return fmt::format("{} is the bottleneck: it takes {} of {}'s time. {}", stage_name(picture, found->stage),
-                     percent(std::min(found->load, 1.0)), whose, advice(picture, found->stage));
+  return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", stage_name(picture, found->stage),
+                     100 * std::min(found->load, 1.0), whose, advice(picture, found->stage));
 }
 
 std::string to_text(const Picture& picture) {

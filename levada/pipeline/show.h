@@ -31,7 +31,7 @@ struct Bottleneck {
 /// Of the process that is busiest, the stage that takes most of its time; empty where no process is busy for half of
 /// it, so that it is the caller that all wait for.
 std::optional<Bottleneck> bottleneck(const Picture& picture);
-/// "parse is the bottleneck: it takes 97 % of each worker's time. ..." and what may help; or that there is none. Needs
+/// "parse is the bottleneck: it takes 97% of each worker's time. ..." and what may help; or that there is none. Needs
 /// stats.
 std::string describe_bottleneck(const Picture& picture);
 

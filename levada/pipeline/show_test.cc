@@ -65,16 +65,16 @@ TEST(Show, NamesTheBottleneck) {
               HasSubstr("tokenize  map                        worker x2   dispatch    990     99.0       10  90 %"));
   EXPECT_THAT(text, HasSubstr(" 1000      100        0   5 %     0 %\n"));
   EXPECT_THAT(text,
-              EndsWith("\ntokenize is the bottleneck: it takes 90 % of each worker's time. Make it faster, or let more "
+              EndsWith("\ntokenize is the bottleneck: it takes 90% of each worker's time. Make it faster, or let more "
                        "workers share it.\n"));
   EXPECT_EQ(bottleneck(picture)->stage, 3);
   stats.stages[0].busy_seconds = 9.9;
   EXPECT_THAT(
       to_text(picture),
-      HasSubstr("\nsource is the bottleneck: it takes 99 % of the dispatcher's time. One process runs it: shard()"));
+      HasSubstr("\nsource is the bottleneck: it takes 99% of the dispatcher's time. One process runs it: shard()"));
   stats.seconds = 100;
   EXPECT_THAT(to_text(picture),
-              HasSubstr("\nNo stage is the bottleneck: the busiest process works 10 % of the time, so the loop"));
+              HasSubstr("\nNo stage is the bottleneck: the busiest process works 10% of the time, so the loop"));
 }
 
 TEST(Show, IsOneJsonObject) {
