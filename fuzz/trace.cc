@@ -2,8 +2,8 @@
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/report/feed_html.h"
 #include "levada/report/history.h"
+#include "levada/report/page.h"
 #include "levada/report/trace_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto traces = levada::report::explain_waits({trace, trace});
     static_cast<void>(levada::report::trace_json({}, traces));
     static_cast<void>(
-        levada::report::feed_page({}, {.paths = {}, .traces = traces, .edges = {}, .pipelines = {}, .error = {}}));
+        levada::report::feed_json({}, {.paths = {}, .traces = traces, .edges = {}, .pipelines = {}, .error = {}}));
   } catch (const levada::CorruptMessage&) {
   }
   return 0;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs `levada feed --report` and looks at the page in a real browser: report_in_browser.py LEVADA-COMMAND.
+"""Looks at pages of reports in a real browser: report_in_browser.py LEVADA-COMMAND REPORT-PAGES. One page is of a run of
+`levada feed --report`, the others are those that the program REPORT-PAGES writes.
 
 The browser is Chromium, or what LEVADA_BROWSER names. It gets a minute, a profile in a temporary folder, and a process
 group of its own, which is ended with it.
@@ -21,7 +22,8 @@ import zlib
 RANKS = 4
 STEPS = 60
 LONGEST = 60  # seconds, of a browser's run
-COMMAND = None
+LARGE = 3000  # ranks of the large page
+COMMAND = PAGES = None
 
 
 def feed(folder):
@@ -104,7 +106,20 @@ def unfilter(method, row, above, channels):
     return row
 
 
-class ReportInBrowser(unittest.TestCase):
+def section(document, name):
+    return re.search(rf'<section class="[^"]*" id="{name}">.*?</section>', document, re.DOTALL).group(0)
+
+
+def milliseconds(document):
+    """From the opening of the page until it was drawn. Fails where its script has not run to the end."""
+    root = re.search("<html[^>]*>", document).group(0)
+    ready = re.search(r'data-ready="(\d+)"', root)
+    if not ready or "data-error" in root:
+        raise AssertionError(root)
+    return int(ready.group(1))
+
+
+class FeedInBrowser(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory(prefix="levada-browser-", ignore_cleanup_errors=True)
@@ -117,12 +132,10 @@ class ReportInBrowser(unittest.TestCase):
         cls.temporary.cleanup()
 
     def section(self, name):
-        return re.search(rf'<section class="card plot" id="{name}">.*?</section>', self.document, re.DOTALL).group(0)
+        return section(self.document, name)
 
     def test_its_script_runs_to_the_end_without_an_error(self):
-        root = re.search("<html[^>]*>", self.document).group(0)
-        self.assertIn('data-ready="yes"', root)
-        self.assertNotIn("data-error", root)
+        self.assertGreater(milliseconds(self.document), 0)
 
     def test_every_rank_has_marks_in_every_plot(self):
         for rank in range(RANKS):
@@ -159,6 +172,69 @@ class ReportInBrowser(unittest.TestCase):
         self.assertEqual(sorted(steps.values()), [STEPS] * RANKS)
 
 
+class LargeReportInBrowser(unittest.TestCase):
+    """3,000 ranks with names that try to be markup."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory(prefix="levada-browser-", ignore_cleanup_errors=True)
+        cls.folder = pathlib.Path(cls.temporary.name)
+        subprocess.run([PAGES, cls.folder], check=True, timeout=LONGEST)
+        cls.page = cls.folder / "large.html"
+        cls.document, cls.colours = browse(cls.page, cls.folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def test_it_is_small_and_quickly_drawn(self):
+        self.assertLess(self.page.stat().st_size, 5_000_000)
+        self.assertLess(milliseconds(self.document), 20_000, "on a busy machine; docs/design/report.md says what it takes")
+
+    def test_it_draws_all_ranks_together_and_those_that_waited_most(self):
+        waits = section(self.document, "waits")
+        self.assertEqual(len(re.findall('<div class="timeline-row" data-rank=', waits)), 1 + 48)
+        self.assertRegex(waits, r'data-rank="all".*?<path class="k-read" d="M')
+        self.assertIn("48 of 3,000 ranks: those that waited most.", waits)
+        self.assertEqual(len(re.findall('class="curve c-', section(self.document, "memory"))), 40)
+        self.assertEqual(len(re.findall("<td", section(self.document, "edges"))), 3 * 64)
+        self.assertEqual(len(re.findall('class="curve c-', section(self.document, "work"))), 2)
+
+    def test_its_table_can_show_all_ranks(self):
+        ranks = section(self.document, "ranks")
+        self.assertEqual(len(re.findall("<tr data-rank=", ranks)), 256)
+        self.assertIn("Show all 3,000 ranks", ranks)
+        script = "document.querySelector('.more').click(); document.querySelectorAll('#ranks th button')[4].click();"
+        changed = self.page.with_name("changed.html")
+        changed.write_text(self.page.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+        document, _ = browse(changed, self.folder)
+        rows = re.findall('<tr data-rank="([0-9]+)"', section(document, "ranks"))
+        self.assertEqual(rows, [str(rank) for rank in reversed(range(LARGE))], "by the time that they waited")
+
+    def test_names_are_text(self):
+        hostile = '&lt;/script&gt;&lt;img src=x onerror="document.documentElement.dataset.pwned=1"&gt;&amp;amp;'
+        self.assertGreater(self.document.count(hostile), 10)
+        self.assertNotIn("<img", self.document)
+        self.assertNotIn("data-pwned", self.document)
+        pipeline, _ = browse(self.folder / "pipeline.html", self.folder)
+        self.assertIn(hostile, section(pipeline, "pipeline"))
+        self.assertNotIn("<img", pipeline)
+
+    def test_a_pipeline_has_its_graph_and_a_row_for_each_stage_and_process(self):
+        pipeline, _ = browse(self.folder / "pipeline.html", self.folder)
+        milliseconds(pipeline)
+        for document, name, caller in ((self.document, "pipeline-0", "the feed"), (pipeline, "pipeline", "your loop")):
+            shown = section(document, name)
+            self.assertIn(">2 workers</text>", shown)
+            self.assertIn(">99.8/s, works 90%</text>", shown)
+            self.assertIn(f">{caller}</text>", shown)
+            self.assertEqual(shown.count('<path class="way'), 4, "from stage to stage, and to the caller")
+            self.assertEqual(shown.count('class="node slowest"'), 1)
+            self.assertEqual(shown.count("<tr data-process="), 2 + 2 * 2)
+            self.assertIn(">bottleneck</span>", shown)
+        self.assertIn("The pipelines of 84 more ranks are not shown.", self.document)
+
+
 if __name__ == "__main__":
-    COMMAND = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    COMMAND, PAGES = (str(pathlib.Path(sys.argv.pop(1)).resolve()) for _ in range(2))
     unittest.main()

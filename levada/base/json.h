@@ -19,4 +19,10 @@ std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// Returns `object`, which has members already, with one more. Both are JSON, which stays unparsed.
+inline std::string with_member(std::string object, std::string_view name, std::string_view value) {
+  object.pop_back();
+  return object.append(",\"").append(name).append("\":").append(value).append("}");
+}
+
 }  // namespace levada

@@ -17,6 +17,12 @@ constexpr std::string_view cut_text(std::string_view text, std::size_t max_bytes
   return text.substr(0, length);
 }
 
+/// How many characters a UTF-8 text has.
+constexpr std::size_t count_characters(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U; }));
+}
+
 /// Returns `text` as it can be shown on one line of a terminal: UTF-8 in which control characters, line separators and
 /// marks that change the direction of writing are escaped ("\n", "\x1b", "\u202e"), as are bytes that are not UTF-8.
 std::string printable(std::string_view text);

@@ -4,7 +4,7 @@
 #include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/cli/bench.h"
-#include "levada/report/table.h"
+#include "levada/report/style.h"
 
 namespace levada::cli {
 namespace {
@@ -32,14 +32,13 @@ std::string to_json(const EngineInfo& info, const bench::DispatchOptions& option
 
 std::string to_text(const EngineInfo& info, const bench::DispatchOptions& options,
                     const bench::DispatchResult& result) {
-  using Align = report::Table::Align;
-  report::Table table({{"of items"}, {"", Align::right}});
-  table.add_row({"a second", fmt::format("{:.0f}", result.items_per_s)});
-  table.add_row({"wakeups an item", fmt::format("{:.4f}", result.wakeups_per_item)});
-  table.add_row({"copies a byte", fmt::format("{:.2f}", result.copies_per_byte)});
+  TextTable table({"of items", ""});
+  table.add({"a second", fmt::format("{:.0f}", result.items_per_s)});
+  table.add({"wakeups an item", fmt::format("{:.4f}", result.wakeups_per_item)});
+  table.add({"copies a byte", fmt::format("{:.2f}", result.copies_per_byte)});
   return fmt::format("dispatch of items of {} to {} workers and back over {}, {} items\n\n{}",
                      format_bytes(options.item_bytes), options.workers, info.name, result.items,
-                     table.to_string(output_style()));
+                     report::to_string(table, {false, true}, output_style()));
 }
 
 int run_dispatch(DispatchArguments arguments, const Invocation& invocation) {

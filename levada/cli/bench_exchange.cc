@@ -4,7 +4,7 @@
 #include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/cli/bench.h"
-#include "levada/report/table.h"
+#include "levada/report/style.h"
 
 namespace levada::cli {
 namespace {
@@ -42,20 +42,20 @@ std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments,
 
 std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
                     const bench::ExchangeBenchResult& result) {
-  using Align = report::Table::Align;
-  report::Table table({{"until all ranks have their samples"}, {"us", Align::right}});
-  table.add_row({"median", fmt::format("{:.1f}", result.median_us)});
-  table.add_row({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
-  table.add_row({"of it agreeing on who has what, on rank 0", fmt::format("{:.1f}", result.agree_us)});
-  table.add_row({"of it planning, on rank 0", fmt::format("{:.1f}", result.plan_ms * 1e3)});
-  table.add_row({"of it moving, on rank 0", fmt::format("{:.1f}", result.move_us)});
-  table.add_row({"one memcpy of the moved bytes", fmt::format("{:.1f}", result.memcpy_us)});
+  TextTable table({"until all ranks have their samples", "us"});
+  table.add({"median", fmt::format("{:.1f}", result.median_us)});
+  table.add({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
+  table.add({"of it agreeing on who has what, on rank 0", fmt::format("{:.1f}", result.agree_us)});
+  table.add({"of it planning, on rank 0", fmt::format("{:.1f}", result.plan_ms * 1e3)});
+  table.add({"of it moving, on rank 0", fmt::format("{:.1f}", result.move_us)});
+  table.add({"one memcpy of the moved bytes", fmt::format("{:.1f}", result.memcpy_us)});
   return fmt::format(
       "exchange of {} samples, {}, from {} to {} on {} ranks over {}, {} rounds\n\n{}\n"
       "moved {} in {} messages, where {} is the least there can be; {} were sent in all\n",
       arguments.options.samples, format_bytes(result.payload_bytes), arguments.options.from, arguments.options.to,
-      info.size, info.name, arguments.options.rounds, table.to_string(output_style()), format_bytes(result.moved_bytes),
-      result.messages, format_bytes(result.lower_bound_bytes), format_bytes(result.wire_bytes));
+      info.size, info.name, arguments.options.rounds, report::to_string(table, {false, true}, output_style()),
+      format_bytes(result.moved_bytes), result.messages, format_bytes(result.lower_bound_bytes),
+      format_bytes(result.wire_bytes));
 }
 
 int plan_only(const ExchangeArguments& arguments) {

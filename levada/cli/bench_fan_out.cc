@@ -4,7 +4,7 @@
 
 #include "levada/base/json.h"
 #include "levada/cli/bench.h"
-#include "levada/report/table.h"
+#include "levada/report/style.h"
 
 namespace levada::cli {
 namespace {
@@ -48,21 +48,21 @@ std::string to_json(const bench::FanOut& operation, const EngineInfo& info, cons
 
 std::string to_text(const bench::FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
                     const bench::FanOutResult& result) {
-  using Align = report::Table::Align;
-  report::Table table({{"until all ranks"}, {"us", Align::right}});
-  table.add_row({"have access, median", fmt::format("{:.1f}", result.median_us)});
-  table.add_row({"have access, 99th percentile", fmt::format("{:.1f}", result.p99_us)});
+  TextTable table({"until all ranks", "us"});
+  table.add({"have access, median", fmt::format("{:.1f}", result.median_us)});
+  table.add({"have access, 99th percentile", fmt::format("{:.1f}", result.p99_us)});
   if (arguments.options.write_percent > 0) {
-    table.add_row({"have written, median", fmt::format("{:.1f}", result.write_us)});
+    table.add({"have written, median", fmt::format("{:.1f}", result.write_us)});
   }
-  table.add_row({"have read every byte", fmt::format("{:.1f}", result.read_us)});
-  table.add_row({"have given it back", fmt::format("{:.1f}", result.cycle_us)});
+  table.add({"have read every byte", fmt::format("{:.1f}", result.read_us)});
+  table.add({"have given it back", fmt::format("{:.1f}", result.cycle_us)});
   return fmt::format(
       "{} of {} to each of {} ranks over {}, in {} fields, source {}, access {}, {} rounds\n\n{}\n"
       "delivered {:.1f} GB/s; one memcpy of the distinct bytes runs at {:.1f} GB/s; {:.2f} copies a byte\n",
       operation.name, format_bytes(arguments.options.bytes), info.size, info.name, arguments.options.fields,
-      arguments.source, arguments.access, arguments.options.rounds, table.to_string(output_style()),
-      result.delivered_gb_s, result.memcpy_gb_s, result.copies_per_byte);
+      arguments.source, arguments.access, arguments.options.rounds,
+      report::to_string(table, {false, true}, output_style()), result.delivered_gb_s, result.memcpy_gb_s,
+      result.copies_per_byte);
 }
 
 int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const Invocation& invocation) {

@@ -3,7 +3,7 @@
 #include "bench/reduce_scatter.h"
 #include "levada/base/json.h"
 #include "levada/cli/bench.h"
-#include "levada/report/table.h"
+#include "levada/report/style.h"
 
 namespace levada::cli {
 namespace {
@@ -44,19 +44,18 @@ std::string to_json(const EngineInfo& info, const ReduceArguments& arguments, co
 }
 
 std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, const bench::ReduceResult& result) {
-  using Align = report::Table::Align;
-  report::Table table({{"until all ranks have their sums"}, {"us", Align::right}});
-  table.add_row({"median", fmt::format("{:.1f}", result.median_us)});
-  table.add_row({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
-  table.add_row({"the same bytes as one input, median", fmt::format("{:.1f}", result.one_large_us)});
+  TextTable table({"until all ranks have their sums", "us"});
+  table.add({"median", fmt::format("{:.1f}", result.median_us)});
+  table.add({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
+  table.add({"the same bytes as one input, median", fmt::format("{:.1f}", result.one_large_us)});
   return fmt::format(
       "reduce-scatter of {} inputs, {} on each of {} ranks over {}, source {}, buckets of {} MiB, {} rounds\n\n{}\n"
       "{:.1f} GB/s of a rank's inputs in {:g} launches; one memcpy of them runs at {:.1f} GB/s, one sum of the pieces "
       "at "
       "{:.1f} GB/s\n",
       arguments.options.shards.size(), format_bytes(result.bytes), info.size, info.name, arguments.source,
-      arguments.options.capacity_mb, arguments.options.rounds, table.to_string(output_style()), result.input_gb_s(),
-      result.flushes, result.memcpy_gb_s, result.sum_gb_s);
+      arguments.options.capacity_mb, arguments.options.rounds, report::to_string(table, {false, true}, output_style()),
+      result.input_gb_s(), result.flushes, result.memcpy_gb_s, result.sum_gb_s);
 }
 
 int run_reduce(ReduceArguments arguments, const Invocation& invocation) {

@@ -11,7 +11,6 @@
 #include "levada/base/json.h"
 #include "levada/cli/command.h"
 #include "levada/report/numbers.h"
-#include "levada/report/table.h"
 
 namespace levada::cli {
 namespace {
@@ -164,29 +163,21 @@ Comparison compare_readers(const JobArguments& job_arguments, const ClusterArgum
 }
 
 std::string Comparison::to_table() const {
-  using report::Table;
   auto text = output_style().bold(fmt::format("One step of {} on {} with {} each", job.mesh.to_string(),
                                               report::counted(cluster.hosts, "host"),
                                               report::counted(cluster.ranks_per_host, "rank")));
   text += fmt::format("\nlink {} each way, memory {}, {} for a message{}\n\n", speed_text(cluster.link_bytes_per_s),
                       speed_text(cluster.copy_bytes_per_s), report::format_seconds(cluster.message_s),
                       cluster.storage_bytes_per_s ? ", storage " + speed_text(*cluster.storage_bytes_per_s) : "");
-  constexpr auto right = Table::Align::right;
-  Table table({{"readers"},
-               {"how many", right},
-               {"read", right},
-               {"cross", right},
-               {"busiest link", right},
-               {"messages", right},
-               {"time", right},
-               {"limited by"}});
+  TextTable table({"readers", "how many", "read", "cross", "busiest link", "messages", "time", "limited by"});
   for (const Cost& cost : costs) {
-    table.add_row({cost.readers.to_string(), report::with_commas(cost.num_readers), format_bytes(cost.read_bytes),
-                   format_bytes(cost.crossing_bytes), format_bytes(cost.link.amount),
-                   report::with_commas(static_cast<std::int64_t>(cost.messages.amount)),
-                   report::format_seconds(cost.seconds()), limit_text(cost)});
+    table.add({cost.readers.to_string(), report::with_commas(cost.num_readers), format_bytes(cost.read_bytes),
+               format_bytes(cost.crossing_bytes), format_bytes(cost.link.amount),
+               report::with_commas(static_cast<std::int64_t>(cost.messages.amount)),
+               report::format_seconds(cost.seconds()), limit_text(cost)});
   }
-  return text + table.to_string(output_style(), "  ") + "\n" + recommendation(*this);
+  return text + report::to_string(table, {false, true, true, true, true, true, true}, output_style(), "  ") + "\n" +
+         recommendation(*this);
 }
 
 std::string Comparison::to_json() const {

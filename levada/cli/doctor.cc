@@ -8,7 +8,7 @@
 #include "levada/cli/machine.h"
 #include "levada/engine/choice.h"
 #include "levada/launch/launch.h"
-#include "levada/report/table.h"
+#include "levada/report/style.h"
 
 namespace levada::cli {
 namespace {
@@ -54,24 +54,24 @@ std::string engine_text() {
 }
 
 std::string machine_table(const Machine& machine) {
-  report::Table table({{"what", report::Table::Align::left}, {"here", report::Table::Align::left}});
-  table.add_row({"engines", fmt::format("{}", fmt::join(launch::engines(), ", "))});
-  table.add_row({"engine", engine_text()});
-  table.add_row({"kernel", machine.kernel});
-  table.add_row({"cores", cores_text(machine)});
-  table.add_row({"memory", memory_text(machine)});
-  table.add_row({"control groups", machine.cgroups});
-  table.add_row({"memory files", machine.memory_files ? "yes" : "refused"});
-  table.add_row({"shared huge pages", machine.shmem_huge_pages});
-  table.add_row({"lockable memory", machine.memlock ? format_bytes(*machine.memlock) : "unlimited"});
-  table.add_row({"open files", fmt::format("{}", machine.open_files)});
-  table.add_row({"PAGEMAP_SCAN", machine.pagemap_scan});
-  table.add_row({"copying", fmt::format("{:.1f} GB/s on one core", machine.copy_gb_s)});
-  table.add_row({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
-  table.add_row({"a message over TCP",
-                 machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "there is no loopback network"});
-  table.add_row({"network links", links_text(machine)});
-  return table.to_string(output_style(), "  ");
+  TextTable table({"what", "here"});
+  table.add({"engines", fmt::format("{}", fmt::join(launch::engines(), ", "))});
+  table.add({"engine", engine_text()});
+  table.add({"kernel", machine.kernel});
+  table.add({"cores", cores_text(machine)});
+  table.add({"memory", memory_text(machine)});
+  table.add({"control groups", machine.cgroups});
+  table.add({"memory files", machine.memory_files ? "yes" : "refused"});
+  table.add({"shared huge pages", machine.shmem_huge_pages});
+  table.add({"lockable memory", machine.memlock ? format_bytes(*machine.memlock) : "unlimited"});
+  table.add({"open files", fmt::format("{}", machine.open_files)});
+  table.add({"PAGEMAP_SCAN", machine.pagemap_scan});
+  table.add({"copying", fmt::format("{:.1f} GB/s on one core", machine.copy_gb_s)});
+  table.add({"waking a thread", fmt::format("{:.1f} us", machine.wake_us)});
+  table.add({"a message over TCP",
+             machine.message_us ? fmt::format("{:.1f} us", *machine.message_us) : "there is no loopback network"});
+  table.add({"network links", links_text(machine)});
+  return report::to_string(table, {}, output_style(), "  ");
 }
 
 std::string as_text(const Machine& machine, const std::vector<std::string>& advice) {

@@ -9,7 +9,6 @@
 #include "levada/cli/command.h"
 #include "levada/engine/collect.h"
 #include "levada/report/history.h"
-#include "levada/report/pipeline_html.h"
 #include "levada/report/trace_json.h"
 
 namespace levada::cli {

@@ -8,7 +8,7 @@
 #include "levada/base/deadline.h"
 #include "levada/base/trace.h"
 #include "levada/engine/engine.h"
-#include "levada/report/feed_html.h"
+#include "levada/report/page.h"
 
 namespace levada::cli {
 

@@ -10,6 +10,7 @@
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/content.h"
+#include "levada/cli/small_file.h"
 #include "levada/cli/state.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
@@ -255,13 +256,13 @@ struct Gathered {
 std::optional<Gathered> gather(const Run& run, const Feed& feed, Fed fed) {
   const auto& info = run.engine.info();
   const auto steps = fed.steps;
-  const auto mine = report::to_json(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
-  const auto told = agree(run.engine, as_bytes(mine), run.deadline(), "gathering the report");
+  const auto mine = report::encode(rank_report(feed, run.job.mesh, info.rank, std::move(fed)));
+  const auto told = agree(run.engine, mine, run.deadline(), "gathering the report");
   std::vector<Trace> traces;
   if (run.arguments.history.wanted()) traces = gather_traces(run.engine, run.log.trace(), run.deadline());
   if (!run.leads()) return {};
   std::vector<report::RankReport> ranks;
-  for (const auto& each : told) ranks.push_back(report::rank_from_json(as_text(each)));
+  for (const auto& each : told) ranks.push_back(report::decode_rank(each));
   return Gathered{job_report(info, run.job, run.arguments, *feed.end(), *run.data.corpus, run.data.start.first_sample,
                              steps, feed.balance(), std::move(ranks)),
                   std::move(traces)};
@@ -320,7 +321,7 @@ Tail tail_of(const FeedArguments& arguments) {
 }
 
 std::string state_to_load(const FeedArguments& arguments) {
-  return arguments.load_state.empty() ? std::string() : read_state(arguments.load_state);
+  return arguments.load_state.empty() ? std::string() : read_small_file("state", arguments.load_state);
 }
 
 StartPoint start_point(Corpus& corpus, std::string_view state, const Job& job, const FeedArguments& arguments) {

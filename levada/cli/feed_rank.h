@@ -38,7 +38,7 @@ struct FeedArguments : DataArguments {
 /// What is done with a last step that is not full. Throws InvalidArgument.
 Tail tail_of(const FeedArguments& arguments);
 
-/// The state that the arguments name, read; empty if they name none. Throws as read_state() does.
+/// The state that the arguments name, read; empty if they name none. Throws InvalidArgument.
 std::string state_to_load(const FeedArguments& arguments);
 
 /// Where to begin: where the loaded state says, if there is one, and after the rounds to skip. Throws as

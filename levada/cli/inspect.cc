@@ -30,10 +30,6 @@ std::string format_name(const DataSummary& summary) {
                            : "Megatron-LM's .bin and .idx";
 }
 
-std::string fact(std::string_view name, const std::string& is) {
-  return fmt::format("  {}  {}\n", output_style().bold(fmt::format("{:<9}", name)), is);
-}
-
 std::string lengths_sentence(const report::LengthHistogram& lengths) {
   if (lengths.shortest() == lengths.longest()) {
     return fmt::format("{} a document", report::counted(lengths.longest(), "token"));
@@ -45,16 +41,19 @@ std::string lengths_sentence(const report::LengthHistogram& lengths) {
 
 std::string facts(const DataSummary& summary, const std::string& tokenizer) {
   const bool is_text = summary.format == "text";
-  auto text = fact("format", format_name(summary));
-  if (is_text) text += fact("tokenizer", printable(tokenizer));
-  text += fact("dtype", summary.dtype.name());
-  text += fact("documents", report::with_commas(summary.documents));
-  if (!is_text) text += fact("sequences", report::with_commas(summary.sequences));
-  text +=
-      fact("tokens", report::with_commas(summary.tokens) + (is_text ? ", with one at the end of each document" : ""));
-  text += fact("bytes", format_bytes(summary.bytes));
-  if (summary.bad_lines > 0) text += fact("left out", report::counted(summary.bad_lines, "bad line"));
-  if (summary.documents > 0) text += fact("lengths", lengths_sentence(summary.lengths));
+  std::string text;
+  const auto add = [&](std::string_view name, const std::string& value) {
+    text += report::fact(output_style(), name, 9, value);
+  };
+  add("format", format_name(summary));
+  if (is_text) add("tokenizer", printable(tokenizer));
+  add("dtype", summary.dtype.name());
+  add("documents", report::with_commas(summary.documents));
+  if (!is_text) add("sequences", report::with_commas(summary.sequences));
+  add("tokens", report::with_commas(summary.tokens) + (is_text ? ", with one at the end of each document" : ""));
+  add("bytes", format_bytes(summary.bytes));
+  if (summary.bad_lines > 0) add("left out", report::counted(summary.bad_lines, "bad line"));
+  if (summary.documents > 0) add("lengths", lengths_sentence(summary.lengths));
   return text;
 }
 

@@ -2,14 +2,9 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <sys/stat.h>
 
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <ctime>
-#include <fstream>
-#include <sstream>
 
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
@@ -34,24 +29,6 @@ bool termination_is_held() {
 }
 
 }  // namespace
-
-std::string read_state(const std::string& path) {
-  constexpr std::int64_t largest = 1 << 20;
-  struct stat what {};
-  if (::stat(path.c_str(), &what) != 0) {
-    throw InvalidArgument(fmt::format("the state file {} cannot be read: {}", path, std::strerror(errno)));
-  }
-  if (!S_ISREG(what.st_mode) || what.st_size > largest) {
-    throw InvalidArgument(fmt::format("{} is no state file, but {}", path,
-                                      S_ISREG(what.st_mode) ? "larger than 1 MiB" : "no file at all"));
-  }
-  if (what.st_size == 0) throw InvalidArgument(fmt::format("the state file {} is empty", path));
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw InvalidArgument(fmt::format("the state file {} cannot be read", path));
-  return text.str();
-}
 
 StartPoint resume(Corpus& corpus, std::string_view state, const std::string& path) try {
   auto cursor = StepCursor::decode(as_bytes(state));

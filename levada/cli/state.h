@@ -15,9 +15,6 @@
 #include "levada/plan/delay_queue.h"
 
 namespace levada::cli {
-
-/// What a feed left in `path`. Throws InvalidArgument where the file cannot be read.
-std::string read_state(const std::string& path);
 /// Where a feed resumes.
 struct StartPoint {
   std::int64_t first_sample = 0;

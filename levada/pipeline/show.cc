@@ -143,16 +143,23 @@ std::array<double, 3> loads(const Picture& picture) {
   return sums;
 }
 
-std::string bottleneck_line(const Picture& picture) {
-  if (const auto found = bottleneck(picture)) {
-    const Role role = role_of(picture, found->stage);
-    const auto whose = copies(picture, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
-    return fmt::format("{} holds the rest back: it takes {} of {}'s time\n", stage_name(picture, found->stage),
-                       percent(found->load), whose);
+/// What may help where `stage` is the bottleneck.
+std::string advice(const Picture& picture, int stage) {
+  if (picture.workers == 0) {
+    return "All stages run in one process: with workers, those behind dispatch() or shard() would run beside it.";
   }
-  const auto of = loads(picture);
-  return fmt::format("no stage holds the rest back: the busiest process works {} of the time\n",
-                     percent(*std::ranges::max_element(of)));
+  switch (role_of(picture, stage)) {
+    case Role::worker: return "Make it faster, or let more workers share it.";
+    case Role::dispatcher:
+      return picture.graph.stages()[static_cast<std::size_t>(stage)].inputs.empty()
+                 ? "One process runs it: shard() right behind a source whose items have numbers, instead of "
+                   "dispatch(), "
+                   "lets each worker read its own part."
+                 : "One process runs it: behind dispatch() the workers would share it, if it can be copied.";
+    case Role::consumer: break;
+  }
+  return "The process whose loop takes the items runs it: workers would share it before any stage that needs all ranks "
+         "or the order of one process.";
 }
 
 /// How items go from process to process.
@@ -251,6 +258,21 @@ std::optional<Bottleneck> bottleneck(const Picture& picture) {
   return found;
 }
 
+std::string describe_bottleneck(const Picture& picture) {
+  const auto found = bottleneck(picture);
+  if (!found) {
+    return fmt::format(
+        "No stage is the bottleneck: the busiest process works {:.0f}% of the time, so the loop that takes the items sets "
+        "the "
+        "pace.",
+        100 * std::ranges::max(loads(picture)));
+  }
+  const Role role = role_of(picture, found->stage);
+  const auto whose = copies(picture, role) > 1 ? std::string("each worker") : fmt::format("the {}", name_of(role));
+  return fmt::format("{} is the bottleneck: it takes {:.0f}% of {}'s time. {}", stage_name(picture, found->stage),
+                     100 * std::min(found->load, 1.0), whose, advice(picture, found->stage));
+}
+
 std::string to_text(const Picture& picture) {
   const bool at_work = picture.stats != nullptr;
   TextTable::Row head = {"stage", "operation", "process", "after"};
@@ -272,7 +294,7 @@ std::string to_text(const Picture& picture) {
     row.resize(head.size());
     table.add(std::move(row));
   }
-  return table.to_string(right) + "\n" + ways(picture) + (at_work ? bottleneck_line(picture) : "");
+  return table.to_string(right) + "\n" + ways(picture) + (at_work ? describe_bottleneck(picture) + "\n" : "");
 }
 
 std::string to_json(const Picture& picture) {
@@ -303,10 +325,10 @@ std::string to_json(const Picture& picture) {
   }
   if (picture.stats != nullptr) {
     const auto found = bottleneck(picture);
-    const auto of = loads(picture);
     json["seconds"] = picture.stats->seconds;
-    json["holds_back"] = found ? Json(stage_name(picture, found->stage)) : Json(nullptr);
-    json["load"] = found ? found->load : *std::ranges::max_element(of);
+    json["bottleneck"] = found ? Json(stage_name(picture, found->stage)) : Json(nullptr);
+    json["load"] = found ? found->load : std::ranges::max(loads(picture));
+    json["finding"] = describe_bottleneck(picture);
     json["processes"] = Json::array();
     for (const auto& process : picture.stats->processes) json["processes"].push_back(process_json(picture, process));
   }

@@ -1,4 +1,4 @@
-// A pipeline to look at: its stages, their processes and, of one at work, which stage holds the rest back.
+// A pipeline to look at: its stages, their processes and, of one at work, which stage is the bottleneck.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct Picture {
   const Stats* stats = nullptr;  ///< of `graph`; null where it is not at work
 };
 
-/// A table, a line a stage; with stats a last line that names the stage that holds the rest back.
+/// A table, a line a stage; with stats a last line that names the bottleneck.
 std::string to_text(const Picture& picture);
 /// One JSON object.
 std::string to_json(const Picture& picture);
@@ -31,5 +31,8 @@ struct Bottleneck {
 /// Of the process that is busiest, the stage that takes most of its time; empty where no process is busy for half of
 /// it, so that it is the caller that all wait for.
 std::optional<Bottleneck> bottleneck(const Picture& picture);
+/// "parse is the bottleneck: it takes 97% of each worker's time. ..." and what may help; or that there is none. Needs
+/// stats.
+std::string describe_bottleneck(const Picture& picture);
 
 }  // namespace levada::pipeline

@@ -54,7 +54,7 @@ TEST(Show, SaysWhereOrderIsKeptAndWhereThereAreNoWorkers) {
   EXPECT_THAT(to_text({.graph = graph, .placement = place(graph, 0)}), EndsWith("no workers: the consumer runs all\n"));
 }
 
-TEST(Show, NamesTheStageThatHoldsTheRestBack) {
+TEST(Show, NamesTheBottleneck) {
   const Graph graph = example();
   const Placement placement = place(graph, 2);
   Stats stats{.stages = {{1000, 0, 0.5, 0}, {1000, 0, 0.25, 0.5}, {1000}, {990, 10, 18, 1}, {123, 0, 1, 19}},
@@ -64,13 +64,17 @@ TEST(Show, NamesTheStageThatHoldsTheRestBack) {
   EXPECT_THAT(text,
               HasSubstr("tokenize  map                        worker x2   dispatch    990     99.0       10  90 %"));
   EXPECT_THAT(text, HasSubstr(" 1000      100        0   5 %     0 %\n"));
-  EXPECT_THAT(text, EndsWith("\ntokenize holds the rest back: it takes 90 % of each worker's time\n"));
+  EXPECT_THAT(text,
+              EndsWith("\ntokenize is the bottleneck: it takes 90% of each worker's time. Make it faster, or let more "
+                       "workers share it.\n"));
   EXPECT_EQ(bottleneck(picture)->stage, 3);
   stats.stages[0].busy_seconds = 9.9;
-  EXPECT_THAT(to_text(picture), EndsWith("\nsource holds the rest back: it takes 99 % of the dispatcher's time\n"));
+  EXPECT_THAT(
+      to_text(picture),
+      HasSubstr("\nsource is the bottleneck: it takes 99% of the dispatcher's time. One process runs it: shard()"));
   stats.seconds = 100;
   EXPECT_THAT(to_text(picture),
-              EndsWith("\nno stage holds the rest back: the busiest process works 10 % of the time\n"));
+              HasSubstr("\nNo stage is the bottleneck: the busiest process works 10% of the time, so the loop"));
 }
 
 TEST(Show, IsOneJsonObject) {
@@ -85,7 +89,8 @@ TEST(Show, IsOneJsonObject) {
   EXPECT_EQ(json["stages"][0]["parameters"]["origin"], "numbers");
   EXPECT_EQ(json["stages"][4]["inputs"], nlohmann::json({"dispatch", "shard"}));
   EXPECT_EQ(json["stages"][4]["items_per_s"], 2.0);
-  EXPECT_EQ(json["holds_back"], "a \"b\" \uFFFD") << "bytes that are no UTF-8 do not break it";
+  EXPECT_EQ(json["bottleneck"], "a \"b\" \uFFFD") << "bytes that are no UTF-8 do not break it";
+  EXPECT_THAT(json["finding"].get<std::string>(), HasSubstr("\uFFFD is the bottleneck"));
 }
 
 TEST(Show, IsAMermaidChartWithABoxAProcess) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "levada/base/text.h"
+
 namespace levada {
 namespace {
 
@@ -35,24 +37,38 @@ std::string rank_ranges(std::span<const int> ascending) {
   return text;
 }
 
-std::string TextTable::to_string(const std::vector<bool>& right) const {
-  std::vector<std::size_t> widths(right.size(), 0);
+void TextTable::add(Row row) {
+  row.resize(rows_.front().size());
+  rows_.push_back(std::move(row));
+}
+
+std::vector<std::string> TextTable::lines(const std::vector<bool>& right) const {
+  std::vector<std::size_t> widths(rows_.front().size(), 0);
   for (const Row& row : rows_) {
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], count_characters(row[i]));
   }
-  std::size_t width = 2 * (widths.size() - 1);
-  for (const std::size_t column : widths) width += column;
-  std::string text;
+  std::vector<std::string> lines;
   for (const Row& row : rows_) {
     std::string line;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const char* separator = i == 0 ? "" : "  ";
-      line += right[i] ? fmt::format("{}{:>{}}", separator, row[i], widths[i])
-                       : fmt::format("{}{:<{}}", separator, row[i], widths[i]);
+      const std::string padding(widths[i] - count_characters(row[i]), ' ');
+      if (i != 0) line += "  ";
+      line += i < right.size() && right[i] ? padding + row[i] : row[i] + padding;
     }
     line.erase(line.find_last_not_of(' ') + 1);
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string TextTable::to_string(const std::vector<bool>& right) const {
+  const auto all = lines(right);
+  std::size_t width = 0;
+  for (const std::string& line : all) width = std::max(width, count_characters(line));
+  std::string text;
+  for (const std::string& line : all) {
     text += line + "\n";
-    if (&row == rows_.data()) text += std::string(width, '-') + "\n";
+    if (&line == all.data()) text += std::string(width, '-') + "\n";
   }
   return text;
 }

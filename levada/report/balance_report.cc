@@ -6,7 +6,6 @@
 
 #include "levada/base/json.h"
 #include "levada/report/numbers.h"
-#include "levada/report/table.h"
 
 namespace levada::report {
 namespace {
@@ -84,18 +83,16 @@ std::string BalanceReport::to_text() const {
 }
 
 std::string BalanceReport::to_table(const Style& style) const {
-  using Align = Table::Align;
   const auto total = series.total();
-  Table table(
-      {{"samples"}, {"busiest rank", Align::right}, {"of the bound", Align::right}, {"of the mean", Align::right}});
+  TextTable table({"samples", "busiest rank", "of the bound", "of the mean"});
   const auto row = [&](const std::string& name, double work) {
-    table.add_row({name, fmt::format("{:.4g}", ratio(work, static_cast<double>(total.steps))),
-                   fmt::format("{:.3f}x", ratio(work, total.bound)), fmt::format("{:.3f}x", ratio(work, total.mean))});
+    table.add({name, fmt::format("{:.4g}", ratio(work, static_cast<double>(total.steps))),
+               fmt::format("{:.3f}x", ratio(work, total.bound)), fmt::format("{:.3f}x", ratio(work, total.mean))});
   };
   row("in their order", total.unbalanced);
   row("balanced", total.busiest);
   row("the bound", total.bound);
-  auto text = table.to_string(style) + "\n";
+  auto text = report::to_string(table, {false, true, true, true}, style) + "\n";
   text +=
       fmt::format("{} of {:.6g} samples and {} tokens, {} of them padding, over {}, by {}\n",
                   counted(total.steps, "step"), a_step(total.samples, total), in_thousands(a_step(total.tokens, total)),

@@ -1,6 +1,3 @@
-#include <fmt/format.h>
-
-#include "levada/base/error.h"
 #include "levada/base/json.h"
 #include "levada/report/feed_report.h"
 
@@ -35,39 +32,7 @@ Json rank_json(const RankReport& rank) {
           {"fields", fields_json(rank.fields)}};
 }
 
-RankReport rank_of(const Json& json) {
-  RankReport rank;
-  rank.rank = json.at("rank");
-  for (const auto& [axis, at] : json.at("coords").items()) rank.coordinates.emplace_back(axis, at.get<int>());
-  rank.batches = json.at("batches");
-  rank.samples = json.at("samples");
-  rank.bytes = json.at("bytes");
-  rank.wait_seconds = json.at("wait_s");
-  rank.seconds = json.at("seconds");
-  rank.copied_batches = json.at("copied_batches");
-  rank.is_reader = json.at("reader");
-  rank.bytes_read = json.at("bytes_read");
-  rank.bytes_consumed = json.at("bytes_consumed");
-  rank.prepare_bytes = json.at("prepare_bytes");
-  for (const auto& [name, field] : json.at("fields").items()) {
-    rank.fields.push_back({name, field.at("digest"), field.at("dtype"), field.at("shape")});
-  }
-  return rank;
-}
-
 }  // namespace
-
-std::string to_json(const RankReport& rank) {
-  return json_text(rank_json(rank));
-}
-
-RankReport rank_from_json(std::string_view text) {
-  try {
-    return rank_of(Json::parse(text));
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(fmt::format("this is no report of a rank: {}", error.what()));
-  }
-}
 
 std::string FeedReport::to_json() const {
   Json json = {{"steps", steps},
@@ -92,13 +57,12 @@ std::string FeedReport::to_json() const {
                {"sources", Json::array()},
                {"peers_identical", find_difference(ranks, peers).empty()},
                {"ranks", Json::array()}};
-  if (balance) json["balance"] = Json::parse(balance->to_json());
   for (const auto& source : sources) {
     json["sources"].push_back(
         {{"name", source.name}, {"samples", source.samples}, {"tokens", source.tokens}, {"share", source.share}});
   }
   for (const auto& rank : ranks) json["ranks"].push_back(rank_json(rank));
-  return json_text(json);
+  return balance ? with_member(json_text(json), "balance", balance->to_json()) : json_text(json);
 }
 
 }  // namespace levada::report

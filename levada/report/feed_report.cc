@@ -8,7 +8,6 @@
 #include "levada/base/bytes.h"
 #include "levada/base/text.h"
 #include "levada/report/numbers.h"
-#include "levada/report/table.h"
 
 namespace levada::report {
 namespace {
@@ -33,15 +32,10 @@ std::vector<std::string> field_names(const std::vector<RankReport>& ranks) {
 }
 
 std::string rank_table(const std::vector<RankReport>& ranks, const Style& style) {
-  using Align = Table::Align;
-  std::vector<Table::Column> columns = {{"rank", Align::right},
-                                        {"coords", Align::left},
-                                        {"batches", Align::right},
-                                        {"bytes", Align::right},
-                                        {"wait", Align::right}};
+  TextTable::Row head = {"rank", "coords", "batches", "bytes", "wait"};
   const auto names = field_names(ranks);
-  for (const auto& name : names) columns.push_back({printable(name), Align::left});
-  Table table(std::move(columns));
+  for (const auto& name : names) head.push_back(printable(name));
+  TextTable table(std::move(head));
   for (const auto& rank : ranks) {
     std::vector<std::string> row = {fmt::format("{}", rank.rank), describe_coordinates(rank), with_commas(rank.batches),
                                     format_bytes(rank.bytes), format_seconds(rank.wait_seconds)};
@@ -49,13 +43,9 @@ std::string rank_table(const std::vector<RankReport>& ranks, const Style& style)
       const auto* field = find_field(rank, name);
       row.push_back(field ? field->digest.substr(0, shown_digest) : "-");
     }
-    table.add_row(std::move(row));
+    table.add(std::move(row));
   }
-  return table.to_string(style, "  ");
-}
-
-std::string fact(const Style& style, std::string_view name, const std::string& sentence) {
-  return fmt::format("  {}  {}\n", style.bold(fmt::format("{:<5}", name)), sentence);
+  return report::to_string(table, {true, false, true, true, true}, style, "  ");
 }
 
 std::string data_sentence(const FeedReport& report) {
@@ -166,20 +156,28 @@ double FeedReport::tokens_per_second() const {
   return time > 0 ? static_cast<double>(tokens()) / time : 0;
 }
 
+double FeedReport::waited_share() const {
+  double waited = 0, all = 0;
+  for (const auto& rank : ranks) {
+    waited += rank.wait_seconds;
+    all += rank.seconds;
+  }
+  return all > 0 ? waited / all : 0;
+}
+
 std::string FeedReport::to_text(const Style& style) const {
   const auto title = fmt::format("{}: {} x {} tokens a step to each data-parallel rank, over {}",
                                  mesh.empty() ? "one rank" : mesh, batch, with_commas(sequence), engine_choice);
   auto text = style.bold(title) + "\n\n" + rank_table(ranks, style) + "\n";
-  text += fact(style, "data", data_sentence(*this));
-  if (sources.size() > 1) text += fact(style, "mix", mix_sentence(*this));
-  if (balance) text += fact(style, "work", balance->to_text());
-  text += fact(style, "speed",
-               fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
-  text += fact(style, "read", read_sentence(*this));
-  text += fact(style, "proof", peer_sentence(*this, style));
-  if (!state_file.empty())
-    text += fact(style, "state", fmt::format("saved; --load-state {} goes on there", state_file));
-  text += fact(style, "next", next_sentence(*this));
+  const auto add = [&](std::string_view name, const std::string& value) { text += fact(style, name, 5, value); };
+  add("data", data_sentence(*this));
+  if (sources.size() > 1) add("mix", mix_sentence(*this));
+  if (balance) add("work", balance->to_text());
+  add("speed", fmt::format("{} tokens/s, {} in all", in_thousands(tokens_per_second()), format_seconds(seconds())));
+  add("read", read_sentence(*this));
+  add("proof", peer_sentence(*this, style));
+  if (!state_file.empty()) add("state", fmt::format("saved; --load-state {} resumes there", state_file));
+  add("next", next_sentence(*this));
   return text;
 }
 

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "levada/base/bytes.h"
 #include "levada/report/balance_report.h"
 #include "levada/report/style.h"
 
@@ -43,9 +43,9 @@ struct RankReport {
 /// "dp0 tp1"; "-" where there are no axes.
 std::string describe_coordinates(const RankReport& rank);
 
-/// One JSON object, and back: how the ranks' shares are gathered. rank_from_json() throws InvalidArgument.
-std::string to_json(const RankReport& rank);
-RankReport rank_from_json(std::string_view text);
+/// How rank 0 gathers the ranks' shares. decode_rank() reads untrusted bytes and throws CorruptMessage.
+Bytes encode(const RankReport& rank);
+RankReport decode_rank(ByteView bytes);
 
 /// Ranks that a layout gives the same part of a field.
 struct PeerGroup {
@@ -93,6 +93,8 @@ struct FeedReport {
   /// Of the slowest rank.
   double seconds() const;
   double tokens_per_second() const;
+  /// Waits of all ranks, relative to the time of all ranks.
+  double waited_share() const;
 
   /// One JSON object on one line.
   std::string to_json() const;

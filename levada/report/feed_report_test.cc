@@ -150,12 +150,11 @@ TEST(RankReport, SurvivesTheWayToRankZero) {
   report.bytes_consumed = 16;
   report.prepare_bytes = 5;
   report.copied_batches = 2;
-  EXPECT_EQ(rank_from_json(to_json(report)), report);
-}
-
-TEST(RankReport, RefusesWhatIsNone) {
-  EXPECT_THROW(rank_from_json("{"), InvalidArgument);
-  EXPECT_THROW(rank_from_json("{\"rank\": 1}"), InvalidArgument);
+  const Bytes bytes = encode(report);
+  EXPECT_EQ(decode_rank(bytes), report);
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(decode_rank(ByteView(bytes).first(size)), CorruptMessage) << size;
+  }
 }
 
 }  // namespace

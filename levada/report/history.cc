@@ -9,13 +9,6 @@
 namespace levada::report {
 namespace {
 
-std::vector<TraceSpan> spans_of(const Trace& trace, TraceThread thread) {
-  std::vector<TraceSpan> spans;
-  std::copy_if(trace.spans.begin(), trace.spans.end(), std::back_inserter(spans),
-               [thread](const TraceSpan& span) { return span.thread == thread; });
-  return spans;
-}
-
 /// `span` without what lies outside [begin, end).
 TraceSpan part_of(TraceSpan span, std::int64_t begin, std::int64_t end) {
   begin = std::max(begin, span.begin_ns);
@@ -91,14 +84,20 @@ std::pair<std::int64_t, std::int64_t> whole_time(const std::vector<Trace>& trace
 std::string_view describe(TraceKind kind) {
   switch (kind) {
     case TraceKind::step: return "own step";
-    case TraceKind::handover: return "handing over";
-    case TraceKind::grant: return "the lead's word";
+    case TraceKind::handover: return "delivery";
+    case TraceKind::grant: return "commit by the lead rank";
     case TraceKind::read: return "reading storage";
     case TraceKind::pack: return "packing";
-    case TraceKind::room: return "a slower rank has not received";
+    case TraceKind::room: return "a slower rank";
     case TraceKind::memory: return "memory is full";
   }
   return "something else";
+}
+
+std::vector<TraceSpan> innermost(const Trace& trace, TraceThread thread) {
+  std::vector<TraceSpan> spans;
+  std::ranges::copy_if(trace.spans, std::back_inserter(spans), [&](const auto& span) { return span.thread == thread; });
+  return innermost(std::move(spans));
 }
 
 std::vector<TraceSpan> innermost(std::vector<TraceSpan> spans) {
@@ -133,7 +132,7 @@ std::vector<Trace> explain_waits(std::vector<Trace> traces) {
   std::vector<std::vector<TraceSpan>> readers;
   for (Trace& trace : traces) {
     trace.thin(stride);
-    readers.push_back(innermost(spans_of(trace, TraceThread::reader)));
+    readers.push_back(innermost(trace, TraceThread::reader));
   }
   const auto slowest = slowest_readers(readers);
   const auto sender_of = [&](const TraceSpan& wait) {
@@ -166,7 +165,7 @@ Timeline make_timeline(const std::vector<Trace>& traces, std::size_t parts) {
   const double width = (static_cast<double>(timeline.end_ns) - begin) / static_cast<double>(parts);
   for (std::size_t rank = 0; rank < traces.size(); ++rank) {
     for (const auto thread : {TraceThread::step, TraceThread::reader}) {
-      const auto spans = innermost(spans_of(traces[rank], thread));
+      const auto spans = innermost(traces[rank], thread);
       if (spans.empty()) continue;
       TimelineRow row{.rank = static_cast<int>(rank), .thread = thread};
       row.parts.resize(parts);

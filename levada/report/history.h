@@ -10,11 +10,12 @@
 
 namespace levada::report {
 
-/// "waiting while storage is read": what a rank's time went to, as a legend says it.
+/// "reading storage": what a rank's time went to, as a legend says it.
 std::string_view describe(TraceKind kind);
 
 /// Spans of one thread without those that lie within others: each moment belongs to the innermost. Sorted by time.
 std::vector<TraceSpan> innermost(std::vector<TraceSpan> spans);
+std::vector<TraceSpan> innermost(const Trace& trace, TraceThread thread);
 
 /// The traces of all ranks, by rank, with each wait for a message cut where its sender (`other`) turned from one thing
 /// to another: a piece has the kind of what the sender did (read, pack, room, memory) and, for `room`, the rank that

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "levada/report/numbers.h"
-#include "levada/report/table.h"
 
 namespace levada::report {
 namespace {
@@ -100,30 +99,21 @@ std::vector<LengthHistogram::Row> LengthHistogram::rows(std::size_t most) const 
   return rows;
 }
 
-std::string bar_of(double share, std::size_t columns) {
-  constexpr std::array eighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto filled = std::max<std::int64_t>(std::llround(share * static_cast<double>(columns) * 8), share > 0 ? 1 : 0);
-  std::string bar;
-  for (std::int64_t i = 0; i < filled / 8; ++i) bar += "█";
-  return bar + eighths[static_cast<std::size_t>(filled % 8)];
-}
-
 std::string LengthHistogram::to_string(const std::string& things, const Style& style, const std::string& indent) const {
   constexpr std::size_t most_rows = 18, bar_columns = 32;
-  using Align = Table::Align;
-  Table table({{"length", Align::right}, {things, Align::right}, {"of tokens", Align::right}, {"", Align::left}});
+  TextTable table({"length", things, "of tokens", ""});
   const auto lines = rows(most_rows);
   const auto highest = std::ranges::max(lines, {}, &Row::count).count;
   const auto share = [](std::int64_t part, std::int64_t all) {
     return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
   };
   for (const auto& row : lines) {
-    table.add_row({row.from == row.to ? with_commas(row.from)
-                                      : fmt::format("{} – {}", with_commas(row.from), with_commas(row.to)),
-                   with_commas(row.count), fmt::format("{:.1f}%", 100 * share(row.total, total_)),
-                   bar_of(share(row.count, highest), bar_columns)});
+    table.add({row.from == row.to ? with_commas(row.from)
+                                  : fmt::format("{} – {}", with_commas(row.from), with_commas(row.to)),
+               with_commas(row.count), fmt::format("{:.1f}%", 100 * share(row.total, total_)),
+               bar_of(share(row.count, highest), bar_columns)});
   }
-  return table.to_string(style, indent);
+  return report::to_string(table, {true, true, true}, style, indent);
 }
 
 }  // namespace levada::report

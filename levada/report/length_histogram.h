@@ -39,7 +39,4 @@ class LengthHistogram {
   std::vector<std::int64_t> counts_, totals_;  ///< by bucket
 };
 
-/// A bar of `share` of `columns`, in eighths of a column; a sliver for what is little, but not nothing.
-std::string bar_of(double share, std::size_t columns);
-
 }  // namespace levada::report

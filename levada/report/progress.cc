@@ -8,19 +8,14 @@
 #include <cmath>
 #include <string_view>
 
+#include "levada/base/text.h"
+#include "levada/report/style.h"
+
 namespace levada::report {
 namespace {
 
 constexpr auto first_after = std::chrono::milliseconds(300);
 constexpr auto interval = std::chrono::milliseconds(100);
-
-std::string bar_of(double fraction, std::size_t width) {
-  const auto filled = static_cast<std::size_t>(fraction * static_cast<double>(width));
-  std::string bar(filled, '=');
-  if (filled < width) bar += '>';
-  bar.resize(width, ' ');
-  return bar;
-}
 
 std::string time_left(const Progress& progress, double fraction) {
   if (fraction <= 0 || fraction >= 1 || progress.seconds < 1) return "";
@@ -49,10 +44,12 @@ std::string render_progress(const Progress& progress, int columns) {
   const auto tail =
       fmt::format("{:3.0f}%  {}{}", std::floor(fraction * 100), progress.amount, time_left(progress, fraction));
   const std::size_t rest = progress.what.size() + tail.size() + 4;
-  constexpr std::size_t least_bar = 5;
-  constexpr std::size_t most_bar = 30;
-  if (rest + least_bar > limit) return fmt::format("{} {}", progress.what, tail).substr(0, limit);
-  return fmt::format("{} [{}] {}", progress.what, bar_of(fraction, std::min(most_bar, limit - rest)), tail);
+  constexpr std::size_t min_bar = 5;
+  constexpr std::size_t max_bar = 30;
+  if (rest + min_bar > limit) return fmt::format("{} {}", progress.what, tail).substr(0, limit);
+  const auto columns_of_bar = std::min(max_bar, limit - rest);
+  const auto bar = bar_of(fraction, columns_of_bar);
+  return fmt::format("{} [{}{:{}}] {}", progress.what, bar, "", columns_of_bar - count_characters(bar), tail);
 }
 
 ProgressLine::ProgressLine(std::string what, bool wanted)

@@ -17,7 +17,7 @@ struct Progress {
   double seconds = 0;                  ///< so far
 };
 
-/// "feeding [=======>        ]  45%  90 of 200 steps, 0:04 left", shorter than `columns`.
+/// "feeding [███████         ]  45%  90 of 200 steps, 0:04 left", shorter than `columns`.
 std::string render_progress(const Progress& progress, int columns);
 
 /// Keeps such a line up to date on standard error: ten times a second at most, gone when this is destroyed. Says

@@ -2,29 +2,31 @@
 
 #include <gtest/gtest.h>
 
+#include "levada/base/text.h"
+
 namespace levada::report {
 namespace {
 
 TEST(Progress, ShowsABarWithWhatIsDoneAndLeft) {
   const Progress half{"feeding", 50, 100, "50 of 100 steps", 10};
-  EXPECT_EQ(render_progress(half, 80), "feeding [===============>              ]  50%  50 of 100 steps, 0:10 left");
+  EXPECT_EQ(render_progress(half, 80), "feeding [███████████████               ]  50%  50 of 100 steps, 0:10 left");
 }
 
 TEST(Progress, StaysShorterThanTheTerminalIsWide) {
   const Progress half{"feeding", 50, 100, "50 of 100 steps", 10};
   for (int columns = 1; columns < 120; ++columns) {
-    EXPECT_LT(render_progress(half, columns).size(), static_cast<std::size_t>(columns)) << columns;
+    EXPECT_LT(count_characters(render_progress(half, columns)), static_cast<std::size_t>(columns)) << columns;
   }
 }
 
 TEST(Progress, IsFullAtTheEnd) {
   const Progress done{"feeding", 7, 7, "7 of 7 steps", 3};
-  EXPECT_EQ(render_progress(done, 80), "feeding [==============================] 100%  7 of 7 steps");
+  EXPECT_EQ(render_progress(done, 80), "feeding [██████████████████████████████] 100%  7 of 7 steps");
 }
 
 TEST(Progress, DoesNotGoBeyondTheEnd) {
   const Progress beyond{"indexing", 9, 7, "9 B", 3};
-  EXPECT_EQ(render_progress(beyond, 80), "indexing [==============================] 100%  9 B");
+  EXPECT_EQ(render_progress(beyond, 80), "indexing [██████████████████████████████] 100%  9 B");
 }
 
 TEST(Progress, SaysHowFarItIsWhereNobodyKnowsTheEnd) {

@@ -1,9 +1,12 @@
-// Colours, where they can be seen and are wanted.
+// Text for a terminal: colors, where they can be seen and are wanted; tables; facts.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "levada/plan/text.h"
 
 namespace levada::report {
 
@@ -27,5 +30,15 @@ class Style {
 
   bool coloured_ = false;
 };
+
+/// The table with its head in bold; every line begins with `indent` and ends with a newline.
+std::string to_string(const TextTable& table, const std::vector<bool>& right, const Style& style,
+                      const std::string& indent = "");
+
+/// "  data   1,024 tokens in 8 samples": a line, whose name is in bold and padded to `width`.
+std::string fact(const Style& style, std::string_view name, std::size_t width, std::string_view value);
+
+/// A bar of `share` of `columns`, in eighths of a column; a sliver for what is little, but not nothing.
+std::string bar_of(double share, std::size_t columns);
 
 }  // namespace levada::report

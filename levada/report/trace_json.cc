@@ -38,11 +38,9 @@ std::string name_of(const TraceSpan& span) {
 /// A process of a pipeline: its tracks are numbered from its own number on, that of the process itself first.
 struct PipelineTracks {
   const PipelineReport& pipeline;
-  std::size_t process = 0;
+  const ProcessReport& process;
   int number = 0;
-  std::size_t order = 0;  ///< among all processes
 
-  const PipelineProcessReport& report() const { return pipeline.processes[process]; }
   int track_of(std::int32_t stage) const { return number + 1 + stage; }
   std::string name_of_process(std::int32_t other) const {
     const auto at = static_cast<std::size_t>(other);
@@ -52,7 +50,7 @@ struct PipelineTracks {
 
 std::string name_of(const PipelineTracks& tracks, const StageSpan& span) {
   switch (span.work) {
-    case StageWork::item: return tracks.pipeline.stages[static_cast<std::size_t>(span.stage)].name;
+    case StageWork::item: return tracks.process.stages[static_cast<std::size_t>(span.stage)];
     case StageWork::input:
       return span.stage >= 0 ? "waiting for input" : "waiting for items of " + tracks.name_of_process(span.other);
     case StageWork::room: return "waiting: no room for items in " + tracks.name_of_process(span.other);
@@ -95,17 +93,15 @@ class Events {
         process_of(to), thread_of(to, TraceThread::step), time(to_ns));
   }
   void name_tracks(const PipelineTracks& tracks) {
-    const auto& process = tracks.report();
+    const auto& process = tracks.process;
     const auto name = tracks.pipeline.rank < 0
                           ? process.name
                           : fmt::format("rank {} pipeline: {}", tracks.pipeline.rank, process.name);
     add(R"({{"ph":"M","name":"process_name","pid":{0},"tid":{0},"args":{{"name":{1}}}}})", tracks.number, quoted(name));
-    add(R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":{0},"args":{{"sort_index":{1}}}}})", tracks.number,
-        tracks.order);
+    add(R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":{0},"args":{{"sort_index":{0}}}}})", tracks.number);
     name_track(tracks, -1, "waits and messages");
-    for (std::size_t stage = 0; stage < tracks.pipeline.stages.size(); ++stage) {
-      const auto& of = tracks.pipeline.stages[stage];
-      if (of.role == process.role) name_track(tracks, static_cast<std::int32_t>(stage), of.name);
+    for (std::size_t stage = 0; stage < process.stages.size(); ++stage) {
+      if (!process.stages[stage].empty()) name_track(tracks, static_cast<std::int32_t>(stage), process.stages[stage]);
     }
   }
   void add_span(const PipelineTracks& tracks, const StageSpan& span) {
@@ -195,13 +191,12 @@ void add_arrows(Events& events, const std::vector<Trace>& traces) {
 bool has_track(const PipelineTracks& tracks, const StageSpan& span) {
   if (span.stage < 0) return span.work != StageWork::item;
   const auto stage = static_cast<std::size_t>(span.stage);
-  const auto& stages = tracks.pipeline.stages;
-  return stage < stages.size() && stages[stage].role == tracks.report().role;
+  return stage < tracks.process.stages.size() && !tracks.process.stages[stage].empty();
 }
 
 /// Between samples that follow on each other in an epoch.
 void add_rates(Events& events, const PipelineTracks& tracks) {
-  const StageTrace& trace = tracks.report().trace;
+  const StageTrace& trace = tracks.process.trace;
   for (std::size_t i = 1; i < trace.samples.size(); ++i) {
     const StageSample &before = trace.samples[i - 1], &sample = trace.samples[i];
     const auto passed = sample.time_ns - before.time_ns;
@@ -211,25 +206,22 @@ void add_rates(Events& events, const PipelineTracks& tracks) {
   }
 }
 
-/// Gives how many events were left out.
+/// Returns how many events were left out.
 std::uint64_t add_pipelines(Events& events, const std::vector<PipelineReport>& pipelines, std::size_t ranks) {
   int number = process_of(ranks);
   std::uint64_t dropped = 0;
   for (const PipelineReport& pipeline : pipelines) {
-    const auto stages = static_cast<std::int32_t>(pipeline.stages.size());
-    for (const auto role : {PipelineRole::dispatcher, PipelineRole::worker, PipelineRole::consumer}) {
-      for (std::size_t i = 0; i < pipeline.processes.size(); ++i) {
-        if (pipeline.processes[i].role != role) continue;
-        const PipelineTracks tracks{pipeline, i, number, static_cast<std::size_t>(number)};
-        number += stages + 2;
-        const StageTrace& trace = tracks.report().trace;
-        dropped += trace.dropped;
-        events.name_tracks(tracks);
-        for (const StageSpan& span : trace.spans) {
-          if (has_track(tracks, span)) events.add_span(tracks, span);
-        }
-        add_rates(events, tracks);
+    const auto count = pipeline.processes.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      // The consumer, which comes first, is shown behind those that it receives from.
+      const PipelineTracks tracks{pipeline, pipeline.processes[(i + 1) % count], number};
+      number += static_cast<int>(tracks.process.stages.size()) + 2;
+      dropped += tracks.process.trace.dropped;
+      events.name_tracks(tracks);
+      for (const StageSpan& span : tracks.process.trace.spans) {
+        if (has_track(tracks, span)) events.add_span(tracks, span);
       }
+      add_rates(events, tracks);
     }
   }
   return dropped;

@@ -1153,12 +1153,12 @@ class Consumer:
 
     def stats(self, graph: Graph) -> dict[str, Any]: ...
 
-    def story(self, graph: Graph, workers: int, ordered: bool) -> tuple[str, bytes]:
-        """What each process has done, as JSON, and when, encoded."""
+    def story(self, graph: Graph, workers: int, ordered: bool) -> bytes:
+        """What each process has done and when, encoded."""
 
 def show_graph(graph: Graph, format: str, workers: int, ordered: bool, at_work: Consumer | None) -> str:
     """
-    The stages and their processes; of one at work also which stage holds the rest back.
+    The stages and their processes; of one at work also which stage is the bottleneck.
     """
 
 class Epoch:
@@ -1176,12 +1176,12 @@ def consume(job: Membership | None, graph: Graph, options: dict[str, Any], name:
 def serve(job: Membership, graph: Graph, options: dict[str, Any], name: str, begin_epoch: object | None) -> None:
     """What the dispatching process and the workers do."""
 
-def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, Any], rank: str, trace: bytes, pipeline: tuple[str, bytes] | None, *, page: str, trace_file: str, timeout: float) -> None:
+def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, Any], rank: dict[str, Any], trace: bytes, pipeline: bytes | None, *, page: str, trace_file: str, timeout: float) -> None:
     """
-    Writes a page and a trace, where they are named, of what all ranks tell. Collective.
+    Writes a page and a trace, where they are named, of what all ranks did. Collective.
     """
 
-def write_pipeline_history(pipeline: tuple[str, bytes], *, page: str, trace_file: str) -> None:
+def write_pipeline_history(pipeline: bytes, *, page: str, trace_file: str) -> None:
     """Writes a page and a trace, where they are named, of a pipeline alone."""
 
 def check_history_files(page: str, trace_file: str) -> None:

@@ -384,7 +384,7 @@ class Feed:
 
     def write_report(self, path: PathLike) -> None:
         """Writes a page for a browser, on rank 0: where each rank's time went in the last pass and what it waited for, and
-        which stage of a pipeline holds the rest back. Collective; takes record=True."""
+        which stage of a pipeline is the bottleneck. Collective; takes record=True."""
         self._write_history(path, None)
 
     def write_trace(self, path: PathLike) -> None:
@@ -403,7 +403,7 @@ class Feed:
             self._options(), self._last, self._pipeline_story(), data, page=page, trace=trace, error=error
         )
 
-    def _pipeline_story(self) -> tuple[str, bytes] | None:
+    def _pipeline_story(self) -> bytes | None:
         return self.source._story() if isinstance(self.source, Run) else None
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -30,7 +29,7 @@ def rank_report(job: Membership, mesh: Mesh, readers: str, stats: dict[str, Any]
 def write_feed_history(
     options: PassOptions,
     core: Pass,
-    pipeline: tuple[str, bytes] | None,
+    pipeline: bytes | None,
     data: dict[str, Any],
     *,
     page: PathLike | None,
@@ -39,7 +38,7 @@ def write_feed_history(
 ) -> None:
     """Writes the files on rank 0. `data`: what the source is called, and its tokens a sample, or 0. Collective."""
     mine = rank_report(options.job, options.mesh, options.readers, core.stats)
-    mine |= {"bytes_read": core.stats["bytes_read"], "bytes_consumed": 0, "prepare_bytes": 0, "fields": {}}
+    mine["bytes_read"] = core.stats["bytes_read"]
     of_feed = {
         **data,
         "mesh": str(options.mesh),
@@ -56,7 +55,7 @@ def write_feed_history(
         options.job,
         options.mesh,
         of_feed,
-        json.dumps(mine),
+        mine,
         core.trace,
         pipeline,
         page=os.fspath(page or ""),

@@ -139,7 +139,7 @@ class Run(Generic[T]):
         self._position: _Position | None = None
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
-        self._told: tuple[str, bytes] | None = None
+        self._told: bytes | None = None
         self._begun: int | None = None
         self._is_over = self._is_stuck = False
         self._starting = threading.RLock()
@@ -302,13 +302,13 @@ class Run(Generic[T]):
         return self._consumer.stats(self._graph)
 
     def show(self, format: str = "text") -> str:
-        """The stages, which process each runs in, and once at work which one holds the rest back, as "text", "json" or
+        """The stages, which process each runs in, and once at work which one is the bottleneck, as "text", "json" or
         "mermaid"."""
         return _levada.show_graph(self._graph, format, self.options.workers, self.options.ordered, self._consumer)
 
     def write_report(self, path: str | os.PathLike[str]) -> None:
         """Writes a page for a browser: the graph with its processes, what each stage did in each of them and waited for,
-        and which one holds the rest back. While it is at work, or afterwards."""
+        and which one is the bottleneck. While it is at work, or afterwards."""
         self._write_history(page=os.fspath(path), trace="")
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
@@ -323,7 +323,7 @@ class Run(Generic[T]):
             raise InvalidArgument("this pipeline has given no items yet; iterate it first")
         _levada.write_pipeline_history(story, page=page, trace_file=trace)
 
-    def _story(self) -> tuple[str, bytes] | None:
+    def _story(self) -> bytes | None:
         """What each process has done, and when where that is recorded; None before the first epoch."""
         if self._consumer is not None:
             self._told = self._consumer.story(self._graph, self.options.workers, self.options.ordered)

@@ -20,6 +20,7 @@
 #include "python/src/base/process.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"
+#include "levada/report/pipeline_report.h"
 #include "python/src/bindings.h"
 #include "python/src/corpus/corpus.h"
 #include "python/src/job/launch.h"
@@ -220,17 +221,14 @@ class Consumer {
     return told;
   }
 
-  /// What report::pipeline_from_json() reads.
-  std::tuple<std::string, nb::bytes> story(const Graph& graph, int workers, bool ordered) const {
-    std::string json;
-    Bytes traces;
+  /// An encoded report::PipelineReport.
+  nb::bytes story(const Graph& graph, int workers, bool ordered) const {
+    Bytes story;
     {
       const nb::gil_scoped_release released;
-      const auto stats = consumer().stats();
-      json = show(graph, "json", workers, ordered, &stats);
-      traces = encode(std::span<const StageTrace>(consumer().traces()));
+      story = encode(report_of(graph, workers, ordered));
     }
-    return {json, nb::bytes(traces.data(), traces.size())};
+    return nb::bytes(story.data(), story.size());
   }
 
   std::int64_t pass() const { return pass_; }
@@ -238,6 +236,23 @@ class Consumer {
  private:
   static constexpr std::string_view what = "this pipeline run";
 
+  report::PipelineReport report_of(const Graph& graph, int workers, bool ordered) const {
+    const auto stats = consumer().stats();
+    auto traces = consumer().traces();
+    const auto placement = pipeline::place(graph, workers, ordered);
+    const pipeline::Picture picture{.graph = graph, .placement = placement, .workers = workers, .stats = &stats};
+    report::PipelineReport report{.json = pipeline::to_json(picture),
+                                  .finding = pipeline::describe_bottleneck(picture)};
+    for (std::size_t i = 0; i < stats.processes.size() && i < traces.size(); ++i) {
+      auto& process = report.processes.emplace_back(
+          report::ProcessReport{.name = stats.processes[i].name, .stages = {}, .trace = std::move(traces[i])});
+      for (std::size_t stage = 0; stage < graph.stages().size(); ++stage) {
+        const bool runs = placement.role_of[stage] == stats.processes[i].role;
+        process.stages.push_back(runs ? graph.stages()[stage].name : std::string());
+      }
+    }
+    return report;
+  }
   pipeline::Consumer& consumer() const {
     if (current_process() != process_) {
       throw Unsupported(fmt::format(
@@ -344,7 +359,7 @@ void bind_pipeline(nb::module_& module) {
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
            nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
       .def("story", &Consumer::story, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
-           "What each process has done, as JSON, and when, encoded.");
+           "What each process has done and when, encoded.");
   module.def(
       "show_graph",
       [](const Graph& graph, const std::string& format, int workers, bool ordered, const Consumer* at_work) {
@@ -352,7 +367,7 @@ void bind_pipeline(nb::module_& module) {
         return show(graph, format, workers, ordered, stats ? &*stats : nullptr);
       },
       nb::arg("graph"), nb::arg("format"), nb::arg("workers"), nb::arg("ordered"), nb::arg("at_work").none(),
-      "The stages and their processes; of one at work also which stage holds the rest back.");
+      "The stages and their processes; of one at work also which stage is the bottleneck.");
   nb::class_<Epoch>(module, "Epoch", "The items of one epoch.")
       .def(nb::init<nb::object, std::shared_ptr<Consumer>>(), nb::arg("run"), nb::arg("consumer"))
       .def(

@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "levada/base/error.h"
@@ -29,36 +28,49 @@ namespace {
 using report::FeedReport;
 using report::PipelineReport;
 
-/// A pipeline's JSON, and the traces of its processes, encoded.
-using PipelineStory = std::tuple<std::string, nb::bytes>;
-
-/// What a rank tells of itself, for rank 0.
+/// What a rank sends to rank 0.
 struct RankHistory {
   report::RankReport rank;
   Trace trace;
   std::optional<PipelineReport> pipeline;
 };
 
-Bytes pack(const std::string& rank, const nb::bytes& trace, const std::optional<PipelineStory>& pipeline) {
+report::RankReport rank_of(const nb::dict& given) {
+  const auto get = [&](const char* name, auto& value) { value = nb::cast<std::decay_t<decltype(value)>>(given[name]); };
+  report::RankReport rank;
+  for (const auto& [axis, at] : nb::cast<nb::dict>(given["coords"])) {
+    rank.coordinates.emplace_back(nb::cast<std::string>(axis), nb::cast<int>(at));
+  }
+  get("batches", rank.batches);
+  get("samples", rank.samples);
+  get("bytes", rank.bytes);
+  get("wait_s", rank.wait_seconds);
+  get("seconds", rank.seconds);
+  get("copied_batches", rank.copied_batches);
+  get("reader", rank.is_reader);
+  get("bytes_read", rank.bytes_read);
+  return rank;
+}
+
+Bytes pack(const report::RankReport& rank, const nb::bytes& trace, const std::optional<nb::bytes>& pipeline) {
   ByteWriter writer;
-  writer.put_sized(std::string_view(rank));
+  writer.put_sized(encode(rank));
   writer.put_sized(view_of(trace));
-  writer.put_sized(pipeline ? std::string_view(std::get<0>(*pipeline)) : std::string_view());
-  writer.put_sized(pipeline ? view_of(std::get<1>(*pipeline)) : ByteView());
+  writer.put_sized(pipeline ? view_of(*pipeline) : ByteView());
   return std::move(writer).take();
 }
 
-/// Of bytes that may lie; none where the rank has left.
+/// Reads untrusted bytes; none where the rank has left.
 RankHistory unpack(ByteView bytes) {
   if (bytes.empty()) return {};
   ByteReader reader(bytes);
-  RankHistory told{.rank = report::rank_from_json(reader.get_string()), .trace = {}, .pipeline = {}};
-  if (const ByteView trace = reader.get_sized(); !trace.empty()) told.trace = decode_trace(trace);
-  const auto json = reader.get_string();
-  const ByteView traces = reader.get_sized();
-  if (!json.empty()) told.pipeline = report::pipeline_from_json(json, traces);
+  RankHistory history{.rank = report::decode_rank(reader.get_sized()), .trace = {}, .pipeline = {}};
+  if (const ByteView trace = reader.get_sized(); !trace.empty()) history.trace = decode_trace(trace);
+  if (const ByteView pipeline = reader.get_sized(); !pipeline.empty()) {
+    history.pipeline = report::decode_pipeline(pipeline);
+  }
   reader.expect_end();
-  return told;
+  return history;
 }
 
 FeedReport report_of(const nb::dict& feed) {
@@ -81,15 +93,15 @@ struct Files {
   report::FeedHistory history;
 };
 
-void add(Files& files, std::size_t rank, int reader, RankHistory told) {
-  told.rank.rank = static_cast<int>(rank);
-  if (told.pipeline) {
-    told.pipeline->rank = static_cast<int>(rank);
-    files.history.pipelines.push_back(std::move(*told.pipeline));
+void add(Files& files, std::size_t rank, int reader, RankHistory history) {
+  history.rank.rank = static_cast<int>(rank);
+  if (history.pipeline) {
+    history.pipeline->rank = static_cast<int>(rank);
+    files.history.pipelines.push_back(std::move(*history.pipeline));
   }
-  files.history.edges.push_back({reader, static_cast<int>(rank), told.rank.bytes});
-  files.history.traces.push_back(std::move(told.trace));
-  files.report.ranks.push_back(std::move(told.rank));
+  files.history.edges.push_back({reader, static_cast<int>(rank), history.rank.bytes});
+  files.history.traces.push_back(std::move(history.trace));
+  files.report.ranks.push_back(std::move(history.rank));
 }
 
 void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vector<Bytes>& all) {
@@ -101,14 +113,14 @@ void write(Files files, const Mesh& mesh, const EngineInfo& info, const std::vec
   cli::write_history(files.names, files.report, std::move(files.history));
 }
 
-/// Collective: rank 0 writes what all tell, and none goes on before the files are there, or it is known why not.
-void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict& feed, const std::string& rank,
-                        const nb::bytes& trace, const std::optional<PipelineStory>& pipeline, const std::string& page,
+/// Collective: rank 0 writes the files, and every rank returns once they are there, or raises why they are not.
+void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict& feed, const nb::dict& rank,
+                        const nb::bytes& trace, const std::optional<nb::bytes>& pipeline, const std::string& page,
                         const std::string& trace_file, double timeout) {
   Files files{.names = {.report = page, .trace = trace_file, .tell = false}, .report = report_of(feed), .history = {}};
   files.history.paths = {nb::cast<std::string>(feed["source"])};
   files.history.error = nb::cast<std::string>(feed["error"]);
-  const Bytes mine = pack(rank, trace, pipeline);
+  const Bytes mine = pack(rank_of(rank), trace, pipeline);
   const auto limit = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout));
   interruptible_on(job, "writing a report", [&](const auto& engine, const auto& poll) {
     const auto& info = engine->info();
@@ -130,9 +142,8 @@ void write_feed_history(const Membership& job, const Mesh& mesh, const nb::dict&
   });
 }
 
-void write_pipeline_history(const PipelineStory& pipeline, const std::string& page, const std::string& trace_file) {
-  const auto& [json, traces] = pipeline;
-  const auto report = report::pipeline_from_json(json, view_of(traces));
+void write_pipeline_history(const nb::bytes& pipeline, const std::string& page, const std::string& trace_file) {
+  const auto report = report::decode_pipeline(view_of(pipeline));
   const nb::gil_scoped_release released;
   cli::write_history({.report = page, .trace = trace_file, .tell = false}, report);
 }
@@ -140,13 +151,13 @@ void write_pipeline_history(const PipelineStory& pipeline, const std::string& pa
 }  // namespace
 
 void bind_history(nb::module_& module) {
-  module.def(
-      "write_feed_history", &write_feed_history, nb::arg("job"), nb::arg("mesh"), nb::arg("feed"), nb::arg("rank"),
-      nb::arg("trace"), nb::arg("pipeline").none(), nb::kw_only(), nb::arg("page"), nb::arg("trace_file"),
-      nb::arg("timeout"),
-      nb::sig("def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, typing.Any], rank: str, trace: "
-              "bytes, pipeline: tuple[str, bytes] | None, *, page: str, trace_file: str, timeout: float) -> None"),
-      "Writes a page and a trace, where they are named, of what all ranks tell. Collective.");
+  module.def("write_feed_history", &write_feed_history, nb::arg("job"), nb::arg("mesh"), nb::arg("feed"),
+             nb::arg("rank"), nb::arg("trace"), nb::arg("pipeline").none(), nb::kw_only(), nb::arg("page"),
+             nb::arg("trace_file"), nb::arg("timeout"),
+             nb::sig("def write_feed_history(job: Membership, mesh: Mesh, feed: dict[str, typing.Any], rank: dict[str, "
+                     "typing.Any], trace: "
+                     "bytes, pipeline: bytes | None, *, page: str, trace_file: str, timeout: float) -> None"),
+             "Writes a page and a trace, where they are named, of what all ranks did. Collective.");
   module.def("write_pipeline_history", &write_pipeline_history, nb::arg("pipeline"), nb::kw_only(), nb::arg("page"),
              nb::arg("trace_file"), "Writes a page and a trace, where they are named, of a pipeline alone.");
   module.def(

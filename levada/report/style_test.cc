@@ -1,4 +1,4 @@
-#include "levada/report/table.h"
+#include "levada/report/style.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -39,31 +39,21 @@ TEST(Numbers, TellLongTimesInMinutes) {
   EXPECT_EQ(format_seconds(125.2), "2:05 min");
 }
 
-TEST(Table, AlignsItsColumns) {
-  Table table({{"rank", Table::Align::right}, {"coords", Table::Align::left}, {"bytes", Table::Align::right}});
-  table.add_row({"0", "dp0 tp0", "1 B"});
-  table.add_row({"12", "dp1", "100 B"});
-  EXPECT_EQ(table.to_string({}, " "),
-            " rank  coords   bytes\n"
-            "    0  dp0 tp0    1 B\n"
-            "   12  dp1      100 B\n");
+TEST(Table, HasABoldHeadOnATerminal) {
+  TextTable table({"a", "b"});
+  table.add({"x", "10"});
+  EXPECT_EQ(to_string(table, {false, true}, Style(true), " "), " \x1b[1ma   b\x1b[0m\n x  10\n");
 }
 
-TEST(Table, CountsCharactersNotBytes) {
-  Table table({{"a", Table::Align::left}, {"b", Table::Align::left}});
-  table.add_row({"\u00e9\u00e9", "x"});
-  EXPECT_EQ(table.to_string(), "a   b\n\u00e9\u00e9  x\n");
+TEST(Fact, HasItsNameInAColumn) {
+  EXPECT_EQ(fact({}, "data", 5, "8 samples"), "  data   8 samples\n");
 }
 
-TEST(Table, FillsUpAShortRow) {
-  Table table({{"a", Table::Align::left}, {"b", Table::Align::left}});
-  table.add_row({"x"});
-  EXPECT_EQ(table.to_string(), "a  b\nx\n");
-}
-
-TEST(Table, HasABoldHeaderOnATerminal) {
-  const Table table({{"a", Table::Align::left}});
-  EXPECT_EQ(table.to_string(Style(true)), "\x1b[1ma\x1b[0m\n");
+TEST(Bar, ShowsASliverForWhatIsLittleButNotNothing) {
+  EXPECT_EQ(bar_of(0, 10), "");
+  EXPECT_EQ(bar_of(1e-9, 10), "▏");
+  EXPECT_EQ(bar_of(0.25, 10), "██▌");
+  EXPECT_EQ(bar_of(1, 3), "███");
 }
 
 TEST(Style, HasNoColoursUnlessOnATerminal) {
