@@ -28,6 +28,7 @@ struct ExchangeBenchResult {
   std::uint64_t messages = 0;
   double plan_ms = 0;  ///< the median of rank 0, within median_us
   double median_us = 0, p99_us = 0;
+  double repeated_us = 0;            ///< the median of rounds that repeat the one before
   double agree_us = 0, move_us = 0;  ///< medians of rank 0
   double memcpy_us = 0;              ///< the moved bytes, copied once by one core
 };

@@ -1,10 +1,12 @@
-// Any bytes as an directory and as the JSON of samples: refused, or read, and written again the same. As what two ranks
-// say they hold: refused, or planned with. As the rows of a plan: refused, or read.
+// Any bytes as a directory and as the JSON of samples: refused, or read, and written again the same. As what two ranks
+// say they hold: refused, or planned with. As the rows of a plan, and as a message: refused, or read.
 #include <cstdint>
 #include <cstdlib>
 
 #include "levada/base/error.h"
+#include "levada/engine/inproc/inproc.h"
 #include "levada/exchange/exchange_rows.h"
+#include "levada/exchange/exchange_streams.h"
 #include "levada/exchange/holdings.h"
 
 namespace {
@@ -60,6 +62,23 @@ void read_rows(levada::ByteView bytes) {
   }
 }
 
+/// The runs of a message lie in it or in its sender's memory.
+void read_runs(levada::ByteView bytes) {
+  constexpr std::uint64_t max_bytes = 1 << 16;
+  static const auto engine = levada::inproc::make_group(1, {.memory_bytes = max_bytes})[0];
+  try {
+    std::uint64_t sum = 0;
+    for (const levada::ByteView run : levada::runs_of(*engine, 0, bytes, max_bytes)) {
+      sum += run.size();
+      require(engine->position_of(run) ||
+              (run.data() >= bytes.data() && run.data() + run.size() <= bytes.data() + bytes.size()));
+    }
+    require(sum <= max_bytes);
+  } catch (const levada::CorruptMessage& error) {
+    require(error.offset() <= bytes.size());
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -67,6 +86,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read(bytes, [](levada::ByteView each) { return levada::SampleDirectory::decode(each); });
   plan_with(bytes);
   read_rows(bytes);
+  read_runs(bytes);
   try {
     const auto samples = levada::SampleBatch::from_json(levada::as_text(bytes));
     require(levada::SampleBatch::from_json(samples.to_json()) == samples);

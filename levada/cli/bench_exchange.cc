@@ -33,6 +33,7 @@ std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments,
       {"plan_ms", result.plan_ms},
       {"median_us", result.median_us},
       {"p99_us", result.p99_us},
+      {"repeated_us", result.repeated_us},
       {"agree_us", result.agree_us},
       {"move_us", result.move_us},
       {"memcpy_us", result.memcpy_us},
@@ -48,6 +49,7 @@ std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
   table.add({"of it agreeing on who has what, on rank 0", fmt::format("{:.1f}", result.agree_us)});
   table.add({"of it planning, on rank 0", fmt::format("{:.1f}", result.plan_ms * 1e3)});
   table.add({"of it moving, on rank 0", fmt::format("{:.1f}", result.move_us)});
+  table.add({"a round that repeats the one before", fmt::format("{:.1f}", result.repeated_us)});
   table.add({"one memcpy of the moved bytes", fmt::format("{:.1f}", result.memcpy_us)});
   return fmt::format(
       "exchange of {} samples, {}, from {} to {} on {} ranks over {}, {} rounds\n\n{}\n"

@@ -18,8 +18,8 @@ class SampleIndex;
 struct ExchangeOptions {
   /// Of one wait, for the other ranks to begin or for the next message.
   Duration timeout = std::chrono::minutes(30);
-  /// A message's most bytes; the same on all ranks. None: 1 MiB where ranks share memory, so that it stays in the
-  /// caches between them; 16 MiB where each message costs a round of the network.
+  /// The most bytes that are copied into a message; the same on all ranks. None: 1 MiB where ranks share memory, so
+  /// that it stays in the caches between them; 16 MiB where each message costs a round of the network.
   std::optional<std::uint64_t> chunk_bytes = {};
   /// At most so many bytes of a rank's messages are on the way at a time, or two messages. Where ranks share memory,
   /// always three messages.

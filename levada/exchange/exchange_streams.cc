@@ -73,7 +73,9 @@ OutgoingStream::OutgoingStream(const ExchangeRows& rows, std::span<const Exchang
 
 void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, std::size_t key,
                             const SampleStore::Entry& entry) {
-  if (owners_->empty() || owners_->back() != entry.bytes.owner) owners_->push_back(entry.bytes.owner);
+  // Keys of one sample mostly lie in different pieces of memory, and each key in that of the sample before.
+  const auto last = owners_->end() - std::min<std::ptrdiff_t>(8, std::ssize(*owners_));
+  if (std::find(last, owners_->end(), entry.bytes.owner) == owners_->end()) owners_->push_back(entry.bytes.owner);
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
     if (begin < end) runs_.push_back({entry.bytes.data + begin, end - begin});
   };
@@ -90,13 +92,14 @@ void OutgoingStream::append(const ExchangeRows& rows, const ExchangeItem& item, 
 }
 
 std::vector<MessageRun> OutgoingStream::next_runs(const Engine& engine, std::uint64_t max_carried) const {
+  constexpr std::size_t max_runs = std::size_t{1} << 16;  // so that they take a MiB at most
+  constexpr std::size_t min_referenced = 64;              // bytes that take less time to view than to copy twice
   std::vector<MessageRun> runs;
-  runs.reserve(runs_.size() - run_);
   const bool is_shared = engine.shares_memory();
   std::uint64_t at = at_;
-  for (std::size_t run = run_; run < runs_.size(); ++run, at = 0) {
+  for (std::size_t run = run_; run < runs_.size() && runs.size() < max_runs; ++run, at = 0) {
     const ByteView rest = runs_[run].subspan(at);
-    if (const auto position = is_shared ? engine.position_of(rest) : std::nullopt) {
+    if (const auto position = is_shared && rest.size() >= min_referenced ? engine.position_of(rest) : std::nullopt) {
       runs.push_back({*position, rest.size()});
       continue;
     }
@@ -162,20 +165,30 @@ std::vector<ByteView> runs_of(const Engine& engine, int from, ByteView message, 
   ByteReader reader(message);
   std::vector<MessageRun> runs;
   get_numbers(reader, runs);
+  const auto refuse = [&](std::uint64_t bytes) {
+    reader.fail(fmt::format("a run of {} bytes from rank {}", bytes, from));
+  };
+  std::uint64_t begin = UINT64_MAX, end = 0;  // of all that is referred to, which is viewed at once
+  for (const MessageRun& run : runs) {
+    if (run.size > max_bytes) refuse(run.size);
+    max_bytes -= run.size;
+    if (run.position == MessageRun::carried) continue;
+    begin = std::min(begin, run.position);
+    end = std::max(end, checked_add(run.position, run.size).value_or(UINT64_MAX));
+  }
+  const auto memory = end > 0 ? engine.view(from, begin, end - begin) : ByteView();
+  if (!memory) refuse(end - begin);
   ByteView carried = message.subspan(reader.offset());
   std::vector<ByteView> views;
   views.reserve(runs.size());
   for (const MessageRun& run : runs) {
-    std::optional<ByteView> bytes;
     if (run.position != MessageRun::carried) {
-      bytes = engine.view(from, run.position, run.size);
-    } else if (run.size <= carried.size()) {
-      bytes = carried.first(run.size);
-      carried = carried.subspan(run.size);
+      views.push_back(memory->subspan(run.position - begin, run.size));
+      continue;
     }
-    if (!bytes || run.size > max_bytes) reader.fail(fmt::format("a run of {} bytes from rank {}", run.size, from));
-    max_bytes -= run.size;
-    views.push_back(*bytes);
+    if (run.size > carried.size()) refuse(run.size);
+    views.push_back(carried.first(run.size));
+    carried = carried.subspan(run.size);
   }
   if (!carried.empty()) reader.fail(fmt::format("{} bytes too many from rank {}", carried.size(), from));
   return views;

@@ -13,7 +13,6 @@
 
 #include "levada/base/error.h"
 #include "levada/exchange/assignment.h"
-#include "levada/exchange/grouping.h"
 #include "levada/exchange/id_table.h"
 #include "levada/exchange/wants.h"
 
@@ -53,6 +52,17 @@ std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) {
   const auto sum = checked_add(a, b);
   if (!sum) refuse_size();
   return *sum;
+}
+
+/// Orders `order` by group[i] of each of its entries i; those of one group keep their order. Groups are below `groups`.
+/// A counting sort: linear.
+void stable_sort_by(std::vector<std::uint32_t>& order, std::span<const std::uint32_t> group, std::size_t groups) {
+  std::vector<std::uint32_t> next(groups + 1, 0);
+  for (const std::uint32_t i : order) ++next[group[i] + 1];
+  for (std::size_t each = 1; each <= groups; ++each) next[each] += next[each - 1];
+  std::vector<std::uint32_t> sorted(order.size());
+  for (const std::uint32_t i : order) sorted[next[group[i]]++] = i;
+  order = std::move(sorted);
 }
 
 class Planner {

@@ -148,6 +148,11 @@ BufferPool::Buffer SampleStore::allocate_piece(std::uint64_t bytes) {
 }
 
 std::vector<BufferPool::Buffer> SampleStore::allocate(std::span<const std::uint64_t> sizes) {
+  const std::lock_guard lock(mutex_);
+  return allocate_all(sizes);
+}
+
+std::vector<BufferPool::Buffer> SampleStore::allocate_all(std::span<const std::uint64_t> sizes) {
   constexpr std::uint64_t max_together = std::uint64_t{64} << 10;
   std::vector<BufferPool::Buffer> buffers;
   buffers.reserve(sizes.size());
@@ -195,7 +200,7 @@ void SampleStore::put(const SampleBatch& samples, Payload payload) {
   }
   check_bound(bytes);
   if (payload == Payload::copied) {
-    auto memory = allocate(sizes);
+    auto memory = allocate_all(sizes);
     for (std::size_t i = 0; i < incoming.size(); ++i) {
       SampleBytes& from = incoming[i].entry.bytes;
       if (sizes[i] > 0) copy_payload(memory[i].data, from.data, sizes[i]);

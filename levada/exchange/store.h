@@ -163,6 +163,7 @@ class SampleStore {
   void replace(Column& column, std::size_t sample, Entry by);
   void drop_unused_columns();
 
+  std::vector<BufferPool::Buffer> allocate_all(std::span<const std::uint64_t> sizes);
   BufferPool::Buffer allocate_piece(std::uint64_t bytes);
 
   SampleStoreOptions options_;
