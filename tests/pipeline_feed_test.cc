@@ -7,10 +7,10 @@
 #include "levada/engine/inproc/inproc.h"
 #include "levada/engine/joined/hosts_testing.h"
 #include "levada/feed/feed.h"
+#include "levada/pipeline/opening.h"
 #include "levada/pipeline/origins.h"
 #include "levada/pipeline/pipeline_source.h"
 #include "levada/pipeline/running.h"
-#include "levada/pipeline/seeds.h"
 #include "levada/pipeline/tree_values.h"
 
 namespace levada::pipeline {

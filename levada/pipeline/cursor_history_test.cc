@@ -1,4 +1,4 @@
-#include "levada/pipeline/cursor_history.h"
+#include "levada/pipeline/cursors.h"
 
 #include <gtest/gtest.h>
 

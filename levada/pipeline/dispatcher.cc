@@ -51,7 +51,7 @@ class Dispatcher {
   void run_pass() {
     dealer_ = protocol::Dealer(workers(), loop_.state().reset());
     sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::most_items : 1);
-    rate_ = {};
+    pace_ = SnapshotPace(options().snapshot_every);
     saved_at_ = dealer_.number();
     place_.reset();
     shares_.assign(shares_.size(), {});
@@ -90,21 +90,24 @@ class Dispatcher {
         }
         if (dealer_.wanted()) add(*std::move(item));
         dealer_.dealt();
-        full = sizer_.add(Clock::now);
+        full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
       }
       if (auto failure = flush()) return failure;
     }
   }
 
+  /// Whether the user's number of items has been made since the last snapshot.
+  bool is_snapshot_due() const {
+    const auto every = options().snapshot_every;
+    return every > 0 && dealer_.number() - saved_at_ >= every;
+  }
+
   void begin_message(const Stream& stream) {
-    auto now = Clock::now();
-    if (rate_.is_due(dealer_.number() - saved_at_, now)) {
+    if (pace_.is_due(dealer_.number() - saved_at_, Clock::now())) {
       saved_at_ = dealer_.number();
-      place_ = protocol::Place{dealer_.number(), pack_cursor(stream.save())};
-      rate_.saved(now, Clock::now());
-      now = Clock::now();
+      place_ = loop_.snapshot(pace_, [&] { return protocol::Place{dealer_.number(), pack_cursor(stream.save())}; });
     }
-    sizer_.begin(now);
+    sizer_.begin(loop_.work_time());
   }
 
   void add(Item item) {
@@ -114,7 +117,7 @@ class Dispatcher {
   }
 
   std::optional<Failed> flush() {
-    const auto made = Clock::now();
+    const auto made = loop_.work_time();
     auto failure = put_shares(Ending::none);
     std::size_t bytes = 0;
     for (const auto& outgoing : outgoing_) bytes += outgoing->take_bytes();
@@ -180,7 +183,7 @@ class Dispatcher {
   std::vector<Share> shares_;
   protocol::Dealer dealer_;
   MessageSizer sizer_;
-  SaveRate rate_;
+  SnapshotPace pace_;
   std::int64_t saved_at_ = 0;
   std::optional<protocol::Place> place_;  ///< to be sent with the next items
 };

@@ -1,4 +1,4 @@
-#include "levada/pipeline/division.h"
+#include "levada/pipeline/opening.h"
 
 #include <gtest/gtest.h>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "levada/base/error.h"
 
@@ -12,6 +13,14 @@ namespace {
 
 /// What a rank says takes in what it said before, so nothing is lost where there is no room for it.
 constexpr int window = 4;
+
+/// Throws CorruptMessage for what takes back what `rank` said before.
+void replace(Lookahead& before, Lookahead said, int rank) {
+  if (said.until < before.until || before.kind != Lookahead::Kind::there) {
+    throw CorruptMessage(0, fmt::format("rank {} takes back what it said of item {} of its epoch", rank, before.until));
+  }
+  before = std::move(said);
+}
 
 /// Puts back what stood on the status board when the wait is over.
 class Waiting {
@@ -37,39 +46,72 @@ class Waiting {
 
 }  // namespace
 
-// ---- CommonEnd
+// ---- EndTree
 
-void CommonEnd::apply(int rank, Lookahead said) {
-  auto& before = said_[static_cast<std::size_t>(rank)];
-  if (said.until < before.until || before.kind != Lookahead::Kind::there) {
-    throw CorruptMessage(0, fmt::format("rank {} takes back what it said of item {} of its epoch", rank, before.until));
-  }
-  const bool was_last = before.until == there_until_ && said.until > there_until_ && --at_there_until_ == 0;
-  before = std::move(said);
-  if (!was_last) return;
-  // Only when all have moved on: looking at all ranks for each message would take the square of their number.
-  there_until_ = std::ranges::min(said_, {}, &Lookahead::until).until;
-  at_there_until_ = std::ranges::count(said_, there_until_, &Lookahead::until);
+const Lookahead& earlier(const Lookahead& a, const Lookahead& b) {
+  const auto rank_of = [](const Lookahead& each) {
+    const int order = each.kind == Lookahead::Kind::there ? 0 : each.kind == Lookahead::Kind::failed ? 1 : 2;
+    return std::tuple(each.until, order, each.failed_rank);
+  };
+  return rank_of(b) < rank_of(a) ? b : a;
 }
 
-bool CommonEnd::knows(int rank, std::int64_t item) const {
-  const auto& said = said_[static_cast<std::size_t>(rank)];
-  return said.until > item || said.kind != Lookahead::Kind::there;
+EndTree::EndTree(int rank, int ranks, int group) : rank_(rank) {
+  for (int unit = 1; unit < ranks && rank % unit == 0; unit *= group, ++levels_) {
+    const int first = rank / (unit * group) * (unit * group);
+    std::vector<int> members;
+    for (int i = 0; i < group && first + i * unit < ranks; ++i) members.push_back(first + i * unit);
+    is_top_ = unit * group >= ranks;
+    const auto add = [&](int from, bool is_result) {
+      auto to = members;
+      std::erase(to, from);
+      if (!to.empty()) links_.push_back({.level = levels_, .is_result = is_result, .from = from, .to = std::move(to)});
+    };
+    for (const int member : members) add(member, false);
+    if (!is_top_) add(first, true);
+  }
 }
 
-std::optional<CommonEnd::Outcome> CommonEnd::outcome(std::int64_t item) const {
-  Outcome outcome;
-  if (item < there_until_) return outcome;
-  for (int rank = 0; rank < static_cast<int>(said_.size()); ++rank) {
-    if (!knows(rank, item)) return std::nullopt;
-    const auto& said = said_[static_cast<std::size_t>(rank)];
-    if (said.until > item || outcome.kind == Lookahead::Kind::failed) continue;
-    outcome.kind = said.kind;
-    if (said.kind != Lookahead::Kind::failed) continue;
-    outcome.failed_rank = rank;
-    outcome.failure = &*said.failure;
+void EndTree::say(Lookahead mine) {
+  mine.failed_rank = mine.kind == Lookahead::Kind::failed ? rank_ : 0;
+  replace(mine_, std::move(mine), rank_);
+  pass_on();
+}
+
+void EndTree::receive(std::size_t link, Lookahead said) {
+  replace(links_[link].current, std::move(said), links_[link].from);
+  pass_on();
+}
+
+void EndTree::pass_on() {
+  const Lookahead* known = &mine_;  // of this rank, and of all below it
+  auto link = links_.begin();
+  for (int level = 0; level < levels_; ++level) {
+    const Lookahead* of_group = known;
+    const Lookahead* result = nullptr;
+    for (; link != links_.end() && link->level == level; ++link) {
+      if (link->is_result) result = sends(*link) ? nullptr : &link->current;
+      else if (sends(*link)) link->current = *known;
+      else of_group = &earlier(*of_group, link->current);
+    }
+    known = of_group;
+    if (result != nullptr) of_all_ = *result;
   }
-  return outcome;
+  if (is_top_) of_all_ = *known;
+  for (auto& each : links_) {
+    if (each.is_result && sends(each)) each.current = of_all_;
+  }
+}
+
+std::optional<EndTree::Outcome> EndTree::outcome(std::int64_t item) const {
+  if (item < of_all_.until) return Outcome{};
+  if (of_all_.kind == Lookahead::Kind::there) return std::nullopt;
+  if (of_all_.kind == Lookahead::Kind::ended) return Outcome{.kind = of_all_.kind};
+  return Outcome{of_all_.kind, of_all_.failed_rank, of_all_.failure ? &*of_all_.failure : nullptr};
+}
+
+bool EndTree::has_told(std::int64_t item) const {
+  return std::ranges::all_of(links_, [&](const Link& link) { return !sends(link) || link.sent.knows(item); });
 }
 
 // ---- EndAgreement
@@ -89,94 +131,87 @@ EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOption
     : job_(std::move(all_ranks)),
       engine_(group_of_all(*job_)),
       options_(std::move(options)),
-      common_(engine_->info().size) {
-  const int size = engine_->info().size;
-  for (int from = 0; from < size && size > 1; ++from) {
-    std::vector<int> to;
-    for (int other = 0; other < size; ++other) {
-      if (other != from) to.push_back(other);
-    }
-    auto channel = engine_->open(from, to, window);
-    if (from == rank()) {
-      own_ = std::move(channel);
-    } else {
-      others_.push_back({.rank = from, .channel = std::move(channel)});
-    }
+      tree_(engine_->info().rank, engine_->info().size),
+      ended_(tree_.links().size()) {
+  for (const auto& link : tree_.links()) {
+    channels_.push_back(engine_->open(link.from, link.to, window, {.tag = link.is_result ? 1u : 0u}));
   }
 }
 
 void EndAgreement::say(const Lookahead& mine) {
-  common_.apply(rank(), mine);
-  if (!own_) return;
-  untold_ = mine;
+  tree_.say(mine);
   tell();
 }
 
-/// Whether all have been sent what this rank has said.
+/// Whether all there is to tell has been sent.
 bool EndAgreement::tell() {
-  if (!untold_) return true;
-  const Bytes message = encode(*untold_);
-  const auto deadline = Deadline::after(options_.timeout);
-  Block block = allocate(*engine_, message.size(), deadline, options_.stage);
-  std::ranges::copy(message, block.memory().begin());  // not payload: what ranks say to each other
-  if (!engine_->try_publish(*own_, block, message.size())) return false;
-  told_.apply(0, *std::exchange(untold_, std::nullopt));
-  return true;
+  bool all = true;
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    const auto& link = tree_.links()[i];
+    if (!tree_.sends(link) || link.sent == link.current) continue;
+    const Bytes message = encode(link.current);
+    Block block = allocate(*engine_, message.size(), Deadline::after(options_.timeout), options_.stage);
+    std::ranges::copy(message, block.memory().begin());  // not payload: what ranks say to each other
+    if (engine_->try_publish(*channels_[i], block, message.size())) tree_.sent(i);
+    else all = false;
+  }
+  return all;
 }
 
-CommonEnd::Outcome EndAgreement::await(std::int64_t item) {
+EndTree::Outcome EndAgreement::await(std::int64_t item) {
   const auto deadline = Deadline::after(options_.timeout);
   Reminder reminder(options_.remind_after);
   for (;;) {
     tell();
-    const auto known = common_.outcome(item);
+    const auto known = tree_.outcome(item);
     // Told before it is given: others may wait for that word while this rank's caller waits for them.
-    if (known && (!own_ || told_.knows(0, item))) return *known;
-    if (!hear()) wait_for(silent(item), item, deadline, reminder);
+    if (known && tree_.has_told(item)) return *known;
+    if (!receive()) wait_for(rank_missing(item), item, deadline, reminder);
   }
 }
 
 /// A word of each. Whether there was any.
-bool EndAgreement::hear() {
-  bool heard = false;
-  for (Other& other : others_) {
-    const auto received = engine_->try_receive(*other.channel);
-    other.ended = received.ended;
+bool EndAgreement::receive() {
+  bool any = false;
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    if (tree_.sends(tree_.links()[i])) continue;
+    const auto received = engine_->try_receive(*channels_[i]);
+    ended_[i] = received.ended;
     if (!received.message) continue;
-    common_.apply(other.rank, decode<Lookahead>(received.message->bytes));
-    heard = true;
+    tree_.receive(i, decode<Lookahead>(received.message->bytes));
+    any = true;
   }
-  return heard;
+  return any;
 }
 
-/// Those whose word on the item is missing.
-std::vector<const EndAgreement::Other*> EndAgreement::silent(std::int64_t item) {
-  std::vector<const Other*> silent;
-  for (const Other& other : others_) {
-    if (common_.knows(other.rank, item)) continue;
-    if (other.ended) {
+/// The first whose word on the item is missing; where none is, one that has no room for this rank's.
+int EndAgreement::rank_missing(std::int64_t item) {
+  int missing = -1;
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    const auto& link = tree_.links()[i];
+    if (tree_.sends(link) || link.current.knows(item)) continue;
+    if (ended_[i]) {
       check_group(*engine_);
-      throw_left(*job_, other.rank,
+      throw_left(*job_, link.from,
                  fmt::format("item {} of {}: ranks begin and leave an epoch together", item, options_.stage));
     }
-    silent.push_back(&other);
+    if (missing < 0) missing = link.from;
   }
-  return silent;
+  return missing >= 0 ? missing : tree_.links().front().to.front();
 }
 
-void EndAgreement::wait_for(const std::vector<const Other*>& silent, std::int64_t item, Deadline deadline,
-                            Reminder& reminder) {
+void EndAgreement::wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder) {
   // Of all, also those whose word is known: one that has no room to tell others waits for this rank to receive.
   std::vector<Channel*> receive, room;
-  for (const Other& other : others_) {
-    if (!other.ended) receive.push_back(other.channel.get());
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    const auto& link = tree_.links()[i];
+    if (!tree_.sends(link) && !ended_[i]) receive.push_back(channels_[i].get());
+    if (tree_.sends(link) && link.sent != link.current) room.push_back(channels_[i].get());
   }
-  if (untold_) room.push_back(own_.get());
-  const int rank = silent.empty() ? others_.front().rank : silent.front()->rank;
-  const Waiting waiting(*job_, options_.stage, item, rank);
+  const Waiting waiting(*job_, options_.stage, item, missing);
   const auto explain = [&] {
     const auto waited = options_.timeout - std::min(options_.timeout, deadline.remaining());
-    return explain_wait(*job_, options_.stage, rank, waited);
+    return explain_wait(*job_, options_.stage, missing, waited);
   };
   const WaitFor conditions{.receive = receive, .publish = room, .poll = &options_.poll};
   if (reminder.wait(*engine_, conditions, deadline, explain) == Woken::timeout) throw Timeout(explain());

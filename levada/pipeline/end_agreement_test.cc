@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <thread>
 
 #include "levada/base/error.h"
@@ -51,40 +55,162 @@ Ending go_through(EndAgreement& agreement, std::int64_t items, bool fails, std::
   }
 }
 
-TEST(CommonEnd, IsKnownOnceAllHaveSaid) {
-  CommonEnd common(3);
-  EXPECT_FALSE(common.outcome(0));
-  common.apply(0, {.until = 5});
-  common.apply(1, {.until = 3, .kind = Kind::ended});
-  EXPECT_FALSE(common.outcome(0));
-  common.apply(2, {.until = 2});
-  EXPECT_EQ(common.outcome(1)->kind, Kind::there);
-  EXPECT_FALSE(common.outcome(2)) << "rank 2 may fail there";
-  EXPECT_FALSE(common.outcome(3)) << "or at 3";
-  common.apply(2, {.until = 9});
-  EXPECT_EQ(common.outcome(2)->kind, Kind::there);
-  EXPECT_EQ(common.outcome(3)->kind, Kind::ended);
+/// Tells `tree` what `from` says to its group.
+void hear(EndTree& tree, int from, const Lookahead& said) {
+  for (std::size_t i = 0; i < tree.links().size(); ++i) {
+    if (tree.links()[i].from == from && !tree.links()[i].is_result) return tree.receive(i, said);
+  }
+  FAIL() << "rank " << from << " tells this one nothing";
 }
 
-TEST(CommonEnd, AFailureGoesBeforeAnEndAndTheLowestRanksBeforeOthers) {
-  CommonEnd common(4);
-  common.apply(0, {.until = 3, .kind = Kind::ended});
-  common.apply(1, {.until = 4, .kind = Kind::failed, .failure = Failure{.message = "later"}});
-  common.apply(2, {.until = 3, .kind = Kind::failed, .failure = Failure{.message = "first"}});
-  common.apply(3, {.until = 3, .kind = Kind::failed, .failure = Failure{.message = "second"}});
-  EXPECT_EQ(common.outcome(2)->kind, Kind::there);
-  const auto outcome = common.outcome(3);
+TEST(EndTree, KnowsOnceAllHaveSaid) {
+  EndTree tree(0, 3);
+  EXPECT_FALSE(tree.outcome(0));
+  tree.say({.until = 5});
+  hear(tree, 1, {.until = 3, .kind = Kind::ended});
+  EXPECT_FALSE(tree.outcome(0));
+  hear(tree, 2, {.until = 2});
+  EXPECT_EQ(tree.outcome(1)->kind, Kind::there);
+  EXPECT_FALSE(tree.outcome(2)) << "rank 2 may fail there";
+  EXPECT_FALSE(tree.outcome(3)) << "or at 3";
+  hear(tree, 2, {.until = 9});
+  EXPECT_EQ(tree.outcome(2)->kind, Kind::there);
+  EXPECT_EQ(tree.outcome(3)->kind, Kind::ended);
+}
+
+TEST(EndTree, AFailureGoesBeforeAnEndAndTheLowestRanksBeforeOthers) {
+  EndTree tree(0, 4);
+  tree.say({.until = 3, .kind = Kind::ended});
+  hear(tree, 1, {4, Kind::failed, 1, Failure{.message = "later"}});
+  hear(tree, 3, {3, Kind::failed, 3, Failure{.message = "second"}});
+  hear(tree, 2, {3, Kind::failed, 2, Failure{.message = "first"}});
+  EXPECT_EQ(tree.outcome(2)->kind, Kind::there);
+  const auto outcome = tree.outcome(3);
   EXPECT_EQ(outcome->kind, Kind::failed);
   EXPECT_EQ(outcome->failed_rank, 2);
   EXPECT_EQ(outcome->failure->message, "first");
 }
 
-TEST(CommonEnd, NobodyTakesBackWhatItSaid) {
-  CommonEnd common(1);
-  common.apply(0, {.until = 5});
-  EXPECT_THROW(common.apply(0, {.until = 4}), CorruptMessage);
-  common.apply(0, {.until = 5, .kind = Kind::ended});
-  EXPECT_THROW(common.apply(0, {.until = 6}), CorruptMessage);
+TEST(EndTree, RefusesWhatTakesBackWhatWasSaid) {
+  EndTree tree(0, 1);
+  tree.say({.until = 5});
+  EXPECT_THROW(tree.say({.until = 4}), CorruptMessage);
+  tree.say({.until = 5, .kind = Kind::ended});
+  EXPECT_THROW(tree.say({.until = 6}), CorruptMessage);
+}
+
+/// The trees of all ranks, and what they send each other.
+class Forest {
+ public:
+  Forest(int ranks, int group) : sent_(static_cast<std::size_t>(ranks)), received_(sent_) {
+    for (int rank = 0; rank < ranks; ++rank) trees_.emplace_back(rank, ranks, group);
+  }
+  EndTree& tree(int rank) { return trees_[static_cast<std::size_t>(rank)]; }
+  void say(int rank, const Lookahead& said) {
+    tree(rank).say(said);
+    pass_on(rank);
+  }
+  int most_sent() const { return std::ranges::max(sent_); }
+  int most_received() const { return std::ranges::max(received_); }
+
+ private:
+  void pass_on(int rank) {
+    for (std::size_t i = 0; i < tree(rank).links().size(); ++i) {
+      const auto link = tree(rank).links()[i];
+      if (!tree(rank).sends(link) || link.sent == link.current) continue;
+      tree(rank).sent(i);
+      ++sent_[static_cast<std::size_t>(rank)];
+      for (const int to : link.to) receive(to, link);
+    }
+  }
+  void receive(int rank, const EndTree::Link& from) {
+    ++received_[static_cast<std::size_t>(rank)];
+    const auto links = tree(rank).links();
+    const auto is_same = [&](const EndTree::Link& link) {
+      return link.from == from.from && link.level == from.level && link.is_result == from.is_result;
+    };
+    const auto link = std::ranges::find_if(links, is_same);
+    ASSERT_NE(link, links.end());
+    tree(rank).receive(static_cast<std::size_t>(link - links.begin()), from.current);
+    pass_on(rank);
+  }
+
+  std::vector<EndTree> trees_;
+  std::vector<int> sent_, received_;
+};
+
+TEST(EndTree, TakesFewMessagesABunchHoweverManyRanksThereAre) {
+  constexpr int ranks = 1024, bunches = 10;
+  Forest forest(ranks, EndTree::group_size);
+  std::mt19937 random(1);
+  std::vector<int> order(ranks);
+  std::iota(order.begin(), order.end(), 0);
+  for (int bunch = 1; bunch <= bunches; ++bunch) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const int rank : order) forest.say(rank, {.until = 16 * bunch});
+    for (int rank = 0; rank < ranks; ++rank) {
+      ASSERT_TRUE(forest.tree(rank).outcome(16 * bunch - 1)) << rank;
+      ASSERT_FALSE(forest.tree(rank).outcome(16 * bunch)) << rank;
+    }
+  }
+  // Three levels: in each a message to the group and one from each other of it, and the results on the way back.
+  EXPECT_LE(forest.most_sent(), bunches * 5);
+  EXPECT_LE(forest.most_received(), bunches * (3 * 15 + 1));
+}
+
+TEST(EndTree, AllRanksComeToTheSameEndWhateverTheGroups) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::mt19937 random(seed);
+    const int ranks = 1 + static_cast<int>(random() % 40);
+    Forest forest(ranks, 2 + static_cast<int>(random() % 4));
+    Lookahead end{.until = 1000};
+    std::vector<Lookahead> last;
+    for (int rank = 0; rank < ranks; ++rank) {
+      Lookahead own{.until = static_cast<std::int64_t>(random() % 20),
+                    .kind = random() % 3 ? Kind::ended : Kind::failed};
+      if (own.kind == Kind::failed) own.failed_rank = rank;
+      last.push_back(own);
+      end = earlier(end, own);
+    }
+    std::vector<std::int64_t> said(last.size(), 0);
+    std::vector<int> left(last.size());
+    std::iota(left.begin(), left.end(), 0);
+    while (!left.empty()) {
+      const auto at = random() % left.size();
+      const int rank = left[at];
+      auto& until = said[static_cast<std::size_t>(rank)];
+      const auto& own = last[static_cast<std::size_t>(rank)];
+      until = std::min(own.until, until + static_cast<std::int64_t>(random() % 8));
+      const bool is_last = until == own.until && random() % 2 == 0;
+      forest.say(rank, is_last ? own : Lookahead{.until = until});
+      if (is_last) left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto outcome = forest.tree(rank).outcome(end.until);
+      ASSERT_TRUE(outcome) << "seed " << seed << ", rank " << rank;
+      EXPECT_EQ(outcome->kind, end.kind);
+      EXPECT_EQ(std::max(outcome->failed_rank, 0), end.failed_rank);
+      if (end.until > 0) {
+        EXPECT_EQ(forest.tree(rank).outcome(end.until - 1)->kind, Kind::there);
+      }
+    }
+  }
+}
+
+TEST(EndAgreement, IsTheSameWhereGroupsTellEachOther) {
+  constexpr int ranks = 18;
+  const auto engines = inproc::make_group(ranks);
+  std::vector<std::thread> threads;
+  std::atomic<int> same{0};
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      EndAgreement agreement(engines[static_cast<std::size_t>(rank)], {});
+      const Ending end = go_through(agreement, rank == 17 ? 41 : 50 + rank, rank == 17, 1 + rank % 5);
+      same += end.item == 41 && end.kind == Kind::failed && end.failed_rank == 17 && end.failure->process == "rank 17";
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(same, ranks);
 }
 
 TEST(EndAgreement, EndsAllRanksWithTheShortest) {
@@ -258,7 +384,7 @@ TEST(EndAgreement, FindsAKilledProcessWithinASecond) {
 TEST(Lookahead, CrossesAsBytesAndLiesAreFound) {
   const Failure failure{.stage = "map", .item = 3, .message = "no"};
   for (const Lookahead& lookahead :
-       {Lookahead{.until = 5}, Lookahead{.until = 6, .kind = Kind::ended}, Lookahead{7, Kind::failed, failure}}) {
+       {Lookahead{.until = 5}, Lookahead{.until = 6, .kind = Kind::ended}, Lookahead{7, Kind::failed, 2, failure}}) {
     const Bytes bytes = encode(lookahead);
     EXPECT_EQ(decode<Lookahead>(bytes), lookahead);
     for (std::size_t cut = 0; cut < bytes.size(); ++cut) {

@@ -115,14 +115,14 @@ class TransformStream final : public ForeignStream {
 
 }  // namespace
 
-StagePtr make_given(SettingPtr setting, int stage, StreamPtr stream) {
-  return std::make_unique<GivenStream>(std::move(setting), stage, std::move(stream));
+StagePtr make_given(const StagePlace& at, StreamPtr stream) {
+  return at.make<GivenStream>(std::move(stream));
 }
-StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream) {
-  return std::make_unique<ForeignStream>(std::move(setting), stage, std::move(stream));
+StagePtr make_foreign(const StagePlace& at, StreamPtr stream) {
+  return at.make<ForeignStream>(std::move(stream));
 }
-StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening) {
-  return std::make_unique<TransformStream>(std::move(setting), stage, std::move(inputs), opening);
+StagePtr make_stage(const Transform&, const StagePlace& at) {
+  return at.make<TransformStream>(at.inputs(), at.builder.opening());
 }
 
 }  // namespace levada::pipeline

@@ -240,16 +240,21 @@ class BranchStream final : public StageStream {
 
 }  // namespace
 
-std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input) {
-  return std::make_shared<Forked>(std::move(setting), stage, std::move(input));
+std::shared_ptr<Forked> make_fork(const StagePlace& at) {
+  return std::make_shared<Forked>(at.builder.setting(), at.stage, at.input());
 }
 
 void settle(Forked& fork) {
   fork.settle();
 }
 
-StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, int thread) {
-  return std::make_unique<BranchStream>(std::move(setting), stage, std::move(fork), thread);
+StagePtr make_stage(const Branch&, const StagePlace& at) {
+  return at.make<BranchStream>(at.builder.fork(at.before()), at.thread);
+}
+
+// Where it is the end, and its branches are elsewhere, its items are as they come.
+StagePtr make_stage(const Fork&, const StagePlace& at) {
+  return at.input();
 }
 
 }  // namespace levada::pipeline

@@ -101,7 +101,7 @@ class FullSyncStream final : public StageStream {
   }
   std::int64_t made() const { return given_ + static_cast<std::int64_t>(ahead_.size()); }
 
-  CommonEnd::Outcome await() {
+  EndTree::Outcome await() {
     try {
       return waited([&] { return agreement_.await(given_); });
     } catch (const std::exception&) {
@@ -137,8 +137,10 @@ class FullSyncStream final : public StageStream {
 
 }  // namespace
 
-StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input) {
-  return std::make_unique<FullSyncStream>(setting, stage, open_input);
+StagePtr make_stage(const FullSync&, const StagePlace& at) {
+  const auto& all_ranks = at.builder.setting()->all_ranks;
+  if (all_ranks == nullptr || all_ranks->info().size == 1) return make_identity(at, at.input());
+  return at.make<FullSyncStream>([&] { return at.input(); });
 }
 
 }  // namespace levada::pipeline

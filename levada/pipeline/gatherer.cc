@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "levada/base/trace.h"
 #include "levada/engine/collect.h"
-#include "levada/pipeline/cursor_fields.h"
+#include "levada/pipeline/cursors.h"
 
 namespace levada::pipeline {
 namespace {
@@ -20,7 +21,7 @@ constexpr auto poll_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
 /// Of places of the dispatching process: more are thinned out.
 constexpr std::size_t max_places = 64;
-constexpr std::size_t max_place_bytes = std::size_t{32} << 20;
+constexpr std::size_t max_place_bytes = std::size_t{16} << 20;
 /// Names the cursor in what is said of it.
 constexpr std::string_view cursor_name = "in the workers";
 
@@ -366,8 +367,8 @@ const Place& Gatherer::place_before(std::int64_t number) const {
 }
 
 std::int64_t Gatherer::needed() const {
-  std::int64_t least = given_before_ + merge_.given();
-  if (!has_state_) return least;
+  if (!has_state_) return given_before_ + merge_.given();
+  auto least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t w = 0; w < queues_.size(); ++w) {
     least = std::min(least, queues_[w].start.drawn * workers() + static_cast<std::int64_t>(w));
   }

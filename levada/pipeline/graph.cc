@@ -10,7 +10,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/overloaded.h"
-#include "levada/pipeline/reachability.h"
+#include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
 namespace {

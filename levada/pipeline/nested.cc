@@ -91,17 +91,15 @@ class FlatMapStream final : public StageStream {
 
 }  // namespace
 
-StagePtr make_flat_map(SettingPtr setting, int stage, StagePtr input) {
-  const auto& flat_map = std::get<FlatMap>(setting->stage(stage).operation);
-  return std::make_unique<FlatMapStream>(setting, stage, std::move(input), flat_map.function, flat_map.on_error);
+StagePtr make_stage(const FlatMap& flat_map, const StagePlace& at) {
+  return at.make<FlatMapStream>(at.input(), flat_map.function, flat_map.on_error);
 }
 
-StagePtr make_unbatch(SettingPtr setting, int stage, StagePtr input) {
-  const auto& values = setting->values;
-  const auto elements = [&values](Item item) -> StreamPtr {
+StagePtr make_stage(const Unbatch&, const StagePlace& at) {
+  const auto elements = [&values = at.builder.setting()->values](Item item) -> StreamPtr {
     return std::make_unique<Elements>(values.elements(std::move(item)));
   };
-  return std::make_unique<FlatMapStream>(setting, stage, std::move(input), elements, OnError::raise);
+  return at.make<FlatMapStream>(at.input(), elements, OnError::raise);
 }
 
 }  // namespace levada::pipeline

@@ -7,8 +7,8 @@
 #include "levada/base/error.h"
 #include "levada/corpus/packing.h"
 #include "levada/pipeline/documents.h"
-#include "levada/pipeline/holding_stream.h"
 #include "levada/pipeline/streams.h"
+#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -294,11 +294,9 @@ class BestFitStream final : public HoldingStream<HeldRest> {
 
 }  // namespace
 
-StagePtr make_pack(SettingPtr setting, int stage, StagePtr input) {
-  if (std::get<Pack>(setting->stage(stage).operation).method == Packing::cut) {
-    return std::make_unique<ConcatStream>(std::move(setting), stage, std::move(input));
-  }
-  return std::make_unique<BestFitStream>(std::move(setting), stage, std::move(input));
+StagePtr make_stage(const Pack& pack, const StagePlace& at) {
+  if (pack.method == Packing::cut) return at.make<ConcatStream>(at.input());
+  return at.make<BestFitStream>(at.input());
 }
 
 }  // namespace levada::pipeline

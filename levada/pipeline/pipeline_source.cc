@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/collate.h"
-#include "levada/pipeline/cursor_fields.h"
+#include "levada/pipeline/cursors.h"
 
 namespace levada::pipeline {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "levada/pipeline/cursor_history.h"
+#include "levada/pipeline/cursors.h"
 #include "levada/pipeline/roles.h"
 #include "levada/pipeline/stream.h"
 #include "levada/sources/source.h"

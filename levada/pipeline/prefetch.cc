@@ -115,12 +115,13 @@ class PrefetchStream final : public StageStream {
 
 }  // namespace
 
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input) {
-  auto stream = std::make_unique<PrefetchStream>(std::move(setting), stage, std::move(input));
-  const auto start = [weak = stream->self()] {
+StagePtr make_stage(const Prefetch&, const StagePlace& at) {
+  if (!at.builder.prefetches()) return make_identity(at, at.input());
+  auto stream = at.make<PrefetchStream>(at.builder.open(at.before(), at.builder.new_thread()));
+  at.builder.add_start([weak = stream->self()] {
     if (const auto self = weak.lock()) (*self)->start();
-  };
-  return {std::move(stream), start};
+  });
+  return stream;
 }
 
 }  // namespace levada::pipeline

@@ -97,15 +97,16 @@ Failure failure_of(const std::exception_ptr& error, const std::string& process, 
   return failure;
 }
 
-bool SaveRate::is_due(std::int64_t items, Clock::time_point now) const {
+bool SnapshotPace::is_due(std::int64_t items, Clock::time_point now) const {
   constexpr std::int64_t max_items = 128;
   constexpr auto max_time = std::chrono::milliseconds(1);
-  constexpr int cost_part = 32;
+  constexpr int cost_part = 100;
+  if (every_ > 0) return items >= every_;
   if (!last_) return true;
   return (items >= max_items || now - *last_ >= max_time) && now - *last_ >= cost_ * cost_part;
 }
 
-void SaveRate::saved(Clock::time_point begun, Clock::time_point ended) {
+void SnapshotPace::saved(Clock::time_point begun, Clock::time_point ended) {
   last_ = ended;
   cost_ = ended - begun;
 }
@@ -176,6 +177,8 @@ Running ProcessLoop::running(const Copy& copy) {
           .all_ranks = nullptr,
           .poll = [this] { attend(); },
           .paused = &paused_,
+          .snapshot_every = process_.options.snapshot_every,
+          .snapshot_time = &snapshot_time_,
           .at = watch_.at(),
           .log = log_.get()};
 }

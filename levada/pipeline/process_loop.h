@@ -14,10 +14,10 @@
 #include "levada/base/stage_trace.h"
 #include "levada/engine/engine.h"
 #include "levada/pipeline/carrier.h"
-#include "levada/pipeline/cursor_fields.h"
+#include "levada/pipeline/cursors.h"
+#include "levada/pipeline/opening.h"
 #include "levada/pipeline/protocol.h"
 #include "levada/pipeline/roles.h"
-#include "levada/pipeline/seeds.h"
 
 namespace levada::pipeline {
 
@@ -50,15 +50,17 @@ bool workers_have_state(const Graph& graph, const Placement& placement);
 /// Any exception as what the consumer throws; `item`: where nothing better is known.
 Failure failure_of(const std::exception_ptr& error, const std::string& process, std::int64_t item);
 
-/// Paces how often a process saves where its stream stands: often enough that little is made again, so seldom that it
-/// takes little of the time, however much a save takes.
-class SaveRate {
+/// When a process saves where its stream stands: after every so many items or, where that is 0, often enough that
+/// little is made again and so seldom that it takes one percent of the time, however much a save takes.
+class SnapshotPace {
  public:
+  explicit SnapshotPace(std::int64_t every = 0) : every_(every) {}
   /// Whether to save at `now`, `items` after the last time.
   bool is_due(std::int64_t items, Clock::time_point now) const;
   void saved(Clock::time_point begun, Clock::time_point ended);
 
  private:
+  std::int64_t every_;
   std::optional<Clock::time_point> last_;
   Duration cost_{};
 };
@@ -133,6 +135,18 @@ class ProcessLoop {
   const Process& process() const { return process_; }
   Engine& engine() const { return *process_.engine; }
   Traffic& traffic() { return traffic_; }
+  /// The clock without the time that snapshots have taken: what items cost.
+  Clock::time_point work_time() const { return Clock::now() - Duration(snapshot_time_); }
+  /// Calls `save`, whose time is no item's.
+  template <typename Save>
+  auto snapshot(SnapshotPace& pace, const Save& save) {
+    const auto begin = Clock::now();
+    auto saved = save();
+    const auto end = Clock::now();
+    pace.saved(begin, end);
+    snapshot_time_ += (end - begin).count();
+    return saved;
+  }
   /// Null where nothing is recorded.
   StageLog* log() { return log_.get(); }
   /// So many items of this pass have been given on.
@@ -163,6 +177,7 @@ class ProcessLoop {
   std::uint64_t begun_ = 0;
   bool left_ = false;                ///< the consumer
   std::atomic<bool> paused_{false};  ///< as state_ says, for the threads that make items ahead
+  std::atomic<Duration::rep> snapshot_time_{0};
   Watch watch_;
 };
 

@@ -27,277 +27,225 @@ void serve(const Process& process) {
   }
 }
 
-class Consumer::Impl {
+namespace {
+
+constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
+
+/// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
+class Pass {
  public:
-  explicit Impl(Process process)
-      : process_(std::move(process)),
-        placement_(place(process_.graph, process_.options.workers, process_.options.ordered)),
-        counts_(process_.graph.stages().size()),
-        log_(make_stage_log(process_.graph, process_.options)) {
-    if (process_.engine && ProcessRanks::of(placement_, process_.options).size() > 1) {
-      gatherer_ = std::make_unique<Gatherer>(process_, placement_, log_.get());
-    }
-  }
-  ~Impl() { end_stream(); }
-
-  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind = 0) {
-    if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
-    end_stream();
-    left_ = no_limit;
-    paused_ = ended_ = false;
-    epoch_ = epoch;
-    given_ = 0;
-    const Running running{
-        .values = process_.values,
-        .opening = make_opening(
-            process_.options.seed, epoch,
-            {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),
-        .process = process_.name,
-        .counts = counts_,
-        .all_ranks = process_.all_ranks,
-        .timeout = process_.options.timeout,
-        .poll = process_.poll,
-        .paused = &paused_,
-        .log = log_.get()};
-    if (process_.begin_epoch) process_.begin_epoch(running.opening);
-    std::map<int, StreamPtr> instead;
-    std::shared_ptr<Pass> pass;
-    if (gatherer_) {
-      pass = std::make_shared<Pass>(*gatherer_, epoch);
-      instead.emplace(*placement_.gathered, std::make_unique<Gathered>(pass));
-    }
-    StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
-    if (cursor) stream->restore(stages_of(*cursor));
-    const bool workers_go_on = pass && placement_.one_to_one && placement_.gathered == process_.graph.end();
-    if (behind > 0 && workers_go_on) pass->restore(Gatherer::cursor_behind(behind));
-    if (pass) pass->begin();
-    if (behind > 0 && !workers_go_on) {
-      const auto passed = stream->skip(behind);
-      if (passed < behind) {
-        throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
-      }
-    }
-    // Stages that go on from their end let go of what is before them.
-    if (pass.use_count() == 1) gatherer_->halt();
-    stream_ = std::move(stream);
-    const std::lock_guard lock(timing_);
-    begun_ = Clock::now();
-  }
-
-  std::optional<Item> next() {
-    if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
-    if (paused_ || left_ == 0) return std::nullopt;
-    auto item = stream_->next();
-    if (!item) count_time();
-    ended_ = !item;
-    if (item && left_ != no_limit) --left_;
-    if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
-    return item;
-  }
-
-  void limit(std::int64_t items) {
-    if (items < 0) throw InvalidArgument(fmt::format("a limit of {} items; give at least 0", items));
-    left_ = items;
-  }
-  void pause() {
-    // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
-    if (!paused_.exchange(true) && gatherer_) gatherer_->pause();
-  }
-  void resume() {
-    if (gatherer_ && paused_) gatherer_->resume();
-    paused_ = false;
-    left_ = no_limit;
-  }
-  bool paused() const { return paused_; }
-  bool ended() const { return ended_; }
-
-  Cursor save() const {
-    if (!stream_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
-    return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", stream_->save()}});
-  }
-
-  bool shutdown(Duration grace) {
-    end_stream();
-    if (!gatherer_ || over_) return true;
-    over_ = true;
-    return gatherer_->shutdown(Deadline::after(grace));
-  }
-
-  Stats stats() {
-    Stats stats;
-    stats.seconds = std::chrono::duration<double>(time_spent()).count();
-    stats.stages.resize(counts_.size());
-    protocol::ProcessTotals own;
-    for (const StageCounts& stage : counts_) {
-      own.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
-    }
-    add(stats, process_.name, Role::consumer, own);
-    if (!gatherer_) return stats;
-    const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
-    for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(200))) {
-      const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
-      const protocol::ProcessTotals& totals = told.totals;
-      add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
-      stats.messages += totals.messages;
-      stats.wakeups += totals.wakeups;
-      stats.bytes += totals.bytes;
-      stats.copied += totals.copied;
-    }
-    stats.wakeups += gatherer_->traffic().wakeups;
-    stats.copied += gatherer_->traffic().copied;
-    return stats;
-  }
-
-  std::vector<StageTrace> traces() {
-    constexpr auto timeout = std::chrono::seconds(2);
-    if (!log_)
-      return std::vector<StageTrace>(static_cast<std::size_t>(ProcessRanks::of(placement_, process_.options).size()));
-    std::vector<StageTrace> traces = {log_->trace()};
-    if (!gatherer_) return traces;
-    for (const protocol::Answer& told : gatherer_->reports(true, timeout)) {
-      auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
-      if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
-      traces.push_back(std::move(of.front()));
-    }
-    return traces;
+  Pass(Gatherer& gatherer, std::int64_t epoch) : gatherer_(gatherer), epoch_(epoch) {}
+  void restore(const Cursor& cursor) { cursor_ = cursor; }
+  Gatherer& begin() {
+    if (!std::exchange(begun_, true)) gatherer_.reset(epoch_, cursor_);
+    return gatherer_;
   }
 
  private:
-  static constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
-
-  /// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
-  class Pass {
-   public:
-    Pass(Gatherer& gatherer, std::int64_t epoch) : gatherer_(gatherer), epoch_(epoch) {}
-    void restore(const Cursor& cursor) { cursor_ = cursor; }
-    Gatherer& begin() {
-      if (!std::exchange(begun_, true)) gatherer_.reset(epoch_, cursor_);
-      return gatherer_;
-    }
-
-   private:
-    Gatherer& gatherer_;
-    std::int64_t epoch_;
-    std::optional<Cursor> cursor_;
-    bool begun_ = false;
-  };
-
-  /// What the workers give, as the consumer's stages see it.
-  class Gathered final : public Stream {
-   public:
-    explicit Gathered(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
-    std::optional<Item> next() override { return pass_->begin().next(); }
-    Cursor save() const override { return pass_->begin().save(); }
-    void restore(const Cursor& cursor) override { pass_->restore(cursor); }
-
-   private:
-    std::shared_ptr<Pass> pass_;
-  };
-
-  const Tree& stages_of(const Cursor& cursor) const {
-    const auto* epoch = std::get_if<std::int64_t>(&cursor.at("epoch").leaf());
-    if (epoch == nullptr || *epoch != epoch_) {
-      throw InvalidArgument(fmt::format("this cursor is not of epoch {}", epoch_));
-    }
-    return cursor.at("stages");
-  }
-
-  static void add(Stats& stats, const std::string& name, Role role, const protocol::ProcessTotals& totals) {
-    Stats::OfProcess process{.name = name, .role = role, .stages = {}};
-    process.stages.resize(stats.stages.size());
-    for (std::size_t i = 0; i < totals.stages.size() && i < stats.stages.size(); ++i) {
-      add(process.stages[i], totals.stages[i]);
-      add(stats.stages[i], totals.stages[i]);
-    }
-    stats.processes.push_back(std::move(process));
-  }
-  static void add(Stats::OfStage& stage, const protocol::ProcessTotals::OfStage& more) {
-    stage.items += more.items;
-    stage.skipped += more.skipped;
-    stage.busy_seconds += static_cast<double>(more.busy_ns) * 1e-9;
-    stage.waited_seconds += static_cast<double>(more.waited_ns) * 1e-9;
-  }
-
-  void end_stream() {
-    if (gatherer_) gatherer_->interrupt();
-    stream_.reset();
-    count_time();
-  }
-
-  /// The epoch is over.
-  void count_time() {
-    const std::lock_guard lock(timing_);
-    if (begun_) spent_ += Clock::now() - *begun_;
-    begun_.reset();
-  }
-
-  Duration time_spent() {
-    const std::lock_guard lock(timing_);
-    return spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
-  }
-
-  Process process_;
-  Placement placement_;
-  Counts counts_;
-  std::unique_ptr<StageLog> log_;
-  std::unique_ptr<Gatherer> gatherer_;
-  StreamPtr stream_;
-  std::mutex timing_;                       ///< guards the two that follow
-  std::optional<Clock::time_point> begun_;  ///< of the epoch under way
-  Duration spent_{};                        ///< in those before
-  std::int64_t epoch_ = 0;
-  std::int64_t given_ = 0;                    ///< of this epoch, where there are no workers and it is recorded
-  std::atomic<std::int64_t> left_{no_limit};  ///< until a limit
-  std::atomic<bool> paused_{false};
-  bool ended_ = false;
-  bool over_ = false;
+  Gatherer& gatherer_;
+  std::int64_t epoch_;
+  std::optional<Cursor> cursor_;
+  bool begun_ = false;
 };
 
-Consumer::Consumer(Process process) : impl_(std::make_unique<Impl>(std::move(process))) {}
+/// What the workers give, as the consumer's stages see it.
+class Gathered final : public Stream {
+ public:
+  explicit Gathered(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
+  std::optional<Item> next() override { return pass_->begin().next(); }
+  Cursor save() const override { return pass_->begin().save(); }
+  void restore(const Cursor& cursor) override { pass_->restore(cursor); }
+
+ private:
+  std::shared_ptr<Pass> pass_;
+};
+
+void add(Stats::OfStage& stage, const protocol::ProcessTotals::OfStage& more) {
+  stage.items += more.items;
+  stage.skipped += more.skipped;
+  stage.busy_seconds += static_cast<double>(more.busy_ns) * 1e-9;
+  stage.waited_seconds += static_cast<double>(more.waited_ns) * 1e-9;
+}
+
+void add(Stats& stats, const std::string& name, Role role, const protocol::ProcessTotals& totals) {
+  Stats::OfProcess process{.name = name, .role = role, .stages = {}};
+  process.stages.resize(stats.stages.size());
+  for (std::size_t i = 0; i < totals.stages.size() && i < stats.stages.size(); ++i) {
+    add(process.stages[i], totals.stages[i]);
+    add(stats.stages[i], totals.stages[i]);
+  }
+  stats.processes.push_back(std::move(process));
+}
+
+}  // namespace
+
+Consumer::Consumer(Process process)
+    : process_(std::move(process)),
+      placement_(place(process_.graph, process_.options.workers, process_.options.ordered)),
+      counts_(process_.graph.stages().size()),
+      log_(make_stage_log(process_.graph, process_.options)) {
+  if (process_.engine && ProcessRanks::of(placement_, process_.options).size() > 1) {
+    gatherer_ = std::make_unique<Gatherer>(process_, placement_, log_.get());
+  }
+}
+
+void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind) {
+  if (epoch < 0) throw InvalidArgument(fmt::format("epoch {} of a pipeline; epochs are counted from 0", epoch));
+  if (behind < 0 || behind > max_count) throw InvalidArgument(fmt::format("the state is of item {}", behind));
+  end_stream();
+  left_ = no_limit;
+  paused_ = ended_ = false;
+  epoch_ = epoch;
+  given_ = 0;
+  const Running running{
+      .values = process_.values,
+      .opening = make_opening(
+          process_.options.seed, epoch,
+          {.rank = process_.options.rank, .ranks = process_.options.ranks, .workers = process_.options.workers}),
+      .process = process_.name,
+      .counts = counts_,
+      .all_ranks = process_.all_ranks,
+      .timeout = process_.options.timeout,
+      .poll = process_.poll,
+      .paused = &paused_,
+      .snapshot_every = process_.options.snapshot_every,
+      .log = log_.get()};
+  if (process_.begin_epoch) process_.begin_epoch(running.opening);
+  std::map<int, StreamPtr> instead;
+  std::shared_ptr<Pass> pass;
+  if (gatherer_) {
+    pass = std::make_shared<Pass>(*gatherer_, epoch);
+    instead.emplace(*placement_.gathered, std::make_unique<Gathered>(pass));
+  }
+  StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
+  if (cursor) stream->restore(stages_of(*cursor));
+  const bool workers_go_on = pass && placement_.one_to_one && placement_.gathered == process_.graph.end();
+  if (behind > 0 && workers_go_on) pass->restore(Gatherer::cursor_behind(behind));
+  if (pass) pass->begin();
+  if (behind > 0 && !workers_go_on) {
+    const auto passed = stream->skip(behind);
+    if (passed < behind) {
+      throw InvalidArgument(fmt::format("the state is of item {} of an epoch that has {}", behind, passed));
+    }
+  }
+  // Stages that go on from their end let go of what is before them.
+  if (pass.use_count() == 1) gatherer_->halt();
+  stream_ = std::move(stream);
+  const std::lock_guard lock(timing_);
+  begun_ = Clock::now();
+}
+
+std::optional<Item> Consumer::next() {
+  if (!stream_) throw InvalidArgument("a pipeline gives items once an epoch has been begun; call reset()");
+  if (paused_ || left_ == 0) return std::nullopt;
+  auto item = stream_->next();
+  if (!item) count_time();
+  ended_ = !item;
+  if (item && left_ != no_limit) --left_;
+  if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
+  return item;
+}
+
+void Consumer::limit(std::int64_t items) {
+  if (items < 0) throw InvalidArgument(fmt::format("a limit of {} items; give at least 0", items));
+  left_ = items;
+}
+
+void Consumer::pause() {
+  // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
+  if (!paused_.exchange(true) && gatherer_) gatherer_->pause();
+}
+
+void Consumer::resume() {
+  if (gatherer_ && paused_) gatherer_->resume();
+  paused_ = false;
+  left_ = no_limit;
+}
+
+Cursor Consumer::save() const {
+  if (!stream_) throw InvalidArgument("a pipeline has a cursor once an epoch has been begun; call reset()");
+  return Tree::dict({{"epoch", Tree(epoch_)}, {"stages", stream_->save()}});
+}
+
+bool Consumer::shutdown(Duration grace) {
+  end_stream();
+  if (!gatherer_ || over_) return true;
+  over_ = true;
+  return gatherer_->shutdown(Deadline::after(grace));
+}
+
+Stats Consumer::stats() const {
+  Stats stats;
+  stats.seconds = std::chrono::duration<double>(time_spent()).count();
+  stats.stages.resize(counts_.size());
+  protocol::ProcessTotals own;
+  for (const StageCounts& stage : counts_) {
+    own.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
+  }
+  add(stats, process_.name, Role::consumer, own);
+  if (!gatherer_) return stats;
+  const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
+  for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(200))) {
+    const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
+    const protocol::ProcessTotals& totals = told.totals;
+    add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
+    stats.messages += totals.messages;
+    stats.wakeups += totals.wakeups;
+    stats.bytes += totals.bytes;
+    stats.copied += totals.copied;
+  }
+  stats.wakeups += gatherer_->traffic().wakeups;
+  stats.copied += gatherer_->traffic().copied;
+  return stats;
+}
+
+std::vector<StageTrace> Consumer::traces() const {
+  constexpr auto timeout = std::chrono::seconds(2);
+  if (!log_)
+    return std::vector<StageTrace>(static_cast<std::size_t>(ProcessRanks::of(placement_, process_.options).size()));
+  std::vector<StageTrace> traces = {log_->trace()};
+  if (!gatherer_) return traces;
+  for (const protocol::Answer& told : gatherer_->reports(true, timeout)) {
+    auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
+    if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
+    traces.push_back(std::move(of.front()));
+  }
+  return traces;
+}
 
 Consumer::~Consumer() {
   try {
-    impl_->shutdown(std::chrono::milliseconds(200));
+    shutdown(std::chrono::milliseconds(200));
   } catch (const std::exception&) {
     // The group has ended; there is nobody to tell.
   }
+  end_stream();
 }
 
-void Consumer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
-  impl_->reset(epoch, cursor);
+const Tree& Consumer::stages_of(const Cursor& cursor) const {
+  const auto* epoch = std::get_if<std::int64_t>(&cursor.at("epoch").leaf());
+  if (epoch == nullptr || *epoch != epoch_) {
+    throw InvalidArgument(fmt::format("this cursor is not of epoch {}", epoch_));
+  }
+  return cursor.at("stages");
 }
-void Consumer::reset_behind(std::int64_t epoch, std::int64_t items) {
-  impl_->reset(epoch, {}, items);
+
+void Consumer::end_stream() {
+  if (gatherer_) gatherer_->interrupt();
+  stream_.reset();
+  count_time();
 }
-std::optional<Item> Consumer::next() {
-  return impl_->next();
+
+/// The epoch is over.
+void Consumer::count_time() {
+  const std::lock_guard lock(timing_);
+  if (begun_) spent_ += Clock::now() - *begun_;
+  begun_.reset();
 }
-bool Consumer::ended() const {
-  return impl_->ended();
-}
-void Consumer::limit(std::int64_t items) {
-  impl_->limit(items);
-}
-void Consumer::pause() {
-  impl_->pause();
-}
-void Consumer::resume() {
-  impl_->resume();
-}
-bool Consumer::paused() const {
-  return impl_->paused();
-}
-Cursor Consumer::save() const {
-  return impl_->save();
-}
-bool Consumer::shutdown(Duration grace) {
-  return impl_->shutdown(grace);
-}
-Consumer::Stats Consumer::stats() const {
-  return impl_->stats();
-}
-std::vector<StageTrace> Consumer::traces() const {
-  return impl_->traces();
+
+Duration Consumer::time_spent() const {
+  const std::lock_guard lock(timing_);
+  return spent_ + (begun_ ? Clock::now() - *begun_ : Duration{});
 }
 
 }  // namespace levada::pipeline

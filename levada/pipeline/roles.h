@@ -3,8 +3,11 @@
 // placement has one, then the workers.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,7 +17,7 @@
 #include "levada/engine/engine.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/running.h"
-#include "levada/pipeline/stats.h"
+#include "levada/pipeline/show.h"
 
 namespace levada::pipeline {
 
@@ -25,7 +28,10 @@ struct ProcessOptions {
   std::int64_t worker_prefetch = 10;
   std::int64_t main_prefetch = 10;
   std::size_t prefetch_bytes = std::size_t{64} << 20;  ///< bound on either in bytes, beyond one item
-  bool ordered = false;                                ///< the order of a single process, whatever the stages
+  /// Items after which a process saves where it stands; a state may take making so many again. 0: as often as takes
+  /// one percent of the time.
+  std::int64_t snapshot_every = 0;
+  bool ordered = false;  ///< the order of a single process, whatever the stages
   std::uint64_t seed = 0;
   int rank = 0, ranks = 1;                      ///< of the job that the consumer is part of
   Duration timeout = std::chrono::minutes(30);  ///< for an item, or an answer
@@ -51,35 +57,39 @@ struct Process {
 /// consumer leaves. What goes wrong in the pipeline goes to the consumer. Throws PeerLost once a process is lost.
 void serve(const Process& process);
 
+class Gatherer;
+
 /// The consumer. One thread at a time, but that stats(), traces(), paused() and one of pause() and resume() may be
 /// called on other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
 class Consumer {
  public:
   explicit Consumer(Process process);
+  Consumer(const Consumer&) = delete;
+  Consumer& operator=(const Consumer&) = delete;
   /// shutdown(), without waiting long.
   ~Consumer();
 
   /// Begins epoch `epoch`, at its first item or at `cursor`, which may be of a run with other workers where the
   /// placement is one-to-one. What is under way of an earlier epoch is dropped; limit and pause are over. Throws
   /// InvalidArgument for a cursor of something else.
-  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {});
+  void reset(std::int64_t epoch, const std::optional<Cursor>& cursor = {}) { begin(epoch, cursor, 0); }
   /// Begins epoch `epoch` behind its first `items`, which are not made where the stages are one-to-one and the source
   /// can seek. Throws InvalidArgument where there are fewer; where workers make them, next() does.
-  void reset_behind(std::int64_t epoch, std::int64_t items);
+  void reset_behind(std::int64_t epoch, std::int64_t items) { begin(epoch, {}, items); }
   /// The next item; empty at the end of the epoch, at a limit, and while paused. Items come in the order of those that
   /// they were made from, whichever worker made them. Throws StageFailed in the failed item's place;
   /// PeerLost, naming the process, within a second of its end; Timeout, saying which process is in which stage since
   /// when.
   std::optional<Item> next();
   /// Whether next() was empty at the end of the epoch, rather than at a limit or a pause.
-  bool ended() const;
+  bool ended() const { return ended_; }
   /// At most `items` more; then next() is empty until resume(). Processes make items ahead all the same.
   void limit(std::int64_t items);
   /// No process makes items ahead any more once this has returned, except for what a Prefetch has at hand; resume()
   /// lets them. Paused also where it throws, as where a process does not answer.
   void pause();
   void resume();
-  bool paused() const;
+  bool paused() const { return paused_; }
   /// After the item given last.
   Cursor save() const;
   /// Ends all processes' loops. False: one did not answer in `grace`.
@@ -92,8 +102,27 @@ class Consumer {
   std::vector<StageTrace> traces() const;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  void begin(std::int64_t epoch, const std::optional<Cursor>& cursor, std::int64_t behind);
+  const Tree& stages_of(const Cursor& cursor) const;
+  void end_stream();
+  void count_time();
+  Duration time_spent() const;
+
+  Process process_;
+  Placement placement_;
+  Counts counts_;
+  std::unique_ptr<StageLog> log_;
+  std::unique_ptr<Gatherer> gatherer_;
+  StreamPtr stream_;
+  mutable std::mutex timing_;               ///< guards the two that follow
+  std::optional<Clock::time_point> begun_;  ///< of the epoch under way
+  Duration spent_{};                        ///< in those before
+  std::int64_t epoch_ = 0;
+  std::int64_t given_ = 0;  ///< of this epoch, where there are no workers and it is recorded
+  std::atomic<std::int64_t> left_{std::numeric_limits<std::int64_t>::max()};  ///< until a limit
+  std::atomic<bool> paused_{false};
+  bool ended_ = false;
+  bool over_ = false;
 };
 
 }  // namespace levada::pipeline

@@ -266,15 +266,56 @@ TEST(PipelineResume, SavesSoSeldomThatItTakesLittleOfTheTime) {
   using std::chrono::microseconds;
   using std::chrono::milliseconds;
   const auto begin = Clock::now();
-  SaveRate rate;
-  EXPECT_TRUE(rate.is_due(0, begin));
-  rate.saved(begin, begin + microseconds(1));
-  EXPECT_FALSE(rate.is_due(127, begin + microseconds(100)));
-  EXPECT_TRUE(rate.is_due(128, begin + microseconds(100)));
-  EXPECT_TRUE(rate.is_due(1, begin + milliseconds(2)));
-  rate.saved(begin, begin + milliseconds(10));
-  EXPECT_FALSE(rate.is_due(1'000'000, begin + milliseconds(200)));
-  EXPECT_TRUE(rate.is_due(1, begin + milliseconds(400)));
+  SnapshotPace pace;
+  EXPECT_TRUE(pace.is_due(0, begin));
+  pace.saved(begin, begin + microseconds(1));
+  EXPECT_FALSE(pace.is_due(127, begin + microseconds(100)));
+  EXPECT_TRUE(pace.is_due(128, begin + microseconds(110)));
+  EXPECT_TRUE(pace.is_due(1, begin + milliseconds(2)));
+  pace.saved(begin, begin + milliseconds(10));
+  EXPECT_FALSE(pace.is_due(1'000'000, begin + milliseconds(1000)));
+  EXPECT_TRUE(pace.is_due(1, begin + milliseconds(1010)));
+}
+
+TEST(PipelineResume, SavesAfterAsManyItemsAsAreAskedFor) {
+  const SnapshotPace pace(50);
+  EXPECT_FALSE(pace.is_due(49, Clock::now() + std::chrono::hours(1)));
+  EXPECT_TRUE(pace.is_due(50, Clock::now()));
+}
+
+TEST(PipelineResume, AStateTakesMakingAgainNoMoreItemsThanAreAskedFor) {
+  auto options = with_workers(2);
+  options.snapshot_every = 100;
+  const Graph graph = Graph::source(range(0, 30000)).then(Dispatch{}).then(kept([](auto i) { return i % 3 == 0; }));
+  run_pipeline(graph, options, [&](Consumer& consumer) {
+    consumer.reset(0);
+    for (std::int64_t items = 600; items <= 6000; items += 600) {
+      EXPECT_EQ(take_from(consumer, 600).size(), 600u);
+      const Cursor cursor = consumer.save();
+      const auto number = std::get<std::int64_t>(cursor.at("stages[0].at.number").leaf());
+      // 100 of the dispatching process, and 100 of each worker, which takes three items for each.
+      EXPECT_GE(number, 3 * items - 100 - 2 * 300);
+    }
+  });
+}
+
+TEST(PipelineResume, GoesOnFromAnyItemHoweverOftenItSaves) {
+  for (const std::int64_t every : {1, 3, 1000}) {
+    auto options = with_workers(2);
+    options.snapshot_every = every;
+    for (const Graph& graph : {one_to_one(), with_memory()}) {
+      expect_goes_on(graph, options, saved_at_every_item(graph, options));
+    }
+  }
+}
+
+TEST(PipelineResume, AStateOfAMillionItemsInABufferTakesFiveMegabytesAtMost) {
+  const Graph graph = Graph::source(range(0, 3'000'000)).then(Shuffle{.buffer = 1'000'000}).then(Dispatch{});
+  run_pipeline(graph, with_workers(1), [&](Consumer& consumer) {
+    consumer.reset(0);
+    EXPECT_EQ(take_from(consumer, 1000).size(), 1000u);
+    EXPECT_LT(encode_tree(consumer.save()).size(), 5'000'000u);
+  });
 }
 
 TEST(PipelineResume, GoesOnWhereStagesRunInTheConsumer) {

@@ -40,6 +40,9 @@ struct Running {
   std::function<void()> poll = {};
   /// While it is set, Prefetch makes nothing ahead beyond the item at hand; may be null, outlives the streams.
   const std::atomic<bool>* paused = nullptr;
+  std::int64_t snapshot_every = 0;  ///< as ProcessOptions has it
+  /// Counts the time that saving took on the caller's thread; may be null, outlives the streams.
+  std::atomic<Duration::rep>* snapshot_time = nullptr;
   /// Whose own work is being done, by number: set when a stage begins it. For explaining waits; may be null.
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;  ///< records when stages make items and wait; may be null, outlives the streams

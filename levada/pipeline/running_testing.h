@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "levada/pipeline/graph.h"
+#include "levada/pipeline/opening.h"
 #include "levada/pipeline/origins.h"
 #include "levada/pipeline/running.h"
-#include "levada/pipeline/seeds.h"
 #include "levada/pipeline/tree_values.h"
 
 namespace levada::pipeline::testing {

@@ -1,4 +1,4 @@
-#include "levada/pipeline/seeds.h"
+#include "levada/pipeline/opening.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,9 @@
 #include <bit>
 
 #include "levada/corpus/permutation.h"
-#include "levada/pipeline/holding_stream.h"
+#include "levada/pipeline/opening.h"
 #include "levada/pipeline/streams.h"
+#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -56,8 +57,13 @@ class ShuffleStream final : public HoldingStream<HeldItem> {
 
 }  // namespace
 
-StagePtr make_shuffle(SettingPtr setting, int stage, StagePtr input, std::uint64_t seed) {
-  return std::make_unique<ShuffleStream>(std::move(setting), stage, std::move(input), seed);
+StagePtr make_stage(const Shuffle& shuffle, const StagePlace& at) {
+  const auto& setting = *at.builder.setting();
+  const auto& opening = at.builder.opening();
+  const bool shared = draws_alike(setting.graph, at.stage);
+  auto seed = stage_seed(shared ? opening.shared_seed : opening.own_seed, setting.stage(at.stage).name);
+  if (shuffle.seed) seed = stage_seed(*shuffle.seed, std::to_string(opening.epoch));
+  return at.make<ShuffleStream>(at.input(), seed);
 }
 
 }  // namespace levada::pipeline

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "levada/base/deadline.h"
-#include "levada/pipeline/cursor_fields.h"
+#include "levada/pipeline/cursors.h"
 #include "levada/pipeline/graph_threads.h"
 #include "levada/pipeline/running.h"
 
@@ -26,6 +26,8 @@ struct Setting {
   Duration timeout;
   std::function<void()> poll;
   const std::atomic<bool>* paused = nullptr;
+  std::int64_t snapshot_every = 0;
+  std::atomic<Duration::rep>* snapshot_time = nullptr;
   std::atomic<int>* at = nullptr;
   StageLog* log = nullptr;
   GraphThreads threads;
@@ -38,6 +40,10 @@ struct Setting {
   /// does this now and then, or nobody could end what never comes to its next item.
   void attend(Clock::time_point now);
 
+  /// Saving has taken so long.
+  void count_snapshot(Duration cost) const {
+    if (snapshot_time != nullptr && PrefetchThread::current() == nullptr) *snapshot_time += cost.count();
+  }
   const Stage& stage(int number) const { return graph.stages()[static_cast<std::size_t>(number)]; }
 };
 using SettingPtr = std::shared_ptr<Setting>;

@@ -1,58 +1,100 @@
-// The streams of each kind of stage.
+// Opening the streams of a graph's stages.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "levada/pipeline/stage_stream.h"
 
 namespace levada::pipeline {
 
-/// Map, Filter, Take, Skip, Dispatch, and what else passes items on as they are.
-StagePtr make_map(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_filter(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_take(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_skip(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_identity(SettingPtr setting, int stage, StagePtr input);
-/// Item i where i mod count is index.
-StagePtr make_shard(SettingPtr setting, int stage, StagePtr input, Division division);
-
-StagePtr make_batch(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_pack(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_zip(SettingPtr setting, int stage, std::vector<StagePtr> inputs);
-
-StagePtr make_flat_map(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_unbatch(SettingPtr setting, int stage, StagePtr input);
-StagePtr make_shuffle(SettingPtr setting, int stage, StagePtr input, std::uint64_t seed);
-
-/// `stream` as it is, neither counted nor its failures named: of another process, or another's.
-StagePtr make_given(SettingPtr setting, int stage, StreamPtr stream);
-/// Of a Source, a Transform: `stream`'s failures are the stage's.
-StagePtr make_foreign(SettingPtr setting, int stage, StreamPtr stream);
-/// The stream of a Transform. What inputs throw comes out as they threw it.
-StagePtr make_transform(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening);
-
-/// Items made ahead on a thread of their own. `start` begins it, where the stream is still there.
-struct Prefetched {
-  StagePtr stream;
-  std::function<void()> start;
-};
-Prefetched make_prefetch(SettingPtr setting, int stage, StagePtr input);
-
-/// All ranks stop at the end of the shortest. What `open_input` throws is an item that fails, on all ranks.
-StagePtr make_full_sync(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input);
-
-/// `open` makes the stream of pass number i.
-StagePtr make_repeat(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open);
-
-/// A Fork, shared by its branches.
 class Forked;
-std::shared_ptr<Forked> make_fork(SettingPtr setting, int stage, StagePtr input);
+
+/// Opens the streams of one pass over a graph, from its end on.
+class GraphBuilder {
+ public:
+  using Instead = std::map<int, StreamPtr>;
+
+  GraphBuilder(SettingPtr setting, const Opening& opening, bool prefetches, Instead instead)
+      : setting_(std::move(setting)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
+
+  /// The streams up to this stage, ready to be restored or to begin.
+  StagePtr open_end(int stage);
+
+  // For make_stage().
+
+  const SettingPtr& setting() const { return setting_; }
+  const Opening& opening() const { return opening_; }
+  bool prefetches() const { return prefetches_; }
+  bool is_given(int stage) const { return instead_.contains(stage); }
+  /// The stream of a stage that the thread of that number pulls.
+  StagePtr open(int stage, int thread);
+  StagePtr open_source(int stage, Division division);
+  /// The fork that a branch takes from, which its branches share.
+  std::shared_ptr<Forked> fork(int stage);
+  /// Of the caller 0; of each Prefetch one, and of the branches of a fork together.
+  int new_thread() { return ++threads_; }
+  void add_start(std::function<void()> start) { starts_.push_back(std::move(start)); }
+
+ private:
+  SettingPtr setting_;
+  Opening opening_;
+  bool prefetches_;
+  Instead instead_;
+  std::map<int, std::shared_ptr<Forked>> forks_;
+  std::vector<std::shared_ptr<Forked>> made_forks_;  ///< what comes before first
+  StageStream::Starts starts_;
+  int threads_ = 0;
+};
+
+/// A stage that is about to be opened, and the number of the thread that pulls it.
+struct StagePlace {
+  GraphBuilder& builder;
+  int stage;
+  int thread;
+
+  int before() const { return builder.setting()->stage(stage).inputs.front(); }
+  StagePtr input() const { return builder.open(before(), thread); }
+  std::vector<StagePtr> inputs() const;
+  template <typename T, typename... Arguments>
+  std::unique_ptr<T> make(Arguments&&... arguments) const {
+    return std::make_unique<T>(builder.setting(), stage, std::forward<Arguments>(arguments)...);
+  }
+};
+
+// The stream of each kind of stage.
+StagePtr make_stage(const Source& source, const StagePlace& at);
+StagePtr make_stage(const Map& map, const StagePlace& at);
+StagePtr make_stage(const Filter& filter, const StagePlace& at);
+StagePtr make_stage(const FlatMap& flat_map, const StagePlace& at);
+StagePtr make_stage(const Batch& batch, const StagePlace& at);
+StagePtr make_stage(const Unbatch& unbatch, const StagePlace& at);
+StagePtr make_stage(const Pack& pack, const StagePlace& at);
+StagePtr make_stage(const Shuffle& shuffle, const StagePlace& at);
+StagePtr make_stage(const Shard& shard, const StagePlace& at);
+StagePtr make_stage(const Take& take, const StagePlace& at);
+StagePtr make_stage(const Skip& skip, const StagePlace& at);
+StagePtr make_stage(const Repeat& repeat, const StagePlace& at);
+StagePtr make_stage(const Zip& zip, const StagePlace& at);
+StagePtr make_stage(const Fork& fork, const StagePlace& at);
+StagePtr make_stage(const Branch& branch, const StagePlace& at);
+StagePtr make_stage(const Prefetch& prefetch, const StagePlace& at);
+StagePtr make_stage(const Dispatch& dispatch, const StagePlace& at);
+StagePtr make_stage(const FullSync& full_sync, const StagePlace& at);
+StagePtr make_stage(const Transform& transform, const StagePlace& at);
+
+/// Items as they come.
+StagePtr make_identity(const StagePlace& at, StagePtr input);
+/// `stream` as it is, neither counted nor its failures named: of another process.
+StagePtr make_given(const StagePlace& at, StreamPtr stream);
+/// `stream`, whose failures are the stage's.
+StagePtr make_foreign(const StagePlace& at, StreamPtr stream);
+
+std::shared_ptr<Forked> make_fork(const StagePlace& at);
 /// When all has been restored, a fork before those that come before it.
 void settle(Forked& fork);
-/// Branches are made before the first item is pulled. `thread`: the number of the one that pulls.
-StagePtr make_branch(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, int thread);
 
 }  // namespace levada::pipeline

@@ -22,7 +22,7 @@ std::optional<Item> TrackedInput::next() {
       throw_as_failed(*setting_, stage_, position_ - skip_);
     }
   }
-  if (history_.due()) history_.mark(position_, [this] { return save(); });
+  if (history_.due()) setting_->count_snapshot(history_.mark(position_, [this] { return save(); }));
   auto item = input_->next();
   position_ += item.has_value();
   return item;

@@ -1,7 +1,16 @@
-// The input of a stage that has to find back to earlier positions of it.
+// Stages that go back to earlier positions of their input, and those that hold back items of it.
 #pragma once
 
-#include "levada/pipeline/cursor_history.h"
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "levada/base/error.h"
 #include "levada/pipeline/stage_stream.h"
 
 namespace levada::pipeline {
@@ -10,7 +19,7 @@ namespace levada::pipeline {
 class TrackedInput {
  public:
   TrackedInput(SettingPtr setting, int stage, StagePtr input)
-      : setting_(std::move(setting)), stage_(stage), input_(std::move(input)) {}
+      : setting_(std::move(setting)), stage_(stage), input_(std::move(input)), history_(setting_->snapshot_every) {}
 
   /// Marks where it begins; next() and at() do where nobody has. Before other threads may ask.
   void begin() const;
@@ -39,6 +48,150 @@ class TrackedInput {
   mutable CursorHistory history_;
   std::int64_t position_ = 0, skip_ = 0;
   mutable bool begun_ = false;
+};
+
+/// `Held` is what the stage holds of an item; its `position` is the item's number in the input. The cursor names these
+/// positions. Saving them takes time in proportion to the buffer, so the stage saves now and then, and its cursor adds
+/// how many of its own items to pass over since.
+template <typename Held>
+class HoldingStream : public StageStream {
+ protected:
+  HoldingStream(SettingPtr setting, int stage, StagePtr input)
+      : StageStream(setting, stage, nullptr),
+        source_(setting, stage, std::move(input)),
+        history_(setting->snapshot_every) {}
+
+  /// Returns the stage's next item; nothing at the end.
+  virtual std::optional<Item> make_one() = 0;
+  /// Passes over the next item. Returns false at the end.
+  virtual bool pass_one() { return make_one().has_value(); }
+  virtual Held hold(Item item, std::int64_t position) = 0;
+  /// Returns how many items it holds at most.
+  virtual std::int64_t capacity() const = 0;
+  /// Returns whether held_ and save_own() are the whole state at the moment.
+  virtual bool can_mark() const { return true; }
+  virtual void save_own(Fields& fields) const = 0;
+  virtual void restore_own(const CursorFields& own) = 0;
+  /// Called after restore_own(), when held_ has been filled again.
+  virtual void settle() {}
+
+  std::optional<Item> pull_tracked() {
+    return pulled([this] { return source_.next(); });
+  }
+  void release() override {
+    held_.clear();
+    source_.release();
+  }
+
+  std::vector<Held> held_;
+
+ private:
+  std::optional<Item> make() final {
+    if (restored_) fill_again();
+    must_mark_ = history_.due() || must_mark_;
+    if (must_mark_ && can_mark()) mark();
+    begun_ = true;
+    auto item = make_one();
+    made_ += item.has_value();
+    return item;
+  }
+
+  /// How far the held items lie behind given_, four bytes each; and the position of the oldest.
+  std::pair<Bytes, std::int64_t> held_positions() const {
+    Bytes packed(held_.size() * sizeof(std::uint32_t));
+    auto* to = packed.data();
+    auto oldest = given_;
+    for (const auto& held : held_) {
+      oldest = std::min(oldest, held.position);
+      const auto behind = static_cast<std::uint32_t>(given_ - held.position);
+      std::memcpy(to, &behind, sizeof(behind));
+      to += sizeof(behind);
+    }
+    return {std::move(packed), oldest};
+  }
+
+  void mark() {
+    must_mark_ = false;
+    const auto begin = Clock::now();
+    auto held = held_positions();
+    if (given_ - held.second > std::numeric_limits<std::uint32_t>::max()) return;
+    source_.keep_from(held.second);
+    history_.keep_from(made_);
+    const auto save = [&] { return Tree::list(snapshot(std::move(held))); };
+    setting_->count_snapshot(history_.mark(made_, save, begin));
+  }
+
+  std::vector<Tree> snapshot(std::pair<Bytes, std::int64_t> positions) const {
+    auto& [held, from] = positions;
+    auto point = source_.at(from);
+    Fields fields = {
+        {"stage", stage().name}, {"from", from}, {"skip", point.skip}, {"given", given_}, {"held", std::move(held)}};
+    save_own(fields);
+    point.entries.push_back(Tree::dict(std::move(fields)));
+    return std::move(point.entries);
+  }
+
+  Saved saved() const final {
+    if (restored_) return {list_in_cursor(restored_->cursor, stage().name), {{"skip", restored_->skip}}};
+    if (!begun_) return {snapshot(held_positions()), {{"skip", 0}}};
+    auto point = history_.at(made_);
+    return {list_in_cursor(point.cursor, stage().name), {{"skip", point.skip}}};
+  }
+
+  // What it says is checked here, what it asks for is done with the first item.
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) final {
+    if (before.empty()) own.refuse("nothing comes before it");
+    const CursorFields there(before.back(), stage().name);
+    held_places_.clear();
+    const auto& held = there.bytes("held");
+    const auto from = there.count("from"), given = there.count("given");
+    if (from > given || held.size() % 4 != 0 || held.size() / 4 > static_cast<std::uint64_t>(capacity())) {
+      own.refuse("its buffer is another");
+    }
+    ByteReader reader(held);
+    while (reader.remaining() > 0) {
+      const auto position = given - std::int64_t{reader.get<std::uint32_t>()};
+      const bool is_new = held_places_.emplace(position, held_places_.size()).second;
+      if (!is_new || position < from || position >= given) own.refuse("an item of its buffer is not one");
+    }
+    source_.restore(before.first(before.size() - 1), from, there.count("skip"));
+    restore_own(there);
+    restored_ = CursorHistory::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
+    given_ = from;
+    given_then_ = given;
+  }
+
+  void fill_again() {
+    held_.resize(held_places_.size());
+    while (given_ < given_then_) {
+      auto item = pull_tracked();
+      if (!item) fail_short();
+      const auto place = held_places_.find(given_ - 1);
+      if (place == held_places_.end()) continue;
+      held_[place->second] = guarded([&] { return hold(*std::move(item), given_ - 1); });
+    }
+    held_places_.clear();
+    guarded([&] { settle(); });
+    for (; made_ < restored_->skip; ++made_) {
+      if (!pass_one()) fail_short();
+    }
+    history_.mark(0, [&] { return std::move(restored_->cursor); });
+    restored_.reset();
+  }
+
+  void fail_short() const {
+    guarded([&] { throw InvalidArgument("the state is of further on than there are items"); });
+  }
+
+  TrackedInput source_;
+  std::int64_t made_ = 0;
+  CursorHistory history_;  ///< of its own items
+  bool begun_ = false;
+  bool must_mark_ = true;
+
+  std::optional<CursorHistory::Point> restored_;  ///< until the buffer is filled again
+  std::unordered_map<std::int64_t, std::size_t> held_places_;
+  std::int64_t given_then_ = 0;
 };
 
 }  // namespace levada::pipeline

@@ -2,11 +2,338 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
+#include "levada/base/copy.h"
 #include "levada/base/error.h"
-#include "levada/pipeline/tree_packing.h"
+#include "levada/base/overloaded.h"
+#include "levada/tree/schema.h"
 
 namespace levada::pipeline {
 namespace {
+
+// clang-format off
+// Items as bytes: a count, then each item, depth first: a byte that says what it is, and
+//   integer, real     8 bytes
+//   text, bytes       a length, then the bytes
+//   tensor            type (4 bytes), rank (1), extents; then a small one's elements; another's are the next buffer
+//   list, tuple       a count, then the children
+//   dict, record      a count, the keys, then the children; what has a class: its name and state before that
+// Counts and lengths have 7 bits a byte, the lowest first; the last byte has the highest bit clear.
+// clang-format on
+
+enum class NodeKind : std::uint8_t {
+  none = 0,
+  no = 1,
+  yes = 2,
+  integer = 3,
+  real = 4,
+  text = 5,
+  bytes = 6,
+  small_tensor = 7,
+  tensor = 8,
+  list = 9,
+  tuple = 10,
+  dict = 11,
+  record = 12,
+  integer_key = 13,
+  text_key = 14,
+  of_class = 15,
+};
+
+/// Tensors up to this many bytes cross among the other bytes.
+constexpr std::size_t small_tensor_bytes = 512;
+
+/// Bytes that grow by doubling, and are zeroed no more often than that.
+class HeadWriter {
+ public:
+  void put(NodeKind kind) {
+    *room(1) = static_cast<std::byte>(kind);
+    at_ += 1;
+  }
+  template <typename T>
+  void put_plain(NodeKind kind, T value) {
+    auto* to = room(1 + sizeof(T));
+    *to = static_cast<std::byte>(kind);
+    std::memcpy(to + 1, &value, sizeof(T));
+    at_ += 1 + sizeof(T);
+  }
+  void put_byte(std::uint8_t value) {
+    *room(1) = static_cast<std::byte>(value);
+    at_ += 1;
+  }
+  void put_number(std::uint64_t value) {
+    for (; value >= 128; value >>= 7) put_byte(static_cast<std::uint8_t>(value | 128));
+    put_byte(static_cast<std::uint8_t>(value));
+  }
+  void put_sized(ByteView bytes) {
+    put_number(bytes.size());
+    if (!bytes.empty()) std::memcpy(room(bytes.size()), bytes.data(), bytes.size());
+    at_ += bytes.size();
+  }
+  /// Room for bytes that the caller writes at once.
+  std::byte* extend(std::size_t bytes) {
+    auto* to = room(bytes);
+    at_ += bytes;
+    return to;
+  }
+  Bytes take() && {
+    bytes_.resize(at_);
+    return std::move(bytes_);
+  }
+
+ private:
+  std::byte* room(std::size_t bytes) {
+    if (bytes_.size() - at_ < bytes) bytes_.resize(std::max({bytes_.size() * 2, at_ + bytes, std::size_t{1024}}));
+    return bytes_.data() + at_;
+  }
+
+  Bytes bytes_;
+  std::size_t at_ = 0;
+};
+
+class TreePacker {
+ public:
+  Values::Packed pack(std::span<const Item> items) {
+    out_.put_number(items.size());
+    for (const auto& item : items) {
+      const auto* tree = std::get_if<Tree>(&item);
+      if (tree == nullptr) throw InvalidArgument("an object of another language came to a pipeline of trees");
+      put(*tree, 0);
+    }
+    Values::Packed packed{.head = std::move(out_).take()};
+    for (const auto& tensor : tensors_) packed.buffers.push_back(tensor.bytes());
+    if (!tensors_.empty()) packed.hold = std::make_shared<std::vector<Tensor>>(std::move(tensors_));
+    return packed;
+  }
+
+ private:
+  void put(const Tree& tree, int depth) {
+    if (tree.is_leaf()) return put(tree.leaf());
+    if (depth == max_tree_depth) {
+      throw InvalidArgument(fmt::format("an item is deeper than {} containers", max_tree_depth));
+    }
+    put(tree.container(), depth);
+  }
+
+  void put(const Leaf& leaf) {
+    std::visit(Overloaded{[&](None) { out_.put(NodeKind::none); },
+                          [&](bool value) { out_.put(value ? NodeKind::yes : NodeKind::no); },
+                          [&](std::int64_t value) { out_.put_plain(NodeKind::integer, value); },
+                          [&](double value) { out_.put_plain(NodeKind::real, value); },
+                          [&](const std::string& text) {
+                            out_.put(NodeKind::text);
+                            out_.put_sized(as_bytes(text));
+                          },
+                          [&](const Bytes& bytes) {
+                            out_.put(NodeKind::bytes);
+                            out_.put_sized(bytes);
+                          },
+                          [&](const Tensor& tensor) { put(tensor); }},
+               leaf);
+  }
+
+  void put(const Tensor& tensor) {
+    const auto& view = tensor.view();
+    const auto bytes = view.byte_count();
+    if (!view.device().is_cpu() || !view.dtype().is_known()) {
+      throw InvalidArgument(fmt::format("a tensor {} {} cannot cross to another process: copy it to the CPU first",
+                                        view.dtype().name(), view.shape().to_string()));
+    }
+    const bool small = bytes <= small_tensor_bytes;
+    out_.put_plain(small ? NodeKind::small_tensor : NodeKind::tensor, view.dtype());
+    out_.put_byte(static_cast<std::uint8_t>(view.shape().rank()));
+    for (const auto extent : view.shape()) out_.put_number(static_cast<std::uint64_t>(extent));
+    if (!small) {
+      tensors_.push_back(view.is_contiguous() ? tensor : Tensor::copy_of(view));
+    } else if (bytes > 0) {
+      copy_elements(view, out_.extend(bytes));
+    }
+  }
+
+  void put(const Container& container, int depth) {
+    if (!container.type_name.empty() || !container.state.empty()) {
+      out_.put(NodeKind::of_class);
+      out_.put_sized(as_bytes(container.type_name));
+      out_.put_sized(container.state);
+    }
+    switch (container.kind) {
+      case ContainerKind::list: out_.put(NodeKind::list); break;
+      case ContainerKind::tuple: out_.put(NodeKind::tuple); break;
+      case ContainerKind::dict: out_.put(NodeKind::dict); break;
+      case ContainerKind::record: out_.put(NodeKind::record); break;
+    }
+    out_.put_number(container.children.size());
+    for (const auto& key : container.keys) put(key);
+    for (const auto& child : container.children) put(child, depth + 1);
+  }
+
+  void put(const Key& key) {
+    if (const auto* number = std::get_if<std::int64_t>(&key)) return out_.put_plain(NodeKind::integer_key, *number);
+    out_.put(NodeKind::text_key);
+    out_.put_sized(as_bytes(std::get<std::string>(key)));
+  }
+
+  HeadWriter out_;
+  std::vector<Tensor> tensors_;
+};
+
+/// Reads what HeadWriter wrote, out of bytes that may lie.
+class HeadReader {
+ public:
+  explicit HeadReader(ByteView bytes) : bytes_(bytes) {}
+
+  ByteView take(std::uint64_t count) {
+    if (count > bytes_.size() - at_) fail(fmt::format("{} bytes expected, {} left", count, bytes_.size() - at_));
+    const auto taken = bytes_.subspan(at_, count);
+    at_ += count;
+    return taken;
+  }
+  template <typename T>
+  T get() {
+    T value;
+    std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+    return value;
+  }
+  NodeKind kind() { return static_cast<NodeKind>(get<std::uint8_t>()); }
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+      const auto byte = get<std::uint8_t>();
+      value |= std::uint64_t{byte & 127u} << shift;
+      if (byte < 128) return value;
+    }
+    fail("a number that does not end");
+  }
+  ByteView sized() { return take(number()); }
+  /// Of things of at least a byte each.
+  std::size_t count() {
+    const auto count = number();
+    if (count > bytes_.size() - at_) fail(fmt::format("a count of {} that cannot follow", count));
+    return count;
+  }
+  void expect_end() const {
+    if (at_ != bytes_.size()) fail(fmt::format("{} bytes too many", bytes_.size() - at_));
+  }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw CorruptMessage(at_, fmt::format("corrupt items at byte {}: {}", at_, what));
+  }
+
+ private:
+  ByteView bytes_;
+  std::size_t at_ = 0;
+};
+
+/// A count is believed only as far as things come: they take more memory than the bytes that they come of.
+std::size_t believed(std::size_t count) {
+  return std::min<std::size_t>(count, 4096);
+}
+
+class TreeUnpacker {
+ public:
+  TreeUnpacker(ByteView head, std::span<const std::span<std::byte>> buffers, const std::shared_ptr<const void>& hold)
+      : in_(head), buffers_(buffers), hold_(hold) {}
+
+  std::vector<Item> unpack() {
+    std::vector<Item> items;
+    const auto count = in_.count();
+    items.reserve(believed(count));
+    for (std::size_t i = 0; i < count; ++i) items.emplace_back(get_tree(0));
+    in_.expect_end();
+    if (!buffers_.empty()) in_.fail(fmt::format("{} buffers that nothing lies in", buffers_.size()));
+    return items;
+  }
+
+ private:
+  Tree get_tree(int depth) {
+    const auto kind = in_.kind();
+    switch (kind) {
+      case NodeKind::none: return None{};
+      case NodeKind::no: return false;
+      case NodeKind::yes: return true;
+      case NodeKind::integer: return in_.get<std::int64_t>();
+      case NodeKind::real: return in_.get<double>();
+      case NodeKind::text: return std::string(as_text(in_.sized()));
+      case NodeKind::bytes: {
+        const auto bytes = in_.sized();
+        return Bytes(bytes.begin(), bytes.end());
+      }
+      case NodeKind::small_tensor:
+      case NodeKind::tensor: return get_tensor(kind);
+      case NodeKind::of_class: {
+        Container container{.type_name = std::string(as_text(in_.sized()))};
+        const auto state = in_.sized();
+        container.state.assign(state.begin(), state.end());
+        return get_container(in_.kind(), std::move(container), depth);
+      }
+      default: return get_container(kind, {}, depth);
+    }
+  }
+
+  ContainerKind container_kind(NodeKind kind) {
+    switch (kind) {
+      case NodeKind::list: return ContainerKind::list;
+      case NodeKind::tuple: return ContainerKind::tuple;
+      case NodeKind::dict: return ContainerKind::dict;
+      case NodeKind::record: return ContainerKind::record;
+      default: in_.fail(fmt::format("a value of unknown kind {}", static_cast<int>(kind)));
+    }
+  }
+
+  Tensor get_tensor(NodeKind kind) {
+    const auto dtype = in_.get<DType>();
+    const auto rank = in_.get<std::uint8_t>();
+    if (!dtype.is_known() || rank > Shape::max_rank) in_.fail("a tensor of no type or rank");
+    Shape shape;
+    for (int dim = 0; dim < rank; ++dim) shape.push_back(static_cast<std::int64_t>(in_.number()));
+    const auto bytes = tensor_bytes(dtype, shape);
+    if (!bytes) in_.fail(fmt::format("a tensor of shape {}", shape.to_string()));
+    if (kind == NodeKind::tensor) return in_buffer(dtype, shape, *bytes);
+    if (*bytes > small_tensor_bytes) in_.fail(fmt::format("a tensor of {} bytes among values", *bytes));
+    const auto elements = in_.take(*bytes);
+    auto tensor = Tensor::empty(dtype, shape);
+    if (*bytes > 0) copy_payload(tensor.mutable_bytes().data(), elements.data(), *bytes);
+    return tensor;
+  }
+
+  Tensor in_buffer(DType dtype, const Shape& shape, std::size_t bytes) {
+    if (buffers_.empty() || buffers_.front().size() != bytes) {
+      in_.fail(fmt::format("a tensor of {} bytes that no buffer holds", bytes));
+    }
+    const auto* data = buffers_.front().data();
+    buffers_ = buffers_.subspan(1);
+    return Tensor(TensorView(dtype, shape, data), hold_, true);
+  }
+
+  Tree get_container(NodeKind kind, Container container, int depth) {
+    container.kind = container_kind(kind);
+    if (depth == max_tree_depth) in_.fail(fmt::format("an item deeper than {} containers", max_tree_depth));
+    const auto count = in_.count();
+    if (kind == NodeKind::dict || kind == NodeKind::record) {
+      container.keys.reserve(believed(count));
+      for (std::size_t i = 0; i < count; ++i) container.keys.push_back(get_key());
+    }
+    container.children.reserve(believed(count));
+    for (std::size_t i = 0; i < count; ++i) container.children.push_back(get_tree(depth + 1));
+    try {
+      return Tree(std::move(container));
+    } catch (const InvalidArgument& error) {
+      in_.fail(error.what());
+    }
+  }
+
+  Key get_key() {
+    const auto kind = in_.kind();
+    if (kind == NodeKind::integer_key) return in_.get<std::int64_t>();
+    if (kind != NodeKind::text_key) in_.fail("a key that is none");
+    return std::string(as_text(in_.sized()));
+  }
+
+  HeadReader in_;
+  std::span<const std::span<std::byte>> buffers_;
+  const std::shared_ptr<const void>& hold_;
+};
 
 [[noreturn]] void throw_foreign() {
   throw InvalidArgument("an object of another language came to a pipeline of trees");
@@ -68,12 +395,12 @@ Item TreeValues::dict_of(Arrays arrays) const {
 }
 
 Values::Packed TreeValues::pack(std::span<const Item> items) const {
-  return pack_trees(items);
+  return TreePacker().pack(items);
 }
 
 std::vector<Item> TreeValues::unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
                                      std::shared_ptr<const void> hold) const {
-  return unpack_trees(head, buffers, hold);
+  return TreeUnpacker(head, buffers, hold).unpack();
 }
 
 }  // namespace levada::pipeline

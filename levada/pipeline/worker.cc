@@ -90,7 +90,7 @@ class Worker {
   void run_pass() {
     drawer_ = protocol::Drawer(number_, loop_.ranks().workers, start().drawn);
     sizer_ = MessageSizer(options().main_prefetch > 0 ? MessageSizer::most_items : 1);
-    rate_ = {};
+    pace_ = SnapshotPace(options().snapshot_every);
     given_ = start().given;
     sent_ = 0;
     saved_at_ = given_;
@@ -149,7 +149,7 @@ class Worker {
         ++given_;
         marks_.push_back(mark());
         items_.push_back(*std::move(item));
-        full = sizer_.add(Clock::now);
+        full = sizer_.add([this] { return loop_.work_time(); }) || is_snapshot_due();
       }
       if (auto failure = flush(one_a_mark_ ? mark() + 1 : mark())) return failure;
     }
@@ -168,28 +168,33 @@ class Worker {
   /// Of what was given last.
   std::int64_t mark() const { return marks_by_draw_ ? drawer_.mark() : given_; }
 
+  /// Whether the user's number of items has been made since the last snapshot.
+  bool is_snapshot_due() const {
+    const auto every = options().snapshot_every;
+    return saves_ && every > 0 && given_ - saved_at_ >= every;
+  }
+
   void begin_message(const Stream& stream) {
     loop_.attend();
-    auto now = Clock::now();
-    if (saves_ && rate_.is_due(given_ - saved_at_, now)) {
+    if (saves_ && pace_.is_due(given_ - saved_at_, Clock::now())) {
       saved_at_ = given_;
-      const Cursor cursor = stream.save();
-      const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
-      start_ = protocol::Start{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
-      rate_.saved(now, Clock::now());
-      now = Clock::now();
+      start_ = loop_.snapshot(pace_, [&] {
+        const Cursor cursor = stream.save();
+        const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
+        return protocol::Start{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
+      });
     }
-    sizer_.begin(now);
+    sizer_.begin(loop_.work_time());
   }
 
   /// Sends what has been made.
   std::optional<Failed> flush(std::int64_t reached) {
-    const auto made = Clock::now();
+    const auto made = loop_.work_time();
     auto failure = put(Ending::none, reached);
     sizer_.sent(made, outgoing_.front()->take_bytes());
     loop_.gave(sent_);
     if (!failure) loop_.send(outgoing_);
-    sizer_.begin(Clock::now());
+    sizer_.begin(loop_.work_time());
     return failure;
   }
 
@@ -306,7 +311,7 @@ class Worker {
   void wait_for_input() {
     if (incoming_->ended()) return loop_.wait_for_orders();  // the dispatching process has been told before us
     loop_.wait(incoming_->channels(), {}, 0, ProcessRanks::dispatcher);
-    sizer_.begin(Clock::now());
+    sizer_.begin(loop_.work_time());
   }
 
   /// What is still dealt to a worker that has ended must not keep it from the others.
@@ -329,7 +334,7 @@ class Worker {
   protocol::Drawer drawer_;
   AtHand at_hand_;
   MessageSizer sizer_;
-  SaveRate rate_;
+  SnapshotPace pace_;
   std::vector<Item> items_;  ///< made, not sent
   std::vector<std::int64_t> marks_;
   std::int64_t given_ = 0, sent_ = 0, saved_at_ = 0, reached_ = 0;

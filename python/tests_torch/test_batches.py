@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pathlib
 
+import levada
+import numpy as np
+
 import ranks
 
 

@@ -50,6 +50,7 @@ class Options:
     worker_prefetch: int
     main_prefetch: int
     prefetch_bytes: int
+    snapshot_every: int
     seed: int | None
     ordered: bool
     on_error: str
@@ -63,7 +64,7 @@ class Options:
     allow_pickle: bool
 
     def __post_init__(self) -> None:
-        for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "threads"):
+        for name in ("workers", "worker_prefetch", "main_prefetch", "prefetch_bytes", "snapshot_every", "threads"):
             if self._integer(name) < 0:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}; it is at least 0")
         for name in ("timeout", "start_timeout"):
@@ -434,6 +435,7 @@ class Run(Generic[T]):
             "worker_prefetch": self.options.worker_prefetch,
             "main_prefetch": self.options.main_prefetch,
             "prefetch_bytes": self.options.prefetch_bytes,
+            "snapshot_every": self.options.snapshot_every,
             "ordered": self.options.ordered,
             "seed": self.seed,
             "rank": 0 if job is None else job.rank,

@@ -57,6 +57,7 @@ ProcessOptions options_of(const nb::dict& given) {
           .worker_prefetch = number("worker_prefetch"),
           .main_prefetch = number("main_prefetch"),
           .prefetch_bytes = nb::cast<std::size_t>(given["prefetch_bytes"]),
+          .snapshot_every = number("snapshot_every"),
           .ordered = nb::cast<bool>(given["ordered"]),
           .seed = nb::cast<std::uint64_t>(given["seed"]),
           .rank = static_cast<int>(number("rank")),

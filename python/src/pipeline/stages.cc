@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/cursor_fields.h"
+#include "levada/pipeline/cursors.h"
 #include "levada/tree/codec.h"
 #include "python/src/batch/rebuild.h"
 #include "python/src/batch/trees.h"

@@ -1,3 +1,5 @@
+// What the stages of a process are opened with: their part of the items, and their seeds.
+//
 // What a pipeline's processes draw at random from. One number, the same on all ranks, decides all of it:
 //   the epoch's shared seed is XXH3-64 of the epoch's number, seeded with it: of what runs before a division, and in
 //   the dispatching process; own seeds are derived from it by rank (counted from 1), and by worker (from 1; the
@@ -8,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "levada/pipeline/graph.h"
 #include "levada/pipeline/placement.h"
 #include "levada/pipeline/stream.h"
 
@@ -30,5 +33,16 @@ Opening further_pass(const Opening& opening, std::int64_t pass, std::optional<st
 
 /// The seed of the stage of that name.
 std::uint64_t stage_seed(std::uint64_t seed, std::string_view stage);
+
+/// The part of what reaches it that a Shard keeps: one of the ranks' where a dispatch before or after it has the items
+/// dealt to the workers, one of all workers' of all ranks where none does, and all of it behind another shard.
+Division division_of(const Graph& graph, int shard, const Opening& opening);
+
+/// Whether it stands right after a Source that divides, and so leaves all dividing to it.
+bool divides_at_source(const Graph& graph, int shard);
+
+/// Whether all copies of `stage` draw at random alike, by the shared seed: what the dispatching process runs, with
+/// workers or without, and what is given the same items everywhere, of which a shard after it makes parts.
+bool draws_alike(const Graph& graph, int stage);
 
 }  // namespace levada::pipeline

@@ -1,0 +1,256 @@
+// Stages that keep no items of their own.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/opening.h"
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+class MapStream final : public StageStream {
+ public:
+  using StageStream::StageStream;
+
+ private:
+  std::optional<Item> make() override {
+    const auto& map = operation<Map>();
+    while (auto item = pull()) {
+      auto made = attempted(map.on_error, [&] { return map.function(std::move(*item)); });
+      if (made) return made;
+    }
+    return std::nullopt;
+  }
+  std::int64_t pass_over(std::int64_t items) override {
+    return operation<Map>().on_error == OnError::raise ? skip_input(items) : StageStream::pass_over(items);
+  }
+};
+
+class FilterStream final : public StageStream {
+ public:
+  using StageStream::StageStream;
+
+ private:
+  std::optional<Item> make() override {
+    const auto& filter = operation<Filter>();
+    while (auto item = pull()) {
+      const auto keeps = attempted(filter.on_error, [&] { return filter.predicate(*item); });
+      if (keeps.value_or(false)) return item;
+    }
+    return std::nullopt;
+  }
+};
+
+class TakeStream final : public StageStream {
+ public:
+  using StageStream::StageStream;
+
+ private:
+  std::optional<Item> make() override {
+    if (given_ >= operation<Take>().count) return std::nullopt;
+    return pull();
+  }
+};
+
+class SkipStream final : public StageStream {
+ public:
+  using StageStream::StageStream;
+
+ private:
+  std::optional<Item> make() override {
+    while (given_ < operation<Skip>().count) {
+      if (!pull()) return std::nullopt;
+    }
+    return pull();
+  }
+};
+
+class ShardStream final : public StageStream {
+ public:
+  ShardStream(SettingPtr setting, int stage, StagePtr input, Division division)
+      : StageStream(std::move(setting), stage, std::move(input)), division_(division) {}
+
+ private:
+  std::optional<Item> make() override {
+    for (;;) {
+      const bool mine = given_ % division_.count == division_.index;
+      auto item = pull();
+      if (mine || !item) return item;
+    }
+  }
+  std::int64_t pass_over(std::int64_t items) override {
+    if (items == 0) return 0;
+    const auto before = (division_.index + division_.count - given_ % division_.count) % division_.count;
+    const auto passed = skip_input(before + (items - 1) * division_.count + 1);
+    return passed <= before ? 0 : (passed - before - 1) / division_.count + 1;
+  }
+
+  Division division_;
+};
+
+class Identity final : public StageStream {
+ public:
+  using StageStream::StageStream;
+
+ private:
+  std::optional<Item> make() override { return pull(); }
+  std::int64_t pass_over(std::int64_t items) override { return skip_input(items); }
+};
+
+class BatchStream final : public StageStream {
+ public:
+  using StageStream::StageStream;
+
+ private:
+  std::optional<Item> make() override {
+    constexpr std::int64_t at_once = 1024;  // A size that is meant as "all" takes no memory beforehand.
+    const auto& batch = operation<Batch>();
+    std::vector<Item> items;
+    items.reserve(static_cast<std::size_t>(std::min(batch.size, at_once)));
+    while (static_cast<std::int64_t>(items.size()) < batch.size) {
+      auto item = pull();
+      if (!item) break;
+      items.push_back(std::move(*item));
+    }
+    const bool whole = static_cast<std::int64_t>(items.size()) == batch.size;
+    if (items.empty() || (!whole && batch.drop_last)) return std::nullopt;
+    return guarded([&] { return setting_->values.list_of(std::move(items)); });
+  }
+};
+
+class ZipStream final : public StageStream {
+ public:
+  ZipStream(SettingPtr setting, int stage, std::vector<StagePtr> inputs)
+      : StageStream(std::move(setting), stage, nullptr), inputs_(std::move(inputs)) {}
+
+ private:
+  std::optional<Item> make() override {
+    std::vector<Item> items;
+    items.reserve(inputs_.size());
+    for (auto& input : inputs_) {
+      auto item = waited([&] { return input->next(); });
+      if (!item) return std::nullopt;
+      items.push_back(std::move(*item));
+    }
+    ++given_;
+    return guarded([&] { return setting_->values.tuple_of(std::move(items)); });
+  }
+
+  Saved saved() const override {
+    std::vector<Tree> inputs;
+    for (const auto& input : inputs_) inputs.push_back(input->save());
+    return {{}, {{"inputs", Tree::list(std::move(inputs))}}};
+  }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
+    const auto& inputs = list_in_cursor(own.at("inputs"), stage().name);
+    if (inputs.size() != inputs_.size() || !before.empty()) own.refuse("it has other inputs");
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs_[i]->restore(inputs[i]);
+  }
+  void release() override { inputs_.clear(); }
+
+  std::vector<StagePtr> inputs_;
+};
+
+class RepeatStream final : public StageStream {
+ public:
+  RepeatStream(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open)
+      : StageStream(std::move(setting), stage, nullptr), open_(std::move(open)) {}
+
+ private:
+  std::optional<Item> make() override {
+    const auto& times = operation<Repeat>().times;
+    for (;;) {
+      if (input_ == nullptr) {
+        if (times && pass_ >= *times) return std::nullopt;
+        input_ = open_(pass_);
+      }
+      if (auto item = pull()) {
+        any_ = true;
+        return item;
+      }
+      input_.reset();
+      // What has nothing once has nothing without end.
+      if (!times && !any_) return std::nullopt;
+      any_ = false;
+      ++pass_;
+    }
+  }
+
+  Saved saved() const override {
+    return {input_ == nullptr ? std::vector<Tree>() : input_->entries(), {{"pass", pass_}, {"any", any_}}};
+  }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
+    pass_ = own.count("pass");
+    any_ = own.at("any") == Tree(true);
+    const auto& times = operation<Repeat>().times;
+    if (times && pass_ > *times) own.refuse("it is of a later pass than there are");
+    if (before.empty()) return;
+    input_ = open_(pass_);
+    input_->restore_entries(before);
+  }
+
+  std::function<StagePtr(std::int64_t)> open_;
+  std::int64_t pass_ = 0;
+  bool any_ = false;  ///< whether this pass has given an item
+};
+
+/// Throws InvalidArgument where another process runs `stage` or what is before it.
+void expect_here(const StagePlace& repeat, int stage) {
+  const auto& setting = *repeat.builder.setting();
+  if (repeat.builder.is_given(stage)) {
+    throw InvalidArgument(fmt::format(
+        "stage \"{}\" would begin \"{}\" over again, which another process runs; put it before what is dispatched",
+        setting.stage(repeat.stage).name, setting.stage(stage).name));
+  }
+  for (const int before : setting.stage(stage).inputs) expect_here(repeat, before);
+}
+
+}  // namespace
+
+StagePtr make_stage(const Map&, const StagePlace& at) {
+  return at.make<MapStream>(at.input());
+}
+StagePtr make_stage(const Filter&, const StagePlace& at) {
+  return at.make<FilterStream>(at.input());
+}
+StagePtr make_stage(const Take&, const StagePlace& at) {
+  return at.make<TakeStream>(at.input());
+}
+StagePtr make_stage(const Skip&, const StagePlace& at) {
+  return at.make<SkipStream>(at.input());
+}
+StagePtr make_stage(const Batch&, const StagePlace& at) {
+  return at.make<BatchStream>(at.input());
+}
+StagePtr make_stage(const Zip&, const StagePlace& at) {
+  return at.make<ZipStream>(at.inputs());
+}
+StagePtr make_stage(const Dispatch&, const StagePlace& at) {
+  return make_identity(at, at.input());
+}
+StagePtr make_identity(const StagePlace& at, StagePtr input) {
+  return at.make<Identity>(std::move(input));
+}
+
+StagePtr make_stage(const Shard&, const StagePlace& at) {
+  const auto& graph = at.builder.setting()->graph;
+  const auto division = division_of(graph, at.stage, at.builder.opening());
+  if (divides_at_source(graph, at.stage) && !at.builder.is_given(at.before())) {
+    return make_identity(at, at.builder.open_source(at.before(), division));
+  }
+  return at.make<ShardStream>(at.input(), division);
+}
+
+// Its passes are graphs of their own, each opened when the one before it has ended.
+StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
+  expect_here(at, at.before());
+  return at.make<RepeatStream>([setting = at.builder.setting(), opening = at.builder.opening(),
+                                prefetches = at.builder.prefetches(), times = repeat.times,
+                                before = at.before()](std::int64_t pass) {
+    return GraphBuilder(setting, further_pass(opening, pass, times), prefetches, {}).open_end(before);
+  });
+}
+
+}  // namespace levada::pipeline
