@@ -6,7 +6,6 @@ import pathlib
 
 import levada
 import numpy as np
-
 import ranks
 
 
