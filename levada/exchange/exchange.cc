@@ -128,8 +128,11 @@ std::vector<std::shared_ptr<const Bytes>> answer_or_error(std::size_t ranks, Mak
 }
 
 constexpr std::uint8_t no_error = 0;
-/// What follows no_error: the rank's rows, or that they are those of the round before.
-enum class Answer : std::uint8_t { rows, repeated };
+/// What follows no_error: the rank's rows, which the next round may repeat or not, or that they are those of the round
+/// before.
+enum class Answer : std::uint8_t { rows, rows_of_one_round, repeated };
+/// Holdings of more bytes are not kept for the next round.
+constexpr std::size_t max_kept_bytes = std::size_t{64} << 20;
 
 /// What all ranks throw alike, after which they can go on.
 struct SharedError {
@@ -206,8 +209,7 @@ std::uint64_t suitable_chunk_bytes(const Engine& engine) {
 
 }  // namespace
 
-/// What a round leaves for the next one. Ranks that repeat it all have it: whatever fails fails on all, and then none
-/// has.
+/// What a round leaves for the next one. All ranks have it or none: whatever fails fails on all.
 struct Exchange::Round {
   std::uint64_t fingerprint = 0;  ///< of the request; 0: there was no round
   Holdings holdings;
@@ -241,7 +243,7 @@ const SampleIndex& Exchange::index_of(const ExchangeRequest& request) {
 }
 
 std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const ByteView> gathered,
-                                                                 const ExchangeRequest& request, const Round& last,
+                                                                 const ExchangeRequest& request, Round& last,
                                                                  Round& now) const {
   const auto said = decode_all(gathered);
   for (const Preflight& each : said) {
@@ -250,8 +252,8 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   }
   if (std::ranges::all_of(said, &Preflight::is_repeated)) {
     check_bounds(last.coming, said);
-    now.held = last.held;
-    now.coming = last.coming;
+    now.held = std::move(last.held);
+    now.coming = std::move(last.coming);
     ByteWriter writer;
     writer.put(no_error);
     writer.put(Answer::repeated);
@@ -259,7 +261,7 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   }
   HoldingsTable table(*index_, request.keys);
   for (std::size_t rank = 0; rank < said.size(); ++rank) {
-    now.held.push_back(said[rank].is_repeated ? last.held[rank]
+    now.held.push_back(said[rank].is_repeated ? std::move(last.held[rank])
                                               : Bytes(said[rank].held.begin(), said[rank].held.end()));
     table.add(static_cast<int>(rank), now.held.back());
   }
@@ -269,7 +271,9 @@ std::vector<std::shared_ptr<const Bytes>> Exchange::plan_for_all(std::span<const
   check_bounds(now.coming, said);
   ByteWriter head;
   head.put(no_error);
-  head.put(Answer::rows);
+  std::size_t kept = 0;
+  for (const Bytes& held : now.held) kept += held.size();
+  head.put(kept > max_kept_bytes ? Answer::rows_of_one_round : Answer::rows);
   head.put(std::uint64_t{plan.size()});
   head.put(plan.moved_bytes());
   head.put(plan.lower_bound_bytes());
@@ -311,7 +315,8 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     };
     const Lease reply = preflight_.call(mine, answer, Deadline::after(options.timeout), &options.poll);
     ByteReader reader = reader_of(reply.bytes);
-    if (reader.get_enum(Answer::rows, Answer::repeated, "answer") == Answer::repeated) {
+    const auto kind = reader.get_enum(Answer::rows, Answer::repeated, "answer");
+    if (kind == Answer::repeated) {
       now->rows = std::move(last->rows);
       now->planned = last->planned;
     } else {
@@ -331,7 +336,7 @@ ExchangeResult Exchange::redistribute(SampleStore& store, const ExchangeRequest&
     TransferLoop({*engine_, store, now->rows, *index_, now->holdings, options, chunk_bytes}, to_all_).run(result);
     engine_->post(before);
     result.move_time = Clock::now() - agreed;
-    last_ = std::move(now);
+    if (kind != Answer::rows_of_one_round) last_ = std::move(now);
     return result;
   });
 }

@@ -73,10 +73,9 @@ class Exchange {
   /// The index of the request, which is kept for the next one.
   const SampleIndex& index_of(const ExchangeRequest& request);
   struct Round;
-  /// Rank 0's answer to each rank. `last`: the round before, `now`: where what the next one needs is kept.
+  /// Rank 0's answer to each rank. Moves what the next round needs out of the one before, `last`, to this one, `now`.
   std::vector<std::shared_ptr<const Bytes>> plan_for_all(std::span<const ByteView> gathered,
-                                                         const ExchangeRequest& request, const Round& last,
-                                                         Round& now) const;
+                                                         const ExchangeRequest& request, Round& last, Round& now) const;
 
   std::shared_ptr<Engine> engine_;
   GatherScatter preflight_;

@@ -118,6 +118,24 @@ TEST(RepeatedExchange, ForgetsARoundThatFailed) {
   });
 }
 
+TEST(RepeatedExchange, KeepsNoRoundInWhichVeryMuchWasSaid) {
+  const std::string text(65 << 20, 'a');
+  inproc::run_ranks(2, [&](const std::shared_ptr<Engine>& engine) {
+    Repeated repeated(engine);
+    if (engine->info().rank == 0) {
+      SampleBatch valued({repeated.own[0]});
+      valued.set_values(0, {{"text", text}});
+      repeated.store.update(valued);
+    }
+    for (int round = 0; round < 2; ++round) {
+      const ExchangeResult result = repeated.exchange.redistribute(repeated.store, repeated.request);
+      EXPECT_GT(result.agreed_bytes, short_message);
+      EXPECT_GT(result.moved_bytes, 0u);
+      repeated.drop_received();
+    }
+  });
+}
+
 TEST(RepeatedExchange, TellsRequestsApart) {
   inproc::run_ranks(2, [](const std::shared_ptr<Engine>& engine) {
     Repeated repeated(engine);

@@ -63,6 +63,19 @@ struct Outgoing {
   }
 };
 
+/// Samples of two keys of so many bytes each.
+SampleBatch long_samples(std::int64_t tokens, std::int64_t mask) {
+  SampleBatch batch(numbered_ids(3));
+  for (const auto& [key, length] : {std::pair<std::string, std::int64_t>("tokens", tokens), {"mask", mask}}) {
+    Tensor packed = Tensor::zeros(dtypes::uint8, {3 * length});
+    for (std::size_t i = 0; i < packed.mutable_bytes().size(); ++i) {
+      packed.mutable_bytes()[i] = static_cast<std::byte>(hash64(as_bytes(key), i));
+    }
+    batch.set(key, packed, Seqlens::one_each(std::vector<std::int64_t>(3, length)));
+  }
+  return batch;
+}
+
 TEST(OutgoingStream, FindsSamplesAgainInAStoreThatHasChanged) {
   Outgoing outgoing;
   const Bytes before = outgoing.sent();
@@ -74,29 +87,17 @@ TEST(OutgoingStream, FindsSamplesAgainInAStoreThatHasChanged) {
 }
 
 TEST(OutgoingStream, SendsTheSameBytesInMessagesOfAnySize) {
+  const Bytes expected = Outgoing(false, long_samples(100, 20)).sent();
   for (const bool in_engine_memory : {false, true}) {
-    Outgoing outgoing(in_engine_memory);
-    const Bytes expected = outgoing.sent();
-    for (const std::uint64_t max_carried : {1, 7, 8, 9, 1000}) EXPECT_EQ(outgoing.sent(max_carried), expected);
+    Outgoing outgoing(in_engine_memory, long_samples(100, 20));
+    for (const std::uint64_t max_carried : {1, 7, 20, 21, 1000}) EXPECT_EQ(outgoing.sent(max_carried), expected);
   }
-}
-
-SampleBatch long_samples(std::int64_t length) {
-  SampleBatch batch(numbered_ids(3));
-  for (const std::string key : {"tokens", "mask"}) {
-    Tensor packed = Tensor::zeros(dtypes::uint8, {3 * length});
-    for (std::size_t i = 0; i < packed.mutable_bytes().size(); ++i) {
-      packed.mutable_bytes()[i] = static_cast<std::byte>(hash64(as_bytes(key), i));
-    }
-    batch.set(key, packed, Seqlens::one_each(std::vector<std::int64_t>(3, length)));
-  }
-  return batch;
 }
 
 TEST(OutgoingStream, CopiesOnlyLittleThatLiesInTheEnginesMemory) {
   for (const std::int64_t length : {63, 64, 10'000}) {
-    Outgoing outgoing(true, long_samples(length));
-    EXPECT_EQ(outgoing.sent(), Outgoing(false, long_samples(length)).sent());
+    Outgoing outgoing(true, long_samples(length, length));
+    EXPECT_EQ(outgoing.sent(), Outgoing(false, long_samples(length, length)).sent());
     const std::uint64_t copied = copied_bytes();
     EXPECT_EQ(outgoing.sent().size(), static_cast<std::size_t>(4 * length));
     EXPECT_EQ(copied_bytes() - copied, length < 64 ? static_cast<std::uint64_t>(4 * length) : 0u);
@@ -104,7 +105,7 @@ TEST(OutgoingStream, CopiesOnlyLittleThatLiesInTheEnginesMemory) {
 }
 
 TEST(OutgoingStream, SendsWhatTheStoreHadAlthoughItHasGoneSince) {
-  Outgoing outgoing(true, long_samples(1000));
+  Outgoing outgoing(true, long_samples(1000, 1000));
   const Bytes expected = outgoing.sent();
   {
     OutgoingStream stream = outgoing.stream();

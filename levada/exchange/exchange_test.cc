@@ -367,9 +367,10 @@ TEST(Exchange, KeepsWhatIsOnTheWayBoundedAndNothingOfItAfterwards) {
 TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
   constexpr int ranks = 3, victim = 1;
   const auto lists = dealt(numbered_ids(48), ranks);
-  const auto faults = shm::test::run_forked(ranks, [&](const std::shared_ptr<Engine>& engine) {
+  const auto run = [&](const std::shared_ptr<Engine>& engine, bool in_engine_memory) {
     const auto rank = static_cast<std::size_t>(engine->info().rank);
     SampleStore store;
+    if (in_engine_memory) store.use_memory_of(engine);
     store.store(long_samples(lists[rank]));
     const auto before = store.bytes();
     std::jthread killer;  // comes at the end where a busy machine did not run it before
@@ -387,8 +388,11 @@ TEST(Exchange, WhenARankDiesInTheMiddleTheOthersHaveWholeSamplesOrNone) {
     }
     const auto held = store.ids();
     if (store.get(held) != long_samples(held)) throw EngineError("half a sample");
-  });
-  EXPECT_EQ(faults, "rank 1 (signal 9): \n");
+  };
+  for (const bool in_engine_memory : {false, true}) {
+    EXPECT_EQ(shm::test::run_forked(ranks, [&](const auto& engine) { run(engine, in_engine_memory); }),
+              "rank 1 (signal 9): \n");
+  }
 }
 
 TEST(Exchange, WhoWaitsTooLongSaysForWhomToTheOthersToo) {

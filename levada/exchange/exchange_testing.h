@@ -104,6 +104,7 @@ inline std::string check_redistribution(const std::shared_ptr<Engine>& engine, c
   const std::set<std::string> keys(what.keys.begin(), what.keys.end());
   const SampleBatch all = made_samples(what.ids, keys);
   SampleStore store;
+  if (rank % 2 == 0) store.use_memory_of(engine);  // so that some messages refer to samples, and others carry them
   const auto held = what.held_by(rank);
   if (!held.empty()) store.store(all.select_ids(held));
   const auto result = Exchange(engine).redistribute(store, what.request(), options);
