@@ -5,18 +5,18 @@
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
 
 namespace levada::bench {
 namespace {
 
-constexpr int most_ranks = 64;
+constexpr int max_ranks = 64;
 
 void check(const BenchRanks& ranks) {
-  if (ranks.ranks < 1 || ranks.ranks > most_ranks) {
-    throw InvalidArgument(fmt::format("--ranks is {}; give 1 to {}", ranks.ranks, most_ranks));
+  if (ranks.ranks < 1 || ranks.ranks > max_ranks) {
+    throw InvalidArgument(fmt::format("--ranks is {}; give 1 to {}", ranks.ranks, max_ranks));
   }
   launch::check_engine(ranks.engine);
 }
@@ -43,7 +43,7 @@ int run_ranks(const BenchRanks& ranks, const cli::Invocation& invocation,
     return 0;
   }
   const auto result = launch::run_local(ranks.ranks, invocation.arguments, invocation.ranks);
-  if (!result.message.empty()) cli::complain(result.message);
+  if (!result.message.empty()) cli::print_error(result.message);
   return result.exit_status;
 }
 

@@ -13,7 +13,7 @@
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/launch/launch.h"
 
 namespace levada::cli {
@@ -103,11 +103,11 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
 }
 
 /// Reports a failure before the subcommand has joined a launched job, if it does that at all: of the command, feed.
-void tell_early_failure(const CLI::App& app, const std::vector<std::string>& arguments, ErrorKind kind,
+void report_early_error(const CLI::App& app, const std::vector<std::string>& arguments, ErrorKind kind,
                         const std::string& message) {
   const bool joins = app.get_name() != "levada" || (!arguments.empty() && arguments.front() == "feed");
-  if (joins) tell_failed_start(kind, message);
-  else tell_failure(kind, message);
+  if (joins) report_failed_start(kind, message);
+  else report_error(kind, message);
 }
 
 /// CLI11 takes the next argument for the value of an option that is given an empty one.
@@ -125,7 +125,7 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
     return bad_usage;
   }
   if (const auto* option = option_without_value(invocation.arguments)) {
-    tell_early_failure(app, invocation.arguments, ErrorKind::invalid_argument,
+    report_early_error(app, invocation.arguments, ErrorKind::invalid_argument,
                        fmt::format("{} has no value; write one behind the =, or leave the option out", *option));
     return bad_usage;
   }
@@ -141,7 +141,7 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
     print(fmt::format("{}\n", version.what()));
     return 0;
   } catch (const CLI::ParseError& error) {
-    tell_early_failure(app, invocation.arguments, ErrorKind::invalid_argument,
+    report_early_error(app, invocation.arguments, ErrorKind::invalid_argument,
                        usage_sentence(app, error, invocation.arguments));
     return bad_usage;
   }
@@ -155,7 +155,7 @@ int run_arguments(Invocation invocation, const Program& program, const AddSubcom
   add(app, invocation);
   if (const auto status = parse(app, invocation)) return *status;
   return status_of(invocation.action, [&](ErrorKind kind, const std::string& message, int) {
-    tell_early_failure(app, invocation.arguments, kind, message);
+    report_early_error(app, invocation.arguments, kind, message);
   });
 }
 
@@ -182,7 +182,7 @@ int run_program(int argc, const char* const* argv, Extensions extensions, const 
     std::raise(SIGPIPE);
     return output_closed;
   } catch (const std::exception& error) {
-    complain(error.what());
+    print_error(error.what());
     return failed;
   }
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "levada/cli/cli.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/launch/launch.h"
 #include "levada/report/style.h"
 

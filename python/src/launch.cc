@@ -21,7 +21,7 @@
 #include "levada/base/threads.h"
 #include "levada/base/unique_fd.h"
 #include "levada/cli/cli.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/joined/joined.h"
@@ -58,12 +58,12 @@ Duration seconds(double count) {
 }
 
 Membership join(const std::string& engine, double timeout) {
-  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::complain};
+  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::print_error};
   return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
 }
 
 Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
-  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::complain};
+  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::print_error};
   return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
 }
 
@@ -238,7 +238,7 @@ void bind_launch(nb::module_& module) {
   module.def(
       "tell_failure",
       [](const std::string& kind, const std::string& message, int lost) {
-        cli::tell_failure(kind_of(kind), message, lost);
+        cli::report_error(kind_of(kind), message, lost);
       },
       nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
       "Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
@@ -247,7 +247,7 @@ void bind_launch(nb::module_& module) {
       "tell_failed_start",
       [](const std::string& kind, const std::string& message) {
         const nb::gil_scoped_release released;
-        cli::tell_failed_start(kind_of(kind), message);
+        cli::report_failed_start(kind_of(kind), message);
       },
       nb::arg("kind"), nb::arg("message"),
       "The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and "
