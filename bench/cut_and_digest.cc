@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include "levada/base/error.h"
-#include "levada/cli/content.h"
+#include "levada/cli/field_digests.h"
 #include "levada/corpus/corpus.h"
 
 namespace levada {
@@ -19,7 +19,7 @@ void run(const std::string& path, std::int64_t batch, std::int64_t sequence) {
   // Batches use the same pages again, as blocks of an engine do: without this, first touch would take most of the time.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  cli::Content content;
+  cli::FieldDigests content;
   std::int64_t samples = 0;
   const auto begin = std::chrono::steady_clock::now();
   while (auto tree = corpus.read(samples, batch, memory)) {

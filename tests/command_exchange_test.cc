@@ -1,4 +1,4 @@
-// `levada plan --exchange` and `levada bench exchange`.
+// `levada plan --exchange`.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,41 +78,6 @@ TEST(CommandPlanExchange, SaysWhatIsWrongInOneSentence) {
                  "holders[0]: samples JSON: the whole: \"ids\" is missing");
   EXPECT_EQ(run({"plan", "--exchange", spec(R"("destinations": [])"), "--mesh", "dp=2"}).status, 2);
 }
-
-TEST(CommandBenchExchange, MeasuresAndChecksWhatArrives) {
-  const auto outcome = run({"bench", "exchange", "--ranks", "4", "--from", "dp=4", "--to", "dp=2,tp=2", "--samples",
-                            "32", "--bytes", "100000", "--rounds", "3", "--json"});
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const auto json = Json::parse(outcome.out);
-  for (const char* key : {"op", "engine", "ranks", "samples", "payload_bytes", "moved_bytes", "lower_bound_bytes",
-                          "wire_bytes", "messages", "plan_ms", "median_us", "p99_us"}) {
-    EXPECT_TRUE(json.contains(key)) << key;
-  }
-  EXPECT_EQ(json["moved_bytes"], json["lower_bound_bytes"]);
-  EXPECT_GT(json["wire_bytes"], json["moved_bytes"]);
-}
-
-TEST(CommandBenchExchange, PlansMeshesThatNoMachineStarts) {
-  const auto outcome = run({"bench", "exchange", "--from", "dp=256", "--to", "dp=64,tp=4", "--samples", "2000",
-                            "--rounds", "2", "--plan-only", "--json"});
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const auto json = Json::parse(outcome.out);
-  EXPECT_EQ(json["ranks"], 256);
-  EXPECT_GT(json["multicasts"], 1000);
-  EXPECT_EQ(run({"bench", "exchange", "--ranks", "2", "--from", "dp=4"}).status, 2);
-  EXPECT_EQ(run({"bench", "exchange", "--from", "dp=x", "--plan-only"}).status, 2);
-}
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(CommandBenchExchange, PlansAMillionSamplesInLessThanAGigabyte) {
-  const auto outcome = run({"bench", "exchange", "--from", "dp=1024", "--to", "dp=512,tp=2", "--samples", "1000000",
-                            "--rounds", "2", "--plan-only", "--json"});
-  ASSERT_EQ(outcome.status, 0) << outcome.err;
-  const auto json = Json::parse(outcome.out);
-  EXPECT_EQ(json["moved_bytes"], json["lower_bound_bytes"]);
-  EXPECT_LT(json["peak_bytes"], 1'000'000'000);
-}
-#endif
 
 }  // namespace
 }  // namespace levada::test

@@ -240,64 +240,6 @@ TEST(CommandDoctor, GivesEnginesAndAdviceAsJson) {
   EXPECT_TRUE(machine.at("message_us").is_null() || machine.at("message_us") > 0);
 }
 
-TEST(CommandUsage, MeasuresReductionsBesideOneLargeOne) {
-  for (const char* source : {"host", "arena"}) {
-    const auto outcome = run({"bench", "reduce-scatter", "--ranks", "2", "--sizes", "3x4KiB,1MiB,0", "--cap-mb", "1",
-                              "--rounds", "2", "--source", source, "--json"});
-    ASSERT_EQ(outcome.status, 0) << outcome.err;
-    const auto json = Json::parse(outcome.out);
-    EXPECT_EQ(json["inputs"], 5);
-    EXPECT_EQ(json["bytes"], 2 * (3 * 4096 + (1 << 20)));
-    EXPECT_EQ(json["flushes"], 2) << "the large one, and a bucket of the others";
-    EXPECT_GT(json["median_us"], 0);
-  }
-  const auto sizes = write_file("sizes", "4096\n8192\n");
-  const auto outcome = run({"bench", "reduce-scatter", "--engine", "inproc", "--sizes", sizes, "--rounds", "1"});
-  EXPECT_THAT(outcome.out, HasSubstr("reduce-scatter of 2 inputs, 48.0 KiB on each of 4 ranks over inproc"))
-      << outcome.err;
-}
-
-TEST(CommandBenchDispatch, MeasuresItemsThatComeInOrder) {
-  for (const char* engine : {"shm", "inproc"}) {
-    for (const char* bytes : {"8", "65536"}) {
-      const auto outcome = run({"bench", "dispatch", "--workers", "2", "--item-bytes", bytes, "--seconds", "0.05",
-                                "--engine", engine, "--json"});
-      ASSERT_EQ(outcome.status, 0) << outcome.err;
-      const auto json = nlohmann::json::parse(outcome.out);
-      EXPECT_EQ(json["op"], "dispatch");
-      EXPECT_EQ(json["workers"], 2);
-      EXPECT_GT(json["items_per_s"], 0);
-      EXPECT_GT(json["wakeups_per_item"], 0);
-      EXPECT_GE(json["copies_per_byte"], 1.9);
-    }
-  }
-}
-
-TEST(CommandBenchDispatch, RefusesWhatCannotBeMeasured) {
-  EXPECT_EQ(run({"bench", "dispatch", "--workers", "0"}).status, 2);
-  EXPECT_EQ(run({"bench", "dispatch", "--item-bytes", "9"}).status, 2);
-  EXPECT_EQ(run({"bench", "dispatch", "--seconds", "0"}).status, 2);
-}
-
-TEST(CommandUsage, RefusesReductionsThatCannotBe) {
-  const auto expect = [](const std::vector<std::string>& options, const std::string& words) {
-    std::vector<std::string> arguments = {"bench", "reduce-scatter"};
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    expect_refusal(arguments, 2, words);
-  };
-  expect({"--sizes", "many"}, "many is neither sizes, such as 256x4KiB, nor a file of them");
-  expect({"--sizes", "4KB"}, "4KB is neither sizes");
-  expect({"--sizes", "3"}, "3 bytes are no whole numbers of 4 bytes");
-  expect({"--sizes", "4x0"}, "all inputs together have no bytes");
-  expect({"--sizes", "9000000x4"}, "more than 1000000 inputs");
-  expect({"--sizes", write_file("bad", "12\nx\n")}, "x of ");
-  expect({"--rounds", "0"}, "--rounds is 0");
-  expect({"--cap-mb", "-1"}, "--cap-mb is -1");
-  expect({"--source", "disk"}, "--source is disk");
-  expect({"--ranks", "0"}, "--ranks is 0");
-  expect({"--engine", "tcp"}, "there is no engine tcp");
-}
-
 TEST(CommandUsage, RefusesAnEmptyValueInsteadOfTakingTheNextOptionForIt) {
   const auto outcome = run({"inspect", "--text-field=", "--json", "x.jsonl"});
   EXPECT_EQ(outcome.status, 2);

@@ -106,6 +106,14 @@ def unfilter(method, row, above, channels):
     return row
 
 
+def after(page, script):
+    """A copy of the page whose visitor does what the script does."""
+    text = page.read_text(encoding="utf-8")
+    changed = page.with_name("changed.html")
+    changed.write_text(text.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+    return changed
+
+
 def section(document, name):
     return re.search(rf'<section class="[^"]*" id="{name}">.*?</section>', document, re.DOTALL).group(0)
 
@@ -146,6 +154,15 @@ class FeedInBrowser(unittest.TestCase):
             self.assertEqual(int(cell.group(1)), STEPS * 2 * 64 * (3 * 8 + 4))
         self.assertRegex(self.section("readers"), r'data-rank="0".*<path class="k-read" d="M')
         self.assertRegex(self.section("memory"), r'<path class="curve c-0" data-rank="0"')
+
+    def test_a_plot_is_read_with_the_arrow_keys_and_the_pointer(self):
+        press = "document.querySelectorAll('#waits .stage')[1].dispatchEvent(new KeyboardEvent('keydown', {key: '%s'}));"
+        point = "document.querySelector('#memory .stage').dispatchEvent(new PointerEvent('pointermove', {clientX: 400}));"
+        for script, shown in ((press % "ArrowRight", "<b>rank 1 dp0 tp1, at "), (point, "</i>rank 0 ")):
+            document, _ = browse(after(self.page, script), self.folder)
+            self.assertRegex(document, f'<div id="tip" role="status" style="[^"]*visible[^"]*">.*{shown}')
+        document, _ = browse(after(self.page, press % "ArrowRight" + press % "Escape"), self.folder)
+        self.assertRegex(document, '<div id="tip" role="status" style="[^"]*hidden')
 
     def test_names_are_text(self):
         self.assertIn("&lt;b onclick=x&gt;corpus&amp;amp;'.jsonl", self.document)
@@ -205,9 +222,7 @@ class LargeReportInBrowser(unittest.TestCase):
         self.assertEqual(len(re.findall("<tr data-rank=", ranks)), 256)
         self.assertIn("Show all 3,000 ranks", ranks)
         script = "document.querySelector('.more').click(); document.querySelectorAll('#ranks th button')[4].click();"
-        changed = self.page.with_name("changed.html")
-        changed.write_text(self.page.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-        document, _ = browse(changed, self.folder)
+        document, _ = browse(after(self.page, script), self.folder)
         rows = re.findall('<tr data-rank="([0-9]+)"', section(document, "ranks"))
         self.assertEqual(rows, [str(rank) for rank in reversed(range(LARGE))], "by the time that they waited")
 

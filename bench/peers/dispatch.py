@@ -177,7 +177,7 @@ def _has_dataloader2() -> bool:
 
 
 def row(item_bytes: int, workers: int, seconds: float) -> dict[str, Any]:
-    """One size, with the keys of `levada bench dispatch`; `ratio`: how many times as fast as each peer."""
+    """One size, with the keys of `levada_bench dispatch`; `ratio`: how many times as fast as each peer."""
     torch.set_num_threads(1)
     own = measure_levada(item_bytes, workers, seconds)
     peers = {}

@@ -57,7 +57,7 @@ int run_cache(const CacheCommandArguments& arguments) {
     try {
       cache.check(entry);
     } catch (const SourceError& error) {
-      complain(error.what());
+      print_error(error.what());
       ++damaged;
     }
   }

@@ -13,7 +13,7 @@
 #include "levada/base/atomic_file.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/launch/launch.h"
 
 namespace levada::cli {
@@ -98,15 +98,16 @@ std::string usage_sentence(const CLI::App& app, const CLI::ParseError& error,
     if (option) what = fmt::format("there is no option {}", extras.front());
     else if (!extras.empty()) what = fmt::format("{} is one argument too many", extras.front());
   }
-  const auto command = parsed.empty() ? std::string("levada") : "levada " + parsed.front()->get_name();
+  const auto command = app.get_name() + (parsed.empty() ? "" : " " + parsed.front()->get_name());
   return fmt::format("{}; see {} --help", what, command);
 }
 
-/// Tells of a failure before the subcommand has joined a launched job, if it does that at all.
-void tell_early_failure(const std::vector<std::string>& arguments, ErrorKind kind, const std::string& message) {
-  const bool joins = !arguments.empty() && (arguments.front() == "feed" || arguments.front() == "bench");
-  if (joins) tell_failed_start(kind, message);
-  else tell_failure(kind, message);
+/// Reports a failure before the subcommand has joined a launched job, if it does that at all: of the command, feed.
+void report_early_error(const CLI::App& app, const std::vector<std::string>& arguments, ErrorKind kind,
+                        const std::string& message) {
+  const bool joins = app.get_name() != "levada" || (!arguments.empty() && arguments.front() == "feed");
+  if (joins) report_failed_start(kind, message);
+  else report_error(kind, message);
 }
 
 /// CLI11 takes the next argument for the value of an option that is given an empty one.
@@ -124,7 +125,7 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
     return bad_usage;
   }
   if (const auto* option = option_without_value(invocation.arguments)) {
-    tell_early_failure(invocation.arguments, ErrorKind::invalid_argument,
+    report_early_error(app, invocation.arguments, ErrorKind::invalid_argument,
                        fmt::format("{} has no value; write one behind the =, or leave the option out", *option));
     return bad_usage;
   }
@@ -134,43 +135,34 @@ std::optional<int> parse(CLI::App& app, const Invocation& invocation) {
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     const auto parsed = app.get_subcommands();
-    print((parsed.empty() ? &app : parsed.front())->help(parsed.empty() ? "" : "levada"));
+    print((parsed.empty() ? &app : parsed.front())->help(parsed.empty() ? "" : app.get_name()));
     return 0;
   } catch (const CLI::CallForVersion& version) {
     print(fmt::format("{}\n", version.what()));
     return 0;
   } catch (const CLI::ParseError& error) {
-    tell_early_failure(invocation.arguments, ErrorKind::invalid_argument,
+    report_early_error(app, invocation.arguments, ErrorKind::invalid_argument,
                        usage_sentence(app, error, invocation.arguments));
     return bad_usage;
   }
   return {};
 }
 
-int run_arguments(Invocation invocation) {
-  CLI::App app("Levada: one reader loads; each rank receives exactly the bytes it needs, once.", "levada");
-  app.set_version_flag("--version", "levada " LEVADA_VERSION);
+int run_arguments(Invocation invocation, const Program& program, const AddSubcommands& add) {
+  CLI::App app(program.about, program.name);
   app.require_subcommand(1);
-  app.footer(
-      "Example:\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
-      "levada SUBCOMMAND --help tells more, with an example each.");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // a later option overrides
-  add_feed(app, invocation);
-  add_plan(app, invocation);
-  add_convert(app, invocation);
-  add_inspect(app, invocation);
-  add_cache(app, invocation);
-  add_doctor(app, invocation);
-  add_bench(app, invocation);
+  add(app, invocation);
   if (const auto status = parse(app, invocation)) return *status;
   return status_of(invocation.action, [&](ErrorKind kind, const std::string& message, int) {
-    tell_early_failure(invocation.arguments, kind, message);
+    report_early_error(app, invocation.arguments, kind, message);
   });
 }
 
 }  // namespace
 
-int run(int argc, const char* const* argv, Extensions extensions) {
+int run_program(int argc, const char* const* argv, Extensions extensions, const Program& program,
+                const AddSubcommands& add) {
   constexpr int output_closed = 128 + SIGPIPE;
   try {
     launch::open_standard_descriptors();
@@ -183,15 +175,30 @@ int run(int argc, const char* const* argv, Extensions extensions) {
     return run_arguments({.action = {},
                           .arguments = {argv + std::min(argc, 1), argv + argc},
                           .ranks = std::move(ranks),
-                          .extensions = std::move(extensions)});
+                          .extensions = std::move(extensions)},
+                         program, add);
   } catch (const OutputClosed&) {
     std::signal(SIGPIPE, SIG_DFL);
     std::raise(SIGPIPE);
     return output_closed;
   } catch (const std::exception& error) {
-    complain(error.what());
+    print_error(error.what());
     return failed;
   }
+}
+
+int run(int argc, const char* const* argv, Extensions extensions) {
+  const auto add = [](CLI::App& app, Invocation& invocation) {
+    app.set_version_flag("--version", "levada " LEVADA_VERSION);
+    app.footer(
+        "Example:\n  levada feed corpus.jsonl --mesh dp=2,tp=2 --batch 8 --seq 1024\n\n"
+        "levada SUBCOMMAND --help tells more, with an example each.");
+    for (const auto& subcommand : {add_feed, add_plan, add_convert, add_inspect, add_cache, add_doctor}) {
+      subcommand(app, invocation);
+    }
+  };
+  return run_program(argc, argv, std::move(extensions),
+                     {"levada", "Levada: one reader loads; each rank receives exactly the bytes it needs, once."}, add);
 }
 
 }  // namespace levada::cli

@@ -142,7 +142,7 @@ class Routed {
   }
 
   std::uint64_t busiest_link() const { return std::max(largest(sent_), largest(received_)); }
-  std::uint64_t most_messages() const { return largest(messages_); }
+  std::uint64_t max_messages() const { return largest(messages_); }
   std::uint64_t crossing = 0;
 
  private:
@@ -193,7 +193,7 @@ TEST(CompareReadersOfAJob, CountsWhatTheJoinedEngineSends) {
       const Cost cost = cost_of(plan, options.readers,
                                 {.hosts = 24 / ranks_per_host, .ranks_per_host = ranks_per_host, .degree = degree});
       EXPECT_EQ(cost.link.amount, routed.busiest_link());
-      EXPECT_EQ(cost.messages.amount, routed.most_messages());
+      EXPECT_EQ(cost.messages.amount, routed.max_messages());
       EXPECT_EQ(cost.crossing_bytes, routed.crossing);
     }
   }

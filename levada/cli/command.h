@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "levada/cli/cli.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/launch/launch.h"
 #include "levada/report/style.h"
 
@@ -30,7 +30,17 @@ void add_doctor(CLI::App& app, Invocation& invocation);
 void add_convert(CLI::App& app, Invocation& invocation);
 void add_inspect(CLI::App& app, Invocation& invocation);
 void add_cache(CLI::App& app, Invocation& invocation);
-void add_bench(CLI::App& app, Invocation& invocation);
+
+struct Program {
+  std::string name;  ///< "levada"
+  std::string about;
+};
+using AddSubcommands = std::function<void(CLI::App& app, Invocation& invocation)>;
+
+/// Runs a program of subcommands, and returns its exit status. A program other than `levada` joins a launched job
+/// whichever its subcommand.
+int run_program(int argc, const char* const* argv, Extensions extensions, const Program& program,
+                const AddSubcommands& add);
 
 /// An option with a value, whose default the help shows.
 template <typename Value>

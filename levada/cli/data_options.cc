@@ -5,8 +5,8 @@
 #include "levada/base/enum_names.h"
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/cli/file_list.h"
-#include "levada/cli/speaker.h"
 #include "levada/corpus/split.h"
 #include "levada/report/numbers.h"
 #include "levada/report/progress.h"
@@ -33,7 +33,7 @@ CorpusOptions corpus_options(const DataArguments& arguments, int readers) {
   options.part = arguments.part;
   options.io.threads = arguments.io_threads;
   options.io.limit_mb_s = arguments.io_limit / readers;
-  options.io.warn = [](const std::string& warning) { complain(warning); };
+  options.io.warn = [](const std::string& warning) { print_error(warning); };
   options.attention_mask = arguments.job.attention_mask;
   options.reset_position_ids = arguments.reset_position_ids;
   options.reset_attention_mask = arguments.reset_attention_mask;

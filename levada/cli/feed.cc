@@ -6,9 +6,9 @@
 
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/cli/feed_rank.h"
 #include "levada/cli/file_list.h"
-#include "levada/cli/speaker.h"
 #include "levada/cli/state.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
@@ -16,7 +16,7 @@
 namespace levada::cli {
 namespace {
 
-constexpr int most_local_ranks = 256;
+constexpr int max_local_ranks = 256;
 
 void check_tail(const FeedArguments& arguments) {
   if (arguments.skip < 0) throw InvalidArgument(fmt::format("--skip is {}; it counts rounds from 0", arguments.skip));
@@ -105,7 +105,7 @@ int feed_processes(const FeedArguments& arguments, const Job& job, const Invocat
   // What is known has to be written down, also after a failure.
   if (arguments.history.wanted()) options.report_grace = std::chrono::seconds(5);
   const auto result = launch::run_local(job.mesh.size(), command_line, options);
-  if (!result.message.empty()) complain(result.message);
+  if (!result.message.empty()) print_error(result.message);
   return result.exit_status;
 }
 
@@ -134,11 +134,11 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   check_depth(arguments, job);
   if (!place || place->rank == 0) check_files(arguments);
   if (place) return feed_as_rank(arguments, job);
-  if (job.mesh.size() > most_local_ranks) {
+  if (job.mesh.size() > max_local_ranks) {
     throw InvalidArgument(
         fmt::format("the mesh {} has {} ranks, and one machine starts at most {}; levada plan shows what would move on "
                     "a mesh of any size",
-                    job.mesh.to_string(), job.mesh.size(), most_local_ranks));
+                    job.mesh.to_string(), job.mesh.size(), max_local_ranks));
   }
   // Before any rank starts: what is wrong with the data is told here, and the ranks find its tokens ready.
   {

@@ -21,7 +21,7 @@ void write_file(std::string_view what, const std::string& path, std::string_view
   file.write(as_bytes(text));
   file.sync();
   file.publish();
-  if (tell) complain(fmt::format("the {} is in {}", what, path));
+  if (tell) print_error(fmt::format("the {} is in {}", what, path));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
-#include "levada/cli/content.h"
+#include "levada/cli/field_digests.h"
 #include "levada/cli/small_file.h"
 #include "levada/cli/state.h"
 #include "levada/engine/choice.h"
@@ -113,13 +113,13 @@ struct Fed {
 /// Takes all batches, as a training step would.
 Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint64_t> steps, bool tell,
              StateKeeper& state) {
-  Content content;
+  FieldDigests digests;
   std::int64_t done = 0;
   report::ProgressLine line("feeding", tell);
   const auto compute = std::chrono::duration<double, std::milli>(arguments.compute_ms);
   const auto begin = Clock::now();
   while (auto batch = feed.next()) {
-    content.add(batch->content);
+    digests.add(batch->content);
     if (!batch->cursor.empty()) {
       state.passed(batch->step, batch->cursor);
       done = batch->step + 1;
@@ -128,7 +128,7 @@ Fed take_all(Feed& feed, const FeedArguments& arguments, std::optional<std::uint
     if (!line.is_due()) continue;
     line.update(static_cast<std::uint64_t>(done), steps, report::counted(done, "step"));
   }
-  return {content.fields(), done, std::chrono::duration<double>(Clock::now() - begin).count()};
+  return {digests.fields(), done, std::chrono::duration<double>(Clock::now() - begin).count()};
 }
 
 /// Whether the feed ended with an error that every rank knows of, so that they can still talk to each other.
@@ -310,7 +310,7 @@ void show_failure(const Run& run, const Feed& feed, const Error& error) {
     // The first rank that ends takes the others with it, so none does before the files are there.
     if (together) agree(run.engine, {}, run.deadline(), "writing the report");
   } catch (const Error& second) {
-    if (run.leads()) complain(second.what());
+    if (run.leads()) print_error(second.what());
   }
 }
 

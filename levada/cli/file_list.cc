@@ -14,7 +14,7 @@
 namespace levada::cli {
 namespace {
 
-constexpr std::size_t most_bytes = std::size_t{256} << 20;
+constexpr std::size_t max_bytes = std::size_t{256} << 20;
 
 [[noreturn]] void refuse(const std::string& from, std::string_view why) {
   throw InvalidArgument(fmt::format("--files-from {}: {}", from, why));
@@ -31,7 +31,7 @@ std::string content_of(const std::string& from) {
     if (got < 0) refuse(from, std::strerror(errno));
     if (got == 0) return content;
     content.append(piece, 0, static_cast<std::size_t>(got));
-    if (content.size() > most_bytes) refuse(from, "it is longer than 256 MiB");
+    if (content.size() > max_bytes) refuse(from, "it is longer than 256 MiB");
   }
 }
 

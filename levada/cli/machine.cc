@@ -73,8 +73,8 @@ std::optional<double> quota_v1(const std::string& quota_text, const std::string&
 }
 
 /// `quota_at` of the group's folder and of each above it: the least.
-std::optional<double> least_quota(std::string path,
-                                  const std::function<std::optional<double>(const std::string&)>& quota_at) {
+std::optional<double> min_quota(std::string path,
+                                const std::function<std::optional<double>(const std::string&)>& quota_at) {
   std::optional<double> least;
   while (true) {
     if (path == "/") path.clear();
@@ -129,10 +129,10 @@ std::optional<double> core_quota(const ReadFile& read) {
   const auto lower = [&least](std::optional<double> quota) {
     if (quota) least = std::min(least.value_or(*quota), *quota);
   };
-  lower(least_quota(group_of(read, "").value_or("/"), [&](const std::string& path) {
+  lower(min_quota(group_of(read, "").value_or("/"), [&](const std::string& path) {
     return quota_v2(text_of(read, "/sys/fs/cgroup" + path + "/cpu.max"));
   }));
-  lower(least_quota(group_of(read, "cpu").value_or("/"), [&](const std::string& path) {
+  lower(min_quota(group_of(read, "cpu").value_or("/"), [&](const std::string& path) {
     const auto folder = "/sys/fs/cgroup/cpu" + path;
     return quota_v1(text_of(read, folder + "/cpu.cfs_quota_us"), text_of(read, folder + "/cpu.cfs_period_us"));
   }));

@@ -41,7 +41,7 @@ report::Style output_style() {
   return report::Style::of_descriptor(STDOUT_FILENO, [](const char* name) -> const char* { return std::getenv(name); });
 }
 
-void complain(std::string_view message) {
+void print_error(std::string_view message) {
   // Over a line of progress that a rank which is gone may have left.
   const auto line =
       fmt::format("{}levada: {}\n", ::isatty(STDERR_FILENO) == 1 ? "\r\x1b[K" : "", printable_lines(message));

@@ -27,8 +27,8 @@ struct PlanArguments {
 };
 
 ExchangePlan plan_of_file(const std::string& path) {
-  constexpr std::int64_t most_mib = 1024;
-  const auto text = read_small_file("exchange", path, most_mib);
+  constexpr std::int64_t max_mib = 1024;
+  const auto text = read_small_file("exchange", path, max_mib);
   try {
     const auto spec = ExchangeSpec::from_json(text);
     return plan_exchange(spec.directory, spec.request, spec.host_of);

@@ -1,4 +1,4 @@
-// Files that users write by hand.
+// Files that are read as a whole.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace levada::cli {
 
-/// All of a file. Throws InvalidArgument that names it by `what` ("layout") and path: where it cannot be read, is empty
-/// or is larger than `most_mib`.
-std::string read_small_file(std::string_view what, const std::string& path, std::int64_t most_mib = 1);
+/// Returns all of a file. Throws InvalidArgument, which names it by `what` ("layout") and path, if it cannot be read,
+/// is empty or is larger than `max_mib`.
+std::string read_small_file(std::string_view what, const std::string& path, std::int64_t max_mib = 1);
 /// Refuses one for what is in it.
 [[noreturn]] void refuse_file(std::string_view what, const std::string& path, std::string_view why);
 

@@ -8,7 +8,7 @@
 #include "levada/base/error.h"
 #include "levada/base/text.h"
 #include "levada/cli/command.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 
 namespace levada::cli {
 
@@ -43,7 +43,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name, const E
 }
 
 Storage open_storage(const Extensions& extensions) {
-  return {{.warn = complain}, open_file, extensions.remote};
+  return {{.warn = print_error}, open_file, extensions.remote};
 }
 
 void add_cache_options(CLI::App& command, CacheArguments& arguments) {

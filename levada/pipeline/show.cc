@@ -263,9 +263,7 @@ std::string describe_bottleneck(const Picture& picture) {
   if (!found) {
     return fmt::format(
         "No stage is the bottleneck: the busiest process works {:.0f}% of the time, so the loop that takes the items "
-        "sets "
-        "the "
-        "pace.",
+        "sets the pace.",
         100 * std::ranges::max(loads(picture)));
   }
   const Role role = role_of(picture, found->stage);

@@ -100,9 +100,9 @@ std::vector<LengthHistogram::Row> LengthHistogram::rows(std::size_t most) const 
 }
 
 std::string LengthHistogram::to_string(const std::string& things, const Style& style, const std::string& indent) const {
-  constexpr std::size_t most_rows = 18, bar_columns = 32;
+  constexpr std::size_t max_rows = 18, bar_columns = 32;
   TextTable table({"length", things, "of tokens", ""});
-  const auto lines = rows(most_rows);
+  const auto lines = rows(max_rows);
   const auto highest = std::ranges::max(lines, {}, &Row::count).count;
   const auto share = [](std::int64_t part, std::int64_t all) {
     return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);

@@ -42,7 +42,7 @@ def feed(arguments: list[str]) -> int:
             _levada.check_history_files(options.report, options.trace)
         mesh = _mesh_of(options) if options.mesh else Mesh.from_env()
     except Error as error:
-        _levada.tell_failed_start(type(error).__name__, str(error))
+        _levada.report_failed_start(type(error).__name__, str(error))
         return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
     try:
         if place is not None:
@@ -54,7 +54,7 @@ def feed(arguments: list[str]) -> int:
             print(f"levada: {message}", file=sys.stderr)
         return status
     except Error as error:
-        _levada.tell_failure(type(error).__name__, str(error), getattr(error, "rank", -1))
+        _levada.report_error(type(error).__name__, str(error), getattr(error, "rank", -1))
         return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
 
 

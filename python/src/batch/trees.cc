@@ -9,7 +9,7 @@
 
 #include "levada/base/copy.h"
 #include "levada/base/error.h"
-#include "levada/cli/content.h"
+#include "levada/cli/field_digests.h"
 #include "levada/tree/codec.h"
 #include "levada/tree/schema.h"
 #include "python/src/batch/marks.h"
@@ -222,7 +222,7 @@ nb::object unpack(const nb::bytes& message, bool allow_pickle) {
 }
 
 /// Movable alone, which Python has to be told.
-struct Digests : cli::Content {
+struct Digests : cli::FieldDigests {
   Digests() = default;
   Digests(Digests&&) = default;
 };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "levada/cli/cli.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "python/src/base/callables.h"
 #include "python/src/base/errors.h"
 #include "python/src/bindings.h"
@@ -44,21 +44,21 @@ int command(const std::vector<std::string>& arguments, const std::vector<std::st
 
 void bind_command(nb::module_& module) {
   module.def(
-      "tell_failure",
+      "report_error",
       [](const std::string& kind, const std::string& message, int lost) {
-        cli::tell_failure(kind_of(kind), message, lost);
+        cli::report_error(kind_of(kind), message, lost);
       },
       nb::arg("kind"), nb::arg("message"), nb::arg("lost"),
-      "Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
+      "Reports an error so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or "
       "-1.");
   module.def(
-      "tell_failed_start",
+      "report_failed_start",
       [](const std::string& kind, const std::string& message) {
         const nb::gil_scoped_release released;
-        cli::tell_failed_start(kind_of(kind), message);
+        cli::report_failed_start(kind_of(kind), message);
       },
       nb::arg("kind"), nb::arg("message"),
-      "The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and "
+      "The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and "
       "end.");
   module.def("command", &command, nb::arg("arguments"), nb::arg("self"), nb::arg("open_tokenizer"), nb::arg("formats"),
              nb::arg("remote"),

@@ -20,7 +20,7 @@
 
 #include "levada/base/threads.h"
 #include "levada/base/unique_fd.h"
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 #include "levada/engine/choice.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/joined/joined.h"
@@ -54,12 +54,12 @@ Duration seconds(double count) {
 }
 
 Membership join(const std::string& engine, double timeout) {
-  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::complain};
+  const launch::JoinOptions options{.engine = engine, .timeout = seconds(timeout), .remind = cli::print_error};
   return Membership(interruptible([options] { return launch::join(options); }, [] { return false; }));
 }
 
 Membership meet(int rank, int size, const std::string& rendezvous, double timeout, std::size_t memory_bytes) {
-  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::complain};
+  const shm::Options options{.memory_bytes = memory_bytes, .timeout = seconds(timeout), .remind = cli::print_error};
   return Membership(interruptible([=] { return shm::meet(rank, size, rendezvous, options); }, [] { return false; }));
 }
 

@@ -1,4 +1,4 @@
-#include "levada/cli/content.h"
+#include "levada/cli/field_digests.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace levada::cli {
 
-void Content::add(const FlatTree& batch) {
+void FieldDigests::add(const FlatTree& batch) {
   const auto specs = batch.schema.leaves();
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const auto* tensor = std::get_if<Tensor>(&batch.leaves[i]);
@@ -14,14 +14,14 @@ void Content::add(const FlatTree& batch) {
   }
 }
 
-Content::Field& Content::field_at(const std::string& path, const Tensor& tensor) {
+FieldDigests::Field& FieldDigests::field_at(const std::string& path, const Tensor& tensor) {
   const auto found =
       std::find_if(fields_.begin(), fields_.end(), [&](const Field& field) { return field.path == path; });
   if (found != fields_.end()) return *found;
   return fields_.emplace_back(Field{path, tensor.dtype(), tensor.shape(), {}});
 }
 
-std::vector<report::FieldReport> Content::fields() const {
+std::vector<report::FieldReport> FieldDigests::fields() const {
   std::vector<report::FieldReport> reports;
   for (const auto& field : fields_) {
     reports.push_back({field.path, field.digest.hex(), field.dtype.name(), {field.shape.begin(), field.shape.end()}});

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
+#include "bench/operations.h"
 #include "bench/reduce_scatter.h"
 #include "levada/base/json.h"
-#include "levada/cli/bench.h"
 #include "levada/report/style.h"
 
-namespace levada::cli {
+namespace levada::bench {
 namespace {
 
 struct ReduceArguments {
@@ -54,37 +54,38 @@ std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, co
       "at "
       "{:.1f} GB/s\n",
       arguments.options.shards.size(), format_bytes(result.bytes), info.size, info.name, arguments.source,
-      arguments.options.capacity_mb, arguments.options.rounds, report::to_string(table, {false, true}, output_style()),
-      result.input_gb_s(), result.flushes, result.memcpy_gb_s, result.sum_gb_s);
+      arguments.options.capacity_mb, arguments.options.rounds,
+      report::to_string(table, {false, true}, cli::output_style()), result.input_gb_s(), result.flushes,
+      result.memcpy_gb_s, result.sum_gb_s);
 }
 
-int run_reduce(ReduceArguments arguments, const Invocation& invocation) {
+int run_reduce(ReduceArguments arguments, const cli::Invocation& invocation) {
   check(arguments);
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank == 0)
-      print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));
+      cli::print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));
   });
 }
 
 }  // namespace
 
-void add_bench_reduce(CLI::App& bench, Invocation& invocation) {
+void add_reduce(CLI::App& bench, cli::Invocation& invocation) {
   auto arguments = std::make_shared<ReduceArguments>();
   auto* command = bench.add_subcommand("reduce-scatter", "Sums of all ranks' tensors, a part of each on each rank");
-  add_option(*command, "--sizes", arguments->sizes, "SIZES",
-             "Bytes of each input's piece for one rank: 256x4KiB, or a file of them");
-  add_option(*command, "--cap-mb", arguments->options.capacity_mb, "MIB",
-             "Of a bucket, all ranks' pieces together; 0: no buckets");
-  add_option(*command, "--source", arguments->source, "WHERE",
-             "arena: inputs are made in engine memory; host: in ordinary memory");
-  add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
+  cli::add_option(*command, "--sizes", arguments->sizes, "SIZES",
+                  "Bytes of each input's piece for one rank: 256x4KiB, or a file of them");
+  cli::add_option(*command, "--cap-mb", arguments->options.capacity_mb, "MIB",
+                  "Of a bucket, all ranks' pieces together; 0: no buckets");
+  cli::add_option(*command, "--source", arguments->source, "WHERE",
+                  "arena: inputs are made in engine memory; host: in ordinary memory");
+  cli::add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
-  command->footer("Example\n  levada bench reduce-scatter --ranks 4 --sizes 64x256KiB --source arena");
+  command->footer("Example\n  levada_bench reduce-scatter --ranks 4 --sizes 64x256KiB --source arena");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_reduce(*arguments, invocation); };
   });
 }
 
-}  // namespace levada::cli
+}  // namespace levada::bench

@@ -1,4 +1,4 @@
-#include "levada/cli/speaker.h"
+#include "levada/cli/error_reporter.h"
 
 #include <fmt/format.h>
 
@@ -33,40 +33,41 @@ bool in_job() {
   }
 }
 
-void tell_failure(ErrorKind kind, std::string_view message, int lost) {
+void report_error(ErrorKind kind, std::string_view message, int lost) {
   if (launch::report_failure(kind, message)) return;
-  if (own_rank() == (lost == 0 ? 1 : 0)) complain(message);
+  if (own_rank() == (lost == 0 ? 1 : 0)) print_error(message);
 }
 
-void tell_failed_start(ErrorKind kind, const std::string& message) {
+void report_failed_start(ErrorKind kind, const std::string& message) {
   if (launch::report_failure(kind, message)) return;
   const int rank = own_rank();
   const auto whose = rank == 0 ? message : fmt::format("rank {}: {}", rank, message);
-  if (rank == 0) complain(whose);
-  if (!launch::refuse_start(kind, whose) && rank != 0) complain(whose);
+  if (rank == 0) print_error(whose);
+  if (!launch::refuse_start(kind, whose) && rank != 0) print_error(whose);
 }
 
-int status_of(const std::function<int()>& action, const std::function<void(ErrorKind, const std::string&, int)>& tell) {
+int status_of(const std::function<int()>& action,
+              const std::function<void(ErrorKind, const std::string&, int)>& report) {
   try {
     return action();
   } catch (const PeerLost& error) {
-    tell(error.kind(), error.what(), error.rank());
+    report(error.kind(), error.what(), error.rank());
   } catch (const Error& error) {
-    tell(error.kind(), error.what(), -1);
+    report(error.kind(), error.what(), -1);
     if (error.kind() == ErrorKind::invalid_argument) return bad_usage;
   } catch (const std::bad_alloc&) {
-    tell(ErrorKind::engine, "there is no memory left; levada doctor shows the limits", -1);
+    report(ErrorKind::engine, "there is no memory left; levada doctor shows the limits", -1);
   } catch (const std::exception& error) {
-    tell(ErrorKind::engine, error.what(), -1);
+    report(ErrorKind::engine, error.what(), -1);
   }
   return failed;
 }
 
 int run_as_rank(const std::string& engine, Duration timeout,
                 const std::function<int(const std::shared_ptr<Engine>&)>& body) {
-  const auto to_user = [](const std::string& sentence) { complain(sentence); };
+  const auto to_user = [](const std::string& sentence) { print_error(sentence); };
   const launch::JoinOptions options{.engine = engine, .timeout = timeout, .remind = to_user, .report = to_user};
-  return status_of([&] { return body(launch::join(options)); }, tell_failure);
+  return status_of([&] { return body(launch::join(options)); }, report_error);
 }
 
 }  // namespace levada::cli

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include "bench/exchange.h"
+#include "bench/operations.h"
 #include "levada/base/error.h"
 #include "levada/base/json.h"
-#include "levada/cli/bench.h"
 #include "levada/report/style.h"
 
-namespace levada::cli {
+namespace levada::bench {
 namespace {
 
 struct ExchangeArguments {
@@ -55,7 +55,7 @@ std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
       "exchange of {} samples, {}, from {} to {} on {} ranks over {}, {} rounds\n\n{}\n"
       "moved {} in {} messages, where {} is the least there can be; {} were sent in all\n",
       arguments.options.samples, format_bytes(result.payload_bytes), arguments.options.from, arguments.options.to,
-      info.size, info.name, arguments.options.rounds, report::to_string(table, {false, true}, output_style()),
+      info.size, info.name, arguments.options.rounds, report::to_string(table, {false, true}, cli::output_style()),
       format_bytes(result.moved_bytes), result.messages, format_bytes(result.lower_bound_bytes),
       format_bytes(result.wire_bytes));
 }
@@ -79,9 +79,9 @@ int plan_only(const ExchangeArguments& arguments) {
         {"p99_ms", result.p99_ms},
         {"peak_bytes", result.peak_bytes},
     };
-    print(json_text(json) + "\n");
+    cli::print(json_text(json) + "\n");
   } else {
-    print(fmt::format(
+    cli::print(fmt::format(
         "plan of an exchange of {} samples, {}, from {} to {} on {} ranks: {:.2f} ms ({:.2f} ms at the 99th "
         "percentile of {}), {} multicasts, {} of memory\n",
         arguments.options.samples, format_bytes(result.payload_bytes), arguments.options.from, arguments.options.to,
@@ -91,7 +91,7 @@ int plan_only(const ExchangeArguments& arguments) {
   return 0;
 }
 
-int run_exchange(const ExchangeArguments& arguments, const Invocation& invocation) {
+int run_exchange(const ExchangeArguments& arguments, const cli::Invocation& invocation) {
   bench::check(arguments.options);
   if (arguments.plan_only) return plan_only(arguments);
   if (bench::ranks_of(arguments.options) > arguments.ranks.ranks) {
@@ -102,27 +102,27 @@ int run_exchange(const ExchangeArguments& arguments, const Invocation& invocatio
     const auto result = bench::measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
-    print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));
+    cli::print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));
   });
 }
 
 }  // namespace
 
-void add_bench_exchange(CLI::App& bench, Invocation& invocation) {
+void add_exchange(CLI::App& bench, cli::Invocation& invocation) {
   auto arguments = std::make_shared<ExchangeArguments>();
   auto* command =
       bench.add_subcommand("exchange", "Samples move from the mesh that has them to the mesh that needs them");
-  add_option(*command, "--from", arguments->options.from, "MESH", "Whose data-parallel heads have the samples");
-  add_option(*command, "--to", arguments->options.to, "MESH", "Whose ranks need them; both begin with rank 0");
-  add_option(*command, "--samples", arguments->options.samples, "N", "Samples of three keys, of ragged lengths");
-  add_option(*command, "--bytes", arguments->options.bytes, "N", "Of all samples, about");
-  add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
+  cli::add_option(*command, "--from", arguments->options.from, "MESH", "Whose data-parallel heads have the samples");
+  cli::add_option(*command, "--to", arguments->options.to, "MESH", "Whose ranks need them; both begin with rank 0");
+  cli::add_option(*command, "--samples", arguments->options.samples, "N", "Samples of three keys, of ragged lengths");
+  cli::add_option(*command, "--bytes", arguments->options.bytes, "N", "Of all samples, about");
+  cli::add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   command->add_flag("--plan-only", arguments->plan_only, "Plan, for meshes of any size, without starting ranks");
   add_rank_options(*command, arguments->ranks);
-  command->footer("Example\n  levada bench exchange --ranks 8 --from dp=8 --to dp=4,tp=2 --samples 256 --json");
+  command->footer("Example\n  levada_bench exchange --ranks 8 --from dp=8 --to dp=4,tp=2 --samples 256 --json");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_exchange(*arguments, invocation); };
   });
 }
 
-}  // namespace levada::cli
+}  // namespace levada::bench

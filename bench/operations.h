@@ -1,4 +1,4 @@
-// What the operations of `levada bench` have in common: the ranks that are measured.
+// What the operations of `levada_bench` have in common: the ranks that are measured.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 #include "levada/cli/command.h"
 #include "levada/engine/engine.h"
 
-namespace levada::cli {
+namespace levada::bench {
 
 struct BenchRanks {
   int ranks = 4;
@@ -21,12 +21,12 @@ void add_rank_options(CLI::App& command, BenchRanks& ranks);
 
 /// Runs `body` on every rank: of the job that this process is part of, else of one started on this machine. Gives the
 /// exit status. Throws InvalidArgument.
-int run_ranks(const BenchRanks& ranks, const Invocation& invocation,
+int run_ranks(const BenchRanks& ranks, const cli::Invocation& invocation,
               const std::function<void(const std::shared_ptr<Engine>&)>& body);
 
-void add_bench_fan_out(CLI::App& bench, Invocation& invocation);
-void add_bench_reduce(CLI::App& bench, Invocation& invocation);
-void add_bench_exchange(CLI::App& bench, Invocation& invocation);
-void add_bench_dispatch(CLI::App& bench, Invocation& invocation);
+void add_fan_out(CLI::App& bench, cli::Invocation& invocation);
+void add_reduce(CLI::App& bench, cli::Invocation& invocation);
+void add_exchange(CLI::App& bench, cli::Invocation& invocation);
+void add_dispatch(CLI::App& bench, cli::Invocation& invocation);
 
-}  // namespace levada::cli
+}  // namespace levada::bench

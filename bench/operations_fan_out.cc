@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "bench/operations.h"
 #include "levada/base/json.h"
-#include "levada/cli/bench.h"
 #include "levada/report/style.h"
 
-namespace levada::cli {
+namespace levada::bench {
 namespace {
 
 struct FanOutArguments {
@@ -61,34 +61,36 @@ std::string to_text(const bench::FanOut& operation, const EngineInfo& info, cons
       "delivered {:.1f} GB/s; one memcpy of the distinct bytes runs at {:.1f} GB/s; {:.2f} copies a byte\n",
       operation.name, format_bytes(arguments.options.bytes), info.size, info.name, arguments.options.fields,
       arguments.source, arguments.access, arguments.options.rounds,
-      report::to_string(table, {false, true}, output_style()), result.delivered_gb_s, result.memcpy_gb_s,
+      report::to_string(table, {false, true}, cli::output_style()), result.delivered_gb_s, result.memcpy_gb_s,
       result.copies_per_byte);
 }
 
-int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const Invocation& invocation) {
+int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const cli::Invocation& invocation) {
   check(arguments);
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, operation, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
-    print(arguments.ranks.json ? to_json(operation, info, arguments, result)
-                               : to_text(operation, info, arguments, result));
+    cli::print(arguments.ranks.json ? to_json(operation, info, arguments, result)
+                                    : to_text(operation, info, arguments, result));
   });
 }
 
-void add_operation(CLI::App& bench, Invocation& invocation, const bench::FanOut& operation, const std::string& what) {
+void add_operation(CLI::App& bench, cli::Invocation& invocation, const bench::FanOut& operation,
+                   const std::string& what) {
   auto arguments = std::make_shared<FanOutArguments>();
   auto* command = bench.add_subcommand(std::string(operation.name), what);
-  add_option(*command, "--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
-  add_option(*command, "--fields", arguments->options.fields, "N", "Tensors they are divided into");
-  add_option(*command, "--source", arguments->source, "WHERE",
-             "arena: the batch is made in engine memory; host: in ordinary memory");
-  add_option(*command, "--access", arguments->access, "HOW", "read_only (no copy), private (may be written) or copy");
-  add_option(*command, "--writes", arguments->options.write_percent, "PERCENT",
-             "Share of its pages that each rank overwrites in a round");
-  add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
+  cli::add_option(*command, "--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
+  cli::add_option(*command, "--fields", arguments->options.fields, "N", "Tensors they are divided into");
+  cli::add_option(*command, "--source", arguments->source, "WHERE",
+                  "arena: the batch is made in engine memory; host: in ordinary memory");
+  cli::add_option(*command, "--access", arguments->access, "HOW",
+                  "read_only (no copy), private (may be written) or copy");
+  cli::add_option(*command, "--writes", arguments->options.write_percent, "PERCENT",
+                  "Share of its pages that each rank overwrites in a round");
+  cli::add_option(*command, "--rounds", arguments->options.rounds, "N", "Rounds that count");
   add_rank_options(*command, arguments->ranks);
-  command->footer(fmt::format("Example\n  levada bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
+  command->footer(fmt::format("Example\n  levada_bench {} --ranks 4 --bytes 13107200 --source arena", operation.name));
   command->callback([arguments, operation, &invocation] {
     invocation.action = [arguments, operation, &invocation] { return run_fan_out(*arguments, operation, invocation); };
   });
@@ -96,9 +98,9 @@ void add_operation(CLI::App& bench, Invocation& invocation, const bench::FanOut&
 
 }  // namespace
 
-void add_bench_fan_out(CLI::App& bench, Invocation& invocation) {
+void add_fan_out(CLI::App& bench, cli::Invocation& invocation) {
   add_operation(bench, invocation, bench::scatter, "One rank gives each rank a batch of its own");
   add_operation(bench, invocation, bench::broadcast, "One rank gives all ranks the same batch");
 }
 
-}  // namespace levada::cli
+}  // namespace levada::bench

@@ -1,4 +1,4 @@
-// A running digest of each field of a row of batches.
+// A running digest of each field over all batches.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace levada::cli {
 
-/// Takes in batches; one thread at a time.
-class Content {
+/// One thread at a time.
+class FieldDigests {
  public:
   /// Adds every tensor of `batch`.
   void add(const FlatTree& batch);
   void add(const Tree& batch) { add(flatten(batch)); }
-  /// The fields in the order in which they first came.
+  /// Returns the fields in the order of their first appearance.
   std::vector<report::FieldReport> fields() const;
 
  private:

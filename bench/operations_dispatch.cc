@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include "bench/dispatch.h"
+#include "bench/operations.h"
 #include "levada/base/error.h"
 #include "levada/base/json.h"
-#include "levada/cli/bench.h"
 #include "levada/report/style.h"
 
-namespace levada::cli {
+namespace levada::bench {
 namespace {
 
 struct DispatchArguments {
@@ -38,39 +38,42 @@ std::string to_text(const EngineInfo& info, const bench::DispatchOptions& option
   table.add({"copies a byte", fmt::format("{:.2f}", result.copies_per_byte)});
   return fmt::format("dispatch of items of {} to {} workers and back over {}, {} items\n\n{}",
                      format_bytes(options.item_bytes), options.workers, info.name, result.items,
-                     report::to_string(table, {false, true}, output_style()));
+                     report::to_string(table, {false, true}, cli::output_style()));
 }
 
-int run_dispatch(DispatchArguments arguments, const Invocation& invocation) {
+int run_dispatch(DispatchArguments arguments, const cli::Invocation& invocation) {
   bench::check(arguments.options);
   arguments.ranks.ranks = bench::ranks_of(arguments.options);
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
     const auto result = bench::measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
-    print(arguments.ranks.json ? to_json(info, arguments.options, result) : to_text(info, arguments.options, result));
+    cli::print(arguments.ranks.json ? to_json(info, arguments.options, result)
+                                    : to_text(info, arguments.options, result));
   });
 }
 
 }  // namespace
 
-void add_bench_dispatch(CLI::App& bench, Invocation& invocation) {
+void add_dispatch(CLI::App& bench, cli::Invocation& invocation) {
   auto arguments = std::make_shared<DispatchArguments>();
   auto* command = bench.add_subcommand(
       "dispatch", "One process makes items and deals them to workers, who give them back in order");
-  add_option(*command, "--workers", arguments->options.workers, "N", "Processes that items are dealt to");
-  add_option(*command, "--item-bytes", arguments->options.item_bytes, "N", "Of an item: a tensor, or an int up to 8");
-  add_option(*command, "--seconds", arguments->options.seconds, "X", "That count");
-  add_option(*command, "--prefetch", arguments->options.prefetch, "N",
-             "Messages that wait for a worker, and for the consumer");
-  add_option(*command, "--shuffle", arguments->options.shuffle, "N", "Items in a shuffle buffer before the dispatch");
-  add_option(*command, "--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
+  cli::add_option(*command, "--workers", arguments->options.workers, "N", "Processes that items are dealt to");
+  cli::add_option(*command, "--item-bytes", arguments->options.item_bytes, "N",
+                  "Of an item: a tensor, or an int up to 8");
+  cli::add_option(*command, "--seconds", arguments->options.seconds, "X", "That count");
+  cli::add_option(*command, "--prefetch", arguments->options.prefetch, "N",
+                  "Messages that wait for a worker, and for the consumer");
+  cli::add_option(*command, "--shuffle", arguments->options.shuffle, "N",
+                  "Items in a shuffle buffer before the dispatch");
+  cli::add_option(*command, "--engine", arguments->ranks.engine, "NAME", "shm (processes) or inproc (threads)");
   command->add_flag("--record", arguments->options.record, "Keep what each process does when, as for a trace");
   command->add_flag("--json", arguments->ranks.json, "Print one JSON object");
-  command->footer("Example\n  levada bench dispatch --workers 2 --item-bytes 65536 --json");
+  command->footer("Example\n  levada_bench dispatch --workers 2 --item-bytes 65536 --json");
   command->callback([arguments, &invocation] {
     invocation.action = [arguments, &invocation] { return run_dispatch(*arguments, invocation); };
   });
 }
 
-}  // namespace levada::cli
+}  // namespace levada::bench

@@ -1,0 +1,37 @@
+// Errors on standard error: one sentence for a whole job.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "levada/base/deadline.h"
+#include "levada/base/error.h"
+#include "levada/engine/engine.h"
+
+namespace levada::cli {
+
+/// Writes "levada: <message>" to standard error.
+void print_error(std::string_view message);
+
+/// Whether this process is a rank of a job that some launcher started.
+bool in_job();
+
+/// Reports an error so that the user gets one sentence: to run_local(), which prints for all its ranks; else on
+/// standard error, from rank 0, or from rank 1 if `lost` is rank 0.
+void report_error(ErrorKind kind, std::string_view message, int lost = -1);
+/// The same for a rank that has not begun to join its job: the ranks that wait for it receive the error and end.
+void report_failed_start(ErrorKind kind, const std::string& message);
+
+/// Returns what `action` returns. If it throws, calls `report` with the kind, the message and the lost rank or -1, and
+/// returns the exit status for that error.
+int status_of(const std::function<int()>& action,
+              const std::function<void(ErrorKind, const std::string&, int)>& report);
+
+/// Joins the job that this process was launched in, and returns what `body` returns there. Reports an error, and
+/// returns its exit status.
+int run_as_rank(const std::string& engine, Duration timeout,
+                const std::function<int(const std::shared_ptr<Engine>&)>& body);
+
+}  // namespace levada::cli
