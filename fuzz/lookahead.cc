@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/end_agreement.h"
+#include "levada/pipeline/epoch_end_barrier.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

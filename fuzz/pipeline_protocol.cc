@@ -18,10 +18,10 @@ void read_item_message(levada::ByteView message) {
     if (buffer.data() < message.data() || buffer.data() + buffer.size() > message.data() + message.size()) std::abort();
   }
   if (pipeline::decode<protocol::Items>(pipeline::encode(parts.items)) != parts.items) std::abort();
-  protocol::Merge merge(2, {});
+  protocol::OrderedMerge merge(2, {});
   merge.apply(1, parts.items);
   static_cast<void>(merge.next());
-  protocol::Drawer drawer(0, 1, 0);
+  protocol::WorkerInput drawer(0, 1, 0);
   drawer.apply(parts.items);
 }
 

@@ -13,8 +13,7 @@ namespace levada::pipeline {
 namespace {
 
 constexpr std::uint32_t magic = 0x4c505031;  // LPP1
-constexpr std::size_t prefix_bytes = 32;
-constexpr std::size_t number_offset = 8;
+constexpr std::size_t prefix_bytes = 8;
 constexpr std::size_t alignment = 64;
 
 /// Memory of this process's own, for buffers to be laid in.
@@ -38,26 +37,17 @@ void put(std::span<std::byte> memory, std::size_t& at, ByteView bytes) {
 
 // ---- ItemMessage
 
-std::size_t ItemMessage::bytes(std::size_t protocol_bytes, const Values::Packed& packed) {
-  const std::size_t before = prefix_bytes + protocol_bytes + 8 * packed.buffers.size() + packed.head.size();
-  return laid_out(before, packed.buffers);
+std::size_t ItemMessage::bytes(ByteView header, const Values::Packed& packed) {
+  return laid_out(prefix_bytes + header.size() + packed.head.size(), packed.buffers);
 }
 
-void ItemMessage::write(std::span<std::byte> memory, ByteView protocol, const Values::Packed& packed) {
+void ItemMessage::write(std::span<std::byte> memory, ByteView header, const Values::Packed& packed) {
   ByteWriter prefix;
   prefix.put(magic);
-  prefix.put(static_cast<std::uint32_t>(protocol.size()));
-  prefix.put(std::uint64_t{0});
-  prefix.put(static_cast<std::uint64_t>(packed.head.size()));
-  prefix.put(static_cast<std::uint64_t>(packed.buffers.size()));
+  prefix.put(static_cast<std::uint32_t>(header.size()));
+  prefix.put_bytes(header);
   std::ranges::copy(prefix.view(), memory.begin());
-  std::ranges::copy(protocol, memory.begin() + prefix_bytes);
-  std::size_t at = prefix_bytes + protocol.size();
-  for (const ByteView buffer : packed.buffers) {
-    const std::uint64_t size = buffer.size();
-    std::memcpy(memory.data() + at, &size, sizeof(size));
-    at += sizeof(size);
-  }
+  std::size_t at = prefix.size();
   put(memory, at, packed.head);
   for (const ByteView buffer : packed.buffers) {
     at = align_up(at, alignment);
@@ -65,41 +55,22 @@ void ItemMessage::write(std::span<std::byte> memory, ByteView protocol, const Va
   }
 }
 
-void ItemMessage::number(std::span<std::byte> memory, std::uint64_t number) {
-  std::memcpy(memory.data() + number_offset, &number, sizeof(number));
-}
-
-std::uint64_t ItemMessage::number_of(ByteView message) {
-  ByteReader reader(message.first(std::min(message.size(), prefix_bytes)));
-  if (reader.get<std::uint32_t>() != magic) reader.fail("this is no message of a pipeline");
-  static_cast<void>(reader.get<std::uint32_t>());
-  return reader.get<std::uint64_t>();
-}
-
 ItemMessage ItemMessage::read(ByteView message) {
   ByteReader reader(message);
   if (reader.get<std::uint32_t>() != magic) reader.fail("this is no message of a pipeline");
-  const auto protocol_bytes = reader.get<std::uint32_t>();
-  static_cast<void>(reader.get<std::uint64_t>());
-  const auto head_bytes = reader.get<std::uint64_t>();
-  const auto buffer_count = reader.get<std::uint64_t>();
-  if (protocol_bytes > reader.remaining()) reader.fail("it is cut short");
-  const std::size_t sizes_at = prefix_bytes + protocol_bytes;
-  if (buffer_count > (message.size() - sizes_at) / 8) reader.fail(fmt::format("{} buffers", buffer_count));
-  const std::size_t head_at = sizes_at + 8 * buffer_count;
-  if (head_bytes > message.size() - head_at) reader.fail("it is cut short");
-
-  ItemMessage parts;
-  parts.items = decode<protocol::Items>(message.subspan(prefix_bytes, protocol_bytes));
-  parts.head = message.subspan(head_at, head_bytes);
-  ByteReader sizes(message.subspan(sizes_at, 8 * buffer_count), sizes_at);
-  std::size_t at = head_at + head_bytes;
-  for (std::uint64_t i = 0; i < buffer_count; ++i) {
-    const auto size = sizes.get<std::uint64_t>();
+  auto header = decode<Header>(reader.get_sized());
+  std::size_t at = message.size() - reader.remaining();
+  const auto take = [&](std::uint64_t bytes) {
+    if (at > message.size() || bytes > message.size() - at)
+      reader.fail(fmt::format("{} bytes that do not follow", bytes));
+    const auto taken = message.subspan(at, bytes);
+    at += bytes;
+    return taken;
+  };
+  ItemMessage parts{.number = header.number, .items = std::move(header.items), .head = take(header.head_bytes)};
+  for (const auto bytes : header.buffer_bytes) {
     at = align_up(at, alignment);
-    if (at > message.size() || size > message.size() - at) sizes.fail(fmt::format("a buffer of {} bytes", size));
-    parts.buffers.push_back(message.subspan(at, size));
-    at += size;
+    parts.buffers.push_back(take(bytes));
   }
   return parts;
 }
@@ -142,8 +113,11 @@ void Outgoing::put_part(std::span<const Item> items, const Values& values, const
   pending.payload = pending.packed.head.size();
   for (const ByteView buffer : pending.packed.buffers) pending.payload += buffer.size();
   if (divisible && pending.payload > most_bytes_) return put_halves();
-  pending.protocol = encode(header(begin, end));
-  pending.bytes = ItemMessage::bytes(pending.protocol.size(), pending.packed);
+  ItemMessage::Header whole{
+      .number = sent_ + pending_.size(), .items = header(begin, end), .head_bytes = pending.packed.head.size()};
+  for (const ByteView buffer : pending.packed.buffers) whole.buffer_bytes.push_back(buffer.size());
+  pending.header = encode(whole);
+  pending.bytes = ItemMessage::bytes(pending.header, pending.packed);
   bytes_ += pending.payload;
   pending_.push_back(std::move(pending));
 }
@@ -151,7 +125,7 @@ void Outgoing::put_part(std::span<const Item> items, const Values& values, const
 bool Outgoing::fill(Pending& pending) {
   auto block = engine_->try_allocate(pending.bytes);
   if (!block) return false;
-  ItemMessage::write(block->memory(), pending.protocol, pending.packed);
+  ItemMessage::write(block->memory(), pending.header, pending.packed);
   pending.block = *std::move(block);
   pending.packed = {};
   traffic_.copied.fetch_add(pending.payload, std::memory_order_relaxed);
@@ -163,7 +137,6 @@ bool Outgoing::try_send() {
   for (; !pending_.empty(); pending_.pop_front()) {
     Pending& pending = pending_.front();
     if (!pending.block && !fill(pending)) return false;
-    ItemMessage::number(pending.block.memory(), sent_);
     if (!engine_->try_publish(channels_.channel_for(pending.bytes), pending.block, pending.bytes)) return false;
     ++sent_;
     traffic_.messages.fetch_add(1, std::memory_order_relaxed);
@@ -191,14 +164,13 @@ std::optional<Incoming::Arrival> Incoming::try_receive() {
     if (!early_[i]) {
       Received received = engine_->try_receive(channels_.channel(i));
       ended_ = ended_ || received.ended;
-      early_[i] = std::move(received.message);
+      if (!received.message) continue;
+      early_[i] =
+          Arrival{ItemMessage::read(received.message->bytes), *std::move(received.message), &channels_.channel(i)};
     }
-    if (!early_[i] || ItemMessage::number_of(early_[i]->bytes) != received_) continue;
+    if (early_[i]->number != received_) continue;
     ++received_;
-    Lease lease = *std::exchange(early_[i], std::nullopt);
-    Arrival arrival{.items = ItemMessage::read(lease.bytes).items, .channel = &channels_.channel(i)};
-    arrival.lease = std::move(lease);
-    return arrival;
+    return std::exchange(early_[i], std::nullopt);
   }
   return std::nullopt;
 }
@@ -230,7 +202,7 @@ std::vector<Item> Incoming::unpack(Arrival arrival, const Values& values) {
 
 std::vector<Item> Incoming::unpack_some(Arrival arrival, const Values& values) {
   Lease& lease = arrival.lease;
-  const ItemMessage parts = ItemMessage::read(lease.bytes);
+  const ItemMessage& parts = arrival;
   if (parts.buffers.empty()) return values.unpack(parts.head, {}, nullptr);
 
   const std::byte* const received = lease.bytes.data();

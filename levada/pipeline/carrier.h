@@ -27,23 +27,26 @@ struct Traffic {
   std::atomic<std::uint64_t> copied{0};
 };
 
-/// A message:
-///   0   magic (4), bytes of the protocol's part (4), number of the message (8), bytes of the items' head (8), number
-///       of buffers (8); all little-endian
-///   32  the protocol's part, each buffer's size (8), the items' head; the buffers, each at a multiple of 64
+/// A message: magic (4 bytes), the header's bytes (4); the header; the items' head; then the buffers, each at a
+/// multiple of 64.
 struct ItemMessage {
+  struct Header {
+    std::uint64_t number = 0;  ///< of the message, on its edge
+    protocol::Items items;
+    std::uint64_t head_bytes = 0;
+    std::vector<std::uint64_t> buffer_bytes;
+    static auto fields(auto& self) { return std::tie(self.number, self.items, self.head_bytes, self.buffer_bytes); }
+  };
+  std::uint64_t number = 0;
   protocol::Items items;
   ByteView head;
   std::vector<ByteView> buffers;
 
   /// Of bytes that may lie, which it views. Throws CorruptMessage.
   static ItemMessage read(ByteView message);
-  static std::size_t bytes(std::size_t protocol_bytes, const Values::Packed& packed);
+  static std::size_t bytes(ByteView header, const Values::Packed& packed);
   /// Writes as many bytes as bytes() says to `memory`.
-  static void write(std::span<std::byte> memory, ByteView protocol, const Values::Packed& packed);
-  /// Messages are numbered when they are sent.
-  static void number(std::span<std::byte> memory, std::uint64_t number);
-  static std::uint64_t number_of(ByteView message);
+  static void write(std::span<std::byte> memory, ByteView header, const Values::Packed& packed);
 };
 
 /// Bounds on what waits at an edge.
@@ -98,7 +101,7 @@ class Outgoing {
 
  private:
   struct Pending {
-    Bytes protocol;
+    Bytes header;
     Values::Packed packed;
     std::size_t payload = 0, bytes = 0;
     Block block;
@@ -123,8 +126,7 @@ class Incoming {
   Incoming(std::shared_ptr<Engine> engine, int from, const EdgeOptions& options, Traffic& traffic);
 
   /// A message whose items are still in it.
-  struct Arrival {
-    protocol::Items items;
+  struct Arrival : ItemMessage {
     Lease lease;
     Channel* channel = nullptr;
   };
@@ -150,7 +152,7 @@ class Incoming {
   Traffic& traffic_;
   std::uint64_t received_ = 0;
   bool ended_ = false;
-  std::array<std::optional<Lease>, 2> early_;  ///< by channel: a message that is not the next
+  std::array<std::optional<Arrival>, 2> early_;  ///< by channel: a message that is not the next
   std::shared_ptr<std::atomic<std::size_t>> held_ = std::make_shared<std::atomic<std::size_t>>(0);
 };
 

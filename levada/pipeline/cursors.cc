@@ -77,7 +77,7 @@ const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage
   return tree.container().children;
 }
 
-Duration CursorHistory::mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin) {
+Duration SnapshotLog::mark(std::int64_t position, const std::function<Cursor()>& save, Clock::time_point begin) {
   auto cursor = save();
   const std::lock_guard lock(mutex_);
   drop_old();
@@ -89,7 +89,7 @@ Duration CursorHistory::mark(std::int64_t position, const std::function<Cursor()
   return end - begin;
 }
 
-void CursorHistory::drop_old() {
+void SnapshotLog::drop_old() {
   constexpr std::size_t most = 256;
   const auto keep = keep_from_.load(std::memory_order_relaxed);
   while (marks_.size() > 1 && marks_[1].position <= keep) marks_.pop_front();
@@ -100,14 +100,14 @@ void CursorHistory::drop_old() {
 }
 
 // A mark may cost a part of the time that the items between two of them take.
-void CursorHistory::space_marks(std::int64_t items, Duration since, Duration cost) {
+void SnapshotLog::space_marks(std::int64_t items, Duration since, Duration cost) {
   constexpr std::int64_t part = 100, longest = std::int64_t{1} << 20;
   const auto time_for_one = std::max<std::int64_t>(since.count() / std::max<std::int64_t>(items, 1), 1);
   const auto wanted = cost.count() * part / time_for_one;
   every_ = std::clamp<std::int64_t>(wanted, 1, std::min(every_ * 4, longest));
 }
 
-CursorHistory::Point CursorHistory::at(std::int64_t position) const {
+SnapshotLog::Point SnapshotLog::at(std::int64_t position) const {
   const std::lock_guard lock(mutex_);
   const auto behind = std::ranges::upper_bound(marks_, position, {}, &Mark::position);
   if (behind == marks_.begin()) throw InvalidArgument(fmt::format("position {} is no longer remembered", position));

@@ -52,10 +52,10 @@ const std::vector<Tree>& list_in_cursor(const Tree& tree, std::string_view stage
 /// Remembers a stream's cursor at some of its positions, so that any later one is found again by restoring the nearest
 /// before it and dropping items. Cursors are taken as often as costs one percent of the stream's time: at every item of
 /// a slow one. Bounded: of many, every other is forgotten. One thread marks; any may ask.
-class CursorHistory {
+class SnapshotLog {
  public:
   /// `every`: marks are due so many items apart, whatever they cost. 0: by their cost.
-  explicit CursorHistory(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
+  explicit SnapshotLog(std::int64_t every = 0) : is_fixed_(every > 0), every_(std::max<std::int64_t>(every, 1)) {}
 
   /// Called once an item: whether it is time to mark where the stream stands.
   bool due() { return ++since_ >= every_; }

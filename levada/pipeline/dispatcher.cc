@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/message_sizer.h"
-#include "levada/pipeline/process_loop.h"
+#include "levada/pipeline/worker_runtime.h"
 
 namespace levada::pipeline {
 namespace {
@@ -15,7 +15,7 @@ using protocol::Ending;
 
 class Dispatcher {
  public:
-  explicit Dispatcher(ProcessLoop& loop) : loop_(loop), shares_(static_cast<std::size_t>(loop.ranks().workers)) {
+  explicit Dispatcher(WorkerRuntime& loop) : loop_(loop), shares_(static_cast<std::size_t>(loop.ranks().workers)) {
     const Process& process = loop.process();
     for (int w = 0; w < loop.ranks().workers; ++w) {
       outgoing_.push_back(std::make_unique<Outgoing>(process.engine, loop.ranks().rank_of(w),
@@ -49,7 +49,7 @@ class Dispatcher {
   }
 
   void run_pass() {
-    dealer_ = protocol::Dealer(workers(), loop_.state().reset());
+    dealer_ = protocol::RoundRobinAssigner(workers(), loop_.state().reset());
     sizer_ = MessageSizer(options().worker_prefetch > 0 ? MessageSizer::most_items : 1);
     pace_ = SnapshotPace(options().snapshot_every);
     saved_at_ = dealer_.number();
@@ -74,7 +74,7 @@ class Dispatcher {
     const Running running = loop_.running(
         {.role = Role::dispatcher, .rank = options().rank, .ranks = options().ranks, .workers = options().workers});
     if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
-    const auto stream = open(loop_.process().graph, *loop_.placement().dealt, running);
+    const auto stream = open(loop_.process().graph, *loop_.placement().dispatch_boundary, running);
     if (!state.reset().dispatcher.cursor.empty()) stream->restore(unpack_cursor(state.reset().dispatcher.cursor));
     for (;;) {
       loop_.attend();
@@ -105,7 +105,9 @@ class Dispatcher {
   void begin_message(const Stream& stream) {
     if (pace_.is_due(dealer_.number() - saved_at_, Clock::now())) {
       saved_at_ = dealer_.number();
-      place_ = loop_.snapshot(pace_, [&] { return protocol::Place{dealer_.number(), pack_cursor(stream.save())}; });
+      place_ = loop_.snapshot(pace_, [&] {
+        return protocol::DispatcherSnapshot{dealer_.number(), pack_cursor(stream.save())};
+      });
     }
     sizer_.begin(loop_.work_time());
   }
@@ -142,7 +144,7 @@ class Dispatcher {
       } catch (const Outgoing::CannotPack& item) {
         const std::int64_t number = share.first + static_cast<std::int64_t>(item.item) * workers();
         if (!failure || number < failure->number) {
-          failure = {number, loop_.cannot_pack(*loop_.placement().dealt, number, item.cause)};
+          failure = {number, loop_.cannot_pack(*loop_.placement().dispatch_boundary, number, item.cause)};
         }
       }
       share.items.clear();
@@ -150,7 +152,7 @@ class Dispatcher {
     return failure;
   }
 
-  void put_share(std::size_t worker, Ending ending, std::optional<protocol::Place> place) {
+  void put_share(std::size_t worker, Ending ending, std::optional<protocol::DispatcherSnapshot> place) {
     Share& share = shares_[worker];
     if (share.items.empty() && ending == Ending::none) return;
     outgoing_[worker]->put(share.items, loop_.process().values, [&](std::size_t begin, std::size_t end) {
@@ -178,19 +180,19 @@ class Dispatcher {
     }
   }
 
-  ProcessLoop& loop_;
+  WorkerRuntime& loop_;
   std::vector<std::unique_ptr<Outgoing>> outgoing_;
   std::vector<Share> shares_;
-  protocol::Dealer dealer_;
+  protocol::RoundRobinAssigner dealer_;
   MessageSizer sizer_;
   SnapshotPace pace_;
   std::int64_t saved_at_ = 0;
-  std::optional<protocol::Place> place_;  ///< to be sent with the next items
+  std::optional<protocol::DispatcherSnapshot> place_;  ///< to be sent with the next items
 };
 
 }  // namespace
 
-void dispatch(ProcessLoop& loop) {
+void dispatch(WorkerRuntime& loop) {
   Dispatcher(loop).run();
 }
 

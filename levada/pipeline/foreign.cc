@@ -7,8 +7,8 @@ namespace {
 /// Its failures are the stage's.
 class ForeignStream : public StageStream {
  public:
-  ForeignStream(SettingPtr setting, int stage, StreamPtr stream)
-      : StageStream(std::move(setting), stage, nullptr), stream_(std::move(stream)) {}
+  ForeignStream(GraphContextPtr context, int stage, StreamPtr stream)
+      : StageStream(std::move(context), stage, nullptr), stream_(std::move(stream)) {}
 
  protected:
   std::optional<Item> make() override {
@@ -36,8 +36,8 @@ class ForeignStream : public StageStream {
 /// Whoever runs it counts it and names its failures.
 class GivenStream final : public ForeignStream {
  public:
-  GivenStream(SettingPtr setting, int stage, StreamPtr stream)
-      : ForeignStream(std::move(setting), stage, std::move(stream)) {
+  GivenStream(GraphContextPtr context, int stage, StreamPtr stream)
+      : ForeignStream(std::move(context), stage, std::move(stream)) {
     counts_ = &elsewhere_;
   }
 
@@ -54,8 +54,8 @@ class GivenStream final : public ForeignStream {
 
 class TransformStream final : public ForeignStream {
  public:
-  TransformStream(SettingPtr setting, int stage, std::vector<StagePtr> inputs, const Opening& opening)
-      : ForeignStream(std::move(setting), stage, nullptr), link_(std::make_shared<Link>()) {
+  TransformStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, const Opening& opening)
+      : ForeignStream(std::move(context), stage, nullptr), link_(std::make_shared<Link>()) {
     link_->to = this;
     std::vector<StreamPtr> streams;
     for (auto& input : inputs) streams.push_back(std::make_unique<Input>(std::move(input), link_));

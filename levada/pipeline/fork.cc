@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/streams.h"
-#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 
@@ -14,8 +14,8 @@ namespace levada::pipeline {
 /// several threads: then one that is ahead by the buffer waits for the slowest, unless nobody could go on.
 class Forked {
  public:
-  Forked(SettingPtr setting, int stage, StagePtr input)
-      : setting_(std::move(setting)), stage_(stage), source_(setting_, stage, std::move(input)) {}
+  Forked(GraphContextPtr context, int stage, StagePtr input)
+      : context_(std::move(context)), stage_(stage), source_(context_, stage, std::move(input)) {}
 
   /// `thread`: the number of the one that pulls the branch.
   int add(int stage, int thread) {
@@ -34,7 +34,7 @@ class Forked {
     try {
       source_.restore(from.restored->entries, base_, from.restored->skip);
     } catch (const std::exception&) {
-      throw_as_failed(*setting_, stage_, base_);
+      throw_as_failed(*context_, stage_, base_);
     }
     for (auto& each : branches_) each.restored.reset();
   }
@@ -68,14 +68,14 @@ class Forked {
     wake_others(of(number));
   }
 
-  TrackedInput::Point at(int number) {
+  CheckpointedInput::Point at(int number) {
     const auto lock = locked();
     const auto& branch = of(number);
     if (!settled_ && branch.restored) return *branch.restored;
     return source_.at(settled_ ? branch.position.load() : 0);
   }
 
-  void restore(int number, TrackedInput::Point point, std::int64_t position) {
+  void restore(int number, CheckpointedInput::Point point, std::int64_t position) {
     of(number).restored = std::move(point);
     of(number).position = position;
   }
@@ -88,11 +88,12 @@ class Forked {
     WaitPoint wait_point;
     std::atomic<std::int64_t> position{0};  ///< items it has had
     std::atomic<bool> gone{false};
-    std::optional<TrackedInput::Point> restored;  ///< to go back to its position; until the first item is asked for
+    std::optional<CheckpointedInput::Point>
+        restored;  ///< to go back to its position; until the first item is asked for
   };
 
   Reader& of(int number) { return branches_[static_cast<std::size_t>(number)]; }
-  std::int64_t buffer() const { return std::get<Fork>(setting_->stage(stage_).operation).buffer; }
+  std::int64_t buffer() const { return std::get<Fork>(context_->stage(stage_).operation).buffer; }
 
   std::unique_lock<std::mutex> locked() {
     return several_threads_ ? std::unique_lock(mutex_) : std::unique_lock(mutex_, std::defer_lock);
@@ -114,16 +115,16 @@ class Forked {
 
   [[noreturn]] void fail_full(const Reader& ahead) {
     const auto& behind = slowest();
-    throw StageFailed({.stage = setting_->stage(stage_).name,
-                       .process = setting_->process,
+    throw StageFailed({.stage = context_->stage(stage_).name,
+                       .process = context_->process,
                        .item = ahead.position,
                        .kind = ErrorKind::invalid_argument,
                        .message = fmt::format(
                            "its buffer of {} items is full: branch \"{}\" is {} items ahead of \"{}\", which is not "
                            "read until the former has given more; raise buffer, or read the branches at the same "
                            "pace",
-                           buffer(), setting_->stage(ahead.stage).name, ahead.position - behind.position,
-                           setting_->stage(behind.stage).name)});
+                           buffer(), context_->stage(ahead.stage).name, ahead.position - behind.position,
+                           context_->stage(behind.stage).name)});
   }
 
   Item take(Reader& branch) {
@@ -167,7 +168,7 @@ class Forked {
     thrown_ = thrown;
     ended_ = !item;
     if (item) {
-      count(setting_->counts[static_cast<std::size_t>(stage_)].items);
+      count(context_->counts[static_cast<std::size_t>(stage_)].items);
       items_.push_back(*std::move(item));
       ++end_;
     }
@@ -178,21 +179,21 @@ class Forked {
   void wake_others(const Reader& branch) {
     if (!several_threads_) return;
     for (auto& other : branches_) {
-      if (other.thread != branch.thread) setting_->threads.wake(other.wait_point);
+      if (other.thread != branch.thread) context_->threads.wake(other.wait_point);
     }
   }
 
   template <typename Ready>
   bool wait(Reader& branch, std::unique_lock<std::mutex>& lock, const Ready& is_ready, bool can_fail) {
     lock.unlock();
-    const bool can_go_on = setting_->threads.wait(branch.wait_point, is_ready, can_fail);
+    const bool can_go_on = context_->threads.wait(branch.wait_point, is_ready, can_fail);
     lock.lock();
     return can_go_on;
   }
 
-  SettingPtr setting_;
+  GraphContextPtr context_;
   int stage_;
-  TrackedInput source_;
+  CheckpointedInput source_;
   std::deque<Reader> branches_;
   bool several_threads_ = false;
 
@@ -211,8 +212,8 @@ namespace {
 
 class BranchStream final : public StageStream {
  public:
-  BranchStream(SettingPtr setting, int stage, std::shared_ptr<Forked> fork, int thread)
-      : StageStream(std::move(setting), stage, nullptr),
+  BranchStream(GraphContextPtr context, int stage, std::shared_ptr<Forked> fork, int thread)
+      : StageStream(std::move(context), stage, nullptr),
         fork_(std::move(fork)),
         number_in_fork_(fork_->add(stage, thread)) {}
   ~BranchStream() override { release(); }
@@ -241,7 +242,7 @@ class BranchStream final : public StageStream {
 }  // namespace
 
 std::shared_ptr<Forked> make_fork(const StagePlace& at) {
-  return std::make_shared<Forked>(at.builder.setting(), at.stage, at.input());
+  return std::make_shared<Forked>(at.builder.context(), at.stage, at.input());
 }
 
 void settle(Forked& fork) {

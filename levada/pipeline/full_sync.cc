@@ -5,10 +5,10 @@
 #include <deque>
 
 #include "levada/base/error.h"
-#include "levada/pipeline/end_agreement.h"
+#include "levada/pipeline/checkpointed_input.h"
+#include "levada/pipeline/epoch_end_barrier.h"
 #include "levada/pipeline/message_sizer.h"
 #include "levada/pipeline/streams.h"
-#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -27,19 +27,19 @@ Failure failure_of(const std::exception_ptr& error) {
 
 class FullSyncStream final : public StageStream {
  public:
-  FullSyncStream(const SettingPtr& setting, int stage, const std::function<StagePtr()>& open_input)
-      : StageStream(setting, stage, nullptr), agreement_(setting->all_ranks, options(*setting, stage)) {
+  FullSyncStream(const GraphContextPtr& context, int stage, const std::function<StagePtr()>& open_input)
+      : StageStream(context, stage, nullptr), agreement_(context->all_ranks, options(*context, stage)) {
     try {
-      source_.emplace(setting, stage, open_input());
+      source_.emplace(context, stage, open_input());
     } catch (const std::exception&) {
       thrown_ = std::current_exception();  // an error on one is an error on all, so the others are to hear of it
     }
   }
 
  private:
-  static EndAgreementOptions options(Setting& setting, int stage) {
-    return {.stage = setting.stage(stage).name, .timeout = setting.timeout, .poll = [&setting] {
-              setting.attend(Clock::now());
+  static EpochEndBarrierOptions options(GraphContext& context, int stage) {
+    return {.stage = context.stage(stage).name, .timeout = context.timeout, .poll = [&context] {
+              context.attend(Clock::now());
             }};
   }
 
@@ -78,7 +78,7 @@ class FullSyncStream final : public StageStream {
       mine.kind = Lookahead::Kind::failed;
       mine.failure = failure_of(thrown_);
       mine.failure->process = fmt::format("rank {}, {}", agreement_.rank(),
-                                          mine.failure->process.empty() ? setting_->process : mine.failure->process);
+                                          mine.failure->process.empty() ? context_->process : mine.failure->process);
     } else if (is_over_) {
       mine.kind = Lookahead::Kind::ended;
     }
@@ -125,8 +125,8 @@ class FullSyncStream final : public StageStream {
   /// Items of a bunch: two of them are kept, whatever their size, and a message costs what some ten items do.
   static constexpr std::int64_t most_items = 16;
 
-  EndAgreement agreement_;
-  std::optional<TrackedInput> source_;  ///< empty where it could not be opened
+  EpochEndBarrier agreement_;
+  std::optional<CheckpointedInput> source_;  ///< empty where it could not be opened
   MessageSizer sizer_{most_items};
   bool looked_ = false;
   std::deque<Item> ahead_;
@@ -138,7 +138,7 @@ class FullSyncStream final : public StageStream {
 }  // namespace
 
 StagePtr make_stage(const FullSync&, const StagePlace& at) {
-  const auto& all_ranks = at.builder.setting()->all_ranks;
+  const auto& all_ranks = at.builder.context()->all_ranks;
   if (all_ranks == nullptr || all_ranks->info().size == 1) return make_identity(at, at.input());
   return at.make<FullSyncStream>([&] { return at.input(); });
 }

@@ -1,7 +1,7 @@
 // Stages that make several items of one.
 #include "levada/base/error.h"
+#include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/streams.h"
-#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -31,10 +31,10 @@ class Elements final : public Stream {
 
 class FlatMapStream final : public StageStream {
  public:
-  FlatMapStream(SettingPtr setting, int stage, StagePtr input, std::function<StreamPtr(Item)> function,
+  FlatMapStream(GraphContextPtr context, int stage, StagePtr input, std::function<StreamPtr(Item)> function,
                 OnError on_error)
-      : StageStream(setting, stage, nullptr),
-        outer_(setting, stage, std::move(input)),
+      : StageStream(context, stage, nullptr),
+        outer_(context, stage, std::move(input)),
         function_(std::move(function)),
         on_error_(on_error) {}
 
@@ -82,7 +82,7 @@ class FlatMapStream final : public StageStream {
     outer_.release();
   }
 
-  TrackedInput outer_;
+  CheckpointedInput outer_;
   std::function<StreamPtr(Item)> function_;
   OnError on_error_;
   StreamPtr inner_;
@@ -96,7 +96,7 @@ StagePtr make_stage(const FlatMap& flat_map, const StagePlace& at) {
 }
 
 StagePtr make_stage(const Unbatch&, const StagePlace& at) {
-  const auto elements = [&values = at.builder.setting()->values](Item item) -> StreamPtr {
+  const auto elements = [&values = at.builder.context()->values](Item item) -> StreamPtr {
     return std::make_unique<Elements>(values.elements(std::move(item)));
   };
   return at.make<FlatMapStream>(at.input(), elements, OnError::raise);

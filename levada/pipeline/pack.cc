@@ -6,9 +6,9 @@
 
 #include "levada/base/error.h"
 #include "levada/corpus/packing.h"
+#include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/documents.h"
 #include "levada/pipeline/streams.h"
-#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -16,8 +16,8 @@ namespace {
 /// The cursor names the document in which the next row begins, and the token.
 class ConcatStream final : public StageStream {
  public:
-  ConcatStream(SettingPtr setting, int stage, StagePtr input)
-      : StageStream(setting, stage, nullptr), source_(setting, stage, std::move(input)), reader_(operation<Pack>()) {}
+  ConcatStream(GraphContextPtr context, int stage, StagePtr input)
+      : StageStream(context, stage, nullptr), source_(context, stage, std::move(input)), reader_(operation<Pack>()) {}
 
  private:
   struct HeldDocument {
@@ -30,7 +30,7 @@ class ConcatStream final : public StageStream {
     pull_documents(pack.sequence + 1);
     const auto positions = std::min(pack.sequence, left_ - 1);
     if (positions < 1 || (positions < pack.sequence && pack.partial == PartialRow::drop)) return std::nullopt;
-    auto row = guarded([&] { return setting_->values.dict_of(row_of(positions)); });
+    auto row = guarded([&] { return context_->values.dict_of(row_of(positions)); });
     advance(positions < pack.sequence ? left_ : positions);
     return row;
   }
@@ -40,7 +40,7 @@ class ConcatStream final : public StageStream {
     while (left_ < tokens) {
       auto item = pulled([this] { return source_.next(); });
       if (!item) break;
-      auto document = guarded([&] { return reader_.read(setting_->values.arrays_of(*item)); });
+      auto document = guarded([&] { return reader_.read(context_->values.arrays_of(*item)); });
       const auto size = document->size();
       if (held_.empty() && at_ > 0 && size <= at_) break;
       left_ += size;
@@ -92,7 +92,7 @@ class ConcatStream final : public StageStream {
     source_.release();
   }
 
-  TrackedInput source_;
+  CheckpointedInput source_;
   DocumentReader reader_;
   std::deque<HeldDocument> held_;
   std::int64_t at_ = 0;    ///< the token of the first document with which the next row begins
@@ -114,8 +114,8 @@ struct HeldRest {
 /// when it has read as many documents as the buffer holds, since those as long as rows do not stay in it.
 class BestFitStream final : public HoldingStream<HeldRest> {
  public:
-  BestFitStream(SettingPtr setting, int stage, StagePtr input)
-      : HoldingStream(std::move(setting), stage, std::move(input)),
+  BestFitStream(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingStream(std::move(context), stage, std::move(input)),
         pack_(operation<Pack>()),
         max_documents_(pack_.max_documents.value_or(pack_.default_max_documents())),
         reader_(pack_) {}
@@ -131,7 +131,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
   std::optional<Item> make_one() override {
     const auto pieces = next_row();
     if (!pieces) return std::nullopt;
-    return guarded([&] { return setting_->values.dict_of(row_of(*pieces)); });
+    return guarded([&] { return context_->values.dict_of(row_of(*pieces)); });
   }
   bool pass_one() override { return next_row().has_value(); }
 
@@ -243,7 +243,7 @@ class BestFitStream final : public HoldingStream<HeldRest> {
   }
 
   HeldRest hold(Item item, std::int64_t position) override {
-    return {.document = reader_.read(setting_->values.arrays_of(item)), .position = position};
+    return {.document = reader_.read(context_->values.arrays_of(item)), .position = position};
   }
   std::int64_t capacity() const override { return pack_.buffer; }
   bool can_mark() const override { return rows_.empty(); }

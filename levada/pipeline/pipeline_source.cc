@@ -131,7 +131,7 @@ Cursor PipelineSource::mark() const {
 }
 
 Bytes PipelineSource::cursor(std::int64_t next) const {
-  const auto point = marked_ ? history_.at(next) : CursorHistory::Point{mark(), next - next_};
+  const auto point = marked_ ? history_.at(next) : SnapshotLog::Point{mark(), next - next_};
   Container fields = point.cursor.container();
   fields.keys.insert(fields.keys.end(), {"sample", "skip"});
   fields.children.emplace_back(next);

@@ -54,7 +54,7 @@ class PipelineSource final : public levada::Source {
   std::int64_t given_in_epoch_ = 0;
   bool ended_ = false, marked_ = false;
   std::optional<Tree> last_;  ///< the sample before next_
-  CursorHistory history_;
+  SnapshotLog history_;
 };
 
 /// The epochs of a pipeline that has processes of its own.

@@ -45,15 +45,15 @@ class Placing {
   Placement run() {
     Placement placement;
     check_repeats();
-    placement.dealt = dealt_ = find_dealt();
-    placement.gathered = find_gathered();
+    placement.dispatch_boundary = dealt_ = find_dealt();
+    placement.collect_boundary = find_gathered();
     for (int stage = 0; stage < reach_.size(); ++stage) {
-      placement.role_of.push_back(dealt_ && reach_.is_or_feeds(stage, *dealt_)     ? Role::dispatcher
-                                  : reach_.is_or_feeds(stage, *placement.gathered) ? Role::worker
-                                                                                   : Role::consumer);
+      placement.role_of.push_back(dealt_ && reach_.is_or_feeds(stage, *dealt_)             ? Role::dispatcher
+                                  : reach_.is_or_feeds(stage, *placement.collect_boundary) ? Role::worker
+                                                                                           : Role::consumer);
     }
     check_branches(placement);
-    placement.one_to_one = is_one_to_one(*placement.gathered);
+    placement.one_to_one = is_one_to_one(*placement.collect_boundary);
     return placement;
   }
 

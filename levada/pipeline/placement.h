@@ -63,13 +63,14 @@ class Reachability {
 /// Processes of a pipeline on one rank. The consumer is the caller's own.
 enum class Role : std::uint8_t { dispatcher, worker, consumer };
 
-/// With workers, stages run in up to three places, cut at two edges: items of stage `dealt` go from the dispatching
-/// process to the workers in turn, those of stage `gathered` from the workers to the consumer. Nothing else crosses.
-/// Without workers the consumer runs all.
+/// With workers, stages run in up to three places, cut at two edges: items of stage `dispatch_boundary` go from the
+/// dispatching process to the workers in turn, those of stage `collect_boundary` from the workers to the consumer.
+/// Nothing else crosses. Without workers the consumer runs all.
 struct Placement {
-  std::vector<Role> role_of;    ///< by stage
-  std::optional<int> dealt;     ///< the last stage in the dispatching process; none: there is no such process
-  std::optional<int> gathered;  ///< whose items workers give: `dealt` where they only pass them on; none: no workers
+  std::vector<Role> role_of;             ///< by stage
+  std::optional<int> dispatch_boundary;  ///< the last stage in the dispatching process; none: there is no such process
+  std::optional<int> collect_boundary;  ///< whose items workers give: `dispatch_boundary` where they only pass them on;
+                                        ///< none: no workers
   /// Every item dealt, or kept by the one shard where none are, gives one item gathered, and nothing in the workers
   /// remembers the items before: read from the workers in turn, they come in the order of one process.
   bool one_to_one = true;

@@ -50,7 +50,7 @@ TEST(Placement, WithoutWorkersTheConsumerRunsAll) {
   const Graph graph = numbers().then(Dispatch{}).then(same()).then(FullSync{});
   const Placement placement = place(graph, 0);
   EXPECT_EQ(split(graph, placement), " |  | source dispatch map full_sync");
-  EXPECT_FALSE(placement.dealt || placement.gathered);
+  EXPECT_FALSE(placement.dispatch_boundary || placement.collect_boundary);
   EXPECT_TRUE(placement.one_to_one);
   EXPECT_THROW(place(graph, -1), InvalidArgument);
 }
@@ -58,16 +58,16 @@ TEST(Placement, WithoutWorkersTheConsumerRunsAll) {
 TEST(Placement, WithoutAMarkAllIsCopiedIntoEachWorker) {
   EXPECT_EQ(split(numbers().then(Shuffle{}).then(Shard{}).then(same())), " | source shuffle shard map | ");
   const Placement placement = place(numbers().then(same()), 3);
-  EXPECT_FALSE(placement.dealt.has_value());
-  EXPECT_EQ(placement.gathered, 1);
+  EXPECT_FALSE(placement.dispatch_boundary.has_value());
+  EXPECT_EQ(placement.collect_boundary, 1);
 }
 
 TEST(Placement, WhatStandsBeforeAMarkIsTheDispatchingProcesss) {
   const Graph graph = numbers().then(Shuffle{}).then(Dispatch{}).then(same()).then(Batch{4});
   const Placement placement = place(graph, 2);
   EXPECT_EQ(split(graph, placement), "source shuffle dispatch | map batch | ");
-  EXPECT_EQ(placement.dealt, 2);
-  EXPECT_EQ(placement.gathered, 4);
+  EXPECT_EQ(placement.dispatch_boundary, 2);
+  EXPECT_EQ(placement.collect_boundary, 4);
 }
 
 TEST(Placement, ShardsMayStandBeforeAMarkOrBehindIt) {
@@ -94,7 +94,7 @@ TEST(Placement, WorkersPassOnWhatIsDealtWhereNoStageIsLeftForThem) {
   const Graph graph = numbers().then(Dispatch{});
   const Placement placement = place(graph, 2);
   EXPECT_EQ(split(graph, placement), "source dispatch |  | ");
-  EXPECT_EQ(placement.gathered, placement.dealt);
+  EXPECT_EQ(placement.collect_boundary, placement.dispatch_boundary);
   EXPECT_TRUE(placement.one_to_one);
 }
 
@@ -213,7 +213,7 @@ TEST(Placement, ACircleStaysInOneProcess) {
 TEST(Placement, MarksOnSeveralBranchesMeetInTheDispatchingProcess) {
   const Graph graph = many({.single = true, .circle = true}).then(same(), "last");
   const Placement placement = place(graph, 2);
-  EXPECT_EQ(graph.stages()[static_cast<std::size_t>(*placement.dealt)].name, "end");
+  EXPECT_EQ(graph.stages()[static_cast<std::size_t>(*placement.dispatch_boundary)].name, "end");
   EXPECT_EQ(std::ranges::count(placement.role_of, Role::worker), 1);
 }
 
@@ -326,11 +326,13 @@ std::string broken(const Graph& graph, const Placement& placement) {
     const auto& inputs = stages[static_cast<std::size_t>(stage)].inputs;
     for (const int input : inputs) {
       if (role(input) == role(stage)) continue;
-      if (role(input) == Role::dispatcher && input != placement.dealt) return "an edge leaves the dispatching process";
-      if (role(input) == Role::worker && input != placement.gathered) return "an edge leaves the workers";
+      if (role(input) == Role::dispatcher && input != placement.dispatch_boundary)
+        return "an edge leaves the dispatching process";
+      if (role(input) == Role::worker && input != placement.collect_boundary) return "an edge leaves the workers";
       if (role(input) == Role::consumer) return "an edge goes back from the consumer";
       if (role(stage) == Role::dispatcher) return "the dispatching process is fed by another";
-      if (role(input) == Role::dispatcher && role(stage) == Role::consumer && placement.gathered != placement.dealt) {
+      if (role(input) == Role::dispatcher && role(stage) == Role::consumer &&
+          placement.collect_boundary != placement.dispatch_boundary) {
         return "an edge leaves out the workers";
       }
     }
@@ -345,9 +347,9 @@ std::string broken(const Graph& graph, const Placement& placement) {
     if (std::holds_alternative<Dispatch>(operation) && role(stage) != Role::dispatcher) return "a mark is a worker's";
     if (std::holds_alternative<FullSync>(operation) && role(stage) != Role::consumer) return "ranks meet elsewhere";
   }
-  if (!placement.gathered) return "the workers give nothing";
-  if (role(*placement.gathered) == Role::consumer) return "the consumer gathers what is its own";
-  if (placement.dealt && role(*placement.dealt) != Role::dispatcher) return "a worker deals";
+  if (!placement.collect_boundary) return "the workers give nothing";
+  if (role(*placement.collect_boundary) == Role::consumer) return "the consumer gathers what is its own";
+  if (placement.dispatch_boundary && role(*placement.dispatch_boundary) != Role::dispatcher) return "a worker deals";
   return {};
 }
 

@@ -2,8 +2,8 @@
 
 #include "levada/base/error.h"
 #include "levada/base/threads.h"
+#include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/streams.h"
-#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -15,9 +15,9 @@ constexpr auto pause_interval = std::chrono::milliseconds(10);
 /// do: the taker until there is an item, the other until half of the ring is free, so that not every item wakes it.
 class PrefetchStream final : public StageStream {
  public:
-  PrefetchStream(SettingPtr setting, int stage, StagePtr input)
-      : StageStream(setting, stage, nullptr),
-        source_(setting, stage, std::move(input)),
+  PrefetchStream(GraphContextPtr context, int stage, StagePtr input)
+      : StageStream(context, stage, nullptr),
+        source_(context, stage, std::move(input)),
         depth_(operation<Prefetch>().depth) {}
   ~PrefetchStream() override { stop(); }
   PrefetchStream(const PrefetchStream&) = delete;
@@ -26,11 +26,11 @@ class PrefetchStream final : public StageStream {
   void start() {
     ring_.resize(static_cast<std::size_t>(depth_));
     source_.begin();
-    setting_->threads.add();
+    context_->threads.add();
     try {
-      thread_ = start_thread("prefetching", [this] { setting_->threads.run(ahead_, [this] { run(); }); });
+      thread_ = start_thread("prefetching", [this] { context_->threads.run(ahead_, [this] { run(); }); });
     } catch (...) {
-      setting_->threads.run(ahead_, [] {});
+      context_->threads.run(ahead_, [] {});
       throw;
     }
   }
@@ -43,13 +43,13 @@ class PrefetchStream final : public StageStream {
   };
 
   std::optional<Item> make() override {
-    if (taken_ == put_) waited([&] { return setting_->threads.wait(taker_, [this] { return taken_ != put_; }); });
+    if (taken_ == put_) waited([&] { return context_->threads.wait(taker_, [this] { return taken_ != put_; }); });
     auto& slot = slot_of(taken_);
     auto item = std::move(slot.item);
     slot.item.reset();
     const auto thrown = std::move(slot.thrown);
     ++taken_;
-    if (2 * (put_ - taken_) <= depth_) setting_->threads.wake(filler_);
+    if (2 * (put_ - taken_) <= depth_) context_->threads.wake(filler_);
     if (thrown) std::rethrow_exception(thrown);
     given_ += item.has_value();
     source_.keep_from(given_);
@@ -59,18 +59,18 @@ class PrefetchStream final : public StageStream {
   void run() {
     const auto has_room = [this] { return put_ - taken_ < depth_; };
     for (bool more = true; more && !ahead_.stopped();) {
-      if (!has_room()) setting_->threads.wait(filler_, has_room);
+      if (!has_room()) context_->threads.wait(filler_, has_room);
       if (is_paused()) {
         std::this_thread::sleep_for(pause_interval);
         continue;
       }
       more = fill(slot_of(put_));
       ++put_;
-      setting_->threads.wake(taker_);
+      context_->threads.wake(taker_);
     }
   }
 
-  bool is_paused() const { return setting_->paused != nullptr && *setting_->paused; }
+  bool is_paused() const { return context_->paused != nullptr && *context_->paused; }
 
   bool fill(Slot& slot) {
     try {
@@ -85,7 +85,7 @@ class PrefetchStream final : public StageStream {
 
   void stop() {
     if (!thread_.joinable()) return;
-    setting_->threads.stop(ahead_, [this] { thread_.join(); });
+    context_->threads.stop(ahead_, [this] { thread_.join(); });
   }
 
   Slot& slot_of(std::int64_t number) { return ring_[static_cast<std::size_t>(number % depth_)]; }
@@ -104,7 +104,7 @@ class PrefetchStream final : public StageStream {
   }
 
   std::shared_ptr<PrefetchStream*> self_ = std::make_shared<PrefetchStream*>(this);
-  TrackedInput source_;
+  CheckpointedInput source_;
   PrefetchThread ahead_;
   WaitPoint taker_, filler_;
   std::int64_t depth_;

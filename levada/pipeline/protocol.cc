@@ -47,9 +47,9 @@ Decision ProcessState::decide(std::uint64_t pass) const {
   return pass < pass_ ? Decision::drop : Decision::keep;
 }
 
-// ---- Dealer
+// ---- RoundRobinAssigner
 
-Dealer::Dealer(int workers, const Reset& reset)
+RoundRobinAssigner::RoundRobinAssigner(int workers, const Reset& reset)
     : workers_(workers), number_(reset.dispatcher.number), first_(static_cast<std::size_t>(workers), 0) {
   const std::size_t known = std::min(first_.size(), reset.workers.size());
   for (std::size_t w = 0; w < known; ++w) {
@@ -57,17 +57,17 @@ Dealer::Dealer(int workers, const Reset& reset)
   }
 }
 
-bool Dealer::wanted() const {
+bool RoundRobinAssigner::wanted() const {
   return number_ >= first_[static_cast<std::size_t>(worker())];
 }
 
-bool Dealer::has_caught_up() const {
+bool RoundRobinAssigner::has_caught_up() const {
   return std::all_of(first_.begin(), first_.end(), [this](std::int64_t first) { return number_ > first - workers_; });
 }
 
-// ---- Drawer
+// ---- WorkerInput
 
-void Drawer::apply(const Items& items) {
+void WorkerInput::apply(const Items& items) {
   const std::int64_t expected = (drawn_ + at_hand_) * workers_ + worker_;
   if (ending_ != Ending::none) refuse("items after the end");
   if (items.count > 0 && items.first != expected) {
@@ -77,19 +77,19 @@ void Drawer::apply(const Items& items) {
   ending_ = items.ending;
 }
 
-void Drawer::draw() {
+void WorkerInput::draw() {
   --at_hand_;
   ++drawn_;
 }
 
-void Drawer::restore(std::int64_t drawn, bool drew_ending) {
+void WorkerInput::restore(std::int64_t drawn, bool drew_ending) {
   drawn_ = drawn;
   drew_ending_ = drew_ending;
 }
 
-// ---- Merge
+// ---- OrderedMerge
 
-void Merge::apply(int worker, const Items& items) {
+void OrderedMerge::apply(int worker, const Items& items) {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   if (queue.ending != Ending::none) refuse("items after the end");
   if (items.first != queue.sent) refuse(fmt::format("item {} of a worker where {} was due", items.first, queue.sent));
@@ -110,7 +110,7 @@ void Merge::apply(int worker, const Items& items) {
   queue.ending = items.ending;
 }
 
-Merge::Step Merge::next() {
+OrderedMerge::Step OrderedMerge::next() {
   do {
     const WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
     if (queue.at < queue.marks.size()) {
@@ -124,7 +124,7 @@ Merge::Step Merge::next() {
   return Step::ended;
 }
 
-bool Merge::advance() {
+bool OrderedMerge::advance() {
   if (++position_.worker < static_cast<int>(queues_.size())) return true;
   // Once round: to the smallest mark that anything can have.
   std::optional<std::int64_t> least;
@@ -141,12 +141,12 @@ bool Merge::advance() {
   return true;
 }
 
-bool Merge::any_left() const {
+bool OrderedMerge::any_left() const {
   return std::any_of(queues_.begin(), queues_.end(),
                      [](const WorkerQueue& queue) { return queue.ending == Ending::left; });
 }
 
-void Merge::gave() {
+void OrderedMerge::gave() {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(position_.worker)];
   ++queue.at;
   ++queue.given;

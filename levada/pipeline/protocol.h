@@ -22,28 +22,28 @@ namespace levada::pipeline::protocol {
 // ---- orders
 
 /// Where a worker begins.
-struct Start {
+struct WorkerSnapshot {
   std::int64_t drawn = 0;  ///< items dealt to it before: it is sent those that follow
   std::int64_t given = 0;  ///< items that it had given there
   std::int64_t drop = 0;   ///< items that it makes first and that the consumer has had
   Bytes cursor;            ///< its stream's; empty: at its first item
   static auto fields(auto& self) { return std::tie(self.drawn, self.given, self.drop, self.cursor); }
-  bool operator==(const Start&) const = default;
+  bool operator==(const WorkerSnapshot&) const = default;
 };
 /// Where the dispatching process stands before item `number`.
-struct Place {
+struct DispatcherSnapshot {
   std::int64_t number = 0;
   Bytes cursor;  ///< empty: at its first item
   static auto fields(auto& self) { return std::tie(self.number, self.cursor); }
-  bool operator==(const Place&) const = default;
+  bool operator==(const DispatcherSnapshot&) const = default;
 };
 
 /// Drop everything and begin anew. Ends a pause.
 struct Reset {
   std::int64_t epoch = 0;
-  Place dispatcher;
-  std::vector<Start> workers;  ///< empty: all at their first item
-  std::int64_t mark = 0;       ///< the consumer has had what has a smaller one: nobody is told of it
+  DispatcherSnapshot dispatcher;
+  std::vector<WorkerSnapshot> workers;  ///< empty: all at their first item
+  std::int64_t mark = 0;                ///< the consumer has had what has a smaller one: nobody is told of it
   static auto fields(auto& self) { return std::tie(self.epoch, self.dispatcher, self.workers, self.mark); }
   bool operator==(const Reset&) const = default;
 };
@@ -117,10 +117,11 @@ struct Items {
   Ending ending = Ending::none;    ///< after them
   std::optional<Failure> failure;  ///< where failed
 
-  std::vector<std::int64_t> marks;  ///< from a worker: one an item; none smaller than the one before
-  std::int64_t reached = 0;         ///< from a worker: what follows, and an ending, has no smaller mark
-  std::optional<Start> start;       ///< from a worker: how it would make these items again, none dropped
-  std::vector<Place> places;        ///< of the dispatching process; the items that they precede are among those drawn
+  std::vector<std::int64_t> marks;      ///< from a worker: one an item; none smaller than the one before
+  std::int64_t reached = 0;             ///< from a worker: what follows, and an ending, has no smaller mark
+  std::optional<WorkerSnapshot> start;  ///< from a worker: how it would make these items again, none dropped
+  std::vector<DispatcherSnapshot>
+      places;  ///< of the dispatching process; the items that they precede are among those drawn
   static auto fields(auto& self) {
     return std::tie(self.pass, self.first, self.count, self.ending, self.failure, self.marks, self.reached, self.start,
                     self.places);
@@ -163,10 +164,10 @@ class ProcessState {
 };
 
 /// Whom the dispatching process deals to, in one pass.
-class Dealer {
+class RoundRobinAssigner {
  public:
-  Dealer() = default;
-  Dealer(int workers, const Reset& reset);
+  RoundRobinAssigner() = default;
+  RoundRobinAssigner(int workers, const Reset& reset);
 
   /// Of the next item.
   std::int64_t number() const { return number_; }
@@ -177,7 +178,7 @@ class Dealer {
   /// Whether so many items have been dealt that each worker can have had what it says: else there are fewer than that.
   bool has_caught_up() const;
 
-  bool operator==(const Dealer&) const = default;
+  bool operator==(const RoundRobinAssigner&) const = default;
 
  private:
   int workers_ = 1;
@@ -186,10 +187,10 @@ class Dealer {
 };
 
 /// What a worker has drawn, in one pass.
-class Drawer {
+class WorkerInput {
  public:
-  Drawer() = default;
-  Drawer(int worker, int workers, std::int64_t drawn) : worker_(worker), workers_(workers), drawn_(drawn) {}
+  WorkerInput() = default;
+  WorkerInput(int worker, int workers, std::int64_t drawn) : worker_(worker), workers_(workers), drawn_(drawn) {}
 
   /// A message of this pass. Throws CorruptMessage unless its items follow on the last.
   void apply(const Items& items);
@@ -207,7 +208,7 @@ class Drawer {
   /// Of what is given now.
   std::int64_t mark() const { return drawn_ + (drew_ending_ ? 1 : 0); }
 
-  bool operator==(const Drawer&) const = default;
+  bool operator==(const WorkerInput&) const = default;
 
  private:
   int worker_ = 0, workers_ = 1;
@@ -218,7 +219,7 @@ class Drawer {
 };
 
 /// In which order the consumer takes what the workers give, in one pass.
-class Merge {
+class OrderedMerge {
  public:
   /// Where it stands: at items of worker `worker` that have mark `mark`.
   struct Position {
@@ -227,8 +228,8 @@ class Merge {
     bool operator==(const Position&) const = default;
   };
 
-  Merge() = default;
-  Merge(int workers, Position position) : position_(position), queues_(static_cast<std::size_t>(workers)) {}
+  OrderedMerge() = default;
+  OrderedMerge(int workers, Position position) : position_(position), queues_(static_cast<std::size_t>(workers)) {}
 
   /// A message of this pass. Throws CorruptMessage for items that do not follow on those before.
   void apply(int worker, const Items& items);
@@ -250,7 +251,7 @@ class Merge {
   /// Whether somebody may still make items for workers that take none.
   bool any_left() const;
 
-  bool operator==(const Merge&) const = default;
+  bool operator==(const OrderedMerge&) const = default;
 
  private:
   struct WorkerQueue {

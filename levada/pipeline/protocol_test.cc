@@ -20,7 +20,7 @@ std::vector<Items> some_items() {
   Items consecutive{.pass = 4, .count = 3};
   consecutive.marks = {4, 5, 6};
   consecutive.reached = 6;
-  consecutive.start = Start{.drawn = 4, .given = 2, .drop = 0, .cursor = Bytes(9)};
+  consecutive.start = WorkerSnapshot{.drawn = 4, .given = 2, .drop = 0, .cursor = Bytes(9)};
   Items failed{.pass = 9, .ending = Ending::failed};
   failed.failure = failure;
   return {listed, consecutive, failed, Items{.pass = 1, .ending = Ending::left}};
@@ -75,7 +75,8 @@ TEST(PipelineLoop, AResetEndsAPause) {
 }
 
 TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
-  Dealer dealer(3, Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.drawn = 3}, {.drawn = 1}, {.drawn = 2}}});
+  RoundRobinAssigner dealer(
+      3, Reset{.epoch = 0, .dispatcher = {4, {}}, .workers = {{.drawn = 3}, {.drawn = 1}, {.drawn = 2}}});
   std::vector<std::pair<std::int64_t, int>> wanted;
   for (; dealer.number() < 11; dealer.dealt()) {
     if (dealer.wanted()) wanted.emplace_back(dealer.number(), dealer.worker());
@@ -84,7 +85,7 @@ TEST(PipelineDealer, DealsInTurnAndSkipsWhatAWorkerHasHad) {
 }
 
 TEST(PipelineDrawer, RefusesItemsThatDoNotFollow) {
-  Drawer drawer(1, 2, 0);
+  WorkerInput drawer(1, 2, 0);
   EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
   drawer.apply({.pass = 1, .first = 1, .count = 2});
   EXPECT_THROW(drawer.apply({.pass = 1, .first = 3, .count = 1}), CorruptMessage);
@@ -93,7 +94,7 @@ TEST(PipelineDrawer, RefusesItemsThatDoNotFollow) {
 }
 
 TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
-  Merge merge(2, {});
+  OrderedMerge merge(2, {});
   Items items{.pass = 1, .first = 1, .count = 1, .marks = {1}, .reached = 1};
   EXPECT_THROW(merge.apply(0, items), CorruptMessage);
   items.first = 0;
@@ -106,12 +107,12 @@ TEST(PipelineMerge, RefusesItemsThatDoNotFollow) {
 }
 
 TEST(PipelineMerge, WaitsForNobodyWhoHasSaidThatNothingComes) {
-  Merge merge(2, {});
+  OrderedMerge merge(2, {});
   merge.apply(1, {.pass = 1, .count = 1, .marks = {1}, .reached = 2});
-  EXPECT_EQ(merge.next(), Merge::Step::wait);
+  EXPECT_EQ(merge.next(), OrderedMerge::Step::wait);
   EXPECT_EQ(merge.worker(), 0);
   merge.apply(0, {.pass = 1, .marks = {}, .reached = 2});
-  EXPECT_EQ(merge.next(), Merge::Step::give);
+  EXPECT_EQ(merge.next(), OrderedMerge::Step::give);
   EXPECT_EQ(merge.worker(), 1);
 }
 

@@ -59,14 +59,14 @@ T take_first(std::vector<T>& queue) {
 
 struct DispatcherModel {
   ProcessState state;
-  Dealer dealer;
+  RoundRobinAssigner dealer;
   std::vector<std::optional<Message>> pending;
   bool ended = false;
 };
 
 struct WorkerModel {
   ProcessState state;
-  Drawer drawer;
+  WorkerInput drawer;
   std::optional<Message> pending, early;
   std::int64_t sent = 0, reached = 0;
   bool finished = false;
@@ -79,7 +79,7 @@ struct MergeQueue {
 
 struct World {
   Orders orders;
-  Merge merge;
+  OrderedMerge merge;
   std::vector<MergeQueue> merge_queues;
   std::uint64_t pass = 0;
   std::size_t commanded = 0;
@@ -172,7 +172,7 @@ class Explorer {
     for (auto& queue : world.order_queues) queue.push_back(order);
     if (command == Command::reset) {
       world.pass = order.number;
-      world.merge = Merge(setup_.workers, {setup_.mark, 0});
+      world.merge = OrderedMerge(setup_.workers, {setup_.mark, 0});
       for (auto& queue : world.merge_queues) queue = {};
       world.given.clear();
       world.finished = false;
@@ -205,14 +205,14 @@ class Explorer {
     const int worker = world.merge.worker();
     auto& merging = world.merge_queues[static_cast<std::size_t>(worker)];
     switch (step) {
-      case Merge::Step::give:
+      case OrderedMerge::Step::give:
         world.merge.gave();
         world.given.push_back(take_first(merging.values));
         expect_in_order(world);
         return true;
-      case Merge::Step::wait: break;
-      case Merge::Step::failed: end(world, true); return true;
-      case Merge::Step::ended: end(world, false); return true;
+      case OrderedMerge::Step::wait: break;
+      case OrderedMerge::Step::failed: end(world, true); return true;
+      case OrderedMerge::Step::ended: end(world, false); return true;
     }
     auto& queue = world.gathered[static_cast<std::size_t>(worker)];
     if (queue.empty()) return false;
@@ -269,7 +269,7 @@ class Explorer {
       auto& dispatcher = world.dispatcher;
       dispatcher.state.apply(order);
       if (resets) {
-        dispatcher.dealer = Dealer(setup_.workers, dispatcher.state.reset());
+        dispatcher.dealer = RoundRobinAssigner(setup_.workers, dispatcher.state.reset());
         dispatcher.ended = false;
       }
       if (resets || dispatcher.state.over() || dispatcher.pending.empty()) {
@@ -283,7 +283,7 @@ class Explorer {
         const ProcessState state = worker.state;
         const auto index = static_cast<std::size_t>(process - 1);
         const std::int64_t drawn = index < setup_.drawn.size() ? setup_.drawn[index] : 0;
-        worker = {.state = state, .drawer = Drawer(process - 1, setup_.workers, drawn), .early = early};
+        worker = {.state = state, .drawer = WorkerInput(process - 1, setup_.workers, drawn), .early = early};
         worker.reached = state.reset().mark;
       }
     }

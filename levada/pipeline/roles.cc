@@ -7,12 +7,12 @@
 #include <mutex>
 
 #include "levada/base/trace.h"
-#include "levada/pipeline/gatherer.h"
+#include "levada/pipeline/consumer_endpoint.h"
 
 namespace levada::pipeline {
 
 void serve(const Process& process) {
-  ProcessLoop loop(process);
+  WorkerRuntime loop(process);
   const ProcessRanks& ranks = loop.ranks();
   const EngineInfo& info = process.engine->info();
   try {
@@ -34,15 +34,15 @@ constexpr std::int64_t no_limit = std::numeric_limits<std::int64_t>::max();
 /// An epoch that the others are told to begin when the consumer's stages have been restored, or draw for that.
 class Pass {
  public:
-  Pass(Gatherer& gatherer, std::int64_t epoch) : gatherer_(gatherer), epoch_(epoch) {}
+  Pass(ConsumerEndpoint& gatherer, std::int64_t epoch) : endpoint_(gatherer), epoch_(epoch) {}
   void restore(const Cursor& cursor) { cursor_ = cursor; }
-  Gatherer& begin() {
-    if (!std::exchange(begun_, true)) gatherer_.reset(epoch_, cursor_);
-    return gatherer_;
+  ConsumerEndpoint& begin() {
+    if (!std::exchange(begun_, true)) endpoint_.reset(epoch_, cursor_);
+    return endpoint_;
   }
 
  private:
-  Gatherer& gatherer_;
+  ConsumerEndpoint& endpoint_;
   std::int64_t epoch_;
   std::optional<Cursor> cursor_;
   bool begun_ = false;
@@ -85,7 +85,7 @@ Consumer::Consumer(Process process)
       counts_(process_.graph.stages().size()),
       log_(make_stage_log(process_.graph, process_.options)) {
   if (process_.engine && ProcessRanks::of(placement_, process_.options).size() > 1) {
-    gatherer_ = std::make_unique<Gatherer>(process_, placement_, log_.get());
+    endpoint_ = std::make_unique<ConsumerEndpoint>(process_, placement_, log_.get());
   }
 }
 
@@ -113,14 +113,14 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
   if (process_.begin_epoch) process_.begin_epoch(running.opening);
   std::map<int, StreamPtr> instead;
   std::shared_ptr<Pass> pass;
-  if (gatherer_) {
-    pass = std::make_shared<Pass>(*gatherer_, epoch);
-    instead.emplace(*placement_.gathered, std::make_unique<Gathered>(pass));
+  if (endpoint_) {
+    pass = std::make_shared<Pass>(*endpoint_, epoch);
+    instead.emplace(*placement_.collect_boundary, std::make_unique<Gathered>(pass));
   }
   StreamPtr stream = open(process_.graph, process_.graph.end(), running, std::move(instead));
   if (cursor) stream->restore(stages_of(*cursor));
-  const bool workers_go_on = pass && placement_.one_to_one && placement_.gathered == process_.graph.end();
-  if (behind > 0 && workers_go_on) pass->restore(Gatherer::cursor_behind(behind));
+  const bool workers_go_on = pass && placement_.one_to_one && placement_.collect_boundary == process_.graph.end();
+  if (behind > 0 && workers_go_on) pass->restore(ConsumerEndpoint::cursor_behind(behind));
   if (pass) pass->begin();
   if (behind > 0 && !workers_go_on) {
     const auto passed = stream->skip(behind);
@@ -129,7 +129,7 @@ void Consumer::begin(std::int64_t epoch, const std::optional<Cursor>& cursor, st
     }
   }
   // Stages that go on from their end let go of what is before them.
-  if (pass.use_count() == 1) gatherer_->halt();
+  if (pass.use_count() == 1) endpoint_->halt();
   stream_ = std::move(stream);
   const std::lock_guard lock(timing_);
   begun_ = Clock::now();
@@ -142,7 +142,7 @@ std::optional<Item> Consumer::next() {
   if (!item) count_time();
   ended_ = !item;
   if (item && left_ != no_limit) --left_;
-  if (log_ && !gatherer_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
+  if (log_ && !endpoint_) log_->add(StageSample{trace_time(Clock::now()), given_ += item.has_value()});
   return item;
 }
 
@@ -153,11 +153,11 @@ void Consumer::limit(std::int64_t items) {
 
 void Consumer::pause() {
   // Paused also where the others have not answered: what has been asked of them is for resume() to take back.
-  if (!paused_.exchange(true) && gatherer_) gatherer_->pause();
+  if (!paused_.exchange(true) && endpoint_) endpoint_->pause();
 }
 
 void Consumer::resume() {
-  if (gatherer_ && paused_) gatherer_->resume();
+  if (endpoint_ && paused_) endpoint_->resume();
   paused_ = false;
   left_ = no_limit;
 }
@@ -169,9 +169,9 @@ Cursor Consumer::save() const {
 
 bool Consumer::shutdown(Duration grace) {
   end_stream();
-  if (!gatherer_ || over_) return true;
+  if (!endpoint_ || over_) return true;
   over_ = true;
-  return gatherer_->shutdown(Deadline::after(grace));
+  return endpoint_->shutdown(Deadline::after(grace));
 }
 
 Stats Consumer::stats() const {
@@ -183,9 +183,9 @@ Stats Consumer::stats() const {
     own.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
   }
   add(stats, process_.name, Role::consumer, own);
-  if (!gatherer_) return stats;
+  if (!endpoint_) return stats;
   const ProcessRanks ranks = ProcessRanks::of(placement_, process_.options);
-  for (const protocol::Answer& told : gatherer_->reports(false, std::chrono::milliseconds(200))) {
+  for (const protocol::Answer& told : endpoint_->reports(false, std::chrono::milliseconds(200))) {
     const bool dispatches = ranks.has_dispatcher && stats.processes.size() == ProcessRanks::dispatcher;
     const protocol::ProcessTotals& totals = told.totals;
     add(stats, told.process, dispatches ? Role::dispatcher : Role::worker, totals);
@@ -194,8 +194,8 @@ Stats Consumer::stats() const {
     stats.bytes += totals.bytes;
     stats.copied += totals.copied;
   }
-  stats.wakeups += gatherer_->traffic().wakeups;
-  stats.copied += gatherer_->traffic().copied;
+  stats.wakeups += endpoint_->traffic().wakeups;
+  stats.copied += endpoint_->traffic().copied;
   return stats;
 }
 
@@ -204,8 +204,8 @@ std::vector<StageTrace> Consumer::traces() const {
   if (!log_)
     return std::vector<StageTrace>(static_cast<std::size_t>(ProcessRanks::of(placement_, process_.options).size()));
   std::vector<StageTrace> traces = {log_->trace()};
-  if (!gatherer_) return traces;
-  for (const protocol::Answer& told : gatherer_->reports(true, timeout)) {
+  if (!endpoint_) return traces;
+  for (const protocol::Answer& told : endpoint_->reports(true, timeout)) {
     auto of = told.trace.empty() ? std::vector<StageTrace>(1) : decode_stage_traces(told.trace);
     if (of.size() != 1) throw CorruptMessage(0, fmt::format("{} traces of one process", of.size()));
     traces.push_back(std::move(of.front()));
@@ -231,7 +231,7 @@ const Tree& Consumer::stages_of(const Cursor& cursor) const {
 }
 
 void Consumer::end_stream() {
-  if (gatherer_) gatherer_->interrupt();
+  if (endpoint_) endpoint_->interrupt();
   stream_.reset();
   count_time();
 }

@@ -57,7 +57,7 @@ struct Process {
 /// consumer leaves. What goes wrong in the pipeline goes to the consumer. Throws PeerLost once a process is lost.
 void serve(const Process& process);
 
-class Gatherer;
+class ConsumerEndpoint;
 
 /// The consumer. One thread at a time, but that stats(), traces(), paused() and one of pause() and resume() may be
 /// called on other threads meanwhile. A forked child, which lacks its threads, must neither use nor destroy it.
@@ -112,7 +112,7 @@ class Consumer {
   Placement placement_;
   Counts counts_;
   std::unique_ptr<StageLog> log_;
-  std::unique_ptr<Gatherer> gatherer_;
+  std::unique_ptr<ConsumerEndpoint> endpoint_;
   StreamPtr stream_;
   mutable std::mutex timing_;               ///< guards the two that follow
   std::optional<Clock::time_point> begun_;  ///< of the epoch under way

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <limits>
 
-#include "levada/pipeline/process_loop.h"
 #include "levada/pipeline/roles_testing.h"
+#include "levada/pipeline/worker_runtime.h"
 #include "levada/tree/codec.h"
 
 namespace levada::pipeline {

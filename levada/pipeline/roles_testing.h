@@ -20,8 +20,8 @@ enum class Over : std::uint8_t { inproc, shm };
 
 inline int processes_of(const Graph& graph, const ProcessOptions& options) {
   const Placement placement = place(graph, options.workers, options.ordered);
-  if (options.workers == 0 || !placement.gathered) return 1;
-  return 1 + options.workers + (placement.dealt ? 1 : 0);
+  if (options.workers == 0 || !placement.collect_boundary) return 1;
+  return 1 + options.workers + (placement.dispatch_boundary ? 1 : 0);
 }
 
 inline const TreeValues& tree_values() {

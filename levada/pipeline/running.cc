@@ -23,15 +23,15 @@ StagePtr GraphBuilder::open_end(int stage) {
 StagePtr GraphBuilder::open(int stage, int thread) {
   const StagePlace at{*this, stage, thread};
   if (const auto given = instead_.find(stage); given != instead_.end()) return make_given(at, std::move(given->second));
-  return std::visit([&](const auto& operation) { return make_stage(operation, at); }, setting_->stage(stage).operation);
+  return std::visit([&](const auto& operation) { return make_stage(operation, at); }, context_->stage(stage).operation);
 }
 
 StagePtr GraphBuilder::open_source(int stage, Division division) {
   try {
-    const auto& source = std::get<Source>(setting_->stage(stage).operation);
+    const auto& source = std::get<Source>(context_->stage(stage).operation);
     return make_foreign({*this, stage, 0}, source.origin->open(opening_, division));
   } catch (const std::exception&) {
-    throw_as_failed(*setting_, stage, 0);
+    throw_as_failed(*context_, stage, 0);
   }
 }
 
@@ -46,7 +46,7 @@ std::shared_ptr<Forked> GraphBuilder::fork(int stage) {
 
 std::vector<StagePtr> StagePlace::inputs() const {
   std::vector<StagePtr> inputs;
-  for (const int input : builder.setting()->stage(stage).inputs) inputs.push_back(builder.open(input, thread));
+  for (const int input : builder.context()->stage(stage).inputs) inputs.push_back(builder.open(input, thread));
   return inputs;
 }
 
@@ -59,9 +59,9 @@ namespace {
 /// The end of a graph, as its caller has it.
 class Whole final : public Stream {
  public:
-  Whole(SettingPtr setting, StagePtr end) : setting_(std::move(setting)), end_(std::move(end)) {}
+  Whole(GraphContextPtr context, StagePtr end) : context_(std::move(context)), end_(std::move(end)) {}
   ~Whole() override {
-    setting_->threads.end();  // before its threads are waited for
+    context_->threads.end();  // before its threads are waited for
     end_.reset();
   }
   Whole(const Whole&) = delete;
@@ -73,7 +73,7 @@ class Whole final : public Stream {
   void restore(const Cursor& cursor) override { end_->restore(cursor); }
 
  private:
-  SettingPtr setting_;
+  GraphContextPtr context_;
   StagePtr end_;
 };
 
@@ -84,21 +84,21 @@ StreamPtr open(const Graph& graph, int end, const Running& running, std::map<int
     throw InvalidArgument(fmt::format("stage {} of {} with {} counters cannot be opened", end, graph.stages().size(),
                                       running.counts.size()));
   }
-  const SettingPtr setting(new Setting{.graph = graph,
-                                       .values = running.values,
-                                       .process = running.process,
-                                       .counts = running.counts,
-                                       .all_ranks = running.all_ranks,
-                                       .timeout = running.timeout,
-                                       .poll = running.poll,
-                                       .paused = running.paused,
-                                       .snapshot_every = running.snapshot_every,
-                                       .snapshot_time = running.snapshot_time,
-                                       .at = running.at,
-                                       .log = running.log,
-                                       .threads = GraphThreads(running.poll)});
-  GraphBuilder builder(setting, running.opening, running.prefetches, std::move(instead));
-  return std::make_unique<Whole>(setting, builder.open_end(end));
+  const GraphContextPtr context(new GraphContext{.graph = graph,
+                                                 .values = running.values,
+                                                 .process = running.process,
+                                                 .counts = running.counts,
+                                                 .all_ranks = running.all_ranks,
+                                                 .timeout = running.timeout,
+                                                 .poll = running.poll,
+                                                 .paused = running.paused,
+                                                 .snapshot_every = running.snapshot_every,
+                                                 .snapshot_time = running.snapshot_time,
+                                                 .at = running.at,
+                                                 .log = running.log,
+                                                 .threads = GraphThreads(running.poll)});
+  GraphBuilder builder(context, running.opening, running.prefetches, std::move(instead));
+  return std::make_unique<Whole>(context, builder.open_end(end));
 }
 
 }  // namespace levada::pipeline

@@ -165,11 +165,11 @@ std::string advice(const Picture& picture, int stage) {
 /// How items go from process to process.
 std::string ways(const Picture& picture) {
   const Placement& placement = picture.placement;
-  if (!placement.gathered) return "no workers: the consumer runs all\n";
+  if (!placement.collect_boundary) return "no workers: the consumer runs all\n";
   const auto workers = fmt::format("{} worker{}", picture.workers, picture.workers == 1 ? "" : "s");
-  const auto dealt =
-      placement.dealt ? fmt::format(", to which items of {} are dealt in turn", stage_name(picture, *placement.dealt))
-                      : std::string();
+  const auto dealt = placement.dispatch_boundary ? fmt::format(", to which items of {} are dealt in turn",
+                                                               stage_name(picture, *placement.dispatch_boundary))
+                                                 : std::string();
   return fmt::format("{}{}{}\n", workers, dealt,
                      placement.one_to_one ? "; one-to-one: the order is that of one process" : "");
 }
@@ -225,7 +225,7 @@ std::string mermaid_box(const Picture& picture, Role role) {
     if (role_of(picture, stage) == role) stages += fmt::format("    {}\n", mermaid_stage(picture, stage));
   }
   const Placement& placement = picture.placement;
-  const bool passes_on = placement.dealt && placement.dealt == placement.gathered;
+  const bool passes_on = placement.dispatch_boundary && placement.dispatch_boundary == placement.collect_boundary;
   if (role == Role::worker && passes_on) stages += "    pass[\"pass on\"]\n";
   if (stages.empty()) return {};
   const auto title =
@@ -235,10 +235,10 @@ std::string mermaid_box(const Picture& picture, Role role) {
 
 /// Where items of `stage` go on, to `to`: thick where they cross to another process.
 std::string mermaid_edge(const Picture& picture, int stage, const std::string& to, bool crosses) {
-  if (stage == picture.placement.dealt && stage == picture.placement.gathered) {
+  if (stage == picture.placement.dispatch_boundary && stage == picture.placement.collect_boundary) {
     return fmt::format("  s{} == in turn ==> pass\n  pass ==> {}\n", stage, to);
   }
-  const bool deals = stage == picture.placement.dealt;
+  const bool deals = stage == picture.placement.dispatch_boundary;
   return fmt::format("  s{} {} {}\n", stage, !crosses ? "-->" : deals ? "== in turn ==>" : "==>", to);
 }
 
@@ -301,8 +301,8 @@ std::string to_json(const Picture& picture) {
     return stage ? Json(stage_name(picture, *stage)) : Json(nullptr);
   };
   Json json = {{"workers", picture.workers},
-               {"dealt", name_or_null(picture.placement.dealt)},
-               {"gathered", name_or_null(picture.placement.gathered)},
+               {"dealt", name_or_null(picture.placement.dispatch_boundary)},
+               {"gathered", name_or_null(picture.placement.collect_boundary)},
                {"one_to_one", picture.placement.one_to_one},
                {"stages", Json::array()}};
   for (int i = 0; i <= picture.graph.end(); ++i) {

@@ -1,9 +1,9 @@
 #include <bit>
 
 #include "levada/corpus/permutation.h"
+#include "levada/pipeline/checkpointed_input.h"
 #include "levada/pipeline/opening.h"
 #include "levada/pipeline/streams.h"
-#include "levada/pipeline/tracked_input.h"
 
 namespace levada::pipeline {
 namespace {
@@ -15,8 +15,8 @@ struct HeldItem {
 
 class ShuffleStream final : public HoldingStream<HeldItem> {
  public:
-  ShuffleStream(SettingPtr setting, int stage, StagePtr input, std::uint64_t seed)
-      : HoldingStream(std::move(setting), stage, std::move(input)), seed_(seed) {}
+  ShuffleStream(GraphContextPtr context, int stage, StagePtr input, std::uint64_t seed)
+      : HoldingStream(std::move(context), stage, std::move(input)), seed_(seed) {}
 
  private:
   std::optional<Item> make_one() override {
@@ -58,10 +58,10 @@ class ShuffleStream final : public HoldingStream<HeldItem> {
 }  // namespace
 
 StagePtr make_stage(const Shuffle& shuffle, const StagePlace& at) {
-  const auto& setting = *at.builder.setting();
+  const auto& context = *at.builder.context();
   const auto& opening = at.builder.opening();
-  const bool shared = draws_alike(setting.graph, at.stage);
-  auto seed = stage_seed(shared ? opening.shared_seed : opening.own_seed, setting.stage(at.stage).name);
+  const bool shared = draws_alike(context.graph, at.stage);
+  auto seed = stage_seed(shared ? opening.shared_seed : opening.own_seed, context.stage(at.stage).name);
   if (shuffle.seed) seed = stage_seed(*shuffle.seed, std::to_string(opening.epoch));
   return at.make<ShuffleStream>(at.input(), seed);
 }

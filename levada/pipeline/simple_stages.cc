@@ -69,8 +69,8 @@ class SkipStream final : public StageStream {
 
 class ShardStream final : public StageStream {
  public:
-  ShardStream(SettingPtr setting, int stage, StagePtr input, Division division)
-      : StageStream(std::move(setting), stage, std::move(input)), division_(division) {}
+  ShardStream(GraphContextPtr context, int stage, StagePtr input, Division division)
+      : StageStream(std::move(context), stage, std::move(input)), division_(division) {}
 
  private:
   std::optional<Item> make() override {
@@ -116,14 +116,14 @@ class BatchStream final : public StageStream {
     }
     const bool whole = static_cast<std::int64_t>(items.size()) == batch.size;
     if (items.empty() || (!whole && batch.drop_last)) return std::nullopt;
-    return guarded([&] { return setting_->values.list_of(std::move(items)); });
+    return guarded([&] { return context_->values.list_of(std::move(items)); });
   }
 };
 
 class ZipStream final : public StageStream {
  public:
-  ZipStream(SettingPtr setting, int stage, std::vector<StagePtr> inputs)
-      : StageStream(std::move(setting), stage, nullptr), inputs_(std::move(inputs)) {}
+  ZipStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
+      : StageStream(std::move(context), stage, nullptr), inputs_(std::move(inputs)) {}
 
  private:
   std::optional<Item> make() override {
@@ -135,7 +135,7 @@ class ZipStream final : public StageStream {
       items.push_back(std::move(*item));
     }
     ++given_;
-    return guarded([&] { return setting_->values.tuple_of(std::move(items)); });
+    return guarded([&] { return context_->values.tuple_of(std::move(items)); });
   }
 
   Saved saved() const override {
@@ -155,8 +155,8 @@ class ZipStream final : public StageStream {
 
 class RepeatStream final : public StageStream {
  public:
-  RepeatStream(SettingPtr setting, int stage, std::function<StagePtr(std::int64_t)> open)
-      : StageStream(std::move(setting), stage, nullptr), open_(std::move(open)) {}
+  RepeatStream(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
+      : StageStream(std::move(context), stage, nullptr), open_(std::move(open)) {}
 
  private:
   std::optional<Item> make() override {
@@ -198,13 +198,13 @@ class RepeatStream final : public StageStream {
 
 /// Throws InvalidArgument where another process runs `stage` or what is before it.
 void expect_here(const StagePlace& repeat, int stage) {
-  const auto& setting = *repeat.builder.setting();
+  const auto& context = *repeat.builder.context();
   if (repeat.builder.is_given(stage)) {
     throw InvalidArgument(fmt::format(
         "stage \"{}\" would begin \"{}\" over again, which another process runs; put it before what is dispatched",
-        setting.stage(repeat.stage).name, setting.stage(stage).name));
+        context.stage(repeat.stage).name, context.stage(stage).name));
   }
-  for (const int before : setting.stage(stage).inputs) expect_here(repeat, before);
+  for (const int before : context.stage(stage).inputs) expect_here(repeat, before);
 }
 
 }  // namespace
@@ -235,7 +235,7 @@ StagePtr make_identity(const StagePlace& at, StagePtr input) {
 }
 
 StagePtr make_stage(const Shard&, const StagePlace& at) {
-  const auto& graph = at.builder.setting()->graph;
+  const auto& graph = at.builder.context()->graph;
   const auto division = division_of(graph, at.stage, at.builder.opening());
   if (divides_at_source(graph, at.stage) && !at.builder.is_given(at.before())) {
     return make_identity(at, at.builder.open_source(at.before(), division));
@@ -246,10 +246,10 @@ StagePtr make_stage(const Shard&, const StagePlace& at) {
 // Its passes are graphs of their own, each opened when the one before it has ended.
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at) {
   expect_here(at, at.before());
-  return at.make<RepeatStream>([setting = at.builder.setting(), opening = at.builder.opening(),
+  return at.make<RepeatStream>([context = at.builder.context(), opening = at.builder.opening(),
                                 prefetches = at.builder.prefetches(), times = repeat.times,
                                 before = at.before()](std::int64_t pass) {
-    return GraphBuilder(setting, further_pass(opening, pass, times), prefetches, {}).open_end(before);
+    return GraphBuilder(context, further_pass(opening, pass, times), prefetches, {}).open_end(before);
   });
 }
 

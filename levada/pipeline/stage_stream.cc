@@ -7,7 +7,7 @@
 
 namespace levada::pipeline {
 
-void Setting::attend(Clock::time_point now) {
+void GraphContext::attend(Clock::time_point now) {
   constexpr auto interval = std::chrono::milliseconds(50);
   if (PrefetchThread::current() != nullptr) {
     if (threads.must_stop()) throw Stopped{};
@@ -17,8 +17,8 @@ void Setting::attend(Clock::time_point now) {
   if (poll) poll();
 }
 
-void throw_as_failed(const Setting& setting, int stage, std::int64_t item) {
-  Failure failure{.stage = setting.stage(stage).name, .process = setting.process, .item = item};
+void throw_as_failed(const GraphContext& context, int stage, std::int64_t item) {
+  Failure failure{.stage = context.stage(stage).name, .process = context.process, .item = item};
   try {
     throw;
   } catch (const StageFailed& error) {
@@ -37,10 +37,10 @@ void throw_as_failed(const Setting& setting, int stage, std::int64_t item) {
   throw StageFailed(std::move(failure));
 }
 
-StageStream::StageStream(SettingPtr setting, int stage, StagePtr input)
-    : setting_(std::move(setting)),
+StageStream::StageStream(GraphContextPtr context, int stage, StagePtr input)
+    : context_(std::move(context)),
       number_(stage),
-      counts_(&setting_->counts[static_cast<std::size_t>(stage)]),
+      counts_(&context_->counts[static_cast<std::size_t>(stage)]),
       input_(std::move(input)),
       draw_(static_cast<std::uint32_t>(stage) + 1) {}
 
@@ -83,7 +83,7 @@ void StageStream::begin() {
 
 void StageStream::attend(Clock::time_point now) {
   try {
-    setting_->attend(now);
+    context_->attend(now);
   } catch (...) {
     failed_ = true;
     throw;
@@ -97,14 +97,14 @@ std::optional<Item> StageStream::timed() {
   waited_ = {};
   waits_ = 0;
   auto begin = Clock::now();
-  if (setting_->must_attend(begin)) {
+  if (context_->must_attend(begin)) {
     attend(begin);
     begin = Clock::now();
   }
   auto item = counted();
   const auto spent = Clock::now() - begin;
   timing_ = false;
-  if (setting_->log != nullptr) record(begin, spent, item.has_value());
+  if (context_->log != nullptr) record(begin, spent, item.has_value());
   const auto to_ns = [&](Duration duration) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count() * gap_;
   };
@@ -117,8 +117,8 @@ std::optional<Item> StageStream::timed() {
 void StageStream::add_wait(Clock::time_point begin, Clock::time_point end) {
   waited_ += end - begin;
   ++waits_;
-  if (setting_->log == nullptr) return;
-  setting_->log->add({.work = StageWork::input,
+  if (context_->log == nullptr) return;
+  context_->log->add({.work = StageWork::input,
                       .stage = number_,
                       .begin_ns = trace_time(begin),
                       .duration_ns = trace_time(end) - trace_time(begin)});
@@ -126,9 +126,9 @@ void StageStream::add_wait(Clock::time_point begin, Clock::time_point end) {
 
 // Where not every item is timed they are too small to be seen one by one.
 void StageStream::record(Clock::time_point begin, Duration spent, bool gave) const {
-  const bool is_here = counts_ == &setting_->counts[static_cast<std::size_t>(number_)];
+  const bool is_here = counts_ == &context_->counts[static_cast<std::size_t>(number_)];
   if (!is_here) return;  // what another process gives is waited for by who pulls it
-  setting_->log->add({.work = StageWork::item,
+  context_->log->add({.work = StageWork::item,
                       .stage = number_,
                       .items = gave ? 1u : 0u,
                       .begin_ns = trace_time(begin),

@@ -17,7 +17,7 @@
 namespace levada::pipeline {
 
 /// What all streams of one open() share.
-struct Setting {
+struct GraphContext {
   Graph graph;
   const Values& values;
   std::string process;
@@ -46,11 +46,11 @@ struct Setting {
   }
   const Stage& stage(int number) const { return graph.stages()[static_cast<std::size_t>(number)]; }
 };
-using SettingPtr = std::shared_ptr<Setting>;
+using GraphContextPtr = std::shared_ptr<GraphContext>;
 
 /// Throws the exception that is being handled as a StageFailed of that stage; one that says already whose it is as it
 /// is.
-[[noreturn]] void throw_as_failed(const Setting& setting, int stage, std::int64_t item);
+[[noreturn]] void throw_as_failed(const GraphContext& context, int stage, std::int64_t item);
 
 inline void count(std::atomic<std::int64_t>& counter, std::int64_t more = 1) {
   // Only the stage's own thread writes.
@@ -68,7 +68,7 @@ using Fields = std::vector<std::pair<Key, Tree>>;
 class StageStream : public Stream {
  public:
   /// `input` may be null.
-  StageStream(SettingPtr setting, int stage, StagePtr input);
+  StageStream(GraphContextPtr context, int stage, StagePtr input);
 
   std::optional<Item> next() final;
   std::int64_t skip(std::int64_t items) final;
@@ -103,7 +103,7 @@ class StageStream : public Stream {
   /// Ended: nothing before it is needed any more.
   virtual void release() { input_.reset(); }
 
-  const Stage& stage() const { return setting_->stage(number_); }
+  const Stage& stage() const { return context_->stage(number_); }
   template <typename T>
   const T& operation() const {
     return std::get<T>(stage().operation);
@@ -137,7 +137,7 @@ class StageStream : public Stream {
     try {
       return function();
     } catch (const std::exception&) {
-      throw_as_failed(*setting_, number_, item_number());
+      throw_as_failed(*context_, number_, item_number());
     }
   }
   /// The same; or nothing, counted, where it throws and failing items are skipped.
@@ -147,13 +147,13 @@ class StageStream : public Stream {
     try {
       return function();
     } catch (const std::exception&) {
-      if (on_error == OnError::raise) throw_as_failed(*setting_, number_, item_number());
+      if (on_error == OnError::raise) throw_as_failed(*context_, number_, item_number());
       count(counts_->skipped);
       return std::nullopt;
     }
   }
 
-  SettingPtr setting_;
+  GraphContextPtr context_;
   int number_;
   StageCounts* counts_;
   StagePtr input_;
@@ -162,7 +162,7 @@ class StageStream : public Stream {
  private:
   virtual std::int64_t item_number() const { return given_ > 0 ? given_ - 1 : 0; }
   void begin_own_work() const {
-    if (setting_->at != nullptr) setting_->at->store(number_, std::memory_order_relaxed);
+    if (context_->at != nullptr) context_->at->store(number_, std::memory_order_relaxed);
   }
   void begin();
   std::optional<Item> counted();

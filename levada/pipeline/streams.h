@@ -18,15 +18,15 @@ class GraphBuilder {
  public:
   using Instead = std::map<int, StreamPtr>;
 
-  GraphBuilder(SettingPtr setting, const Opening& opening, bool prefetches, Instead instead)
-      : setting_(std::move(setting)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
+  GraphBuilder(GraphContextPtr context, const Opening& opening, bool prefetches, Instead instead)
+      : context_(std::move(context)), opening_(opening), prefetches_(prefetches), instead_(std::move(instead)) {}
 
   /// The streams up to this stage, ready to be restored or to begin.
   StagePtr open_end(int stage);
 
   // For make_stage().
 
-  const SettingPtr& setting() const { return setting_; }
+  const GraphContextPtr& context() const { return context_; }
   const Opening& opening() const { return opening_; }
   bool prefetches() const { return prefetches_; }
   bool is_given(int stage) const { return instead_.contains(stage); }
@@ -40,7 +40,7 @@ class GraphBuilder {
   void add_start(std::function<void()> start) { starts_.push_back(std::move(start)); }
 
  private:
-  SettingPtr setting_;
+  GraphContextPtr context_;
   Opening opening_;
   bool prefetches_;
   Instead instead_;
@@ -56,12 +56,12 @@ struct StagePlace {
   int stage;
   int thread;
 
-  int before() const { return builder.setting()->stage(stage).inputs.front(); }
+  int before() const { return builder.context()->stage(stage).inputs.front(); }
   StagePtr input() const { return builder.open(before(), thread); }
   std::vector<StagePtr> inputs() const;
   template <typename T, typename... Arguments>
   std::unique_ptr<T> make(Arguments&&... arguments) const {
-    return std::make_unique<T>(builder.setting(), stage, std::forward<Arguments>(arguments)...);
+    return std::make_unique<T>(builder.context(), stage, std::forward<Arguments>(arguments)...);
   }
 };
 

@@ -6,7 +6,7 @@
 
 #include "levada/base/error.h"
 #include "levada/pipeline/message_sizer.h"
-#include "levada/pipeline/process_loop.h"
+#include "levada/pipeline/worker_runtime.h"
 
 namespace levada::pipeline {
 namespace {
@@ -35,10 +35,10 @@ std::optional<std::int64_t> drawn_in(const Tree& cursor) {
 
 class Worker {
  public:
-  Worker(ProcessLoop& loop, int number)
+  Worker(WorkerRuntime& loop, int number)
       : loop_(loop),
         number_(number),
-        marks_by_draw_(loop.placement().dealt.has_value()),
+        marks_by_draw_(loop.placement().dispatch_boundary.has_value()),
         one_a_mark_(!marks_by_draw_ || loop.placement().one_to_one),
         saves_(workers_have_state(loop.process().graph, loop.placement())) {
     const Process& process = loop.process();
@@ -80,15 +80,15 @@ class Worker {
   };
 
   const ProcessOptions& options() const { return loop_.process().options; }
-  const protocol::Start& start() const {
-    static const protocol::Start at_first;
+  const protocol::WorkerSnapshot& start() const {
+    static const protocol::WorkerSnapshot at_first;
     const auto& workers = loop_.state().reset().workers;
     const auto index = static_cast<std::size_t>(number_);
     return index < workers.size() ? workers[index] : at_first;
   }
 
   void run_pass() {
-    drawer_ = protocol::Drawer(number_, loop_.ranks().workers, start().drawn);
+    drawer_ = protocol::WorkerInput(number_, loop_.ranks().workers, start().drawn);
     sizer_ = MessageSizer(options().main_prefetch > 0 ? MessageSizer::most_items : 1);
     pace_ = SnapshotPace(options().snapshot_every);
     given_ = start().given;
@@ -132,8 +132,8 @@ class Worker {
     const Running running = this->running();
     if (loop_.process().begin_epoch) loop_.process().begin_epoch(running.opening);
     std::map<int, StreamPtr> instead;
-    if (marks_by_draw_) instead.emplace(*loop_.placement().dealt, std::make_unique<Dealt>(*this));
-    const auto stream = open(loop_.process().graph, *loop_.placement().gathered, running, std::move(instead));
+    if (marks_by_draw_) instead.emplace(*loop_.placement().dispatch_boundary, std::make_unique<Dealt>(*this));
+    const auto stream = open(loop_.process().graph, *loop_.placement().collect_boundary, running, std::move(instead));
     if (!start().cursor.empty()) stream->restore(unpack_cursor(start().cursor));
     const auto passed = stream->skip(start().drop);
     given_ += passed;
@@ -181,7 +181,7 @@ class Worker {
       start_ = loop_.snapshot(pace_, [&] {
         const Cursor cursor = stream.save();
         const std::int64_t drawn = drawn_in(cursor).value_or(drawer_.drawn());
-        return protocol::Start{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
+        return protocol::WorkerSnapshot{.drawn = drawn, .given = given_, .cursor = pack_cursor(cursor)};
       });
     }
     sizer_.begin(loop_.work_time());
@@ -222,7 +222,7 @@ class Worker {
       });
     } catch (const Outgoing::CannotPack& item) {
       const auto number = given_ - static_cast<std::int64_t>(items.size() - item.item);
-      return Failed{marks[item.item], loop_.cannot_pack(*loop_.placement().gathered, number, item.cause)};
+      return Failed{marks[item.item], loop_.cannot_pack(*loop_.placement().collect_boundary, number, item.cause)};
     }
     return std::nullopt;
   }
@@ -323,7 +323,7 @@ class Worker {
     }
   }
 
-  ProcessLoop& loop_;
+  WorkerRuntime& loop_;
   int number_;
   bool marks_by_draw_, one_a_mark_, saves_;
   std::optional<Incoming> incoming_;
@@ -331,21 +331,21 @@ class Worker {
   std::optional<Incoming::Arrival> early_;  ///< of a pass that is still to be ordered
 
   // Of the pass under way.
-  protocol::Drawer drawer_;
+  protocol::WorkerInput drawer_;
   AtHand at_hand_;
   MessageSizer sizer_;
   SnapshotPace pace_;
   std::vector<Item> items_;  ///< made, not sent
   std::vector<std::int64_t> marks_;
   std::int64_t given_ = 0, sent_ = 0, saved_at_ = 0, reached_ = 0;
-  std::vector<protocol::Place> places_;
-  std::optional<protocol::Start> start_;
+  std::vector<protocol::DispatcherSnapshot> places_;
+  std::optional<protocol::WorkerSnapshot> start_;
   std::optional<Failed> unpackable_;
 };
 
 }  // namespace
 
-void work(ProcessLoop& loop, int worker) {
+void work(WorkerRuntime& loop, int worker) {
   Worker(loop, worker).run();
 }
 

@@ -18,10 +18,11 @@ from levada.pipeline import run as _runs
 from pipelines import Stateful, double
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_goes_on_with_the_very_next_item(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "snapshot_every"), [(0, 0), (2, 0), (2, 1), (2, 7)])
+def test_a_state_goes_on_with_the_very_next_item(workers: int, snapshot_every: int) -> None:
+    options: dict[str, Any] = {"worker_prefetch": 2, "main_prefetch": 2, "snapshot_every": snapshot_every}
     pipeline = Pipeline[int](Stateful(60)).shuffle(10).dispatch().map(double).filter(lambda n: n % 6 != 0)
-    with pipeline.run(workers, context="forkserver", seed=3, worker_prefetch=2, main_prefetch=2) as run:
+    with pipeline.run(workers, context="forkserver", seed=3, **options) as run:
         items, states = [], [run.state_dict()]
         for item in run:
             items.append(item)
@@ -32,6 +33,11 @@ def test_a_state_goes_on_with_the_very_next_item(workers: int) -> None:
             assert list(run) == (items[at:] if at < len(items) else following[:0]), at
             if at < len(items):
                 assert list(run) == following
+
+
+def test_a_negative_snapshot_every_is_refused() -> None:
+    with pytest.raises(levada.InvalidArgument, match="snapshot_every is -1; it is at least 0"):
+        Pipeline(range(4)).run(snapshot_every=-1)
 
 
 def test_a_state_of_two_workers_serves_three_and_none() -> None:

@@ -64,7 +64,7 @@ std::tuple<nb::dict, std::optional<std::string>, std::optional<std::string>, boo
   const auto named = [&](std::optional<int> stage) {
     return stage ? std::optional(graph.stages()[static_cast<std::size_t>(*stage)].name) : std::nullopt;
   };
-  return {roles, named(placement.dealt), named(placement.gathered), placement.one_to_one};
+  return {roles, named(placement.dispatch_boundary), named(placement.collect_boundary), placement.one_to_one};
 }
 
 nb::list stages_of(const Graph& graph) {

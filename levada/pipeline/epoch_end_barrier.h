@@ -84,7 +84,7 @@ class EndTree {
   Lookahead mine_, of_all_;
 };
 
-struct EndAgreementOptions {
+struct EpochEndBarrierOptions {
   std::string stage = "full_sync";              ///< for people
   Duration timeout = std::chrono::minutes(30);  ///< for what another rank says
   Duration remind_after = Reminder::after;      ///< of one wait: as Reminder does
@@ -94,10 +94,10 @@ struct EndAgreementOptions {
 /// One rank's end of it. A rank says of many of its items at once what it knows as soon as it knows, and then does its
 /// work; by the time when it wants them, the others have said the same of theirs. Ranks may begin at different items,
 /// those before which are there on all. One thread at a time.
-class EndAgreement {
+class EpochEndBarrier {
  public:
   /// Collective, but waits for nobody: all ranks make theirs in the same order.
-  EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOptions options);
+  EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarrierOptions options);
 
   /// Waits for nobody: what finds no room is told with what is said next, or in await(). Throws Timeout.
   void say(const Lookahead& mine);
@@ -115,7 +115,7 @@ class EndAgreement {
 
   std::shared_ptr<Engine> job_;  ///< shows what this rank waits for
   std::shared_ptr<Engine> engine_;
-  EndAgreementOptions options_;
+  EpochEndBarrierOptions options_;
   EndTree tree_;
   std::vector<std::shared_ptr<Channel>> channels_;  ///< by link
   std::vector<bool> ended_;                         ///< by link

@@ -1,4 +1,4 @@
-#include "levada/pipeline/process_loop.h"
+#include "levada/pipeline/worker_runtime.h"
 
 #include <fmt/format.h>
 
@@ -32,8 +32,8 @@ ProcessRanks ProcessRanks::of(const Placement& placement, const ProcessOptions& 
   if (options.workers < 0 || options.workers > most_workers) {
     throw InvalidArgument(fmt::format("{} workers; give 0 to {}", options.workers, most_workers));
   }
-  if (options.workers == 0 || !placement.gathered) return {};
-  return {options.workers, placement.dealt.has_value()};
+  if (options.workers == 0 || !placement.collect_boundary) return {};
+  return {options.workers, placement.dispatch_boundary.has_value()};
 }
 
 std::string ProcessRanks::name(int rank) const {
@@ -155,9 +155,9 @@ void Watch::look() {
   if (std::exchange(seen_, now) != now) engine_->post(Status::make(stages_[stage], items, -1, process_));
 }
 
-// ---- ProcessLoop
+// ---- WorkerRuntime
 
-ProcessLoop::ProcessLoop(const Process& process)
+WorkerRuntime::WorkerRuntime(const Process& process)
     : process_(process),
       placement_(place(process.graph, process.options.workers, process.options.ordered)),
       ranks_(ranks_of(process, placement_)),
@@ -169,7 +169,7 @@ ProcessLoop::ProcessLoop(const Process& process)
   answer(0, false);
 }
 
-Running ProcessLoop::running(const Copy& copy) {
+Running WorkerRuntime::running(const Copy& copy) {
   return {.values = process_.values,
           .opening = make_opening(process_.options.seed, state_.reset().epoch, copy),
           .process = process_.name,
@@ -183,7 +183,7 @@ Running ProcessLoop::running(const Copy& copy) {
           .log = log_.get()};
 }
 
-bool ProcessLoop::begin_pass() {
+bool WorkerRuntime::begin_pass() {
   while (!left_ && !state_.over()) {
     if (state_.pass() != begun_) {
       begun_ = state_.pass();
@@ -194,13 +194,13 @@ bool ProcessLoop::begin_pass() {
   return false;
 }
 
-void ProcessLoop::attend() {
+void WorkerRuntime::attend() {
   hear();
   while (state_.paused() && !interrupted()) wait_once({}, {}, 0, 0);
   if (interrupted()) throw Interrupted();
 }
 
-void ProcessLoop::hear() {
+void WorkerRuntime::hear() {
   while (true) {
     const auto received = engine().try_receive(*orders_);
     if (!received.message) {
@@ -215,14 +215,14 @@ void ProcessLoop::hear() {
   }
 }
 
-void ProcessLoop::wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
-                       int rank) {
+void WorkerRuntime::wait(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish, std::size_t memory,
+                         int rank) {
   wait_once(receive, publish, memory, rank);
   attend();
 }
 
-void ProcessLoop::wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish,
-                            std::size_t memory, int rank) {
+void WorkerRuntime::wait_once(const std::vector<Channel*>& receive, const std::vector<Channel*>& publish,
+                              std::size_t memory, int rank) {
   const auto work = !publish.empty()   ? StageWork::room
                     : memory > 0       ? StageWork::memory
                     : !receive.empty() ? StageWork::input
@@ -239,13 +239,13 @@ void ProcessLoop::wait_once(const std::vector<Channel*>& receive, const std::vec
   watch_.works();
 }
 
-Failure ProcessLoop::cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const {
+Failure WorkerRuntime::cannot_pack(int stage, std::int64_t item, const std::exception_ptr& cause) const {
   Failure failure = failure_of(cause, process_.name, item);
   failure.stage = process_.graph.stages()[static_cast<std::size_t>(stage)].name;
   return failure;
 }
 
-void ProcessLoop::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
+void WorkerRuntime::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
   for (;;) {
     std::vector<Channel*> room;
     std::size_t memory = 0;
@@ -265,7 +265,7 @@ void ProcessLoop::send(std::span<const std::unique_ptr<Outgoing>> outgoing) {
   }
 }
 
-protocol::ProcessTotals ProcessLoop::totals() const {
+protocol::ProcessTotals WorkerRuntime::totals() const {
   protocol::ProcessTotals totals;
   for (const StageCounts& stage : counts_) {
     totals.stages.push_back({stage.items, stage.skipped, stage.busy_ns, stage.waited_ns});
@@ -277,11 +277,11 @@ protocol::ProcessTotals ProcessLoop::totals() const {
   return totals;
 }
 
-void ProcessLoop::gave(std::int64_t items) {
+void WorkerRuntime::gave(std::int64_t items) {
   if (log_) log_->add(StageSample{trace_time(Clock::now()), items});
 }
 
-void ProcessLoop::answer(std::uint64_t order, bool with_trace) {
+void WorkerRuntime::answer(std::uint64_t order, bool with_trace) {
   protocol::Answer told{.number = order, .process = process_.name, .totals = totals(), .trace = {}};
   if (log_ && with_trace) {
     const auto trace = log_->trace();

@@ -1,4 +1,4 @@
-#include "levada/pipeline/gatherer.h"
+#include "levada/pipeline/consumer_endpoint.h"
 
 #include <fmt/format.h>
 
@@ -13,9 +13,9 @@
 namespace levada::pipeline {
 namespace {
 
-using protocol::Merge;
-using protocol::Place;
-using protocol::Start;
+using protocol::DispatcherSnapshot;
+using protocol::OrderedMerge;
+using protocol::WorkerSnapshot;
 
 constexpr auto poll_interval = std::chrono::milliseconds(250);
 constexpr auto until_a_cause_is_told = std::chrono::seconds(1);
@@ -32,7 +32,7 @@ std::int64_t share_of(std::int64_t given, int worker, int workers) {
 
 }  // namespace
 
-Gatherer::Gatherer(const Process& process, const Placement& placement, StageLog* log)
+ConsumerEndpoint::ConsumerEndpoint(const Process& process, const Placement& placement, StageLog* log)
     : process_(process),
       placement_(placement),
       ranks_(ProcessRanks::of(placement, process.options)),
@@ -54,7 +54,7 @@ Gatherer::Gatherer(const Process& process, const Placement& placement, StageLog*
 
 // ---- names
 
-std::string Gatherer::name(int rank) const {
+std::string ConsumerEndpoint::name(int rank) const {
   const std::lock_guard lock(control_);
   if (rank < 0 || rank >= ranks_.size()) return fmt::format("rank {}", rank);
   const std::string& told = names_[static_cast<std::size_t>(rank)];
@@ -63,7 +63,7 @@ std::string Gatherer::name(int rank) const {
 
 /// What `call` gives; a process that is lost is named.
 template <typename Call>
-auto Gatherer::named(const Call& call) {
+auto ConsumerEndpoint::named(const Call& call) {
   try {
     return call();
   } catch (const PeerLost& lost) {
@@ -79,13 +79,13 @@ auto Gatherer::named(const Call& call) {
 
 // ---- orders
 
-void Gatherer::take_answers() {
+void ConsumerEndpoint::take_answers() {
   for (int process = 0; process < ranks_.others(); ++process) take_answers_of(process);
   const std::lock_guard lock(control_);
   all_named_ = std::none_of(names_.begin() + 1, names_.end(), [](const std::string& each) { return each.empty(); });
 }
 
-void Gatherer::take_answers_of(int process) {
+void ConsumerEndpoint::take_answers_of(int process) {
   const auto index = static_cast<std::size_t>(process);
   const std::lock_guard taking(taking_answers_);
   while (true) {
@@ -104,7 +104,7 @@ void Gatherer::take_answers_of(int process) {
   }
 }
 
-void Gatherer::await_answers(Deadline deadline) {
+void ConsumerEndpoint::await_answers(Deadline deadline) {
   const auto begun = Clock::now();
   Reminder reminder(process_.options.remind_after);
   const auto number = [this] {
@@ -133,7 +133,7 @@ void Gatherer::await_answers(Deadline deadline) {
   }
 }
 
-std::vector<Channel*> Gatherer::unanswered(std::uint64_t number) const {
+std::vector<Channel*> ConsumerEndpoint::unanswered(std::uint64_t number) const {
   std::vector<Channel*> missing;
   const std::lock_guard lock(control_);
   for (std::size_t i = 0; i < answers_.size(); ++i) {
@@ -142,18 +142,18 @@ std::vector<Channel*> Gatherer::unanswered(std::uint64_t number) const {
   return missing;
 }
 
-bool Gatherer::has_left(int rank) const {
+bool ConsumerEndpoint::has_left(int rank) const {
   const std::lock_guard lock(control_);
   return left_[static_cast<std::size_t>(rank - 1)] && !orders_.answered(rank - 1);
 }
 
-void Gatherer::throw_left(int rank) {
+void ConsumerEndpoint::throw_left(int rank) {
   // Its channels end before it says why, or before others see that it is lost: then this throws.
   process_.engine->wait({}, Deadline::after(until_a_cause_is_told));
   throw EngineError(fmt::format("{} left the pipeline before it was told to", name(rank)));
 }
 
-void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
+void ConsumerEndpoint::publish_order(decltype(protocol::Order::what) what, Deadline deadline) {
   const std::lock_guard one_after_the_other(ordering_);
   if (over_) throw InvalidArgument("a pipeline that has been shut down takes no more orders");
   over_ = std::holds_alternative<protocol::Shutdown>(what);
@@ -168,26 +168,26 @@ void Gatherer::publish_order(decltype(protocol::Order::what) what, Deadline dead
   publish(*process_.engine, *orders_channel_, std::move(block), bytes.size(), deadline, "pipeline");
 }
 
-bool Gatherer::all_answered() const {
+bool ConsumerEndpoint::all_answered() const {
   const std::lock_guard lock(control_);
   return orders_.all_answered();
 }
 
-void Gatherer::give_order(decltype(protocol::Order::what) what, Deadline deadline) {
+void ConsumerEndpoint::give_order(decltype(protocol::Order::what) what, Deadline deadline) {
   named([&] {
     await_answers(deadline);
     publish_order(std::move(what), deadline);
   });
 }
 
-void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
-  Beginning from;
+void ConsumerEndpoint::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
+  ResumePoint from;
   if (cursor) from = beginning(*cursor);
   protocol::Reset reset{
       .epoch = epoch, .dispatcher = from.dispatcher, .workers = from.workers, .mark = from.position.mark};
   give_order(std::move(reset), deadline_from_now());
   pass_ = orders_.given();
-  merge_ = Merge(workers(), from.position);
+  merge_ = OrderedMerge(workers(), from.position);
   given_before_ = from.given;
   places_ = {from.dispatcher};
   for (std::size_t w = 0; w < queues_.size(); ++w) {
@@ -202,7 +202,7 @@ void Gatherer::reset(std::int64_t epoch, const std::optional<Cursor>& cursor) {
   wakes_ = false;
 }
 
-void Gatherer::pause() {
+void ConsumerEndpoint::pause() {
   paused_ = true;
   wakes_ = true;
   process_.engine->wake();
@@ -210,14 +210,14 @@ void Gatherer::pause() {
   named([this] { await_answers(deadline_from_now()); });
 }
 
-void Gatherer::resume() {
+void ConsumerEndpoint::resume() {
   give_order(protocol::Resume{}, deadline_from_now());
   paused_ = false;
   wakes_ = true;
   process_.engine->wake();
 }
 
-bool Gatherer::shutdown(Deadline deadline) {
+bool ConsumerEndpoint::shutdown(Deadline deadline) {
   try {
     take_answers();
     publish_order(protocol::Shutdown{}, deadline);
@@ -228,13 +228,13 @@ bool Gatherer::shutdown(Deadline deadline) {
   }
 }
 
-void Gatherer::halt() {
+void ConsumerEndpoint::halt() {
   if (std::exchange(halted_, true)) return;
   take_answers();
   if (all_answered()) publish_order(protocol::Pause{}, deadline_from_now());
 }
 
-std::vector<protocol::Answer> Gatherer::reports(bool with_trace, Duration timeout) {
+std::vector<protocol::Answer> ConsumerEndpoint::reports(bool with_trace, Duration timeout) {
   try {
     take_answers();
     const auto deadline = Deadline::after(timeout);
@@ -248,7 +248,7 @@ std::vector<protocol::Answer> Gatherer::reports(bool with_trace, Duration timeou
   return told_;
 }
 
-void Gatherer::interrupt() {
+void ConsumerEndpoint::interrupt() {
   interrupted_ = true;
   wakes_ = true;
   process_.engine->wake();
@@ -256,26 +256,26 @@ void Gatherer::interrupt() {
 
 // ---- items
 
-std::optional<Item> Gatherer::next() {
+std::optional<Item> ConsumerEndpoint::next() {
   for (;;) {
-    const Merge::Step step = merge_.next();
+    const OrderedMerge::Step step = merge_.next();
     WorkerQueue& queue = queues_[static_cast<std::size_t>(merge_.worker())];
     switch (step) {
-      case Merge::Step::give: merge_.gave(); return std::move(queue.items[queue.next++]);
-      case Merge::Step::wait: fetch(merge_.worker()); break;
-      case Merge::Step::failed: halt(); throw StageFailed(queue.failure.value_or(Failure{}));
-      case Merge::Step::ended:
+      case OrderedMerge::Step::give: merge_.gave(); return std::move(queue.items[queue.next++]);
+      case OrderedMerge::Step::wait: fetch(merge_.worker()); break;
+      case OrderedMerge::Step::failed: halt(); throw StageFailed(queue.failure.value_or(Failure{}));
+      case OrderedMerge::Step::ended:
         if (merge_.any_left()) halt();
         return std::nullopt;
     }
   }
 }
 
-void Gatherer::fetch(int worker) {
+void ConsumerEndpoint::fetch(int worker) {
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   ItemWait wait = item_wait();
   for (;;) {
-    if (interrupted_) throw ProcessLoop::Interrupted();
+    if (interrupted_) throw WorkerRuntime::Interrupted();
     if (paused_) {
       wait_while_paused();
       wait = item_wait();
@@ -291,13 +291,13 @@ void Gatherer::fetch(int worker) {
   }
 }
 
-void Gatherer::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
+void ConsumerEndpoint::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
   protocol::Items& items = arrival.items;
   if (items.start) {
     queue.start = *std::move(items.start);
     queue.start_given = merge_.given(worker);
   }
-  for (Place& place : items.places) add_place(std::move(place));
+  for (DispatcherSnapshot& place : items.places) add_place(std::move(place));
   queue.failure = std::move(items.failure);
   merge_.apply(worker, items);
   queue.next = 0;
@@ -311,7 +311,7 @@ void Gatherer::use(WorkerQueue& queue, int worker, Incoming::Arrival arrival) {
   }
 }
 
-Woken Gatherer::wait_for(int worker, ItemWait& wait) {
+Woken ConsumerEndpoint::wait_for(int worker, ItemWait& wait) {
   if (!all_named_) take_answers();  // should one be lost, it is told by its name
   WorkerQueue& queue = queues_[static_cast<std::size_t>(worker)];
   const StageScope scope(log_, StageWork::input, queue.incoming->from());
@@ -333,26 +333,26 @@ Woken Gatherer::wait_for(int worker, ItemWait& wait) {
   throw Timeout(explain());
 }
 
-void Gatherer::wait_while_paused() {
+void ConsumerEndpoint::wait_while_paused() {
   while (paused_ && !interrupted_) {
     process_.engine->wait({.stop = &wakes_, .poll = &process_.poll}, Deadline::never());
     if (!interrupted_) wakes_ = false;
   }
-  if (interrupted_) throw ProcessLoop::Interrupted();
+  if (interrupted_) throw WorkerRuntime::Interrupted();
 }
 
 // ---- where it stands
 
-void Gatherer::add_place(Place place) {
-  const auto after = [](const Place& a, const Place& b) { return a.number < b.number; };
+void ConsumerEndpoint::add_place(DispatcherSnapshot place) {
+  const auto after = [](const DispatcherSnapshot& a, const DispatcherSnapshot& b) { return a.number < b.number; };
   places_.insert(std::upper_bound(places_.begin(), places_.end(), place, after), std::move(place));
   const auto fill = [this] {
     std::size_t bytes = 0;
-    for (const Place& each : places_) bytes += each.cursor.size();
+    for (const DispatcherSnapshot& each : places_) bytes += each.cursor.size();
     return std::max(static_cast<double>(places_.size()) / max_places, static_cast<double>(bytes) / max_place_bytes);
   };
   if (fill() < 1) return;
-  const Place* needed_first = &place_before(needed());
+  const DispatcherSnapshot* needed_first = &place_before(needed());
   places_.erase(places_.begin(), places_.begin() + (needed_first - places_.data()));
   if (fill() < 0.5 || places_.size() <= 2) return;
   std::size_t kept = 1;
@@ -360,13 +360,13 @@ void Gatherer::add_place(Place place) {
   places_.resize(kept);
 }
 
-const Place& Gatherer::place_before(std::int64_t number) const {
-  const auto behind =
-      std::find_if(places_.begin() + 1, places_.end(), [number](const Place& place) { return place.number > number; });
+const DispatcherSnapshot& ConsumerEndpoint::place_before(std::int64_t number) const {
+  const auto behind = std::find_if(places_.begin() + 1, places_.end(),
+                                   [number](const DispatcherSnapshot& place) { return place.number > number; });
   return *(behind - 1);
 }
 
-std::int64_t Gatherer::needed() const {
+std::int64_t ConsumerEndpoint::needed() const {
   if (!has_state_) return given_before_ + merge_.given();
   auto least = std::numeric_limits<std::int64_t>::max();
   for (std::size_t w = 0; w < queues_.size(); ++w) {
@@ -375,7 +375,7 @@ std::int64_t Gatherer::needed() const {
   return least;
 }
 
-Cursor Gatherer::save() const {
+Cursor ConsumerEndpoint::save() const {
   const auto number = [](std::int64_t value) { return Tree(value); };
   std::vector<Tree> parts;
   for (std::size_t w = 0; has_state_ && w < queues_.size(); ++w) {
@@ -387,7 +387,7 @@ Cursor Gatherer::save() const {
                                 {"drop", number(drop)},
                                 {"cursor", Tree(queue.start.cursor)}}));
   }
-  const Place& place = place_before(needed());
+  const DispatcherSnapshot& place = place_before(needed());
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", number(workers())},
                      {"given", number(given_before_ + merge_.given())},
@@ -399,7 +399,7 @@ Cursor Gatherer::save() const {
 }
 
 // As a run of no workers would have it.
-Cursor Gatherer::cursor_behind(std::int64_t items) {
+Cursor ConsumerEndpoint::cursor_behind(std::int64_t items) {
   return Tree::dict({{"stage", Tree(std::string(cursor_name))},
                      {"workers", 0},
                      {"given", Tree(items)},
@@ -407,20 +407,21 @@ Cursor Gatherer::cursor_behind(std::int64_t items) {
                      {"cursor", Tree(Bytes{})}});
 }
 
-Gatherer::Beginning Gatherer::beginning_anywhere(std::int64_t given, const Place& place) const {
-  Beginning from{.given = given, .position = {given / workers() + 1, static_cast<int>(given % workers())}};
+ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning_anywhere(std::int64_t given,
+                                                                   const DispatcherSnapshot& place) const {
+  ResumePoint from{.given = given, .position = {given / workers() + 1, static_cast<int>(given % workers())}};
   if (!has_state_) from.dispatcher = place;
   for (int w = 0; w < workers(); ++w) {
     const std::int64_t share = share_of(given, w, workers());
     // Without a cursor of theirs, workers make again what the consumer has had.
-    from.workers.push_back(has_state_ ? Start{.drop = share} : Start{.drawn = share, .given = share});
+    from.workers.push_back(has_state_ ? WorkerSnapshot{.drop = share} : WorkerSnapshot{.drawn = share, .given = share});
   }
   return from;
 }
 
-Gatherer::Beginning Gatherer::beginning(const Cursor& cursor) const {
+ConsumerEndpoint::ResumePoint ConsumerEndpoint::beginning(const Cursor& cursor) const {
   const CursorFields fields(cursor, cursor_name);
-  const Place place{fields.count("number"), fields.bytes("cursor")};
+  const DispatcherSnapshot place{fields.count("number"), fields.bytes("cursor")};
   const std::int64_t given = fields.count("given");
   const std::int64_t saved_workers = fields.count("workers");
   if (place.number > given && !has_state_) fields.refuse(fmt::format("it is of item {} of {}", place.number, given));
@@ -432,7 +433,7 @@ Gatherer::Beginning Gatherer::beginning(const Cursor& cursor) const {
                     "divided among {}; resume with as many workers as it was saved with",
                     saved_workers, workers()));
   }
-  Beginning from{.given = given, .dispatcher = place};
+  ResumePoint from{.given = given, .dispatcher = place};
   from.position = {fields.count("mark"), static_cast<int>(fields.count("worker") % workers())};
   for (const Tree& part : parts) {
     const CursorFields of(part, cursor_name);

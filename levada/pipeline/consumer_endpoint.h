@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "levada/pipeline/process_loop.h"
+#include "levada/pipeline/worker_runtime.h"
 
 namespace levada::pipeline {
 
 /// Two threads may use it at a time, as where a Prefetch stands in the consumer: one that takes items, and one that
 /// gives orders.
-class Gatherer {
+class ConsumerEndpoint {
  public:
   /// `process` and `log`, which may be null, outlive it.
-  Gatherer(const Process& process, const Placement& placement, StageLog* log = nullptr);
+  ConsumerEndpoint(const Process& process, const Placement& placement, StageLog* log = nullptr);
 
   // ---- orders. Throw Timeout, PeerLost, naming the process.
 
@@ -35,7 +35,7 @@ class Gatherer {
   std::vector<protocol::Answer> reports(bool with_trace, Duration timeout);
   const Traffic& traffic() const { return traffic_; }
 
-  /// Ends the wait of whoever is taking items: it is thrown ProcessLoop::Interrupted, until the next reset.
+  /// Ends the wait of whoever is taking items: it is thrown WorkerRuntime::Interrupted, until the next reset.
   void interrupt();
 
   // ---- items
@@ -49,19 +49,19 @@ class Gatherer {
     std::vector<Item> items;
     std::size_t next = 0;
     std::optional<Failure> failure;
-    protocol::Start start;         ///< what it would make again ...
-    std::int64_t start_given = 0;  ///< ... after so many items of this pass
+    protocol::WorkerSnapshot start;  ///< what it would make again ...
+    std::int64_t start_given = 0;    ///< ... after so many items of this pass
   };
   /// Where a pass begins.
-  struct Beginning {
+  struct ResumePoint {
     std::int64_t given = 0;
-    protocol::Merge::Position position;
-    protocol::Place dispatcher;
-    std::vector<protocol::Start> workers;
+    protocol::OrderedMerge::Position position;
+    protocol::DispatcherSnapshot dispatcher;
+    std::vector<protocol::WorkerSnapshot> workers;
   };
 
-  Beginning beginning(const Cursor& cursor) const;
-  Beginning beginning_anywhere(std::int64_t given, const protocol::Place& place) const;
+  ResumePoint beginning(const Cursor& cursor) const;
+  ResumePoint beginning_anywhere(std::int64_t given, const protocol::DispatcherSnapshot& place) const;
   void give_order(decltype(protocol::Order::what) what, Deadline deadline);
   void publish_order(decltype(protocol::Order::what) what, Deadline deadline);
   void await_answers(Deadline deadline);
@@ -74,8 +74,8 @@ class Gatherer {
 
   void fetch(int worker);
   void use(WorkerQueue& queue, int worker, Incoming::Arrival arrival);
-  void add_place(protocol::Place place);
-  const protocol::Place& place_before(std::int64_t number) const;
+  void add_place(protocol::DispatcherSnapshot place);
+  const protocol::DispatcherSnapshot& place_before(std::int64_t number) const;
   std::int64_t needed() const;
   /// One wait for an item of a worker.
   struct ItemWait {
@@ -114,9 +114,9 @@ class Gatherer {
 
   // Of the pass under way.
   std::uint64_t pass_ = 0;
-  protocol::Merge merge_;
+  protocol::OrderedMerge merge_;
   std::vector<WorkerQueue> queues_;
-  std::vector<protocol::Place> places_;  ///< ascending
+  std::vector<protocol::DispatcherSnapshot> places_;  ///< ascending
   std::int64_t given_before_ = 0;
   bool halted_ = false;
 

@@ -1,4 +1,4 @@
-#include "levada/pipeline/end_agreement.h"
+#include "levada/pipeline/epoch_end_barrier.h"
 
 #include <fmt/format.h>
 
@@ -114,7 +114,7 @@ bool EndTree::has_told(std::int64_t item) const {
   return std::ranges::all_of(links_, [&](const Link& link) { return !sends(link) || link.sent.knows(item); });
 }
 
-// ---- EndAgreement
+// ---- EpochEndBarrier
 
 namespace {
 
@@ -127,7 +127,7 @@ std::shared_ptr<Engine> group_of_all(Engine& engine) {
 
 }  // namespace
 
-EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOptions options)
+EpochEndBarrier::EpochEndBarrier(std::shared_ptr<Engine> all_ranks, EpochEndBarrierOptions options)
     : job_(std::move(all_ranks)),
       engine_(group_of_all(*job_)),
       options_(std::move(options)),
@@ -138,13 +138,13 @@ EndAgreement::EndAgreement(std::shared_ptr<Engine> all_ranks, EndAgreementOption
   }
 }
 
-void EndAgreement::say(const Lookahead& mine) {
+void EpochEndBarrier::say(const Lookahead& mine) {
   tree_.say(mine);
   tell();
 }
 
 /// Whether all there is to tell has been sent.
-bool EndAgreement::tell() {
+bool EpochEndBarrier::tell() {
   bool all = true;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     const auto& link = tree_.links()[i];
@@ -158,7 +158,7 @@ bool EndAgreement::tell() {
   return all;
 }
 
-EndTree::Outcome EndAgreement::await(std::int64_t item) {
+EndTree::Outcome EpochEndBarrier::await(std::int64_t item) {
   const auto deadline = Deadline::after(options_.timeout);
   Reminder reminder(options_.remind_after);
   for (;;) {
@@ -171,7 +171,7 @@ EndTree::Outcome EndAgreement::await(std::int64_t item) {
 }
 
 /// A word of each. Whether there was any.
-bool EndAgreement::receive() {
+bool EpochEndBarrier::receive() {
   bool any = false;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     if (tree_.sends(tree_.links()[i])) continue;
@@ -185,7 +185,7 @@ bool EndAgreement::receive() {
 }
 
 /// The first whose word on the item is missing; where none is, one that has no room for this rank's.
-int EndAgreement::rank_missing(std::int64_t item) {
+int EpochEndBarrier::rank_missing(std::int64_t item) {
   int missing = -1;
   for (std::size_t i = 0; i < channels_.size(); ++i) {
     const auto& link = tree_.links()[i];
@@ -200,7 +200,7 @@ int EndAgreement::rank_missing(std::int64_t item) {
   return missing >= 0 ? missing : tree_.links().front().to.front();
 }
 
-void EndAgreement::wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder) {
+void EpochEndBarrier::wait_for(int missing, std::int64_t item, Deadline deadline, Reminder& reminder) {
   // Of all, also those whose word is known: one that has no room to tell others waits for this rank to receive.
   std::vector<Channel*> receive, room;
   for (std::size_t i = 0; i < channels_.size(); ++i) {

@@ -16,10 +16,10 @@
 namespace levada::pipeline {
 
 /// One thread pulls; any asks where it stood.
-class TrackedInput {
+class CheckpointedInput {
  public:
-  TrackedInput(SettingPtr setting, int stage, StagePtr input)
-      : setting_(std::move(setting)), stage_(stage), input_(std::move(input)), history_(setting_->snapshot_every) {}
+  CheckpointedInput(GraphContextPtr context, int stage, StagePtr input)
+      : context_(std::move(context)), stage_(stage), input_(std::move(input)), history_(context_->snapshot_every) {}
 
   /// Marks where it begins; next() and at() do where nobody has. Before other threads may ask.
   void begin() const;
@@ -42,10 +42,10 @@ class TrackedInput {
  private:
   Cursor save() const { return input_->save(); }
 
-  SettingPtr setting_;
+  GraphContextPtr context_;
   int stage_;
   StagePtr input_;
-  mutable CursorHistory history_;
+  mutable SnapshotLog history_;
   std::int64_t position_ = 0, skip_ = 0;
   mutable bool begun_ = false;
 };
@@ -56,10 +56,10 @@ class TrackedInput {
 template <typename Held>
 class HoldingStream : public StageStream {
  protected:
-  HoldingStream(SettingPtr setting, int stage, StagePtr input)
-      : StageStream(setting, stage, nullptr),
-        source_(setting, stage, std::move(input)),
-        history_(setting->snapshot_every) {}
+  HoldingStream(GraphContextPtr context, int stage, StagePtr input)
+      : StageStream(context, stage, nullptr),
+        source_(context, stage, std::move(input)),
+        history_(context->snapshot_every) {}
 
   /// Returns the stage's next item; nothing at the end.
   virtual std::optional<Item> make_one() = 0;
@@ -118,7 +118,7 @@ class HoldingStream : public StageStream {
     source_.keep_from(held.second);
     history_.keep_from(made_);
     const auto save = [&] { return Tree::list(snapshot(std::move(held))); };
-    setting_->count_snapshot(history_.mark(made_, save, begin));
+    context_->count_snapshot(history_.mark(made_, save, begin));
   }
 
   std::vector<Tree> snapshot(std::pair<Bytes, std::int64_t> positions) const {
@@ -156,7 +156,7 @@ class HoldingStream : public StageStream {
     }
     source_.restore(before.first(before.size() - 1), from, there.count("skip"));
     restore_own(there);
-    restored_ = CursorHistory::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
+    restored_ = SnapshotLog::Point{Tree::list({before.begin(), before.end()}), own.count("skip")};
     given_ = from;
     given_then_ = given;
   }
@@ -183,13 +183,13 @@ class HoldingStream : public StageStream {
     guarded([&] { throw InvalidArgument("the state is of further on than there are items"); });
   }
 
-  TrackedInput source_;
+  CheckpointedInput source_;
   std::int64_t made_ = 0;
-  CursorHistory history_;  ///< of its own items
+  SnapshotLog history_;  ///< of its own items
   bool begun_ = false;
   bool must_mark_ = true;
 
-  std::optional<CursorHistory::Point> restored_;  ///< until the buffer is filled again
+  std::optional<SnapshotLog::Point> restored_;  ///< until the buffer is filled again
   std::unordered_map<std::int64_t, std::size_t> held_places_;
   std::int64_t given_then_ = 0;
 };

@@ -100,10 +100,10 @@ class Watch {
 /// thread that makes it calls all of it. attend(), wait(), wait_for_orders(), send() and whatever polls in a stream
 /// that was opened with running() throw Interrupted once orders end the pass, which run_passes() alone catches;
 /// PeerLost once a process is lost.
-class ProcessLoop {
+class WorkerRuntime {
  public:
   /// `process` outlives it. Throws InvalidArgument for an engine of another size than the process's placement takes.
-  explicit ProcessLoop(const Process& process);
+  explicit WorkerRuntime(const Process& process);
 
   /// Runs `pass` for each order to reset, until all is over, and `end` after each, also where orders have ended it.
   template <typename Pass, typename End>
@@ -182,8 +182,8 @@ class ProcessLoop {
 };
 
 /// What the dispatching process does until all is over.
-void dispatch(ProcessLoop& loop);
+void dispatch(WorkerRuntime& loop);
 /// What worker number `worker` does until then.
-void work(ProcessLoop& loop, int worker);
+void work(WorkerRuntime& loop, int worker);
 
 }  // namespace levada::pipeline

@@ -1,4 +1,4 @@
-#include "levada/pipeline/end_agreement.h"
+#include "levada/pipeline/epoch_end_barrier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct Ending {
 
 /// Goes through `items` items of this rank's, of which it looks `bunch` ahead, and after which it ends or, where
 /// `fails`, throws; gives how it ended.
-Ending go_through(EndAgreement& agreement, std::int64_t items, bool fails, std::int64_t bunch = 1,
+Ending go_through(EpochEndBarrier& agreement, std::int64_t items, bool fails, std::int64_t bunch = 1,
                   std::int64_t begin = 0) {
   std::int64_t said = begin;
   for (std::int64_t item = begin;; ++item) {
@@ -197,14 +197,14 @@ TEST(EndTree, AllRanksComeToTheSameEndWhateverTheGroups) {
   }
 }
 
-TEST(EndAgreement, IsTheSameWhereGroupsTellEachOther) {
+TEST(EpochEndBarrier, IsTheSameWhereGroupsTellEachOther) {
   constexpr int ranks = 18;
   const auto engines = inproc::make_group(ranks);
   std::vector<std::thread> threads;
   std::atomic<int> same{0};
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
-      EndAgreement agreement(engines[static_cast<std::size_t>(rank)], {});
+      EpochEndBarrier agreement(engines[static_cast<std::size_t>(rank)], {});
       const Ending end = go_through(agreement, rank == 17 ? 41 : 50 + rank, rank == 17, 1 + rank % 5);
       same += end.item == 41 && end.kind == Kind::failed && end.failed_rank == 17 && end.failure->process == "rank 17";
     });
@@ -213,44 +213,44 @@ TEST(EndAgreement, IsTheSameWhereGroupsTellEachOther) {
   EXPECT_EQ(same, ranks);
 }
 
-TEST(EndAgreement, EndsAllRanksWithTheShortest) {
+TEST(EpochEndBarrier, EndsAllRanksWithTheShortest) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
     const std::vector<std::int64_t> items = {7, 5, 300};
-    EndAgreement agreement(engine, {});
+    EpochEndBarrier agreement(engine, {});
     const Ending end = go_through(agreement, items[static_cast<std::size_t>(engine->info().rank)], false);
     require(end.item == 5 && end.kind == Kind::ended, "not at 5");
   });
 }
 
-TEST(EndAgreement, IsTheSameHoweverManyItemsRanksLookAhead) {
+TEST(EpochEndBarrier, IsTheSameHoweverManyItemsRanksLookAhead) {
   for (const std::int64_t bunch : {2, 7, 64, 1000}) {
     on_threads_and_processes(3, [bunch](const std::shared_ptr<Engine>& engine) {
       const int rank = engine->info().rank;
-      EndAgreement agreement(engine, {});
+      EpochEndBarrier agreement(engine, {});
       const Ending end = go_through(agreement, rank == 1 ? 501 : 600 + rank, false, rank == 0 ? 1 : bunch);
       require(end.item == 501 && end.kind == Kind::ended, "not at 501");
     });
   }
 }
 
-TEST(EndAgreement, HoldsForRanksThatBeginAtDifferentItems) {
+TEST(EpochEndBarrier, HoldsForRanksThatBeginAtDifferentItems) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     const int rank = engine->info().rank;
-    EndAgreement agreement(engine, {});
+    EpochEndBarrier agreement(engine, {});
     require(go_through(agreement, 30 + rank, false, 4, 9 * rank).item == 30, "not at 30");
   });
 }
 
-TEST(EndAgreement, IsWithOneselfWhereThereIsOneRank) {
+TEST(EpochEndBarrier, IsWithOneselfWhereThereIsOneRank) {
   on_threads_and_processes(1, [](const std::shared_ptr<Engine>& engine) {
-    EndAgreement agreement(engine, {});
+    EpochEndBarrier agreement(engine, {});
     require(go_through(agreement, 4, false).item == 4, "not at 4");
   });
 }
 
-TEST(EndAgreement, FailsAllRanksWithTheOneThatFails) {
+TEST(EpochEndBarrier, FailsAllRanksWithTheOneThatFails) {
   on_threads_and_processes(3, [](const std::shared_ptr<Engine>& engine) {
-    EndAgreement agreement(engine, {});
+    EpochEndBarrier agreement(engine, {});
     const Ending end = go_through(agreement, engine->info().rank == 2 ? 3 : 100, engine->info().rank == 2, 2);
     require(end.kind == Kind::failed && end.item == 3, "not at 3");
     require(end.failure == Failure{.stage = "map", .process = "rank 2", .item = 3}, "another failure");
@@ -258,19 +258,19 @@ TEST(EndAgreement, FailsAllRanksWithTheOneThatFails) {
   });
 }
 
-TEST(EndAgreement, IsOnTheLowestOfTheRanksThatFailAtOneItem) {
+TEST(EpochEndBarrier, IsOnTheLowestOfTheRanksThatFailAtOneItem) {
   on_threads_and_processes(4, [](const std::shared_ptr<Engine>& engine) {
-    EndAgreement agreement(engine, {});
+    EpochEndBarrier agreement(engine, {});
     const Ending end = go_through(agreement, 2, engine->info().rank % 2 == 1);
     require(end.kind == Kind::failed && end.failed_rank == 1, "not rank 1's failure");
     require(end.failure->process == "rank 1", "another rank's failure");
   });
 }
 
-TEST(EndAgreement, HoldsForOneEpochAfterTheOther) {
+TEST(EpochEndBarrier, HoldsForOneEpochAfterTheOther) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     for (std::int64_t epoch = 0; epoch < 500; ++epoch) {
-      EndAgreement agreement(engine, {});
+      EpochEndBarrier agreement(engine, {});
       const std::int64_t items = (epoch + engine->info().rank) % 3;
       const std::int64_t least = std::min(epoch % 3, (epoch + 1) % 3);
       require(go_through(agreement, items, false).item == least, "epoch " + std::to_string(epoch));
@@ -278,12 +278,12 @@ TEST(EndAgreement, HoldsForOneEpochAfterTheOther) {
   });
 }
 
-TEST(EndAgreement, NamesTheRankThatLeftTheEpoch) {
+TEST(EpochEndBarrier, NamesTheRankThatLeftTheEpoch) {
   on_threads_and_processes(2, [](const std::shared_ptr<Engine>& engine) {
     if (engine->info().rank == 1) {
-      EndAgreement(engine, {}).say({.until = 1});
+      EpochEndBarrier(engine, {}).say({.until = 1});
     } else {
-      EndAgreement agreement(engine, {});
+      EpochEndBarrier agreement(engine, {});
       std::string error = "(none)";
       try {
         go_through(agreement, 10, false);
@@ -296,9 +296,9 @@ TEST(EndAgreement, NamesTheRankThatLeftTheEpoch) {
   });
 }
 
-TEST(EndAgreement, SaysWhomItWaitedForInVain) {
+TEST(EpochEndBarrier, SaysWhomItWaitedForInVain) {
   const auto engines = inproc::make_group(2);
-  EndAgreement agreement(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
+  EpochEndBarrier agreement(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
   engines[1]->post(Status::make("reading", 5, -1, "corpus.jsonl"));
   agreement.say({.until = 8});
   try {
@@ -310,12 +310,12 @@ TEST(EndAgreement, SaysWhomItWaitedForInVain) {
   }
 }
 
-TEST(EndAgreement, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
+TEST(EpochEndBarrier, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
   const auto engines = inproc::make_group(2);
-  EndAgreement agreement(engines[0], {.stage = "meet",
-                                      .timeout = std::chrono::milliseconds(300),
-                                      .remind_after = std::chrono::milliseconds(20),
-                                      .poll = [] {}});
+  EpochEndBarrier agreement(engines[0], {.stage = "meet",
+                                         .timeout = std::chrono::milliseconds(300),
+                                         .remind_after = std::chrono::milliseconds(20),
+                                         .poll = [] {}});
   agreement.say({.until = 8});
   ::testing::internal::CaptureStderr();
   EXPECT_THROW(agreement.await(7), Timeout);
@@ -324,10 +324,10 @@ TEST(EndAgreement, SaysOnStandardErrorWhomItWaitsForIfThatTakesLong) {
   EXPECT_THAT(text, HasSubstr(" in meet for step 7 from rank 1; rank 1: has posted nothing; still waiting\n"));
 }
 
-TEST(EndAgreement, GivesNoItemThatOthersHaveNotBeenToldOf) {
+TEST(EpochEndBarrier, GivesNoItemThatOthersHaveNotBeenToldOf) {
   const auto engines = inproc::make_group(2);
-  EndAgreement ahead(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
-  EndAgreement behind(engines[1], {.stage = "meet"});
+  EpochEndBarrier ahead(engines[0], {.stage = "meet", .timeout = std::chrono::milliseconds(20)});
+  EpochEndBarrier behind(engines[1], {.stage = "meet"});
   behind.say({.until = 100});
   std::int64_t item = 0;
   try {
@@ -343,17 +343,17 @@ TEST(EndAgreement, GivesNoItemThatOthersHaveNotBeenToldOf) {
   EXPECT_EQ(ahead.await(item).kind, Kind::there);
 }
 
-TEST(EndAgreement, LetsItsCallerEndAWait) {
+TEST(EpochEndBarrier, LetsItsCallerEndAWait) {
   const auto engines = inproc::make_group(2);
   struct Interrupted {};
-  EndAgreement agreement(engines[0], {.poll = [] { throw Interrupted{}; }});
+  EpochEndBarrier agreement(engines[0], {.poll = [] { throw Interrupted{}; }});
   agreement.say({.until = 1});
   EXPECT_THROW(agreement.await(0), Interrupted);
 }
 
-TEST(EndAgreement, FindsALostRank) {
+TEST(EpochEndBarrier, FindsALostRank) {
   const auto engines = inproc::make_group(2);
-  EndAgreement first(engines[0], {}), second(engines[1], {});
+  EpochEndBarrier first(engines[0], {}), second(engines[1], {});
   first.say({.until = 1});
   second.say({.until = 1});
   inproc::lose(*engines[1]);
@@ -361,9 +361,9 @@ TEST(EndAgreement, FindsALostRank) {
   EXPECT_THROW(first.say({.until = 2}), PeerLost);
 }
 
-TEST(EndAgreement, FindsAKilledProcessWithinASecond) {
+TEST(EpochEndBarrier, FindsAKilledProcessWithinASecond) {
   const auto body = [](const std::shared_ptr<Engine>& engine) {
-    EndAgreement agreement(engine, {});
+    EpochEndBarrier agreement(engine, {});
     agreement.say({.until = 1});
     agreement.await(0);
     if (engine->info().rank == 1) ::raise(SIGKILL);

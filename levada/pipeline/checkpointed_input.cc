@@ -1,4 +1,4 @@
-#include "levada/pipeline/tracked_input.h"
+#include "levada/pipeline/checkpointed_input.h"
 
 #include <fmt/format.h>
 
@@ -6,12 +6,12 @@
 
 namespace levada::pipeline {
 
-void TrackedInput::begin() const {
+void CheckpointedInput::begin() const {
   if (std::exchange(begun_, true)) return;
   history_.mark(position_ - skip_, [this] { return save(); });
 }
 
-std::optional<Item> TrackedInput::next() {
+std::optional<Item> CheckpointedInput::next() {
   if (!begun_) begin();
   for (; skip_ > 0; --skip_) {
     if (input_->next()) continue;
@@ -19,25 +19,25 @@ std::optional<Item> TrackedInput::next() {
       throw InvalidArgument(
           fmt::format("the state is of item {}, and there are no more than {}", position_, position_ - skip_));
     } catch (const InvalidArgument&) {
-      throw_as_failed(*setting_, stage_, position_ - skip_);
+      throw_as_failed(*context_, stage_, position_ - skip_);
     }
   }
-  if (history_.due()) setting_->count_snapshot(history_.mark(position_, [this] { return save(); }));
+  if (history_.due()) context_->count_snapshot(history_.mark(position_, [this] { return save(); }));
   auto item = input_->next();
   position_ += item.has_value();
   return item;
 }
 
-TrackedInput::Point TrackedInput::at(std::int64_t position) const {
+CheckpointedInput::Point CheckpointedInput::at(std::int64_t position) const {
   if (!begun_) begin();
   auto point = history_.at(position);
   return {point.cursor.container().children, point.skip};
 }
 
-void TrackedInput::restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip) {
+void CheckpointedInput::restore(std::span<const Tree> entries, std::int64_t position, std::int64_t skip) {
   if (skip < 0 || skip > position) {
     throw InvalidArgument(
-        fmt::format("the state of stage {} leaves out {} items of {}", setting_->stage(stage_).name, skip, position));
+        fmt::format("the state of stage {} leaves out {} items of {}", context_->stage(stage_).name, skip, position));
   }
   input_->restore_entries(entries);
   position_ = position;

@@ -8,7 +8,7 @@ namespace levada::pipeline {
 namespace {
 
 /// Marks as a stream would that is that slow.
-void walk(CursorHistory& history, std::int64_t items, Duration cost_of_item) {
+void walk(SnapshotLog& history, std::int64_t items, Duration cost_of_item) {
   for (std::int64_t position = 0; position < items; ++position) {
     if (history.due()) history.mark(position, [&] { return Tree(position); });
     const auto until = Clock::now() + cost_of_item;
@@ -16,8 +16,8 @@ void walk(CursorHistory& history, std::int64_t items, Duration cost_of_item) {
   }
 }
 
-TEST(CursorHistory, FindsBackToEveryPositionThatIsKept) {
-  CursorHistory history;
+TEST(SnapshotLog, FindsBackToEveryPositionThatIsKept) {
+  SnapshotLog history;
   walk(history, 1000, {});
   for (std::int64_t position = 0; position < 1000; ++position) {
     const auto point = history.at(position);
@@ -26,16 +26,16 @@ TEST(CursorHistory, FindsBackToEveryPositionThatIsKept) {
   }
 }
 
-TEST(CursorHistory, RemembersEveryPositionOfASlowStream) {
-  CursorHistory history;
+TEST(SnapshotLog, RemembersEveryPositionOfASlowStream) {
+  SnapshotLog history;
   walk(history, 50, std::chrono::milliseconds(1));
   std::int64_t exact = 0;
   for (std::int64_t position = 0; position < 50; ++position) exact += history.at(position).skip == 0;
   EXPECT_GE(exact, 25);
 }
 
-TEST(CursorHistory, ForgetsWhatIsNotKept) {
-  CursorHistory history;
+TEST(SnapshotLog, ForgetsWhatIsNotKept) {
+  SnapshotLog history;
   history.mark(3, [] { return Tree(3); });
   history.mark(5, [] { return Tree(5); });
   EXPECT_THROW(history.at(2), InvalidArgument);
@@ -46,8 +46,8 @@ TEST(CursorHistory, ForgetsWhatIsNotKept) {
   EXPECT_EQ(history.at(9).skip, 3);
 }
 
-TEST(CursorHistory, ForgetsEveryOtherOfTooMany) {
-  CursorHistory history;
+TEST(SnapshotLog, ForgetsEveryOtherOfTooMany) {
+  SnapshotLog history;
   std::int64_t saved = 0;
   for (std::int64_t position = 0; position < 100000; ++position) {
     history.mark(position, [&] { return Tree(++saved - 1); });
