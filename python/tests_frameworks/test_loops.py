@@ -97,6 +97,12 @@ dcp.load({"dataloader": dataloader}, checkpoint_id=folder)
 for inputs, labels in dataloader:
     train(inputs, labels)
 tell(resumed=numbers() == mine)
+config = FeedDataLoader.Config(dataset="mine", infinite=False, tp=4)
+dataloader = config.build(dp_world_size=1, dp_rank=0, tokenizer=tokenizer, seq_len=32, local_batch_size=2)
+dcp.load({"dataloader": dataloader}, checkpoint_id=folder)
+for inputs, labels in dataloader:
+    train(inputs, labels)
+tell(resumed_on_one_data_rank=numbers() == everything[10:])
 try:
     FeedDataLoader.Config(dataset="mine", tp=4).build(dp_world_size=2, dp_rank=dp_rank)
 except ValueError as error:
@@ -106,7 +112,8 @@ except ValueError as error:
     for rank, mine in enumerate(told):
         assert mine[0]["dealt"] and mine[0]["steps"] == mine[0]["batches"] // 2 > 10
         assert mine[1] == {"resumed": True}
-        assert mine[2]["refused"] == f"dp rank {rank // 2} of 2 is 0 in pp=1,dp=1,cp=1,tp=4: check tp, cp and pp"
+        assert mine[2] == {"resumed_on_one_data_rank": True}
+        assert mine[3]["refused"] == f"dp rank {rank // 2} of 2 is 0 in pp=1,dp=1,cp=1,tp=4: check tp, cp and pp"
 
 
 def test_streaming_data_sets(tmp_path: pathlib.Path) -> None:

@@ -42,14 +42,14 @@ finally:
 """
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(420)
 def test_each_sample_is_read_once_also_where_workers_resume_after_a_failure(tmp_path: pathlib.Path) -> None:
     blocks = pages.blocks_of("frameworks/ray-train.md")
     program = tmp_path / "program.py"
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
     with tempfile.TemporaryDirectory(prefix="ray") as sessions:  # the paths of Ray's sockets have to be short
         program.write_text(PROGRAM.format(folder=str(tmp_path), sessions=sessions, blocks=blocks))
-        ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=360)
+        ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, env=environment, timeout=400)
     assert ran.returncode == 0, ran.stderr
     for name in ("before", "after"):
         files = [tmp_path / name / f"rank{rank}" for rank in (0, 1)]

@@ -126,6 +126,12 @@ def trained(block):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     exec(block, globals())
     return numbers(), [parameter.tolist() for parameter in model.parameters()]
+from accelerate import skip_first_batches
+feed = levada.Feed([1])
+try:
+    skip_first_batches(feed, 1)
+except AttributeError:
+    tell(prepares=Accelerator().prepare(feed) is feed)
 resumes = False
 whole = trained(blocks[2])
 resumes = True
@@ -133,6 +139,7 @@ rest = trained(blocks[2])
 tell(left=rest[0] == whole[0][17:], same=rest[1] == whole[1], samples=whole[0])
 """,
     )
+    assert [mine.pop(0) for mine in told] == [{"prepares": True}] * 2
     assert [(mine[0]["left"], mine[0]["same"]) for mine in told] == [(True, True)] * 2
     for epoch in (slice(0, 12), slice(12, 24)):
         assert sorted(sum((pages.flat(mine[0]["samples"][epoch]) for mine in told), [])) == list(range(48))
