@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,10 +152,73 @@ def test_a_loader_whose_state_takes_long_is_seldom_asked_and_resumes_exactly(tmp
         assert each["same"] and each["seldom"] and 100_000 < each["size"] < 110_000
 
 
-def test_an_iterable_without_a_state_has_none_to_save() -> None:
-    feed = levada.Feed(range(4))
-    assert feed.state_dict()["cursor"] == b""
-    next(feed)
-    with pytest.raises(levada.Unsupported, match="no state_dict.*skip="):
-        feed.state_dict()
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+def test_an_iterable_without_a_state_resumes_by_counting_its_items(iterate: str) -> None:
+    stopped = levada.Feed(range(9), iterate=iterate, skip=1)
+    state = stopped.state_dict()
+    assert [next(stopped) for _ in range(3)] == [1, 2, 3]
+    states = [state, stopped.state_dict()]
+    stopped.close()
+    resumed = levada.Feed(range(9), iterate=iterate)
+    resumed.load_state_dict(states[1])
+    assert resumed.state_dict() == states[1]
+    assert [next(resumed) for _ in range(2)] == [4, 5]
+    states.append(resumed.state_dict())
+    resumed.close()
+    for state, first in zip(states, (0, 4, 6), strict=True):
+        resumed.load_state_dict(pickle.loads(pickle.dumps(state)))
+        assert list(resumed) == list(range(first, 9))
+        assert list(resumed) == list(range(9))
+
+
+def test_items_that_were_counted_do_not_come_again_on_another_mesh(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        feed = levada.Feed(range(9), mesh=levada.Mesh(dp=2))
+        before = [next(feed) for _ in range(2)]
+        state = feed.state_dict()
+        feed.close()
+        feed = levada.Feed(range(9), mesh=levada.Mesh(tp=2))
+        feed.load_state_dict(state)
+        tell(before=before, after=list(feed))
+        """,
+    )
+    assert told == [[{"before": [0 + rank, 2 + rank], "after": [4, 5, 6, 7, 8]}] for rank in (0, 1)]
+
+
+class Shuffled:
+    """A loader whose sampler knows the epoch."""
+
+    class Sampler:
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    def __init__(self) -> None:
+        self.sampler = self.Sampler()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10 * self.sampler.epoch, 10 * self.sampler.epoch + 4))
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_set_epoch_after_a_state_continues_its_epoch_or_begins_another(steps: int) -> None:
+    feed = levada.Feed(Shuffled())
+    feed.set_epoch(3)
+    assert [next(feed) for _ in range(steps)] == list(range(30, 30 + steps))
+    state = feed.state_dict()
     feed.close()
+    for epoch, expected in ((3, range(30 + steps, 34)), (4, range(40, 44))):
+        resumed = levada.Feed(Shuffled())
+        resumed.load_state_dict(state)
+        resumed.set_epoch(epoch)
+        assert list(resumed) == list(expected)
+
+
+def test_a_trainer_that_tells_a_loaders_sampler_the_epoch_tells_the_feed() -> None:
+    feed = levada.Feed(Shuffled())
+    feed.sampler.set_epoch(2)
+    assert feed.epoch == 2 and list(feed) == list(range(20, 24))

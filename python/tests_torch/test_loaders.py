@@ -189,3 +189,13 @@ def test_an_accelerator_that_torch_was_built_for_and_that_is_not_there_is_none(m
     assert _devices.accelerator() is None
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert _devices.accelerator() == torch.device("cuda")
+
+
+def test_states_load_where_torch_loads_weights_alone(tmp_path: pathlib.Path) -> None:
+    feed = levada.Feed(range(5))
+    states = [feed.state_dict()]
+    next(feed)
+    states.append(feed.state_dict())
+    feed.close()
+    torch.save(states, tmp_path / "states.pt")
+    assert torch.load(tmp_path / "states.pt", weights_only=True) == states

@@ -190,7 +190,8 @@ class Feed:
         self._has_opened_corpus = False
         self._epoch = 0
         self._cursor = b""
-        self._began_at = b""  # the pass under way
+        self._samples = 0  # to pass over behind the cursor
+        self._began_at = b"", 0  # cursor and samples of the pass under way
         self._began_epoch = 0
         self._own: FeedPass | None = None  # of next()
         self._running: weakref.ref[FeedPass] | None = None
@@ -321,9 +322,12 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Which epoch the next pass is: tells the source, its dataset, sampler and batch sampler and that one's sampler,
-        whichever has a set_epoch(), or begins there in a Corpus."""
+        whichever has a set_epoch(), or begins there in a Corpus. After load_state_dict(), another epoch than the state's
+        begins at its start; a Corpus refuses one that the state does not stand at the start of."""
         if not 0 <= epoch < 2**62:
             raise InvalidArgument(f"epoch must be from 0 to 2**62 - 1, got {epoch}")
+        if epoch != self._epoch and not self._is_corpus:
+            self._cursor, self._samples = b"", 0
         self._epoch = epoch
         tell_epoch(self.source, epoch)
 
@@ -339,6 +343,11 @@ class Feed:
             items = len(self.source)  # type: ignore[arg-type]
             whole = items if self.divide == "split" else items // self._samples_a_step
         return whole if self.steps is None else min(whole, self.steps)
+
+    @property
+    def sampler(self) -> Feed:
+        """The feed: trainers such as Lightning's tell a loader's sampler which epoch begins."""
+        return self
 
     @property
     def epoch(self) -> int:
@@ -409,17 +418,23 @@ class Feed:
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch taken, for load_state_dict() of another run: of a Corpus on any mesh, of an
         iterable that has a state_dict() of its own on each rank its own. A loader whose state is large is asked for it
-        now and then; the items since then are read again. Raises Unsupported for other iterables, and for a loader's
-        state that cannot be saved."""
+        now and then; the items since then are read again. Of an iterable without state_dict() the position is a number
+        of items: it is iterated from its start, where it has to yield the same, and they are read again. Raises
+        Unsupported for a loader's state that cannot be saved."""
         last = self._last
         if last is None:
-            cursor, epoch = self._cursor, self._epoch
+            (cursor, samples), epoch = (self._cursor, self._samples), self._epoch
         else:
+            epoch = self._began_epoch
             whole = last.step - (last.micro + 1 < last.num_micro)  # A step is resumed before it or behind it.
-            if whole > 0 and not last.cursor:
-                raise Unsupported("the source has no state_dict(); count steps, and go on with skip=")
-            cursor, epoch = last.cursor if whole > 0 else self._began_at, self._began_epoch
-        return {"source": "corpus" if self._is_corpus else "iterable", "cursor": cursor, "epoch": epoch}
+            if whole > 0 and last.cursor:
+                cursor, samples = last.cursor, 0
+            else:
+                cursor, samples = self._began_at
+                samples += whole * self._samples_a_step
+        kind = "corpus" if self._is_corpus else "iterable"
+        # None: torch.load(), which by default loads weights alone, refuses a pickle of empty bytes.
+        return {"source": kind, "cursor": cursor or None, "samples": samples, "epoch": epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next pass begin where state_dict() was taken, in that epoch."""
@@ -428,16 +443,15 @@ class Feed:
             raise InvalidArgument(f"the state is of a feed of a {state['source']}, not of a {kind}")
         self.close()
         self._last = None
-        self._cursor = state["cursor"]
         if self._epoch != state["epoch"]:
             self.set_epoch(state["epoch"])
+        self._cursor, self._samples = state["cursor"] or b"", state["samples"]
 
     def _begin(self, options: PassOptions) -> Beginning:
         """The source of the next pass, and where it begins; skip and a loaded state are used up."""
-        cursor = self._began_at = self._cursor
-        self._began_epoch = self._epoch
-        self._cursor = b""
-        skipped, self.skip = self.skip * self._samples_a_step, 0
+        cursor, skipped = self._cursor, self._samples + self.skip * self._samples_a_step
+        self._began_at, self._began_epoch = (cursor, skipped), self._epoch
+        self._cursor, self._samples, self.skip = b"", 0, 0
         if isinstance(self.source, Corpus):
             begin = begin_corpus(options, self.source, self._epoch, cursor, is_first=not self._has_opened_corpus)
             self._has_opened_corpus = True
