@@ -35,8 +35,8 @@ def rows_of(path: pathlib.Path, **options: Any) -> tuple[list[list[int]], int]:
     return [batch["tokens"][0].tolist() for batch in levada.Feed(corpus, batch=1)], corpus.documents
 
 
-def read_all(path: pathlib.Path, column: str = "text", skip_bad: bool = False) -> list[str]:
-    reader = ParquetReader(_levada.open_file(str(path)), column, skip_bad)
+def read_all(path: pathlib.Path, column: str = "text", skip_bad: bool = False, chats: bool = False) -> list[str]:
+    reader = ParquetReader(_levada.open_file(str(path)), column, skip_bad, chats)
     texts = []
     while (read := reader.read()) is not None:
         texts += read
@@ -94,6 +94,40 @@ def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad:
 
 
 @pytest.mark.parametrize("texts", [[], [None, None]])
+CHATS = [
+    [{"role": "user", "content": "naïve 漢字 🙂"}, {"role": "assistant", "content": "yes", "tools": [{"name": "add"}]}],
+    [],
+    *([{"role": "user", "content": f"question {number} " * (number % 7)}] for number in range(500)),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("large", [False, True])
+def test_chats_are_lists_of_messages_without_what_is_null(tmp_path: pathlib.Path, rows: int, large: bool) -> None:
+    chats = pyarrow.array(CHATS)
+    if large:
+        chats = chats.cast(pyarrow.large_list(chats.type.value_type))
+    path, others = tmp_path / "chats.parquet", pyarrow.array(["other"] * len(CHATS))
+    parquet.write_table(
+        pyarrow.table({"messages": chats, "messages.raw": others, "text": others}), path, row_group_size=rows
+    )
+    assert list(map(json.loads, read_all(path, "messages", chats=True))) == CHATS
+
+
+def test_a_row_without_a_chat_is_an_error_or_left_out(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "chats.parquet", [*CHATS, None], column="messages")
+    with pytest.raises(levada.SourceError, match=r"row 503 of .*chats.parquet cannot be used: its column messages is null"):
+        read_all(path, "messages", chats=True)
+    assert len(read_all(path, "messages", skip_bad=True, chats=True)) == len(CHATS)
+
+
+@pytest.mark.parametrize("column", ["number", "text", "texts"])
+def test_a_column_of_something_else_than_chats_is_an_error(tmp_path: pathlib.Path, column: str) -> None:
+    path = write(tmp_path / "chats.parquet", [["a"]] if column == "texts" else ["a"], column=column.replace("number", "text"))
+    with pytest.raises(levada.SourceError, match=rf"column {column} of .* is of type .*, which is no list of messages: name"):
+        read_all(path, column, chats=True)
+
+
 def test_a_file_without_documents_is_an_error(tmp_path: pathlib.Path, texts: list[Any]) -> None:
     path = write(tmp_path / "texts.parquet", texts, type=pyarrow.string())
     with pytest.raises(levada.SourceError, match="texts.parquet holds no documents: (it has no rows|all of its 2 rows)"):
@@ -132,7 +166,7 @@ def test_large_row_groups_are_read_in_pieces(tmp_path: pathlib.Path) -> None:
         "from levada import _levada\n"
         "from levada.corpus.parquet import ParquetReader\n"
         "import pyarrow.parquet\n"
-        "reader, texts = ParquetReader(_levada.open_file(sys.argv[1]), 'text', False), 0\n"
+        "reader, texts = ParquetReader(_levada.open_file(sys.argv[1]), 'text', False, False), 0\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "while (read := reader.read()) is not None: texts += len(read)\n"
         "print(texts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"

@@ -1,8 +1,9 @@
-"""Parquet files as text: a document is a row, its text the value of one column."""
+"""Parquet files as text: a document is a row, its text or chat the value of one column."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -48,11 +49,12 @@ class _Stream(io.RawIOBase):
 class ParquetReader:
     """Reads the documents of a file in the order of its rows. One thread at a time."""
 
-    def __init__(self, file: _levada.File, column: str, skip_bad: bool) -> None:
+    def __init__(self, file: _levada.File, column: str, skip_bad: bool, chats: bool) -> None:
         path = file.path
         self._pyarrow = import_for(path, "pyarrow")
         parquet = import_for(path, "pyarrow", "pyarrow.parquet")
-        self._source, self._path, self._column, self._skip_bad = file, path, column, skip_bad
+        self._source, self._path, self._column = file, path, column
+        self._skip_bad, self._chats = skip_bad, chats
         self.stored_bytes = self.bad_lines = self._row = 0
         try:
             # pre_buffer reads whole row groups, as does a buffer of no bytes.
@@ -63,7 +65,7 @@ class ParquetReader:
         if schema.names.count(column) != 1:
             names = ", ".join(schema.names) or "none"
             raise SourceError(f"{path} has no column {column}: name one of its columns ({names}) with text_field")
-        self._expect_text(schema.field(column).type)
+        self._check_type(schema.field(column).type)
         self._texts = self._read()
 
     def read(self) -> list[str] | None:
@@ -73,19 +75,22 @@ class ParquetReader:
         except (self._pyarrow.ArrowException, OSError) as error:
             raise self._damaged(error) from error
 
-    def _expect_text(self, type: Any) -> None:
+    def _check_type(self, type: Any) -> None:
         types = self._pyarrow.types
-        value = type.value_type if types.is_dictionary(type) else type
-        if not any(test(value) for test in (types.is_string, types.is_large_string, types.is_string_view)):
-            raise SourceError(
-                f"the column {self._column} of {self._path} is of type {type}, which is no text: name a column of strings "
-                "with text_field"
-            )
+        if self._chats:
+            is_list = types.is_list(type) or types.is_large_list(type)
+            fits, wanted = is_list and types.is_struct(type.value_type), "list of messages: name a column of lists of structs"
+        else:
+            value = type.value_type if types.is_dictionary(type) else type
+            fits = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
+            wanted = "text: name a column of strings"
+        if not fits:
+            raise SourceError(f"the column {self._column} of {self._path} is of type {type}, which is no {wanted} with text_field")
 
     def _read(self) -> Iterator[list[str]]:
         documents, rows = 0, self._file.metadata.num_rows
         for batch in self._batches():
-            texts = self._texts_of(batch.column(0))
+            texts = self._texts_of(batch.column(self._column))
             documents += len(texts)
             self.stored_bytes = self._source.size * self._row // rows
             yield texts
@@ -95,31 +100,32 @@ class ParquetReader:
 
     def _batches(self) -> Iterator[Any]:
         """Those of one row group after the other, of as many rows as make _BATCH_BYTES on the average."""
-        chunks = list(map(self._chunk_of, range(self._file.metadata.num_row_groups)))
-        for chunk in chunks:
-            begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
-            self._source.will_read(begin, chunk.total_compressed_size)
-        for number, chunk in enumerate(chunks):
-            rows = self._file.metadata.row_group(number).num_rows
-            rows = min(max(rows * _BATCH_BYTES // max(chunk.total_uncompressed_size, 1), 1), _MAX_ROWS)
+        groups = list(map(self._chunks_of, range(self._file.metadata.num_row_groups)))
+        for chunks in groups:
+            for chunk in chunks:
+                begin = min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset)
+                self._source.will_read(begin, chunk.total_compressed_size)
+        for number, chunks in enumerate(groups):
+            rows, stored = self._file.metadata.row_group(number).num_rows, sum(each.total_uncompressed_size for each in chunks)
+            rows = min(max(rows * _BATCH_BYTES // max(stored, 1), 1), _MAX_ROWS)
             yield from self._file.iter_batches(rows, row_groups=[number], columns=[self._column], use_threads=False)
 
-    def _chunk_of(self, number: int) -> Any:
-        """What a row group says of the column."""
+    def _chunks_of(self, number: int) -> list[Any]:
+        """What a row group says of the column: of a list of structs, of each of its leaves."""
         group = self._file.metadata.row_group(number)
         columns = map(group.column, range(group.num_columns))
-        return next(each for each in columns if each.path_in_schema == self._column)
+        return [each for each in columns if f"{each.path_in_schema}.".startswith(f"{self._column}.")]
 
     def _texts_of(self, column: Any) -> list[str]:
         first = self._row + 1
         self._row += len(column)
         try:
-            texts = column.to_pylist()
+            values = column.to_pylist()
         except UnicodeDecodeError:
-            texts = [self._decoded(value) for value in column]
-        if None not in texts and ValueError not in texts:
-            return texts  # type: ignore[no-any-return]
-        return [text for number, text in enumerate(texts, first) if self._is_good(text, number)]
+            values = [self._decoded(value) for value in column]
+        if None in values or ValueError in values:
+            values = [value for number, value in enumerate(values, first) if self._is_good(value, number)]
+        return list(map(_json_of, values)) if self._chats else values
 
     @staticmethod
     def _decoded(value: Any) -> Any:
@@ -129,11 +135,11 @@ class ParquetReader:
         except UnicodeDecodeError:
             return ValueError
 
-    def _is_good(self, text: Any, row: int) -> bool:
-        if isinstance(text, str):
+    def _is_good(self, value: Any, row: int) -> bool:
+        if value is not None and value is not ValueError:
             return True
         if not self._skip_bad:
-            what = "is null" if text is None else "is not UTF-8"
+            what = "is null" if value is None else "is not UTF-8"
             raise SourceError(
                 f"row {row} of {self._path} cannot be used: its column {self._column} {what}; mend the file, or leave "
                 "such rows out (skip_bad=True, --skip-bad)"
@@ -147,6 +153,17 @@ class ParquetReader:
         return SourceError(
             f"{self._path} cannot be read after row {self._row}: {error}; it is damaged or no Parquet file: write it again"
         )
+
+
+def _json_of(chat: list[Any]) -> str:
+    """Without what is null, for that is how a table says that a message lacks a field."""
+
+    def without_nulls(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_nulls(each) for key, each in value.items() if each is not None}
+        return list(map(without_nulls, value)) if isinstance(value, list) else value
+
+    return json.dumps(without_nulls(chat), ensure_ascii=False)
 
 
 FORMATS = [_levada.TextFormat(".parquet", ParquetReader)]

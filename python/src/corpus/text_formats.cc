@@ -102,7 +102,8 @@ void bind_text_formats(nb::module_& module) {
                              const nb::gil_scoped_acquire gil;
                              try {
                                return std::make_unique<PythonTextReader>(
-                                   file->path(), share((*shared)(SharedFile{file}, options.field(), options.skip_bad)));
+                                   file->path(),
+                                   share((*shared)(SharedFile{file}, options.field(), options.skip_bad, options.chats)));
                              } catch (const nb::python_error& error) {
                                rethrow(error);
                                throw SourceError(fmt::format("{} cannot be read: {}", file->path(), describe(error)));
@@ -110,12 +111,11 @@ void bind_text_formats(nb::module_& module) {
                            }};
           },
           nb::arg("extension"), nb::arg("open"),
-          nb::sig("def __init__(self, extension: str, open: collections.abc.Callable[[File, str, bool], typing.Any]) "
+          nb::sig("def __init__(self, extension: str, open: collections.abc.Callable[[File, str, bool, bool], typing.Any]) "
                   "-> None"),
-          "open: takes a file, the field of the text, and whether documents that cannot be used are left out. Returns "
-          "an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of "
-          "the "
-          "file has been read, and bad_lines, how many were left out.");
+          "open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the "
+          "field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str "
+          "or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.");
 }
 
 }  // namespace levada::python
