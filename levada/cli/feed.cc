@@ -9,6 +9,7 @@
 #include "levada/cli/error_reporter.h"
 #include "levada/cli/feed_rank.h"
 #include "levada/cli/file_list.h"
+#include "levada/cli/metrics_exporter.h"
 #include "levada/cli/state.h"
 #include "levada/engine/inproc/inproc.h"
 #include "levada/launch/launch.h"
@@ -38,9 +39,10 @@ void check_state(const FeedArguments& arguments) {
 }
 
 /// Only in one process: another would find the file being written.
-void check_files(const FeedArguments& arguments) {
+void check_files(const FeedArguments& arguments, int ranks) {
   if (!arguments.save_state.empty()) check_writable("--save-state", arguments.save_state);
   check(arguments.history);
+  if (!arguments.metrics.empty()) check(MetricsTarget::parse(arguments.metrics), ranks);
 }
 
 void check(const FeedArguments& arguments) {
@@ -132,7 +134,7 @@ int run_feed(FeedArguments arguments, const Invocation& invocation) {
   read_lists(arguments, place.has_value());
   const auto job = parse_job(arguments.job, place ? std::optional(place->size) : std::nullopt);
   check_depth(arguments, job);
-  if (!place || place->rank == 0) check_files(arguments);
+  if (!place || place->rank == 0) check_files(arguments, job.mesh.size());
   if (place) return feed_as_rank(arguments, job);
   if (job.mesh.size() > max_local_ranks) {
     throw InvalidArgument(
@@ -164,6 +166,12 @@ void add_options(CLI::App& command, FeedArguments& arguments) {
       ->type_name("FILE.html");
   command.add_option("--trace", arguments.history.trace, "Write what happened when, for Perfetto")
       ->type_name("FILE.json");
+  command
+      .add_option(
+          "--metrics", arguments.metrics,
+          "Export numbers while it runs, for Prometheus: where to listen, each further rank of a host one port on, or "
+          "a file")
+      ->type_name("[HOST:]PORT|FILE");
   command.add_option("--depth", arguments.depth, "Batches a rank may be behind its reader [two more than pp]")
       ->type_name("N");
   add_option(command, "--engine", arguments.engine, "NAME", "How bytes cross: shm (processes) or inproc (threads)");

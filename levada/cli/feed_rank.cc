@@ -10,6 +10,7 @@
 #include "levada/base/error.h"
 #include "levada/cli/command.h"
 #include "levada/cli/field_digests.h"
+#include "levada/cli/metrics_exporter.h"
 #include "levada/cli/small_file.h"
 #include "levada/cli/state.h"
 #include "levada/engine/choice.h"
@@ -343,6 +344,14 @@ std::optional<report::FeedReport> feed_rank(const std::shared_ptr<Engine>& engin
   if (arguments.history.wanted()) options.trace = &log;
   Feed feed(engine, job.mesh, job.layout, data.corpus, options);
   const TerminationWatch watch([&feed] { feed.request_stop(); });
+  std::optional<MetricsExporter> exporter;
+  if (!arguments.metrics.empty()) {
+    or_abort(*engine, [&] {
+      exporter.emplace(MetricsTarget::parse(arguments.metrics).of(info), [&feed, rank = std::to_string(info.rank)] {
+        return feed.stats().metrics({{"rank", rank}});
+      });
+    });
+  }
   const Run run{*engine, job, arguments, data, log};
   StateKeeper state(
       *engine, {arguments.save_state, arguments.save_every, options.timeout},

@@ -28,6 +28,7 @@ struct FeedArguments : DataArguments {
   std::string load_state, save_state;  ///< files; empty: none
   std::int64_t save_every = 0;         ///< steps; 0: at the end alone
   HistoryFiles history;
+  std::string metrics;  ///< MetricsTarget; empty: none
   bool json = false;
   /// What the process that started the ranks has read to tokenize and index the data. Not for users.
   std::uint64_t prepare_bytes = 0;

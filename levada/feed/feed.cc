@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "levada/base/text.h"
 #include "levada/engine/collect.h"
@@ -79,10 +80,7 @@ class Feed::Impl {
       if (follower_.finished()) return finish();
       if (reader_ && reader_->read_now(follower_.step(), [this] { while_reading(); })) continue;
       if (follower_.may_receive()) {
-        if (auto arrival = inbox_.try_receive()) {
-          stats_.taking += arrival->there - called;
-          return hand_out(std::move(*arrival));
-        }
+        if (auto arrival = inbox_.try_receive()) return hand_out(std::move(*arrival), called);
       }
       wait_for_batch();
     }
@@ -106,7 +104,12 @@ class Feed::Impl {
   const std::shared_ptr<Engine>& group() const { return wiring_.engine; }
   BalanceSeries balance() const { return steps_ ? steps_->balance() : BalanceSeries(); }
   FeedStats stats() const {
-    FeedStats stats = stats_;
+    FeedStats stats;
+    {
+      const std::lock_guard lock(stats_mutex_);
+      stats = stats_;
+      if (waiting_since_) stats.waited += Clock::now() - *waiting_since_;
+    }
     if (reader_) stats.read = reader_->stats();
     return stats;
   }
@@ -202,7 +205,7 @@ class Feed::Impl {
     throw_error(end_->error, fmt::format("rank {} could not read step {}: {}", end_->rank, end_->step, end_->message));
   }
 
-  Batch hand_out(Inbox::Arrival arrival) {
+  Batch hand_out(Inbox::Arrival arrival, Clock::time_point called) {
     auto envelope = feed_protocol::decode_envelope(arrival.envelope);
     if (envelope.round != follower_.step()) {
       throw CorruptMessage(0, fmt::format("step {} came, step {} was due", envelope.round, follower_.step()));
@@ -210,10 +213,14 @@ class Feed::Impl {
     follower_.advance();
     const auto micro = envelope.micro.value_or(
         MicroBatch{.step = envelope.round, .samples = envelope.samples_at(data_coordinate_, batch_)});
-    ++stats_.batches;
-    stats_.samples += micro.samples;
-    stats_.bytes += arrival.tensor_bytes;
-    stats_.copied_batches += arrival.copied ? 1 : 0;
+    {
+      const std::lock_guard lock(stats_mutex_);
+      ++stats_.batches;
+      stats_.samples += micro.samples;
+      stats_.bytes += arrival.tensor_bytes;
+      stats_.copied_batches += arrival.copied ? 1 : 0;
+      stats_.taking += arrival.there - called;
+    }
     own_step_.emplace(trace_, TraceThread::step, TraceKind::step, envelope.round, own_.from);
     return {.step = micro.step,
             .micro = micro.micro,
@@ -235,15 +242,36 @@ class Feed::Impl {
                                                 follower_.step()));
     }
     if (!is_reader()) post("waiting for a batch");
-    const auto start = Clock::now();
+    const WaitCount count(*this);
     const TraceScope scope(trace_, TraceThread::step, may_receive ? TraceKind::handover : TraceKind::grant,
                            follower_.step(), waiting_for());
     Reminder reminder(remind_after_);
     wait({.receive = channels}, Deadline::after(timeout_), reminder,
-         [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), Clock::now() - start); });
-    stats_.waited += Clock::now() - start;
+         [&] { return explain_wait(*wiring_.engine, "the feed", waiting_for(), count.elapsed()); });
     if (!is_reader()) post("in its own step");
   }
+
+  /// Counts the time of its scope as waited.
+  class WaitCount {
+   public:
+    explicit WaitCount(Impl& feed) : feed_(feed) {
+      const std::lock_guard lock(feed_.stats_mutex_);
+      feed_.waiting_since_ = start_;
+    }
+    ~WaitCount() {
+      const std::lock_guard lock(feed_.stats_mutex_);
+      feed_.stats_.waited += elapsed();
+      feed_.waiting_since_.reset();
+    }
+    WaitCount(const WaitCount&) = delete;
+    WaitCount& operator=(const WaitCount&) = delete;
+
+    Duration elapsed() const { return Clock::now() - start_; }
+
+   private:
+    Impl& feed_;
+    Clock::time_point start_ = Clock::now();
+  };
 
   /// Until one of the conditions holds. Throws Timeout, with what `explain` returns then.
   void wait(WaitFor conditions, Deadline deadline, Reminder& reminder, const std::function<std::string()>& explain) {
@@ -274,7 +302,9 @@ class Feed::Impl {
   std::int64_t data_coordinate_;
   TraceLog* trace_;
   std::optional<TraceScope> own_step_;  ///< the caller's, between two calls of next()
+  mutable std::mutex stats_mutex_;
   FeedStats stats_;
+  std::optional<Clock::time_point> waiting_since_;
   std::optional<FeedEnd> end_;
   std::shared_ptr<StepSource> steps_;  ///< null without balance, and on ranks that do not read
   std::optional<FeedReader> reader_;
@@ -286,6 +316,22 @@ Tensor Batch::tensor(std::string_view path) const {
   const auto* leaf = found == specs.end() ? nullptr : &content.leaves[static_cast<std::size_t>(found - specs.begin())];
   const auto* tensor = leaf == nullptr ? nullptr : std::get_if<Tensor>(leaf);
   return tensor != nullptr ? *tensor : tree().tensor(path);
+}
+
+std::vector<Metric> FeedStats::metrics(const MetricLabels& labels) const {
+  std::vector<Metric> all;
+  const auto add = [&](std::string_view name, std::string_view help, auto value) {
+    all.push_back({.name = name, .help = help, .labels = labels, .value = static_cast<double>(value)});
+  };
+  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
+  add("levada_feed_batches_total", "Batches that the rank was given.", batches);
+  add("levada_feed_samples_total", "Samples in them, without padding.", samples);
+  add("levada_feed_bytes_total", "Bytes of their tensors.", bytes);
+  add("levada_feed_wait_seconds_total", "Time that the rank has waited for batches.", seconds(waited));
+  add("levada_feed_copied_batches_total", "Batches given as copies, because the rank held more than depth.",
+      copied_batches);
+  add("levada_feed_read_bytes_total", "Bytes that the rank has read from storage, for samples.", read.bytes_read);
+  return all;
 }
 
 Feed::Feed(std::shared_ptr<Engine> engine, const Mesh& mesh, const Layout& layout, std::shared_ptr<Source> source,

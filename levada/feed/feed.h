@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "levada/base/metric.h"
 #include "levada/base/trace.h"
 #include "levada/engine/collect.h"
 #include "levada/engine/engine.h"
@@ -74,6 +75,9 @@ struct FeedStats {
   Duration taking{};                ///< in next(), until the engine had given the batch: waiting, and the engine's work
   std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
   ReadStats read;                   ///< of this rank's source, if it reads
+
+  /// All of it, each with `labels`.
+  std::vector<Metric> metrics(const MetricLabels& labels) const;
 };
 
 /// A rank's end of the feed. Made and destroyed by all ranks of the engine; next() is called by one thread at a time
@@ -109,6 +113,7 @@ class Feed {
 
   /// Empty until next() has returned empty or thrown, or close() has returned.
   const std::optional<FeedEnd>& end() const;
+  /// Any thread: also while next() waits, which is counted up to now.
   FeedStats stats() const;
   /// What the steps come to that this rank has planned so far, as a reader of balanced steps; else empty.
   BalanceSeries balance() const;

@@ -244,6 +244,29 @@ std::string mermaid_edge(const Picture& picture, int stage, const std::string& t
 
 }  // namespace
 
+std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const MetricLabels& labels) {
+  std::vector<Metric> all;
+  for (std::size_t at = 0; at < stats.stages.size(); ++at) {
+    auto of_stage = labels;
+    of_stage.emplace_back("stage", graph.stages()[at].name);
+    const auto add = [&](std::string_view name, std::string_view help, auto value) {
+      all.push_back({.name = name, .help = help, .labels = of_stage, .value = static_cast<double>(value)});
+    };
+    const Stats::OfStage& of = stats.stages[at];
+    add("levada_pipeline_items_total", "Items that the stage has given, in all processes.", of.items);
+    add("levada_pipeline_skipped_total", "Items that the stage has left out, because they failed.", of.skipped);
+    add("levada_pipeline_busy_seconds_total", "Time that the stage has worked, of all processes.", of.busy_seconds);
+    add("levada_pipeline_wait_seconds_total", "Time that it has waited for the stage before it.", of.waited_seconds);
+  }
+  const auto add = [&](std::string_view name, std::string_view help, auto value) {
+    all.push_back({.name = name, .help = help, .labels = labels, .value = static_cast<double>(value)});
+  };
+  add("levada_pipeline_messages_total", "Messages with items, to and from workers.", stats.messages);
+  add("levada_pipeline_bytes_total", "Bytes of those items.", stats.bytes);
+  add("levada_pipeline_copied_bytes_total", "Of them, those that were copied.", stats.copied);
+  return all;
+}
+
 std::optional<Bottleneck> bottleneck(const Picture& picture) {
   if (picture.stats == nullptr) return std::nullopt;
   const auto of = loads(picture);

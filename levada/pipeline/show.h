@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "levada/base/metric.h"
 #include "levada/pipeline/placement.h"
 
 namespace levada::pipeline {
@@ -29,6 +30,9 @@ struct Stats {
   std::uint64_t bytes = 0;           ///< of items, to and from the workers
   std::uint64_t copied = 0;          ///< of those, how many were copied
 };
+
+/// By stage of `graph`, each with `labels`.
+std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const MetricLabels& labels);
 
 /// What is shown. Borrows all of it.
 struct Picture {

@@ -19,6 +19,7 @@ from levada.base.errors import (
     Timeout,
     Unsupported,
 )
+from levada.base.metrics import MetricsExporter
 from levada.batch.balance import Balance, collate_packed
 from levada.batch.classes import register
 from levada.batch.memory import collate, empty
@@ -42,6 +43,7 @@ __all__ = [
     "Layout",
     "Membership",
     "Mesh",
+    "MetricsExporter",
     "PeerLost",
     "Pipeline",
     "ReduceScatter",

@@ -4,6 +4,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 
+class Metric:
+    """One number of a run, now."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """Names and values."""
+
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def id(self) -> str:
+        """The name with the labels."""
+
+def to_prometheus(metrics: Sequence[Metric]) -> str:
+    """Prometheus's text format, version 0.0.4."""
+
 def pack(batch: object, *, allow_pickle: bool = False) -> bytes:
     """
     A batch as one message of bytes: what crosses between ranks, for files and tests.
@@ -273,9 +293,9 @@ def open_file(path: str) -> File: ...
 class TextFormat:
     """Files of documents whose names end alike."""
 
-    def __init__(self, extension: str, open: Callable[[File, str, bool], Any]) -> None:
+    def __init__(self, extension: str, open: Callable[[File, str, bool, bool], Any]) -> None:
         """
-        open: takes a file, the field of the text, and whether documents that cannot be used are left out. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.
+        open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.
         """
 
 class RemoteFiles:
@@ -522,6 +542,9 @@ class Pass:
 
     @property
     def stats(self) -> dict[str, Any]: ...
+
+    def metrics(self, labels: Sequence[tuple[str, str]]) -> list[Metric]:
+        """Each with these labels."""
 
 def start(job: Membership, mesh: Mesh, layout: Layout, source: Source | None, *, batch: int = 1, divide: str = 'deal', tail: str = 'drop', first_sample: int = 0, steps: int | None = None, readers: str = 'one', depth: int = 0, timeout: float = 1800.0, access: str = '', make: object | None = None, where: object | None = None, tensors: str = 'numpy', allow_pickle: bool = False, record: bool = False, name: str = '', remind: bool = True, balance: BalancedBy | None = None, cursor: bytes = ...) -> Pass:
     """
@@ -1153,6 +1176,9 @@ class Consumer:
 
     def stats(self, graph: Graph) -> dict[str, Any]: ...
 
+    def metrics(self, graph: Graph, labels: Sequence[tuple[str, str]]) -> list[Metric]:
+        """Each with these labels."""
+
     def story(self, graph: Graph, workers: int, ordered: bool) -> bytes:
         """What each process has done and when, encoded."""
 
@@ -1187,14 +1213,14 @@ def write_pipeline_history(pipeline: bytes, *, page: str, trace_file: str) -> No
 def check_history_files(page: str, trace_file: str) -> None:
     """Raises InvalidArgument where a file cannot be written."""
 
-def tell_failure(kind: str, message: str, lost: int) -> None:
+def report_error(kind: str, message: str, lost: int) -> None:
     """
-    Tells of a failure so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
+    Reports an error so that the user gets one sentence of all ranks' together; `lost`: a rank that is gone, or -1.
     """
 
-def tell_failed_start(kind: str, message: str) -> None:
+def report_failed_start(kind: str, message: str) -> None:
     """
-    The same, in a rank that has not begun to join its job: the ranks that wait for it hear of the failure and end.
+    The same, in a rank that has not begun to join its job: the ranks that wait for it receive the error and end.
     """
 
 def command(arguments: Sequence[str], self: Sequence[str], open_tokenizer: Callable[[str, str], Tokenizer], formats: Sequence[TextFormat], remote: RemoteFiles) -> int:

@@ -7,6 +7,7 @@ NB_MODULE(_levada, module) {
   nanobind::set_leak_warnings(false);
   levada::python::finish_calls_at_exit();
   levada::python::bind_errors(module);
+  levada::python::bind_metrics(module);
   levada::python::bind_trees(module);
   levada::python::bind_mesh(module);
   levada::python::bind_layout(module);

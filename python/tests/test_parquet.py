@@ -93,7 +93,6 @@ def test_a_row_without_text_is_an_error_or_left_out(tmp_path: pathlib.Path, bad:
     assert told["skipped_lines"] == 2 and told["documents"] == len(TEXTS)
 
 
-@pytest.mark.parametrize("texts", [[], [None, None]])
 CHATS = [
     [{"role": "user", "content": "naïve 漢字 🙂"}, {"role": "assistant", "content": "yes", "tools": [{"name": "add"}]}],
     [],
@@ -128,6 +127,7 @@ def test_a_column_of_something_else_than_chats_is_an_error(tmp_path: pathlib.Pat
         read_all(path, column, chats=True)
 
 
+@pytest.mark.parametrize("texts", [[], [None, None]])
 def test_a_file_without_documents_is_an_error(tmp_path: pathlib.Path, texts: list[Any]) -> None:
     path = write(tmp_path / "texts.parquet", texts, type=pyarrow.string())
     with pytest.raises(levada.SourceError, match="texts.parquet holds no documents: (it has no rows|all of its 2 rows)"):

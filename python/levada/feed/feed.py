@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from levada._levada import Layout, Mesh, Pass, Replicate, Shard, Stages, Zigzag
+from levada._levada import Layout, Mesh, Metric, Pass, Replicate, Shard, Stages, Zigzag
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.batch.balance import Balance, Cost
 from levada.batch.devices import mover
@@ -381,6 +381,11 @@ class Feed:
         and, with them, taken_seconds until the engine had given the batches."""
         return {} if self._last is None else self._last.stats
 
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
+        """The same as `levada_feed_..._total`, for a MetricsExporter; each with `labels`. Of a pass under way they are of now,
+        also for another thread, while this one waits for a batch."""
+        return [] if self._last is None else self._last.metrics(list((labels or {}).items()))
+
     @property
     def balance_report(self) -> dict[str, Any] | None:
         """What the steps come to that this rank has planned as a reader of balanced steps, else None: `steps`, `samples`,
@@ -445,7 +450,7 @@ class Feed:
         self._last = None
         if self._epoch != state["epoch"]:
             self.set_epoch(state["epoch"])
-        self._cursor, self._samples = state["cursor"] or b"", state["samples"]
+        self._cursor, self._samples = state["cursor"] or b"", state.get("samples", 0)
 
     def _begin(self, options: PassOptions) -> Beginning:
         """The source of the next pass, and where it begins; skip and a loaded state are used up."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from levada import _levada
-from levada._levada import Consumer, Epoch, Membership
+from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.errors import CorruptMessage, Error, InvalidArgument, PeerLost, Timeout
 from levada.corpus.corpus import Corpus
 from levada.job.job import close_at_exit, join, world_size
@@ -301,6 +301,12 @@ class Run(Generic[T]):
         if self._consumer is None:
             return {}
         return self._consumer.stats(self._graph)
+
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[Metric]:
+        """The same as `levada_pipeline_..._total`, for a MetricsExporter; each with `labels`."""
+        if self._consumer is None:
+            return []
+        return self._consumer.metrics(self._graph, list((labels or {}).items()))
 
     def show(self, format: str = "text") -> str:
         """The stages, which process each runs in, and once at work which one is the bottleneck, as "text", "json" or

@@ -95,27 +95,30 @@ void bind_text_formats(nb::module_& module) {
           [](TextFormat* self, std::string extension, nb::object open) {
             // A std::function is copied, also by threads that do not hold the GIL.
             const std::shared_ptr<nb::object> shared = share(std::move(open));
-            new (self)
-                TextFormat{std::move(extension),
-                           [shared](const std::shared_ptr<const File>& file,
-                                    const TextOptions& options) -> std::unique_ptr<TextReader> {
-                             const nb::gil_scoped_acquire gil;
-                             try {
-                               return std::make_unique<PythonTextReader>(
-                                   file->path(),
-                                   share((*shared)(SharedFile{file}, options.field(), options.skip_bad, options.chats)));
-                             } catch (const nb::python_error& error) {
-                               rethrow(error);
-                               throw SourceError(fmt::format("{} cannot be read: {}", file->path(), describe(error)));
-                             }
-                           }};
+            new (self) TextFormat{
+                std::move(extension),
+                [shared](const std::shared_ptr<const File>& file,
+                         const TextOptions& options) -> std::unique_ptr<TextReader> {
+                  const nb::gil_scoped_acquire gil;
+                  try {
+                    return std::make_unique<PythonTextReader>(
+                        file->path(),
+                        share((*shared)(SharedFile{file}, options.field(), options.skip_bad, options.chats)));
+                  } catch (const nb::python_error& error) {
+                    rethrow(error);
+                    throw SourceError(fmt::format("{} cannot be read: {}", file->path(), describe(error)));
+                  }
+                }};
           },
           nb::arg("extension"), nb::arg("open"),
-          nb::sig("def __init__(self, extension: str, open: collections.abc.Callable[[File, str, bool, bool], typing.Any]) "
-                  "-> None"),
-          "open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether the "
+          nb::sig(
+              "def __init__(self, extension: str, open: collections.abc.Callable[[File, str, bool, bool], typing.Any]) "
+              "-> None"),
+          "open: takes a file, the field of the text, whether documents that cannot be used are left out, and whether "
+          "the "
           "field is a chat, whose JSON is the text. Returns an object with read(), the next documents as a list of str "
-          "or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left out.");
+          "or None at the end, stored_bytes, how much of the file has been read, and bad_lines, how many were left "
+          "out.");
 }
 
 }  // namespace levada::python

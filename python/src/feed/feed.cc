@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -179,8 +180,9 @@ class Pass {
     if (!by_ || series.entries().empty()) return std::nullopt;
     return report::BalanceReport{.by = *by_, .ranks = data_ranks_, .series = std::move(series)};
   }
+  std::vector<Metric> metrics(const MetricLabels& labels) const { return current_stats().metrics(labels); }
   nb::dict stats() const {
-    const auto stats = is_idle() ? feed_->stats() : stats_;
+    const auto stats = current_stats();
     nb::dict told;
     told["batches"] = stats.batches;
     told["samples"] = stats.samples;
@@ -196,6 +198,9 @@ class Pass {
  private:
   /// Ends a wait in next().
   struct Leaving : std::exception {};
+
+  /// Those of the parent's feed are the parent's to ask.
+  FeedStats current_stats() const { return feed_ && current_process() == process_ ? feed_->stats() : stats_; }
 
   /// Whether there is a feed in which no thread is.
   bool is_idle() const { return feed_ && occupancy_.is_free(); }
@@ -261,7 +266,6 @@ class Pass {
     std::exception_ptr error;
     {
       const OneCaller::Call entry(occupancy_, "this feed");
-      stats_ = feed_->stats();
       const nb::gil_scoped_release released;
       try {
         batch = feed_->next();
@@ -463,7 +467,8 @@ void bind_feed(nb::module_& module) {
                    "The loader's state, where the batch taken last came with one.")
       .def_prop_ro("end", &Pass::end, nb::sig("def end(self) -> dict[str, typing.Any] | None"))
       .def_prop_ro("trace", &Pass::trace, "What was recorded, encoded.")
-      .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
+      .def_prop_ro("stats", &Pass::stats, nb::sig("def stats(self) -> dict[str, typing.Any]"))
+      .def("metrics", &Pass::metrics, nb::arg("labels"), "Each with these labels.");
   module.def("start", &start, nb::arg("job"), nb::arg("mesh"), nb::arg("layout"), nb::arg("source").none(),
              nb::kw_only(), nb::arg("batch") = 1, nb::arg("divide") = "deal", nb::arg("tail") = "drop",
              nb::arg("first_sample") = 0, nb::arg("steps") = nb::none(), nb::arg("readers") = "one",

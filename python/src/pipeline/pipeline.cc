@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -201,6 +202,10 @@ class Consumer {
     const nb::gil_scoped_release released;
     return consumer().stats();
   }
+  std::vector<Metric> metrics(const Graph& graph, const MetricLabels& labels) const {
+    return pipeline::metrics(graph, stats(), labels);
+  }
+
   nb::dict stats_by_stage(const Graph& graph) const {
     const auto stats = this->stats();
     nb::dict stages;
@@ -359,6 +364,7 @@ void bind_pipeline(nb::module_& module) {
       .def("shutdown", &Consumer::shutdown, nb::arg("grace"))
       .def("stats", &Consumer::stats_by_stage, nb::arg("graph"),
            nb::sig("def stats(self, graph: Graph) -> dict[str, typing.Any]"))
+      .def("metrics", &Consumer::metrics, nb::arg("graph"), nb::arg("labels"), "Each with these labels.")
       .def("story", &Consumer::story, nb::arg("graph"), nb::arg("workers"), nb::arg("ordered"),
            "What each process has done and when, encoded.");
   module.def(

@@ -1,0 +1,149 @@
+"""Numbers of feeds and pipelines that are at work, for Prometheus, W&B, TensorBoard and the like."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import pathlib
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Protocol
+
+from levada import _levada
+from levada.base.errors import InvalidArgument
+
+__all__ = ["MetricsExporter"]
+
+
+class _Source(Protocol):
+    def metrics(self, labels: Mapping[str, str] | None = None) -> list[_levada.Metric]: ...
+
+
+class MetricsExporter:
+    """Exports numbers of feeds and pipeline runs, on a thread of its own, until it is closed; a context manager.
+
+    to: a port or "HOST:PORT", where http requests are answered in Prometheus's text format (a port alone: of all addresses of
+        this machine; 0: any, see `port`); a path, whose file is replaced every `every` seconds and at the end; or a function,
+        which is called as often, and at the end, with {name: value}, such as wandb.log. What it raises is a warning.
+    labels: of all numbers, such as {"rank": "3"}.
+
+    Each rank exports its own numbers, to a port or a file of its own. Counters of a feed begin anew with each pass. Raises
+    OSError for a port that cannot be had or a file that cannot be written.
+    """
+
+    def __init__(
+        self,
+        to: int | str | os.PathLike[str] | Callable[[dict[str, float]], object],
+        *sources: _Source,
+        every: float = 10.0,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        if not every > 0:
+            raise InvalidArgument(f"every must be more than 0 seconds, got {every}")
+        if not sources:
+            raise InvalidArgument("there is nothing to export: give feeds or pipeline runs")
+        self._sources, self._labels, self._every = sources, dict(labels or {}), every
+        self._closed = threading.Event()
+        self._server: http.server.ThreadingHTTPServer | None = None
+        address = _address_of(to)
+        if address is not None:
+            self._server = _serve(address, self._text)
+            work: Callable[[], None] = self._server.serve_forever
+        elif callable(to):
+            work = self._repeat(lambda: to({each.id: each.value for each in self._collect()}))
+        else:
+            path = pathlib.Path(to)  # type: ignore[arg-type]
+            self._write(path)
+            work = self._repeat(lambda: self._write(path))
+        self._thread = threading.Thread(target=work, name="levada metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int | None:
+        """Where requests are answered; None elsewhere."""
+        return None if self._server is None else int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Exports the last numbers to a file or a function, and ends."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._server is not None:
+            self._server.shutdown()
+        self._thread.join()
+        if self._server is not None:
+            self._server.server_close()
+
+    def __enter__(self) -> MetricsExporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _collect(self) -> list[_levada.Metric]:
+        return [metric for source in self._sources for metric in source.metrics(self._labels)]
+
+    def _text(self) -> bytes:
+        return _levada.to_prometheus(self._collect()).encode()
+
+    def _write(self, path: pathlib.Path) -> None:
+        file, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(file, "wb") as stream:
+                stream.write(self._text())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _repeat(self, export: Callable[[], object]) -> Callable[[], None]:
+        def work() -> None:
+            is_last = False
+            while not is_last:
+                is_last = self._closed.wait(self._every)
+                try:
+                    export()
+                except Exception as error:  # A run is worth more than its numbers.
+                    warnings.warn(f"numbers could not be exported: {error!r}", RuntimeWarning, stacklevel=2)
+
+        return work
+
+
+def _address_of(to: object) -> tuple[str, int] | None:
+    if isinstance(to, int):
+        return "", to
+    if isinstance(to, str) and "/" not in to:
+        host, colon, port = to.rpartition(":")
+        if port.isdecimal() and (host or not colon):
+            return host, int(port)
+    return None
+
+
+def _serve(address: tuple[str, int], text: Callable[[], bytes]) -> http.server.ThreadingHTTPServer:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 5.0
+
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] not in ("/", "/metrics"):
+                return self.send_error(404)
+            body = text()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    if not 0 <= address[1] <= 65535:
+        raise InvalidArgument(f"a port is from 0 to 65535, got {address[1]}")
+    return http.server.ThreadingHTTPServer(address, Handler)

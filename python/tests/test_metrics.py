@@ -1,0 +1,217 @@
+"""Numbers that are exported while feeds and pipelines are at work, read as Prometheus reads them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+import levada
+import numpy
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def parsed(text: str) -> dict[str, dict[str, float]]:
+    """By metric and value of its last label; checks that each is a documented counter and stands once."""
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.type == "counter" and family.documentation.endswith(".")
+        for sample in family.samples:
+            values = found.setdefault(sample.name, {})
+            key = ",".join(sample.labels.values())
+            assert key not in values
+            values[key] = sample.value
+    return found
+
+
+def ask(port: int | None, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return str(response.read().decode())
+
+
+def batches(count: int) -> list[dict[str, Any]]:
+    return [{"x": numpy.full((2, 8), number, numpy.float32)} for number in range(count)]
+
+
+def test_a_port_answers_with_the_numbers_of_now() -> None:
+    feed = levada.Feed(batches(5))
+    with levada.MetricsExporter("127.0.0.1:0", feed, labels={"rank": 'a "b"\\\n'}) as exporter:
+        assert ask(exporter.port) == ""
+        for number, _ in enumerate(feed, 1):
+            numbers = parsed(ask(exporter.port))
+            assert numbers["levada_feed_batches_total"] == {'a "b"\\\n': number}
+            assert numbers["levada_feed_bytes_total"] == {'a "b"\\\n': number * 64}
+            assert numbers["levada_feed_samples_total"] == {'a "b"\\\n': number}
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            ask(exporter.port, "/elsewhere")
+        port = exporter.port
+    with pytest.raises(OSError):
+        ask(port)
+
+
+def test_a_wait_is_counted_while_it_lasts() -> None:
+    go_on = threading.Event()
+
+    def slow() -> Any:
+        yield from batches(1)
+        go_on.wait(20)
+
+    feed = levada.Feed(slow())
+    with levada.MetricsExporter("127.0.0.1:0", feed) as exporter:
+        waits = []
+
+        def watch() -> None:
+            try:
+                while len(waits) < 500 and (not waits or waits[-1] < 0.2):
+                    waits.append(parsed(ask(exporter.port)).get("levada_feed_wait_seconds_total", {}).get("", 0.0))
+            finally:
+                go_on.set()
+
+        watcher = threading.Thread(target=watch)
+        iterator = iter(feed)
+        next(iterator)
+        watcher.start()
+        assert next(iterator, None) is None
+        watcher.join()
+    assert waits[-1] >= 0.2 and waits == sorted(waits)
+
+
+def test_a_pipeline_has_numbers_by_stage(tmp_path: pathlib.Path) -> None:
+    run = levada.Pipeline(range(100)).map(lambda item: item + 1, name="one more").batch(10).run(workers=1)
+    path = tmp_path / "numbers.prom"
+    with run, levada.MetricsExporter(path, run, every=60):
+        assert path.read_text() == ""
+        assert len(list(run)) == 10
+    numbers = parsed(path.read_text())
+    assert numbers["levada_pipeline_items_total"]["one more"] == 100
+    assert [name.name for name in tmp_path.iterdir()] == ["numbers.prom"]
+
+
+def test_a_function_is_called_now_and_then_and_at_the_end() -> None:
+    feed, told = levada.Feed(batches(3)), list[dict[str, float]]()
+    called = threading.Event()
+
+    def tell(numbers: dict[str, float]) -> None:
+        told.append(numbers)
+        called.set()
+
+    with levada.MetricsExporter(tell, feed, every=0.01):
+        assert called.wait(20)
+        list(feed)
+    assert told[-1]["levada_feed_batches_total"] == 3
+
+
+def test_what_a_function_raises_is_a_warning() -> None:
+    def fail(numbers: dict[str, float]) -> None:
+        raise ConnectionError("nobody there")
+
+    feed = levada.Feed(batches(3))
+    with pytest.warns(RuntimeWarning, match="could not be exported: ConnectionError"):
+        with levada.MetricsExporter(fail, feed, every=60):
+            assert len(list(feed)) == 3
+
+
+def test_what_cannot_be_had_is_an_error(tmp_path: pathlib.Path) -> None:
+    feed = levada.Feed(batches(3))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(OSError, match="in use"):
+            levada.MetricsExporter(f"127.0.0.1:{taken.getsockname()[1]}", feed)
+    with pytest.raises(FileNotFoundError):
+        levada.MetricsExporter(tmp_path / "no folder" / "numbers", feed)
+    with pytest.raises(levada.InvalidArgument, match="every"):
+        levada.MetricsExporter(tmp_path / "numbers", feed, every=0)
+    with pytest.raises(levada.InvalidArgument, match="65535"):
+        levada.MetricsExporter(70000, feed)
+    with pytest.raises(levada.InvalidArgument, match="nothing to export"):
+        levada.MetricsExporter(tmp_path / "numbers")
+
+
+def feed_command(data: pathlib.Path, *arguments: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "levada", "feed", data, "--mesh", "dp=2", "--batch", 1, "--seq", 8, "--json", *arguments]
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "data.txt"
+    path.write_text("a" * 4000)
+    return path
+
+
+@pytest.mark.parametrize("engine", ["shm", "inproc"])
+def test_each_rank_of_the_command_writes_a_file(tmp_path: pathlib.Path, data: pathlib.Path, engine: str) -> None:
+    ran = feed_command(data, "--engine", engine, "--metrics", tmp_path / "numbers.prom")
+    out, fault = ran.communicate(timeout=60)
+    assert ran.returncode == 0, fault
+    report = json.loads(out)
+    for rank, share in enumerate(report["ranks"]):
+        numbers = parsed((tmp_path / f"numbers.rank{rank}.prom").read_text())
+        assert numbers["levada_feed_batches_total"] == {str(rank): share["batches"]}
+        assert numbers["levada_feed_bytes_total"] == {str(rank): share["bytes"]}
+
+
+def free_ports() -> int:
+    """The first of two."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            port: int = first.getsockname()[1]
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except OSError:
+                continue
+            return port
+
+
+def test_each_rank_of_the_command_answers_at_a_port(data: pathlib.Path) -> None:
+    port = free_ports()
+    ran = feed_command(data, "--metrics", f"127.0.0.1:{port}", "--compute-ms", 20)
+    seen: list[float] = []
+    while ran.poll() is None and len(seen) < 3:
+        try:
+            numbers = [parsed(ask(port + rank)) for rank in (0, 1)]
+        except OSError:
+            continue
+        assert [list(each["levada_feed_batches_total"]) for each in numbers] == [["0"], ["1"]]
+        seen.append(numbers[1]["levada_feed_batches_total"]["1"])
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        ask(port, "/elsewhere")
+    assert ran.communicate(timeout=60)[1] == "" and ran.returncode == 0
+    assert len(seen) == 3 and seen == sorted(seen)
+
+
+def test_a_silent_client_does_not_hold_up_the_next(data: pathlib.Path) -> None:
+    port = free_ports()
+    ran = feed_command(data, "--metrics", f"127.0.0.1:{port}", "--compute-ms", 20)
+    while ran.poll() is None:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+                assert ask(port)
+                assert silent.recv(1) == b""
+            break
+        except ConnectionRefusedError:
+            continue
+    assert ran.communicate(timeout=60)[1] == "" and ran.returncode == 0
+
+
+def test_ports_that_cannot_be_had_end_the_command(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for given, said in (
+        ("0", "--metrics 0: ports are from 1 to 65535"),
+        ("65535", "--metrics 65535: ports are from 1 to 65535"),
+        (tmp_path / "no folder" / "numbers", "--metrics"),
+        ("127.0.0.1:99999999999999", "--metrics"),
+    ):
+        ran = feed_command(data, "--metrics", given)
+        assert said in ran.communicate(timeout=60)[1] and ran.returncode == 2, given
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ran = feed_command(data, "--metrics", f"127.0.0.1:{taken.getsockname()[1]}")
+        out, fault = ran.communicate(timeout=60)
+    assert ran.returncode == 1 and "cannot be had: Address already in use; name another one" in fault
+    assert fault.count("\n") == 1
