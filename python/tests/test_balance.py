@@ -296,12 +296,13 @@ def test_long_samples_wait_and_come_once_also_behind_a_state(tmp_path: pathlib.P
                                cache_dir={str(tmp_path / "cache")!r})
         path = pathlib.Path({str(tmp_path / "state")!r})
         feed = levada.Feed(corpus, batch=24 // levada.world_size(), balance=levada.Balance("flops(hidden=8)", max_delay=6))
-        if path.exists():
+        resumes = path.exists()
+        if resumes:
             feed.load_state_dict(pickle.loads(path.read_bytes()))
         ends = []
         for batch in feed:
             ends += [int(end) for end in np.diff(batch["cu_seqlens"][0])]
-            if not path.exists() and feed.step == 9:
+            if not resumes and feed.step == 9:
                 break
         if rank == 0:
             path.write_bytes(pickle.dumps(feed.state_dict()))
