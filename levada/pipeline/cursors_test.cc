@@ -64,6 +64,14 @@ std::vector<Pack> some_packs() {
           {.sequence = 12, .method = Packing::best_fit, .buffer = 1000, .max_documents = 2}};
 }
 
+BucketBatch buckets(std::optional<std::int64_t> size, std::optional<std::int64_t> max_tokens = {},
+                    bool drop_last = false) {
+  const auto length = [](const Item& item) {
+    return static_cast<std::int64_t>(std::get<Tree>(item).to_string().size()) * 7 % 31;
+  };
+  return {length, {5, 10, 20}, size, max_tokens, drop_last};
+}
+
 TEST(Cursors, GoOnInEveryStage) {
   for (const std::int64_t size : {0, 1, 2, 101}) {
     const auto source = upto(size);
@@ -86,6 +94,17 @@ TEST(Cursors, GoOnInEveryStage) {
     expect_resumable(source.then(Shuffle{5}).then(Repeat{3}));
     expect_resumable(source.then(Repeat{}).then(Take{30}));
     expect_resumable(Graph::join(Zip{}, {source.then(Shuffle{5}), upto(size).then(several(3))}));
+    const auto inputs = {source.then(Shuffle{5}), upto(size / 2).then(several(3)), upto(7)};
+    expect_resumable(Graph::join(Concat{}, inputs));
+    for (const auto stop : {StopAt::first_end, StopAt::last_end}) {
+      expect_resumable(Graph::join(Interleave{.weights = {}, .stop = stop}, inputs));
+      expect_resumable(Graph::join(Interleave{.weights = {5, 1, 0.1}, .stop = stop}, inputs));
+    }
+    expect_resumable(source.then(buckets(4)).then(Unbatch{}));
+    expect_resumable(source.then(Shuffle{5}).then(buckets({}, 40, true)).then(Batch{2}));
+    const Map triple{
+        [](const Item& item) -> Item { return Tree(3 * std::get<std::int64_t>(std::get<Tree>(item).leaf())); }};
+    expect_resumable(source.then(Map{triple.function, OnError::raise, 3}));
     const auto branches = source.then(several(3)).fork(3, 20);
     expect_resumable(Graph::join(Zip{}, {branches[0].then(Skip{5}), branches[1], branches[2].then(Shuffle{7})}));
   }
@@ -100,7 +119,7 @@ class AnyGraph {
     if (joints == 0 || draw(3) == 0) {
       return row(upto(draw(4) == 0 ? draw(3) : 40));
     }
-    if (draw(2) == 0) return row(Graph::join(Zip{}, {make(joints - 1), make(0)}));
+    if (draw(2) == 0) return row(Graph::join(joint(), {make(joints - 1), make(0)}));
     auto branches = make(joints - 1).fork(2 + draw(2), 1000);
     for (auto& branch : branches) branch = row(branch);
     return row(Graph::join(Zip{}, branches));
@@ -109,14 +128,27 @@ class AnyGraph {
  private:
   int draw(int below) { return std::uniform_int_distribution<int>(0, below - 1)(random_); }
 
+  Operation joint() {
+    switch (draw(4)) {
+      case 0: return Concat{};
+      case 1: return Interleave{{}, StopAt::last_end};
+      case 2: return Interleave{{1.0 + draw(3), 2}, StopAt::first_end};
+      default: return Zip{};
+    }
+  }
+
   Graph row(Graph graph) {
     for (int count = draw(4); count > 0; --count) graph = stage(graph);
     return graph;
   }
 
   Graph stage(const Graph& graph) {
-    switch (draw(12)) {
-      case 0: return graph.then(Map{[](const Item& item) -> Item { return Tree::list({std::get<Tree>(item), 1}); }});
+    switch (draw(13)) {
+      case 0:
+        return graph.then(Map{[](const Item& item) -> Item {
+                                return Tree::list({std::get<Tree>(item), 1});
+                              },
+                              OnError::raise, draw(3)});
       case 1:
         return graph.then(Filter{[](const Item& item) { return std::get<Tree>(item).to_string().size() % 3 != 0; }});
       case 2:
@@ -131,6 +163,7 @@ class AnyGraph {
       case 8: return graph.then(Repeat{1 + draw(2)});
       case 9: return graph.then(Prefetch{1 + draw(3)});
       case 10: return graph.then(as_document()).then(some_packs()[static_cast<std::size_t>(draw(5))]);
+      case 11: return graph.then(buckets(1 + draw(4), 50, draw(2) == 0)).then(Unbatch{});
       default: return graph.then(Dispatch{});
     }
   }

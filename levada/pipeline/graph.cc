@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -45,13 +46,41 @@ std::string fault_of(const Pack& pack) {
   return fmt::format("max_documents is {}; no more than {} fit into a row", documents, pack.sequence);
 }
 
+std::string fault_of(const BucketBatch& batch) {
+  if (!batch.length) return "it has no function";
+  if (!batch.size && !batch.max_tokens) return "it needs size or max_tokens";
+  for (auto fault : {least("size", batch.size.value_or(1), 1), least("max_tokens", batch.max_tokens.value_or(1), 1)}) {
+    if (!fault.empty()) return fault;
+  }
+  for (std::size_t i = 0; i < batch.boundaries.size(); ++i) {
+    if (batch.boundaries[i] > (i == 0 ? 0 : batch.boundaries[i - 1])) continue;
+    return fmt::format("boundary {} is {}; boundaries grow, from 1", i, batch.boundaries[i]);
+  }
+  return {};
+}
+
+std::string fault_of(const Interleave& interleave, std::size_t inputs) {
+  const auto& weights = interleave.weights;
+  if (weights.empty()) return {};
+  if (weights.size() != inputs) return fmt::format("it has {} weights for {} inputs", weights.size(), inputs);
+  for (const double weight : weights) {
+    if (!(weight > 0) || !std::isfinite(weight)) return fmt::format("a weight is {}; it is above 0", weight);
+  }
+  return {};
+}
+
 /// What is wrong with the operation by itself; empty where nothing is.
-std::string fault_of(const Operation& operation) {
+std::string fault_of(const Operation& operation, std::size_t inputs) {
   const auto callable = [](const auto& function) { return std::string(function ? "" : "it has no function"); };
   return std::visit(
       Overloaded{
           [](const Source& s) { return std::string(s.origin ? "" : "it has no origin"); },
-          [&](const Map& s) { return callable(s.function); }, [&](const Filter& s) { return callable(s.predicate); },
+          [&](const Map& s) {
+            const auto fault = callable(s.function);
+            return fault.empty() ? least("threads", s.threads, 0) : fault;
+          },
+          [](const BucketBatch& s) { return fault_of(s); }, [&](const Interleave& s) { return fault_of(s, inputs); },
+          [&](const Filter& s) { return callable(s.predicate); },
           [&](const FlatMap& s) { return callable(s.function); }, [&](const Transform& s) { return callable(s.open); },
           [&](const Batch& s) { return least("size", s.size, 1); }, [](const Pack& s) { return fault_of(s); },
           [&](const Shuffle& s) { return least("buffer", s.buffer, 1); },
@@ -74,7 +103,8 @@ struct Inputs {
 };
 Inputs inputs_of(const Operation& operation) {
   if (std::holds_alternative<Source>(operation)) return {0, 0, "no stages"};
-  const bool several = std::holds_alternative<Zip>(operation) || std::holds_alternative<Transform>(operation);
+  const bool several = std::holds_alternative<Zip>(operation) || std::holds_alternative<Concat>(operation) ||
+                       std::holds_alternative<Interleave>(operation) || std::holds_alternative<Transform>(operation);
   if (several) return {1, std::numeric_limits<std::size_t>::max(), "one stage or several"};
   return {1, 1, "one stage"};
 }
@@ -123,8 +153,9 @@ using Identity = std::shared_ptr<const void>;
 
 std::string_view operation_name(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<Operation>> names = {
-      "source", "map",    "filter", "flat_map", "batch",  "unbatch",  "pack",     "shuffle",   "shard",    "take",
-      "skip",   "repeat", "zip",    "fork",     "branch", "prefetch", "dispatch", "full_sync", "transform"};
+      "source",  "map",    "filter",   "flat_map", "batch",     "bucket_batch", "unbatch", "pack",
+      "shuffle", "shard",  "take",     "skip",     "repeat",    "zip",          "concat",  "interleave",
+      "fork",    "branch", "prefetch", "dispatch", "full_sync", "transform"};
   return names[operation.index()];
 }
 
@@ -209,7 +240,7 @@ Graph Graph::then(Operation operation, std::string name) const {
 Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::string name) {
   State state;
   Stage last{.name = name.empty() ? std::string(operation_name(operation)) : name, .operation = std::move(operation)};
-  if (const auto fault = fault_of(last.operation); !fault.empty()) refuse(last.name, fault);
+  if (const auto fault = fault_of(last.operation, inputs.size()); !fault.empty()) refuse(last.name, fault);
   const Inputs wanted = inputs_of(last.operation);
   if (inputs.size() < wanted.least || inputs.size() > wanted.most) {
     refuse(last.name, fmt::format("it has {} stages before it, and needs {}", inputs.size(), wanted.said));

@@ -38,6 +38,7 @@ struct Source {
 struct Map {
   std::function<Item(Item)> function;
   OnError on_error = OnError::raise;
+  int threads = 0;  ///< that call the function side by side; 0: it is called where items are pulled. Order stays
 };
 struct Filter {
   std::function<bool(const Item&)> predicate;
@@ -51,6 +52,16 @@ struct FlatMap {
 struct Batch {
   std::int64_t size = 1;
   bool drop_last = false;
+};
+/// Batches of items of like length. An item joins the others of its bucket; these are given when they are `size`, or
+/// when with one more they would be more than `max_tokens`, padded to the longest of them.
+struct BucketBatch {
+  std::function<std::int64_t(const Item&)> length;
+  std::vector<std::int64_t>
+      boundaries;  ///< growing; bucket i has lengths below boundary i and not below the one before
+  std::optional<std::int64_t> size = {};  ///< this or max_tokens is given
+  std::optional<std::int64_t> max_tokens = {};
+  bool drop_last = false;  ///< leaves out what buckets hold at the end; else it is given, shortest bucket first
 };
 struct Unbatch {};
 
@@ -96,6 +107,16 @@ struct Repeat {
 };
 /// Tuples of one item of each; ends with the shortest.
 struct Zip {};
+/// All items of one input after those of the other.
+struct Concat {};
+/// When an Interleave ends.
+enum class StopAt : std::uint8_t { first_end, last_end };
+/// One item at a time, of an input that is drawn at random.
+struct Interleave {
+  std::vector<double> weights;  ///< one an input, above 0: how often it is drawn; none: all in turn
+  StopAt stop = StopAt::first_end;
+  std::optional<std::uint64_t> seed = {};  ///< none: drawn from the pipeline's
+};
 /// Gives each item to each Branch of it, of which it keeps `buffer`. A branch that is so far ahead of another waits if
 /// the other is read on another thread, of a Prefetch; otherwise, and where all threads wait, the pipeline fails with
 /// an InvalidArgument that names both branches and the buffer.
@@ -120,8 +141,9 @@ struct Transform {
   std::function<StreamPtr(std::vector<StreamPtr> inputs, const Opening& opening)> open;
 };
 
-using Operation = std::variant<Source, Map, Filter, FlatMap, Batch, Unbatch, Pack, Shuffle, Shard, Take, Skip, Repeat,
-                               Zip, Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
+using Operation =
+    std::variant<Source, Map, Filter, FlatMap, Batch, BucketBatch, Unbatch, Pack, Shuffle, Shard, Take, Skip, Repeat,
+                 Zip, Concat, Interleave, Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
 
 /// "source", "flat_map", ...
 std::string_view operation_name(const Operation& operation);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "levada/base/error.h"
+#include "levada/pipeline/opening.h"
 #include "levada/pipeline/streams.h"
 
 namespace levada::pipeline {
@@ -48,6 +49,14 @@ std::vector<StagePtr> StagePlace::inputs() const {
   std::vector<StagePtr> inputs;
   for (const int input : builder.context()->stage(stage).inputs) inputs.push_back(builder.open(input, thread));
   return inputs;
+}
+
+std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given) {
+  const auto& context = *at.builder.context();
+  const auto& opening = at.builder.opening();
+  if (given) return stage_seed(*given, std::to_string(opening.epoch));
+  const bool shared = draws_alike(context.graph, at.stage);
+  return stage_seed(shared ? opening.shared_seed : opening.own_seed, context.stage(at.stage).name);
 }
 
 StagePtr make_stage(const Source&, const StagePlace& at) {

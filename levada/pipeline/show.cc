@@ -46,12 +46,27 @@ Json parameters(const Operation& operation) {
   return std::visit(Overloaded{[](const Source& s) -> Json {
                                  return {{"origin", s.origin->describe()}};
                                },
-                               [&](const Map& s) { return skips(s); }, [&](const Filter& s) { return skips(s); },
-                               [&](const FlatMap& s) { return skips(s); },
+                               [&](const Map& s) {
+                                 auto json = skips(s);
+                                 if (s.threads > 0) json["threads"] = s.threads;
+                                 return json;
+                               },
+                               [&](const Filter& s) { return skips(s); }, [&](const FlatMap& s) { return skips(s); },
                                [](const Batch& s) -> Json {
                                  return {{"size", s.size}, {"drop_last", s.drop_last}};
                                },
+                               [&](const BucketBatch& s) -> Json {
+                                 return {{"boundaries", s.boundaries},
+                                         {"size", or_null(s.size)},
+                                         {"max_tokens", or_null(s.max_tokens)},
+                                         {"drop_last", s.drop_last}};
+                               },
                                [](const Pack& s) { return parameters_of(s); },
+                               [&](const Interleave& s) -> Json {
+                                 return {{"weights", s.weights},
+                                         {"stop", s.stop == StopAt::first_end ? "first" : "last"},
+                                         {"seed", or_null(s.seed)}};
+                               },
                                [&](const Shuffle& s) -> Json {
                                  return {{"buffer", s.buffer}, {"seed", or_null(s.seed)}};
                                },

@@ -2,7 +2,6 @@
 
 #include "levada/corpus/permutation.h"
 #include "levada/pipeline/checkpointed_input.h"
-#include "levada/pipeline/opening.h"
 #include "levada/pipeline/streams.h"
 
 namespace levada::pipeline {
@@ -58,12 +57,7 @@ class ShuffleStream final : public HoldingStream<HeldItem> {
 }  // namespace
 
 StagePtr make_stage(const Shuffle& shuffle, const StagePlace& at) {
-  const auto& context = *at.builder.context();
-  const auto& opening = at.builder.opening();
-  const bool shared = draws_alike(context.graph, at.stage);
-  auto seed = stage_seed(shared ? opening.shared_seed : opening.own_seed, context.stage(at.stage).name);
-  if (shuffle.seed) seed = stage_seed(*shuffle.seed, std::to_string(opening.epoch));
-  return at.make<ShuffleStream>(at.input(), seed);
+  return at.make<ShuffleStream>(at.input(), seed_of(at, shuffle.seed));
 }
 
 }  // namespace levada::pipeline

@@ -120,39 +120,6 @@ class BatchStream final : public StageStream {
   }
 };
 
-class ZipStream final : public StageStream {
- public:
-  ZipStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
-      : StageStream(std::move(context), stage, nullptr), inputs_(std::move(inputs)) {}
-
- private:
-  std::optional<Item> make() override {
-    std::vector<Item> items;
-    items.reserve(inputs_.size());
-    for (auto& input : inputs_) {
-      auto item = waited([&] { return input->next(); });
-      if (!item) return std::nullopt;
-      items.push_back(std::move(*item));
-    }
-    ++given_;
-    return guarded([&] { return context_->values.tuple_of(std::move(items)); });
-  }
-
-  Saved saved() const override {
-    std::vector<Tree> inputs;
-    for (const auto& input : inputs_) inputs.push_back(input->save());
-    return {{}, {{"inputs", Tree::list(std::move(inputs))}}};
-  }
-  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
-    const auto& inputs = list_in_cursor(own.at("inputs"), stage().name);
-    if (inputs.size() != inputs_.size() || !before.empty()) own.refuse("it has other inputs");
-    for (std::size_t i = 0; i < inputs.size(); ++i) inputs_[i]->restore(inputs[i]);
-  }
-  void release() override { inputs_.clear(); }
-
-  std::vector<StagePtr> inputs_;
-};
-
 class RepeatStream final : public StageStream {
  public:
   RepeatStream(GraphContextPtr context, int stage, std::function<StagePtr(std::int64_t)> open)
@@ -209,7 +176,8 @@ void expect_here(const StagePlace& repeat, int stage) {
 
 }  // namespace
 
-StagePtr make_stage(const Map&, const StagePlace& at) {
+StagePtr make_stage(const Map& map, const StagePlace& at) {
+  if (map.threads > 0) return make_threaded_map(at);
   return at.make<MapStream>(at.input());
 }
 StagePtr make_stage(const Filter&, const StagePlace& at) {
@@ -223,9 +191,6 @@ StagePtr make_stage(const Skip&, const StagePlace& at) {
 }
 StagePtr make_stage(const Batch&, const StagePlace& at) {
   return at.make<BatchStream>(at.input());
-}
-StagePtr make_stage(const Zip&, const StagePlace& at) {
-  return at.make<ZipStream>(at.inputs());
 }
 StagePtr make_stage(const Dispatch&, const StagePlace& at) {
   return make_identity(at, at.input());

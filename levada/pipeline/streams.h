@@ -71,6 +71,7 @@ StagePtr make_stage(const Map& map, const StagePlace& at);
 StagePtr make_stage(const Filter& filter, const StagePlace& at);
 StagePtr make_stage(const FlatMap& flat_map, const StagePlace& at);
 StagePtr make_stage(const Batch& batch, const StagePlace& at);
+StagePtr make_stage(const BucketBatch& batch, const StagePlace& at);
 StagePtr make_stage(const Unbatch& unbatch, const StagePlace& at);
 StagePtr make_stage(const Pack& pack, const StagePlace& at);
 StagePtr make_stage(const Shuffle& shuffle, const StagePlace& at);
@@ -79,6 +80,8 @@ StagePtr make_stage(const Take& take, const StagePlace& at);
 StagePtr make_stage(const Skip& skip, const StagePlace& at);
 StagePtr make_stage(const Repeat& repeat, const StagePlace& at);
 StagePtr make_stage(const Zip& zip, const StagePlace& at);
+StagePtr make_stage(const Concat& concat, const StagePlace& at);
+StagePtr make_stage(const Interleave& interleave, const StagePlace& at);
 StagePtr make_stage(const Fork& fork, const StagePlace& at);
 StagePtr make_stage(const Branch& branch, const StagePlace& at);
 StagePtr make_stage(const Prefetch& prefetch, const StagePlace& at);
@@ -86,6 +89,11 @@ StagePtr make_stage(const Dispatch& dispatch, const StagePlace& at);
 StagePtr make_stage(const FullSync& full_sync, const StagePlace& at);
 StagePtr make_stage(const Transform& transform, const StagePlace& at);
 
+/// What a stage draws at random from: `given` and the epoch, or else the pipeline's seed.
+std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
+
+/// Of a Map with threads.
+StagePtr make_threaded_map(const StagePlace& at);
 /// Items as they come.
 StagePtr make_identity(const StagePlace& at, StagePtr input);
 /// `stream` as it is, neither counted nor its failures named: of another process.

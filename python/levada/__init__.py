@@ -23,6 +23,7 @@ from levada.base.metrics import MetricsExporter
 from levada.batch.balance import Balance, collate_packed
 from levada.batch.classes import register
 from levada.batch.memory import collate, empty
+from levada.batch.padding import collate_padded
 from levada.corpus.corpus import Corpus
 from levada.feed.feed import Feed
 from levada.job.job import join, rank, world_size
@@ -57,6 +58,7 @@ __all__ = [
     "Zigzag",
     "collate",
     "collate_packed",
+    "collate_padded",
     "empty",
     "join",
     "pack",

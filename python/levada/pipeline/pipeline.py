@@ -10,7 +10,7 @@ from levada.corpus.corpus import Corpus
 from levada.pipeline.lines import ByteRanges, Lines, Paths
 from levada.pipeline.run import Options, Run
 from levada.pipeline.sources import NativeSource, check_source, describe
-from levada.pipeline.steps import Stage, Step, Transformer, build, length_of_stage, steps_of
+from levada.pipeline.steps import FieldLength, Stage, Step, Transformer, build, length_of_stage, steps_of
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -73,9 +73,17 @@ class Pipeline(Generic[T]):
     def _then(self, operation: str, name: str | None = None, **arguments: Any) -> Pipeline[Any]:
         return Pipeline._of(Stage(operation, name, (self._stage,), arguments))
 
-    def map(self, function: Callable[[T], U], *, name: str | None = None, on_error: str | None = None) -> Pipeline[U]:
-        """What `function` gives for each item."""
-        return self._then("map", name, function=function, on_error=on_error)
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        threads: int = 0,
+        name: str | None = None,
+        on_error: str | None = None,
+    ) -> Pipeline[U]:
+        """What `function` gives for each item. With `threads` so many call it side by side, in the same process: for
+        functions that wait, or that release the GIL. The order of items stays."""
+        return self._then("map", name, function=function, on_error=on_error, threads=threads)
 
     def filter(
         self, predicate: Callable[[T], Any], *, name: str | None = None, on_error: str | None = None
@@ -100,6 +108,39 @@ class Pipeline(Generic[T]):
         """Lists of `size` items, the last one of what is left unless `drop_last`; with `collate`, what that makes of
         each, such as torch's default_collate."""
         batches = self._then("batch", name, size=size, drop_last=drop_last)
+        return batches if collate is None else batches.map(collate)
+
+    def bucket_batch(
+        self,
+        length: Callable[[T], int] | str,
+        *,
+        boundaries: Iterable[int] = (),
+        size: int | None = None,
+        max_tokens: int | None = None,
+        drop_last: bool = False,
+        collate: Callable[[list[T]], Any] | None = None,
+        name: str | None = None,
+    ) -> Pipeline[Any]:
+        """Lists of items of like length, which take little padding.
+
+        - `length`: of an item, a function, or the field of a dict whose len() it is.
+        - `boundaries`: growing lengths at which the next bucket begins: [512, 1024] makes buckets of up to 511, of 512 to
+          1023, and of 1024 and more.
+        - `size`, `max_tokens`: a bucket's items are given once they are `size`, and before the longest of them times their
+          number would be more than `max_tokens`. One of the two is needed.
+        - `drop_last`: leave out what buckets hold at the end. Else they are given then, shortest bucket first.
+        - `collate`: what makes a batch of such a list, such as levada.collate_padded.
+
+        Raises InvalidArgument, naming the item, for an item longer than `max_tokens`."""
+        measure = FieldLength(length) if isinstance(length, str) else length
+        arguments = {
+            "length": measure,
+            "boundaries": list(boundaries),
+            "size": size,
+            "max_tokens": max_tokens,
+            "drop_last": drop_last,
+        }
+        batches = self._then("bucket_batch", name, **arguments)
         return batches if collate is None else batches.map(collate)
 
     def unbatch(self, *, name: str | None = None) -> Pipeline[Any]:
@@ -194,6 +235,25 @@ class Pipeline(Generic[T]):
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
         """Tuples of an item of each; ends with the shortest."""
         return Pipeline._of(Stage("zip", name, (self._stage, *(each._stage for each in others)), {}))
+
+    def concat(self, *others: Pipeline[T], name: str | None = None) -> Pipeline[T]:
+        """All items of this, then those of each other one."""
+        return Pipeline._of(Stage("concat", name, (self._stage, *(each._stage for each in others)), {}))
+
+    def interleave(
+        self,
+        *others: Pipeline[T],
+        weights: Iterable[float] | None = None,
+        stop: str = "first",
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]:
+        """One item at a time of this or another one, drawn at random by `weights`, another order each epoch; without
+        weights of all in turn. Ends when the first of them ends, or with stop="last" when all have: then those that have
+        ended are left out of the draw. One that shall not end may repeat()."""
+        inputs = (self._stage, *(each._stage for each in others))
+        arguments = {"weights": [float(each) for each in weights or ()], "stop": stop, "seed": seed}
+        return Pipeline._of(Stage("interleave", name, inputs, arguments))
 
     def fork(self, branches: int = 2, *, buffer: int = 1000, name: str | None = None) -> list[Pipeline[T]]:
         """The same items so many times, to be brought together again. A branch may be ahead of another by `buffer`

@@ -95,7 +95,7 @@ def build(steps: Iterable[Step], on_error: str = "raise", allow_pickle: bool = F
             arguments["allow_pickle"] = allow_pickle
         if step.operation == "source":
             made.append(_source(step.name, **arguments))
-        elif step.operation in ("zip", "transform"):
+        elif step.operation in ("zip", "concat", "interleave", "transform"):
             made.append(getattr(Graph, step.operation)(inputs, name=step.name, **arguments))
         else:
             made.append(getattr(inputs[0], step.operation)(name=step.name, **arguments))
@@ -109,6 +109,16 @@ def _source(name: str, source: Any, allow_pickle: bool) -> Graph:
         return Graph.corpus(tensors=source.tensors, name=name, **source.options())
     opener = SourceOpener(source)
     return Graph.source(opener, describe(source), divides_itself(source), name=name, allow_pickle=allow_pickle)
+
+
+class FieldLength:
+    """The length of a field of a dict."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+
+    def __call__(self, item: Any) -> int:
+        return len(item[self.field])
 
 
 class Transformer:
@@ -140,6 +150,8 @@ def length_of_stage(stage: Stage) -> int:
         return min(lengths[0], count) if stage.operation == "take" else max(lengths[0] - count, 0)
     if stage.operation == "zip":
         return min(lengths)
+    if stage.operation == "concat" or (stage.operation == "interleave" and given["stop"] == "last"):
+        return sum(lengths)
     if stage.operation == "repeat" and given["times"] is not None:
         times: int = given["times"]
         return lengths[0] * times

@@ -40,6 +40,8 @@ constexpr EnumName<pipeline::PartialRow> partial_names[] = {{"pad", pipeline::Pa
 constexpr EnumName<pipeline::LongDocument> too_long_names[] = {{"cut", pipeline::LongDocument::cut},
                                                                {"error", pipeline::LongDocument::error}};
 
+constexpr EnumName<pipeline::StopAt> stop_names[] = {{"first", pipeline::StopAt::first_end},
+                                                     {"last", pipeline::StopAt::last_end}};
 constexpr EnumName<DividesItself> divides_names[] = {
     {"no", DividesItself::no}, {"in parts", DividesItself::in_parts}, {"in turns", DividesItself::in_turns}};
 
@@ -108,6 +110,22 @@ void bind_beginnings(nb::class_<Graph>& graph_class) {
           },
           nb::arg("inputs"), nb::kw_only(), nb::arg("name"))
       .def_static(
+          "concat",
+          [](const std::vector<Graph>& inputs, const std::string& name) {
+            return Graph::join(pipeline::Concat{}, inputs, name);
+          },
+          nb::arg("inputs"), nb::kw_only(), nb::arg("name"))
+      .def_static(
+          "interleave",
+          [](const std::vector<Graph>& inputs, std::vector<double> weights, const std::string& stop,
+             std::optional<std::uint64_t> seed, const std::string& name) {
+            const auto stop_at = parse_enum("stop", stop, stop_names);
+            return Graph::join(pipeline::Interleave{.weights = std::move(weights), .stop = stop_at, .seed = seed},
+                               inputs, name);
+          },
+          nb::arg("inputs"), nb::kw_only(), nb::arg("weights"), nb::arg("stop"), nb::arg("seed").none(),
+          nb::arg("name"))
+      .def_static(
           "transform",
           [](const std::vector<Graph>& inputs, nb::object open, const std::string& what, const std::string& name,
              bool allow_pickle) {
@@ -122,10 +140,11 @@ void bind_function_stages(nb::class_<Graph>& graph_class) {
   graph_class
       .def(
           "map",
-          [](const Graph& graph, nb::object function, const std::string& on_error, const std::string& name) {
-            return graph.then(map_of(std::move(function), on_error_of(on_error)), name);
+          [](const Graph& graph, nb::object function, const std::string& on_error, int threads,
+             const std::string& name) {
+            return graph.then(map_of(std::move(function), on_error_of(on_error), threads), name);
           },
-          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("name"))
+          nb::kw_only(), nb::arg("function"), nb::arg("on_error"), nb::arg("threads"), nb::arg("name"))
       .def(
           "filter",
           [](const Graph& graph, nb::object predicate, const std::string& on_error, const std::string& name) {
@@ -150,6 +169,20 @@ void bind_item_stages(nb::class_<Graph>& graph_class) {
             return graph.then(pipeline::Batch{.size = size, .drop_last = drop_last}, name);
           },
           nb::kw_only(), nb::arg("size"), nb::arg("drop_last"), nb::arg("name"))
+      .def(
+          "bucket_batch",
+          [](const Graph& graph, nb::object length, std::vector<std::int64_t> boundaries,
+             std::optional<std::int64_t> size, std::optional<std::int64_t> max_tokens, bool drop_last,
+             const std::string& name) {
+            return graph.then(pipeline::BucketBatch{.length = length_of(std::move(length)),
+                                                    .boundaries = std::move(boundaries),
+                                                    .size = size,
+                                                    .max_tokens = max_tokens,
+                                                    .drop_last = drop_last},
+                              name);
+          },
+          nb::kw_only(), nb::arg("length"), nb::arg("boundaries"), nb::arg("size").none(), nb::arg("max_tokens").none(),
+          nb::arg("drop_last"), nb::arg("name"))
       .def(
           "unbatch", [](const Graph& graph, const std::string& name) { return graph.then(pipeline::Unbatch{}, name); },
           nb::kw_only(), nb::arg("name"))

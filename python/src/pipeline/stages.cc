@@ -358,11 +358,11 @@ std::shared_ptr<const pipeline::Origin> python_origin(nb::object open, std::stri
   return std::make_shared<PythonOrigin>(Shared(std::move(open)), std::move(description), divides, allow_pickle);
 }
 
-pipeline::Map map_of(nb::object function, pipeline::OnError on_error) {
+pipeline::Map map_of(nb::object function, pipeline::OnError on_error, int threads) {
   const auto apply = [function = Shared(std::move(function))](Item item) {
     return in_python([&] { return item_of(call(function.get(), object_of(std::move(item)))); });
   };
-  return {.function = apply, .on_error = on_error};
+  return {.function = apply, .on_error = on_error, .threads = threads};
 }
 
 pipeline::Filter filter_of(nb::object predicate, pipeline::OnError on_error) {
@@ -374,6 +374,19 @@ pipeline::Filter filter_of(nb::object predicate, pipeline::OnError on_error) {
     });
   };
   return {.predicate = apply, .on_error = on_error};
+}
+
+std::function<std::int64_t(const Item&)> length_of(nb::object length) {
+  return [length = Shared(std::move(length))](const Item& item) {
+    return in_python([&] {
+      const nb::object given = call(length.get(), object_of_const(item));
+      const auto number = nb::steal(PyNumber_Index(given.ptr()));
+      if (!number.is_valid()) throw nb::python_error();
+      const auto count = PyLong_AsLongLong(number.ptr());
+      if (count == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+      return static_cast<std::int64_t>(count);
+    });
+  };
 }
 
 pipeline::FlatMap flat_map_of(nb::object function, pipeline::OnError on_error, bool allow_pickle) {

@@ -23,8 +23,10 @@ std::shared_ptr<const pipeline::Origin> python_origin(nanobind::object open, std
 /// Of an origin that gives Trees, these as Python's objects.
 std::shared_ptr<const pipeline::Origin> shown_origin(std::shared_ptr<const pipeline::Origin> trees, TensorKind kind);
 
-pipeline::Map map_of(nanobind::object function, pipeline::OnError on_error);
+pipeline::Map map_of(nanobind::object function, pipeline::OnError on_error, int threads);
 pipeline::Filter filter_of(nanobind::object predicate, pipeline::OnError on_error);
+/// `length` gives an int of an item.
+std::function<std::int64_t(const pipeline::Item&)> length_of(nanobind::object length);
 /// `function` makes an iterable of an item.
 pipeline::FlatMap flat_map_of(nanobind::object function, pipeline::OnError on_error, bool allow_pickle);
 /// `open(inputs, opening)` makes an iterable of a list of iterators; one that has state_dict() and load_state_dict()

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/checkpointed_input.h"
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+struct MeasuredItem {
+  Item item;
+  std::int64_t position = 0;
+  std::int64_t length = 0;
+  std::size_t bucket = 0;
+};
+
+class BucketBatchStream final : public HoldingStream<MeasuredItem> {
+ public:
+  BucketBatchStream(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingStream(std::move(context), stage, std::move(input)) {}
+
+ private:
+  const BucketBatch& batch() const { return operation<BucketBatch>(); }
+
+  std::optional<Item> make_one() override {
+    while (auto item = pull_tracked()) {
+      auto measured = guarded([&] { return hold(std::move(*item), given_ - 1); });
+      const auto bucket = measured.bucket;
+      if (!has_room(measured)) {
+        auto given = take(bucket);
+        held_.push_back(std::move(measured));
+        return given;
+      }
+      held_.push_back(std::move(measured));
+      if (std::ranges::count(held_, bucket, &MeasuredItem::bucket) == batch().size) return take(bucket);
+    }
+    if (held_.empty() || batch().drop_last) return std::nullopt;
+    return take(std::ranges::min(held_, {}, &MeasuredItem::bucket).bucket);
+  }
+
+  /// Whether the item and those of its bucket are a batch that is not too large.
+  bool has_room(const MeasuredItem& measured) const {
+    if (!batch().max_tokens) return true;
+    std::int64_t count = 1, longest = measured.length;
+    for (const auto& held : held_) {
+      if (held.bucket != measured.bucket) continue;
+      ++count;
+      longest = std::max(longest, held.length);
+    }
+    return count == 1 || longest <= *batch().max_tokens / count;
+  }
+
+  Item take(std::size_t bucket) {
+    std::vector<Item> items;
+    std::vector<MeasuredItem> rest;
+    for (auto& held : held_) {
+      if (held.bucket == bucket) items.push_back(std::move(held.item));
+      else rest.push_back(std::move(held));
+    }
+    held_ = std::move(rest);
+    return guarded([&] { return context_->values.list_of(std::move(items)); });
+  }
+
+  MeasuredItem hold(Item item, std::int64_t position) override {
+    const auto length = batch().length(item);
+    if (length < 0) throw InvalidArgument(fmt::format("item {} has a length of {}", position, length));
+    if (batch().max_tokens && length > *batch().max_tokens) {
+      throw InvalidArgument(
+          fmt::format("item {} has a length of {}, more than max_tokens, {}; leave it out with "
+                      "filter(), or cut it",
+                      position, length, *batch().max_tokens));
+    }
+    const auto& boundaries = batch().boundaries;
+    const auto bucket = std::ranges::upper_bound(boundaries, length) - boundaries.begin();
+    return {std::move(item), position, length, static_cast<std::size_t>(bucket)};
+  }
+  std::int64_t capacity() const override {
+    const auto most = std::min(batch().size.value_or(max_count), batch().max_tokens.value_or(max_count));
+    const auto buckets = static_cast<std::int64_t>(batch().boundaries.size() + 1);
+    return std::min(most, max_count / buckets) * buckets;
+  }
+  void save_own(Fields&) const override {}
+  void restore_own(const CursorFields&) override {}
+};
+
+}  // namespace
+
+StagePtr make_stage(const BucketBatch&, const StagePlace& at) {
+  return at.make<BucketBatchStream>(at.input());
+}
+
+}  // namespace levada::pipeline

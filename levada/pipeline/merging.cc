@@ -1,0 +1,168 @@
+// Stages that make one stream of several.
+#include <algorithm>
+#include <bit>
+
+#include "levada/corpus/permutation.h"
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+class MergingStream : public StageStream {
+ public:
+  MergingStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs)
+      : StageStream(std::move(context), stage, nullptr), inputs_(std::move(inputs)) {}
+
+ protected:
+  virtual void save_own(Fields&) const {}
+  virtual void restore_own(const CursorFields&) {}
+  std::optional<Item> pull_from(std::size_t input) {
+    return pulled([&] { return inputs_[input]->next(); });
+  }
+
+  std::vector<StagePtr> inputs_;
+
+ private:
+  Saved saved() const final {
+    std::vector<Tree> inputs;
+    for (const auto& input : inputs_) inputs.push_back(input->save());
+    Fields own = {{"inputs", Tree::list(std::move(inputs))}};
+    save_own(own);
+    return {{}, std::move(own)};
+  }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) final {
+    const auto& inputs = list_in_cursor(own.at("inputs"), stage().name);
+    if (inputs.size() != inputs_.size() || !before.empty()) own.refuse("it has other inputs");
+    for (std::size_t i = 0; i < inputs.size(); ++i) inputs_[i]->restore(inputs[i]);
+    restore_own(own);
+  }
+  void release() final { inputs_.clear(); }
+};
+
+class ZipStream final : public MergingStream {
+ public:
+  using MergingStream::MergingStream;
+
+ private:
+  std::optional<Item> make() override {
+    std::vector<Item> items;
+    items.reserve(inputs_.size());
+    for (auto& input : inputs_) {
+      auto item = waited([&] { return input->next(); });
+      if (!item) return std::nullopt;
+      items.push_back(std::move(*item));
+    }
+    ++given_;
+    return guarded([&] { return context_->values.tuple_of(std::move(items)); });
+  }
+};
+
+class ConcatStream final : public MergingStream {
+ public:
+  using MergingStream::MergingStream;
+
+ private:
+  std::optional<Item> make() override {
+    for (; at_ < inputs_.size(); ++at_) {
+      if (auto item = pull_from(at_)) return item;
+    }
+    return std::nullopt;
+  }
+  std::int64_t pass_over(std::int64_t items) override {
+    std::int64_t passed = 0;
+    for (; at_ < inputs_.size(); ++at_) {
+      passed += inputs_[at_]->skip(items - passed);
+      if (passed == items) break;
+    }
+    given_ += passed;
+    return passed;
+  }
+  void save_own(Fields& fields) const override { fields.emplace_back("at", static_cast<std::int64_t>(at_)); }
+  void restore_own(const CursorFields& own) override {
+    at_ = static_cast<std::size_t>(own.count("at"));
+    if (at_ > inputs_.size()) own.refuse("it has other inputs");
+  }
+
+  std::size_t at_ = 0;
+};
+
+class InterleaveStream final : public MergingStream {
+ public:
+  InterleaveStream(GraphContextPtr context, int stage, std::vector<StagePtr> inputs, std::uint64_t seed)
+      : MergingStream(std::move(context), stage, std::move(inputs)),
+        seed_(seed),
+        weights_(operation<Interleave>().weights),
+        ended_(inputs_.size()) {}
+
+ private:
+  std::optional<Item> make() override {
+    while (std::ranges::count(ended_, true) < std::ssize(ended_)) {
+      const auto input = weights_.empty() ? next_in_turn() : draw();
+      if (auto item = pull_from(input)) return item;
+      if (operation<Interleave>().stop == StopAt::first_end) break;
+      ended_[input] = true;
+    }
+    return std::nullopt;
+  }
+
+  std::size_t next_in_turn() {
+    while (true) {
+      const auto input = static_cast<std::size_t>(drawn_++) % inputs_.size();
+      if (!ended_[input]) return input;
+    }
+  }
+
+  /// The input within whose stretch a random point lies, where each that has not ended has a stretch of its weight.
+  std::size_t draw() {
+    double sum = 0;
+    std::size_t last = 0;
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      if (ended_[i]) continue;
+      sum += weights_[i];
+      last = i;
+    }
+    constexpr double all_bits = 0x1p53;
+    double point =
+        static_cast<double>(derived_seed(seed_, static_cast<std::uint64_t>(drawn_++)) >> 11) / all_bits * sum;
+    for (std::size_t i = 0; i < last; ++i) {
+      if (ended_[i]) continue;
+      if (point < weights_[i]) return i;
+      point -= weights_[i];
+    }
+    return last;
+  }
+
+  void save_own(Fields& fields) const override {
+    std::vector<Tree> ended;
+    for (const bool each : ended_) ended.emplace_back(each);
+    fields.emplace_back("ended_inputs", Tree::list(std::move(ended)));
+    fields.emplace_back("seed", std::bit_cast<std::int64_t>(seed_));
+    fields.emplace_back("drawn", drawn_);
+  }
+  void restore_own(const CursorFields& own) override {
+    const auto& ended = list_in_cursor(own.at("ended_inputs"), stage().name);
+    if (ended.size() != ended_.size()) own.refuse("it has other inputs");
+    for (std::size_t i = 0; i < ended.size(); ++i) ended_[i] = ended[i] == Tree(true);
+    seed_ = std::bit_cast<std::uint64_t>(own.integer("seed"));
+    drawn_ = own.count("drawn");
+  }
+
+  std::uint64_t seed_;
+  std::vector<double> weights_;
+  std::vector<bool> ended_;
+  std::int64_t drawn_ = 0;  ///< numbers, not items
+};
+
+}  // namespace
+
+StagePtr make_stage(const Zip&, const StagePlace& at) {
+  return at.make<ZipStream>(at.inputs());
+}
+StagePtr make_stage(const Concat&, const StagePlace& at) {
+  return at.make<ConcatStream>(at.inputs());
+}
+StagePtr make_stage(const Interleave& interleave, const StagePlace& at) {
+  return at.make<InterleaveStream>(at.inputs(), seed_of(at, interleave.seed));
+}
+
+}  // namespace levada::pipeline

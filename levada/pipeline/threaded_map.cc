@@ -1,0 +1,144 @@
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "levada/base/threads.h"
+#include "levada/pipeline/checkpointed_input.h"
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// Between looks at whether the one who waits has to stop.
+constexpr auto attend_interval = std::chrono::milliseconds(10);
+
+/// An item that a thread makes another one of.
+struct Task {
+  Item item;
+  std::optional<Item> made;
+  std::exception_ptr thrown;
+  bool done = false;
+};
+
+/// Threads that call one function. Tasks are given and waited for by one thread.
+class MapThreads {
+ public:
+  MapThreads(const Map& map) : function_(map.function) {
+    for (int i = 0; i < map.threads; ++i) threads_.start("mapping", [this] { run(); });
+  }
+  ~MapThreads() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    given_.notify_all();
+    threads_.join();
+  }
+  MapThreads(const MapThreads&) = delete;
+  MapThreads& operator=(const MapThreads&) = delete;
+
+  std::shared_ptr<Task> start(Item item) {
+    auto task = std::make_shared<Task>(Task{std::move(item), {}, {}});
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(task);
+    }
+    given_.notify_one();
+    return task;
+  }
+
+  void wait(const Task& task, GraphContext& context) {
+    std::unique_lock lock(mutex_);
+    while (!done_.wait_for(lock, attend_interval, [&] { return task.done; })) {
+      lock.unlock();
+      context.attend(Clock::now());
+      lock.lock();
+    }
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      given_.wait(lock, [this] { return over_ || !waiting_.empty(); });
+      if (over_) return;
+      const auto task = std::move(waiting_.front());
+      waiting_.pop_front();
+      lock.unlock();
+      try {
+        task->made = function_(std::move(task->item));
+      } catch (...) {
+        task->thrown = std::current_exception();
+      }
+      lock.lock();
+      task->done = true;
+      done_.notify_one();
+    }
+  }
+
+  std::function<Item(Item)> function_;
+  std::mutex mutex_;
+  std::condition_variable given_, done_;
+  std::deque<std::shared_ptr<Task>> waiting_;
+  bool over_ = false;
+  ThreadGroup threads_;
+};
+
+struct MappedItem {
+  std::shared_ptr<Task> task;
+  std::int64_t position = 0;
+};
+
+class ThreadedMapStream final : public HoldingStream<MappedItem> {
+ public:
+  ThreadedMapStream(GraphContextPtr context, int stage, StagePtr input)
+      : HoldingStream(std::move(context), stage, std::move(input)) {}
+
+ private:
+  const Map& map() const { return operation<Map>(); }
+
+  std::optional<Item> make_one() override {
+    while (true) {
+      while (static_cast<std::int64_t>(held_.size()) < capacity()) {
+        auto item = pull_tracked();
+        if (!item) break;
+        held_.push_back(hold(std::move(*item), given_ - 1));
+      }
+      if (held_.empty()) return std::nullopt;
+      const auto [task, position] = std::move(held_.front());
+      held_.erase(held_.begin());
+      current_ = position;
+      threads_->wait(*task, *context_);
+      auto made = attempted(map().on_error, [&] {
+        if (task->thrown) std::rethrow_exception(task->thrown);
+        return std::move(*task->made);
+      });
+      if (made) return made;
+    }
+  }
+
+  MappedItem hold(Item item, std::int64_t position) override {
+    if (!threads_) threads_.emplace(map());
+    return {threads_->start(std::move(item)), position};
+  }
+  /// Each thread has one in work and one that waits.
+  std::int64_t capacity() const override { return 2 * std::int64_t{map().threads}; }
+  std::int64_t item_number() const override { return current_; }
+  void save_own(Fields&) const override {}
+  void restore_own(const CursorFields&) override {}
+  void release() override {
+    threads_.reset();
+    HoldingStream::release();
+  }
+
+  std::int64_t current_ = 0;
+  std::optional<MapThreads> threads_;
+};
+
+}  // namespace
+
+StagePtr make_threaded_map(const StagePlace& at) {
+  return at.make<ThreadedMapStream>(at.input());
+}
+
+}  // namespace levada::pipeline

@@ -1,0 +1,79 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <thread>
+
+#include "levada/base/refusal_testing.h"
+#include "levada/pipeline/graph_testing.h"
+#include "levada/pipeline/running_testing.h"
+
+namespace levada::pipeline::testing {
+namespace {
+
+std::int64_t number_in(const Item& item) {
+  return std::get<std::int64_t>(std::get<Tree>(item).leaf());
+}
+
+TEST(ThreadedMap, KeepsTheOrderOfItems) {
+  const Map map{.function = [](const Item& item) -> Item {
+                  if (number_in(item) % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+                  return Tree(number_in(item) + 1);
+                },
+                .threads = 4};
+  for (const std::int64_t size : {0, 1, 7, 8, 9, 200}) {
+    EXPECT_EQ(numbers_of(Graph::source(range(0, size)).then(map)), numbers_of(Graph::source(range(1, size + 1))));
+  }
+}
+
+TEST(ThreadedMap, CallsTheFunctionSideBySide) {
+  std::latch all(3);
+  const Map map{.function = [&](Item item) -> Item {
+                  all.arrive_and_wait();
+                  return item;
+                },
+                .threads = 3};
+  EXPECT_EQ(numbers_of(Graph::source(range(0, 3)).then(map)).size(), 3u);
+}
+
+TEST(ThreadedMap, FailsAtTheItemThatFails) {
+  Map map{.function = [](Item item) -> Item {
+            if (number_in(item) % 10 == 7) throw std::runtime_error("unlucky");
+            return item;
+          },
+          .threads = 3};
+  const auto graph = Graph::source(range(0, 100)).then(map, "fragile");
+  Opened opened(graph);
+  for (std::int64_t i = 0; i < 7; ++i) ASSERT_EQ(number_in(*opened.stream().next()), i);
+  const auto failure = failure_of([&] { opened.stream().next(); });
+  EXPECT_EQ(failure.stage, "fragile");
+  EXPECT_EQ(failure.item, 7);
+  map.on_error = OnError::skip;
+  Opened skipping(Graph::source(range(0, 100)).then(map));
+  EXPECT_EQ(skipping.items().size(), 90u);
+  EXPECT_EQ(skipping.counts()[1].skipped, 10);
+}
+
+TEST(ThreadedMap, EndsWithWhatItWasAsked) {
+  std::atomic<int> calls = 0;
+  {
+    const Map map{.function = [&](Item item) -> Item {
+                    ++calls;
+                    return item;
+                  },
+                  .threads = 2};
+    Opened opened(Graph::source(range(0, 1'000'000)).then(map).then(Take{3}));
+    EXPECT_EQ(opened.items().size(), 3u);
+  }
+  EXPECT_LE(calls, 8);
+}
+
+TEST(ThreadedMap, RefusesLessThanNoThreads) {
+  EXPECT_THAT(refusal([] {
+                Graph::source(range(0, 1)).then(Map{[](Item item) { return item; }, OnError::raise, -1});
+              }),
+              ::testing::HasSubstr("threads is -1"));
+}
+
+}  // namespace
+}  // namespace levada::pipeline::testing

@@ -1,0 +1,86 @@
+"""Batches of samples that differ in length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from levada.base.errors import InvalidArgument
+from levada.batch.memory import empty, stack
+
+__all__ = ["collate_padded"]
+
+
+def collate_padded(
+    samples: Sequence[Any], *, pad_value: float | Mapping[str, float] = 0, pad_to: int = 1
+) -> Any:
+    """One batch of samples whose arrays and tensors may differ in their first dimension: each is padded behind its end to
+    the longest of the batch, rounded up to a multiple of `pad_to`. Otherwise as collate().
+
+    pad_value: of all, or by field of samples that are mappings, such as {"labels": -100}; other fields get 0. One for a
+        field that samples lack is InvalidArgument, as is one that the field's dtype cannot hold.
+    A field of shape [L, ...], or a list of L numbers, becomes [samples, longest, ...]. All else is as with collate().
+
+    Raises InvalidArgument where samples differ in fields, dtypes or further dimensions.
+    """
+    if not samples:
+        raise InvalidArgument("a batch has at least one sample")
+    if pad_to < 1:
+        raise InvalidArgument(f"pad_to must be at least 1, got {pad_to}")
+    first = samples[0]
+    if not isinstance(first, Mapping):
+        if isinstance(pad_value, Mapping):
+            raise InvalidArgument("pad_value is by field, but the samples are no mappings")
+        return _padded(samples, "the samples", pad_value, pad_to)
+    if any(sample.keys() != first.keys() for sample in samples):
+        raise InvalidArgument("the samples of a batch have different fields")
+    values = pad_value if isinstance(pad_value, Mapping) else dict.fromkeys(first, pad_value)
+    if unknown := values.keys() - first.keys():
+        raise InvalidArgument(f"pad_value names {', '.join(sorted(unknown))}, which the samples lack")
+    return {
+        field: _padded([sample[field] for sample in samples], f"field {field}", values.get(field, 0), pad_to)
+        for field in first
+    }
+
+
+def _padded(values: Sequence[Any], what: str, pad_value: float, pad_to: int) -> Any:
+    torch = sys.modules.get("torch")
+    values = _arrays_of(values)
+    first = values[0]
+    if not (hasattr(first, "shape") and hasattr(first, "dtype") and len(first.shape) > 0):
+        return stack(values)
+    if any(value.shape[1:] != first.shape[1:] or value.dtype != first.dtype for value in values):
+        raise InvalidArgument(f"{what} have different dtypes, or shapes that differ in more than the first dimension")
+    longest = -(-max(value.shape[0] for value in values) // pad_to) * pad_to
+    batch = empty((len(values), longest, *first.shape[1:]), first.dtype)
+    if torch is not None and not isinstance(batch, torch.Tensor):
+        batch = torch.from_numpy(batch)
+    for row, value in zip(batch, values, strict=True):
+        count = value.shape[0]
+        row[:count] = value if torch is None or isinstance(value, torch.Tensor) else torch.from_numpy(value)
+        if count < longest:
+            _pad(row[count:], pad_value, what)
+    return batch
+
+
+def _arrays_of(values: Sequence[Any]) -> Sequence[Any]:
+    """Lists of numbers as arrays of one dtype; others as they are."""
+    import numpy as np
+
+    if not isinstance(values[0], (list, tuple)):
+        return values
+    numbers = [np.asarray(value) for value in values if len(value)]
+    dtype = np.result_type(*numbers) if numbers else np.dtype(np.int64)
+    return [np.asarray(value, dtype) for value in values] if dtype.kind in "biuf" else values
+
+
+def _pad(rest: Any, pad_value: float, what: str) -> None:
+    refusal = InvalidArgument(f"{what} of {rest.dtype} cannot be padded with {pad_value}")
+    try:
+        rest[:] = pad_value
+    except (OverflowError, RuntimeError, ValueError) as error:
+        raise refusal from error
+    held = rest.reshape(-1)[:1].tolist()
+    if held and not isinstance(held[0], (float, complex)) and held[0] != pad_value:
+        raise refusal

@@ -1,0 +1,85 @@
+"""Stages of several pipelines, buckets, and maps on threads."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+
+import levada
+import pytest
+
+
+def test_concat_and_interleave_give_all_items() -> None:
+    a, b = levada.Pipeline(range(5)), levada.Pipeline(range(10, 13))
+    assert list(a.concat(b)) == [0, 1, 2, 3, 4, 10, 11, 12]
+    assert list(a.interleave(b)) == [0, 10, 1, 11, 2, 12, 3]
+    assert list(a.interleave(b, stop="last")) == [0, 10, 1, 11, 2, 12, 3, 4]
+    assert len(a.concat(b)) == len(a.interleave(b, stop="last")) == 8
+    with pytest.raises(TypeError):
+        len(a.interleave(b))
+    with pytest.raises(levada.InvalidArgument, match="it has 1 weights for 2 inputs"):
+        a.interleave(b, weights=[1])
+    with pytest.raises(levada.InvalidArgument, match="stop is never; it must be first or last"):
+        a.interleave(b, stop="never")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_weights_are_shares_and_a_state_goes_on(workers: int) -> None:
+    web = levada.Pipeline([f"web {number}" for number in range(3000)]).shard()
+    code = levada.Pipeline([f"code {number}" for number in range(100)]).shard().repeat()
+    mixed = web.interleave(code, weights=[3, 1], seed=5).map(str.upper)
+    items = list(mixed.run(workers=workers, seed=1, alone=True))
+    kinds = collections.Counter(item.split()[0] for item in items)
+    assert kinds["WEB"] >= 2900 and abs(kinds["CODE"] / kinds["WEB"] - 1 / 3) < 0.05
+    with mixed.run(workers=workers, seed=1, alone=True) as run:
+        iterator = iter(run)
+        given = [next(iterator) for _ in range(777)]
+        state = run.state_dict()
+    with mixed.run(workers=workers, seed=1, alone=True) as run:
+        run.load_state_dict(state)
+        assert given + list(run) == items
+
+
+def test_buckets_hold_items_of_like_length() -> None:
+    words = [letter * length for letter, length in zip("abcdefgh", (3, 9, 1, 8, 2, 30, 7, 1), strict=True)]
+    batches = list(levada.Pipeline(words).bucket_batch(len, boundaries=[5, 10], max_tokens=30))
+    assert sorted(sum(batches, [])) == sorted(words)
+    assert all(max(map(len, batch)) * len(batch) <= 30 for batch in batches)
+    assert {len({len(word) < 5 for word in batch}) for batch in batches} == {1}
+    assert list(levada.Pipeline(words).bucket_batch(len, size=3, drop_last=True, collate=len)) == [3, 3]
+    with pytest.raises(levada.InvalidArgument, match="item 5 has a length of 30, more than max_tokens, 20"):
+        list(levada.Pipeline(words).bucket_batch(len, max_tokens=20))
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        list(levada.Pipeline(words).bucket_batch(str, size=2))  # type: ignore[arg-type]
+
+
+def test_threads_call_side_by_side_and_keep_order() -> None:
+    together = threading.Barrier(4, timeout=20)
+    names = set()
+
+    def slow(number: int) -> int:
+        names.add(threading.get_ident())
+        if number < 4:
+            together.wait()
+        time.sleep(0.001 * (number % 3))
+        return number * 2
+
+    run = levada.Pipeline(range(50)).map(slow, threads=4).run()
+    assert list(run) == [number * 2 for number in range(50)]
+    assert len(names) == 4 and threading.get_ident() not in names
+
+
+def test_a_failure_on_a_thread_comes_at_its_item() -> None:
+    def fail(number: int) -> int:
+        if number == 5:
+            raise KeyError("five")
+        return number
+
+    pipeline = levada.Pipeline(range(10)).map(fail, threads=3, name="fragile")
+    given = []
+    with pytest.raises(KeyError, match="five"):
+        for number in pipeline:
+            given.append(number)
+    assert given == [0, 1, 2, 3, 4]
+    assert list(pipeline.run(on_error="skip")) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
