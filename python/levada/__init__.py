@@ -1,10 +1,12 @@
 """Levada: one reader loads; every rank of a mesh receives exactly the bytes it needs, once.
 
-    import levada
+```python
+import levada
 
-    feed = levada.Feed(loader, mesh=levada.Mesh(dp=2, tp=2))
-    for batch in feed:
-        train(batch)
+feed = levada.Feed(loader, mesh=levada.Mesh(dp=2, tp=2))
+for batch in feed:
+    train(batch)
+```
 """
 
 from levada._levada import Digests, Layout, Membership, Mesh, Replicate, Shard, Stages, Zigzag, pack, unpack

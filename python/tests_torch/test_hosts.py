@@ -541,6 +541,6 @@ def test_a_host_that_is_cut_off_while_ranks_join_is_an_error_on_every_rank(
 
 
 def test_hosts_whose_kernels_differ_are_joined(launcher: several.Launcher) -> None:
-    script = JOIN.replace("job =", "from levada import _groups\n_groups._read = lambda path: f'kernel {rank}'\njob =")
+    script = JOIN.replace("job =", "from levada.job import groups\ngroups._read = lambda path: f'kernel {rank}'\njob =")
     told = launcher.start([1, 1], script + "tell(engine=job.engine, got=list(levada.Feed(range(4))))").succeed()
     assert [mine[0]["got"] for mine in told] == [[0, 2], [1, 3]] and told[0][0]["engine"] != "shm"

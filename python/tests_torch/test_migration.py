@@ -73,7 +73,7 @@ def trained(block):
     names = dict(globals(), model=model, optimizer=optimizer, loader=DataLoader(dataset[:16], batch_size=4))
     exec(block, names)
     return [parameter.tolist() for parameter in model.parameters()], names["loss"].item()
-tell(same=[trained(block) for block in blocks])
+tell(same=[trained(block) for block in blocks[:2]])
 """,
     )
     for (mine,) in told:
