@@ -7,6 +7,10 @@
         train(batch)
 """
 
+from levada.base.extension import get_cmake_dir, require_extension
+
+require_extension()
+
 from levada._levada import Digests, Layout, Membership, Mesh, Replicate, Shard, Stages, Zigzag, pack, unpack
 from levada.base.errors import (
     CorruptMessage,
@@ -58,6 +62,7 @@ __all__ = [
     "collate",
     "collate_packed",
     "empty",
+    "get_cmake_dir",
     "join",
     "pack",
     "rank",
