@@ -9,6 +9,10 @@ for batch in feed:
 ```
 """
 
+from levada.base.extension import get_cmake_dir, require_extension
+
+require_extension()
+
 from levada._levada import Digests, Layout, Membership, Mesh, Replicate, Shard, Stages, Zigzag, pack, unpack
 from levada.base.errors import (
     CorruptMessage,
@@ -62,6 +66,7 @@ __all__ = [
     "collate_packed",
     "collate_padded",
     "empty",
+    "get_cmake_dir",
     "join",
     "pack",
     "rank",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import levada
+from levada import _levada
 
 INSTALLED = pathlib.Path(levada.__file__).parent
+COMPILED = pathlib.Path(_levada.__file__)
 
 
 def test_the_stub_is_that_of_the_module(tmp_path: pathlib.Path) -> None:
@@ -25,11 +28,73 @@ def test_the_package_is_typed(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_wheel_needs_no_library_but_those_of_the_compiler() -> None:
-    (module,) = INSTALLED.glob("_levada.*.so")
-    listed = subprocess.run(["ldd", module], check=True, capture_output=True, text=True).stdout
-    needed = [line.split()[0] for line in listed.splitlines() if str(INSTALLED) not in line]
+    needed: list[str] = []
+    for binary in (COMPILED, *INSTALLED.glob("lib/liblevada.so.*")):
+        listed = subprocess.run(["ldd", binary], check=True, capture_output=True, text=True).stdout
+        needed += [line.split()[0] for line in listed.splitlines() if str(INSTALLED) not in line]
     runtime = ("linux-vdso", "libstdc++", "libm.", "libgcc_s", "libc.", "/lib")
     assert [name for name in needed if not name.startswith(runtime)] == []
+
+
+def runs(command: list[str | pathlib.Path]) -> bool:
+    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def test_a_cpp_program_is_built_with_the_library_in_the_package(tmp_path: pathlib.Path) -> None:
+    consumer = pathlib.Path(__file__).parents[2] / "tests" / "consumer"
+    # A cmake on PATH may be a wrapper around one that is not there.
+    cmake = next(name for name in ("cmake", "/usr/bin/cmake") if shutil.which(name) and runs([name, "--version"]))
+    for step in (
+        [cmake, "-S", consumer, "-B", tmp_path, f"-Dlevada_DIR={levada.get_cmake_dir()}"],
+        [cmake, "--build", tmp_path],
+    ):
+        done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout
+    ran = subprocess.run([tmp_path / "app"], check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "levada works from its install\n"
+    used = subprocess.run(["ldd", tmp_path / "app"], check=True, capture_output=True, text=True).stdout
+    assert f"liblevada.so.0.1 => {INSTALLED}/lib/" in used
+
+
+def copy_of_package(folder: pathlib.Path) -> pathlib.Path:
+    """Returns `folder`, with the package in it but for what is compiled."""
+    compiled = shutil.ignore_patterns("_levada.*.so", "lib", "include", "__pycache__")
+    shutil.copytree(INSTALLED, folder / "levada", ignore=compiled)
+    return folder
+
+
+def error_of(code: str, cwd: pathlib.Path) -> str:
+    ran = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
+    assert ran.returncode == 1
+    return ran.stderr.splitlines()[-1]
+
+
+def test_the_import_on_another_system_says_that_levada_needs_linux(tmp_path: pathlib.Path) -> None:
+    for platform in ("darwin", "win32"):
+        error = error_of(f"import sys; sys.platform = '{platform}'; import levada", tmp_path)
+        assert error.startswith(f"ImportError: levada needs Linux, and this Python runs on {platform}: use a Linux ")
+
+
+def test_the_import_without_the_compiled_module_says_how_to_install_it(tmp_path: pathlib.Path) -> None:
+    error = error_of("import levada", copy_of_package(tmp_path))
+    version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    assert error.startswith(f"ImportError: {tmp_path}/levada has no compiled module levada._levada for {version}: install ")
+    assert f"`{sys.executable} -m pip`" in error
+
+
+def test_the_import_of_a_compiled_module_for_another_system_says_so(tmp_path: pathlib.Path) -> None:
+    (copy_of_package(tmp_path) / "levada" / COMPILED.name).write_text("for another machine")
+    error = error_of("import levada", tmp_path)
+    assert error.startswith(f"ImportError: levada's compiled module cannot be loaded ({tmp_path}/levada/{COMPILED.name}: ")
+    assert "install a wheel of Levada that is made for this system" in error
+
+
+def test_a_package_without_the_cpp_library_says_so(tmp_path: pathlib.Path) -> None:
+    shutil.copy(COMPILED, copy_of_package(tmp_path) / "levada")
+    for library in INSTALLED.glob("lib*.so*"):
+        shutil.copy(library, tmp_path / "levada")
+    error = error_of("import levada; levada.get_cmake_dir()", tmp_path)
+    assert error.startswith("levada.base.errors.Unsupported: this levada was installed without its C++ library")
 
 
 def test_neither_numpy_nor_torch_is_imported_before_it_is_used() -> None:

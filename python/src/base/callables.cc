@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -54,6 +55,12 @@ class Calls {
   std::atomic<bool> is_over_ = false;
 };
 
+/// Whether this thread holds the GIL. What answers that is no part of the stable ABI, but every CPython exports it.
+bool holds_gil() {
+  static const auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return check != nullptr && check() == 1;
+}
+
 }  // namespace
 
 PythonCall::PythonCall() {
@@ -72,7 +79,7 @@ void ReleaseWithGil::operator()(nb::object* object) const {
     delete object;
   };
   if (Py_IsInitialized() == 0) return leave();
-  if (PyGILState_Check() == 1) {
+  if (holds_gil()) {
     delete object;
     return;
   }

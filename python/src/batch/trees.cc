@@ -60,7 +60,7 @@ std::optional<std::int64_t> integer(nb::handle value) {
 }
 
 Bytes bytes_of(nb::handle value) {
-  const auto view = as_bytes({PyBytes_AS_STRING(value.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(value.ptr()))});
+  const auto view = as_bytes({PyBytes_AsString(value.ptr()), static_cast<std::size_t>(PyBytes_Size(value.ptr()))});
   return {view.begin(), view.end()};
 }
 
@@ -259,7 +259,7 @@ Tree to_tree(nb::handle batch, bool allow_pickle, std::string_view name) {
 std::optional<Leaf> plain_leaf(nb::handle value, const std::function<std::string()>& place) {
   if (value.is_none()) return None{};
   if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
-  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AsDouble(value.ptr());
   if (PyUnicode_CheckExact(value.ptr())) return text_of(value, place);
   if (PyBytes_CheckExact(value.ptr())) return bytes_of(value);
   if (!PyLong_CheckExact(value.ptr())) return std::nullopt;

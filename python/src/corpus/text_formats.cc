@@ -58,7 +58,7 @@ nb::bytes read_file(const SharedFile& file, std::uint64_t offset, std::uint64_t 
   bytes = std::min(bytes, size - std::min(offset, size));
   auto read = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes)));
   if (!read.is_valid()) throw nb::python_error();
-  const std::span<char> into(PyBytes_AS_STRING(read.ptr()), bytes);
+  const std::span<char> into(PyBytes_AsString(read.ptr()), bytes);
   const nb::gil_scoped_release released;
   if (const auto got = read_fully(*file.file, offset, into); got < bytes) {
     throw SourceError(fmt::format("{} ends at byte {}, {} bytes short: it was cut off while it was being read",

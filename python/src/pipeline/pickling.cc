@@ -65,7 +65,7 @@ nb::list list_of_objects(std::span<const pipeline::Item> items) {
   auto list = nb::steal<nb::list>(PyList_New(static_cast<Py_ssize_t>(items.size())));
   if (!list.is_valid()) throw nb::python_error();
   for (std::size_t at = 0; at < items.size(); ++at) {
-    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(at), object_of_const(items[at]).release().ptr());
+    PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(at), object_of_const(items[at]).release().ptr());
   }
   return list;
 }
@@ -73,11 +73,11 @@ nb::list list_of_objects(std::span<const pipeline::Item> items) {
 std::vector<pipeline::Item> items_of(nb::handle iterable) {
   const auto fast = nb::steal(PySequence_Fast(iterable.ptr(), "a batch is made of items"));
   if (!fast.is_valid()) throw nb::python_error();
-  const auto count = PySequence_Fast_GET_SIZE(fast.ptr());
+  const auto count = PySequence_Size(fast.ptr());
   std::vector<pipeline::Item> items;
   items.reserve(static_cast<std::size_t>(count));
   for (Py_ssize_t at = 0; at < count; ++at) {
-    items.push_back(item_of(nb::borrow(PySequence_Fast_GET_ITEM(fast.ptr(), at))));
+    items.push_back(item_of(nb::steal(PySequence_GetItem(fast.ptr(), at))));
   }
   return items;
 }
@@ -100,13 +100,16 @@ class Sink {
   }
   /// Whether the buffer is to go through the pickle.
   bool keep(nb::handle buffer) {
-    const Py_buffer* view = PyPickleBuffer_GetBuffer(buffer.ptr());
-    if (view == nullptr) throw nb::python_error();
-    if (view->len < smallest_buffer || PyBuffer_IsContiguous(view, 'A') == 0) return true;
-    packed.buffers.emplace_back(static_cast<const std::byte*>(view->buf), static_cast<std::size_t>(view->len));
-    if (!objects) objects = std::make_shared<Objects>();
-    objects->add(buffer);
-    return false;
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_FULL_RO) != 0) throw nb::python_error();
+    const bool kept = view.len < smallest_buffer || PyBuffer_IsContiguous(&view, 'A') == 0;
+    if (!kept) {
+      packed.buffers.emplace_back(static_cast<const std::byte*>(view.buf), static_cast<std::size_t>(view.len));
+      if (!objects) objects = std::make_shared<Objects>();
+      objects->add(buffer);  // a PickleBuffer, which holds that memory
+    }
+    PyBuffer_Release(&view);
+    return kept;
   }
 
   pipeline::Values::Packed packed;

@@ -28,7 +28,8 @@ using pipeline::Opening;
 using pipeline::StreamPtr;
 
 nb::object call(nb::handle function, nb::handle argument) {
-  auto result = nb::steal(PyObject_CallOneArg(function.ptr(), argument.ptr()));
+  PyObject* const arguments[] = {argument.ptr()};
+  auto result = nb::steal(PyObject_Vectorcall(function.ptr(), arguments, 1, nullptr));
   if (!result.is_valid()) throw nb::python_error();
   return result;
 }
