@@ -127,9 +127,15 @@ class Placing {
     return true;
   }
 
+  /// Null for another stage, and for a map with threads of its own, which draws items ahead.
+  const Map* map_on_one_thread(int stage) const {
+    const auto* map = std::get_if<Map>(&graph_.stages()[static_cast<std::size_t>(stage)].operation);
+    return map != nullptr && map->threads == 0 ? map : nullptr;
+  }
+
   bool keeps_order(int gathered) const {
     const auto item_wise = [&](int stage) {
-      return reach_.is<Map>(stage) || reach_.is<Filter>(stage) || reach_.is<FlatMap>(stage) ||
+      return map_on_one_thread(stage) != nullptr || reach_.is<Filter>(stage) || reach_.is<FlatMap>(stage) ||
              reach_.is<Unbatch>(stage);
     };
     return all_between(*dealt_, gathered, item_wise) || gives_one_each(*dealt_, gathered);
@@ -139,7 +145,7 @@ class Placing {
   bool gives_one_each(int from, int gathered) const {
     return all_between(from, gathered, [&](int stage) {
       if (!reach_.feeds(from, stage)) return false;
-      const auto* map = std::get_if<Map>(&graph_.stages()[static_cast<std::size_t>(stage)].operation);
+      const auto* map = map_on_one_thread(stage);
       return (map != nullptr && map->on_error == OnError::raise) || reach_.is<Fork>(stage) ||
              reach_.is<Branch>(stage) || reach_.is<Zip>(stage) || reach_.is<Prefetch>(stage);
     });

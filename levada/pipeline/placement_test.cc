@@ -299,6 +299,7 @@ TEST(OneToOne, IsADealtItemThatBecomesOneItem) {
   Map skipping = same();
   skipping.on_error = OnError::skip;
   EXPECT_FALSE(one_to_one(dealt.then(skipping)));
+  EXPECT_FALSE(one_to_one(dealt.then(Map{[](Item item) { return item; }, OnError::raise, 2}))) << "it draws ahead";
   EXPECT_FALSE(one_to_one(zip({dealt, numbers().then(Shard{})})));
 }
 

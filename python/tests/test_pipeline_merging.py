@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import threading
 import time
+
+from typing import Any
 
 import levada
 import pytest
@@ -83,3 +86,34 @@ def test_a_failure_on_a_thread_comes_at_its_item() -> None:
             given.append(number)
     assert given == [0, 1, 2, 3, 4]
     assert list(pipeline.run(on_error="skip")) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+
+
+NUMBERS = levada.Pipeline(range(500))
+STAGES_WITH_STATE = {
+    "threads": NUMBERS.shuffle(50).dispatch().map(lambda number: 2 * number, threads=3),
+    "threads behind shards": NUMBERS.shard().map(lambda number: 2 * number, threads=3),
+    "buckets": NUMBERS.shuffle(50).dispatch().bucket_batch(lambda number: number % 17, boundaries=[5, 10], size=4),
+    "concat": NUMBERS.concat(levada.Pipeline(range(200)).shuffle(20)).dispatch().map(str, threads=2).shuffle(10),
+    "interleave": NUMBERS.dispatch().interleave(levada.Pipeline(range(200)).shard(), weights=[2, 1], stop="last"),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stages", STAGES_WITH_STATE)
+def test_a_run_goes_on_in_the_middle_of_each(stages: str, workers: int) -> None:
+    pipeline: levada.Pipeline[Any] = STAGES_WITH_STATE[stages]
+    options: dict[str, Any] = {"workers": workers, "seed": 3, "alone": True}
+    items = list(pipeline.run(**options))
+    assert len(items) == len(list(pipeline.run(seed=3, alone=True))) or stages == "buckets"
+    for count in (0, 5, len(items) // 2, len(items)):
+        with pipeline.run(**options) as run:
+            given, state = list(itertools.islice(run, count)), run.state_dict()
+        with pipeline.run(**options) as run:
+            run.load_state_dict(state)
+            assert given + list(run) == items
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_ordered_threads_give_the_order_of_one_process(workers: int) -> None:
+    pipeline = NUMBERS.dispatch().map(str).map(len, threads=2)
+    assert list(pipeline.run(workers=workers, ordered=True)) == list(pipeline)

@@ -82,7 +82,8 @@ class Pipeline(Generic[T]):
         on_error: str | None = None,
     ) -> Pipeline[U]:
         """What `function` gives for each item. With `threads` so many call it side by side, in the same process: for
-        functions that wait, or that release the GIL. The order of items stays."""
+        functions that wait, or that release the GIL. Each process keeps the order of its items; the order among workers is
+        that of one process only with run(ordered=True), which has the consumer call `function`."""
         return self._then("map", name, function=function, on_error=on_error, threads=threads)
 
     def filter(
