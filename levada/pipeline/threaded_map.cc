@@ -9,10 +9,10 @@
 namespace levada::pipeline {
 namespace {
 
-/// Between looks at whether the one who waits has to stop.
+/// How often a waiting thread checks whether it has to stop.
 constexpr auto attend_interval = std::chrono::milliseconds(10);
 
-/// An item that a thread makes another one of.
+/// One call of the function.
 struct Task {
   Item item;
   std::optional<Item> made;
@@ -20,7 +20,7 @@ struct Task {
   bool done = false;
 };
 
-/// Threads that call one function. Tasks are given and waited for by one thread.
+/// A thread pool that calls one function. One thread starts tasks and waits for them.
 class MapThreads {
  public:
   MapThreads(const Map& map) : function_(map.function) {
@@ -99,11 +99,8 @@ class ThreadedMapStream final : public HoldingStream<MappedItem> {
 
   std::optional<Item> make_one() override {
     while (true) {
-      while (static_cast<std::int64_t>(held_.size()) < capacity()) {
-        auto item = pull_tracked();
-        if (!item) break;
-        held_.push_back(hold(std::move(*item), given_ - 1));
-      }
+      fill();
+      if (held_.empty() && failed_input_) std::rethrow_exception(failed_input_);
       if (held_.empty()) return std::nullopt;
       const auto [task, position] = std::move(held_.front());
       held_.erase(held_.begin());
@@ -117,11 +114,22 @@ class ThreadedMapStream final : public HoldingStream<MappedItem> {
     }
   }
 
+  /// A failure of an earlier stage is thrown after the items that precede it.
+  void fill() try {
+    while (!failed_input_ && static_cast<std::int64_t>(held_.size()) < capacity()) {
+      auto item = pull_tracked();
+      if (!item) break;
+      held_.push_back(hold(std::move(*item), given_ - 1));
+    }
+  } catch (const StageFailed&) {
+    failed_input_ = std::current_exception();
+  }
+
   MappedItem hold(Item item, std::int64_t position) override {
     if (!threads_) threads_.emplace(map());
     return {threads_->start(std::move(item)), position};
   }
-  /// Each thread has one in work and one that waits.
+  /// One running and one queued task for each thread.
   std::int64_t capacity() const override { return 2 * std::int64_t{map().threads}; }
   std::int64_t item_number() const override { return current_; }
   void save_own(Fields&) const override {}
@@ -131,7 +139,8 @@ class ThreadedMapStream final : public HoldingStream<MappedItem> {
     HoldingStream::release();
   }
 
-  std::int64_t current_ = 0;
+  std::int64_t current_ = 0;  ///< the position of the item that is returned
+  std::exception_ptr failed_input_;
   std::optional<MapThreads> threads_;
 };
 

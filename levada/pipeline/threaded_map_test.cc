@@ -54,7 +54,18 @@ TEST(ThreadedMap, FailsAtTheItemThatFails) {
   EXPECT_EQ(skipping.counts()[1].skipped, 10);
 }
 
-TEST(ThreadedMap, EndsWithWhatItWasAsked) {
+TEST(ThreadedMap, ReturnsItemsBeforeAFailureOfAnEarlierStage) {
+  const Map fails{.function = [](Item item) -> Item {
+    if (number_in(item) == 5) throw std::runtime_error("broken");
+    return item;
+  }};
+  const Map same{.function = [](Item item) { return item; }, .threads = 3};
+  Opened opened(Graph::source(range(0, 100)).then(fails, "fails").then(same));
+  for (std::int64_t i = 0; i < 5; ++i) ASSERT_EQ(number_in(*opened.stream().next()), i);
+  EXPECT_EQ(failure_of([&] { opened.stream().next(); }).stage, "fails");
+}
+
+TEST(ThreadedMap, MakesFewItemsThatNobodyAsksFor) {
   std::atomic<int> calls = 0;
   {
     const Map map{.function = [&](Item item) -> Item {
