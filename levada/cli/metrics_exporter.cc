@@ -26,12 +26,14 @@ namespace levada::cli {
 namespace {
 
 constexpr auto file_interval = std::chrono::seconds(5);
-/// For a client to send its request, and again to take the answer: others wait meanwhile.
+/// Time limit for a client's request, and again for its response: other clients wait meanwhile.
 constexpr auto client_time = std::chrono::seconds(1);
+/// Between two tries to accept a client.
+constexpr auto retry_interval = std::chrono::milliseconds(100);
 constexpr std::size_t max_request_bytes = 8192;
 constexpr int max_port = 65535;
 
-/// One too large for any port where it is larger than an int.
+/// Returns a number above max_port for one that is larger than an int.
 std::optional<int> port_of(std::string_view text) {
   const auto is_digit = [](char character) { return character >= '0' && character <= '9'; };
   if (text.empty() || !std::ranges::all_of(text, is_digit)) return std::nullopt;
@@ -69,7 +71,7 @@ bool await(int socket, short event, Deadline deadline) {
   return ::poll(&waiting, 1, static_cast<int>(left)) == 1;
 }
 
-/// What a client sends up to the end of its request's head; empty where that does not come.
+/// Returns the request up to the end of its header; empty if the client does not send that in time.
 std::string read_request(int client) {
   const auto deadline = Deadline::after(client_time);
   std::string request;
@@ -162,6 +164,7 @@ class MetricsExporter::Impl {
       if (waiting[0].revents != 0) return;
       const UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (client) answer(client.get(), collect_);
+      else await(stop_.get(), POLLIN, Deadline::after(retry_interval));  // no descriptor is free, perhaps
     }
   }
 
@@ -171,7 +174,7 @@ class MetricsExporter::Impl {
     write_file();
   }
 
-  /// Says once what goes wrong: the run is worth more than its numbers.
+  /// Reports only the first error: a run does not end because its metrics cannot be written.
   void write_file() try {
     AtomicFile file(path_);
     file.write(as_bytes(to_prometheus(collect_())));
