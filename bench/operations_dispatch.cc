@@ -11,11 +11,10 @@ namespace {
 
 struct DispatchArguments {
   BenchRanks ranks;
-  bench::DispatchOptions options;
+  DispatchOptions options;
 };
 
-std::string to_json(const EngineInfo& info, const bench::DispatchOptions& options,
-                    const bench::DispatchResult& result) {
+std::string to_json(const EngineInfo& info, const DispatchOptions& options, const DispatchResult& result) {
   nlohmann::ordered_json json = {
       {"op", "dispatch"},
       {"engine", info.name},
@@ -30,8 +29,7 @@ std::string to_json(const EngineInfo& info, const bench::DispatchOptions& option
   return json_text(json) + "\n";
 }
 
-std::string to_text(const EngineInfo& info, const bench::DispatchOptions& options,
-                    const bench::DispatchResult& result) {
+std::string to_text(const EngineInfo& info, const DispatchOptions& options, const DispatchResult& result) {
   TextTable table({"of items", ""});
   table.add({"a second", fmt::format("{:.0f}", result.items_per_s)});
   table.add({"wakeups an item", fmt::format("{:.4f}", result.wakeups_per_item)});
@@ -42,10 +40,10 @@ std::string to_text(const EngineInfo& info, const bench::DispatchOptions& option
 }
 
 int run_dispatch(DispatchArguments arguments, const cli::Invocation& invocation) {
-  bench::check(arguments.options);
-  arguments.ranks.ranks = bench::ranks_of(arguments.options);
+  check(arguments.options);
+  arguments.ranks.ranks = ranks_of(arguments.options);
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
-    const auto result = bench::measure(engine, arguments.options);
+    const auto result = measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
     cli::print(arguments.ranks.json ? to_json(info, arguments.options, result)

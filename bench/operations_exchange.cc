@@ -11,12 +11,11 @@ namespace {
 
 struct ExchangeArguments {
   BenchRanks ranks;
-  bench::ExchangeBenchOptions options;
+  ExchangeBenchOptions options;
   bool plan_only = false;
 };
 
-std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments,
-                    const bench::ExchangeBenchResult& result) {
+std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments, const ExchangeBenchResult& result) {
   const nlohmann::ordered_json json = {
       {"op", "exchange"},
       {"engine", info.name},
@@ -41,8 +40,7 @@ std::string to_json(const EngineInfo& info, const ExchangeArguments& arguments,
   return json_text(json) + "\n";
 }
 
-std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
-                    const bench::ExchangeBenchResult& result) {
+std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments, const ExchangeBenchResult& result) {
   TextTable table({"until all ranks have their samples", "us"});
   table.add({"median", fmt::format("{:.1f}", result.median_us)});
   table.add({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
@@ -61,8 +59,8 @@ std::string to_text(const EngineInfo& info, const ExchangeArguments& arguments,
 }
 
 int plan_only(const ExchangeArguments& arguments) {
-  const auto result = bench::measure_plan(arguments.options);
-  const int ranks = bench::ranks_of(arguments.options);
+  const auto result = measure_plan(arguments.options);
+  const int ranks = ranks_of(arguments.options);
   if (arguments.ranks.json) {
     const nlohmann::ordered_json json = {
         {"op", "exchange-plan"},
@@ -92,14 +90,14 @@ int plan_only(const ExchangeArguments& arguments) {
 }
 
 int run_exchange(const ExchangeArguments& arguments, const cli::Invocation& invocation) {
-  bench::check(arguments.options);
+  check(arguments.options);
   if (arguments.plan_only) return plan_only(arguments);
-  if (bench::ranks_of(arguments.options) > arguments.ranks.ranks) {
-    throw InvalidArgument(fmt::format("--ranks is {}, but the meshes take {}", arguments.ranks.ranks,
-                                      bench::ranks_of(arguments.options)));
+  if (ranks_of(arguments.options) > arguments.ranks.ranks) {
+    throw InvalidArgument(
+        fmt::format("--ranks is {}, but the meshes take {}", arguments.ranks.ranks, ranks_of(arguments.options)));
   }
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
-    const auto result = bench::measure(engine, arguments.options);
+    const auto result = measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
     cli::print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));

@@ -13,17 +13,17 @@ struct FanOutArguments {
   BenchRanks ranks;
   std::string source = "arena";
   std::string access = "read_only";
-  bench::FanOutOptions options;
+  FanOutOptions options;
 };
 
 void check(FanOutArguments& arguments) {
-  arguments.options.source = bench::parse_source(arguments.source);
+  arguments.options.source = parse_source(arguments.source);
   arguments.options.access = parse_access(arguments.access, "--access");
-  bench::check(arguments.options);
+  check(arguments.options);
 }
 
-std::string to_json(const bench::FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
-                    const bench::FanOutResult& result) {
+std::string to_json(const FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
+                    const FanOutResult& result) {
   nlohmann::ordered_json json = {
       {"op", operation.name},
       {"engine", info.name},
@@ -46,8 +46,8 @@ std::string to_json(const bench::FanOut& operation, const EngineInfo& info, cons
   return json_text(json) + "\n";
 }
 
-std::string to_text(const bench::FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
-                    const bench::FanOutResult& result) {
+std::string to_text(const FanOut& operation, const EngineInfo& info, const FanOutArguments& arguments,
+                    const FanOutResult& result) {
   TextTable table({"until all ranks", "us"});
   table.add({"have access, median", fmt::format("{:.1f}", result.median_us)});
   table.add({"have access, 99th percentile", fmt::format("{:.1f}", result.p99_us)});
@@ -65,10 +65,10 @@ std::string to_text(const bench::FanOut& operation, const EngineInfo& info, cons
       result.copies_per_byte);
 }
 
-int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const cli::Invocation& invocation) {
+int run_fan_out(FanOutArguments arguments, const FanOut& operation, const cli::Invocation& invocation) {
   check(arguments);
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
-    const auto result = bench::measure(engine, operation, arguments.options);
+    const auto result = measure(engine, operation, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank != 0) return;
     cli::print(arguments.ranks.json ? to_json(operation, info, arguments, result)
@@ -76,8 +76,7 @@ int run_fan_out(FanOutArguments arguments, const bench::FanOut& operation, const
   });
 }
 
-void add_operation(CLI::App& bench, cli::Invocation& invocation, const bench::FanOut& operation,
-                   const std::string& what) {
+void add_operation(CLI::App& bench, cli::Invocation& invocation, const FanOut& operation, const std::string& what) {
   auto arguments = std::make_shared<FanOutArguments>();
   auto* command = bench.add_subcommand(std::string(operation.name), what);
   cli::add_option(*command, "--bytes", arguments->options.bytes, "N", "That each rank receives in a round");
@@ -99,8 +98,8 @@ void add_operation(CLI::App& bench, cli::Invocation& invocation, const bench::Fa
 }  // namespace
 
 void add_fan_out(CLI::App& bench, cli::Invocation& invocation) {
-  add_operation(bench, invocation, bench::scatter, "One rank gives each rank a batch of its own");
-  add_operation(bench, invocation, bench::broadcast, "One rank gives all ranks the same batch");
+  add_operation(bench, invocation, scatter, "One rank gives each rank a batch of its own");
+  add_operation(bench, invocation, broadcast, "One rank gives all ranks the same batch");
 }
 
 }  // namespace levada::bench

@@ -12,16 +12,16 @@ struct ReduceArguments {
   BenchRanks ranks;
   std::string sizes = "256x4KiB";
   std::string source = "host";
-  bench::ReduceOptions options;
+  ReduceOptions options;
 };
 
 void check(ReduceArguments& arguments) {
-  arguments.options.source = bench::parse_source(arguments.source);
-  arguments.options.shards = bench::parse_sizes(arguments.sizes);
-  bench::check(arguments.options);
+  arguments.options.source = parse_source(arguments.source);
+  arguments.options.shards = parse_sizes(arguments.sizes);
+  check(arguments.options);
 }
 
-std::string to_json(const EngineInfo& info, const ReduceArguments& arguments, const bench::ReduceResult& result) {
+std::string to_json(const EngineInfo& info, const ReduceArguments& arguments, const ReduceResult& result) {
   const nlohmann::ordered_json json = {
       {"op", "reduce-scatter"},
       {"engine", info.name},
@@ -43,7 +43,7 @@ std::string to_json(const EngineInfo& info, const ReduceArguments& arguments, co
   return json_text(json) + "\n";
 }
 
-std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, const bench::ReduceResult& result) {
+std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, const ReduceResult& result) {
   TextTable table({"until all ranks have their sums", "us"});
   table.add({"median", fmt::format("{:.1f}", result.median_us)});
   table.add({"99th percentile", fmt::format("{:.1f}", result.p99_us)});
@@ -62,7 +62,7 @@ std::string to_text(const EngineInfo& info, const ReduceArguments& arguments, co
 int run_reduce(ReduceArguments arguments, const cli::Invocation& invocation) {
   check(arguments);
   return run_ranks(arguments.ranks, invocation, [&](const std::shared_ptr<Engine>& engine) {
-    const auto result = bench::measure(engine, arguments.options);
+    const auto result = measure(engine, arguments.options);
     const EngineInfo& info = engine->info();
     if (info.rank == 0)
       cli::print(arguments.ranks.json ? to_json(info, arguments, result) : to_text(info, arguments, result));
