@@ -18,6 +18,8 @@ PYTHON = {
     "levada.testing": "Ranks in tests.",
     "levada.dropin": "In place of other packages.",
 }
+PAGES = ("docs", "bench", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+"""Pages, and folders of pages."""
 NAVIGATION = {
     "Levada": "README.md",
     "Start": "docs/getting-started.md",
@@ -89,7 +91,7 @@ class Site:
 
     def copy_pages(self):
         for path in self.files:
-            if path.suffix == ".md" and path.parts[0] in ("docs", "bench", *(["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])):
+            if path.suffix == ".md" and path.parts[0] in PAGES:
                 self.write(path, self.with_links(path, (ROOT / path).read_text(encoding="utf-8")))
             elif path.suffix in (".svg", ".png"):
                 self.copy(path)
@@ -99,7 +101,7 @@ class Site:
         shutil.copyfile(ROOT / path, self.folder / path)
 
     def with_links(self, page, text):
-        """Links to headers lead to their reference, those to folders to a page there; other files are copied beside them."""
+        """Points links to headers at their reference and links to folders at a page there. Copies other linked files."""
 
         def link(match):
             words, name, anchor = match.group(1), match.group(2), match.group(3) or ""
@@ -109,7 +111,7 @@ class Site:
         return LINK.sub(link, text)
 
     def target_of(self, path):
-        """Where a link to a file or folder of the repository leads; None: nowhere."""
+        """Returns the page or file that a link to a file or folder of the repository is to lead to, or None."""
         if path in self.headers:
             return f"{page_of(self.headers[path])}#{anchor_of(path)}"
         if (ROOT / path).is_dir():

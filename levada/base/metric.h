@@ -1,4 +1,4 @@
-// Numbers of a run that goes on, as monitoring systems collect them.
+// Metrics of a running job.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace levada {
 /// Names and values, such as {"rank", "3"}.
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
-/// Named as Prometheus recommends: the unit and, of a counter, "total" at the end.
+/// Named as Prometheus recommends: the name ends with the unit and, for a counter, with "total".
 struct Metric {
   enum class Type { counter, gauge };
 
@@ -21,12 +21,12 @@ struct Metric {
   MetricLabels labels;
   double value = 0;
 
-  /// The name with its labels: `levada_feed_batches_total{rank="3"}`.
+  /// Returns the name with its labels: `levada_feed_batches_total{rank="3"}`.
   std::string id() const;
 };
 
-/// Prometheus's text format, version 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats). Metrics of one name
-/// stand together.
+/// Returns the metrics in Prometheus's text format, version 0.0.4
+/// (prometheus.io/docs/instrumenting/exposition_formats), grouped by name.
 std::string to_prometheus(std::span<const Metric> metrics);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// `--metrics`: numbers of a run, for Prometheus to collect while the run goes on.
+// `--metrics`: exports a running job's metrics to Prometheus.
 #pragma once
 
 #include <functional>
@@ -12,27 +12,26 @@
 
 namespace levada::cli {
 
-/// Where numbers go: to those who ask a port by HTTP, or to a file. Each rank has its own: the ranks of a host take the
-/// ports from the one named on, and where there are several ranks each puts its number into the file's name.
+/// Where metrics are exported: an HTTP port or a file. Each rank has its own: the n-th rank of a host uses the n-th
+/// port from `port` on, and in a job of several ranks each adds its number to the file's name.
 struct MetricsTarget {
-  std::string host;  ///< of whose addresses the port is; empty: every one of this machine
+  std::string host;  ///< the address to listen on; empty: every address of this machine
   std::optional<int> port;
-  std::string path;  ///< without a port
+  std::string path;  ///< if there is no port
 
   /// "PORT", "HOST:PORT" or a path.
   static MetricsTarget parse(const std::string& text);
-  /// A rank's own.
+  /// Returns this rank's own target.
   MetricsTarget of(const EngineInfo& info) const;
 };
 
-/// Throws InvalidArgument, naming the option, for more ranks than there are ports, and a file that cannot be written.
+/// Throws InvalidArgument that names the option if there are fewer ports than ranks, or if the file cannot be written.
 void check(const MetricsTarget& target, int ranks);
 
-/// Exports numbers until it is destroyed; a file is replaced every five seconds and at the end.
+/// Exports metrics until it is destroyed. Replaces a file every five seconds and at the end.
 class MetricsExporter {
  public:
-  /// `collect` is called on a thread of the exporter's own. Throws EngineError, naming the option, where the port
-  /// cannot be had.
+  /// Calls `collect` on a thread of its own. Throws EngineError that names the option if it cannot listen on the port.
   MetricsExporter(const MetricsTarget& target, std::function<std::vector<Metric>()> collect);
   ~MetricsExporter();
   MetricsExporter(const MetricsExporter&) = delete;

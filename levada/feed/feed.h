@@ -76,7 +76,7 @@ struct FeedStats {
   std::int64_t copied_batches = 0;  ///< given as copies, because the caller held more than depth
   ReadStats read;                   ///< of this rank's source, if it reads
 
-  /// All of it, each with `labels`.
+  /// Returns all of it, each metric with `labels`.
   std::vector<Metric> metrics(const MetricLabels& labels) const;
 };
 
@@ -113,7 +113,7 @@ class Feed {
 
   /// Empty until next() has returned empty or thrown, or close() has returned.
   const std::optional<FeedEnd>& end() const;
-  /// Any thread: also while next() waits, which is counted up to now.
+  /// Any thread may call, also while next() waits; `waited` then includes the wait so far.
   FeedStats stats() const;
   /// What the steps come to that this rank has planned so far, as a reader of balanced steps; else empty.
   BalanceSeries balance() const;

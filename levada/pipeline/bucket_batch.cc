@@ -40,7 +40,7 @@ class BucketBatchStream final : public HoldingStream<MeasuredItem> {
     return take(std::ranges::min(held_, {}, &MeasuredItem::bucket).bucket);
   }
 
-  /// Whether the item and those of its bucket are a batch that is not too large.
+  /// Returns whether the item and those of its bucket are at most max_tokens, padded to the longest.
   bool has_room(const MeasuredItem& measured) const {
     if (!batch().max_tokens) return true;
     std::int64_t count = 1, longest = measured.length;

@@ -38,7 +38,7 @@ struct Source {
 struct Map {
   std::function<Item(Item)> function;
   OnError on_error = OnError::raise;
-  int threads = 0;  ///< that call the function side by side; 0: it is called where items are pulled. Order stays
+  int threads = 0;  ///< that call the function concurrently, in order; 0: the thread that pulls items calls it
 };
 struct Filter {
   std::function<bool(const Item&)> predicate;
@@ -53,15 +53,14 @@ struct Batch {
   std::int64_t size = 1;
   bool drop_last = false;
 };
-/// Batches of items of like length. An item joins the others of its bucket; these are given when they are `size`, or
-/// when with one more they would be more than `max_tokens`, padded to the longest of them.
+/// Batches items of similar length. Collects items in buckets by length, and returns a bucket's items as a batch when
+/// they are `size` many, or before another one would make them more than `max_tokens`, padded to the longest.
 struct BucketBatch {
   std::function<std::int64_t(const Item&)> length;
-  std::vector<std::int64_t>
-      boundaries;  ///< growing; bucket i has lengths below boundary i and not below the one before
-  std::optional<std::int64_t> size = {};  ///< this or max_tokens is given
+  std::vector<std::int64_t> boundaries;   ///< increasing; bucket i has lengths from boundary i - 1 to below boundary i
+  std::optional<std::int64_t> size = {};  ///< this or max_tokens is required
   std::optional<std::int64_t> max_tokens = {};
-  bool drop_last = false;  ///< leaves out what buckets hold at the end; else it is given, shortest bucket first
+  bool drop_last = false;  ///< drops partial batches at the end; else they are returned, shortest bucket first
 };
 struct Unbatch {};
 
@@ -107,13 +106,13 @@ struct Repeat {
 };
 /// Tuples of one item of each; ends with the shortest.
 struct Zip {};
-/// All items of one input after those of the other.
+/// Returns all items of its first input, then all items of the next.
 struct Concat {};
 /// When an Interleave ends.
 enum class StopAt : std::uint8_t { first_end, last_end };
-/// One item at a time, of an input that is drawn at random.
+/// Returns one item at a time, from an input chosen at random.
 struct Interleave {
-  std::vector<double> weights;  ///< one an input, above 0: how often it is drawn; none: all in turn
+  std::vector<double> weights;  ///< one for each input, above 0; empty: the inputs take turns
   StopAt stop = StopAt::first_end;
   std::optional<std::uint64_t> seed = {};  ///< none: drawn from the pipeline's
 };

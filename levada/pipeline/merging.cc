@@ -112,7 +112,7 @@ class InterleaveStream final : public MergingStream {
     }
   }
 
-  /// The input within whose stretch a random point lies, where each that has not ended has a stretch of its weight.
+  /// Returns an input that has not ended, chosen with a probability in proportion to its weight.
   std::size_t draw() {
     double sum = 0;
     std::size_t last = 0;

@@ -31,7 +31,7 @@ struct Stats {
   std::uint64_t copied = 0;          ///< of those, how many were copied
 };
 
-/// By stage of `graph`, each with `labels`.
+/// Returns metrics for each stage of `graph` and for the messages, each with `labels`.
 std::vector<Metric> metrics(const Graph& graph, const Stats& stats, const MetricLabels& labels);
 
 /// What is shown. Borrows all of it.

@@ -89,7 +89,7 @@ StagePtr make_stage(const Dispatch& dispatch, const StagePlace& at);
 StagePtr make_stage(const FullSync& full_sync, const StagePlace& at);
 StagePtr make_stage(const Transform& transform, const StagePlace& at);
 
-/// What a stage draws at random from: `given` and the epoch, or else the pipeline's seed.
+/// Returns the seed of a stage that draws at random: from `given` and the epoch, or else from the pipeline's seed.
 std::uint64_t seed_of(const StagePlace& at, std::optional<std::uint64_t> given);
 
 /// Of a Map with threads.

@@ -1,4 +1,4 @@
-"""Numbers of feeds and pipelines that are at work, for Prometheus, W&B, TensorBoard and the like."""
+"""Metrics of running feeds and pipelines, for Prometheus, W&B, TensorBoard and the like."""
 
 from __future__ import annotations
 
