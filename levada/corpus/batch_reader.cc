@@ -10,7 +10,7 @@
 namespace levada {
 namespace {
 
-/// Samples that lie together in their source, for rows of a batch that do so, too.
+/// Consecutive samples of a source that fill consecutive rows of a batch.
 struct Run {
   StoredSample first;
   std::size_t row = 0, rows = 1;

@@ -39,8 +39,8 @@ struct PackedPiece {
   bool operator==(const PackedPiece&) const = default;
 };
 
-/// The order of packed samples: 4 bytes a document and 16 a sample. docs/design/corpus.md says what it is. Any thread
-/// may ask.
+/// The order of packed samples: 4 bytes a document and 16 a sample. docs/design/corpus.md defines it. Any thread
+/// may call.
 class PackedOrder {
  public:
   /// Documents that are packed together.
@@ -48,7 +48,7 @@ class PackedOrder {
   /// Names the order in cursors: to be changed with the algorithm.
   static constexpr int version = 1;
 
-  /// `tokens_of` says how many tokens a document has, its end among them; it is asked again when pieces are. `sequence`
+  /// `tokens_of` returns how many tokens a document has, its end included; pieces() calls it again. `sequence`
   /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`; if
   /// that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
   /// than 2^31 documents or samples.
@@ -58,7 +58,7 @@ class PackedOrder {
   std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
   /// Of all samples: those that have a label.
   std::int64_t positions() const { return positions_; }
-  /// The most that a sample has: its pieces, and the padding at its end if there is some.
+  /// Returns the largest number of segments of a sample: its pieces, and any padding at its end.
   std::int64_t most_segments() const { return most_segments_; }
 
   std::int64_t pieces(std::int64_t sample) const { return begin(sample + 1) - begin(sample); }

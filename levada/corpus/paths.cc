@@ -119,13 +119,13 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-/// What a name that is no pattern stands for.
+/// Returns the files that a name without a pattern refers to.
 std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats,
                                   const std::string& excluded) {
   return is_directory(path) ? files_below(path, formats, excluded) : std::vector{path};
 }
 
-/// The files that URLs stand for.
+/// Expands URLs to files.
 class UrlExpander {
  public:
   UrlExpander(std::span<const TextFormat> formats,

@@ -15,7 +15,7 @@ namespace levada {
 /// of these ranks also sends that copy to the hosts without a holder. If no host has both, one holder sends to all.
 /// Among the holders of a host the choice is such that the rank that sends most sends as little as can be
 /// (assignment.h). Only bytes sent count as load, for those received are the same in every plan. A plan is invariant
-/// under the order of everything asked and known. Linear in samples x keys but for sorting within multicasts: a million
+/// under the order of everything asked and known. Linear in samples x keys, except sorting within multicasts: a million
 /// samples from 1,024 to 1,024 ranks take less than a second.
 ///
 /// `host_of`: each rank's host; none: all are on one. Throws InvalidArgument, naming the lowest sample, its key and

@@ -38,7 +38,7 @@ constexpr int version = 1;
 constexpr std::string_view meta_extension = ".json", uses_prefix = "in-use-", lock_name = "lock";
 constexpr std::size_t max_meta_bytes = std::size_t{1} << 20;
 
-/// Empty unless it is a regular file of this user's own: those of others may lie.
+/// Returns the content of a regular file of this user; empty for any other, since other users' files are untrusted.
 std::optional<std::string> read_own(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
@@ -55,7 +55,7 @@ std::optional<std::string> read_own(const std::string& path) {
   return {};
 }
 
-/// What the .json of an entry says.
+/// The content of an entry's .json.
 struct Meta {
   std::string key, source, tokenizer, digest;
   std::string checksum;  ///< of all bytes of the .bin, then the .idx
