@@ -28,7 +28,7 @@ ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeReque
 /// In place of the number of a sample that nobody holds.
 inline constexpr std::uint32_t no_sample = UINT32_MAX;
 
-/// The same of an directory whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
+/// The same for a directory whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
 /// all destinations that have ranks, one after the other. A sample may be held though nobody holds a key of it.
 ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
                            std::span<const std::uint32_t> requested, std::span<const int> host_of);
