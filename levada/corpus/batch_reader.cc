@@ -102,7 +102,7 @@ void BatchReader::fill_checked(std::size_t pieces, const std::function<void(std:
   check_touched();
 } catch (const SourceError&) {
   reading_ = nullptr;
-  check_touched();  // What happened to the file says more than what was found in it.
+  check_touched();  // A change of the file is a better explanation than the bytes that were found in it.
   throw;
 }
 

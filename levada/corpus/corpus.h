@@ -26,9 +26,9 @@ struct CorpusOptions {
   std::int64_t epochs = 1;                    ///< times through the data; 0: without end
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;      ///< packed documents are rounded up to multiples of it; divides sequence
-  bool attention_mask = false;  ///< give each batch one
-  /// Of Megatron-LM, where documents are cut: positions begin at 0 behind each token that ends a document, the
-  /// attention mask keeps documents apart, and the loss mask is 0 at that token.
+  bool attention_mask = false;  ///< adds `attention_mask` to each batch
+  /// As in Megatron-LM, for cut documents: positions restart at 0 after each end-of-document token, the attention mask
+  /// keeps documents apart, and the loss mask is 0 at that token.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
   DType ids = dtypes::int64;       ///< of tokens, labels and position_ids: int64 or int32
   std::vector<double> split = {};  ///< proportions that the documents are divided in, as part_of_split() takes them
@@ -81,15 +81,16 @@ class Corpus final : public Source {
   static Corpus open(std::vector<std::string> paths, CorpusOptions options = {});
   static Corpus open_mix(CorpusMix mix, CorpusOptions options = {});
 
-  /// The same samples, gone through so many times; 0: without end. Shares files and indexes with this one, costs next
-  /// to nothing, and may be read while this one is. Throws InvalidArgument for more samples than can be counted.
+  /// Returns a corpus of the same samples over `epochs` epochs; 0: without end. Shares files and indexes with this one,
+  /// costs next to nothing, and may be read while this one is. Throws InvalidArgument for more samples than can be
+  /// counted.
   Corpus of_epochs(std::int64_t epochs) const;
 
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
   ~Corpus() override;
 
-  /// Samples of an epoch: N. Of a mix, as many as its sources hold together, none of them more than its cap.
+  /// Returns N, the number of samples of an epoch: for a mix, the sum over its sources, each bounded by its cap.
   std::int64_t sequences() const;
   std::int64_t tokens() const;  ///< with those that end documents
   std::int64_t documents() const;

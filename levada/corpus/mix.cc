@@ -153,7 +153,7 @@ MixedSample Mix::at(std::int64_t g) {
 std::vector<std::int64_t> Mix::taken(std::int64_t g) const {
   g = std::min(g, size_.value_or(g));
   if (g == 0) return std::vector<std::int64_t>(parts_.size());
-  // Of the block in which the last of them lies: g itself may lie behind the end.
+  // The block of sample g - 1, since g itself may be behind the end.
   const auto number = (g - 1) / block;
   const auto dealt = deal(number, counts_before(number * block));
   auto counts = dealt.end;

@@ -23,7 +23,7 @@ class OpenedSource {
   OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
                std::optional<std::uint64_t> shuffle_seed);
 
-  /// Of a sample: those that have a label.
+  /// Returns the mean number of tokens with a label in a sample.
   double mean_tokens() const {
     return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
   }

@@ -56,7 +56,7 @@ class PackedOrder {
               std::int64_t pad_to = 1, std::int64_t max_pieces = std::numeric_limits<std::int64_t>::max());
 
   std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
-  /// Of all samples: those that have a label.
+  /// Returns the number of positions with a label in all samples.
   std::int64_t positions() const { return positions_; }
   /// Returns the largest number of segments of a sample: its pieces, and any padding at its end.
   std::int64_t most_segments() const { return most_segments_; }
@@ -73,7 +73,7 @@ class PackedOrder {
   };
 
   std::int64_t begin(std::int64_t sample) const { return begins_[static_cast<std::size_t>(sample)]; }
-  /// Of a document. One that lacks even an end, as some formats allow, has none either.
+  /// Returns the number of inputs in a document: 0 for one without any token, which some formats allow.
   std::int64_t positions_of(std::int64_t document) const { return std::max<std::int64_t>(tokens_of_(document) - 1, 0); }
   void add_window(std::int64_t first, std::int64_t end);
   void add_sample(std::span<const std::uint32_t> members, std::int64_t length);

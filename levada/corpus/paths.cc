@@ -88,7 +88,7 @@ class FolderWalk {
     for (const auto& entry : fs::directory_iterator(folder)) {
       const auto& path = entry.path();
       if (path.filename().string().starts_with('.')) continue;
-      std::error_code error;  // A link that leads nowhere is no folder, and opening it says so.
+      std::error_code error;  // A dangling link is not a folder; opening it reports the error.
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
       } else if (is_data(path.string(), formats_)) {

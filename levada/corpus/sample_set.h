@@ -32,7 +32,7 @@ class SampleSet {
   virtual ~SampleSet() = default;
 
   virtual std::int64_t size() const = 0;
-  /// Of all samples: those that have a label.
+  /// Returns the number of positions with a label in all samples.
   virtual std::int64_t positions() const = 0;
   /// Returns the largest number of segments of a sample; empty where samples are not packed.
   virtual std::optional<std::int64_t> most_segments() const { return std::nullopt; }

@@ -17,7 +17,7 @@ namespace levada {
 struct MegatronPaths {
   std::string bin, idx;
 
-  /// Of a prefix, or of either file's name.
+  /// Returns the paths for a prefix or for either file's name.
   static MegatronPaths of(const std::string& path);
 };
 

@@ -235,7 +235,7 @@ void remove_unreadable(const std::string& dir) {
   }
 }
 
-/// Calls act(i) for each i below `count`, on so many threads. Throws what the first of those that failed threw.
+/// Calls act(i) for each i below `count`, on `threads` threads. Rethrows the exception of the lowest i that failed.
 void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act) {
   std::atomic<std::size_t> next = 0;
   std::mutex failing;
