@@ -85,6 +85,12 @@ TEST(CommandBalance, GoesOnFromAStateOnAnotherMesh) {
   EXPECT_EQ(first.at("tokens").get<int>() + report.at("tokens").get<int>(), whole.at("tokens"));
 }
 
+TEST(CommandBalance, HasNoWeightsOfACorpus) {
+  const auto outcome = run(arguments("feed", {"--mesh", "dp=2", "--balance", "weights"}));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("a corpus has no weights"));
+}
+
 TEST(CommandBalance, ShowsTheWorkInTextAndOnThePage) {
   const auto page = scratch() + "/page.html";
   const auto outcome =

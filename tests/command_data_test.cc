@@ -224,7 +224,18 @@ TEST(CommandFeed, ShowsNothingOfTheDataThatATerminalWouldObey) {
   EXPECT_THAT(bad.err, AllOf(HasSubstr(R"(a\x1b[2J\n.jsonl:1: the line)"), HasSubstr(R"("\x1b]0;x\x07")")));
   EXPECT_EQ(std::ranges::count(bad.err, '\n'), 1);
   EXPECT_EQ(bad.err.find('\x1b'), bad.err.npos);
-  write_file("hostile.txt", std::string(100, 'x'));
+  const auto text = write_file("hostile.txt", std::string(100, 'x'));
+  const auto layout = write_file("hostile_layout.json", R"({"fields": {"a\nb\u001b[2J": ["nonsense"]}})");
+  const std::vector<std::vector<std::string>> refused = {{"feed", text, "--mesh", "dp\x1b[2J\n=2"},
+                                                         {"feed", text, "--mesh", "dp=\n2"},
+                                                         {"feed", text, "--mesh", "dp=2", "--data-axes", "d\np"},
+                                                         {"feed", text, "--mesh", "dp=2", "--layout", layout}};
+  for (const auto& arguments : refused) {
+    const auto result = run(arguments);
+    EXPECT_NE(result.status, 0);
+    EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
+    EXPECT_EQ(result.err.find('\x1b'), result.err.npos);
+  }
   const auto mix =
       write_file("hostile.json", R"({"sources": [{"path": "hostile.txt", "weight": 1, "name": "\u001b[2Jred"},
                                                              {"path": "hostile.txt", "weight": 1}]})");

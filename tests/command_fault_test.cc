@@ -216,9 +216,14 @@ Outcome run_limited(const std::string& limits, const std::vector<std::string>& a
 // A sanitizer ends a process that can allocate nothing.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(CommandFault, EndsWithOneSentenceWhereThreadsOrMemoryAreRefused) {
-  const std::vector<std::string> feed = {
-      "feed", make_corpus("limited.jsonl", 2000), "--mesh", "dp=2,tp=2", "--batch", "2", "--seq", "128", "--timeout",
-      "5s"};
+  std::string text;
+  for (int line = 0; line < 2000; ++line) text += R"({"text": ")" + std::string(16'000, 'x') + "\"}\n";
+  const std::vector<std::string> feed = {"feed",      write_file("limited.jsonl", text),
+                                         "--mesh",    "dp=2,tp=2",
+                                         "--batch",   "2",
+                                         "--seq",     "128",
+                                         "--steps",   "1000",
+                                         "--timeout", "5s"};
   for (const char* limits : {"ulimit -v 22000", "ulimit -v 30000", "ulimit -v 60000", "ulimit -v 100000",
                              "ulimit -v 200000", "ulimit -v 300000", "ulimit -n 64"}) {
     for (const char* engine : {"shm", "inproc"}) {

@@ -137,7 +137,9 @@ std::optional<Balance> balance_of(const DataArguments& arguments) {
   if (arguments.balance.empty() && arguments.max_tokens == 0) return std::nullopt;
   constexpr EnumName<PartSizes> names[] = {{"equal", PartSizes::equal}, {"free", PartSizes::any}, {"", PartSizes::any}};
   const auto counts = arguments.counts.empty() && arguments.max_tokens == 0 ? "equal" : arguments.counts;
-  return Balance{.cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance),
+  const auto cost = SampleCost::parse(arguments.balance.empty() ? "tokens" : arguments.balance);
+  if (cost.kind == SampleCost::Kind::weights) throw InvalidArgument("--balance weights: a corpus has no weights");
+  return Balance{.cost = cost,
                  .sizes = parse_enum("--counts", counts, names),
                  .max_tokens = arguments.max_tokens,
                  .order = parse_micro_order(arguments.micro_order),

@@ -47,7 +47,10 @@ std::vector<OpenedFile> FileOpener::open(const std::vector<std::string>& names) 
 }
 
 OpenedFile FileOpener::open_tokens(const std::string& path) const {
-  const auto options = options_for(token_storage_);
+  auto options = options_for(token_storage_);
+  if (options_.tokenizer->name() != byte_tokenizer()->name()) {
+    options.vocabulary = options_.tokenizer->vocabulary_size();
+  }
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
   static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
   throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),

@@ -1,5 +1,6 @@
 #include "levada/corpus/read_team.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -17,9 +18,9 @@ struct ReadTeam::State {
   std::condition_variable begin, done;
   // Guarded by mutex.
   const std::function<void(std::size_t, std::size_t)>* act = nullptr;
-  std::uint64_t round = 0;  ///< of work: the threads take part in each once
   std::size_t next = 0, pieces = 0, failed_piece = 0;
-  int busy = 0;  ///< threads that are still in this round
+  int invited = 0;  ///< threads that may still join this work
+  int busy = 0;     ///< threads that are at it
   std::exception_ptr failure;
   bool over = false;
 
@@ -45,10 +46,11 @@ struct ReadTeam::State {
 
   void live(std::size_t member) {
     std::unique_lock lock(mutex);
-    for (std::uint64_t seen = 0;;) {
-      begin.wait(lock, [&] { return over || round != seen; });
+    for (;;) {
+      begin.wait(lock, [&] { return over || invited > 0; });
       if (over) return;
-      seen = round;
+      --invited;
+      ++busy;
       work(lock, member);
       if (--busy == 0) done.notify_one();
     }
@@ -90,10 +92,10 @@ void ReadTeam::run(std::size_t pieces, const std::function<void(std::size_t, std
   state.next = 0;
   state.pieces = pieces;
   state.failure = nullptr;
-  state.busy = static_cast<int>(state.threads.size());
-  ++state.round;
-  state.begin.notify_all();
+  state.invited = static_cast<int>(std::min(state.threads.size(), pieces - 1));
+  for (int i = 0; i < state.invited; ++i) state.begin.notify_one();
   state.work(lock, 0);
+  state.invited = 0;
   state.done.wait(lock, [&] { return state.busy == 0; });
   state.act = nullptr;
   if (state.failure) std::rethrow_exception(std::exchange(state.failure, nullptr));

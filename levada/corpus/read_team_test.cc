@@ -26,6 +26,15 @@ TEST(ReadTeam, DoesEachPieceOnce) {
   }
 }
 
+TEST(ReadTeam, DoesFewPiecesWithManyThreads) {
+  ReadTeam team(64);
+  for (int time = 0; time < 2000; ++time) {
+    std::array<std::atomic<int>, 3> done{};
+    team.run(done.size(), [&](std::size_t piece, std::size_t) { ++done[piece]; });
+    for (const auto& times : done) EXPECT_EQ(times, 1);
+  }
+}
+
 TEST(ReadTeam, WorksSideBySide) {
   ReadTeam team(3);
   std::latch all(3);  // Passed only when three pieces are under way at once.

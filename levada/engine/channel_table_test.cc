@@ -446,7 +446,13 @@ TEST(ChannelTable, HoldsInEveryOrderBetweenTwoRanks) {
 }
 
 TEST(ChannelTable, HoldsInEveryOrderBetweenThreeRanks) {
-  EXPECT_GT(explore({.size = 3, .to = {1, 2}, .window = 1, .messages = 1, .fails = false}), 1000U);
+  EXPECT_GT(explore({.size = 3, .to = {1}, .window = 1, .messages = 1}), 1000U);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr bool fails = false;  // or this takes minutes
+#else
+  constexpr bool fails = true;
+#endif
+  EXPECT_GT(explore({.size = 3, .to = {1, 2}, .window = 1, .messages = 1, .fails = fails}), 1000U);
 }
 
 }  // namespace

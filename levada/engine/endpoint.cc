@@ -130,7 +130,7 @@ void Endpoint::close(ChannelState& channel, End end) noexcept {
   drain();  // so that messages that nobody receives are given back
   table_.close(channel, end);
   carry_all();
-  notify();
+  notify(&channel);
 }
 
 void Endpoint::release(ChannelState& channel) noexcept {
@@ -140,7 +140,7 @@ void Endpoint::release(ChannelState& channel) noexcept {
   drain();  // so that messages that nobody receives are given back
   table_.release(channel);
   carry_all();
-  notify();
+  notify(&channel);
 }
 
 std::optional<std::uint64_t> position_of(ByteView memory, ByteView bytes) {
@@ -297,7 +297,7 @@ void Endpoint::wake() {
   notify();
 }
 
-void Endpoint::notify() noexcept {
+void Endpoint::notify(const ChannelState* /*channel*/) noexcept {
   changed_->notify();
 }
 

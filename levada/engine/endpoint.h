@@ -133,8 +133,9 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
 
   /// After each call: sends what it has left to send.
   virtual void flush() noexcept {}
-  /// Makes this process's sleepers look again.
-  virtual void notify() noexcept;
+  /// Makes this process's sleepers look again; those alone, where the medium can tell, that wait for `channel` or for
+  /// memory, unless it is null.
+  virtual void notify(const ChannelState* channel = nullptr) noexcept;
   /// One thread's sleep, from begin_sleep() to end_sleep().
   struct Sleep {
     std::uint64_t seen = 0;  ///< set by observe()

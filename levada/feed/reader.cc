@@ -126,6 +126,7 @@ void FeedReader::read_round(std::unique_lock<std::mutex>& driving) {
   post("reading", -1, rounds_.source().activity());
   sample_memory();
   is_reading_ = true;
+  round_bytes_ = 0;
   driving.unlock();
   std::vector<FeedRounds::Outgoing> read;
   std::exception_ptr error;
@@ -242,16 +243,18 @@ Block FeedReader::allocate(std::size_t bytes) {
   Engine& engine = *wiring_.engine;
   const auto begin = Clock::now();
   const auto deadline = Deadline::after(timeout_);
-  const auto explain = [&] {
-    std::vector<Channel*> sent;
-    for (const auto& channel : wiring_.data) {
-      if (channel && channel->from() == wiring_.rank()) sent.push_back(channel.get());
-    }
-    return explain_full_memory(engine, bytes, "the feed", Clock::now() - begin, sent);
-  };
+  std::vector<Channel*> sent;
+  for (const auto& channel : wiring_.data) {
+    if (channel && channel->from() == wiring_.rank()) sent.push_back(channel.get());
+  }
+  const auto explain = [&] { return explain_full_memory(engine, bytes, "the feed", Clock::now() - begin, sent); };
   Reminder reminder(remind_after_);
   while (true) {
-    if (auto block = engine.try_allocate(bytes)) return std::move(*block);
+    if (auto block = engine.try_allocate(bytes)) {
+      round_bytes_ += block->memory().size();
+      return std::move(*block);
+    }
+    expect_to_fit(bytes, sent);
     post("waiting for memory", -1, explain());
     const TraceScope scope(trace_, TraceThread::reader, TraceKind::memory, round_);
     const auto until = Deadline::after(std::min(until_looked_again, deadline.remaining()));
@@ -260,6 +263,18 @@ Block FeedReader::allocate(std::size_t bytes) {
     if (deadline.expired()) throw Timeout(explain());
     if (lead_ && ahead_) lead_meanwhile();
     if (waiting_) call_waiting();
+  }
+}
+
+void FeedReader::expect_to_fit(std::size_t bytes, std::span<Channel* const> sent) {
+  Engine& engine = *wiring_.engine;
+  const bool is_held = std::ranges::any_of(sent, [&](Channel* channel) { return !engine.holders(*channel).empty(); });
+  if (is_held) return;
+  try {
+    static_cast<void>(engine.try_allocate(std::min(round_bytes_, engine.memory_in_use()) + bytes));
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(
+        fmt::format("the messages of step {} cannot be in memory together: {}", round_, error.what()));
   }
 }
 

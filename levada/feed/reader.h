@@ -61,6 +61,9 @@ class FeedReader {
   /// Says for which rank this one waits, and which that is: the one furthest behind.
   int post_full() const;
   Block allocate(std::size_t bytes);
+  /// Throws InvalidArgument where a block of `bytes` will not fit beside this round's others, though ranks hold nothing
+  /// of what was sent.
+  void expect_to_fit(std::size_t bytes, std::span<Channel* const> sent);
   /// waiting_(). Throws Interrupted for what that throws, which is in thrown_.
   void call_waiting();
   /// A channel of the prepared round that has no room, the same as before if that has none; null if all have.
@@ -80,8 +83,9 @@ class FeedReader {
   Channel* slowest_ = nullptr;  ///< which had no room the last time one had none
   std::int64_t round_ = 0;      ///< the next one to send
   bool reported_end_ = false;
-  bool is_reading_ = false;  ///< with driving_ released
-  mutable Status posted_;    ///< last
+  bool is_reading_ = false;        ///< with driving_ released
+  std::uint64_t round_bytes_ = 0;  ///< of the blocks that this round has taken
+  mutable Status posted_;          ///< last
 
   mutable std::mutex stats_mutex_;
   ReadStats stats_;

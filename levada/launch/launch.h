@@ -39,7 +39,7 @@ std::optional<Environment> detect(const std::function<const char*(const char*)>&
 
 struct JoinOptions {
   std::string engine = "auto";  ///< "shm", "inproc" (a world of one) or "auto"
-  Duration timeout = std::chrono::seconds(60);
+  Duration timeout = std::chrono::minutes(30);
   std::function<void(const std::string&)> remind = {};  ///< as shm::Options::remind
   std::function<void(const std::string&)> report = {};  ///< as shm::Options::report
 };

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 
 namespace levada {
 namespace {
@@ -42,14 +43,14 @@ Axis parse_axis(std::string_view part, std::string_view whole) {
   const auto equals = part.find('=');
   if (equals == std::string_view::npos) {
     throw InvalidArgument(
-        fmt::format("mesh '{:.80}': '{:.40}' is no axis; write name=size, such as dp=2", whole, part));
+        printable(fmt::format("mesh '{:.80}': '{:.40}' is no axis; write name=size, such as dp=2", whole, part)));
   }
   const std::string_view digits = part.substr(equals + 1);
   Axis axis{std::string(part.substr(0, equals)), 0};
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), axis.size);
   if (error != std::errc() || end != digits.data() + digits.size()) {
-    throw InvalidArgument(fmt::format(
-        "mesh '{:.80}': the size of '{:.40}' is no whole number below 2^31; write it as in dp=2", whole, part));
+    throw InvalidArgument(printable(fmt::format(
+        "mesh '{:.80}': the size of '{:.40}' is no whole number below 2^31; write it as in dp=2", whole, part)));
   }
   return axis;
 }
@@ -59,7 +60,8 @@ Mesh::Names data_axes_of(const std::vector<Axis>& axes, const std::optional<Mesh
   if (given) {
     for (auto name = given->begin(); name != given->end(); ++name) {
       if (find_axis(axes, *name) == nullptr) {
-        throw InvalidArgument(fmt::format("data axis '{:.40}' is no axis of the mesh; name one of its axes", *name));
+        throw InvalidArgument(
+            printable(fmt::format("data axis '{:.40}' is no axis of the mesh; name one of its axes", *name)));
       }
       if (std::find(given->begin(), name, *name) != name) {
         throw InvalidArgument(fmt::format("data axis {} is given twice; name each axis once", *name));
@@ -94,8 +96,8 @@ bool is_name(std::string_view text) {
 Mesh::Mesh(std::vector<Axis> axes, const std::optional<Names>& data_axes) : axes_(std::move(axes)) {
   for (auto axis = axes_.begin(); axis != axes_.end(); ++axis) {
     if (!is_name(axis->name)) {
-      throw InvalidArgument(
-          fmt::format("'{:.40}' cannot name an axis of a mesh; use letters, digits and _, a letter first", axis->name));
+      throw InvalidArgument(printable(fmt::format(
+          "'{:.40}' cannot name an axis of a mesh; use letters, digits and _, a letter first", axis->name)));
     }
     if (axis->size < 1) {
       throw InvalidArgument(

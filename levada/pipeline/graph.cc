@@ -91,6 +91,7 @@ std::string fault_of(const Operation& operation, std::size_t inputs) {
             const auto fault = least("branches", s.branches, 1);
             return fault.empty() ? least("buffer", s.buffer, 1) : fault;
           },
+          [](const Cache& s) { return std::string(s.folder.empty() ? "it has no folder" : ""); },
           [&](const Branch& s) { return least("index", s.index, 0); },
           [&](const Prefetch& s) { return least("depth", s.depth, 1); }, [](const auto&) { return std::string(); }},
       operation);
@@ -140,6 +141,25 @@ void check_taken_once(const std::vector<Stage>& stages) {
   }
 }
 
+/// A cache has the same items in each pass, and nothing before it runs once it has them.
+void check_caches(const Graph& graph) {
+  const Reachability reach(graph);
+  for (const int cache : reach.all<Cache>()) {
+    const auto& name = graph.stages()[static_cast<std::size_t>(cache)].name;
+    if (!reach.can_cut_behind(cache)) refuse(name, "items before it also go elsewhere, and would not once it has them");
+    for (int before = 0; before < cache; ++before) {
+      if (!reach.feeds(before, cache)) continue;
+      const Stage& stage = graph.stages()[static_cast<std::size_t>(before)];
+      const auto* interleave = std::get_if<Interleave>(&stage.operation);
+      const bool draws = reach.is<Shuffle>(before) || (interleave != nullptr && !interleave->weights.empty());
+      if (draws || reach.is<Dispatch>(before) || reach.is<FullSync>(before)) {
+        refuse(name,
+               fmt::format("\"{}\" before it would run in the first pass only; put it after the cache", stage.name));
+      }
+    }
+  }
+}
+
 std::string numbered(std::string_view name, const std::set<std::string>& taken) {
   std::string free(name);
   for (int number = 2; taken.contains(free); ++number) free = fmt::format("{}_{}", name, number);
@@ -153,9 +173,9 @@ using Identity = std::shared_ptr<const void>;
 
 std::string_view operation_name(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<Operation>> names = {
-      "source",  "map",    "filter",   "flat_map", "batch",     "bucket_batch", "unbatch", "pack",
-      "shuffle", "shard",  "take",     "skip",     "repeat",    "zip",          "concat",  "interleave",
-      "fork",    "branch", "prefetch", "dispatch", "full_sync", "transform"};
+      "source",  "map",   "filter", "flat_map", "batch",    "bucket_batch", "unbatch",  "pack",
+      "shuffle", "shard", "take",   "skip",     "repeat",   "zip",          "concat",   "interleave",
+      "cache",   "fork",  "branch", "prefetch", "dispatch", "full_sync",    "transform"};
   return names[operation.index()];
 }
 
@@ -255,7 +275,9 @@ Graph Graph::join(Operation operation, const std::vector<Graph>& inputs, std::st
   state.append(std::move(last), std::make_shared<const char>(), !name.empty());
   state.settle_names();
   check_taken_once(state.stages);
-  return Graph(std::move(state));
+  Graph graph(std::move(state));
+  check_caches(graph);
+  return graph;
 }
 
 std::vector<Graph> Graph::fork(std::int64_t branches, std::int64_t buffer, std::string name) const {

@@ -116,6 +116,13 @@ struct Interleave {
   StopAt stop = StopAt::first_end;
   std::optional<std::uint64_t> seed = {};  ///< none: drawn from the pipeline's
 };
+/// Keeps the items in a file of `folder` when a pass has come to its end; later passes, also of other runs, read them
+/// from there, and nothing before it runs. All passes have the same items in the same order, so what draws at random
+/// comes after it. Each part that shards before it make has its own file.
+struct Cache {
+  std::string folder;
+  std::string key;  ///< whatever else decides the items, such as the version of a function before it
+};
 /// Gives each item to each Branch of it, of which it keeps `buffer`. A branch that is so far ahead of another waits if
 /// the other is read on another thread, of a Prefetch; otherwise, and where all threads wait, the pipeline fails with
 /// an InvalidArgument that names both branches and the buffer.
@@ -142,7 +149,7 @@ struct Transform {
 
 using Operation =
     std::variant<Source, Map, Filter, FlatMap, Batch, BucketBatch, Unbatch, Pack, Shuffle, Shard, Take, Skip, Repeat,
-                 Zip, Concat, Interleave, Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
+                 Zip, Concat, Interleave, Cache, Fork, Branch, Prefetch, Dispatch, FullSync, Transform>;
 
 /// "source", "flat_map", ...
 std::string_view operation_name(const Operation& operation);

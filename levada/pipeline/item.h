@@ -74,6 +74,11 @@ class Values {
   /// Returns the dict of these arrays.
   virtual Item dict_of(Arrays arrays) const = 0;
 
+  /// The item as a Tree, and items of such Trees: in files. Throws InvalidArgument for an item that is more than
+  /// containers of plain values and arrays.
+  virtual Tree to_tree(const Item& item) const = 0;
+  virtual std::vector<Item> from_trees(std::vector<Tree> trees) const = 0;
+
   /// Items on their way to another process: bytes, and beside them memory that is sent as it is. `buffers` stay valid
   /// as long as `hold`.
   struct Packed {

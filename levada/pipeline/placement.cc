@@ -68,6 +68,9 @@ class Placing {
     if (!ordered_) return std::nullopt;
     auto shards = reach_.all<Shard>();
     std::erase_if(shards, [&](int shard) { return needs_all_ranks(shard); });
+    for (const int cache : reach_.all<Cache>()) {
+      if (!needs_all_ranks(cache)) shards.push_back(cache);
+    }
     if (shards.empty()) return largest_part();
     const int lowest = lowest_cut(reach_, with_repeats(reach_, shards));
     return needs_all_ranks(lowest) ? largest_part() : lowest;
@@ -147,7 +150,7 @@ class Placing {
       if (!reach_.feeds(from, stage)) return false;
       const auto* map = map_on_one_thread(stage);
       return (map != nullptr && map->on_error == OnError::raise) || reach_.is<Fork>(stage) ||
-             reach_.is<Branch>(stage) || reach_.is<Zip>(stage) || reach_.is<Prefetch>(stage);
+             reach_.is<Branch>(stage) || reach_.is<Zip>(stage) || reach_.is<Cache>(stage) || reach_.is<Prefetch>(stage);
     });
   }
 

@@ -85,8 +85,8 @@ struct Placement {
 /// A repeat behind a mark counts as one: what it begins over again is in its process.
 ///
 /// With `ordered` the items come as from one process. For that workers run as far as all they do is one-to-one or done
-/// item by item (map, filter, flat_map, unbatch), the consumer the rest. Where there is no mark, shards are taken for
-/// marks, and where there are none either, the workers only pass on.
+/// item by item (map, filter, flat_map, unbatch), the consumer the rest. Where there is no mark, shards and caches are
+/// taken for marks, and where there are none either, the workers only pass on.
 ///
 /// Throws InvalidArgument, naming the stages: a branch beside a mark that no shard divides; a stage that needs all
 /// ranks before a mark or a repeat.

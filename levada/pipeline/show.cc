@@ -79,6 +79,9 @@ Json parameters(const Operation& operation) {
                                [&](const Repeat& s) -> Json {
                                  return {{"times", or_null(s.times)}};
                                },
+                               [](const Cache& s) -> Json {
+                                 return {{"folder", s.folder}, {"key", s.key}};
+                               },
                                [](const Fork& s) -> Json {
                                  return {{"branches", s.branches}, {"buffer", s.buffer}};
                                },
@@ -100,7 +103,8 @@ std::string dump(const Json& json) {
   return json_text(json);
 }
 
-/// "shuffle buffer=1000 seed=7"
+}  // namespace
+
 std::string describe(const Operation& operation) {
   std::string text(operation_name(operation));
   const Json all = parameters(operation);
@@ -112,6 +116,8 @@ std::string describe(const Operation& operation) {
   }
   return text;
 }
+
+namespace {
 
 std::string describe_process(const Picture& picture, int stage) {
   const Role role = role_of(picture, stage);

@@ -42,6 +42,9 @@ struct Picture {
   const Stats* stats = nullptr;  ///< of `graph`; null where it is not at work
 };
 
+/// "shuffle buffer=1000 seed=7"
+std::string describe(const Operation& operation);
+
 /// A table, a line a stage; with stats a last line that names the bottleneck.
 std::string to_text(const Picture& picture);
 /// One JSON object.

@@ -82,6 +82,7 @@ StagePtr make_stage(const Repeat& repeat, const StagePlace& at);
 StagePtr make_stage(const Zip& zip, const StagePlace& at);
 StagePtr make_stage(const Concat& concat, const StagePlace& at);
 StagePtr make_stage(const Interleave& interleave, const StagePlace& at);
+StagePtr make_stage(const Cache& cache, const StagePlace& at);
 StagePtr make_stage(const Fork& fork, const StagePlace& at);
 StagePtr make_stage(const Branch& branch, const StagePlace& at);
 StagePtr make_stage(const Prefetch& prefetch, const StagePlace& at);

@@ -370,6 +370,15 @@ std::vector<Item> TreeValues::elements(Item item) const {
   return {children.begin(), children.end()};
 }
 
+Tree TreeValues::to_tree(const Item& item) const {
+  if (const auto* tree = std::get_if<Tree>(&item)) return *tree;
+  throw_foreign();
+}
+
+std::vector<Item> TreeValues::from_trees(std::vector<Tree> trees) const {
+  return {std::make_move_iterator(trees.begin()), std::make_move_iterator(trees.end())};
+}
+
 Arrays TreeValues::arrays_of(const Item& item) const {
   const auto tensor_in = [](const Tree& tree, const std::string& name) {
     if (const auto* tensor = tree.is_leaf() ? std::get_if<Tensor>(&tree.leaf()) : nullptr) return *tensor;

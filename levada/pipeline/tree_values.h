@@ -15,6 +15,8 @@ class TreeValues final : public Values {
   std::vector<Item> elements(Item item) const override;
   Arrays arrays_of(const Item& item) const override;
   Item dict_of(Arrays arrays) const override;
+  Tree to_tree(const Item& item) const override;
+  std::vector<Item> from_trees(std::vector<Tree> trees) const override;
   Packed pack(std::span<const Item> items) const override;
   std::vector<Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,
                            std::shared_ptr<const void> hold) const override;

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "levada/base/error.h"
+#include "levada/base/text.h"
 #include "levada/tensor/shape.h"
 
 namespace levada {
@@ -51,7 +52,7 @@ class RuleCheck {
   template <typename... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
     throw InvalidArgument(
-        fmt::format("layout {:.40}: {}", layout_.name, fmt::format(format, std::forward<Args>(args)...)));
+        printable(fmt::format("layout {:.40}: {}", layout_.name, fmt::format(format, std::forward<Args>(args)...))));
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "levada/base/error.h"
 #include "levada/base/json.h"
+#include "levada/base/text.h"
 #include "levada/plan/layout.h"
 
 namespace levada {
@@ -16,7 +17,7 @@ using Json = nlohmann::ordered_json;
 constexpr int deepest = 8;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) {
-  throw InvalidArgument(fmt::format("layout JSON: {}: {}", where, what));
+  throw InvalidArgument(printable(fmt::format("layout JSON: {}: {}", where, what)));
 }
 
 const std::string& text_of(const Json& value, std::string_view where) {

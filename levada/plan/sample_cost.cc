@@ -16,7 +16,7 @@ constexpr std::int64_t max_hidden = std::int64_t{1} << 32;
 
 [[noreturn]] void refuse(std::string_view text) {
   throw InvalidArgument(fmt::format(
-      "the cost is '{:.80}'; it must be tokens, flops, flops(hidden=H), flops(linear=A,quadratic=B) or weights", text));
+      "the cost is '{:.80}'; it must be tokens, flops, flops(hidden=H) or flops(linear=A,quadratic=B)", text));
 }
 
 /// Removes `expected` from the beginning of `text`; whether it was there.

@@ -35,7 +35,8 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
       bin_(options.open(MegatronPaths::of(path).bin)),
       idx_identity_(idx_->identity()),
       bin_identity_(bin_->identity()),
-      masks_loss_(options.masks_loss) {
+      masks_loss_(options.masks_loss),
+      vocabulary_(options.vocabulary) {
   const bool keeps_begins = options.by_document || options.documents.begin > 0 || options.documents.end < 1;
   if (keeps_begins) document_begins_.push_back(0);
   index_ = read_megatron_index(
@@ -122,6 +123,7 @@ void TokenFile::read_run(std::uint64_t byte, std::int64_t position, std::int64_t
                                     path(), byte + got, bin_identity_.size - byte - got));
     }
     if (!write({piece.data(), got}, to)) fail_no_id({piece.data(), got}, position, to.largest());
+    if (vocabulary_ > 0) expect_in_vocabulary({piece.data(), got}, position);
     position += static_cast<std::int64_t>(got / token_bytes_);
     byte += got;
   }
@@ -139,6 +141,32 @@ bool TokenFile::write(std::string_view stored, TokenWriter& to) const {
     case 2: return to.write_stored<std::uint16_t>(stored, is_signed);
     case 4: return to.write_stored<std::uint32_t>(stored, is_signed);
     default: return to.write_stored<std::uint64_t>(stored, is_signed);
+  }
+}
+
+/// Of numbers that are ids.
+void TokenFile::expect_in_vocabulary(std::string_view stored, std::int64_t position) const {
+  const auto expect = [&]<typename Unsigned>(std::type_identity<Unsigned>) {
+    const auto load = [&](std::size_t i) {
+      Unsigned token;
+      std::memcpy(&token, stored.data() + i * sizeof(token), sizeof(token));
+      return token;
+    };
+    const auto count = stored.size() / sizeof(Unsigned);
+    Unsigned largest = 0;
+    for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, load(i));
+    if (largest < static_cast<std::uint64_t>(vocabulary_)) return;
+    std::size_t at = 0;
+    while (load(at) < static_cast<std::uint64_t>(vocabulary_)) ++at;
+    throw SourceError(fmt::format(
+        "{}: token {} is {}, but the tokenizer has {} tokens: it is not the one that the file was made with", path(),
+        position + static_cast<std::int64_t>(at), load(at), vocabulary_));
+  };
+  switch (token_bytes_) {
+    case 1: return expect(std::type_identity<std::uint8_t>{});
+    case 2: return expect(std::type_identity<std::uint16_t>{});
+    case 4: return expect(std::type_identity<std::uint32_t>{});
+    default: return expect(std::type_identity<std::uint64_t>{});
   }
 }
 

@@ -28,6 +28,7 @@ struct DocumentShare {
 struct TokenFileOptions {
   bool by_document = false;      ///< keeps where documents begin: 8 bytes each
   bool masks_loss = false;       ///< a stored int32 below zero is ~token, and no loss is computed for it
+  std::int64_t vocabulary = 0;   ///< tokens are below it; 0: not known
   DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
   std::function<void(const PrepareProgress&)> progress = {};
   /// Opens files: replaced by tests, and by wrappers that throttle or retry.
@@ -62,7 +63,8 @@ class TokenFile {
   std::uint64_t index_bytes() const { return idx_identity_.size; }
 
   /// Writes tokens [begin, end). The last one counts as a label, and the bytes before it as consumed. Throws
-  /// SourceError for a token that is negative or larger than `to` can hold, and for a file that ends too early.
+  /// SourceError for a token that is negative, beyond the vocabulary or larger than `to` can hold, and for a file that
+  /// ends too early.
   void read(std::int64_t begin, std::int64_t end, TokenWriter& to, ReadState& state) const;
 
   /// Announces a read().
@@ -85,6 +87,7 @@ class TokenFile {
   void keep_documents(const TokenFileOptions& options);
   void read_run(std::uint64_t byte, std::int64_t position, std::int64_t count, TokenWriter& to, ReadState& state) const;
   bool write(std::string_view stored, TokenWriter& to) const;
+  void expect_in_vocabulary(std::string_view stored, std::int64_t position) const;
   [[noreturn]] void fail_no_id(std::string_view stored, std::int64_t position, std::int64_t largest) const;
 
   std::unique_ptr<const File> idx_, bin_;  // In this order: who replaces a pair removes its .idx first.
@@ -92,6 +95,7 @@ class TokenFile {
   MegatronIndex index_;
   std::uint64_t token_bytes_ = 1;
   bool masks_loss_;
+  std::int64_t vocabulary_;
   FileContents contents_;
   std::vector<std::int64_t> document_begins_;  ///< and the end; by_document alone
   std::int64_t first_token_ = 0;               ///< of all that are stored

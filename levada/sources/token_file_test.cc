@@ -141,6 +141,22 @@ TEST(TokenFile, RefusesNegativeTokens) {
   }
 }
 
+TEST(TokenFile, RefusesTokensThatAreNotInTheVocabulary) {
+  const auto numbers = raw_bin<std::uint16_t>({1, 50'256, 50'257, 7});
+  const auto idx = raw_index(8, 2, {4}, {0, 1}).bytes();
+  const auto fault = [&](std::int64_t vocabulary) {
+    return fault_of([&] {
+      const TokenFile file("a", {.vocabulary = vocabulary, .open = open_from({{"a.idx", idx}, {"a.bin", numbers}})});
+      ReadState state;
+      read(file, 0, 4, state);
+    });
+  };
+  for (const auto vocabulary : {0, 50'258, 65'536, 1 << 20}) EXPECT_EQ(fault(vocabulary), "no fault");
+  EXPECT_EQ(fault(50'257),
+            "SourceError: a.bin: token 2 is 50257, but the tokenizer has 50257 tokens: it is not the one that the file "
+            "was made with");
+}
+
 TEST(TokenFile, RefusesTokensThatAreTooLargeForInt32) {
   const auto file = open_bytes(raw_index(5, 8, {3}, {0, 1}).bytes(), raw_bin<std::int64_t>({1, 2, 3'000'000'000}));
   std::vector<std::int32_t> tokens(2), labels(2);

@@ -101,11 +101,16 @@ std::string meta_path(const std::string& prefix) {
   return prefix + std::string(meta_extension);
 }
 
-/// Whether both files have, together, the length that they were written with.
+/// Whether both files are this user's own, and together of the length that they were written with.
 bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {
-  std::error_code no_bin, no_idx;
-  const auto bin = fs::file_size(prefix + ".bin", no_bin), idx = fs::file_size(prefix + ".idx", no_idx);
-  return !no_bin && !no_idx && bin + idx == bytes;
+  std::uint64_t found = 0;
+  for (const char* extension : {".bin", ".idx"}) {
+    struct stat status {};
+    if (::lstat((prefix + extension).c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
+    if (status.st_uid != ::geteuid()) return false;
+    found += static_cast<std::uint64_t>(status.st_size);
+  }
+  return found == bytes;
 }
 
 void add_file(const std::string& path, Digest& digest) {
@@ -127,10 +132,11 @@ std::string real_path(const std::string& path) {
 std::string key_of(const std::string& path, const File& file, const TokenizeTexts& how) {
   const auto identity = file.identity();
   Digest digest;
-  for (const std::string& part : {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
-                                  identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag,
-                                  how.text.field(), std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(),
-                                  std::to_string(how.end_of_document), std::to_string(version)}) {
+  for (const std::string& part :
+       {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
+        std::to_string(identity.changed_ns), identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag,
+        how.text.field(), std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(),
+        std::to_string(how.end_of_document), std::to_string(version)}) {
     digest.update(fmt::format("{}:", part.size()));
     digest.update(part);
   }

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "levada/base/fault_testing.h"
+#include "levada/sources/sampled_digest.h"
 #include "levada/tokens/token_caching_testing.h"
 
 namespace levada {
@@ -277,9 +278,36 @@ TEST_F(TokenCaching, RemovesWhatItCannotReadUnlessItIsInUse) {
 }
 
 TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
+  for (const char* extension : {".json", ".bin", ".idx"}) {
+    const auto made = tokenize_alone(b_);
+    const bool is_theirs = ::chown((made.prefix + extension).c_str(), 12345, 12345) == 0;  // Only root can do that.
+    EXPECT_EQ(tokenize_alone(b_).bytes_read > 0, is_theirs) << extension;
+  }
+}
+
+TEST_F(TokenCaching, FollowsNoLinksToTokens) {
   const auto made = tokenize_alone(b_);
-  const bool is_theirs = ::chown((made.prefix + ".json").c_str(), 12345, 12345) == 0;  // Only root can do that.
-  EXPECT_EQ(tokenize_alone(b_).bytes_read > 0, is_theirs);
+  fs::rename(made.prefix + ".bin", dir_.file("elsewhere"));
+  fs::create_symlink(dir_.file("elsewhere"), made.prefix + ".bin");
+  EXPECT_GT(tokenize_alone(b_).bytes_read, 0);
+}
+
+TEST_F(TokenCaching, NoticesAChangeBetweenTheSampledBytes) {
+  std::string text(std::size_t{1} << 20, 'a');
+  const auto path = dir_.write("long.txt", text);
+  const auto written = fs::last_write_time(path);
+  tokenize_alone(path);
+  EXPECT_EQ(tokenize_alone(path).bytes_read, 0);
+  const auto sampled = sampled_digest(*open_file(path), text.size());
+  std::size_t at = 0;
+  for (; at < text.size(); at += 1000) {
+    auto changed = text;
+    changed[at] = 'b';
+    if (sampled_digest(*open_file(dir_.write("long.txt", changed)), text.size()) == sampled) break;
+  }
+  ASSERT_LT(at, text.size()) << "every byte is sampled";
+  fs::last_write_time(path, written);
+  EXPECT_GT(tokenize_alone(path).bytes_read, 0);
 }
 
 TEST_F(TokenCaching, FindsAnyByteThatIsDamagedWhenItIsAskedTo) {

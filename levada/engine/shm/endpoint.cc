@@ -194,7 +194,7 @@ void ShmEndpoint::mark_corrupt(int from, const std::string& what) {
   table_.end({.kind = ErrorKind::corrupt_message,
               .rank = from,
               .detail = fmt::format("{}; its memory may have been overwritten", what)});
-  notify();
+  notify(nullptr);
 }
 
 // ---- what is told to others
@@ -269,7 +269,7 @@ void ShmEndpoint::push_or_keep(int to, const Descriptor& descriptor) {
   if (has_kept_) return;
   has_kept_ = true;
   page().wants_space.fetch_add(1, std::memory_order_seq_cst);
-  notify();  // room is rung on this rank's own doorbell, and may have been made meanwhile
+  notify(nullptr);  // room is rung on this rank's own doorbell, and may have been made meanwhile
 }
 
 void ShmEndpoint::push_kept() {

@@ -69,7 +69,7 @@ class ShmEndpoint final : public levada::Endpoint {
   void check_forwarded(ByteView bytes) const override;
 
   void flush() noexcept override;
-  void notify() noexcept override;
+  void notify(const ChannelState* channel) noexcept override;
   Sleep begin_sleep(const WaitFor& wanted) override;
   void end_sleep(const Sleep& sleep) noexcept override;
   void observe(Sleep& sleep) override;

@@ -80,12 +80,13 @@ void ShmEndpoint::flush() noexcept {
   for (const auto& [rank, mask] : wakes) control_.page(rank).own.ring(mask);
 }
 
-void ShmEndpoint::notify() noexcept {
-  page().own.ring();
+void ShmEndpoint::notify(const ChannelState* channel) noexcept {
+  const WakeMask mask = channel == nullptr ? wake_all : wake_for(channel->key) | wake_for_memory;
+  page().own.ring(mask);
   if (num_bell_sleepers_.load(std::memory_order_seq_cst) == 0) return;
   for (int sender = 0; sender < size(); ++sender) {
     const bool has_sleepers = bell_sleepers_[static_cast<std::size_t>(sender)].load(std::memory_order_seq_cst) != 0;
-    if (has_sleepers) control_.page(sender).sends.ring();
+    if (has_sleepers) control_.page(sender).sends.ring(mask);
   }
 }
 

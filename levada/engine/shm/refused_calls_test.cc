@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,21 +12,26 @@
 #include <cstdint>
 
 #include "levada/base/error.h"
+#include "levada/base/unique_fd.h"
 #include "levada/engine/shm/forked_ranks_testing.h"
 #include "levada/engine/shm/memory_files_testing.h"
 
 namespace levada::shm {
 namespace {
 
-/// From now on this process's calls of that number fail, where the second argument has one of these bits; 0: all do.
-void refuse(int number, std::uint32_t bits, int error) {
+enum class Bits { set, missing };
+
+/// From now on this process's calls of that number fail, where `bits` of the second argument are set, or where they are
+/// missing.
+void refuse(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
   const auto fail = SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(error);
+  const std::uint8_t skip_if_equal = where == Bits::missing, skip_if_not = where == Bits::set;
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(number), 0, 4),
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + sizeof(std::uint64_t)),
       BPF_STMT(BPF_ALU | BPF_AND | BPF_K, bits),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, bits, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, bits, skip_if_equal, skip_if_not),
       BPF_STMT(BPF_RET | BPF_K, fail),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
@@ -36,17 +42,24 @@ void refuse(int number, std::uint32_t bits, int error) {
 }
 
 /// What a rank alone says of its start where a call is refused; empty where it starts.
-std::string start_without(int number, std::uint32_t bits, int error) {
+std::string start_without(int number, std::uint32_t bits, int error, Bits where = Bits::set) {
   test::ForkedRanks ranks(1, [&](int) {
-    refuse(number, bits, error);
+    refuse(number, bits, error, where);
     static_cast<void>(meet(0, 1, "alone", {.memory_bytes = 1 << 20}));
   });
   return ranks.wait()[0].error;
 }
 
+constexpr std::uint32_t noexec_seal = 8;
+
 TEST(RefusedCalls, DoWithoutASealThatOlderKernelsDoNotKnow) {
-  constexpr std::uint32_t noexec_seal = 8;
   EXPECT_EQ(start_without(SYS_memfd_create, noexec_seal, EINVAL), "");
+}
+
+TEST(RefusedCalls, SealFilesWhereOnlySuchAreAllowed) {
+  const UniqueFd file(::memfd_create("seal", noexec_seal));
+  if (!file) GTEST_SKIP() << "this kernel does not know the seal";
+  EXPECT_EQ(start_without(SYS_memfd_create, noexec_seal, EACCES, Bits::missing), "");
 }
 
 TEST(RefusedCalls, SealDataFilesWhereNoneCanBeReopenedReadOnly) {

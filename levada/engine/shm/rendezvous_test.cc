@@ -117,22 +117,42 @@ TEST(Rendezvous, NamesARankThatDiesWhileItWaits) {
   EXPECT_EQ(ranks.wait()[0].error, "lost 1");
 }
 
-/// A socket that is connected to a rendezvous as soon as rank 0 waits there.
-UniqueFd connect_to(const std::string& rendezvous) {
-  Digest digest;
-  digest.update(rendezvous);
-  const auto text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path + 1, text.data(), text.size());
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const auto deadline = Deadline::after(std::chrono::seconds(30));
-  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0 && !deadline.expired()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+/// Where the ranks of this user meet.
+class MeetingPlace {
+ public:
+  explicit MeetingPlace(const std::string& rendezvous) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    Digest digest;
+    digest.update(rendezvous);
+    const auto text = fmt::format("levada-{}-{}", ::getuid(), digest.hex());
+    name_.sun_family = AF_UNIX;
+    std::memcpy(name_.sun_path + 1, text.data(), text.size());
+    size_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
-  return socket;
-}
+  /// A socket that is connected to it as soon as rank 0 waits there.
+  UniqueFd connect() && {
+    const auto deadline = Deadline::after(std::chrono::seconds(30));
+    while (::connect(socket_.get(), name(), size_) != 0 && !deadline.expired()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return std::move(socket_);
+  }
+  /// A socket of that user's who listens there.
+  UniqueFd listen_as(uid_t user) && {
+    const uid_t own = ::geteuid();
+    const bool listens =
+        ::seteuid(user) == 0 && ::bind(socket_.get(), name(), size_) == 0 && ::listen(socket_.get(), 8) == 0;
+    const bool is_back = ::seteuid(own) == 0;
+    EXPECT_TRUE(listens && is_back);
+    return std::move(socket_);
+  }
+
+ private:
+  const sockaddr* name() const { return reinterpret_cast<const sockaddr*>(&name_); }
+
+  UniqueFd socket_;
+  sockaddr_un name_{};
+  socklen_t size_ = 0;
+};
 
 TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
   const auto name = unique_name("strangers");
@@ -141,12 +161,23 @@ TEST(Rendezvous, IsNotEndedByStrangersOfTheSameUser) {
       {}, {'h', 'i'}, std::vector<char>(200, '\0'), std::vector<char>(100 << 10, 'x')};
   std::vector<UniqueFd> strangers;
   for (const auto& frame : frames) {
-    strangers.push_back(connect_to(name));
+    strangers.push_back(MeetingPlace(name).connect());
     ::send(strangers.back().get(), frame.data(), frame.size(), MSG_NOSIGNAL);
   }
   test::ForkedRanks second(1, [&](int) { static_cast<void>(meet(1, 2, name, options)); });
   EXPECT_EQ(first.wait()[0].error, "");
   EXPECT_EQ(second.wait()[0].error, "");
+}
+
+TEST(Rendezvous, NamesAnotherUserWhoHoldsItsName) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const auto name = unique_name("others");
+  const UniqueFd theirs = MeetingPlace(name).listen_as(12345);
+  for (int rank = 0; rank < 2; ++rank) {
+    test::ForkedRanks ranks(1, [&](int) { static_cast<void>(meet(rank, 2, name, options)); });
+    const auto error = ranks.wait()[0].error;
+    EXPECT_NE(error.find("of another user (uid 12345)"), std::string::npos) << "rank " << rank << ": " << error;
+  }
 }
 
 // A sanitizer needs descriptors of its own: UBSan checks a vptr by reading through a pipe.

@@ -29,7 +29,8 @@ class Balance:
 
     - `cost`: of a sample: its "tokens"; "flops", which grow with the square of its length as attention does, of a model of
       hidden size 4096, or "flops(hidden=8192)", or "flops(linear=24576,quadratic=1)"; or a function of a sample of an
-      iterable that returns a whole number, or two of them for two parts of a model, of which the worse one counts.
+      iterable, such as `lambda sample: sample["weight"]`, that returns a whole number, or two of them for two parts of a
+      model, of which the worse one counts.
     - `counts`: "equal" gives each rank as many samples, "free" as many as balance wants; None: free where micro-batches are
       made, else equal.
     - `order`: of a rank's micro-batches: "as-read", "long-first", or "paired", a costly one beside a cheap one.
@@ -54,6 +55,8 @@ class Balance:
     def __post_init__(self) -> None:
         if not isinstance(self.cost, str) and not callable(self.cost):
             raise InvalidArgument(f"cost is {self.cost!r}; it must be a name, such as \"flops\", or a function of a sample")
+        if self.cost == "weights":
+            raise InvalidArgument("cost is \"weights\"; give a function of a sample that returns its weight")
         if isinstance(self.pad_to, bool) or not isinstance(self.pad_to, int) or self.pad_to < 1:
             raise InvalidArgument(f"pad_to must be a whole number of 1 or more, got {self.pad_to!r}")
         if isinstance(self.max_delay, bool) or not isinstance(self.max_delay, int) or not 0 <= self.max_delay < 2**31:
@@ -87,8 +90,14 @@ class Samples:
     def take(self, iterator: Iterator[Any], count: int) -> list[Size]:
         """The sizes of the next samples, fewer at the end."""
         self._taken.clear()
-        self._taken.extend(map(self._cut, itertools.islice(iterator, count)))
-        return [self._size(sample) for sample in self._taken]
+        sizes = []
+        for number, sample in enumerate(itertools.islice(iterator, count)):
+            try:
+                self._taken.append(self._cut(sample))
+                sizes.append(self._size(self._taken[-1]))
+            except RefusedSample as error:
+                raise RefusedSample(f"sample {number} of the step: {error}") from error.__cause__
+        return sizes
 
     def gather(self, places: list[int]) -> Any:
         """One batch of those at these places among the samples taken last."""

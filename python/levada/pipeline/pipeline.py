@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -232,6 +233,19 @@ class Pipeline(Generic[T]):
     def repeat(self, times: int | None = None, *, name: str | None = None) -> Pipeline[T]:
         """The same over again, shuffled anew each time; without `times` endlessly."""
         return self._then("repeat", name, times=times)
+
+    def cache(self, folder: str | os.PathLike[str], *, key: str = "", name: str | None = None) -> Pipeline[T]:
+        """Keeps the items in a file of `folder` when they have all been taken once; from then on, also in later runs,
+        they come from there, and nothing before this runs.
+
+        All epochs have the items of that first one in its order: put shuffle() after this. A function before it that
+        draws at random is not called again. Each part that shard() makes has its own file. Items are containers of
+        plain values, arrays, tensors and objects of classes that levada.register() knows; nothing is pickled. A file is
+        whole or not there: a pass that does not come to its end leaves none.
+
+        The file says which stages made it, and `key`: with others the run raises InvalidArgument. It does not notice
+        changed functions and changed data, so put what stands for them into `key`, such as a version."""
+        return self._then("cache", name, folder=os.fspath(folder), key=key)
 
     def zip(self, *others: Pipeline[Any], name: str | None = None) -> Pipeline[tuple[Any, ...]]:
         """Tuples of an item of each; ends with the shortest."""

@@ -131,7 +131,7 @@ class Transformer:
         return self.function(*inputs)
 
 
-_SAME_LENGTH = ("map", "shuffle", "prefetch", "dispatch", "fork", "branch")
+_SAME_LENGTH = ("map", "shuffle", "cache", "prefetch", "dispatch", "fork", "branch")
 
 
 def length_of_stage(stage: Stage) -> int:

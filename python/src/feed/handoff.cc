@@ -245,7 +245,9 @@ IterableCursor IterableCursor::decode(ByteView bytes) {
   else if (form == failed_state) cursor.state = LoaderState{{}, reader.get_string()};
   else if (form != earlier_state) reader.fail("a state of no known form");
   reader.expect_end();
-  if (cursor.next < 0 || cursor.position < 0) reader.fail("a negative position");
+  constexpr auto max_position = std::int64_t{1} << 62;
+  if (std::min(cursor.next, cursor.position) < 0) reader.fail("a negative position");
+  if (std::max(cursor.next, cursor.position) > max_position) reader.fail("a position beyond 2^62");
   return cursor;
 }
 

@@ -205,6 +205,12 @@ void bind_item_stages(nb::class_<Graph>& graph_class) {
           },
           nb::kw_only(), nb::arg("count"), nb::arg("name"))
       .def(
+          "cache",
+          [](const Graph& graph, std::string folder, std::string key, const std::string& name) {
+            return graph.then(pipeline::Cache{.folder = std::move(folder), .key = std::move(key)}, name);
+          },
+          nb::kw_only(), nb::arg("folder"), nb::arg("key"), nb::arg("name"))
+      .def(
           "repeat",
           [](const Graph& graph, std::optional<std::int64_t> times, const std::string& name) {
             return graph.then(pipeline::Repeat{times}, name);

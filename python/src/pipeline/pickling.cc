@@ -8,6 +8,8 @@
 
 #include "levada/base/bytes.h"
 #include "levada/base/error.h"
+#include "python/src/batch/rebuild.h"
+#include "python/src/batch/trees.h"
 #include "python/src/bindings.h"
 #include "python/src/pipeline/failures.h"
 
@@ -259,6 +261,27 @@ pipeline::Item PythonValues::dict_of(pipeline::Arrays arrays) const {
     nb::dict fields;
     for (const auto& [name, tensor] : arrays.fields) fields[name.c_str()] = libraries_->to_python(tensor, kind);
     return item_of(fields);
+  });
+}
+
+Tree PythonValues::to_tree(const pipeline::Item& item) const {
+  return in_python([&] {
+    try {
+      return levada::python::to_tree(object_of_const(item), false, "item");
+    } catch (const nb::builtin_exception& refused) {
+      const std::string_view why = refused.what();
+      throw InvalidArgument(std::string(why.substr(0, why.find(", or give allow_pickle"))));
+    }
+  });
+}
+
+std::vector<pipeline::Item> PythonValues::from_trees(std::vector<Tree> trees) const {
+  return in_python([&] {
+    Rebuilder rebuilder(false);
+    std::vector<pipeline::Item> items;
+    items.reserve(trees.size());
+    for (const auto& tree : trees) items.push_back(item_of(rebuilder.rebuild(tree)));
+    return items;
   });
 }
 

@@ -23,6 +23,8 @@ class PythonValues final : public pipeline::Values {
   /// Arrays of numpy, tensors of torch and what DLPack gives out, and dicts of them.
   pipeline::Arrays arrays_of(const pipeline::Item& item) const override;
   pipeline::Item dict_of(pipeline::Arrays arrays) const override;
+  Tree to_tree(const pipeline::Item& item) const override;
+  std::vector<pipeline::Item> from_trees(std::vector<Tree> trees) const override;
   /// Throws StageFailed with what an object that cannot be pickled raises.
   Packed pack(std::span<const pipeline::Item> items) const override;
   std::vector<pipeline::Item> unpack(ByteView head, std::span<const std::span<std::byte>> buffers,

@@ -1,0 +1,150 @@
+// Items that are kept in a file from the first whole pass on.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "levada/base/error.h"
+#include "levada/pipeline/item_file.h"
+#include "levada/pipeline/opening.h"
+#include "levada/pipeline/show.h"
+#include "levada/pipeline/streams.h"
+
+namespace levada::pipeline {
+namespace {
+
+/// Returns the part that the shards before `stage` leave of all items.
+Division part_before(const StagePlace& at) {
+  const auto& graph = at.builder.context()->graph;
+  const Reachability reach(graph);
+  Division part;
+  for (const int shard : reach.all<Shard>()) {
+    if (!reach.feeds(shard, at.stage)) continue;
+    const auto division = division_of(graph, shard, at.builder.opening());
+    if (division.count > part.count) part = division;
+  }
+  return part;
+}
+
+/// Returns what the items depend on, as far as it can be known: the stages before, and the key.
+std::string origin_of(const StagePlace& at) {
+  const auto& graph = at.builder.context()->graph;
+  const Reachability reach(graph);
+  std::string origin;
+  for (int stage = 0; stage < at.stage; ++stage) {
+    if (reach.feeds(stage, at.stage)) origin += describe(at.builder.context()->stage(stage).operation) + "; ";
+  }
+  return origin + "key \"" + std::get<Cache>(at.builder.context()->stage(at.stage).operation).key + '"';
+}
+
+/// Where a pass's items come from is decided when it is opened: the file if it is there, else the stages before.
+class CacheStream final : public StageStream {
+ public:
+  CacheStream(GraphContextPtr context, int stage, StagePtr input, std::unique_ptr<ItemFile> file, std::string path,
+              std::string origin)
+      : StageStream(std::move(context), stage, std::move(input)),
+        file_(std::move(file)),
+        path_(std::move(path)),
+        origin_(std::move(origin)) {}
+
+ private:
+  std::optional<Item> make() override {
+    if (file_) return read();
+    if (given_ == 0) start_writing();
+    pass_over_missed();
+    auto item = pull();
+    if (writer_) guarded([&] { item ? writer_->add(context_->values.to_tree(*item)) : writer_->finish(); });
+    return item;
+  }
+
+  std::optional<Item> read() {
+    if (given_ == file_->size()) return std::nullopt;
+    const auto at = static_cast<std::size_t>(given_ - first_);
+    if (given_ < first_ || at >= items_.size()) {
+      guarded([&] {
+        auto chunk = file_->read(given_);
+        items_ = context_->values.from_trees(std::move(chunk.items));
+        first_ = chunk.first;
+      });
+    }
+    return std::move(items_[static_cast<std::size_t>(given_++ - first_)]);
+  }
+
+  /// Does nothing where another process writes the file, or has written it since this pass was opened.
+  void start_writing() {
+    guarded([&] {
+      std::error_code error;
+      std::filesystem::create_directories(operation<Cache>().folder, error);
+      try {
+        writer_.emplace(path_, origin_);
+      } catch (const FileBusy&) {
+        return;
+      }
+      if (std::filesystem::exists(path_, error)) writer_.reset();
+    });
+  }
+
+  std::int64_t pass_over(std::int64_t items) override {
+    if (file_) {
+      const auto passed = std::min(items, file_->size() - given_);
+      given_ += passed;
+      return passed;
+    }
+    writer_.reset();
+    pass_over_missed();
+    return skip_input(items);
+  }
+
+  /// A state may come from a pass that read the file, and so say nothing of the stages before.
+  void pass_over_missed() {
+    if (const auto missed = std::exchange(missed_, 0); missed > 0) input_->skip(missed);
+  }
+
+  Saved saved() const override { return {file_ || missed_ > 0 ? std::vector<Tree>() : input_->entries(), {}}; }
+  void restore_saved(const CursorFields& own, std::span<const Tree> before) override {
+    if (file_) {
+      if (given_ > file_->size()) own.refuse(fmt::format("{} has {} items", path_, file_->size()));
+    } else if (before.empty()) {
+      missed_ = given_;
+    } else {
+      input_->restore_entries(before);
+    }
+  }
+  void release() override {
+    StageStream::release();
+    writer_.reset();
+    file_.reset();
+    items_.clear();
+  }
+
+  std::unique_ptr<ItemFile> file_;
+  std::string path_, origin_;
+  std::optional<ItemFileWriter> writer_;
+  std::vector<Item> items_;  ///< of the chunk read last
+  std::int64_t first_ = 0;   ///< the number of the first of them
+  std::int64_t missed_ = 0;  ///< items that the stages before have yet to pass over
+};
+
+/// Returns null if there is none.
+std::unique_ptr<ItemFile> open_if_there(const std::string& path, const std::string& origin) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return nullptr;
+  auto file = std::make_unique<ItemFile>(open_file(path));
+  if (file->origin() == origin) return file;
+  throw InvalidArgument(fmt::format(
+      "{} has the items of another pipeline ({}) than this one ({}); remove it, or give the cache another folder", path,
+      file->origin(), origin));
+}
+
+}  // namespace
+
+StagePtr make_stage(const Cache& cache, const StagePlace& at) {
+  const auto part = part_before(at);
+  const auto path = fmt::format("{}/part-{}-of-{}.items", cache.folder, part.index, part.count);
+  auto origin = origin_of(at);
+  auto file = open_if_there(path, origin);
+  auto input = file ? nullptr : at.input();
+  return at.make<CacheStream>(std::move(input), std::move(file), path, std::move(origin));
+}
+
+}  // namespace levada::pipeline
