@@ -59,7 +59,8 @@ struct TokenCacheEntry {
 };
 
 /// A folder of .bin/.idx pairs, each with a .json that names its text and tokenizer. The key of an entry is the file's
-/// path, size, time of change and sampled bytes, the tokenizer's digest, and all else that determines the tokens.
+/// path, size, times of modification and change and sampled bytes, the tokenizer's digest, and all else that determines
+/// the tokens.
 /// Incomplete entries are never found. Any number of processes of one user may use a folder, also on several hosts: one
 /// of them makes an entry while the others wait, and one that follows a killed process keeps the entries that it
 /// finished. Entries that a TokenCache has returned are not evicted before it is destroyed. Any thread may call.
