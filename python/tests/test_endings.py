@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -39,17 +36,6 @@ LOOPS = {
 }
 
 
-PROMPT = 5.0
-"""Seconds from a rank's failure to the error on the others: they take a fraction of one, a busy machine takes more."""
-
-
-def _assert_prompt(failed: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    """Each line has the seconds of the clock that all processes of a host share."""
-    (begun,) = [each["failed"] for each in failed if "failed" in each]
-    for mine in others:
-        assert 0 <= mine["heard"] - begun < PROMPT, f"{mine['heard'] - begun:.2f} s: {mine}"
-
-
 def _outcomes(folder: pathlib.Path, loop: str, failure: str) -> list[dict[str, Any]]:
     """Runs a loop in which rank 1 fails on three ranks that no launcher watches. Returns what ranks 0 and 2 report, which
     get their errors promptly."""
@@ -67,16 +53,9 @@ try:
 except levada.PeerLost as error:
     tell(heard=time.monotonic(), rank=error.rank, text=str(error), end=feed.end)
 """
-    script = folder / "script.py"
-    script.write_text(ranks.PROLOGUE.format(folder=str(folder)) + body)
-    job = {"LEVADA_WORLD_SIZE": "3", "LEVADA_RENDEZVOUS": str(folder)}
-    environments = [os.environ | job | {"LEVADA_RANK": str(rank)} for rank in range(3)]
-    processes = [subprocess.Popen([sys.executable, str(script)], env=environment) for environment in environments]
-    for process in processes:
-        process.wait(timeout=60)
-    others = [ranks.told_by(folder, rank)[0] for rank in (0, 2)]
-    _assert_prompt(ranks.told_by(folder, 1), others)
-    return others
+    told = ranks.run_without_launcher(folder, 3, body)
+    ranks.assert_prompt(told, failing=1)
+    return [told[0][0], told[2][0]]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -286,7 +265,7 @@ OPERATIONS = {
 def test_a_rank_that_ended_is_named_with_its_exception_to_those_who_wait_in(
     tmp_path: pathlib.Path, operation: str, batches: str, how: str
 ) -> None:
-    told = ranks.run(
+    told = ranks.run_without_launcher(
         tmp_path,
         2,
         f"""
@@ -303,7 +282,7 @@ def test_a_rank_that_ended_is_named_with_its_exception_to_those_who_wait_in(
             tell(heard=time.monotonic(), rank=error.rank, text=str(error))
             os._exit(0)
         """,
-    ).told
+    )
     assert len(told[0]) == 1 and told[0][0]["rank"] == 1, told
-    _assert_prompt(told[1], told[0])
+    ranks.assert_prompt(told, failing=1)
     assert f"rank 1 {how} with ValueError: no before " in told[0][0]["text"]

@@ -36,6 +36,8 @@ _FOREVER = 1e8
 _MAX_WORKERS = 1022
 """As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
 _MAX_ITEMS = 1 << 50
+_OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
+"""In the text of a PeerLost, that its rank is one of this pipeline's processes and not of the group of its fullsync()."""
 _VERSION = 2
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
 """Of operations that hold what has to be sent, the argument that does."""
@@ -484,7 +486,7 @@ class Run(Generic[T]):
         if kind == "Timeout":
             self._is_stuck = True
             raise Timeout(f"{text}\n\n{workers.describe()}")
-        at = rank - 1 if rank > 0 else workers.lost()
+        at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost()
         if at is None:
             return
         lost = PeerLost(workers.exit_text(at))
