@@ -13,6 +13,7 @@ BODY = """
         from levada import Pipeline
         def step(number):
             if rank == 1 and number == 5:
+                time.sleep({pause})
                 tell(failed=time.monotonic())
                 raise ValueError("loss is NaN")
             time.sleep(0.005)  # the length of a step
@@ -43,9 +44,9 @@ SYNCED = {
 }
 
 
-def _others(folder: pathlib.Path, loop: str) -> list[list[dict[str, Any]]]:
-    """What ranks 0 and 2 tell of a loop in which rank 1 raises; promptly."""
-    told = ranks.run_without_launcher(folder, 3, BODY.format(loop=loop))
+def _others(folder: pathlib.Path, loop: str, pause: float = 0) -> list[list[dict[str, Any]]]:
+    """What ranks 0 and 2 tell of a loop in which rank 1 raises after a pause; promptly."""
+    told = ranks.run_without_launcher(folder, 3, BODY.format(loop=loop, pause=pause))
     ranks.assert_prompt(told, failing=1)
     return [told[0], told[2]]
 
@@ -65,7 +66,7 @@ def test_fullsync_names_the_rank_whose_step_raised_and_its_exception(
     tmp_path: pathlib.Path, how: str, workers: int
 ) -> None:
     loop = FULL_SYNC.format(run=SYNCED[how].format(workers=workers))
-    for first, last in _others(tmp_path, loop):
+    for first, last in _others(tmp_path, loop, pause=1.0):  # so long that the others wait
         assert first["rank"] == 1
         assert "rank 1 left with ValueError: loss is NaN before item " in first["text"]
         assert "of fullsync" in first["text"]
