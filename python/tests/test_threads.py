@@ -1,61 +1,14 @@
 """Several threads on one object: whatever they call, each gets a right answer or an error that says why, and the process
-lives. `LEVADA_THREADS` says how many times each program runs; script/check threads has it run many times."""
+lives. `LEVADA_THREADS` is how many times each program runs; script/check threads runs it many times."""
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
-import textwrap
 
 import pytest
+from racing import TIMES, run
 
-TIMES = int(os.environ.get("LEVADA_THREADS", "1"))
 pytestmark = pytest.mark.timeout(120 * TIMES)
-
-PROLOGUE = """
-import collections, itertools, multiprocessing, sys, threading, time
-import numpy as np
-import levada
-from levada import exchange
-
-def together(*works):
-    # Runs each on a thread of its own; what they return or raise.
-    outcomes = [None] * len(works)
-    barrier = threading.Barrier(len(works))
-    def run(at, work):
-        barrier.wait()
-        try:
-            outcomes[at] = work()
-        except Exception as error:
-            outcomes[at] = error
-    threads = [threading.Thread(target=run, args=(at, work), daemon=True) for at, work in enumerate(works)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join(120)
-    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
-    return outcomes
-
-def same(item):
-    return item
-
-def no(item):
-    return False
-
-def is_busy(outcome):
-    return isinstance(outcome, levada.InvalidArgument) and "under way on another thread" in str(outcome)
-
-if __name__ == "__main__":
-"""
-
-
-def run(folder: pathlib.Path, body: str) -> None:
-    path = folder / "program.py"
-    path.write_text(PROLOGUE + textwrap.indent(textwrap.dedent(body), "    "))
-    for _ in range(TIMES):
-        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
-        assert ran.returncode == 0, f"{ran.returncode}: {ran.stdout}{ran.stderr}"
-
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_threads_that_take_from_one_epoch_get_each_item_once_or_are_refused(tmp_path: pathlib.Path, workers: int) -> None:
