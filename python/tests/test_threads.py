@@ -239,3 +239,65 @@ def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path)
         assert outcomes[0] == outcomes[1] == outcomes[2] and len(outcomes[0]) == 1, outcomes
         """,
     )
+
+
+def test_exporters_are_made_asked_and_closed_while_a_feed_runs(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        f"""
+        import urllib.request
+        feed = levada.Feed([{{"x": np.full(4, number)}} for number in range(3000)], timeout=60)
+        over, given = threading.Event(), []
+        def take():
+            try:
+                return sum(1 for _ in feed)
+            finally:
+                over.set()
+        def export(to):
+            def work():
+                made = 0
+                while not over.is_set() or made == 0:
+                    exporter = levada.MetricsExporter(to, feed, every=0.001)
+                    if exporter.port:
+                        with urllib.request.urlopen(f"http://127.0.0.1:{{exporter.port}}/metrics", timeout=30) as answer:
+                            answer.read()
+                    assert together(exporter.close, exporter.close, exporter._text)[:2] == [None, None]
+                    made += 1
+                return made
+            return work
+        path = {str(tmp_path / "numbers.prom")!r}
+        taken, *made = together(take, export("127.0.0.1:0"), export(path), export(given.append))
+        assert taken == 3000, taken
+        assert all(isinstance(each, int) for each in made), made
+        assert given[-1]["levada_feed_batches_total"] <= 3000 and "levada_feed_batches_total" in open(path).read()
+        assert not [each for each in threading.enumerate() if each.name == "levada metrics"]
+        """,
+    )
+
+
+def test_threads_pack_pad_and_read_layouts_side_by_side(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        samples = [{"tokens": np.arange(length), "name": str(length)} for length in (3, 5, 2)]
+        packed, padded = levada.collate_packed(samples, pad_to=4), levada.collate_padded(samples, pad_value={"tokens": -1})
+        patterns = {"tokens": ["shard(dp,0)", "zigzag(cp,1)"], "*.mask": "replicate(tp)"}
+        text = str(levada.Layout(patterns, otherwise="stages(pp,first,last)"))
+        def same_batch(one, other):
+            return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
+        def work():
+            for _ in range(300):
+                assert same_batch(levada.collate_packed(samples, pad_to=4), packed)
+                assert same_batch(levada.collate_padded(samples, pad_value={"tokens": -1}), padded)
+                assert str(levada.Layout(patterns, otherwise="stages(pp,first,last)")) == text
+                assert str(levada.Mesh.parse("dp=2,tp=4")) == "dp=2,tp=4"
+                try:
+                    levada.Layout({"x": "shard(dp"})
+                except levada.InvalidArgument as error:
+                    assert "shard(dp" in str(error)
+                else:
+                    raise AssertionError("it was taken")
+        outcomes = together(work, work, work)
+        assert not any(outcomes), outcomes
+        """,
+    )
