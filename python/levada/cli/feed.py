@@ -76,7 +76,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to leave out at the start")
     parser.add_argument("--depth", type=int, default=0, metavar="N", help="batches a rank may be behind its reader")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="of one wait")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="of one wait [1800]")
     parser.add_argument("--allow-pickle", action="store_true", help="let objects of any class cross as pickles")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="of a levada.Pipeline: processes beside a reader")
     parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time went")
