@@ -105,7 +105,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_every_page_with_python_is_run_by_a_test() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     with_python = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
     assert with_python == TESTED_HERE | TESTED_ELSEWHERE.keys()
     for page in TESTED_HERE:
