@@ -343,10 +343,11 @@ class Run(Generic[T]):
         """Tells the ranks that wait in fullsync() which exception ends the epoch under way here: after close() they learn
         at once that this rank has left, and the exception that may end it is not known yet."""
         error = handled()
-        if self._ranks is None or self._begun is None or self._is_over or error is None or error is self._before:
+        text = failure_text(error)
+        if self._ranks is None or self._begun is None or self._is_over or not text or error is self._before:
             return
         with suppress(Error):  # the job has ended otherwise
-            self._ranks.note_exception(failure_text(error), -1)
+            self._ranks.note_exception(text, -1)
 
     def _end(self, grace: float, is_idle: bool) -> None:
         """Ends the processes, in order where no thread is in a call."""
