@@ -50,17 +50,18 @@ def test_threads_of_each_rank_on_one_reduce_scatter_get_their_sums_or_are_refuse
         """
         rank = levada.rank()
         with levada.ReduceScatter(timeout=60) as reduce:
-            def work():
-                done = 0
-                while done < 50:
+            def once(call):
+                while True:
                     try:
-                        total = reduce.all_reduce(np.full(8, rank + 1.0, np.float32)).wait()
-                        assert total.tolist() == [3.0] * 8, total
-                        done += 1
+                        return call()
                     except levada.InvalidArgument as error:
                         if "thread" not in str(error): raise
                         time.sleep(0.001)
-                return done
+            def work():
+                for done in range(50):
+                    handle = once(lambda: reduce.all_reduce(np.full(8, rank + 1.0, np.float32)))
+                    assert once(handle.wait).tolist() == [3.0] * 8
+                return 50
             outcomes = together(work, work)
             assert outcomes == [50, 50], outcomes
         """,
