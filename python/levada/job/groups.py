@@ -23,7 +23,7 @@ ENGINES = ("auto", "shm", "c10d", "shm+c10d")
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
 _transports: list[Any] = []  # whose threads may still run
-_locks: weakref.WeakKeyDictionary[Any, threading.RLock] = weakref.WeakKeyDictionary()
+_locks: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], threading.RLock]] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
 
 _HOST_BYTES = 16
@@ -92,11 +92,11 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     return [bytes(each.tolist()) for each in received]
 
 
-def lock_of(group: Any) -> threading.RLock:
-    """Returns the lock under which one thread at a time joins the group, or part of it: threads join different groups side
-    by side, for their peers may begin in another order."""
+def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
+    """Returns the lock under which one thread at a time joins the group, or some ranks of it: threads join different groups
+    side by side, for their peers may begin in another order."""
     with _locks_guard:
-        return _locks.setdefault(group, threading.RLock())
+        return _locks.setdefault(group, {}).setdefault(ranks, threading.RLock())
 
 
 def finish(timeout: float) -> None:

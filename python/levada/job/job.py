@@ -117,7 +117,7 @@ def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
     if ranks == tuple(range(job.size)):
         return job
     known = _parts.setdefault(job, {})
-    with lock_of(job):
+    with lock_of(job, ranks):
         if ranks not in known:
             known[ranks] = job.subgroup(ranks, "part")
             _joined.add(known[ranks])
