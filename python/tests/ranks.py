@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -63,3 +64,30 @@ def succeed(folder: pathlib.Path, ranks: int, body: str) -> list[list[dict[str, 
     return outcome.told
 
 
+PROMPT = 5.0
+"""Seconds from a rank's failure to the error on the others: they take a fraction of one, a busy machine takes more."""
+
+
+def run_without_launcher(folder: pathlib.Path, ranks: int, body: str, within: float = 60) -> list[list[dict[str, Any]]]:
+    """Runs ranks whose end no launcher notices, so that the others' errors are theirs. Returns what each rank told."""
+    script = folder / "script.py"
+    script.write_text(PROLOGUE.format(folder=str(folder)) + textwrap.dedent(body))
+    job = {"LEVADA_WORLD_SIZE": str(ranks), "LEVADA_RENDEZVOUS": str(folder)}
+    environments = [os.environ | job | {"LEVADA_RANK": str(rank)} for rank in range(ranks)]
+    processes = [subprocess.Popen([sys.executable, str(script)], env=environment) for environment in environments]
+    try:
+        for process in processes:
+            process.wait(timeout=within)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [told_by(folder, rank) for rank in range(ranks)]
+
+
+def assert_prompt(told: list[list[dict[str, Any]]], failing: int) -> None:
+    """Asserts that every other rank's first line, whose `heard` is a time of time.monotonic(), which all processes of a host
+    share, follows the failing rank's `failed` within PROMPT seconds."""
+    (failed,) = [each["failed"] for each in told[failing] if "failed" in each]
+    for mine in told[:failing] + told[failing + 1 :]:
+        assert mine and 0 <= mine[0]["heard"] - failed < PROMPT, (failed, mine)

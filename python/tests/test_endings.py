@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 import time
 from typing import Any
 
@@ -40,27 +37,25 @@ LOOPS = {
 
 
 def _outcomes(folder: pathlib.Path, loop: str, failure: str) -> list[dict[str, Any]]:
-    """What ranks 0 and 2 told of a loop in which rank 1 fails; of three that no launcher watches."""
+    """Runs a loop in which rank 1 fails on three ranks that no launcher watches. Returns what ranks 0 and 2 report, which
+    get their errors promptly."""
     body = f"""
 {ITEMS}
 feed = levada.Feed(items, timeout=60)
 def step():
-    if rank == 1 and feed.step == 5: {failure}
+    if rank == 1 and feed.step == 5:
+        tell(failed=time.monotonic())
+        {failure}
     time.sleep(0.005)
 try:
     {loop.strip()}
     tell(finished=True)
 except levada.PeerLost as error:
-    tell(rank=error.rank, text=str(error), end=feed.end)
+    tell(heard=time.monotonic(), rank=error.rank, text=str(error), end=feed.end)
 """
-    script = folder / "script.py"
-    script.write_text(ranks.PROLOGUE.format(folder=str(folder)) + body)
-    job = {"LEVADA_WORLD_SIZE": "3", "LEVADA_RENDEZVOUS": str(folder)}
-    environments = [os.environ | job | {"LEVADA_RANK": str(rank)} for rank in range(3)]
-    processes = [subprocess.Popen([sys.executable, str(script)], env=environment) for environment in environments]
-    for process in processes:
-        process.wait(timeout=60)
-    return [ranks.told_by(folder, rank)[0] for rank in (0, 2)]
+    told = ranks.run_without_launcher(folder, 3, body)
+    ranks.assert_prompt(told, failing=1)
+    return [told[0][0], told[2][0]]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -77,9 +72,11 @@ def test_a_rank_whose_step_raises_is_an_error_that_names_it_on_the_others(tmp_pa
         ("sys.exit(3)", "at step 5 with SystemExit: 3"),
         ("raise levada.Timeout('rank 1 waited')", "at step 5 with Timeout: rank 1 waited"),
         ("feed.close()", "rank 1 left the feed at step 5, but rank"),
+        ("os._exit(0)", "rank 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1"),
     ],
 )
-def test_so_is_one_that_exits_times_out_or_closes(tmp_path: pathlib.Path, failure: str, text: str) -> None:
+def test_so_is_one_that_exits_times_out_closes_or_is_killed(tmp_path: pathlib.Path, failure: str, text: str) -> None:
     for mine in _outcomes(tmp_path, LOOPS["plain"], failure):
         assert text in mine["text"]
 
@@ -268,7 +265,7 @@ OPERATIONS = {
 def test_a_rank_that_ended_is_named_with_its_exception_to_those_who_wait_in(
     tmp_path: pathlib.Path, operation: str, batches: str, how: str
 ) -> None:
-    told = ranks.run(
+    told = ranks.run_without_launcher(
         tmp_path,
         2,
         f"""
@@ -277,12 +274,15 @@ def test_a_rank_that_ended_is_named_with_its_exception_to_those_who_wait_in(
         reduce = levada.ReduceScatter(timeout=30)
         try:
             for batch in {batches}:
-                if batch == 5: raise ValueError("no")
+                if batch == 5:
+                    tell(failed=time.monotonic())
+                    raise ValueError("no")
                 if batch == 4: {OPERATIONS[operation]}
         except levada.PeerLost as error:
-            tell(rank=error.rank, text=str(error))
+            tell(heard=time.monotonic(), rank=error.rank, text=str(error))
             os._exit(0)
         """,
-    ).told
+    )
     assert len(told[0]) == 1 and told[0][0]["rank"] == 1, told
+    ranks.assert_prompt(told, failing=1)
     assert f"rank 1 {how} with ValueError: no before " in told[0][0]["text"]

@@ -14,7 +14,7 @@ import levada
 import numpy as np
 import pytest
 from levada import Pipeline
-from levada.pipeline import run as _runs
+from levada.pipeline import position as _positions
 from pipelines import Stateful, double
 
 
@@ -190,7 +190,7 @@ def test_a_forged_state_is_refused_with_a_sentence(workers: int) -> None:
         state = run.state_dict()
         for _ in range(100 if workers == 0 else 30):
             packed = levada.pack(forged(levada.unpack(state["position"]), draw))
-            checksum = _runs._checksum(state["seed"], state["epoch"], packed)
+            checksum = _positions.checksum(state["seed"], state["epoch"], packed)
             run.load_state_dict(state)
             try:
                 run.load_state_dict({**state, "position": packed, "checksum": checksum})

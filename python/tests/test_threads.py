@@ -1,61 +1,14 @@
 """Several threads on one object: whatever they call, each gets a right answer or an error that says why, and the process
-lives. `LEVADA_THREADS` says how many times each program runs; script/check threads has it run many times."""
+lives. `LEVADA_THREADS` is how many times each program runs; script/check threads runs it many times."""
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
-import textwrap
 
 import pytest
+from racing import TIMES, run
 
-TIMES = int(os.environ.get("LEVADA_THREADS", "1"))
 pytestmark = pytest.mark.timeout(120 * TIMES)
-
-PROLOGUE = """
-import collections, itertools, multiprocessing, sys, threading, time
-import numpy as np
-import levada
-from levada import exchange
-
-def together(*works):
-    # Runs each on a thread of its own; what they return or raise.
-    outcomes = [None] * len(works)
-    barrier = threading.Barrier(len(works))
-    def run(at, work):
-        barrier.wait()
-        try:
-            outcomes[at] = work()
-        except Exception as error:
-            outcomes[at] = error
-    threads = [threading.Thread(target=run, args=(at, work), daemon=True) for at, work in enumerate(works)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join(120)
-    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
-    return outcomes
-
-def same(item):
-    return item
-
-def no(item):
-    return False
-
-def is_busy(outcome):
-    return isinstance(outcome, levada.InvalidArgument) and "under way on another thread" in str(outcome)
-
-if __name__ == "__main__":
-"""
-
-
-def run(folder: pathlib.Path, body: str) -> None:
-    path = folder / "program.py"
-    path.write_text(PROLOGUE + textwrap.indent(textwrap.dedent(body), "    "))
-    for _ in range(TIMES):
-        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=300)
-        assert ran.returncode == 0, f"{ran.returncode}: {ran.stdout}{ran.stderr}"
-
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_threads_that_take_from_one_epoch_get_each_item_once_or_are_refused(tmp_path: pathlib.Path, workers: int) -> None:
@@ -284,5 +237,67 @@ def test_threads_pack_digest_index_and_plan_side_by_side(tmp_path: pathlib.Path)
             return sizes
         outcomes = together(work, work, work)
         assert outcomes[0] == outcomes[1] == outcomes[2] and len(outcomes[0]) == 1, outcomes
+        """,
+    )
+
+
+def test_exporters_are_made_asked_and_closed_while_a_feed_runs(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        f"""
+        import urllib.request
+        feed = levada.Feed([{{"x": np.full(4, number)}} for number in range(3000)], timeout=60)
+        over, given = threading.Event(), []
+        def take():
+            try:
+                return sum(1 for _ in feed)
+            finally:
+                over.set()
+        def export(to):
+            def work():
+                made = 0
+                while not over.is_set() or made == 0:
+                    exporter = levada.MetricsExporter(to, feed, every=0.001)
+                    if exporter.port:
+                        with urllib.request.urlopen(f"http://127.0.0.1:{{exporter.port}}/metrics", timeout=30) as answer:
+                            answer.read()
+                    assert together(exporter.close, exporter.close, exporter._text)[:2] == [None, None]
+                    made += 1
+                return made
+            return work
+        path = {str(tmp_path / "numbers.prom")!r}
+        taken, *made = together(take, export("127.0.0.1:0"), export(path), export(given.append))
+        assert taken == 3000, taken
+        assert all(isinstance(each, int) for each in made), made
+        assert given[-1]["levada_feed_batches_total"] <= 3000 and "levada_feed_batches_total" in open(path).read()
+        assert not [each for each in threading.enumerate() if each.name == "levada metrics"]
+        """,
+    )
+
+
+def test_threads_pack_pad_and_read_layouts_side_by_side(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        samples = [{"tokens": np.arange(length), "name": str(length)} for length in (3, 5, 2)]
+        packed, padded = levada.collate_packed(samples, pad_to=4), levada.collate_padded(samples, pad_value={"tokens": -1})
+        patterns = {"tokens": ["shard(dp,0)", "zigzag(cp,1)"], "*.mask": "replicate(tp)"}
+        text = str(levada.Layout(patterns, otherwise="stages(pp,first,last)"))
+        def same_batch(one, other):
+            return one.keys() == other.keys() and all(np.array_equal(one[key], other[key]) for key in one)
+        def work():
+            for _ in range(300):
+                assert same_batch(levada.collate_packed(samples, pad_to=4), packed)
+                assert same_batch(levada.collate_padded(samples, pad_value={"tokens": -1}), padded)
+                assert str(levada.Layout(patterns, otherwise="stages(pp,first,last)")) == text
+                assert str(levada.Mesh.parse("dp=2,tp=4")) == "dp=2,tp=4"
+                try:
+                    levada.Layout({"x": "shard(dp"})
+                except levada.InvalidArgument as error:
+                    assert "shard(dp" in str(error)
+                else:
+                    raise AssertionError("it was taken")
+        outcomes = together(work, work, work)
+        assert not any(outcomes), outcomes
         """,
     )

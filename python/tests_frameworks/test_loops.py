@@ -173,6 +173,43 @@ for is_shuffled in (True, False):
         assert plain == {"counted": True, "by_state": True, "only_left": True, "is_shuffled": False}
 
 
+def test_a_data_set_with_a_length_is_a_source_by_number(tmp_path: pathlib.Path) -> None:
+    told = pages.run(
+        tmp_path,
+        "frameworks/datasets.md",
+        2,
+        """
+import datasets
+from levada import Pipeline
+whole = datasets.Dataset.from_dict({"x": [[float(i)] for i in range(48)], "name": [f"sample {i}" for i in range(48)]})
+whole = whole.with_format("torch")
+def collated(samples):
+    return {"x": torch.stack([sample["x"] for sample in samples]), "name": [sample["name"] for sample in samples]}
+shuffled = Pipeline(whole).shuffle().batch(4, collate=collated)
+for source in (shuffled, DataLoader(whole, batch_size=4), whole.batch(4)):
+    for batch in levada.Feed(source, timeout=120):
+        train(batch)
+        assert batch["name"] == [f"sample {i}" for i in batch["x"][:, 0].int().tolist()]
+    tell(batches=numbers())
+stopped = levada.Feed(Pipeline(whole).shuffle().batch(4, collate=collated).run(alone=True, seed=5), timeout=120)
+before = []
+for batch in stopped:
+    before.append(batch["x"][:, 0].int().tolist())
+    if stopped.step == 2:
+        state = stopped.state_dict()
+resumed = levada.Feed(Pipeline(whole).shuffle().batch(4, collate=collated).run(alone=True, seed=5), timeout=120)
+resumed.load_state_dict(state)
+tell(resumed=[batch["x"][:, 0].int().tolist() for batch in resumed] == before[2:])
+""",
+    )
+    for at in range(3):
+        assert sorted(sum((pages.flat(mine[at]["batches"]) for mine in told), [])) == list(range(48))
+    for rank, mine in enumerate(told):
+        in_order = [[4 * batch + i for i in range(4)] for batch in range(rank, 12, 2)]
+        assert [each["batches"] == in_order for each in mine[:3]] == [False, True, True]
+        assert mine[3] == {"resumed": True}
+
+
 def test_deepspeed(tmp_path: pathlib.Path) -> None:
     told = pages.run(
         tmp_path,

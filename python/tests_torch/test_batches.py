@@ -50,6 +50,48 @@ def test_batches_of_transformers_come_back_as_they_were(tmp_path: pathlib.Path) 
         assert mine == [*expected, last] * 3
 
 
+def test_features_of_processors_come_back_as_they_were(tmp_path: pathlib.Path) -> None:
+    told = ranks.succeed(
+        tmp_path,
+        2,
+        """
+        import torch
+        from transformers import BatchFeature
+        class Loader:
+            def __iter__(self):
+                for i in range(4):
+                    pixels, sizes = torch.full((2, 3, 4, 4), float(i)), torch.tensor([[4, 4], [4, i]])
+                    yield BatchFeature({"pixel_values": pixels, "image_sizes": sizes, "names": [f"image {i}", "blank"]})
+                yield BatchFeature({"input_features": np.full((2, 8), 4, np.float32), "nested": [torch.arange(3)]})
+                yield BatchFeature({"input_features": np.full((2, 8), 5, np.float32), "nested": [torch.arange(5)]})
+        for iterate in ("thread", "inline", "process") if __name__ == "__main__" else ():
+            *batches, last = levada.Feed(Loader(), iterate=iterate)
+            for batch in batches:
+                tell(type=type(batch).__name__, keys=list(batch), pixels=batch.pixel_values.flatten().tolist()[::48],
+                     shape=list(batch["pixel_values"].shape), sizes=batch["image_sizes"].tolist(), names=batch.names,
+                     moved=[type(batch.to("meta")).__name__, batch.to("meta").pixel_values.device.type])
+            tell(type=type(last).__name__, array=type(last["input_features"]).__name__, value=float(last.input_features[1, 7]),
+                 nested=last["nested"][0].tolist())
+        """,
+    )
+    for rank, mine in enumerate(told):
+        expected = [
+            {
+                "type": "BatchFeature",
+                "keys": ["pixel_values", "image_sizes", "names"],
+                "pixels": [float(i)] * 2,
+                "shape": [2, 3, 4, 4],
+                "sizes": [[4, 4], [4, i]],
+                "names": [f"image {i}", "blank"],
+                "moved": ["BatchFeature", "meta"],
+            }
+            for i in (rank, 2 + rank)
+        ]
+        nested = list(range(5 if rank else 3))
+        last = {"type": "BatchFeature", "array": "ndarray", "value": 4.0 + rank, "nested": nested}
+        assert mine == [*expected, last] * 3
+
+
 def test_what_a_fast_tokenizer_gives_crosses_without_its_encodings(tmp_path: pathlib.Path) -> None:
     told = ranks.succeed(
         tmp_path,

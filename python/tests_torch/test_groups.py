@@ -98,6 +98,12 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
             levada.Feed([1], mesh="dp=4")
         except levada.InvalidArgument as error:
             tell(error=str(error))
+        named = torch.distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replica", "tp"))
+        tell(named=list(levada.Feed(range(4), named, data_axes=["replica"])))
+        try:
+            levada.Feed([1], levada.Mesh(dp=4), data_axes=["dp"])
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
         """,
     )
     for rank, mine in enumerate(told):
@@ -105,6 +111,8 @@ def test_a_device_mesh_is_taken_where_a_mesh_is(tmp_path: pathlib.Path) -> None:
         assert mine[1] == {"rows": [rank // 2, 2 + rank // 2], "columns": [0, 1]}
         assert mine[2] == {"size": 2, "heads": [rank % 2, 2 + rank % 2]}
         assert "give a levada.Mesh or a DeviceMesh" in str(mine[3]["error"])
+        assert mine[4] == {"named": [rank // 2, 2 + rank // 2]}
+        assert "data_axes is for a DeviceMesh" in str(mine[5]["error"])
 
 
 def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> None:
@@ -131,12 +139,22 @@ def test_a_mesh_is_checked_against_process_groups(tmp_path: pathlib.Path) -> Non
             levada.Mesh.from_env(pp=2, tp=2, order="pp-tp-dp")
         except levada.InvalidArgument as error:
             tell(error=str(error))
+        try:
+            levada.Feed(range(4), levada.Mesh(dp=1, tp=2, pp=2))
+        except levada.InvalidArgument as error:
+            tell(error=str(error))
+        tell(got=list(levada.Feed(range(4), levada.Mesh(pp=2, tp=2))), own=list(levada.Feed(range(4))))
+        halves = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        tell(half=list(levada.Feed(range(2), levada.Mesh(tp=2), group=halves[rank % 2])))
         """,
     )
     for rank, mine in enumerate(told):
         assert mine[0] == {"mesh": "pp=2,dp=1,tp=2"}
         assert f"rank {rank} is dp0 tp{rank // 2} pp{rank % 2}" in str(mine[1]["error"])
-        assert "Megatron's process group for tp has ranks" in str(mine[1]["error"])
+        for refused in mine[1:3]:
+            assert "Megatron's process group for tp has ranks" in str(refused["error"])
+        assert mine[3] == {"got": [0, 1, 2, 3], "own": [rank]}  # where each rank gets its own, no group contradicts
+        assert mine[4] == {"half": [0, 1]}
 
 
 def test_what_is_no_group_or_engine_is_refused() -> None:

@@ -182,3 +182,55 @@ def test_graph_modules_export_all_that_torchdatas_export(tmp_path: pathlib.Path,
         folder_of(version),
     )
     assert told == [["graph", 9, []], ["graph.settings", 2, []], ["graph.utils", 4, []]]
+
+
+PINNING = """
+import json, os
+import torch
+torch.cuda.is_available = lambda: True  # which pin_memory() asks; what pins here needs no device
+from torchdata.datapipes.iter import IterableWrapper
+from levada.dropin import torchdata as dropin
+
+def pin(item, device):
+    return [item, str(device), os.getpid()]
+
+def dispatching():
+    pipe = IterableWrapper(range(6)).sharding_round_robin_dispatch(dropin.SHARDING_PRIORITIES.MULTIPROCESSING)
+    return pipe.map(str)
+
+def pinning(pipe, *_):
+    pipe = pipe.pin_memory(device="meta", pin_memory_fn=pin)
+    assert type(pipe).__module__.startswith("torchdata."), type(pipe)
+    return pipe
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pin_memory_of_torchdata_pins_in_the_process_that_consumes(tmp_path: pathlib.Path, version: str) -> None:
+    body = """
+    with dropin.DataLoader2(pinning(dispatching()), reading_service=dropin.MultiProcessingReadingService(2, "fork")) as loader:
+        print(json.dumps([[item, device, process == os.getpid()] for item, device, process in loader]))
+    """
+    told = run_script(tmp_path, PINNING + textwrap.dedent(body), folder_of(version))
+    assert told == [[[str(number), "meta", True] for number in range(6)]]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pin_memory_of_torchdata_is_never_left_out_as_a_prefetch_is(tmp_path: pathlib.Path, version: str) -> None:
+    body = """
+    def prefetching(pipe, info):
+        return pipe.prefetch(2)
+
+    for init in (prefetching, pinning):
+        service = dropin.MultiProcessingReadingService(2, "fork", worker_init_fn=init)
+        try:
+            with dropin.DataLoader2(dispatching(), reading_service=service) as loader:
+                print(json.dumps(list(loader)))
+        except Exception as error:
+            print(json.dumps(str(error)))
+    """
+    prefetched, refused = run_script(tmp_path, PINNING + textwrap.dedent(body), folder_of(version))
+    assert prefetched == [str(number) for number in range(6)]
+    assert "asks for items on a thread of its own" in refused, refused

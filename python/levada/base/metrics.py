@@ -49,7 +49,7 @@ class MetricsExporter:
         self._sources, self._labels, self._every = sources, dict(labels or {}), every
         self._closed = threading.Event()
         self._server: http.server.ThreadingHTTPServer | None = None
-        address = _address_of(to)
+        address = address_of(to)
         if address is not None:
             self._server = _serve(address, self._text)
             work: Callable[[], None] = self._server.serve_forever
@@ -117,7 +117,8 @@ class MetricsExporter:
         return work
 
 
-def _address_of(to: object) -> tuple[str, int] | None:
+def address_of(to: object) -> tuple[str, int] | None:
+    """Host, "" for all of this machine's, and port of a port or a "HOST:PORT"; None for anything else."""
     if isinstance(to, int):
         return "", to
     if isinstance(to, str) and "/" not in to:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 from levada import _levada
 from levada._levada import Digests, Membership, Mesh
 from levada.base.errors import Error, InvalidArgument, SourceError
+from levada.cli.metrics import check_metrics, start_metrics
 from levada.feed.feed import Feed
 from levada.feed.history import rank_report
 from levada.feed.readers import ITERATE
@@ -41,6 +43,8 @@ def feed(arguments: list[str]) -> int:
         if place is None or place[0] == 0:
             _levada.check_history_files(options.report, options.trace)
         mesh = _mesh_of(options) if options.mesh else Mesh.from_env()
+        if options.metrics:
+            check_metrics(options.metrics, mesh.size)
     except Error as error:
         _levada.report_failed_start(type(error).__name__, str(error))
         return _BAD_USAGE if isinstance(error, InvalidArgument) else _FAILED
@@ -76,11 +80,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, metavar="N", help="at most so many")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="steps to leave out at the start")
     parser.add_argument("--depth", type=int, default=0, metavar="N", help="batches a rank may be behind its reader")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="of one wait")
+    parser.add_argument("--timeout", type=float, default=1800.0, metavar="SECONDS", help="of one wait [1800]")
     parser.add_argument("--allow-pickle", action="store_true", help="let objects of any class cross as pickles")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="of a levada.Pipeline: processes beside a reader")
     parser.add_argument("--report", default="", metavar="FILE.html", help="write a page that shows where time went")
     parser.add_argument("--trace", default="", metavar="FILE.json", help="write what happened when, for Perfetto")
+    parser.add_argument("--metrics", default="", metavar="[HOST:]PORT|FILE", help="export numbers while it runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args(arguments)
 
@@ -108,9 +113,11 @@ def _feed_as_rank(options: argparse.Namespace, mesh: Mesh) -> int:
         record=bool(options.report or options.trace),
     )
     digests = Digests()
+    exporting = start_metrics(options.metrics, job, passing) if options.metrics else contextlib.nullcontext()
     try:
-        for batch in passing:
-            digests.add(batch)
+        with exporting:
+            for batch in passing:
+                digests.add(batch)
     except Error as error:
         # Where all ranks know of it they can still tell what they did.
         if (passing.end or {}).get("cause") == "failed":

@@ -24,6 +24,9 @@ from levada.job.job import join, world_size
 _validates = contextvars.ContextVar("validates", default=True)
 _shuffles = itertools.count()
 
+_TIMEOUT = 1800.0
+"""Seconds of a wait for ranks that may still be computing what they split."""
+
 _LENGTHS: dict[str, Callable[[int], int]] = {
     **dict.fromkeys(
         "seq_no_eos_mask greedy_seq_no_eos_mask loss_mask rewards greedy_rewards base_scores task_ids".split(),
@@ -252,7 +255,7 @@ class SequenceSample:
             except RuntimeError as error:
                 problem = str(error)
             mine = json.dumps([len(parts), problem]).encode()
-            reported = [json.loads(each) for each in _levada.agree(joined, mine, 300.0, "splitting micro-batches")]
+            reported = [json.loads(each) for each in _levada.agree(joined, mine, _TIMEOUT, "splitting micro-batches")]
             for rank, (_, problem) in enumerate(reported):
                 if problem:
                     raise RuntimeError(f"rank {rank}: {problem}")

@@ -73,7 +73,8 @@ class DataManager:
 
     model_topos, msid2mwid, data_transfer_pairs: as AReaL gives them; steps name their ranks, so that nothing has to be
     made of these. device: where samples that arrive are put; by default they stay in this machine's memory. group: whose
-    ranks steps name, as levada.join() takes it; by default the whole job's. timeout: seconds of one redistribution.
+    ranks steps name, as levada.join() takes it; by default the whole job's. timeout: seconds of one wait, by default 30
+    minutes, for another worker may be generating or training before it takes part.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class DataManager:
         *,
         device: Any = None,
         group: Any = None,
-        timeout: float = 300.0,
+        timeout: float = 1800.0,
     ) -> None:
         self.model_topos = model_topos
         self.msid2mwid = msid2mwid

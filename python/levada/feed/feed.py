@@ -18,9 +18,10 @@ from levada.corpus.corpus import Corpus, PathLike
 from levada.feed.history import write_feed_history
 from levada.feed.passes import Beginning, FeedPass, PassOptions, begin_corpus, begin_iterable
 from levada.feed.readers import ITERATE
+from levada.feed.states import FeedState, read_state
 from levada.job.groups import size_of
 from levada.job.job import join, world_size
-from levada.job.meshes import as_mesh, is_device_mesh
+from levada.job.meshes import as_mesh, check_whole_job, is_device_mesh
 from levada.pipeline.pipeline import Pipeline
 from levada.pipeline.run import Run
 
@@ -78,7 +79,9 @@ class Feed:
 
     - `source`: an iterable of batches, iterated on the ranks that read alone (others may pass None), a Corpus, a Pipeline,
       or what Pipeline.run(..., alone=True) gives.
-    - `mesh`: the ranks' axes, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are dp.
+    - `mesh`: the ranks' axes, as a Mesh or a DeviceMesh of torch.distributed; by default all ranks are dp. A Mesh of the
+      whole job that contradicts Megatron's process groups, where they are initialized, is InvalidArgument.
+    - `data_axes`: of a DeviceMesh, the axes along which batches differ, where their names are not those that Mesh knows.
     - `group`: whose ranks they are: a process group of torch.distributed, or what join() gave; by default those of a
       DeviceMesh, or the whole job.
     - `layout`: a Layout, or a dict of field paths and patterns. By default each dp rank gets whole batches, and its cp, tp
@@ -123,6 +126,7 @@ class Feed:
         source: Iterable[Any] | Corpus | Pipeline[Any] | None,
         mesh: Mesh | Any = None,
         *,
+        data_axes: Sequence[str] | None = None,
         layout: Layout | Mapping[str, Placements] | None = None,
         readers: str | None = None,
         iterate: str = "thread",
@@ -167,7 +171,9 @@ class Feed:
             mesh = Mesh(dp=world_size() if group is None else size_of(group))
         elif group is None and is_device_mesh(mesh):
             self.group = mesh
-        self.mesh = as_mesh(mesh)
+        self.mesh = as_mesh(mesh, data_axes)
+        if self.group is None:
+            check_whole_job(self.mesh, world_size())
         self.layout = self._layout(layout, divide)
         self.readers = readers
         self.iterate = iterate
@@ -438,29 +444,30 @@ class Feed:
                 cursor, samples = self._began_at
                 samples += whole * self._samples_a_step
         kind = "corpus" if self._is_corpus else "iterable"
-        # None: torch.load(), which by default loads weights alone, refuses a pickle of empty bytes.
-        return {"source": kind, "cursor": cursor or None, "samples": samples, "epoch": epoch}
+        return FeedState(kind, cursor, samples, epoch).encode()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Lets the next pass begin where state_dict() was taken, in that epoch."""
+        """Lets the next pass begin where state_dict() was taken, in that epoch. Raises InvalidArgument for what is no such
+        state, naming the key. The iteration raises it for a damaged cursor, and on every rank where the data have fewer
+        items than the state counts."""
         kind = "corpus" if self._is_corpus else "iterable"
-        if state["source"] != kind:
-            raise InvalidArgument(f"the state is of a feed of a {state['source']}, not of a {kind}")
+        position = read_state(state, kind)
         self.close()
         self._last = None
-        if self._epoch != state["epoch"]:
-            self.set_epoch(state["epoch"])
-        self._cursor, self._samples = state["cursor"] or b"", state.get("samples", 0)
+        if self._epoch != position.epoch:
+            self.set_epoch(position.epoch)
+        self._cursor, self._samples = position.cursor, position.samples
 
     def _begin(self, options: PassOptions) -> Beginning:
         """The source of the next pass, and where it begins; skip and a loaded state are used up."""
-        cursor, skipped = self._cursor, self._samples + self.skip * self._samples_a_step
+        cursor, counted = self._cursor, self._samples
+        skipped = counted + self.skip * self._samples_a_step
         self._began_at, self._began_epoch = (cursor, skipped), self._epoch
         self._cursor, self._samples, self.skip = b"", 0, 0
         if isinstance(self.source, Corpus):
             begin = begin_corpus(options, self.source, self._epoch, cursor, is_first=not self._has_opened_corpus)
             self._has_opened_corpus = True
         else:
-            begin = begin_iterable(options, self.source, cursor)
+            begin = begin_iterable(options, self.source, cursor, counted)
         begin.first_sample += skipped
         return begin

@@ -11,15 +11,19 @@ from typing import Any
 
 from levada import _levada
 from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source, WhenDropped
-from levada.base.errors import Error, InvalidArgument
+from levada.base.errors import CorruptMessage, Error, InvalidArgument
 from levada.base.exits import failure_text, handled, note_left
 from levada.batch.balance import Balance, Samples
 from levada.batch.memory import make_batches_for
 from levada.corpus.corpus import Corpus
 from levada.feed.process_reader import ProcessReader
-from levada.feed.readers import BackgroundReader, InlineReader, Reader, open_maker
+from levada.feed.readers import BackgroundReader, Counted, InlineReader, Reader, open_maker
 from levada.job.job import close_at_exit
 from levada.pipeline.run import Run
+
+MAX_SAMPLES = 1 << 50
+"""More than any run counts, and few enough for all sums of positions to fit 64 bits."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PassOptions:
@@ -114,27 +118,40 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         return Beginning(_levada.unopened(type(error).__name__, str(error)), first)
 
 
-def begin_iterable(options: PassOptions, source: Any, cursor: bytes) -> Beginning:
-    """At a state of an earlier run, or where iter() of `source` begins."""
-    first, position, state = _levada.read_cursor(cursor, allow_pickle=options.allow_pickle) if cursor else (0, 0, None)
+def begin_iterable(options: PassOptions, source: Any, cursor: bytes, samples_since: int) -> Beginning:
+    """At a state of an earlier run, `samples_since` behind its cursor, or where iter() of `source` begins."""
+    first, position, state = _read_cursor(options, cursor) if cursor else (0, 0, None)
     if isinstance(source, Run) and options.readers != "one" and len(set(options.job.host_of)) > 1:
         source.agree_on_seed(options.job)
     if not options.is_reader:
         return Beginning(None, first)
     samples = options.samples_a_step if options.divide == "split" else 1
     handoff = Handoff(samples, position, f"a batch of {type(source).__name__}", options.counts_rows)
+    is_short = options.tail != "drop" and not options.counts_rows
+    counted = Counted(position, (first + samples_since) // samples, options.samples_a_step - 1 if is_short else 0)
     try:
-        return Beginning(handoff, first, _reader_of(options, source, state, handoff))
+        return Beginning(handoff, first, _reader_of(options, source, state, handoff, counted))
     except Exception:
         handoff.fail(traceback.format_exc())
         return Beginning(handoff, first)
 
 
-def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff) -> Reader:
+def _read_cursor(options: PassOptions, cursor: bytes) -> tuple[int, int, Any]:
+    """Returns the first sample, the items before the loader's state, and that. Raises InvalidArgument for a damaged one."""
+    try:
+        first, position, state = _levada.read_cursor(cursor, allow_pickle=options.allow_pickle)
+    except CorruptMessage as error:
+        raise InvalidArgument(f"this state of a feed has been damaged since it was saved: {error}") from error
+    if max(first, position) > MAX_SAMPLES:
+        raise InvalidArgument(f"this state of a feed counts {max(first, position):,} samples, which no run has; it is damaged")
+    return first, position, state
+
+
+def _reader_of(options: PassOptions, source: Any, state: Any, handoff: Handoff, counted: Counted) -> Reader:
     samples = None if options.balance is None else Samples(options.balance, options.max_tokens, options.collate)
     if options.iterate == "process":
-        return ProcessReader(source, state, handoff, options.allow_pickle, samples)
-    maker = open_maker(source, state, handoff, options.allow_pickle, samples)
+        return ProcessReader(source, state, handoff, options.allow_pickle, samples, counted)
+    maker = open_maker(source, state, handoff, options.allow_pickle, samples, counted)
     return InlineReader(maker) if options.iterate == "inline" else BackgroundReader(maker)
 
 

@@ -15,7 +15,7 @@ from levada._levada import Handoff, Layout, Membership, Mesh, Pass, Source
 from levada.base.errors import Error, PeerLost, SourceError
 from levada.base.exits import begin, end, exit_text, start
 from levada.batch.balance import Samples
-from levada.feed.readers import BackgroundReader, Maker, ReportedError, State, open_maker
+from levada.feed.readers import BackgroundReader, Counted, Maker, ReportedError, State, open_maker
 from levada.pipeline.workers import dumps
 
 _START = 60.0
@@ -36,12 +36,12 @@ class ProcessReader(BackgroundReader):
     """A process that iterates, and a thread here that takes its batches."""
 
     def __init__(
-        self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None
+        self, source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None, counted: Counted
     ) -> None:
         if source is None:
             raise TypeError("this rank reads for the feed, but its source is None")
         self._child = _Child(source, state, allow_pickle)
-        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples))
+        super().__init__(Maker(self._child, self._child.state, handoff, allow_pickle, samples, counted))
         self.where = self._child.where
 
     def stop(self) -> None:

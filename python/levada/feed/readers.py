@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from levada import _levada
 from levada._levada import Handoff
@@ -33,6 +33,32 @@ State = tuple[bytes, str, int]
 
 class ReportedError(Exception):
     """A failure elsewhere, whose text says all there is to say."""
+
+
+class Counted(NamedTuple):
+    """The items that a loaded state counts, and that the data therefore have."""
+
+    before: int
+    """Those before the loader's own state, at which it resumes."""
+    items: int
+    """All of them."""
+    tolerance: int
+    """As many may lack: those of a last step that was not full."""
+
+    def check(self, passed: int) -> None:
+        """Raises EndsBeforeState if no more items than `passed` came of those that were to be read again."""
+        if self.before + passed < self.items - self.tolerance:
+            raise EndsBeforeState(
+                f"the state counts {self.items:,} items, but the data end after {self.before + passed:,}: load a state that "
+                "was saved with these data, or none"
+            )
+
+
+NOTHING_COUNTED = Counted(0, 0, 0)
+
+
+class EndsBeforeState(Exception):
+    """The data have fewer items than a loaded state counts."""
 
 
 class PacedState:
@@ -73,8 +99,10 @@ class Maker:
         handoff: Handoff,
         allow_pickle: bool,
         samples: Samples | None,
+        counted: Counted,
     ) -> None:
         self._iterator = iterator
+        self._counted = counted
         self._samples = samples
         self._state = state
         self._handoff = handoff
@@ -89,7 +117,7 @@ class Maker:
         try:
             if wanted is not None and self._serve(*wanted):
                 return True
-        except RefusedSample as refused:
+        except (RefusedSample, EndsBeforeState) as refused:
             self._handoff.fail(str(refused), is_argument=True)
         except ReportedError as failure:
             self._handoff.fail(str(failure))
@@ -106,6 +134,7 @@ class Maker:
             assert self._samples is not None
             self._prepare(self._samples.gather(gathered), None)
         elif (passed := self._skip(skipped)) < skipped:
+            self._counted.check(passed)
             self._handoff.end(passed)
             return False
         elif taken:
@@ -126,7 +155,7 @@ class Maker:
         self._handoff.prepare(item, state, allow_pickle=self._allow_pickle)
 
     def _skip(self, items: int) -> int:
-        """Passes over so many, or as many as there are."""
+        """Passes over so many, or as many as there are. Returns how many."""
         return sum(1 for _ in itertools.islice(self._iterator, items))
 
     def where(self) -> str:
@@ -144,7 +173,14 @@ class Maker:
 _MAKING = (Maker.make.__code__, Maker._serve.__code__)
 
 
-def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool, samples: Samples | None = None) -> Maker:
+def open_maker(
+    source: Any,
+    state: Any,
+    handoff: Handoff,
+    allow_pickle: bool,
+    samples: Samples | None = None,
+    counted: Counted = NOTHING_COUNTED,
+) -> Maker:
     """Of iter() of `source`, which goes on at `state` unless that is None."""
     if source is None:
         raise TypeError("this rank reads for the feed, but its source is None")
@@ -153,7 +189,7 @@ def open_maker(source: Any, state: Any, handoff: Handoff, allow_pickle: bool, sa
     iterator = iter(source)
     state_dict = getattr(source, "state_dict", None)
     paced = PacedState(state_dict, allow_pickle) if state_dict else lambda: None
-    return Maker(iterator, paced, handoff, allow_pickle, samples)
+    return Maker(iterator, paced, handoff, allow_pickle, samples, counted)
 
 
 class Reader(Protocol):

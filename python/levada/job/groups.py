@@ -8,6 +8,7 @@ import importlib
 import os
 import pathlib
 import socket
+import threading
 import time
 import weakref
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ ENGINES = ("auto", "shm", "c10d", "shm+c10d")
 
 _memberships: weakref.WeakKeyDictionary[Any, dict[str, Membership]] = weakref.WeakKeyDictionary()
 _transports: list[Any] = []  # whose threads may still run
+_locks: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], threading.RLock]] = weakref.WeakKeyDictionary()
+_locks_guard = threading.Lock()
 
 _HOST_BYTES = 16
 _NONCE_BYTES = 16
@@ -89,6 +92,13 @@ def all_gather(group: Any, mine: bytes, timeout: float) -> list[bytes]:
     return [bytes(each.tolist()) for each in received]
 
 
+def lock_of(group: Any, ranks: tuple[int, ...] = ()) -> threading.RLock:
+    """Returns the lock under which one thread at a time joins the group, or some ranks of it: threads join different groups
+    side by side, for their peers may begin in another order."""
+    with _locks_guard:
+        return _locks.setdefault(group, {}).setdefault(ranks, threading.RLock())
+
+
 def finish(timeout: float) -> None:
     """Waits until all that is on its way to ranks of other groups has gone, once they have been left."""
     for transport in _transports:
@@ -114,11 +124,12 @@ def join_group(group: Any, engine: str, timeout: float) -> Membership:
         return group
     size_of(group)
     known = _memberships.setdefault(group, {})
-    if engine not in known:
-        joined = _start(group, engine, timeout)
-        known[engine] = known[joined.engine] = known.get(joined.engine, joined)
-        known.setdefault("auto", joined)
-    return known[engine]
+    with lock_of(group):
+        if engine not in known:
+            joined = _start(group, engine, timeout)
+            known[engine] = known[joined.engine] = known.get(joined.engine, joined)
+            known.setdefault("auto", joined)
+        return known[engine]
 
 
 def _start(group: Any, engine: str, timeout: float) -> Membership:

@@ -13,7 +13,7 @@ from levada import _levada
 from levada._levada import Membership
 from levada.base.errors import Error, InvalidArgument, Unsupported
 from levada.base.exits import note_uncaught  # whose exit handler, which kills processes, runs after this module's
-from levada.job.groups import ENGINES, finish, join_group
+from levada.job.groups import ENGINES, finish, join_group, lock_of
 from levada.job.meshes import is_device_mesh, ranks_of
 
 _FAREWELL = 10.0
@@ -22,6 +22,10 @@ _FAREWELL = 10.0
 _membership: Membership | None = None  # in the whole job
 _joined: weakref.WeakSet[Membership] = weakref.WeakSet()
 _parts: weakref.WeakKeyDictionary[Membership, dict[tuple[int, ...], Membership]] = weakref.WeakKeyDictionary()
+
+
+class _WholeJob:
+    """Stands for the job of the environment among the groups of which threads join one at a time."""
 
 
 class Closable(Protocol):
@@ -79,7 +83,9 @@ def _join_job(engine: str, timeout: float) -> Membership:
     if _membership is None:
         if "c10d" in engine:
             raise Unsupported(f"the engine {engine} needs a process group; initialise torch.distributed, or pass a group")
-        _membership = _levada.join(engine, timeout)
+        with lock_of(_WholeJob):
+            if _membership is None:
+                _membership = _levada.join(engine, timeout)
     return _membership
 
 
@@ -111,9 +117,10 @@ def join_part(job: Membership, ranks: tuple[int, ...]) -> Membership:
     if ranks == tuple(range(job.size)):
         return job
     known = _parts.setdefault(job, {})
-    if ranks not in known:
-        known[ranks] = job.subgroup(ranks, "part")
-        _joined.add(known[ranks])
+    with lock_of(job, ranks):
+        if ranks not in known:
+            known[ranks] = job.subgroup(ranks, "part")
+            _joined.add(known[ranks])
     return known[ranks]
 
 

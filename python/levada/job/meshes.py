@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from levada._levada import Mesh
@@ -15,12 +15,16 @@ def is_device_mesh(mesh: Any) -> bool:
     return hasattr(mesh, "mesh_dim_names") and hasattr(mesh, "mesh")
 
 
-def as_mesh(mesh: Any) -> Mesh:
-    """A Mesh as it is, or the axes of a DeviceMesh. Raises InvalidArgument for anything else."""
+def as_mesh(mesh: Any, data_axes: Sequence[str] | None = None) -> Mesh:
+    """A Mesh as it is, or the axes of a DeviceMesh, of which `data_axes` are those along which batches differ. Raises
+    InvalidArgument for anything else, and for `data_axes` of a Mesh, which names its own."""
     if isinstance(mesh, Mesh):
+        if data_axes is not None:
+            raise InvalidArgument("data_axes is for a DeviceMesh; give it to levada.Mesh(..., data_axes=...) itself")
         return mesh
     if is_device_mesh(mesh):
-        return Mesh.from_device_mesh(mesh)
+        made = Mesh.from_device_mesh(mesh)
+        return made if data_axes is None else Mesh(data_axes=data_axes, **dict(made.axes))
     raise InvalidArgument(f"mesh is {mesh!r}; give a levada.Mesh or a DeviceMesh of torch.distributed")
 
 
@@ -44,6 +48,13 @@ def check_groups(mesh: Mesh, whose: str, groups: Mapping[str, Any]) -> None:
                 f"{whose} for {axis} has ranks {ranks}; give the axes in the order of the groups, as "
                 f"Mesh.from_env(order='tp-cp-ep-dp-pp') does from the fastest on"
             )
+
+
+def check_whole_job(mesh: Mesh, ranks: int) -> None:
+    """check_megatron() of a mesh of all the job's ranks on which some get the same batches. Where each rank gets its own,
+    the groups along which a model is divided do not matter."""
+    if mesh.size == ranks and len(mesh.data_axes) < len(mesh.axes):
+        check_megatron(mesh)
 
 
 def check_megatron(mesh: Mesh) -> None:

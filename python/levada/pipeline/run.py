@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import operator
 import os
 import secrets
@@ -11,14 +10,16 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Generic, NamedTuple, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeVar
 
 from levada import _levada
 from levada._levada import Consumer, Epoch, Membership, Metric
 from levada.base.errors import CorruptMessage, Error, InvalidArgument, PeerLost, Timeout
+from levada.base.exits import failure_text, handled
 from levada.corpus.corpus import Corpus
 from levada.job.job import close_at_exit, join, world_size
+from levada.pipeline.position import VERSION, Position, checksum
 from levada.pipeline.sources import divides_itself
 from levada.pipeline.steps import Elsewhere, Stage, Step, build, length_of_stage, steps_of
 from levada.pipeline.workers import CONTEXTS, Task, WorkerGroup
@@ -35,8 +36,8 @@ _FOREVER = 1e8
 """Seconds: more are as good as none, and fewer than a clock's count holds."""
 _MAX_WORKERS = 1022
 """As many as an engine of 1024 processes has room for, beside the dispatching process and this one."""
-_MAX_ITEMS = 1 << 50
-_VERSION = 2
+_OWN_PROCESS_LOST = " of the pipeline ended unexpectedly: "
+"""In the text of a PeerLost, that its rank is one of this pipeline's processes and not of the group of its fullsync()."""
 _CALLABLES = {"source": "source", "map": "function", "filter": "predicate", "flat_map": "function", "transform": "open"}
 """Of operations that hold what has to be sent, the argument that does."""
 
@@ -88,37 +89,6 @@ class Options:
             raise InvalidArgument(f"{name} is {getattr(self, name)!r}; it must be an integer") from None
 
 
-class _Position(NamedTuple):
-    """Where an epoch stands."""
-
-    workers: int
-    keeps_order: bool
-    items: int
-    """How many have been given."""
-    cursor: Any
-    """The C++ core's."""
-
-    def encode(self) -> bytes:
-        return _levada.pack(tuple(self))
-
-    @staticmethod
-    def decode(packed: bytes) -> _Position:
-        """Of bytes that may lie. Raises CorruptMessage."""
-        position = _levada.unpack(packed)
-        types = (int, bool, int)
-        if type(position) is tuple and len(position) == 4 and tuple(map(type, position[:3])) == types:
-            workers, keeps_order, items, cursor = position
-            if workers >= 0 and 0 <= items <= _MAX_ITEMS:
-                return _Position(workers, keeps_order, items, cursor)
-        raise CorruptMessage("the position in this state of a pipeline is none")
-
-
-def _checksum(seed: int, epoch: int, position: bytes | None) -> str:
-    digest = hashlib.blake2b(f"{_VERSION} {seed} {epoch} {position is None} ".encode(), digest_size=8)
-    digest.update(position or b"")
-    return digest.hexdigest()
-
-
 class Run(Generic[T]):
     """What Pipeline.run() gives: `for item in run` is an epoch, the next one the next epoch. Its processes start with the
     first, and stay until close(), the end of a `with` block, or until nobody has it any more.
@@ -137,7 +107,7 @@ class Run(Generic[T]):
         self._warn_of_copies()
         self._seed = options.seed
         self._epoch = 0
-        self._position: _Position | None = None
+        self._position: Position | None = None
         self._worker_group: WorkerGroup | None = None
         self._consumer: Consumer | None = None
         self._told: bytes | None = None
@@ -145,6 +115,8 @@ class Run(Generic[T]):
         self._is_over = self._is_stuck = False
         self._starting = threading.RLock()
         self._owner = os.getpid()
+        self._ranks: Membership | None = None  # whom a fullsync() may keep waiting
+        self._before: BaseException | None = None  # handled when the epoch began, so that it is not why it ends
         close_at_exit(self)
 
     def _warn_of_copies(self) -> None:
@@ -163,6 +135,7 @@ class Run(Generic[T]):
             with self._closed_if_asked(consumer):
                 self._go_on(consumer)
             self._begun, self._is_over, self._is_stuck = self._epoch, False, False
+            self._before = handled()
             self._epoch += 1
             return Epoch(self, consumer)
 
@@ -245,14 +218,14 @@ class Run(Generic[T]):
             epoch, position = self._begun, self._save()
         packed = None if position is None else position.encode()
         return {
-            "version": _VERSION,
+            "version": VERSION,
             "seed": self.seed,
             "epoch": epoch,
             "position": packed,
-            "checksum": _checksum(self.seed, epoch, packed),
+            "checksum": checksum(self.seed, epoch, packed),
         }
 
-    def _save(self) -> _Position:
+    def _save(self) -> Position:
         consumer = self._consumer
         if consumer is None:
             raise InvalidArgument(
@@ -261,21 +234,21 @@ class Run(Generic[T]):
             )
         with self._closed_if_asked(consumer):
             items, cursor = consumer.save()
-        return _Position(self.options.workers, self._keeps_order, items, cursor)
+        return Position(self.options.workers, self._keeps_order, items, cursor)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Lets the next pass go on where state_dict() was taken, of a pipeline of the same stages. Raises InvalidArgument
         for what is no state, CorruptMessage for one that has been changed."""
-        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
+        if not isinstance(state, Mapping) or state.get("version") != VERSION:
             raise InvalidArgument("this is no state of a pipeline, or one of another version of Levada")
         seed, epoch, packed = (state.get(name) for name in ("seed", "epoch", "position"))
         if type(seed) is not int or type(epoch) is not int or not isinstance(packed, (bytes, type(None))):
             raise CorruptMessage("this state of a pipeline lacks its seed, epoch or position")
-        if state.get("checksum") != _checksum(seed, epoch, packed):
+        if state.get("checksum") != checksum(seed, epoch, packed):
             raise CorruptMessage("this state of a pipeline has been changed since it was saved: its check sum is another")
         if not 0 <= seed < 2**64 or not 0 <= epoch < 2**62:
             raise CorruptMessage(f"this state of a pipeline is of epoch {epoch} by seed {seed}, which no run has")
-        position = None if packed is None else _Position.decode(packed)
+        position = None if packed is None else Position.decode(packed)
         if self._seed is not None and self._consumer is not None and self._seed != seed:
             self.close()
         self._seed, self._epoch, self._position = seed, epoch, position
@@ -348,6 +321,7 @@ class Run(Generic[T]):
         Timeout where that thread does not come out of a stage in this process, with the others ended."""
         if os.getpid() != self._owner:
             return
+        self._note_exception()
         consumer = self._consumer
         if consumer is not None and not consumer.begin_close():
             return  # in a signal handler, within a call of this thread's own, which closes it
@@ -364,6 +338,16 @@ class Run(Generic[T]):
             raise
         finally:
             self._starting.release()
+
+    def _note_exception(self) -> None:
+        """Tells the ranks that wait in fullsync() which exception ends the epoch under way here: after close() they learn
+        at once that this rank has left, and the exception that may end it is not known yet."""
+        error = handled()
+        text = failure_text(error)
+        if self._ranks is None or self._begun is None or self._is_over or not text or error is self._before:
+            return
+        with suppress(Error):  # the job has ended otherwise
+            self._ranks.note_exception(text, -1)
 
     def _end(self, grace: float, is_idle: bool) -> None:
         """Ends the processes, in order where no thread is in a call."""
@@ -422,6 +406,7 @@ class Run(Generic[T]):
             own = None if self._worker_group is None else self._worker_group.job
             try:
                 self._consumer = _levada.consume(own, self._graph, self._process_options(), name, job)
+                self._ranks = job
             except BaseException:
                 self.close()
                 raise
@@ -484,7 +469,7 @@ class Run(Generic[T]):
         if kind == "Timeout":
             self._is_stuck = True
             raise Timeout(f"{text}\n\n{workers.describe()}")
-        at = rank - 1 if rank > 0 else workers.lost()
+        at = rank - 1 if rank > 0 and _OWN_PROCESS_LOST in text else workers.lost()
         if at is None:
             return
         lost = PeerLost(workers.exit_text(at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
@@ -12,6 +13,7 @@ from torch.utils.data.datapipes.datapipe import (  # type: ignore[import-not-fou
     _DataPipeSerializationWrapper,
 )
 
+from levada.base.errors import InvalidArgument
 from levada.dropin.torchdata.error import PauseIteration
 from levada.dropin.torchdata.random import SeedGenerator
 from levada.dropin.torchdata.reading_service import (
@@ -64,6 +66,16 @@ class DataLoader2Iterator(Iterator[T]):
             )
         if loader._is_paused:
             raise StopIteration
+        if not loader._taking.acquire(blocking=False):
+            raise InvalidArgument(
+                "a call of this DataLoader2 is under way on another thread; take its items on one thread at a time"
+            )
+        try:
+            return self._next_of(loader)
+        finally:
+            loader._taking.release()
+
+    def _next_of(self, loader: DataLoader2[T]) -> T:
         loader._reset_iter = True
         try:
             item: T = next(loader._datapipe_iter)  # type: ignore[arg-type]
@@ -107,7 +119,8 @@ class DataLoader2Iterator(Iterator[T]):
 
 class DataLoader2(Generic[T]):
     """Iterates datapipes. `datapipe_adapter_fn`: one function or several that change the datapipe first;
-    `reading_service`: carries it out, by default in this process. Datapipe and service are copied and can be used again."""
+    `reading_service`: carries it out, by default in this process. Datapipe and service are copied and can be used again.
+    One thread at a time takes items; another one gets InvalidArgument."""
 
     def __init__(
         self,
@@ -131,6 +144,7 @@ class DataLoader2(Generic[T]):
         self._terminated = False
         self._is_paused = False
         self._is_over = False
+        self._taking = threading.Lock()  # held by the thread that takes an item
         self._seeds = SeedGenerator()
         self._seeds_of_epoch: SeedGenerator = clone(self._seeds)
         self._has_seeds = False  # of a state, for the next epoch

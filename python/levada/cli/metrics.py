@@ -1,0 +1,44 @@
+"""Where `levada feed --metrics` exports each rank's numbers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+from levada._levada import Membership
+from levada.base.errors import EngineError, InvalidArgument
+from levada.base.metrics import MetricsExporter, address_of
+from levada.feed.feed import Feed
+
+_MAX_PORT = 65535
+_FILE_INTERVAL = 5.0
+"""Seconds between two replacements of a file."""
+
+
+def check_metrics(target: str, ranks: int) -> None:
+    """Raises InvalidArgument if there are fewer ports than ranks, or if the file's folder cannot be written to."""
+    address = address_of(target)
+    if address is None:
+        folder = pathlib.Path(target).absolute().parent
+        if not os.access(folder, os.W_OK) or pathlib.Path(target).is_dir():
+            raise InvalidArgument(f"--metrics {target} cannot be written; name a file in a folder that can be")
+    elif not 1 <= address[1] <= _MAX_PORT - (ranks - 1):
+        raise InvalidArgument(
+            f"--metrics {target}: ports are from 1 to {_MAX_PORT}, and each rank of a host takes one from there on"
+        )
+
+
+def start_metrics(target: str, job: Membership, feed: Feed) -> MetricsExporter:
+    """Exports this rank's numbers: at the port behind those of the host's lower ranks, or in a file named after the rank
+    where there are several. Raises EngineError where that cannot be."""
+    own: str | pathlib.Path
+    address = address_of(target)
+    if address is None:
+        path = pathlib.Path(target)
+        own = path if job.size == 1 else path.with_name(f"{path.stem}.rank{job.rank}{path.suffix}")
+    else:
+        own = f"{address[0]}:{address[1] + job.host_of[: job.rank].count(job.host_of[job.rank])}".removeprefix(":")
+    try:
+        return MetricsExporter(own, feed, every=_FILE_INTERVAL, labels={"rank": str(job.rank)})
+    except OSError as error:
+        raise EngineError(f"--metrics: {own} cannot be had: {error.strerror or error}; name another one") from error

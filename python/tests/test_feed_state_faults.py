@@ -1,0 +1,193 @@
+"""States of feeds that are damaged, or of other data: an error that says so, never a loop of no steps."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import levada
+import pytest
+import ranks
+from levada.feed.states import FeedState
+
+ITEMS = 12
+READ = 5
+
+
+class Loader:
+    """A loader whose state is where it is."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < ITEMS:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "name": "shard-7"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+SOURCES: dict[str, Any] = {"counted": lambda: range(ITEMS), "with a state": Loader}
+
+
+def saved(source: str) -> dict[str, Any]:
+    feed = levada.Feed(SOURCES[source]())
+    assert [next(feed) for _ in range(READ)] == list(range(READ))
+    state = feed.state_dict()
+    feed.close()
+    return state
+
+
+def rest(source: str, state: Any) -> list[int]:
+    feed = levada.Feed(SOURCES[source]())
+    feed.load_state_dict(state)
+    return list(feed)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_state_without_one_of_its_keys_is_refused_naming_it(source: str) -> None:
+    state = saved(source)
+    assert rest(source, state) == list(range(READ, ITEMS))
+    for key in state:
+        with pytest.raises(levada.InvalidArgument, match=f'lacks "{key}"'):
+            rest(source, {name: value for name, value in state.items() if name != key})
+    for no_state in (None, [], "state", 5, b""):
+        with pytest.raises(levada.InvalidArgument, match="is the dict"):
+            rest(source, no_state)
+
+
+NUMBERS = [None, "5", 5.0, True, -1, -(2**63), 2**62, 2**63 - 1, 2**63, 2**64, [5], {}]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("samples", [*NUMBERS, READ + 1]),
+        ("epoch", [*NUMBERS, 1]),
+        ("cursor", ["bytes", 5, [], {}, b"\x00", b"levada iterable", bytes(200), bytearray(20)]),
+        ("source", [None, 5, "corpus", "Iterable", b"iterable"]),
+        ("checksum", [None, 5, "", "0" * 16, b""]),
+    ],
+)
+def test_a_state_with_another_value_is_refused(source: str, key: str, values: list[Any]) -> None:
+    state = saved(source)
+    for value in values:
+        with pytest.raises(levada.InvalidArgument):
+            rest(source, {**state, key: value})
+
+
+def test_a_state_with_any_bit_of_its_cursor_changed_or_cut_short_is_refused() -> None:
+    state = saved("with a state")
+    cursor = state["cursor"]
+    damaged = [cursor[:at] + bytes([cursor[at] ^ 1 << at % 8]) + cursor[at + 1 :] for at in range(len(cursor))]
+    for each in [*damaged, *(cursor[:at] for at in range(len(cursor))), cursor + b"\0"]:
+        with pytest.raises(levada.InvalidArgument):
+            rest("with a state", {**state, "cursor": each})
+
+
+def test_what_a_cursor_says_is_not_believed_even_where_the_checksum_is_right() -> None:
+    cursor = saved("with a state")["cursor"]
+    for at in range(len(cursor)):
+        for value in (0x00, 0x7F, 0xFF):
+            forged = FeedState("iterable", cursor[:at] + bytes([value]) + cursor[at + 1 :], 0, 0).encode()
+            try:
+                got = rest("with a state", forged)
+            except (levada.Error, ValueError, TypeError, KeyError):
+                continue
+            assert got == list(range(ITEMS - len(got), ITEMS)), (at, value, got)
+
+
+SHORTER = """
+state = None
+for count in (50, 20):
+    feed = levada.Feed(list(range(count)), timeout=60, **{options})
+    if state is None:
+        got = [next(feed) for _ in range({steps})]
+        state = feed.state_dict()
+        feed.close()
+        continue
+    feed.load_state_dict(state)
+    try:
+        tell(got=list(feed))
+    except levada.InvalidArgument as error:
+        tell(text=str(error), end=feed.end["cause"])
+"""
+
+
+@pytest.mark.parametrize("iterate", ["thread", "inline", "process"])
+@pytest.mark.parametrize("readers", ["one", "dp"])
+def test_data_that_end_before_the_state_are_an_error_on_every_rank(
+    tmp_path: pathlib.Path, iterate: str, readers: str
+) -> None:
+    options = {"iterate": iterate, "readers": readers}
+    body = SHORTER.format(options=options, steps=15)
+    told = ranks.succeed(tmp_path, 2, "if __name__ == '__main__':\n" + body.replace("\n", "\n    "))
+    for (mine,) in told:
+        assert "the state counts 30 items, but the data end after 20" in mine["text"]
+        assert mine["end"] == "failed"
+
+
+def test_a_loader_that_ends_before_the_items_since_its_state_is_an_error() -> None:
+    class Slow(Loader):
+        asked = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            if self.asked:  # so that later items are counted from an earlier state
+                time.sleep(0.02)
+            self.asked += 1
+            return super().state_dict()
+
+    feed = levada.Feed(Slow())
+    assert [next(feed) for _ in range(10)] == list(range(10))
+    state = feed.state_dict()
+    feed.close()
+
+    class Shorter(Slow):
+        def __iter__(self) -> Iterator[int]:
+            yield from range(self.at, 4)
+
+    resumed = levada.Feed(Shorter())
+    resumed.load_state_dict(state)
+    with pytest.raises(levada.InvalidArgument, match="the state counts 10 items, but the data end after 4"):
+        list(resumed)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ("", 10),
+        ("divide='split'", 20),
+        ("batch=4, balance='tokens', tail='short', collate=list", 3),  # 24 samples, of which 4 are lacking
+    ],
+)
+def test_a_state_at_the_end_of_the_data_resumes_there(tmp_path: pathlib.Path, options: str, steps: int) -> None:
+    body = f"""
+    items = [np.full(4, number) for number in range(20)]
+    feed = levada.Feed(items, timeout=60, {options})
+    for _ in range({steps}): next(feed)
+    state = feed.state_dict()
+    feed.close()
+    feed = levada.Feed(items, timeout=60, {options})
+    feed.load_state_dict(state)
+    tell(got=len(list(feed)), end=feed.end["cause"])
+    """
+    assert ranks.succeed(tmp_path, 2, body) == [[{"got": 0, "end": "exhausted"}]] * 2
+
+
+def test_steps_to_skip_may_lie_behind_the_end_of_the_data() -> None:
+    feed = levada.Feed(range(4), skip=9)
+    assert list(feed) == [] and feed.end is not None and feed.end["cause"] == "exhausted"
+    stopped = levada.Feed(range(4))
+    assert next(stopped) == 0
+    resumed = levada.Feed(range(4), skip=9)
+    resumed.load_state_dict(stopped.state_dict())
+    stopped.close()
+    assert list(resumed) == []

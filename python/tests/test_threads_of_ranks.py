@@ -1,0 +1,69 @@
+"""Several threads of each rank on one collective object, and on what else a program shares: each gets a right answer or an
+error that says why, and no rank hangs."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+from racing import TIMES, run
+
+pytestmark = pytest.mark.timeout(120 * TIMES)
+
+
+def test_threads_of_each_rank_exchange_samples_one_call_at_a_time(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        job, rank = levada.join(), levada.rank()
+        store = exchange.Store()
+        store.store(exchange.SampleBatch([f"s{rank}"], {"x": np.full(3, rank)}, {"x": [3]}))
+        def until_done(call):
+            def work():
+                done = 0
+                while done < 20:
+                    try:
+                        call()
+                        done += 1
+                    except levada.InvalidArgument as error:
+                        if "thread" not in str(error): raise
+                        time.sleep(0.001)
+                return done
+            return work
+        def gather():
+            held = exchange.all_gather(store, timeout=60)
+            assert [held.holders(f"s{each}", "x")[0] for each in range(2)] == [0, 1]
+        outcomes = together(until_done(gather), until_done(gather))
+        assert outcomes == [20, 20], outcomes
+        wants = {each: ["s0", "s1"] for each in range(2)}
+        outcomes = together(*[until_done(lambda: exchange.redistribute(store, wants, ["x"], timeout=60))] * 2)
+        assert outcomes == [20, 20], outcomes
+        assert store.get(["s0", "s1"]).item("x", 1).tolist() == [1, 1, 1]
+        """,
+        ranks=2,
+    )
+
+
+def test_threads_of_each_rank_on_one_reduce_scatter_get_their_sums_or_are_refused(tmp_path: pathlib.Path) -> None:
+    run(
+        tmp_path,
+        """
+        rank = levada.rank()
+        with levada.ReduceScatter(timeout=60) as reduce:
+            def once(call):
+                while True:
+                    try:
+                        return call()
+                    except levada.InvalidArgument as error:
+                        if "thread" not in str(error): raise
+                        time.sleep(0.001)
+            def work():
+                for done in range(50):
+                    handle = once(lambda: reduce.all_reduce(np.full(8, rank + 1.0, np.float32)))
+                    assert once(handle.wait).tolist() == [3.0] * 8
+                return 50
+            outcomes = together(work, work)
+            assert outcomes == [50, 50], outcomes
+        """,
+        ranks=2,
+    )

@@ -1,0 +1,113 @@
+"""A rank that raises in its step, with each drop-in: the other ranks get an error that names it and its exception. Run by
+`script/check python-torch`."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import bridge_steps
+import process_groups
+import pytest
+import ranks
+
+STEP = """
+    def step(number):
+        if rank == 1 and number == 5:
+            tell(failed=time.monotonic())
+            raise ValueError("loss is NaN")
+        time.sleep(0.005)  # the length of a step
+"""
+
+LOOPS = {
+    "swift": """
+    from levada.dropin.swift import DataLoaderDispatcher
+    def loop():
+        for number, batch in enumerate(DataLoaderDispatcher({"x": torch.full((3,), i)} for i in range(9000))): step(number)
+""",
+    "bridge": """
+    groups, cfg = grid(pp=1, tp=3), config()
+    iterator = read_by(rank == 0, (batch(i) for i in range(3000)))
+    def loop():
+        for number in range(3000):
+            bridge.get_batch_on_this_tp_rank(iterator, cfg, pg_collection=groups)
+            step(number)
+""",
+    "areal": """
+    from levada.dropin.areal import DataManager, ProcessTopology, RedistribStep, SequenceSample
+    data = DataManager({"actor": ProcessTopology(["pipe", "data", "tensor"], [1, 3, 1])})
+    data.setup_process_groups()
+    def sample(name):
+        return SequenceSample.from_default([3], [name], {"input_ids": torch.full((3,), 7)})
+    def loop():
+        for number in range(3000):
+            name = str(number)
+            if rank == 0: data.store(sample(name))
+            data.redistribute(sample(name).meta(), [RedistribStep("bcast", 0, [0], [1, 2], [name], ["input_ids"])])
+            step(number)
+""",
+    "torchdata": """
+    from levada.dropin.torchdata import DataLoader2, DistributedReadingService
+    from torch.utils.data.datapipes.iter import IterableWrapper
+    def loop():
+        pipe = IterableWrapper(range(100_000)).sharding_filter()
+        for number, item in enumerate(DataLoader2(pipe, reading_service=DistributedReadingService())): step(number)
+""",
+}
+
+OUTCOME = """
+    try:
+        loop()
+        tell(finished=True)
+    except levada.Error as error:
+        tell(heard=time.monotonic(), kind=type(error).__name__, rank=getattr(error, "rank", None), text=str(error))
+        raise
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dropin", LOOPS)
+def test_the_other_ranks_are_told_which_rank_raised_what(tmp_path: pathlib.Path, dropin: str) -> None:
+    body = bridge_steps.PREPARE + STEP + LOOPS[dropin] + OUTCOME
+    outcomes = process_groups.finish(process_groups.start(tmp_path, 3, body), tmp_path)
+    told = [outcome.told[0] for outcome in outcomes]
+    assert [len(mine) for mine in told] == [1, 1, 1], [outcome.errors for outcome in outcomes]
+    _assert_told(told)
+
+
+def _assert_told(told: list[list[dict[str, Any]]]) -> None:
+    ranks.assert_prompt(told, failing=1)
+    for mine in (told[0][0], told[2][0]):
+        assert mine["kind"] == "PeerLost", mine  # which names rank 1, or rank 0 that got it and ended
+        assert "rank 1 " in mine["text"] and "ValueError: loss is NaN" in mine["text"], mine
+
+
+def test_a_datapipe_that_workers_iterate_names_the_rank_too(tmp_path: pathlib.Path) -> None:
+    told = ranks.run_without_launcher(
+        tmp_path,
+        3,
+        f"""
+        def main():
+            os.environ |= {{"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}}
+            import torch.distributed as dist
+            from levada.dropin.torchdata import DataLoader2, DistributedReadingService, MultiProcessingReadingService, SequentialReadingService
+            from torch.utils.data.datapipes.iter import IterableWrapper
+            dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=3)
+            pipe = IterableWrapper(range(100_000)).sharding_filter()
+            service = SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(1, "spawn"))
+            try:
+                with DataLoader2(pipe, reading_service=service) as loader:
+                    for number, item in enumerate(loader):
+                        if rank == 1 and number == 5:
+                            tell(failed=time.monotonic())
+                            raise ValueError("loss is NaN")
+                        time.sleep(0.005)  # the length of a step
+            except levada.Error as error:
+                tell(heard=time.monotonic(), kind=type(error).__name__, rank=getattr(error, "rank", None), text=str(error))
+                raise
+        if __name__ == "__main__":
+            main()
+        """,
+        within=180,
+    )
+    _assert_told(told)

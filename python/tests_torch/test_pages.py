@@ -1,0 +1,418 @@
+"""The Python of the pages is run, block after block, on as many ranks as the page speaks of, with stand-ins for what it
+leaves to the reader: paths, tokenizers, data, models. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import pytest
+import ranks
+import tokenizers
+import transformers
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+PREPARE = """
+import pathlib
+import torch
+os.chdir({folder!r})
+blocks = {blocks!r}
+got = []
+def run_block():
+    exec(blocks.pop(0), globals())
+def numbers():
+    told = got[:]
+    got.clear()
+    return told
+def process_group(size):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.distributed.init_process_group("gloo", init_method="file://{folder}/store", rank=rank, world_size=size)
+"""
+END = "\nassert not blocks, f'{len(blocks)} blocks of this page are run by nothing'\n"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
+    "{% endgeneration %}{% else %}{{ message.content }}{% endif %}{% endfor %}"
+)
+
+TESTED_ELSEWHERE = {
+    "docs/getting-started.md": "tests_torch/test_getting_started.py",
+    "docs/several-hosts.md": "tests_torch/test_several_hosts.py",
+    "docs/migrate/accelerate.md": "tests_torch/test_migration.py",
+    "docs/migrate/areal.md": "tests_torch/test_migration.py",
+    "docs/migrate/dataloader.md": "tests_torch/test_migration.py",
+    "docs/migrate/megatron-packing.md": "tests_torch/test_migration.py",
+    "docs/migrate/megatron.md": "tests_torch/test_migration.py",
+    "docs/migrate/ms-swift.md": "tests_torch/test_migration.py",
+    "docs/migrate/torchdata.md": "tests_torch/test_migration.py",
+    "docs/frameworks/datasets.md": "tests_frameworks/test_loops.py",
+    "docs/frameworks/deepspeed.md": "tests_frameworks/test_loops.py",
+    "docs/frameworks/fsdp.md": "tests_frameworks/test_loops.py",
+    "docs/frameworks/torchtitan.md": "tests_frameworks/test_loops.py",
+    "docs/frameworks/lightning.md": "tests_frameworks/test_trainers.py",
+    "docs/frameworks/transformers.md": "tests_frameworks/test_trainers.py",
+    "docs/frameworks/ray-train.md": "tests_frameworks/test_ray_train.py",
+    "docs/frameworks/transferqueue.md": "tests_frameworks/test_transferqueue.py",
+}
+TESTED_HERE = {
+    "README.md",
+    "docs/balance.md",
+    "docs/data-loading.md",
+    "docs/my-step-raised.md",
+    "docs/migrate/fairscale.md",
+    "docs/python/batches.md",
+    "docs/python/corpus.md",
+    "docs/python/exchange.md",
+    "docs/python/feed.md",
+    "docs/python/pipelines.md",
+    "docs/python/reduce.md",
+}
+
+
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def run(folder: pathlib.Path, page: str, size: int, body: str) -> list[list[dict[str, Any]]]:
+    """Returns what each rank told. Fails where a block of the page is left."""
+    assert page in TESTED_HERE
+    script = PREPARE.format(folder=str(folder), blocks=blocks_of(page)) + body + END
+    outcome = ranks.run(folder, size, script, within=180)
+    assert outcome.status == 0, outcome.errors
+    return outcome.told
+
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A folder with the text and the tokenizers that the pages name."""
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: at for at, word in enumerate("abcdefgh")}, unk_token="h"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="g")
+    fast.save_pretrained(tmp_path / "my-model")
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(tmp_path / "my-chat-model")
+    (tmp_path / "web").mkdir()
+    for part in range(2):
+        lines = [json.dumps({"text": "a b c d " * (200 + 37 * number % 700)}) for number in range(part, 160, 2)]
+        (tmp_path / "web" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_every_page_with_python_is_run_by_a_test() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    with_python = {str(page.relative_to(ROOT)) for page in pages if "```python" in page.read_text()}
+    assert with_python == TESTED_HERE | TESTED_ELSEWHERE.keys()
+    for page in TESTED_HERE:
+        assert pathlib.Path(__file__).read_text().count(f'"{page}"') == 2, f"no test of this file runs {page}"
+    for page, test in TESTED_ELSEWHERE.items():
+        assert page.rpartition("/")[2] in (ROOT / "python" / test).read_text(), f"{test} does not run {page}"
+
+
+def test_readme(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "README.md",
+        4,
+        """
+loader = [{"x": torch.full((2,), i), "nested": [i, {"name": str(i)}]} for i in range(8)]
+def step(batch):
+    got.append([int(batch["x"][0]), batch["nested"][1]["name"]])
+run_block()
+tell(got=got)
+""",
+    )
+    assert told == [[{"got": [[i, str(i)] for i in range(rank // 2, 8, 2)]}] for rank in range(4)]
+
+
+def test_feeds(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/feed.md",
+        4,
+        """
+import socket, urllib.request
+loader = [{"x": torch.full((2,), i)} for i in range(8)]
+def step(batch):
+    got.append(int(batch["x"][0]))
+run_block()
+tell(got=numbers())
+
+run_block()
+row = torch.arange(8)
+item = {"tokens": torch.stack([row, row + 10]), "labels": torch.stack([row, row + 10]), "images": {"a": torch.ones(2, 3)}}
+(batch,) = levada.Feed([item], levada.Mesh(dp=2, cp=2), layout=layout, divide="split")
+tell(tokens=batch["tokens"].tolist(), images=list(batch["images"]["a"].shape))
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    local_rank = free.getsockname()[1] - 9100
+feed = levada.Feed(loader, mesh=mesh)
+def train(batch):
+    with urllib.request.urlopen(f"http://127.0.0.1:{9100 + local_rank}/metrics", timeout=30) as answer:
+        got.append(f'levada_feed_batches_total{{rank="{rank}"}} {feed.step}' in answer.read().decode())
+run_block()
+tell(answered=got)
+""",
+    )
+    for rank, mine in enumerate(told):
+        assert mine[0] == {"got": list(range(rank // 2, 8, 2))}
+        zigzag = [2, 3, 4, 5] if rank % 2 else [0, 1, 6, 7]
+        assert mine[1] == {"tokens": [[10 * (rank // 2) + at for at in zigzag]], "images": [1, 3]}
+        assert mine[2] == {"answered": [True] * 4}
+
+
+def test_batches(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/batches.md",
+        4,
+        """
+from torch.utils.data import DataLoader
+mesh = levada.Mesh(dp=2, tp=2)
+dataset = [{"x": torch.full((3,), float(i))} for i in range(32)]
+source = [[np.arange(4096) + row + 10 * item for row in range(2)] for item in range(4)]
+run_block()
+tell(loaded=[batch["x"][:, 0].tolist() for batch in levada.Feed(loader, mesh=mesh)])
+tell(made=[[batch["tokens"].dtype == torch.int64, list(batch["tokens"].shape), batch["tokens"][1, 5].item()] for batch in feed])
+""",
+    )
+    for rank, mine in enumerate(told):
+        dp = rank // 2
+        assert mine[0] == {"loaded": [[float(8 * batch + i) for i in range(8)] for batch in (dp, 2 + dp)]}
+        assert mine[1] == {"made": [[True, [2, 4096], 6 + 10 * item] for item in (dp, 2 + dp)]}
+
+
+def test_corpora(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/corpus.md",
+        4,
+        """
+mesh = levada.Mesh(dp=2, tp=2)
+run_block()
+batches = list(feed)
+tell(shapes=[list(batch["tokens"].shape) for batch in batches], firsts=[batch["tokens"][:, :9].tolist() for batch in batches])
+""",
+    )
+    assert told[0] == told[1] and told[2] == told[3] and told[0] != told[2]
+    assert len(told[0][0]["shapes"]) > 1 and all(shape == [8, 4096] for shape in told[0][0]["shapes"])
+
+
+def test_exchange(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/exchange.md",
+        4,
+        """
+dp = rank // 2
+lengths = [1 + (rank + i) % 3 for i in range(4)]
+ids = [f"{rank}-{i}" for i in range(4)]
+tokens = torch.cat([torch.full((length,), 10 * rank + i) for i, length in enumerate(lengths)])
+rewards = torch.rand(4)
+run_block()
+tell(tokens={id: batch.item("tokens", at).tolist() for at, id in enumerate(batch.ids)})
+""",
+    )
+    assert told[0] == told[1] and told[2] == told[3]
+    mine = [told[0][0]["tokens"], told[2][0]["tokens"]]
+    assert not mine[0].keys() & mine[1].keys() and len(mine[0]) + len(mine[1]) == 16
+    for rank in range(4):
+        for i in range(4):
+            assert (mine[0] | mine[1])[f"{rank}-{i}"] == [10 * rank + i] * (1 + (rank + i) % 3)
+
+
+def test_pipelines(folder: pathlib.Path) -> None:
+    program, packed = blocks_of("docs/python/pipelines.md")
+    body = """
+from torch.utils.data import default_collate
+lines = [f"{i} line" for i in range(70)]
+def tokenize(line):
+    return {"number": int(line.split()[0])}
+def step(batch):
+    got.append(batch["number"].tolist())
+"""
+    script = PREPARE.format(folder=str(folder), blocks=[packed]) + body + program
+    script += """
+    tell(epochs=numbers())
+    texts = ["a b c d " * (10 + i % 90) for i in range(900)]
+    from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained("my-model")
+    run_block()
+    tell(shapes=[list(batch["tokens"].shape) for batch in pipeline])
+"""
+    (told,) = ranks.succeed(folder, 1, script)
+    epochs = [told[0]["epochs"][at : at + 4] for at in (0, 4, 8)]  # each worker makes two batches of its 35 lines
+    assert [sorted(sum(epoch, [])) for epoch in epochs] == [list(range(70))] * 3
+    assert epochs[0] != epochs[1] != epochs[2] and sorted(map(len, epochs[0])) == [3, 3, 32, 32]
+    assert len(told[1]["shapes"]) > 1 and all(shape == [8, 4096] for shape in told[1]["shapes"])
+
+
+def test_reductions(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/python/reduce.md",
+        2,
+        """
+import levada.ddp
+process_group(2)
+gradients = [torch.arange(8.0).reshape(4, 2) * (1 + rank) + number for number in range(3)]
+keep = lambda part: got.append(part.tolist())
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1, bias=False))
+run_block()
+tell(parts=got)
+model(torch.full((1, 3), 1.0 + rank)).backward()
+tell(averaged=[parameter.grad.tolist() for parameter in model.parameters()])
+""",
+    )
+    for rank, mine in enumerate(told):
+        sums = [[[3.0 * (2 * row + at) + 2 * number for at in range(2)] for row in (0, 1, 2, 3)] for number in range(3)]
+        assert mine[0] == {"parts": [whole[2 * rank : 2 * rank + 2] for whole in sums]}
+        assert mine[1] == {"averaged": [[[1.5, 1.5, 1.5]]]}
+
+
+def test_balance(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/balance.md",
+        4,
+        """
+from types import SimpleNamespace
+from transformers import AutoTokenizer
+mesh = levada.Mesh(dp=2, tp=2)
+run_block()
+weight = torch.nn.Parameter(torch.ones(()))
+def model(tokens, cu_seqlens, **more):
+    assert tokens.shape[-1] <= 16384
+    got.append([int(cu_seqlens[0, -1]), feed.num_micro])
+    return SimpleNamespace(loss=weight * float(tokens.sum()))
+scale_of = lambda batch: batch["tokens"].shape[-1] / 1e6
+class Optimizer:
+    steps = 0
+    def step(self): self.steps += 1
+    def zero_grad(self): weight.grad = None
+optimizer = Optimizer()
+run_block()
+tell(steps=optimizer.steps, fed=feed.step, micro=[number for _, number in got], tokens=sum(tokens for tokens, _ in numbers()))
+
+texts = [f"{'a b c d ' * (3 + i % 50)}{i}" for i in range(300)]
+tokenizer = AutoTokenizer.from_pretrained("my-model")
+run_block()
+tell(names=[name for batch in feed for name in batch["name"]], steps=feed.step)
+""",
+    )
+    for first, second in zip(told[::2], told[1::2], strict=True):
+        assert first == second
+    for mine in told:
+        assert mine[0]["steps"] == mine[0]["fed"] > 0 and mine[0]["tokens"] > 0
+        assert mine[0]["micro"] == told[0][0]["micro"]
+    assert len(told[0][1]["names"]) + len(told[2][1]["names"]) == 256 and told[0][1]["steps"] == 2
+
+
+def test_data_loading(folder: pathlib.Path) -> None:
+    (folder / "chats").mkdir()
+    chat = [{"role": "user", "content": "a b "}, {"role": "assistant", "content": "c d"}]
+    (folder / "chats" / "one.jsonl").write_text((json.dumps({"messages": chat}) + "\n") * 3000)
+    told = run(
+        folder,
+        "docs/data-loading.md",
+        1,
+        """
+import fsspec
+from fsspec.implementations.memory import MemoryFileSystem
+run_block()
+batch = next(iter(levada.Feed(corpus, batch=1)))
+kept = np.asarray(batch["loss_mask"])[0].astype(bool)
+tell(shape=list(batch["tokens"].shape), told=sorted(set(np.asarray(batch["labels"])[0][kept].tolist())))
+
+# A store that needs no network; the text in one frame of zstd that compresses nothing.
+class Bucket(MemoryFileSystem):
+    protocol = "s3"
+    @classmethod
+    def _strip_protocol(cls, path): return super()._strip_protocol(path.removeprefix("s3://"))
+fsspec.register_implementation("s3", Bucket, clobber=True)
+text = pathlib.Path("web/0.jsonl").read_bytes()[:100_000].rpartition(b"\\n")[0] + b"\\n"
+frame = b"\\x28\\xb5\\x2f\\xfd\\xa0" + len(text).to_bytes(4, "little") + (len(text) << 3 | 1).to_bytes(3, "little") + text
+Bucket().pipe_file("/bucket/web/0.jsonl.zst", frame)
+run_block()
+remote = [batch["tokens"].tolist() for batch in levada.Feed(corpus, batch=1)]
+pathlib.Path("local.jsonl").write_bytes(text)
+local = levada.Corpus("local.jsonl", tokenizer="my-model", sequence=4096, shuffle_seed=7)
+tell(same=remote == [batch["tokens"].tolist() for batch in levada.Feed(local, batch=1)], batches=len(remote))
+""",
+    )
+    assert told[0][0]["shape"] == [1, 4096] and set(told[0][0]["told"]) <= {2, 3, 6}
+    assert told[0][1]["same"] and told[0][1]["batches"] > 1
+
+
+def test_my_step_raised(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/my-step-raised.md",
+        4,
+        """
+mesh = levada.Mesh(dp=2, tp=2)
+loader = [{"x": torch.full((2,), float(i))} for i in range(400)]
+failing = lambda: rank == 3 and feed.step == 12
+def step(batch):
+    return torch.tensor(float("nan") if failing() else 1.0)
+try:
+    run_block()
+except (ValueError, levada.PeerLost) as error:
+    tell(kind=type(error).__name__, text=str(error), cause=feed.end["cause"], step=feed.end["step"])
+
+feed = levada.Feed(loader, mesh=mesh)
+failing = lambda: False
+early_stopping = lambda loss: rank == 2 and feed.step == 7
+run_block()
+tell(cause=feed.end["cause"], step=feed.end["step"])
+
+feed = levada.Feed(loader, mesh=mesh)
+def step(batch):
+    if not got and rank == 1 and feed.step == 5:
+        raise ValueError("once")
+restore_checkpoint = lambda: got.append("restored")
+run_block()
+tell(restored=got, attempt=attempt, cause=feed.end["cause"], steps=feed.step)
+""",
+    )
+    for rank, mine in enumerate(told):
+        if rank == 3:
+            assert mine[0]["kind"] == "ValueError" and mine[0]["text"] == "loss is NaN"
+        else:
+            assert mine[0]["kind"] == "PeerLost" and mine[0]["cause"] == "abandoned", mine
+            assert mine[0]["text"].startswith("rank 3 left the feed at step 12 with ValueError: loss is NaN; rank ")
+        assert mine[1]["cause"] == "stopped" and mine[1] == told[0][1] and 7 <= mine[1]["step"] < 200
+        assert mine[2] == {"restored": ["restored"], "attempt": 1, "cause": "exhausted", "steps": 200}
+
+
+def test_from_fairscale(folder: pathlib.Path) -> None:
+    told = run(
+        folder,
+        "docs/migrate/fairscale.md",
+        2,
+        """
+import types
+for name in ("fairscale", "fairscale.nn", "fairscale.nn.data_parallel", "fairscale.nn.data_parallel.fully_sharded_data_parallel"):
+    sys.modules[name] = types.ModuleType(name)
+    parent, _, last = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], last, sys.modules[name])
+process_group(2)
+run_block()
+run_block()
+bucketer = fsdp.ReduceScatterBucketer(bucket_cap_mb=1)
+inputs = [torch.full((3,), float(10 * to + rank)) for to in range(2)]
+bucketer.reduce_scatter_async(inputs, torch.distributed.group.WORLD, lambda part: got.append(part.tolist()))
+bucketer.flush()
+bucketer.teardown()
+tell(got=got, own=type(bucketer).__module__)
+""",
+    )
+    for rank, mine in enumerate(told):
+        assert mine == [{"got": [[20.0 * rank + 1] * 3], "own": "levada.dropin.fairscale"}]

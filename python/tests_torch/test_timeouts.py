@@ -1,0 +1,74 @@
+"""How long a call waits by default: half an hour wherever another rank may be running its user's code meanwhile, such as a
+checkpoint or an evaluation, which is where a `timeout` can be passed. Run by `script/check python-torch`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from levada.cli import feed as feed_command
+
+MODULES = (
+    "levada",
+    "levada.exchange",
+    "levada.ddp",
+    "levada.testing",
+    "levada.dropin.areal",
+    "levada.dropin.bridge",
+    "levada.dropin.fairscale",
+    "levada.dropin.megatron",
+    "levada.dropin.swift",
+    "levada.dropin.torchdata",
+)
+HALF_AN_HOUR = 1800.0
+
+
+def _public(module: str) -> Iterator[tuple[str, Any]]:
+    found = importlib.import_module(module)
+    for name in getattr(found, "__all__", [each for each in vars(found) if not each.startswith("_")]):
+        value = getattr(found, name)
+        if getattr(value, "__module__", "").startswith("levada"):
+            yield f"{module}.{name}", value
+            if inspect.isclass(value):
+                methods = inspect.getmembers(value, callable)
+                yield from ((f"{module}.{name}.{method}", each) for method, each in methods if not method.startswith("_"))
+
+
+def _defaults() -> dict[str, Any]:
+    defaults = {}
+    for module in MODULES:
+        for name, value in _public(module):
+            try:
+                parameters = inspect.signature(value).parameters.values()
+            except (TypeError, ValueError):  # what is no function, or one in C without a signature
+                continue
+            defaults.update({f"{name}({each.name})": each.default for each in parameters if "timeout" in each.name})
+    return defaults
+
+
+def test_every_default_is_half_an_hour_where_a_users_code_may_run() -> None:
+    defaults = _defaults()
+    named = {"levada.Feed(timeout)", "levada.join(timeout)", "levada.exchange.redistribute(timeout)"}
+    named |= {"levada.Pipeline.run(start_timeout)", "levada.dropin.areal.DataManager(timeout)"}
+    assert named <= defaults.keys(), sorted(defaults)
+    assert {name: default for name, default in defaults.items() if default != HALF_AN_HOUR} == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("levada.dropin._areal_samples", "_TIMEOUT"),
+        ("levada.dropin.bridge", "TIMEOUT"),
+        ("levada.dropin.megatron", "TIMEOUT"),
+        ("levada.dropin.torchdata.reading_service", "_TIMEOUT"),
+    ],
+)
+def test_a_wait_of_a_drop_in_that_takes_no_timeout_is_as_long(module: str, name: str) -> None:
+    assert getattr(importlib.import_module(module), name) == HALF_AN_HOUR
+
+
+def test_the_command_waits_as_long_for_a_callables_batches() -> None:
+    assert feed_command._parse(["module:callable"]).timeout == HALF_AN_HOUR
