@@ -22,7 +22,7 @@ std::int64_t number_of(const pipeline::Item& item) {
   return std::get<Tensor>(leaf).as<std::int64_t>().front();
 }
 
-/// Tensors whose content but for the number is unset: what costs is the way, not the source.
+/// Makes tensors whose content is unset except for the number, so that the source costs next to nothing.
 pipeline::Map tensor_of(std::uint64_t bytes) {
   const auto words = static_cast<std::int64_t>(bytes / 8);
   return {[words](const pipeline::Item& item) -> pipeline::Item {

@@ -30,7 +30,7 @@ def first_weights():
 
 
 def generate(weights, number):
-    """One sequence of the actor's: tokens, and their log-probabilities but for the prompt of two."""
+    """One sequence of the actor's: tokens, and the log-probabilities of all but the two of the prompt."""
     random = np.random.default_rng(number)
     tokens = list(random.integers(0, VOCABULARY, 2))
     logprobs = []

@@ -194,7 +194,7 @@ class Host:
         raise AssertionError(f"{self.name} has no interface")
 
     def processes(self) -> list[int]:
-        """All processes of this host, but for the one that holds its namespaces."""
+        """All processes of this host, except the one that holds its namespaces."""
         network = os.readlink(f"/proc/{self._namespace.pid}/ns/net")
         found = []
         for name in os.listdir("/proc"):

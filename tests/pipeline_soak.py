@@ -112,7 +112,7 @@ def renewed(run, draw):
 
 
 def workers():
-    """Processes that multiprocessing has started, but for its resource tracker."""
+    """Processes that multiprocessing has started, except its resource tracker."""
     return [process for process in children(os.getpid()) if b"spawn_main" in command_of(process)]
 
 

@@ -1,5 +1,5 @@
-// JSON, read and written. For the library's own sources: it is not installed, since who uses the library need not have
-// the parser.
+// JSON, read and written. Only for the library's own sources: this header is not installed, so that users of the
+// library do not need the parser.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,12 +8,12 @@
 
 namespace levada {
 
-/// The value, its keys in their order. The text may lie: objects and lists that nest deeper than `deepest`, keys that
-/// stand twice in one object and what is no JSON are refused with InvalidArgument, which begins with `what` and a
-/// colon, unless it is empty, and says where it is wrong.
+/// Returns the parsed value, with the keys in their order. Rejects objects and lists that nest deeper than `deepest`,
+/// duplicate keys in one object and invalid JSON: throws InvalidArgument, which names the position and begins with
+/// `what` and a colon unless `what` is empty.
 nlohmann::ordered_json parse_json(std::string_view text, int deepest, std::string_view what);
 
-/// One line. What is no UTF-8 in it, such as a file's name may be, comes out as U+FFFD.
+/// Returns one line of JSON. Bytes that are not UTF-8, as in some file names, become U+FFFD.
 template <typename Json>
 std::string json_text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -68,11 +68,12 @@ std::vector<StageTrace> decode_stage_traces(ByteView bytes);
 /// on every other window that comes.
 class StageLog {
  public:
-  static constexpr std::int64_t min_ns = 20'000;  ///< what is over sooner, and stays alone, is not recorded
+  static constexpr std::int64_t min_ns = 20'000;  ///< a shorter span that nothing extends is not recorded
 
   explicit StageLog(std::size_t stages, std::size_t max_events = 50'000);
 
-  /// A span that goes on with the one before it, but for a moment, prolongs that one: so small items are seen together.
+  /// Extends the previous span where this one continues it after a short gap, so that small items show as one; else
+  /// adds the span.
   void add(const StageSpan& span);
   /// At most one in 10 ms is kept.
   void add(const StageSample& sample);

@@ -75,7 +75,7 @@ class TraceLog {
  public:
   explicit TraceLog(std::size_t max_events = 200'000) : max_events_(max_events) {}
 
-  /// A span that goes on with the one before it on its thread, but for a moment, prolongs that one.
+  /// Extends the previous span of the thread where this one continues it after a short gap, else adds the span.
   void add(const TraceSpan& span);
   void add(const TraceSample& sample);
   /// What has been recorded so far.

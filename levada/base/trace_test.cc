@@ -52,8 +52,8 @@ TEST(Trace, IsRefusedIfItLies) {
   EXPECT_THROW(decode_trace(with_byte(0, 0)), CorruptMessage) << "a stride of none";
   EXPECT_THROW(decode_trace(with_byte(7, 0x80)), CorruptMessage) << "a stride below zero";
   EXPECT_THROW(decode_trace(with_byte(19, 0xff)), CorruptMessage) << "more spans than can follow";
-  EXPECT_THROW(decode_trace(with_byte(first_span, 0)), CorruptMessage) << "a kind that is none";
-  EXPECT_THROW(decode_trace(with_byte(first_span, trace_kinds)), CorruptMessage) << "a kind that is none";
+  EXPECT_THROW(decode_trace(with_byte(first_span, 0)), CorruptMessage) << "an unknown kind";
+  EXPECT_THROW(decode_trace(with_byte(first_span, trace_kinds)), CorruptMessage) << "an unknown kind";
   EXPECT_THROW(decode_trace(with_byte(first_span + 1, 2)), CorruptMessage) << "a third thread";
   EXPECT_THROW(decode_trace(with_byte(first_span + 5, 0x80)), CorruptMessage) << "a rank below none";
   EXPECT_THROW(decode_trace(with_byte(first_span + 13, 0x80)), CorruptMessage) << "a step below zero";

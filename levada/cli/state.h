@@ -26,7 +26,7 @@ StartPoint resume(Corpus& corpus, std::string_view state, const std::string& pat
 
 struct StateOptions {
   std::string path;        ///< empty to keep nothing
-  std::int64_t every = 0;  ///< steps between two files; 0: none but for save()
+  std::int64_t every = 0;  ///< steps between two files; 0: only save() writes one
   Duration timeout{};      ///< of waiting for the other ranks
 };
 

@@ -10,7 +10,7 @@
 namespace levada {
 namespace {
 
-/// Samples that lie together in their source, for rows of a batch that do so, too.
+/// Consecutive samples of a source that fill consecutive rows of a batch.
 struct Run {
   StoredSample first;
   std::size_t row = 0, rows = 1;
@@ -102,7 +102,7 @@ void BatchReader::fill_checked(std::size_t pieces, const std::function<void(std:
   check_touched();
 } catch (const SourceError&) {
   reading_ = nullptr;
-  check_touched();  // What happened to the file says more than what was found in it.
+  check_touched();  // A change of the file is a better explanation than the bytes that were found in it.
   throw;
 }
 

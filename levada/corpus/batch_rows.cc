@@ -20,7 +20,7 @@ void fill_positions(IdSpan positions, Segments segments) {
   }
 }
 
-/// A row's square: true where a token (line) may not see another (column), since that lies behind it or in another
+/// Fills a row's square: true where a token (line) may not attend to another (column), which is behind it or in another
 /// segment.
 void fill_mask(std::span<bool> mask, Segments segments) {
   const auto length = static_cast<std::size_t>(segments.back());

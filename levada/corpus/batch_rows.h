@@ -33,11 +33,12 @@ struct BatchRows {
 
   BatchRows part(std::size_t first, std::size_t count) const;
   /// Fills the fields that follow from where the segments of each row begin: position_ids, max_seqlen and
-  /// attention_mask; without cu_seqlens a row is one segment, or as many as the form says. Masks the loss as it says.
+  /// attention_mask; without cu_seqlens a row is one segment, or is split as the form requires. Applies the form's loss
+  /// mask.
   void fill_derived(const BatchForm& form) const;
 };
 
-/// Fills a row of packed samples, segment by segment, but for what fill_derived() does. Borrows its fields.
+/// Fills a row of packed samples, segment by segment, except the fields that fill_derived() fills. Borrows its fields.
 class PackedRow {
  public:
   /// `row` is one row, and `pad_to` divides its length.

@@ -50,7 +50,8 @@ std::int64_t end_in_token_files(const CorpusOptions& options) {
 
 void check(const CorpusOptions& options) {
   check_epochs(options.epochs);
-  if (options.sequence < 1) throw InvalidArgument(fmt::format("a sequence of {} tokens is none", options.sequence));
+  if (options.sequence < 1)
+    throw InvalidArgument(fmt::format("sequence must be at least 1 token, got {}", options.sequence));
   if (options.sequence > std::numeric_limits<std::int32_t>::max()) {
     throw InvalidArgument(fmt::format("a sequence of {} tokens is longer than any model takes", options.sequence));
   }
@@ -88,7 +89,7 @@ struct Corpus::Data {
   BatchForm form;
   bool is_remote = false;  ///< reads files with URLs
   std::string digest;
-  Order order;  ///< but for the weights
+  Order order;  ///< without the weights
 
   Data(const CorpusMix& of, CorpusOptions given) : options(std::move(given)) {
     FileOpener opener(options);

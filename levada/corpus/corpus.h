@@ -26,9 +26,9 @@ struct CorpusOptions {
   std::int64_t epochs = 1;                    ///< times through the data; 0: without end
   Packing packing = Packing::cut;
   std::int64_t pad_to = 1;      ///< packed documents are rounded up to multiples of it; divides sequence
-  bool attention_mask = false;  ///< give each batch one
-  /// Of Megatron-LM, where documents are cut: positions begin at 0 behind each token that ends a document, the
-  /// attention mask keeps documents apart, and the loss mask is 0 at that token.
+  bool attention_mask = false;  ///< adds `attention_mask` to each batch
+  /// As in Megatron-LM, for cut documents: positions restart at 0 after each end-of-document token, the attention mask
+  /// keeps documents apart, and the loss mask is 0 at that token.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
   DType ids = dtypes::int64;       ///< of tokens, labels and position_ids: int64 or int32
   std::vector<double> split = {};  ///< proportions that the documents are divided in, as part_of_split() takes them
@@ -43,15 +43,15 @@ struct CorpusOptions {
   /// That it may have; empty: half of its file system. Also of what is kept of remote token files, by each Corpus:
   /// empty: 16 GiB. That is at most a quarter of what is free.
   std::optional<std::uint64_t> cache_bytes;
-  /// Told of what is read and tokenized before the first sample, by one thread at a time.
+  /// Receives the progress of reading and tokenizing before the first sample. Called by one thread at a time.
   std::function<void(const PrepareProgress&)> progress = {};
   IoOptions io = {};  ///< how patiently, and with how many threads, files are read
-  /// How files are opened beneath `io`, but for those of the cache: for tests, and for storage of one's own.
+  /// Opens files below `io`, except the cache's own: for tests and for custom storage.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
   RemoteFiles remote = {};  ///< files with URLs, also beneath `io`; parts of token files are kept in cache_dir, unnamed
 };
 
-/// What a source gave to some samples.
+/// What a source contributed to some samples.
 struct SourceShare {
   std::string name;
   std::int64_t samples = 0;
@@ -59,52 +59,53 @@ struct SourceShare {
   double share = 0;         ///< of what weights are shares of: all samples, or all such tokens
 };
 
-/// The documents of some files as samples. Text becomes tokens once, in a TokenCache, each document closed by a token
-/// that says so, chats as their tokenizer renders them; .bin/.idx are read as they are. Cut: documents are laid end to
+/// The documents of some files as samples. Text becomes tokens once, in a TokenCache; an end-of-document token follows
+/// each document, and the tokenizer renders chats. .bin/.idx are read as they are. Cut: documents are laid end to
 /// end, and sequence i is tokens
 /// [i * S, i * S + S], of which the last is only a label. Packed: whole documents, side by side or each a sample, as
-/// docs/design/corpus.md says. Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with several
-/// sources, a Mix says whose sample it is. What the files hold and the options say decides it; not the names of the
-/// files, nor the machine.
+/// docs/design/corpus.md describes. Sample g is, in epoch g / N, the sequence at g % N of that epoch's order; with
+/// several sources, a Mix decides whose sample it is. Samples depend on the files' content and the options alone, not
+/// on file names or on the machine.
 ///
-/// A batch is a dict of `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one), int64 or as
-/// the options say, and float32 `loss_mask` (1 where there is a label, that of chats where it is to be learned), each
-/// [count, S]; of packed samples also int32 `cu_seqlens` [count, M + 1] and `max_seqlen` [count]; and, if asked for,
-/// bool `attention_mask` [count, 1, S, S], in Megatron's sense: true where a token (row) may not see another (column),
-/// which here are those behind it and in other segments. A packed row that gather() makes of M documents is like such a
-/// batch of one sample, as long as the documents with their padding.
+/// A batch is a dict of `tokens`, `labels`, `position_ids` (from 0 in each segment; a cut sequence is one), int64 or
+/// CorpusOptions::ids, and float32 `loss_mask` (1 where there is a label, that of chats where it is to be learned),
+/// each [count, S]; of packed samples also int32 `cu_seqlens` [count, M + 1] and `max_seqlen` [count]; and, if asked
+/// for, bool `attention_mask` [count, 1, S, S], in Megatron's sense: true where a token (row) may not see another
+/// (column), which here are those behind it and in other segments. A packed row that gather() makes of M documents is
+/// like such a batch of one sample, as long as the documents with their padding.
 class Corpus final : public Source {
  public:
   /// Opens all files and tokenizes the texts that are in no cache yet: those that `paths` name, as expand_paths() takes
-  /// them, or the one mix file that stands there alone. Throws SourceError for what cannot be read, InvalidArgument for
+  /// them, or a single mix file. Throws SourceError for what cannot be read, InvalidArgument for
   /// options that cannot work, such as a sequence longer than all the data.
   static Corpus open(std::vector<std::string> paths, CorpusOptions options = {});
   static Corpus open_mix(CorpusMix mix, CorpusOptions options = {});
 
-  /// The same samples, gone through so many times; 0: without end. Shares files and indexes with this one, costs next
-  /// to nothing, and may be read while this one is. Throws InvalidArgument for more samples than can be counted.
+  /// Returns a corpus of the same samples over `epochs` epochs; 0: without end. Shares files and indexes with this one,
+  /// costs next to nothing, and may be read while this one is. Throws InvalidArgument for more samples than can be
+  /// counted.
   Corpus of_epochs(std::int64_t epochs) const;
 
   Corpus(Corpus&&) noexcept;
   Corpus& operator=(Corpus&&) noexcept;
   ~Corpus() override;
 
-  /// Samples of an epoch: N. Of a mix, as many as its sources hold together, none of them more than its cap.
+  /// Returns N, the number of samples of an epoch: for a mix, the sum over its sources, each bounded by its cap.
   std::int64_t sequences() const;
   std::int64_t tokens() const;  ///< with those that end documents
   std::int64_t documents() const;
   std::int64_t bad_lines() const;     ///< left out
   const std::string& digest() const;  ///< of what the files hold
-  /// Of the positions of all samples as read() gives them, those that are padding.
+  /// Returns the share of padding among the positions of all samples, as read() returns them.
   double padding_share() const;
-  /// What each source gives to samples [first, end), worked out from the numbers; in the order of the sources.
-  /// Samples behind the last count for none.
+  /// Returns what each source contributes to samples [first, end), in the order of the sources. Computed without
+  /// reading. Ignores samples behind the last.
   std::vector<SourceShare> shares(std::int64_t first, std::int64_t end) const;
 
-  /// The sample at which a run with this cursor goes on. Where the weights of a mix have changed in that run, samples
-  /// are from here on those of that run. Throws InvalidArgument, naming the differences, if it is of another corpus or
-  /// order, or of other weights without resume_weights, and if it stands behind the last sample; CorruptMessage or
-  /// Unsupported if it cannot be read. Then samples are as before.
+  /// Returns the sample at which a run with this cursor resumes, and applies the changes of a mix's weights that the
+  /// cursor records. Throws InvalidArgument, naming the differences, for a cursor of another corpus or order, of other
+  /// weights without resume_weights, and for one behind the last sample; CorruptMessage or Unsupported for one that
+  /// cannot be decoded. After an exception the samples are unchanged.
   std::int64_t resume(ByteView cursor);
 
   std::optional<std::int64_t> size() const override;
@@ -112,7 +113,7 @@ class Corpus final : public Source {
   void will_read(std::int64_t first, std::int64_t count) override;
   /// Known from the indexes of the files.
   std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count) override;
-  /// Each sample at most once. Packing::documents: one packed row. Otherwise the rows that read() gives.
+  /// Each sample at most once. Packing::documents: one packed row. Otherwise the rows that read() returns.
   bool has_random_access() const override { return true; }
   Tree gather(std::span<const std::int64_t> samples, Memory& memory) override;
   Bytes cursor(std::int64_t next) const override;

@@ -51,7 +51,8 @@ Corpus open_text() {
 
 TEST(CorpusFaults, RefusesOptionsThatCannotWork) {
   EXPECT_THAT(fault_of([] { Corpus::open({}); }), HasSubstr("InvalidArgument: a corpus needs a file"));
-  EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.sequence = 0}); }), HasSubstr("a sequence of 0 tokens"));
+  EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.sequence = 0}); }),
+              HasSubstr("sequence must be at least 1 token, got 0"));
   EXPECT_THAT(fault_of([] { Corpus::open({"a.txt"}, {.epochs = -1}); }),
               HasSubstr("epochs must be 0, for no end, or above, got -1"));
 }

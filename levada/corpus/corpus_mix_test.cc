@@ -227,14 +227,14 @@ TEST_F(CorpusMixing, DoesNotBelieveTheWeightsOfACursor) {
   EXPECT_EQ(fault("weights from sample 50", good), "no fault");
   for (const char* bad : {"", "1 2 5", "1 2 x by samples (mix 3)", "1 -2 5 by samples (mix 3)",
                           "1 inf 5 by tokens (mix 3)", "1 2 5 by words (mix 3)", "1 2 nan by samples (mix 3)"}) {
-    EXPECT_THAT(fault("weights", bad), HasSubstr("CorruptMessage: the cursor has weights that are none")) << bad;
-    EXPECT_THAT(fault("weights from sample 50", bad), HasSubstr("the cursor has weights that are none")) << bad;
+    EXPECT_THAT(fault("weights", bad), HasSubstr("CorruptMessage: the cursor has invalid weights")) << bad;
+    EXPECT_THAT(fault("weights from sample 50", bad), HasSubstr("the cursor has invalid weights")) << bad;
   }
   EXPECT_THAT(fault("weights", "1 2 5 by samples (mix 2)"), HasSubstr("Unsupported: the cursor's sources were mixed"));
   EXPECT_THAT(fault("weights", "1 2 by samples (mix 3)"), HasSubstr("weights of another number of sources"));
-  EXPECT_THAT(fault("weights from sample 50", "1 2 by samples (mix 3)"), HasSubstr("weights that are none"));
-  EXPECT_THAT(fault("weights from sample 0", good), HasSubstr("weights that are none: weights from sample 0"));
-  EXPECT_THAT(fault("weights from sample x", good), HasSubstr("weights that are none: weights from sample x"));
+  EXPECT_THAT(fault("weights from sample 50", "1 2 by samples (mix 3)"), HasSubstr("invalid weights"));
+  EXPECT_THAT(fault("weights from sample 0", good), HasSubstr("invalid weights: weights from sample 0"));
+  EXPECT_THAT(fault("weights from sample x", good), HasSubstr("invalid weights: weights from sample x"));
   EXPECT_THAT(fault("weights from sample 101", good), HasSubstr("or from later samples on"));
   EXPECT_THAT(fault("weights from sample 50", "1e-300 2 5 by samples (mix 3)"),
               HasSubstr("InvalidArgument: the weight of"));

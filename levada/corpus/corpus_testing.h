@@ -1,4 +1,4 @@
-// Corpora of files that lie in memory or in a folder of their own: for tests.
+// Corpora of files in memory or in a temporary folder: for tests.
 #pragma once
 
 #include <fmt/format.h>

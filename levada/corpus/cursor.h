@@ -1,4 +1,4 @@
-// A position in a corpus that any later run can check and go on from.
+// A position in a corpus that a later run can validate and resume from.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace levada {
 
-/// What a sample's number means: two runs whose orders are equal give the same sample the same number. Properties as
+/// What a sample's number means: in two runs with equal orders a number names the same sample. Properties as
 /// name and value, such as {"sequence", "1024"}; a property that is absent from one side differs.
 using Order = std::vector<std::pair<std::string, std::string>>;
 
@@ -21,7 +21,7 @@ struct Cursor {
 
   /// Portable bytes, with a version and a check sum.
   Bytes encode() const;
-  /// Reads bytes that may lie. Throws CorruptMessage; Unsupported for a later version.
+  /// Decodes and validates untrusted bytes. Throws CorruptMessage; Unsupported for a later version.
   static Cursor decode(ByteView bytes);
   /// Throws InvalidArgument, naming each difference, unless `there` is of the same corpus and order.
   void expect_same(const Cursor& there) const;

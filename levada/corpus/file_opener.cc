@@ -52,7 +52,7 @@ OpenedFile FileOpener::open_tokens(const std::string& path) const {
     options.vocabulary = options_.tokenizer->vocabulary_size();
   }
   if (is_token_file(path, options.open)) return {.tokens = std::make_unique<const TokenFile>(path, options)};
-  static_cast<void>(options.open(path));  // That it is not there says more than its kind.
+  static_cast<void>(options.open(path));  // A missing file is a better explanation than an unknown kind.
   throw InvalidArgument(fmt::format("{} is of no kind that can be read: {} and .bin with .idx can", printable(path),
                                     text_kinds(options_.formats)));
 }

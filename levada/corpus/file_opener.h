@@ -13,10 +13,10 @@
 
 namespace levada {
 
-/// Tokenizes what is text and opens what is tokens. One thread at a time.
+/// Tokenizes text files and opens token files. One thread at a time.
 class FileOpener {
  public:
-  /// Borrows the options. Throws InvalidArgument for those that cannot work.
+  /// Borrows the options. Throws InvalidArgument for options out of range.
   explicit FileOpener(const CorpusOptions& options);
 
   /// Opens all files that expand_paths() makes of `paths`, in their order; the files may live longer than this. Throws
@@ -25,7 +25,7 @@ class FileOpener {
 
   /// Keeps the tokens of texts as long as it lives; null if there was no text among the files.
   std::shared_ptr<TokenCache> cache() const { return cache_; }
-  /// The token that ends each text; without meaning if there was none.
+  /// Returns the end-of-document token of the texts; unspecified without texts.
   std::int64_t end_of_document() const { return end_of_document_; }
 
  private:
@@ -39,7 +39,7 @@ class FileOpener {
   Storage token_storage_, text_storage_, cache_storage_;
   std::shared_ptr<TokenCache> cache_;
   std::int64_t end_of_document_ = 0;
-  mutable std::mutex mutex_;  ///< held while progress is told
+  mutable std::mutex mutex_;  ///< held while progress is reported
 };
 
 }  // namespace levada

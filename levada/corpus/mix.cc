@@ -13,7 +13,7 @@ namespace levada {
 namespace {
 
 // Times are whole numbers: all shares together are about `all_shares`, and a phase is a number of `phases`. With them a
-// product of a share, a time and `phases` fits in 128 bits as long as the source has not given its most.
+// product of a share, a time and `phases` fits in 128 bits until the source has reached its cap.
 __extension__ using Wide = unsigned __int128;
 constexpr double all_shares = 0x1p36;
 constexpr std::uint64_t phases = 256;
@@ -78,7 +78,7 @@ Mix::Mix(const std::vector<MixPart>& parts, std::uint64_t seed) : seed_(seed) {
   if (ends) size_ = size;
 }
 
-/// How many samples each source has among the first g of all, but for the permutation.
+/// Returns how many of the first g samples each source has, before the permutation within blocks.
 std::vector<std::int64_t> Mix::counts_before(std::int64_t g) const {
   Wide all = 0;
   for (const auto& part : parts_) all += part.share;
@@ -153,7 +153,7 @@ MixedSample Mix::at(std::int64_t g) {
 std::vector<std::int64_t> Mix::taken(std::int64_t g) const {
   g = std::min(g, size_.value_or(g));
   if (g == 0) return std::vector<std::int64_t>(parts_.size());
-  // Of the block in which the last of them lies: g itself may lie behind the end.
+  // The block of sample g - 1, since g itself may be behind the end.
   const auto number = (g - 1) / block;
   const auto dealt = deal(number, counts_before(number * block));
   auto counts = dealt.end;

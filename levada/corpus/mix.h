@@ -1,4 +1,4 @@
-// Which source gives which sample of a mix: numbers alone.
+// Which source each sample of a mix comes from: numbers alone.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace levada {
 struct MixPart {
   std::string name;                       ///< for messages
   double share = 1;                       ///< of the samples, in proportion to the others' shares; above zero
-  std::optional<std::int64_t> most = {};  ///< samples that it gives in all; 1 to Mix::most_samples
+  std::optional<std::int64_t> most = {};  ///< cap: its samples in all, 1 to Mix::most_samples
 };
 
 /// A source's own sample number `number`, counted over all its epochs.
@@ -24,10 +24,10 @@ struct MixedSample {
 
 /// The order of a mix, by a divisor method of apportionment (M. Balinski, H. Young, "Fair Representation", 1982):
 /// sample i of source k has the time (i + phase_k) / share_k, with phases spread evenly over [0, 1), and samples come
-/// in the order of their times. So after g samples a source without a cap has given its share of g, give or take about
-/// one, however small the share is. One that has given its most is passed over, and the others share its place in
-/// proportion. Within blocks of 4096 samples a permutation picks which source comes when; a source gives its own
-/// samples in their order. The same on every platform. One thread at a time.
+/// in the order of their times. So of the first g samples a source without a cap has its share of g, to within about
+/// one sample, however small the share is. A source that has reached its cap is skipped, and the others share its place
+/// in proportion. Within blocks of 4096 samples a permutation decides the order of the sources; the samples of one
+/// source keep their order. The same on every platform. One thread at a time.
 class Mix {
  public:
   static constexpr std::int64_t block = 4096;
@@ -36,15 +36,15 @@ class Mix {
   /// Names the order in cursors: to be changed with the algorithm.
   static constexpr int version = 3;
 
-  /// Throws InvalidArgument for parts that cannot be mixed: shares that are no positive numbers or less than 1e-9 of
-  /// all; caps that are none.
+  /// Throws InvalidArgument for a share that is not positive and finite or is less than 1e-9 of the sum, and for a cap
+  /// out of range.
   Mix(const std::vector<MixPart>& parts, std::uint64_t seed);
 
   /// Samples in all; empty without end.
   std::optional<std::int64_t> size() const { return size_; }
   /// Sample `g`, less than size(). In constant time while calls stay in a block.
   MixedSample at(std::int64_t g);
-  /// How many of samples [0, g) each source gives; of those that there are.
+  /// Returns how many of samples [0, min(g, size())) come from each source.
   std::vector<std::int64_t> taken(std::int64_t g) const;
 
  private:
@@ -57,7 +57,7 @@ class Mix {
   struct Block {
     std::int64_t number = -1;
     std::vector<MixedSample> samples;
-    std::vector<std::int64_t> end;  ///< samples that each source has given behind it
+    std::vector<std::int64_t> end;  ///< samples of each source up to the end of the block
   };
 
   std::vector<std::int64_t> counts_before(std::int64_t g) const;

@@ -18,7 +18,7 @@ struct CorpusSource {
   std::string name = {};           ///< for people; empty: its first path
   std::vector<std::string> paths;  ///< files, patterns, folders: as expand_paths() takes them
   double weight = 1;               ///< in proportion to the others' weights
-  std::optional<std::int64_t> max_samples = {}, max_tokens = {};  ///< that it gives in all
+  std::optional<std::int64_t> max_samples = {}, max_tokens = {};  ///< caps over the whole run
 };
 
 struct CorpusMix {
@@ -31,14 +31,19 @@ struct CorpusMix {
 /// Whether `path` is named as a mix file is: FILE.json.
 bool is_mix_file(std::string_view path);
 
-/// Reads {"sources": [{"path": "a/*.jsonl" or [...], "weight": 0.7, "name": ..., "max_samples": ..., "max_tokens":
-/// ...},
-/// ...], "by": "samples" or "tokens"}; relative paths start at the file's folder. Throws SourceError if it cannot be
-/// read, InvalidArgument, naming file and key, for what is not of this form.
+/// Reads a mix file:
+// clang-format off
+///   {"sources": [{"path": "a/*.jsonl" or [...], "weight": 0.7, "name": ..., "max_samples": ..., "max_tokens": ...},
+///                ...],
+///    "by": "samples" or "tokens"}
+// clang-format on
+/// Relative paths start at the file's folder. Throws SourceError for a file that cannot be read, InvalidArgument,
+/// naming file and key, for any other form.
 CorpusMix read_mix_file(const std::string& path,
                         const std::function<std::unique_ptr<File>(const std::string&)>& open = open_file);
 
-/// Throws InvalidArgument unless there are sources, each with paths that are no mixes and numbers that can work.
+/// Throws InvalidArgument for a mix without sources, for a source without paths or with a mix among them, and for
+/// weights and caps out of range.
 void check(const CorpusMix& mix);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// A mix whose shares change on the way: numbers alone.
+// A mix whose shares change at certain samples: numbers alone.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace levada {
 
-/// A Mix, and from some samples on others in its place, each of what the sources may still give. One thread at a time.
+/// A Mix that other mixes replace from certain samples on, each over what is left of the sources' caps. One thread at a
+/// time.
 class MixSchedule {
  public:
   /// Throws as Mix does.
@@ -26,8 +27,8 @@ class MixSchedule {
  private:
   struct Phase {
     std::int64_t first = 0;
-    std::vector<std::int64_t> given;   ///< by each source before it
-    std::vector<std::size_t> sources;  ///< those that may still give
+    std::vector<std::int64_t> given;   ///< samples of each source before `first`
+    std::vector<std::size_t> sources;  ///< those that have not reached their caps
     Mix mix;                           ///< of them
   };
 

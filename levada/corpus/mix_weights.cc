@@ -25,7 +25,7 @@ std::optional<Number> number_in(std::string_view text) {
 }
 
 [[noreturn]] void fail(const std::string& text) {
-  throw CorruptMessage(0, fmt::format("the cursor has weights that are none: {}", printable(text)));
+  throw CorruptMessage(0, fmt::format("the cursor has invalid weights: {}", printable(text)));
 }
 
 MixWeights parse(const std::string& text) {

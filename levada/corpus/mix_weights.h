@@ -1,4 +1,4 @@
-// The weights that a run has mixed its sources by, as its cursors hold them.
+// The weights by which a run mixes its sources, as its cursors record them.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ using WeightHistory = std::vector<WeightChange>;
 
 /// Appends the history to an order, a property a change.
 void add_weights(const WeightHistory& history, Order& order);
-/// The history that an order holds, which may lie; empty if it is of no mix. Throws CorruptMessage; Unsupported where
-/// another version of Mix made the order.
+/// Returns the history in an order, whose text is untrusted; empty if the order is not that of a mix. Throws
+/// CorruptMessage; Unsupported if another version of Mix made the order.
 WeightHistory weights_in(const Order& order);
 
 }  // namespace levada

@@ -23,11 +23,11 @@ class OpenedSource {
   OpenedSource(const CorpusSource& source, const CorpusOptions& options, FileOpener& opener, bool alone,
                std::optional<std::uint64_t> shuffle_seed);
 
-  /// Of a sample: those that have a label.
+  /// Returns the mean number of tokens with a label in a sample.
   double mean_tokens() const {
     return static_cast<double>(samples->positions()) / static_cast<double>(samples->size());
   }
-  /// Samples that it holds and may give.
+  /// Returns the number of its samples, bounded by its cap.
   std::int64_t own_samples() const { return std::min(samples->size(), most.value_or(samples->size())); }
 
   std::string name;
@@ -35,7 +35,7 @@ class OpenedSource {
   SourceFiles files;
   std::unique_ptr<SampleSet> samples;
   std::optional<std::uint64_t> seed;  ///< of the order in each epoch; empty: as they are stored
-  std::optional<std::int64_t> most;   ///< samples that it gives in all
+  std::optional<std::int64_t> most;   ///< cap: its samples in all
 };
 
 /// One of the samples that a source stores.
@@ -67,7 +67,7 @@ class SourceOrder {
   std::int64_t epoch_ = -1;
 };
 
-/// Which samples a reader's numbers stand for.
+/// Maps a reader's sample numbers to stored samples.
 class SampleWalk {
  public:
   /// Borrows the sources.

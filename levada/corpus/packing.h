@@ -39,8 +39,8 @@ struct PackedPiece {
   bool operator==(const PackedPiece&) const = default;
 };
 
-/// The order of packed samples: 4 bytes a document and 16 a sample. docs/design/corpus.md says what it is. Any thread
-/// may ask.
+/// The order of packed samples: 4 bytes a document and 16 a sample. docs/design/corpus.md defines it. Any thread
+/// may call.
 class PackedOrder {
  public:
   /// Documents that are packed together.
@@ -48,7 +48,7 @@ class PackedOrder {
   /// Names the order in cursors: to be changed with the algorithm.
   static constexpr int version = 1;
 
-  /// `tokens_of` says how many tokens a document has, its end among them; it is asked again when pieces are. `sequence`
+  /// `tokens_of` returns how many tokens a document has, its end included; pieces() calls it again. `sequence`
   /// is a multiple of `pad_to`, to multiples of which pieces are rounded up. A sample holds at most `max_pieces`; if
   /// that is 1, samples are the documents and pieces of documents in storage order. Throws InvalidArgument for more
   /// than 2^31 documents or samples.
@@ -56,9 +56,9 @@ class PackedOrder {
               std::int64_t pad_to = 1, std::int64_t max_pieces = std::numeric_limits<std::int64_t>::max());
 
   std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
-  /// Of all samples: those that have a label.
+  /// Returns the number of positions with a label in all samples.
   std::int64_t positions() const { return positions_; }
-  /// The most that a sample has: its pieces, and the padding at its end if there is some.
+  /// Returns the largest number of segments of a sample: its pieces, and any padding at its end.
   std::int64_t most_segments() const { return most_segments_; }
 
   std::int64_t pieces(std::int64_t sample) const { return begin(sample + 1) - begin(sample); }
@@ -73,7 +73,7 @@ class PackedOrder {
   };
 
   std::int64_t begin(std::int64_t sample) const { return begins_[static_cast<std::size_t>(sample)]; }
-  /// Of a document. One that lacks even an end, as some formats allow, has none either.
+  /// Returns the number of inputs in a document: 0 for one without any token, which some formats allow.
   std::int64_t positions_of(std::int64_t document) const { return std::max<std::int64_t>(tokens_of_(document) - 1, 0); }
   void add_window(std::int64_t first, std::int64_t end);
   void add_sample(std::span<const std::uint32_t> members, std::int64_t length);

@@ -88,7 +88,7 @@ class FolderWalk {
     for (const auto& entry : fs::directory_iterator(folder)) {
       const auto& path = entry.path();
       if (path.filename().string().starts_with('.')) continue;
-      std::error_code error;  // A link that leads nowhere is no folder, and opening it says so.
+      std::error_code error;  // A dangling link is not a folder; opening it reports the error.
       if (entry.is_directory(error)) {
         (entry.is_symlink(error) ? links : folders).push_back(path);
       } else if (is_data(path.string(), formats_)) {
@@ -119,13 +119,13 @@ void append(std::vector<std::string>& to, std::vector<std::string> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-/// What a name that is no pattern stands for.
+/// Returns the files that a name without a pattern refers to.
 std::vector<std::string> files_at(const std::string& path, std::span<const TextFormat> formats,
                                   const std::string& excluded) {
   return is_directory(path) ? files_below(path, formats, excluded) : std::vector{path};
 }
 
-/// The files that URLs stand for.
+/// Expands URLs to files.
 class UrlExpander {
  public:
   UrlExpander(std::span<const TextFormat> formats,

@@ -22,9 +22,9 @@ class Permutation {
   Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
 
   std::int64_t size() const { return size_; }
-  /// What stands at `index` of the new order; index in [0, size).
+  /// Returns the element at `index` of the new order; index in [0, size).
   std::int64_t operator()(std::int64_t index) const;
-  /// Where `element` stands: the inverse.
+  /// Returns the index of `element` in the new order: the inverse.
   std::int64_t find(std::int64_t element) const;
 
  private:

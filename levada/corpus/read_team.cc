@@ -24,7 +24,7 @@ struct ReadTeam::State {
   std::exception_ptr failure;
   bool over = false;
 
-  /// Takes pieces until there are none.
+  /// Runs pieces until none is left.
   void work(std::unique_lock<std::mutex>& lock, std::size_t member) {
     while (next < pieces && !failure) {
       const auto piece = next++;

@@ -18,7 +18,7 @@ namespace levada {
 struct RowReader {
   ReadState state;
   std::vector<const TokenFile*> touched;              ///< since they were last checked, each once
-  std::atomic<const TokenFile*>* activity = nullptr;  ///< told of the file that is read
+  std::atomic<const TokenFile*>* activity = nullptr;  ///< set to the file that is read
 
   void touch(const TokenFile& file) {
     *activity = &file;
@@ -32,12 +32,13 @@ class SampleSet {
   virtual ~SampleSet() = default;
 
   virtual std::int64_t size() const = 0;
-  /// Of all samples: those that have a label.
+  /// Returns the number of positions with a label in all samples.
   virtual std::int64_t positions() const = 0;
-  /// The most segments that a sample has; empty where samples are not packed.
+  /// Returns the largest number of segments of a sample; empty where samples are not packed.
   virtual std::optional<std::int64_t> most_segments() const { return std::nullopt; }
   virtual SampleSize size_of(std::int64_t number) const = 0;
-  /// Fills the rows with samples `first`, first + 1, ..., but for what fill_derived() does. Throws SourceError.
+  /// Fills the rows with samples `first`, first + 1, ..., except the fields that fill_derived() fills. Throws
+  /// SourceError.
   virtual void fill(std::int64_t first, const BatchRows& rows, RowReader& reader) const = 0;
   /// Announces that sample `number` will be filled.
   virtual void will_fill(std::int64_t number) const = 0;

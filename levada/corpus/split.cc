@@ -18,13 +18,13 @@ constexpr std::array<std::string_view, 3> names = {"train", "valid", "test"};
 
 void check(std::span<const double> proportions) {
   if (proportions.size() > names.size()) {
-    throw InvalidArgument(fmt::format(
-        "a split into {} parts is none: take up to three proportions, of train, valid and test", proportions.size()));
+    throw InvalidArgument(
+        fmt::format("a split takes at most three proportions, of train, valid and test, got {}", proportions.size()));
   }
   for (const double proportion : proportions) {
     if (std::isfinite(proportion) && proportion >= 0) continue;
     throw InvalidArgument(
-        fmt::format("a split of {} is none: proportions are numbers from 0 on", fmt::join(proportions, ",")));
+        fmt::format("a split's proportions must be finite and not negative, got {}", fmt::join(proportions, ",")));
   }
 }
 

@@ -37,9 +37,10 @@ TEST(Split, SaysWhatIsWrong) {
   EXPECT_THAT(fault({98, 2}, "test"), HasSubstr("the split 98,2 leaves nothing for test: give it a share"));
   EXPECT_THAT(fault({}, "valid"), HasSubstr("the split 1 leaves nothing for valid"));
   EXPECT_THAT(fault({0, 0, 0}, "train"), HasSubstr("the split 0,0,0 leaves nothing for train"));
-  EXPECT_THAT(fault({1, 1, 1, 1}, "train"), HasSubstr("a split into 4 parts is none"));
+  EXPECT_THAT(fault({1, 1, 1, 1}, "train"),
+              HasSubstr("a split takes at most three proportions, of train, valid and test, got 4"));
   for (const double bad : {-1.0, std::nan(""), HUGE_VAL}) {
-    EXPECT_THAT(fault({bad, 1}, "valid"), HasSubstr(fmt::format("a split of {},1 is none", bad)));
+    EXPECT_THAT(fault({bad, 1}, "valid"), HasSubstr(fmt::format("must be finite and not negative, got {},1", bad)));
   }
 }
 

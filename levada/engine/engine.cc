@@ -23,7 +23,7 @@ std::string Cause::text() const {
     case ErrorKind::peer_lost:
       return fmt::format("{} ended without leaving{} ({}); its own output may say why", who,
                          step >= 0 ? fmt::format(" at step {}", step) : "", detail);
-    case ErrorKind::corrupt_message: return fmt::format("{} sent what no rank sends: {}", who, detail);
+    case ErrorKind::corrupt_message: return fmt::format("{} sent a malformed message: {}", who, detail);
     case ErrorKind::invalid_argument: return fmt::format("{} differs from the others: {}", who, detail);
     default: return fmt::format("{} aborted: {}", who, detail);
   }

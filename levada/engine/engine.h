@@ -175,7 +175,7 @@ enum class Woken : std::uint8_t { ready, stopped, timeout };
 /// A group ends for one cause(), whichever comes first, and from then on every call throws it. After abort(), that is
 /// EngineError with the reason. After a member's process has ended without leaving the group, it is PeerLost, which
 /// names the rank; but messages that it had published before can still be received. A member that left the group first
-/// is not lost, however its process ends later. CorruptMessage: a member has sent what no rank sends. InvalidArgument:
+/// is not lost, however its process ends later. CorruptMessage: a member has sent a malformed message. InvalidArgument:
 /// members opened one with different windows. Leases stay valid in any case. info(), shares_memory(), cause(), wake(),
 /// close(), abort(), memory_in_use() and trim() never throw because the group has ended.
 ///

@@ -10,9 +10,9 @@
 
 namespace levada {
 
-/// A rank that leaves a group counts as having left every group made from it, too, but for those that it is in and
-/// says so. Holds for groups that this rank has not entered yet as well. State alone, without locks. Groups are named
-/// by Group::keys.
+/// A rank that leaves a group counts as having left every group made from it, except those in which it has announced
+/// that it stays. The same holds for groups that this rank has not entered yet. A value: not thread-safe. Groups are
+/// named by Group::keys.
 class Membership {
  public:
   /// `rank` is in the group and stays in it, whatever it leaves that the group was made from.

@@ -11,7 +11,7 @@
 
 namespace levada {
 
-/// All of these ranks are to have all of these samples. Ranks and ids may be none, stand twice, or be in several
+/// All of these ranks are to have all of these samples. Ranks and ids may be empty, be repeated, or be in several
 /// destinations.
 struct Destination {
   std::vector<int> ranks = {};

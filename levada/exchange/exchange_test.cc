@@ -311,7 +311,7 @@ TEST(Exchange, RefusesOnAllRanksBeforeAnythingMoves) {
                       [&](const auto& engine) {
                         exchange(engine, tokens(own(engine), 3), {{{{7}, {"a"}}}, {"tokens"}});
                       }),
-             "a destination names rank 7, which there is not");
+             "a destination names rank 7; the ranks are 0 to 2");
   expect_all(refusals(3, [&](const auto& engine) { exchange(engine, tokens(own(engine), 3), request, 40); }),
              "rank 2 is to receive 48 B, but its store, bounded to 40 B, has room for 16 B");
 }

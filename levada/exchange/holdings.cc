@@ -152,7 +152,7 @@ struct HoldingsTable::Column {
     for (std::size_t i = 0; i < samples.size(); ++i) {
       std::int64_t left = most;
       for (std::uint32_t count = are_counted ? counts[i] : 1; count > 0; --count, ++length) {
-        if (*length < 0 || *length > left) reader.fail("lengths that cannot be, or do not fit in memory");
+        if (*length < 0 || *length > left) reader.fail("lengths that are negative or do not fit in memory");
         left -= *length;
       }
     }
@@ -173,7 +173,7 @@ void HoldingsTable::add(int rank, ByteView bytes) {
   std::vector<SampleKey> keys;
   while (reader.get<std::uint8_t>() != no_column) {
     column.read(reader, index_.size(), keys_);
-    if (std::ranges::find(keys, column.key) != keys.end()) reader.fail("a key that stands twice");
+    if (std::ranges::find(keys, column.key) != keys.end()) reader.fail("a key that is listed twice");
     keys.push_back(column.key);
     add_column(rank, column);
   }

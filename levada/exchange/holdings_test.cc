@@ -166,7 +166,7 @@ TEST(Holdings, RefuseWhatNoStoreSays) {
   };
   EXPECT_THAT(refused(Lie().column(8)), HasSubstr("an unknown form"));
   EXPECT_THAT(refused(Lie().column(1)), HasSubstr("a key of no samples"));
-  EXPECT_THAT(refused(Lie().column().column(1)), HasSubstr("a key that stands twice"));
+  EXPECT_THAT(refused(Lie().column().column(1)), HasSubstr("a key that is listed twice"));
   EXPECT_THAT(refused(Lie().end().numbers({2})), HasSubstr("samples that were not asked for"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({0})), HasSubstr("values of a sample that is not held"));
   EXPECT_THAT(refused(Lie().end().numbers({1}).values({1, 1})), HasSubstr("values of a sample that is not held"));

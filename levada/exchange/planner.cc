@@ -363,8 +363,7 @@ class Planner {
     };
     for (auto begin = order.begin(); begin != order.end();) {
       const auto end = std::find_if(begin, order.end(), [&](std::uint32_t i) { return !is_one_multicast(*begin, i); });
-      const std::ranges::subrange multicast(begin, end);
-      if (!std::ranges::is_sorted(multicast, before)) std::ranges::stable_sort(multicast, before);
+      if (!std::is_sorted(begin, end, before)) std::stable_sort(begin, end, before);
       begin = end;
     }
   }

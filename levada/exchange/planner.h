@@ -15,7 +15,7 @@ namespace levada {
 /// of these ranks also sends that copy to the hosts without a holder. If no host has both, one holder sends to all.
 /// Among the holders of a host the choice is such that the rank that sends most sends as little as can be
 /// (assignment.h). Only bytes sent count as load, for those received are the same in every plan. A plan is invariant
-/// under the order of everything asked and known. Linear in samples x keys but for sorting within multicasts: a million
+/// under the order of everything asked and known. Linear in samples x keys, except sorting within multicasts: a million
 /// samples from 1,024 to 1,024 ranks take less than a second.
 ///
 /// `host_of`: each rank's host; none: all are on one. Throws InvalidArgument, naming the lowest sample, its key and
@@ -28,7 +28,7 @@ ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeReque
 /// In place of the number of a sample that nobody holds.
 inline constexpr std::uint32_t no_sample = UINT32_MAX;
 
-/// The same of an directory whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
+/// The same for a directory whose samples' numbers are known and ascend as ids do: `requested` has those of the ids of
 /// all destinations that have ranks, one after the other. A sample may be held though nobody holds a key of it.
 ExchangePlan plan_exchange(const SampleDirectory& directory, const ExchangeRequest& request,
                            std::span<const std::uint32_t> requested, std::span<const int> host_of);

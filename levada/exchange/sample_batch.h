@@ -50,7 +50,7 @@ struct SampleBytes {
 class SampleBatch {
  public:
   SampleBatch() = default;
-  /// No keys yet. Throws for an empty id or one that stands twice.
+  /// No keys yet. Throws for an empty id and for one that is listed twice.
   explicit SampleBatch(std::vector<std::string> ids);
 
   std::size_t size() const { return ids_.size(); }
@@ -90,7 +90,7 @@ class SampleBatch {
   void set_values(std::size_t position, PlainValues values);
 
   /// One after the other. A key that one of them lacks is absent for its ids. The inverse of the divisions below.
-  /// Throws for an id that stands twice, and for a key whose dtype or trailing shape differ.
+  /// Throws for an id that is listed twice, and for a key whose dtype or trailing shape differ.
   static SampleBatch gather(std::span<const SampleBatch> batches);
   /// Consecutive parts of so many ids each, every part with all keys. Throws unless the counts add up to size().
   std::vector<SampleBatch> split(std::span<const std::size_t> counts) const;

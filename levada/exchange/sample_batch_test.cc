@@ -163,7 +163,7 @@ TEST(SampleBatch, RefusesJsonThatLies) {
 }
 
 TEST(SampleBatch, NamesSampleAndKeyInErrors) {
-  EXPECT_THAT(refusal([] { SampleBatch({"x", "y", "x"}); }), HasSubstr("sample x stands twice"));
+  EXPECT_THAT(refusal([] { SampleBatch({"x", "y", "x"}); }), HasSubstr("sample x is listed twice"));
   SampleBatch batch({"x", "y"});
   EXPECT_THAT(refusal([&] {
                 batch.set("k", Tensor::zeros(dtypes::int8, {3}), Seqlens::one_each({1, 1}));

@@ -1,4 +1,4 @@
-// An directory as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
+// A directory as bytes: header, keys, holder sets, ids, then key by key the cells, then the plain values. All integers
 // are little-endian.
 #include "levada/exchange/sample_directory_codec.h"
 
@@ -75,7 +75,7 @@ SequencePart get_part(ByteReader& reader) {
   SequencePart part{reader.get<std::uint16_t>(), reader.get<std::uint16_t>()};
   const auto zigzag = reader.get<std::uint8_t>();
   part.zigzag = zigzag == 1;
-  if (zigzag > 1 || part.index >= part.count || (part.is_whole() && part.zigzag)) reader.fail("a part that cannot be");
+  if (zigzag > 1 || part.index >= part.count || (part.is_whole() && part.zigzag)) reader.fail("an invalid part");
   return part;
 }
 
@@ -91,7 +91,7 @@ PlainValues get_values(ByteReader& reader) {
   PlainValues values;
   for (auto count = reader.get_count(5); count > 0; --count) {
     std::string name = reader.get_string();
-    if (!values.try_emplace(std::move(name), get_value(reader)).second) reader.fail("a value's name that stands twice");
+    if (!values.try_emplace(std::move(name), get_value(reader)).second) reader.fail("two values of one name");
   }
   return values;
 }
@@ -105,18 +105,18 @@ Holders get_holders(ByteReader& reader) {
     holder.rank = reader.get<std::int32_t>();
     holder.part = get_part(reader);
     const bool in_order = holder.rank >= 0 && holder.rank < max_ranks && (i == 0 || holders[i - 1].rank < holder.rank);
-    if (!in_order) reader.fail("a list of holders that cannot be");
+    if (!in_order) reader.fail("holders out of order or out of range");
   }
   return holders;
 }
 
 void get_lengths(ByteReader& reader, std::int64_t most, std::vector<std::int64_t>& lengths) {
   const auto count = reader.get<std::uint32_t>();
-  if (count > reader.remaining() / sizeof(std::int64_t)) reader.fail("fewer lengths than were said");
+  if (count > reader.remaining() / sizeof(std::int64_t)) reader.fail("fewer lengths than announced");
   lengths.resize(count);
   for (std::int64_t& length : lengths) {
     length = reader.get<std::int64_t>();
-    if (length < 0 || length > most) reader.fail("lengths that cannot be, or do not fit in memory");
+    if (length < 0 || length > most) reader.fail("lengths that are negative or do not fit in memory");
     most -= length;
   }
 }
@@ -174,15 +174,15 @@ Bytes SampleDirectory::encode() const {
 
 SampleDirectory SampleDirectory::decode(ByteView bytes) {
   ByteReader reader(bytes);
-  if (reader.get<std::uint32_t>() != magic) reader.fail("these bytes are no directory");
-  if (reader.get<std::uint32_t>() != version) reader.fail("an directory of another version");
+  if (reader.get<std::uint32_t>() != magic) reader.fail("these bytes are not a directory");
+  if (reader.get<std::uint32_t>() != version) reader.fail("a directory of another version");
   SampleDirectory directory;
   State& state = *directory.state_;
   auto keys = reader.get_count(9);
   if (keys > State::max_keys) reader.fail(fmt::format("{} keys", keys));
   for (; keys > 0; --keys) {
     const SampleKey key = get_key(reader);
-    if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} stands twice", key.name));
+    if (state.find_key(key.name)) reader.fail(fmt::format("key {:.60} is listed twice", key.name));
     state.find_or_add_key(key);
   }
   std::vector<std::uint32_t> sets{0};
@@ -192,7 +192,7 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   for (std::uint32_t sample = 0; sample < samples; ++sample) {
     const std::string_view id = as_text(reader.get_sized());
     if (id.empty() || id.size() >= (std::size_t{1} << 24)) reader.fail("an id that is empty or too long");
-    if (state.find_or_add(id) != sample) reader.fail(fmt::format("sample {:.60} stands twice", id));
+    if (state.find_or_add(id) != sample) reader.fail(fmt::format("sample {:.60} is listed twice", id));
   }
   std::vector<std::int64_t> lengths;
   for (std::size_t key = 0; key < state.keys().size(); ++key) {
@@ -210,7 +210,8 @@ SampleDirectory SampleDirectory::decode(ByteView bytes) {
   }
   for (auto count = reader.get_count(8); count > 0; --count) {
     const auto sample = reader.get<std::uint32_t>();
-    if (sample >= samples || !state.values(sample).empty()) reader.fail("values of no sample, or twice of one");
+    if (sample >= samples || !state.values(sample).empty())
+      reader.fail("values of an unknown sample, or a second time of one");
     state.put_values(sample, get_values(reader));
   }
   reader.expect_end();

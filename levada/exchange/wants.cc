@@ -39,10 +39,12 @@ void check_destinations(const ExchangeRequest& request, int ranks) {
     }
   }
   if (!no_parts.empty()) {
-    throw InvalidArgument(fmt::format("a destination wants {}, which there is not", no_parts.begin()->to_string()));
+    throw InvalidArgument(fmt::format("a destination wants {}; the index of a part must be less than their count",
+                                      no_parts.begin()->to_string()));
   }
   if (!no_ranks.empty()) {
-    throw InvalidArgument(fmt::format("a destination names rank {}, which there is not", *no_ranks.begin()));
+    throw InvalidArgument(
+        fmt::format("a destination names rank {}; the ranks are 0 to {}", *no_ranks.begin(), ranks - 1));
   }
 }
 

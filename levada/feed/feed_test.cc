@@ -243,7 +243,7 @@ std::uint64_t copied_in(std::int64_t steps, bool in_memory_given) {
 }
 
 TEST(Feed, NothingIsCopiedWhereARankGetsWholeTensorsThatWereMadeInItsMemory) {
-  EXPECT_EQ(copied_in(12, true), copied_in(2, true)) << "but for what starting costs";
+  EXPECT_EQ(copied_in(12, true), copied_in(2, true)) << "except at the start";
 }
 
 TEST(Feed, CopiesEachByteOnceWhereTheTensorsWereMadeElsewhere) {

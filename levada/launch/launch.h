@@ -33,7 +33,7 @@ struct Environment {
 
 /// Reads LEVADA_*, torchrun's, SLURM's, Open MPI's and PMI's variables, the first complete set in this order; empty
 /// outside a job. Where RANK and WORLD_SIZE stand alone, what they leave open is read from the variables of a launcher
-/// that gives the same rank and size. `get` returns a variable's value or null: std::getenv but for tests. Throws
+/// that gives the same rank and size. `get` returns a variable's value or null: std::getenv, except in tests. Throws
 /// InvalidArgument for a set that contradicts itself, naming the variables.
 std::optional<Environment> detect(const std::function<const char*(const char*)>& get);
 

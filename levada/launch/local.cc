@@ -43,7 +43,7 @@ void note_signal(int number, siginfo_t* info, void* /*context*/) {
 }
 
 /// The watched signals as a descriptor, for as long as this lives, whichever of the process's threads the kernel gives
-/// them to. What is ignored stays ignored, but for SIGCHLD. One at a time.
+/// them to. Ignored signals stay ignored, except SIGCHLD. One object at a time.
 class Signals {
  public:
   Signals() {

@@ -199,7 +199,7 @@ TEST(PipelineRoles, LetAPrefetchMakeNothingWhilePaused) {
       consumer.pause();
       const std::int64_t before = made;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      EXPECT_LE(made, before + 1) << "but for the one at hand";
+      EXPECT_LE(made, before + 1) << "except the one under way";
       consumer.resume();
       EXPECT_EQ(take_from(consumer, 300).size(), 300u);
     });

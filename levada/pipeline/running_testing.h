@@ -30,7 +30,7 @@ class Opened {
 
   Stream& stream() { return *stream_; }
   const Counts& counts() const { return counts_; }
-  /// Items as text, but for tensors: enough to compare.
+  /// Items as text, except tensors: enough to compare.
   std::vector<Tree> items(std::size_t most = 1 << 20) {
     std::vector<Tree> items;
     while (items.size() < most) {

@@ -136,7 +136,7 @@ void StageStream::record(Clock::time_point begin, Duration spent, bool gave) con
                       .waited_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(waited_).count()});
 }
 
-// Random, lest a stage that does its work at every so manieth item be always or never seen at it.
+// Random, so that sampling cannot fall into step with a stage that does its work at every n-th item.
 std::int64_t StageStream::next_gap(Duration spent) {
   constexpr auto slow = std::chrono::microseconds(2);  ///< in comparison with a look at the clock
   constexpr std::uint32_t mean = 64;

@@ -79,7 +79,7 @@ class StageStream : public Stream {
   void restore_entries(std::span<const Tree> entries);
 
   /// What the first next() does before anything else, when all is restored: forks find out where they go on, and
-  /// threads begin, all at once, lest one wait for another that nobody has begun.
+  /// threads begin, all at once, so that none waits for another that has not been started.
   using Starts = std::vector<std::function<void()>>;
   void start_with(Starts starts) { starts_ = std::move(starts); }
 

@@ -39,7 +39,7 @@ struct Readers {
   /// "one", "all", "host", "dp", "dp,pp". Throws InvalidArgument.
   static Readers parse(std::string_view text);
   std::string to_string() const;
-  /// The rank that reads for each rank. `host_of` gives each rank's host; it may be empty but for `host`. "dp" is
+  /// Returns the reader of each rank. `host_of` is each rank's host, and needed only for `host`. "dp" is
   /// all data axes. Throws InvalidArgument: an axis that the mesh lacks, unless Mesh::may_lack(); hosts that are not
   /// known.
   std::vector<int> of(const Mesh& mesh, std::span<const int> host_of = {}) const;

@@ -16,8 +16,8 @@ class Style {
   /// No colours.
   Style() = default;
   explicit Style(bool coloured) : coloured_(coloured) {}
-  /// Colours if descriptor `fd` is a terminal and neither NO_COLOR nor TERM=dumb is set; `get` is std::getenv but for
-  /// tests.
+  /// Colours if descriptor `fd` is a terminal and neither NO_COLOR nor TERM=dumb is set; `get` is std::getenv, except
+  /// in tests.
   static Style of_descriptor(int fd, const std::function<const char*(const char*)>& get);
 
   bool coloured() const { return coloured_; }

@@ -43,7 +43,7 @@ UniqueFd make_backing(const std::string& dir) {
   return fd;
 }
 
-/// A quarter of what its file system has to give.
+/// Returns a quarter of the free space of its file system.
 std::uint64_t room(const UniqueFd& file) {
   struct statvfs status {};
   if (::fstatvfs(file.get(), &status) != 0 || status.f_blocks == 0) return UINT64_MAX;
@@ -312,7 +312,7 @@ class BlockCache::State : public std::enable_shared_from_this<State> {
     if (fetch->failure) std::rethrow_exception(fetch->failure);
   }
 
-  /// The next announced blocks that are not there; null if there are none, or no room for them yet.
+  /// Returns the next announced blocks that are not cached; null if there are none, or no room for them yet.
   std::shared_ptr<Fetch> next_ahead() {
     while (!ranges_.empty()) {
       auto& range = ranges_.front();

@@ -14,7 +14,7 @@ struct BlockCacheOptions {
   std::string dir = {};
   std::uint64_t max_bytes = std::uint64_t{128} << 20;  ///< of all blocks; in a folder at most a quarter of what is free
   std::uint64_t ahead_bytes = std::uint64_t{128}
-                              << 20;  ///< that are fetched before they are read; at most half of them
+                              << 20;  ///< of blocks that are fetched before they are read; at most half of all
   std::uint64_t block_bytes = std::uint64_t{256} << 10;
   std::uint64_t fetch_bytes = std::uint64_t{8} << 20;  ///< of one fetch, at most, where blocks follow each other
   int fetches = 16;                                    ///< of announced blocks, under way at once

@@ -15,7 +15,7 @@ namespace levada {
 struct FileIdentity {
   std::uint64_t size = 0;
   std::int64_t modified_ns = 0;  ///< since 1970
-  std::int64_t changed_ns = 0;   ///< the same, which no program can set back; changes with permissions and names, too
+  std::int64_t changed_ns = 0;   ///< the same, but no program can set it back; changes with permissions and names, too
   std::uint64_t inode = 0;
   bool linked = true;  ///< still has a name: not removed, nothing renamed over it
   std::string tag;  ///< what remote storage calls this content: an ETag, a generation, a checksum; empty if it has none
@@ -23,7 +23,7 @@ struct FileIdentity {
   bool operator==(const FileIdentity&) const = default;
 };
 
-/// What the system said when a file could not be opened or read.
+/// A file could not be opened or read: carries the errno.
 class StorageFault : public SourceError {
  public:
   StorageFault(int error, const std::string& message) : SourceError(message), error_(error) {}
@@ -42,10 +42,10 @@ class File {
 
   /// As the user named it, made printable(): for messages.
   virtual const std::string& path() const = 0;
-  /// Fills the front of `into` with the bytes at `offset` and says how many: perhaps fewer than asked, zero only at the
-  /// end. Throws SourceError.
+  /// Fills the front of `into` with the bytes at `offset` and returns how many: perhaps fewer than requested, zero only
+  /// at the end. Throws SourceError.
   virtual std::size_t read(std::uint64_t offset, std::span<char> into) const = 0;
-  /// As it is now. Throws SourceError.
+  /// Returns the file's current identity. Throws SourceError.
   virtual FileIdentity identity() const = 0;
   /// Announces that these bytes will be read soon, after those announced before. Does nothing unless the file is read
   /// ahead.
@@ -56,14 +56,14 @@ class File {
 bool is_url(std::string_view path);
 
 /// Opens a regular file for reading. Any number may be open: their Descriptors are closed and opened again as needed,
-/// and a file that has been replaced meanwhile is a SourceError. Throws SourceError for what is missing, may not be
-/// read, or is none.
+/// and a file that has been replaced meanwhile is a SourceError. Throws SourceError for a path that does not exist, may
+/// not be read, or is not a regular file.
 std::unique_ptr<File> open_file(const std::string& path);
 
-/// Reads until `into` is full or the file ends; says how many bytes. Throws SourceError.
+/// Reads until `into` is full or the file ends; returns the number of bytes. Throws SourceError.
 std::size_t read_fully(const File& file, std::uint64_t offset, std::span<char> into);
 
-/// Throws SourceError, saying what happened to it, unless `file` is still what it was when `before` was taken.
+/// Throws SourceError, naming the change, unless `file` still has the identity `before`.
 void expect_unchanged(const File& file, const FileIdentity& before);
 
 }  // namespace levada

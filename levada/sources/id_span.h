@@ -25,7 +25,7 @@ class IdSpan {
   decltype(auto) visit(const Of& of) const {
     return is_narrow_ ? of(as<std::int32_t>()) : of(as<std::int64_t>());
   }
-  /// Id: as is_narrow() says.
+  /// `Id` must match is_narrow().
   template <typename Id>
   std::span<Id> as() const {
     return {static_cast<Id*>(data_), size_};

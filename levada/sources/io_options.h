@@ -1,4 +1,4 @@
-// How patiently files are read.
+// How files are read: threads, retries, limits.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ struct IoOptions {
   Duration retry_after = std::chrono::milliseconds(100);  ///< before the second try; twice as long before each further
   Duration retry_for = std::chrono::seconds(30);          ///< no try begins later after the first
   Duration stall_after = std::chrono::seconds(10);        ///< a read that takes longer is warned of; 0: none is
-  /// Hears of tries that failed and of reads that stall, a sentence each. Called by any thread, several at once.
+  /// Receives a sentence for each try that failed and for each read that stalls. Any thread may call it, several at
+  /// once.
   std::function<void(const std::string&)> warn = {};
 };
 

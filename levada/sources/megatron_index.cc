@@ -105,7 +105,7 @@ std::optional<std::uint64_t> bytes_claimed(const Header& header) {
   return arrays ? checked_add(*arrays, header_bytes) : std::nullopt;
 }
 
-/// Checks the size of the file against what its header says, and sees from it whether there are modes.
+/// Checks the size of the file against its header, and determines from the size whether there are modes.
 void check_size(const IndexReader& in, Header& header) {
   const auto claimed = bytes_claimed(header);
   if (!claimed || *claimed > in.size()) {
@@ -214,7 +214,7 @@ class IndexPass {
                       "short, or belongs to another .idx",
                       sequence_, begin, length, bin_.path(), bin_bytes_));
     }
-    // Sequences may overlap, so the .bin's size says nothing about their sum.
+    // Sequences may overlap, so the .bin's size does not bound their sum.
     if (runs_.tokens() > std::numeric_limits<std::int64_t>::max() - length) in_.fail("it claims more than 2^63 tokens");
     in_order_ = in_order_ && begin == expected_place_;
     expected_place_ = begin + bytes;

@@ -1,5 +1,5 @@
-// Megatron-LM's indexed data sets: PREFIX.bin holds tokens and nothing else, PREFIX.idx says where sequences lie in it
-// and which of them make a document.
+// Megatron-LM's indexed data sets: PREFIX.bin holds tokens alone; PREFIX.idx holds the positions of the sequences in it
+// and groups them into documents.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace levada {
 struct MegatronPaths {
   std::string bin, idx;
 
-  /// Of a prefix, or of either file's name.
+  /// Returns the paths for a prefix or for either file's name.
   static MegatronPaths of(const std::string& path);
 };
 
@@ -25,7 +25,7 @@ struct MegatronPaths {
 /// that `open` finds.
 bool is_token_file(const std::string& path, const std::function<std::unique_ptr<File>(const std::string&)>& open);
 
-/// What a dtype is numbered in an .idx; empty if it cannot stand there.
+/// Returns the number of a dtype in an .idx; empty if the format has none for it.
 std::optional<std::uint8_t> megatron_code(DType dtype);
 
 /// An .idx without its arrays: header, and what one pass over all of it found.
@@ -33,15 +33,15 @@ struct MegatronIndex {
   DType dtype;
   std::int64_t sequences = 0, documents = 0;
   bool has_modes = false;  ///< a byte for each sequence: the kind of what it holds, in multimodal data
-  TokenRuns runs{1};       ///< where in the .bin the tokens of all sequences lie, in their order
+  TokenRuns runs{1};       ///< positions in the .bin of the tokens of all sequences, in their order
   std::string digest;      ///< of the .idx
 
   std::int64_t tokens() const { return runs.tokens(); }
 };
 
-/// Reads and checks an .idx against its .bin: after that every sequence is known to lie inside of the .bin.
-/// `on_document` hears the number of tokens of each document, in order; `on_progress` how many bytes of the .idx are
-/// read. Throws SourceError, naming the file and what is wrong with it.
+/// Reads an .idx and validates it against its .bin: every sequence is inside the .bin. Calls `on_document` with the
+/// number of tokens of each document, in order, and `on_progress` with the number of bytes of the .idx read so far.
+/// Throws SourceError, naming the file and the fault.
 MegatronIndex read_megatron_index(const File& idx, const File& bin,
                                   const std::function<void(std::int64_t)>& on_document = {},
                                   const std::function<void(std::uint64_t)>& on_progress = {});

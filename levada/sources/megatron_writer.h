@@ -38,7 +38,7 @@ class MegatronWriter {
   void end_sequence(std::int8_t mode = 0);
   /// Ends the document under way, and the sequence under way if it holds tokens.
   void end_document();
-  /// Ends the document under way if it holds sequences, writes all there is to the disk and gives both files their
+  /// Ends the document under way if it holds sequences, flushes both files to the disk and renames them to their final
   /// names.
   void finish();
 

@@ -1,4 +1,4 @@
-// A file that lies in memory, and can go wrong: for tests and fuzzers.
+// A file in memory whose reads can fail: for tests and fuzzers.
 #pragma once
 
 #include <algorithm>

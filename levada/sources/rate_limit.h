@@ -15,7 +15,7 @@ class RateLimit {
   /// `bytes_a_second` above zero.
   explicit RateLimit(double bytes_a_second) : rate_(bytes_a_second) {}
 
-  /// Takes that many bytes out, and says when they may have come.
+  /// Removes that many bytes from the bucket, and returns the time before which the read of them must not end.
   Clock::time_point take(std::size_t bytes, Clock::time_point now = Clock::now());
 
  private:

@@ -11,7 +11,7 @@
 namespace levada {
 
 /// How a program reads files by URL, such as s3://bucket/corpus.bin. Both functions may be called by any thread, and
-/// throw StorageFault. Without them there are no such files.
+/// throw StorageFault. Without them, URLs are rejected.
 struct RemoteFiles {
   /// Opens a file. Its reads throw SourceError once it is no longer the file that was opened.
   std::function<std::unique_ptr<File>(const std::string& url)> open;

@@ -11,16 +11,16 @@
 
 namespace levada {
 
-/// Whether a fault of this errno may have gone when the same is tried again: those of devices and networks, not those
-/// of names and permissions.
+/// Returns whether an errno is transient, so that a retry may succeed: those of devices and networks, not those of
+/// names and permissions.
 bool may_pass(int error);
 
-/// Opens a file and reads it, each again after a fault that may pass, as `options` say; then throws SourceError, which
-/// says how often that was tried.
+/// Opens a file whose reads, like the opening itself, are retried after transient faults as `options` determine. When
+/// the tries are used up, throws SourceError with their number.
 std::unique_ptr<File> open_patiently(const std::string& path, const IoOptions& options,
                                      const std::function<std::unique_ptr<File>(const std::string&)>& open);
 
-/// What `list` returns for `name`, tried again in the same way.
+/// Returns list(name), retried in the same way.
 std::vector<std::string> list_patiently(const std::string& name, const IoOptions& options,
                                         const std::function<std::vector<std::string>(const std::string&)>& list);
 

@@ -25,7 +25,7 @@ class ScratchDir {
 
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
-  /// Writes a file and says its path.
+  /// Writes a file and returns its path.
   std::string write(std::string_view name, std::string_view content) const {
     std::ofstream(file(name), std::ios::binary) << content;
     return file(name);

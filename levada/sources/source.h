@@ -38,54 +38,54 @@ class ReadAbandoned : public std::exception {
   const char* what() const noexcept override { return "the batch is no longer wanted"; }
 };
 
-/// An endless or ended row of samples, numbered from 0 over all epochs; number g names the same sample whoever asks.
-/// One thread at a time.
+/// A finite or endless sequence of samples, numbered from 0 over all epochs. Number g names the same sample on every
+/// rank and in every run. One thread at a time.
 class Source {
  public:
   virtual ~Source() = default;
 
-  /// Samples in all; empty as long as that has not shown. It has once read() has given fewer than were asked for.
+  /// Returns the number of samples; empty while it is unknown. It is known once read() has returned fewer samples than
+  /// requested.
   virtual std::optional<std::int64_t> size() const = 0;
 
-  /// Samples [first, first + count) as one batch; fewer only at the end, empty when none is there. Its tensors are
-  /// asked of `memory`, or lent: then they stay as they are until the next read() and no longer. Along dim 0 of a
-  /// tensor lie the samples. Calls come with rising `first`, but for one that asks for the last sample again; a source
-  /// without random access reads what lies between and drops it. Throws SourceError, naming file and place;
-  /// ReadAbandoned; whatever else it throws reaches every rank as a SourceError.
+  /// Returns samples [first, first + count) as one batch; fewer only at the end, empty behind it. Its tensors are
+  /// allocated from `memory`, or borrowed from the source, which keeps them unchanged until the next read(). Dim 0 of
+  /// each tensor indexes the samples. `first` increases from call to call, except for a repeated request for the last
+  /// sample; a source without random access reads the samples between and drops them. Throws SourceError, naming file
+  /// and position; ReadAbandoned. Any other exception reaches every rank as a SourceError.
   virtual std::optional<Tree> read(std::int64_t first, std::int64_t count, Memory& memory) = 0;
 
-  /// Which part of a step sample `number` is, of those that read() gave last, where samples are micro-batches; else
-  /// empty.
+  /// Where samples are micro-batches, returns which part of a step sample `number` of the last read() is; else empty.
   virtual std::optional<MicroBatch> micro_batch(std::int64_t /*number*/) const { return {}; }
 
-  /// Announces a read() to come; announcements come in the order of the reads. A source on remote storage fetches
-  /// ahead.
+  /// Announces a later read(), in the order of the reads. A source on remote storage fetches ahead.
   virtual void will_read(std::int64_t /*first*/, std::int64_t /*count*/) {}
 
-  /// What samples [first, first + count) take, for those who divide them by it before they are read; fewer only at the
-  /// end. Without random access calls come one behind the other. Throws as read() does; Unsupported where it is not
-  /// known.
+  /// Returns the sizes of samples [first, first + count), by which a caller divides them before reading; fewer only at
+  /// the end. Without random access, calls follow each other without gaps. Throws as read() does; Unsupported where
+  /// sizes are not known.
   virtual std::vector<SampleSize> sizes(std::int64_t first, std::int64_t count);
 
-  /// Whether sizes() and gather() take any samples at any time.
+  /// Returns whether sizes() and gather() accept any samples at any time.
   virtual bool has_random_access() const { return false; }
 
-  /// Samples, in this order, as one batch: rows, or the segments of one packed row. Without random access they are some
-  /// of the last sizes(). Memory as of read(). Throws as sizes() does.
+  /// Returns these samples, in this order, as one batch: rows, or the segments of one packed row. Without random access
+  /// they must be among those of the last sizes(). Memory as for read(). Throws as sizes() does.
   virtual Tree gather(std::span<const std::int64_t> samples, Memory& memory);
 
-  /// Position before sample `next`, from which another run can go on: portable bytes.
+  /// Returns the position before sample `next`, from which another run can resume, as portable bytes.
   virtual Bytes cursor(std::int64_t next) const = 0;
 
-  /// What decides which samples it has and in which order, as names and values. Ranks that read for the same feed
-  /// compare theirs before the first step. Empty where nothing is known of that.
+  /// Returns what determines the samples and their order, as names and values; empty where that is not known. Ranks
+  /// that read for the same feed compare theirs before the first step.
   virtual std::vector<std::pair<std::string, std::string>> identity() const { return {}; }
 
-  /// `waiting` is to be called about ten times a second, on the reading thread, while a read() waits for something.
-  /// What it throws ends the read(). To be set before the first one. A source that never waits for long need not.
+  /// Sets a function for the source to call about ten times a second, on the reading thread, while a read() waits. An
+  /// exception that it throws ends the read(). Must be set before the first read(). A source whose waits are short may
+  /// ignore it.
   virtual void on_wait(std::function<void()> /*waiting*/) {}
 
-  /// What it is doing, for the status board: "reading corpus.jsonl". Any thread may ask.
+  /// Returns the current activity for the status board: "reading corpus.jsonl". Any thread may call.
   virtual std::string activity() const = 0;
   virtual ReadStats stats() const = 0;
 };

@@ -42,7 +42,7 @@ struct StallWatch::State {
   }
 
   void start() {
-    if (thread.joinable()) thread.join();  // It has said that it runs no more, and only has to return.
+    if (thread.joinable()) thread.join();  // It has already signaled its end and only has to return.
     thread = start_thread("watching reads", [this] { watch(); });
     running = true;
   }

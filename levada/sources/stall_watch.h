@@ -1,4 +1,4 @@
-// Warnings of reads that do not come back.
+// Warnings of slow reads.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace levada {
 
-/// Warns of each read that takes longer than `after`, naming the file, and again whenever it has taken twice as long.
-/// It has one thread at most, from a read on until none has been under way for a while. Any thread may call.
+/// Warns of each read that takes longer than `after`, naming the file, and again each time the duration has doubled.
+/// Runs at most one thread, which ends once no read has been under way for a while. Any thread may call.
 class StallWatch {
  public:
   StallWatch(Duration after, std::function<void(const std::string&)> warn);
   ~StallWatch();
 
   class Read;
-  /// A read begins; it ends with what is returned. Borrows `path`.
+  /// Begins a read, which ends when the returned object is destroyed. Borrows `path`.
   Read begin(const std::string& path, std::uint64_t offset);
 
  private:

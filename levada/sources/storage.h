@@ -15,13 +15,13 @@
 
 namespace levada {
 
-/// Opens files that are read as IoOptions say: again after faults that may pass, watched, and all together no faster
-/// than allowed. Those with URLs are read through a BlockCache. The files may live longer than it. Any thread may call.
+/// Opens files whose reads are retried after transient faults, monitored and rate-limited as IoOptions determine. Files
+/// with URLs are read through a BlockCache. The files may outlive this. Any thread may call.
 class Storage {
  public:
   using Open = std::function<std::unique_ptr<File>(const std::string&)>;
 
-  /// `open`: how files without URLs are opened beneath. Throws InvalidArgument for options that cannot work.
+  /// `open` opens files without URLs. Throws InvalidArgument for options out of range.
   Storage(IoOptions options, Open open, RemoteFiles remote = {}, BlockCacheOptions blocks = {});
 
   /// Throws SourceError, Unsupported for a URL without RemoteFiles.

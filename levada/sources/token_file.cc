@@ -66,7 +66,7 @@ TokenFile::TokenFile(const std::string& path, const TokenFileOptions& options)
   check();
 }
 
-/// Of all documents, whose begins are known, those that the options name.
+/// Drops all documents but those of options.documents. The begins of all of them must be known.
 void TokenFile::keep_documents(const TokenFileOptions& options) {
   const auto documents = static_cast<double>(index_.documents);
   const auto begin = std::lrint(options.documents.begin * documents);

@@ -20,7 +20,7 @@ struct PrepareProgress {
   std::uint64_t bytes_done = 0, bytes_total = 0;
 };
 
-/// Some of a file's documents, those in a row from `begin` to `end`, as shares of all of them; rounded to whole ones.
+/// Consecutive documents of a file: from share `begin` to share `end` of their number, rounded to whole documents.
 struct DocumentShare {
   double begin = 0, end = 1;
 };
@@ -29,35 +29,35 @@ struct TokenFileOptions {
   bool by_document = false;      ///< keeps where documents begin: 8 bytes each
   bool masks_loss = false;       ///< a stored int32 below zero is ~token, and no loss is computed for it
   std::int64_t vocabulary = 0;   ///< tokens are below it; 0: not known
-  DocumentShare documents = {};  ///< the others are left out: documents and tokens are numbered from the first one
+  DocumentShare documents = {};  ///< the documents to read; documents and tokens are numbered from the first of them
   std::function<void(const PrepareProgress&)> progress = {};
-  /// How files are opened: for tests, and for wrappers that throttle or retry.
+  /// Opens files: replaced by tests, and by wrappers that throttle or retry.
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
 };
 
-/// What a file holds.
+/// The size and digest of a file's content.
 struct FileContents {
   std::int64_t tokens = 0, documents = 0;
-  std::string digest;  ///< of all stored bytes; not of name or place
+  std::string digest;  ///< of all stored bytes, not of the path
 
   bool operator==(const FileContents&) const = default;
 };
 
-/// What one thread reads with: memory kept from read to read, of whichever file, and counters.
+/// The state of one reading thread: memory that it reuses for all files, and counters.
 struct ReadState {
   std::vector<char> buffer;
   ReadStats stats;
 };
 
-/// The stored tokens in the order of the sequences, numbered from 0; nothing is added to them. Any number of threads
-/// may read side by side, each with a ReadState of its own.
+/// The stored tokens in the order of the sequences, numbered from 0, without additional ones. Any number of threads may
+/// read concurrently, each with its own ReadState.
 class TokenFile {
  public:
   /// `path`: the prefix, or the name of either file. Throws SourceError for files that cannot be opened, are damaged,
   /// or hold no integers.
   TokenFile(const std::string& path, const TokenFileOptions& options);
 
-  /// Of the .bin.
+  /// Returns the path of the .bin.
   const std::string& path() const { return bin_->path(); }
   const FileContents& contents() const { return contents_; }
   std::uint64_t index_bytes() const { return idx_identity_.size; }
@@ -70,17 +70,17 @@ class TokenFile {
   /// Announces a read().
   void will_read(std::int64_t begin, std::int64_t end) const;
 
-  /// Tokens of a document; of a file opened by_document, as is document_begin().
+  /// Returns the number of tokens of a document. Like document_begin(), requires TokenFileOptions::by_document.
   std::int64_t document_tokens(std::int64_t document) const {
     const auto* begin = document_begins_.data() + document;
     return begin[1] - begin[0];
   }
-  /// The number of its first token.
+  /// Returns the number of a document's first token.
   std::int64_t document_begin(std::int64_t document) const {
     return document_begins_[static_cast<std::size_t>(document)];
   }
 
-  /// Throws SourceError, saying what happened, if either file has been changed since it was opened.
+  /// Throws SourceError, naming the change, if either file has been changed since it was opened.
   void check() const;
 
  private:

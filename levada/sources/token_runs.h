@@ -1,4 +1,4 @@
-// Where in a file the tokens lie, when not simply one behind the other.
+// The positions of tokens in a file, where they are not simply consecutive.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class TokenRuns {
   void add(std::uint64_t byte, std::int64_t tokens);
   /// Positions so far.
   std::int64_t tokens() const { return end_; }
-  /// Where the token at `position`, which is less than tokens(), lies.
+  /// Returns the place of the token at `position`, which must be less than tokens().
   Place find(std::int64_t position) const;
 
  private:

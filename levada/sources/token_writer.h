@@ -20,9 +20,9 @@ class TokenWriter {
   TokenWriter(IdSpan tokens, IdSpan labels, std::span<float> loss_mask = {})
       : tokens_(tokens), labels_(labels), loss_mask_(loss_mask) {}
 
-  /// Tokens still to come.
+  /// Returns the number of tokens still to be written.
   std::size_t missing() const { return tokens_.size() + 1 - at_; }
-  /// The largest token that can be written.
+  /// Returns the largest token that can be written.
   std::int64_t largest() const {
     return tokens_.is_narrow() ? std::numeric_limits<std::int32_t>::max() : std::numeric_limits<std::int64_t>::max();
   }

@@ -7,7 +7,7 @@
 namespace levada {
 namespace {
 
-/// Bytes at the end of `text` that begin a character and may go on behind it.
+/// Returns the number of bytes at the end of `text` that begin a character and do not complete it.
 std::size_t unfinished_bytes(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
@@ -31,7 +31,7 @@ std::size_t whole_characters(std::string_view text) {
 }
 
 std::size_t first_bad_byte(std::string_view text) {
-  // Halves the rest while it is long, then goes on by single characters.
+  // Bisects while the rest is long, then advances by single characters.
   std::size_t good = 0;
   for (std::size_t bad = text.size(); bad - good > 8;) {
     const auto middle = good + (bad - good) / 2;

@@ -1,4 +1,4 @@
-// Text that comes in pieces, or is none.
+// UTF-8 that arrives in pieces, and its validation.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 namespace levada {
 
 bool is_utf8(std::string_view text);
-/// How much of `text` is left without a character at its end that may go on behind it.
+/// Returns the length of `text` without an incomplete character at its end.
 std::size_t whole_characters(std::string_view text);
-/// Where text that is not UTF-8 stops being so.
+/// Returns the position of the first invalid byte of `text`, which must not be valid UTF-8.
 std::size_t first_bad_byte(std::string_view text);
 
 }  // namespace levada

@@ -23,12 +23,13 @@ class ByteStream {
 /// How a file's content is stored, by its name.
 enum class Compression : std::uint8_t { none, gzip, zstd };
 
-/// The end of `path` says: .gz, .zst. `*rest`, if not null, becomes the name without it.
+/// Returns the compression by the suffix of `path`: .gz, .zst. Stores the name without the suffix in `*rest` unless
+/// that is null.
 Compression compression_of(const std::string& path, std::string* rest = nullptr);
 
-/// Reads a file by the compression that its name says. Members of .gz and frames of .zst follow each other. A file that
-/// ends in the middle of one, is damaged or changes while it is read is a SourceError. A byte order mark at the start
-/// of the content is left out.
+/// Reads a file, decompressed as compression_of() its name requires. Reads all members of a .gz and all frames of a
+/// .zst. A file that ends in the middle of one, is damaged or changes while it is read is a SourceError. Skips a byte
+/// order mark at the start of the content.
 std::unique_ptr<ByteStream> open_stream(std::shared_ptr<const File> file);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// Files of text made into a Megatron-LM data set.
+// Converts text files to a Megatron-LM data set.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace levada {
 struct ConvertOptions {
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
   std::optional<DType> dtype;                   ///< empty: the one that Megatron-LM takes
-  std::optional<std::int64_t> end_of_document;  ///< the token that ends each document; empty: none does
+  std::optional<std::int64_t> end_of_document;  ///< the token that ends each document; empty: no token
   TextOptions text = {};
   std::vector<TextFormat> formats = {};  ///< besides .jsonl and .txt
   int threads = 1;                       ///< that encode side by side
-  bool overwrite = false;                ///< what has the name already
-  /// Told, by one thread at a time, how many bytes of the files are read, and of how many. What it throws ends the
+  bool overwrite = false;                ///< replaces an existing data set
+  /// Receives the number of bytes read and their total. Called by one thread at a time. An exception ends the
   /// conversion.
   std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;  ///< another one for tests
@@ -40,8 +40,8 @@ struct Conversion {
 
 /// Writes the documents of .jsonl and .txt files, in their order, as tokens to the data set at `to` (the prefix, or
 /// either file's name): with the same tokenizer and end of document the bytes that Megatron-LM's preprocess_data
-/// writes. The data set appears whole or not at all. Throws InvalidArgument for what cannot be asked for, SourceError
-/// for what cannot be read or written.
+/// writes. The data set appears whole or not at all. Throws InvalidArgument for invalid options, SourceError for a
+/// file that cannot be read or written.
 Conversion convert_to_megatron(const std::vector<std::string>& from, const std::string& to,
                                const ConvertOptions& options = {});
 

@@ -17,7 +17,7 @@ namespace ondemand = simdjson::ondemand;
 
 static_assert(line_padding >= simdjson::SIMDJSON_PADDING);
 constexpr int max_depth = 512;
-/// May stand at the start of a line, where a file that begins with it was joined to another.
+/// Allowed at the start of any line, since files that begin with it may have been concatenated.
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 bool is_digit(char c) {
@@ -50,7 +50,7 @@ std::string_view without_trailing_space(std::string_view text) {
   return text.substr(0, last == text.npos ? 0 : last + 1);
 }
 
-/// `raw`: what stands between the quotes of a string. Halves of surrogate pairs are taken for escapes like others.
+/// `raw` is the text between the quotes of a string. Accepts unpaired surrogates like other escapes.
 void check_escapes(std::string_view raw) {
   for (auto at = raw.find('\\'); at != raw.npos; at = raw.find('\\', at)) {
     const auto escape = raw.substr(at, 6);
@@ -76,7 +76,7 @@ ondemand::field field_of(simdjson::simdjson_result<ondemand::field> result) {
   return entry;
 }
 
-/// What stands between the quotes of a key, whose first byte is at the front of `raw`.
+/// Returns the text between the quotes of a key, whose first byte is the first of `raw`.
 std::string_view key_in(std::string_view raw) {
   for (auto quote = raw.find('"'); quote != raw.npos; quote = raw.find('"', quote + 1)) {
     const auto last = raw.substr(0, quote).find_last_not_of('\\');
@@ -86,7 +86,7 @@ std::string_view key_in(std::string_view raw) {
   throw BadLine("it is not JSON: a string has no end");
 }
 
-/// What stands between the quotes of a string's token, behind which there may be white space.
+/// Returns the text between the quotes of a string's token, which white space may follow.
 std::string_view between_quotes(std::string_view token) {
   token = without_trailing_space(token);
   if (token.size() < 2 || token.back() != '"') throw BadLine("it is not JSON: a string has no end");
@@ -122,7 +122,7 @@ struct JsonlParser::State {
     throw BadLine("half of a surrogate pair stands alone in it");
   }
 
-  /// Walks the top object; the field's text, empty if there is none. Throws BadLine and simdjson_error.
+  /// Returns the text of the top object's field, or nothing without that field. Throws BadLine and simdjson_error.
   std::optional<std::string_view> find_text(ondemand::document& document) {
     std::optional<std::string_view> found;
     for (auto each : document.get_object()) {
@@ -142,7 +142,7 @@ struct JsonlParser::State {
     return found;
   }
 
-  /// A list as it stands in the line.
+  /// Validates a list and returns its source text.
   std::string_view checked(ondemand::value value, ondemand::document& document) const {
     const char* begin = value.raw_json_token().data();
     check(value, 1);

@@ -11,7 +11,7 @@ namespace levada {
 /// Bytes that must be readable behind a line given to JsonlParser::text().
 inline constexpr std::size_t line_padding = 64;
 
-/// A line that cannot be used; what() says why, without file and line number.
+/// A line was rejected. what() is the reason, without file and line number.
 class BadLine : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -25,9 +25,9 @@ class JsonlParser {
   ~JsonlParser();
 
   /// Checks that `line`, without its newline, is a JSON object (RFC 8259) with exactly one string, or list, of the
-  /// field's name, and returns it as UTF-8, valid until the next call. A byte order mark may stand before the object;
-  /// in other fields also what Python's json writes: NaN, Infinity and halves of surrogate pairs. Throws BadLine;
-  /// SourceError if memory is short.
+  /// field's name, and returns it as UTF-8, valid until the next call. Accepts a byte order mark before the object, and
+  /// in other fields also what Python's json writes: NaN, Infinity and unpaired surrogates. Throws BadLine; SourceError
+  /// if memory is short.
   std::string_view text(std::string_view line);
 
  private:
@@ -35,7 +35,7 @@ class JsonlParser {
   std::unique_ptr<State> state_;
 };
 
-/// Whether there is nothing but white space in the line, perhaps behind a byte order mark.
+/// Returns whether the line consists of white space alone, perhaps after a byte order mark.
 bool is_blank(std::string_view line);
 
 }  // namespace levada

@@ -1,4 +1,4 @@
-// A stream of bytes a line at a time.
+// Splits a stream of bytes into lines.
 #pragma once
 
 #include <optional>
@@ -19,11 +19,11 @@ struct Line {
 /// Reads in large pieces. Borrows the stream.
 class LineReader {
  public:
-  /// `padding` bytes behind each line can be read, whatever they are.
+  /// At least `padding` bytes behind each line are readable; their values are unspecified.
   LineReader(ByteStream& stream, std::uint64_t max_line_bytes, std::size_t padding);
 
-  /// Empty at the end of the stream; what stands behind the last newline is a line. Holds hardly more than
-  /// `max_line_bytes` of a line that is too long. Throws SourceError.
+  /// Returns the next line, or nothing at the end of the stream. Text behind the last newline is a line. Buffers little
+  /// more than `max_line_bytes` of a line that is too long. Throws SourceError.
   std::optional<Line> next();
 
  private:

@@ -28,15 +28,15 @@ struct TextOptions {
 inline constexpr std::uint64_t max_line_bytes = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t max_text_bytes = std::uint64_t{1} << 30;
 
-/// One thread at a time, but for stored_bytes().
+/// One thread at a time, except stored_bytes().
 class TextReader {
  public:
   virtual ~TextReader() = default;
 
-  /// Replaces `texts` by the next documents, some 64 KiB of them or a longer one alone; false at the end of the file.
-  /// Throws SourceError, naming file and line or row.
+  /// Replaces `texts` by the next documents, some 64 KiB of them or a longer one alone. Returns false at the end of the
+  /// file. Throws SourceError, naming file and line or row.
   virtual bool read(Texts& texts) = 0;
-  /// How much of the file has been read, as it is stored. Any thread may ask.
+  /// Returns the number of bytes of the stored file read so far. Any thread may call.
   virtual std::uint64_t stored_bytes() const = 0;
   /// Documents that were left out so far.
   virtual std::int64_t bad_lines() const = 0;

@@ -27,6 +27,7 @@
 #include "levada/base/threads.h"
 #include "levada/sources/megatron_writer.h"
 #include "levada/sources/sampled_digest.h"
+#include "levada/tokens/cache_entry.h"
 #include "levada/tokens/tokenize.h"
 
 namespace levada {
@@ -34,84 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int version = 1;
-constexpr std::string_view meta_extension = ".json", uses_prefix = "in-use-", lock_name = "lock";
-constexpr std::size_t max_meta_bytes = std::size_t{1} << 20;
-
-/// Empty unless it is a regular file of this user's own: those of others may lie.
-std::optional<std::string> read_own(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != ::geteuid()) return {};
-  std::string content;
-  std::string piece(std::size_t{64} << 10, '\0');
-  while (content.size() <= max_meta_bytes) {
-    const auto got = ::read(fd.get(), piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return {};
-    if (got == 0) return content;
-    content.append(piece, 0, static_cast<std::size_t>(got));
-  }
-  return {};
-}
-
-/// What the .json of an entry says.
-struct Meta {
-  std::string key, source, tokenizer, digest;
-  std::string checksum;  ///< of all bytes of the .bin, then the .idx
-  std::int64_t tokens = 0, documents = 0, bad_lines = 0;
-  std::uint64_t bytes = 0;
-
-  std::string text() const {
-    return json_text(nlohmann::ordered_json{{"version", version},
-                                            {"source", source},
-                                            {"tokenizer", tokenizer},
-                                            {"documents", documents},
-                                            {"tokens", tokens},
-                                            {"bad_lines", bad_lines},
-                                            {"bytes", bytes},
-                                            {"digest", digest},
-                                            {"checksum", checksum},
-                                            {"key", key}}) +
-           "\n";
-  }
-  /// Empty for a file that is damaged or of another version.
-  static std::optional<Meta> read(const std::string& path) try {
-    const auto content = read_own(path);
-    if (!content) return std::nullopt;
-    const auto json = parse_json(*content, 2, "");
-    if (json.at("version") != version) return std::nullopt;
-    return Meta{.key = json.at("key"),
-                .source = json.at("source"),
-                .tokenizer = json.at("tokenizer"),
-                .digest = json.at("digest"),
-                .checksum = json.at("checksum"),
-                .tokens = json.at("tokens"),
-                .documents = json.at("documents"),
-                .bad_lines = json.at("bad_lines"),
-                .bytes = json.at("bytes")};
-  } catch (const InvalidArgument&) {
-    return std::nullopt;
-  } catch (const nlohmann::json::exception&) {
-    return std::nullopt;
-  }
-};
-
-std::string meta_path(const std::string& prefix) {
-  return prefix + std::string(meta_extension);
-}
-
-/// Whether both files are this user's own, and together of the length that they were written with.
-bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {
-  std::uint64_t found = 0;
-  for (const char* extension : {".bin", ".idx"}) {
-    struct stat status {};
-    if (::lstat((prefix + extension).c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return false;
-    if (status.st_uid != ::geteuid()) return false;
-    found += static_cast<std::uint64_t>(status.st_size);
-  }
-  return found == bytes;
-}
+constexpr std::string_view uses_prefix = "in-use-", lock_name = "lock";
 
 void add_file(const std::string& path, Digest& digest) {
   const auto file = open_file(path);
@@ -136,7 +60,7 @@ std::string key_of(const std::string& path, const File& file, const TokenizeText
        {real_path(path), std::to_string(identity.size), std::to_string(identity.modified_ns),
         std::to_string(identity.changed_ns), identity.tag.empty() ? sampled_digest(file, identity.size) : identity.tag,
         how.text.field(), std::to_string(int{how.text.skip_bad}), how.tokenizer->digest(),
-        std::to_string(how.end_of_document), std::to_string(version)}) {
+        std::to_string(how.end_of_document), std::to_string(CacheEntryMeta::version)}) {
     digest.update(fmt::format("{}:", part.size()));
     digest.update(part);
   }
@@ -231,7 +155,7 @@ void remove_unreadable(const std::string& dir) {
     }
   }
   for (const auto& prefix : prefixes) {
-    if (Meta::read(meta_path(prefix))) continue;
+    if (CacheEntryMeta::read(meta_path(prefix))) continue;
     try {
       const AtomicFile reserved(meta_path(prefix));
       remove_entry(prefix);
@@ -241,7 +165,7 @@ void remove_unreadable(const std::string& dir) {
   }
 }
 
-/// Calls act(i) for each i below `count`, on so many threads. Throws what the first of those that failed threw.
+/// Calls act(i) for each i below `count`, on `threads` threads. Rethrows the exception of the lowest i that failed.
 void for_each_of(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& act) {
   std::atomic<std::size_t> next = 0;
   std::mutex failing;
@@ -271,7 +195,7 @@ std::vector<TokenCacheEntry> read_entries(const std::string& dir) {
   std::error_code error;
   for (const auto& file : fs::directory_iterator(dir, error)) {
     if (file.path().extension() != meta_extension) continue;
-    const auto meta = Meta::read(file.path().string());
+    const auto meta = CacheEntryMeta::read(file.path().string());
     struct stat status {};
     if (!meta || ::stat(file.path().c_str(), &status) != 0) continue;
     auto name = file.path().stem().string();
@@ -313,6 +237,7 @@ struct TokenCache::Work {
   std::mutex mutex;
   std::uint64_t done = 0;
   std::atomic<std::uint64_t> total = 0;
+  std::atomic<std::uint64_t> made = 0;  ///< bytes of entries since the cache was last bounded
 };
 
 TokenCache::TokenCache(TokenCacheOptions options)
@@ -352,7 +277,7 @@ void TokenCache::note_use(const std::string& prefix) {
 
 std::optional<CachedTokens> TokenCache::find(const std::string& prefix, const std::string& key) {
   const auto lock = lock_folder(dir_, LOCK_SH);
-  const auto meta = Meta::read(meta_path(prefix));
+  const auto meta = CacheEntryMeta::read(meta_path(prefix));
   if (!meta || meta->key != key || !has_all_bytes(prefix, meta->bytes)) return std::nullopt;
   note_use(prefix);
   ::utimensat(AT_FDCWD, meta_path(prefix).c_str(), nullptr, 0);
@@ -391,20 +316,21 @@ CachedTokens TokenCache::make(const std::string& prefix, const std::string& key,
     }
     writer.finish();
     const TokenFile made(prefix, {});
-    const Meta meta{.key = key,
-                    .source = real_path(path),
-                    .tokenizer = how.tokenizer->name(),
-                    .digest = made.contents().digest,
-                    .checksum = checksum.hex(),
-                    .tokens = writer.tokens(),
-                    .documents = writer.documents(),
-                    .bad_lines = reader->bad_lines(),
-                    .bytes = writer.bytes()};
+    const CacheEntryMeta meta{.key = key,
+                              .source = real_path(path),
+                              .tokenizer = how.tokenizer->name(),
+                              .digest = made.contents().digest,
+                              .checksum = checksum.hex(),
+                              .tokens = writer.tokens(),
+                              .documents = writer.documents(),
+                              .bad_lines = reader->bad_lines(),
+                              .bytes = writer.bytes()};
     const auto lock = lock_folder(dir_, LOCK_SH);
     note_use(prefix);
     meta_file.write(as_bytes(meta.text()));
     meta_file.sync();
     meta_file.publish();
+    work.made += meta.bytes;
     return {.prefix = prefix, .bad_lines = meta.bad_lines, .digest = meta.digest, .bytes_read = reader->stored_bytes()};
   } catch (const SourceError& error) {
     if (write_error == 0) throw;
@@ -449,9 +375,14 @@ std::vector<CachedTokens> TokenCache::tokenize(const std::vector<std::string>& p
   const auto side_by_side = std::min(std::max(threads, least), std::max<std::size_t>(paths.size(), 1));
   const auto threads_each = static_cast<int>(std::max<std::size_t>(threads / side_by_side, 1));
   for_each_of(paths.size(), side_by_side, [&](std::size_t i) { work.total += how.open(paths[i])->identity().size; });
-  for_each_of(paths.size(), side_by_side,
-              [&](std::size_t i) { tokens[i] = find_or_make(paths[i], how, threads_each, work); });
-  if (std::ranges::any_of(tokens, [](const CachedTokens& each) { return each.bytes_read > 0; })) bound();
+  const auto often = *options_.max_bytes / 8;  // Entries of earlier runs go before the disk is full of new ones.
+  for_each_of(paths.size(), side_by_side, [&](std::size_t i) {
+    tokens[i] = find_or_make(paths[i], how, threads_each, work);
+    if (work.made <= often) return;
+    work.made = 0;
+    bound();
+  });
+  if (work.made > 0) bound();
   return tokens;
 }
 
@@ -490,7 +421,7 @@ std::vector<TokenCacheEntry> TokenCache::prune(std::uint64_t max_bytes) {
 }
 
 void TokenCache::check(const TokenCacheEntry& entry) const {
-  const auto meta = Meta::read(meta_path(entry.prefix));
+  const auto meta = CacheEntryMeta::read(meta_path(entry.prefix));
   if (!meta) throw SourceError(fmt::format("{} is damaged", meta_path(entry.prefix)));
   Digest digest;
   for (const char* extension : {".bin", ".idx"}) add_file(entry.prefix + extension, digest);

@@ -1,4 +1,4 @@
-// Text as token files that are kept from run to run.
+// A cache on disk of the tokens of text files.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,24 @@ namespace levada {
 
 /// XDG_CACHE_HOME/levada or ~/.cache/levada; empty where neither variable is set.
 std::string default_cache_dir();
-/// Where a TokenCache of this dir, as in TokenCacheOptions, keeps its entries; empty if it cannot tell.
+/// Returns the folder of the entries of a TokenCache with TokenCacheOptions::dir == dir; empty if it is not known.
 std::string token_cache_folder(const std::string& dir);
 
 struct TokenCacheOptions {
   std::string dir = {};                    ///< empty: default_cache_dir()
   std::optional<std::uint64_t> max_bytes;  ///< empty: half of the file system
-  /// Told in a sentence why it waits, and that the cache is full. Called by any thread, several at once.
+  /// Receives a sentence when the cache waits for another process and when it is full. Any thread may call it, several
+  /// at once.
   std::function<void(const std::string&)> warn = {};
 };
 
-/// What decides which tokens a text becomes, and how that is done.
+/// What determines the tokens of a text, and how they are made.
 struct TokenizeTexts {
   std::shared_ptr<const Tokenizer> tokenizer = byte_tokenizer();
-  std::int64_t end_of_document = 256;  ///< without meaning for chats
+  std::int64_t end_of_document = 256;  ///< ignored for chats
   TextOptions text = {};               ///< chats: if the tokenizer's are
   int threads = 0;                     ///< 0: as many as there are cores
-  /// Told of the files that are being tokenized, by one thread at a time: bytes of all of them.
+  /// Receives the progress over the bytes of all files being tokenized. Called by one thread at a time.
   std::function<void(const PrepareProgress&)> progress = {};
   std::function<std::unique_ptr<File>(const std::string&)> open = open_file;
   std::vector<TextFormat> formats = {};  ///< besides those that read_text() takes
@@ -45,7 +46,7 @@ struct CachedTokens {
   std::string prefix;  ///< of the .bin and .idx
   std::int64_t bad_lines = 0;
   std::string digest;            ///< TokenFile::contents().digest is to be this one
-  std::uint64_t bytes_read = 0;  ///< of text; 0 if the tokens were there
+  std::uint64_t bytes_read = 0;  ///< of text; 0 if the tokens were cached
 };
 
 /// An entry, for those who look after the cache.
@@ -57,25 +58,26 @@ struct TokenCacheEntry {
   bool in_use = false;
 };
 
-/// A folder of .bin/.idx pairs, each with a .json that says of which text and tokenizer. An entry belongs to a file as
-/// it was: path, size, time of change, sampled bytes; and to the tokenizer's digest and what else decides its tokens.
-/// It is found only when it is whole. Any number of processes of one user, also on hosts that share the folder, may use
-/// it: one of them makes an entry while the others wait, and goes on with what was finished where another was killed.
-/// What a TokenCache has given out stays until it is destroyed, however full the folder is. Any thread may call.
+/// A folder of .bin/.idx pairs, each with a .json that names its text and tokenizer. The key of an entry is the file's
+/// path, size, times of modification and change and sampled bytes, the tokenizer's digest, and all else that determines
+/// the tokens.
+/// Incomplete entries are never found. Any number of processes of one user may use a folder, also on several hosts: one
+/// of them makes an entry while the others wait, and one that follows a killed process keeps the entries that it
+/// finished. Entries that a TokenCache has returned are not evicted before it is destroyed. Any thread may call.
 class TokenCache {
  public:
   /// Throws SourceError, with the remedy, if the folder cannot be written.
   explicit TokenCache(TokenCacheOptions options);
   ~TokenCache();
 
-  /// The tokens of all these files, in their order; makes those that are missing, several files side by side. Throws
-  /// SourceError for what cannot be read, tokenized or written.
+  /// Returns the tokens of all these files, in their order. Makes missing entries, several files in parallel. Throws
+  /// SourceError for a file that cannot be read, tokenized or written.
   std::vector<CachedTokens> tokenize(const std::vector<std::string>& paths, const TokenizeTexts& how);
 
-  /// All entries, the one that was used last first.
+  /// Returns all entries, the most recently used first.
   std::vector<TokenCacheEntry> entries() const;
-  /// Removes entries, the one that was used the longest ago first and none in use, until the others have `max_bytes` at
-  /// most; also what killed processes have left, and entries of another version. Returns the entries it removed.
+  /// Evicts the least recently used entries that are not in use until at most `max_bytes` remain; also removes the
+  /// leftovers of killed processes and entries of another version. Returns the evicted entries.
   std::vector<TokenCacheEntry> prune(std::uint64_t max_bytes);
   /// Reads all of an entry. Throws SourceError if it is damaged.
   void check(const TokenCacheEntry& entry) const;

@@ -279,6 +279,20 @@ TEST_F(TokenCaching, BelievesNoEntryOfAnotherUser) {
   }
 }
 
+TEST_F(TokenCaching, MakesRoomWhileItTokenizesManyFiles) {
+  for (int i = 0; i < 8; ++i) tokenize_alone(dir_.write(std::to_string(i) + ".txt", std::string(1000, 'a')));
+  const auto one = open().entries().at(0).bytes;
+  std::vector<std::string> paths;
+  for (int i = 8; i < 16; ++i) paths.push_back(dir_.write(std::to_string(i) + ".txt", std::string(1000, 'a')));
+  std::size_t most = 0;
+  const auto tokenizer =
+      std::make_shared<HookedTokenizer>([&](const Texts&) { most = std::max(most, names_in_cache().size()); });
+  TokenCache cache({.dir = dir_.file("cache"), .max_bytes = 8 * one});
+  cache.tokenize(paths, {.tokenizer = tokenizer, .threads = 1});
+  EXPECT_LT(most, std::size_t{3} * 13) << "files of the entries, the lock, the list of uses and those being made";
+  EXPECT_EQ(cache.entries().size(), 8);
+}
+
 TEST_F(TokenCaching, FollowsNoLinksToTokens) {
   const auto made = tokenize_alone(b_);
   fs::rename(made.prefix + ".bin", dir_.file("elsewhere"));

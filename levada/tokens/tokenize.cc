@@ -44,7 +44,7 @@ class ParallelTokenizer {
     }
   }
 
-  /// The number of the piece; empty if there is none.
+  /// Reads the next piece and returns its number; empty at the end.
   std::optional<std::uint64_t> read(Texts& texts) {
     const std::lock_guard lock(reading_);
     if (has_ended_) return std::nullopt;

@@ -1,4 +1,4 @@
-// All texts of a file as tokens.
+// Tokenizes all texts of a file.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace levada {
 
-/// The dtype that Megatron-LM stores tokens of such a vocabulary in.
+/// Returns the dtype in which Megatron-LM stores tokens of a vocabulary of this size.
 DType token_dtype(std::int64_t vocabulary_size);
 
 struct TokenizeOptions {
-  std::optional<std::int64_t> end_of_document;  ///< appended to every document that has tokens; empty: nothing is
+  std::optional<std::int64_t> end_of_document;  ///< appended to every document that has tokens; empty: nothing
   int threads = 1;                              ///< that encode side by side, the calling one among them
-  /// Called after each piece of text, by any of the threads, one at a time. What it throws ends the work.
+  /// Called after each piece of text, by any of the threads, one at a time. An exception ends the work.
   std::function<void()> progress = {};
 };
 

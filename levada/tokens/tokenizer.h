@@ -54,7 +54,7 @@ class Tokenizer {
   virtual std::int64_t vocabulary_size() const = 0;
   /// The id of a token of the vocabulary, by its text; empty if it has none.
   virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
-  /// What the tokenizer itself ends a document with; empty if it does not say.
+  /// Returns the tokenizer's own end-of-document token; empty if it defines none.
   virtual std::optional<std::int64_t> end_of_document() const = 0;
 
   /// Whether it encodes chats: texts are JSON lists of messages, nothing is added to their tokens, and an id below zero
@@ -68,9 +68,9 @@ class Tokenizer {
 /// A byte of UTF-8 is a token, and 256 ends a document.
 std::shared_ptr<const Tokenizer> byte_tokenizer();
 
-/// The id of the token that ends documents: `token` if it is given, by its number or else by its text ("2" is number 2,
-/// also where a token has that text); else the tokenizer's own; else that of <|endoftext|>, </s> or <eod>, the first
-/// that it has. Throws InvalidArgument that asks for one.
+/// Returns the id of the token that ends documents: `token` unless it is empty, by number or else by text ("2" is
+/// number 2, also where a token has that text); else the tokenizer's own; else the first of <|endoftext|>, </s> and
+/// <eod> that the vocabulary has. Otherwise throws InvalidArgument, which asks for one.
 std::int64_t choose_end_of_document(const Tokenizer& tokenizer, const std::string& token);
 
 }  // namespace levada

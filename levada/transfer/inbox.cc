@@ -8,7 +8,8 @@ namespace {
 constexpr EnumName<Access> access_names[] = {
     {"read_only", Access::read_only}, {"copy", Access::copy}, {"private", Access::private_}};
 
-/// A tensor so small is copied out of a message so large, lest a scalar that is kept hold all of it.
+/// Tensors of up to small_tensor bytes are copied out of messages larger than large_message, so that keeping a scalar
+/// does not keep the whole message.
 constexpr std::size_t small_tensor = std::size_t{64} << 10;
 constexpr std::size_t large_message = std::size_t{1} << 20;
 

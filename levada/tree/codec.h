@@ -2,13 +2,15 @@
 // views them where they are.
 //
 // A message is
+// clang-format off
 //   prefix   64 bytes: magic (4), version (4), the schema's fingerprint (8), the body's offset (8) and bytes (8), the
 //            message's bytes in all (8), reserved (16), XXH3-64 of the body seeded with that of the 56 bytes before (8)
-//   leaves   tensors' elements in C order, each at a multiple of 64, in any order, behind the prefix and beside the
-//   body body     the envelope (a 32-bit length, then the bytes); 1 and the schema (as the envelope) when the receiver
-//   has not
-//            had it yet, else 0; then leaf by leaf each tensor's extents and offset and each plain value, aliases
-//            nothing
+//   leaves   tensors' elements in C order, each at a multiple of 64, in any order, behind the prefix, before or after
+//            the body
+//   body     the envelope (a 32-bit length, then the bytes); 1 and the schema (as the envelope) unless the receiver has
+//            it already, else 0; then leaf by leaf each tensor's extents and offset and each plain value; nothing for
+//            an alias
+// clang-format on
 // All integers are little-endian. The hash finds a message that was cut or written over, not a malicious one; elements
 // are not hashed.
 #pragma once

@@ -664,7 +664,7 @@ class SampleBatch:
 
     def __init__(self, ids: Sequence[str], fields: Mapping[str, Any] | None = None, seqlens: Mapping[str, Sequence[int | Sequence[int] | None]] | None = None, *, values: Sequence[Mapping[str, Any]] | None = None) -> None:
         """
-        fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty id or one that stands twice.
+        fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty id or one that is listed twice.
         """
 
     def set(self, key: str, data: Any, seqlens: Sequence[int | Sequence[int] | None] | None = None) -> None:
@@ -748,7 +748,7 @@ class SampleBatch:
     @staticmethod
     def gather(batches: Sequence[SampleBatch]) -> SampleBatch:
         """
-        Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and unpack(). Raises InvalidArgument for an id that stands twice, and where dtype or trailing shape of a key differ.
+        Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and unpack(). Raises InvalidArgument for an id that is listed twice, and where dtype or trailing shape of a key differ.
         """
 
     def split(self, parts: Sequence[int] | Sequence[Sequence[int]]) -> list[SampleBatch]:
@@ -841,7 +841,7 @@ class Store:
 
 class SampleDirectory:
     """
-    Who holds which key of which sample, and how long it is there: all that planning needs to know. No payload goes into it. Kept up to date by one controller, or made by agree().
+    Who holds which key of which sample, and how long it is there: all that planning needs to know. No payload goes into it. Kept up to date by one controller, or made by all_gather().
     """
 
     def __init__(self) -> None:

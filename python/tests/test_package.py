@@ -57,7 +57,7 @@ def test_a_cpp_program_is_built_with_the_library_in_the_package(tmp_path: pathli
 
 
 def copy_of_package(folder: pathlib.Path) -> pathlib.Path:
-    """Returns `folder`, with the package in it but for what is compiled."""
+    """Copies the package without its compiled files into `folder`, and returns `folder`."""
     compiled = shutil.ignore_patterns("_levada.*.so", "lib", "include", "__pycache__")
     shutil.copytree(INSTALLED, folder / "levada", ignore=compiled)
     return folder

@@ -170,7 +170,7 @@ def test_rows_are_those_of_a_corpus(tmp_path: pathlib.Path) -> None:
 
 
 def without_width(row: dict[str, Any]) -> str:
-    """A row as text, but for how often cu_seqlens repeats its end."""
+    """A row as text, without the repetitions of the end in cu_seqlens."""
     return json.dumps({**row, "cu_seqlens": sorted(set(row["cu_seqlens"]))}, sort_keys=True)
 
 

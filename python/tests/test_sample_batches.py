@@ -135,7 +135,7 @@ def test_what_a_store_refuses_it_names() -> None:
 def test_what_a_batch_refuses_it_names() -> None:
     make = exchange.SampleBatch
     for refused, kind, why in (
-        (lambda: make(["a", "a"]), levada.InvalidArgument, "sample a stands twice"),
+        (lambda: make(["a", "a"]), levada.InvalidArgument, "sample a is listed twice"),
         (lambda: make(["a"], {"x": np.zeros(3)}), levada.InvalidArgument, "3 tokens"),
         (lambda: make(["a"], {}, {"x": [1]}), levada.InvalidArgument, "seqlens has key x"),
         (lambda: make(["a"], {"x": [np.int64(3)]}), levada.InvalidArgument, "key x, item 0"),

@@ -13,7 +13,7 @@ from levada.dropin import megatron
 from levada.dropin._packing_samples import INPUTS, TARGETS, read
 from levada.dropin._packing_schedules import Schedule, Scheduler, balanced, check, in_order
 from levada.dropin._packing_stages import keys_by_chunk
-from levada.dropin._packing_step import Contribution, Place, Terms, agree
+from levada.dropin._packing_step import PackingSettings, Place, RankMessage, agree
 
 
 class Group(SimpleNamespace):
@@ -139,9 +139,8 @@ def test_items_of_several_samples_are_divided_at_their_boundaries() -> None:
 
 
 def told(place: Place, sizes: Place, lengths: list[int] | None) -> bytes:
-    return Contribution(
-        None, place, Terms(sizes, 16, 1, 1, "balanced"), ("tokens",), None if lengths is None else (lengths, lengths)
-    ).encode()
+    settings = PackingSettings(sizes, 16, 1, 1, "balanced")
+    return RankMessage(None, place, settings, ("tokens",), None if lengths is None else (lengths, lengths)).encode()
 
 
 def test_ranks_that_do_not_form_a_mesh_are_refused() -> None:

@@ -23,7 +23,7 @@ struct Shared {
 /// A channel as its sender or a receiver holds it.
 class JoinedChannel final : public Channel {
  public:
-  /// The legs that this rank has, but for those that a Forward sends on.
+  /// The legs of this rank, except those that a Forward sends on.
   struct Legs {
     Port near, incoming, outgoing;
   };

@@ -45,7 +45,7 @@ TEST(Memory, StaysBoundedOverManyMessagesOfManySizes) {
     const std::uint64_t held = engine->trim();
     test::expect(held <= 16 * mib,
                  fmt::format("{} messages leave a pool of at most 16 MiB; it is {}", messages, format_bytes(held)));
-    // But for what a peer gave back in between: the few bytes with which the ranks agreed.
+    // Except what a peer released in between: the few bytes of agree().
     test::expect(engine->trim() <= mib / 16, "what was given back is not given back again");
   };
   EXPECT_EQ(test::run_forked(2, body), "");

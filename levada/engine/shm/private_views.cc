@@ -19,7 +19,8 @@ bool overlap(const PrivateViews::Use& one, const PrivateViews::Use& other) {
   return one.rank == other.rank && one.interval.begin < other.interval.end && other.interval.begin < one.interval.end;
 }
 
-/// Address space is what mappings that nobody fills take; where it is rationed there is none to spare.
+/// Returns whether a limit bounds this process's address space. Private views reserve mappings that may never be
+/// filled, and are not worth address space that is limited.
 bool address_space_is_rationed() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;

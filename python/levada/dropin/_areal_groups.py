@@ -17,7 +17,7 @@ class MicroBatchSpec:
 
     @classmethod
     def new(cls, mb_spec: MicroBatchSpec, **changes: Any) -> MicroBatchSpec:
-        """The same but for `changes`."""
+        """Returns a copy of `mb_spec` with `changes`."""
         return cls(**{"n_mbs": mb_spec.n_mbs, "max_tokens_per_mb": mb_spec.max_tokens_per_mb, **changes})
 
 

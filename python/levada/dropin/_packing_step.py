@@ -1,4 +1,4 @@
-"""What ranks tell each other before they pack the samples of a step: who read what, and what each of them needs."""
+"""What ranks send each other before they pack the samples of a step: who read what, and what each of them needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place(NamedTuple):
         return f"dp{self.data} cp{self.context} tp{self.tensor} pp{self.pipeline}"
 
 
-class Terms(NamedTuple):
+class PackingSettings(NamedTuple):
     """What must be the same on all ranks."""
 
     sizes: Place
@@ -38,13 +38,13 @@ class Terms(NamedTuple):
     scheduler: str
 
 
-class Contribution(NamedTuple):
-    """What one rank tells the others: an error, or all the rest."""
+class RankMessage(NamedTuple):
+    """What one rank sends the others: an error, or all the other fields."""
 
     error: tuple[str, str] | None
     """Its class and text."""
     place: Place | None = None
-    terms: Terms | None = None
+    settings: PackingSettings | None = None
     needs: tuple[str, ...] = ()
     """The keys of samples that this rank needs."""
     lengths: tuple[list[int], list[int]] | None = None
@@ -54,28 +54,29 @@ class Contribution(NamedTuple):
         return json.dumps(self).encode()
 
     @classmethod
-    def decode(cls, told: bytes) -> Contribution:
-        error, place, terms, needs, lengths = json.loads(told)
+    def decode(cls, encoded: bytes) -> RankMessage:
+        error, place, fields, needs, lengths = json.loads(encoded)
         if error is not None:
             return cls((error[0], error[1]))
-        sizes, *rest = terms
-        return cls(None, Place(*place), Terms(Place(*sizes), *rest), tuple(needs), lengths and (lengths[0], lengths[1]))
+        sizes, *rest = fields
+        settings = PackingSettings(Place(*sizes), *rest)
+        return cls(None, Place(*place), settings, tuple(needs), lengths and (lengths[0], lengths[1]))
 
 
-def failure(error: Exception) -> Contribution:
-    """The contribution of a rank that has failed. A class that levada has not becomes SourceError."""
+def failure(error: Exception) -> RankMessage:
+    """Returns the message of a rank that has failed. A class that is not levada's becomes SourceError."""
     if isinstance(error, StopIteration):
-        return Contribution((_END, ""))
+        return RankMessage((_END, ""))
     known = isinstance(error, Error)
     text = str(error) if known else f"{type(error).__name__}: {error}"
-    return Contribution((type(error).__name__ if known else SourceError.__name__, text))
+    return RankMessage((type(error).__name__ if known else SourceError.__name__, text))
 
 
 class Step(NamedTuple):
     """The samples of one step, numbered by data-parallel rank and then in the order in which it read them. The same on
     all ranks."""
 
-    terms: Terms
+    settings: PackingSettings
     original: list[int]
     padded: list[int]
     begins: list[int]
@@ -93,41 +94,42 @@ class Step(NamedTuple):
         return [(tuple(keys), ranks) for ranks, keys in audiences.items()]
 
 
-def agree(told: Sequence[bytes]) -> Step:
-    """The step out of what all ranks told, by rank.
+def agree(encoded: Sequence[bytes]) -> Step:
+    """Returns the step that the messages of all ranks, by rank, describe.
 
-    Raises the error that a rank told, with its rank; StopIteration if all data iterators ended; InvalidArgument,
+    Raises the error that a rank reports, with its rank; StopIteration if all data iterators ended; InvalidArgument,
     naming ranks, samples and the remedy, if ranks disagree, if a data-parallel rank has no data iterator, and for a
     sample that fits no micro-batch or that context parallelism cannot slice. Whatever it raises it raises on all ranks.
     """
-    contributions = [Contribution.decode(each) for each in told]
-    _check_errors(contributions)
-    terms = _same_terms(contributions)
-    places = [each.place for each in contributions if each.place is not None]
-    _check_places(places, terms.sizes)
+    messages = [RankMessage.decode(each) for each in encoded]
+    _check_errors(messages)
+    settings = _same_settings(messages)
+    places = [each.place for each in messages if each.place is not None]
+    _check_places(places, settings.sizes)
     original: list[int] = []
     padded: list[int] = []
     begins = []
-    members: list[list[int]] = [[] for _ in range(terms.sizes.data)]
+    members: list[list[int]] = [[] for _ in range(settings.sizes.data)]
     for rank, place in enumerate(places):
         members[place.data].append(rank)
     for data, ranks in enumerate(members):
-        lengths = _lengths_of({rank: contributions[rank] for rank in ranks}, data)
-        _check_samples(lengths, terms, data)
+        lengths = _lengths_of({rank: messages[rank] for rank in ranks}, data)
+        _check_samples(lengths, settings, data)
         begins.append(len(padded))
         original += lengths[0]
         padded += lengths[1]
-    return Step(terms, original, padded, begins, [place.data for place in places], [each.needs for each in contributions])
+    data_of, needs = [place.data for place in places], [each.needs for each in messages]
+    return Step(settings, original, padded, begins, data_of, needs)
 
 
-def _check_errors(contributions: Sequence[Contribution]) -> None:
-    errors = {rank: each.error for rank, each in enumerate(contributions) if each.error is not None}
+def _check_errors(messages: Sequence[RankMessage]) -> None:
+    errors = {rank: each.error for rank, each in enumerate(messages) if each.error is not None}
     for rank, (kind, text) in errors.items():
         if kind != _END:
             raise getattr(error_classes, kind)(f"rank {rank}: {text}")
     if not errors:
         return
-    reading = [rank for rank, each in enumerate(contributions) if each.lengths is not None]
+    reading = [rank for rank, each in enumerate(messages) if each.lengths is not None]
     if reading:
         raise InvalidArgument(
             f"the data iterator of rank {min(errors)} ended within a step, that of rank {reading[0]} did not; give all "
@@ -136,7 +138,7 @@ def _check_errors(contributions: Sequence[Contribution]) -> None:
     raise StopIteration
 
 
-def _same_terms(contributions: Sequence[Contribution]) -> Terms:
+def _same_settings(messages: Sequence[RankMessage]) -> PackingSettings:
     names = {
         "sizes": "the sizes of the process groups",
         "max_tokens": "the maximum tokens of a micro-batch (max_seqlen_per_dp_cp_rank times the context-parallel size)",
@@ -144,11 +146,11 @@ def _same_terms(contributions: Sequence[Contribution]) -> Terms:
         "num_microbatches": "num_microbatches",
         "scheduler": "the scheduler",
     }
-    first = contributions[0].terms
+    first = messages[0].settings
     assert first is not None
-    for rank, each in enumerate(contributions):
-        assert each.terms is not None
-        for name, here, there in zip(Terms._fields, first, each.terms, strict=True):
+    for rank, each in enumerate(messages):
+        assert each.settings is not None
+        for name, here, there in zip(PackingSettings._fields, first, each.settings, strict=True):
             if here != there:
                 raise InvalidArgument(
                     f"ranks disagree: {names[name]}: {here} on rank 0, {there} on rank {rank}; pass the same on all ranks"
@@ -174,7 +176,7 @@ def _check_places(places: Sequence[Place], sizes: Place) -> None:
         )
 
 
-def _lengths_of(members: Mapping[int, Contribution], data: int) -> tuple[list[int], list[int]]:
+def _lengths_of(members: Mapping[int, RankMessage], data: int) -> tuple[list[int], list[int]]:
     """What the readers of a data-parallel rank have read, which must be the same. members: its ranks."""
     read = {rank: lengths for rank, each in members.items() if (lengths := each.lengths) is not None}
     if not read:
@@ -205,16 +207,16 @@ def _difference(
     )
 
 
-def _check_samples(lengths: tuple[list[int], list[int]], terms: Terms, data: int) -> None:
-    chunks = 2 * terms.sizes.context if terms.sizes.context > 1 else 1
+def _check_samples(lengths: tuple[list[int], list[int]], settings: PackingSettings, data: int) -> None:
+    chunks = 2 * settings.sizes.context if settings.sizes.context > 1 else 1
     for at, padded in enumerate(lengths[1]):
-        if padded > terms.max_tokens:
+        if padded > settings.max_tokens:
             raise InvalidArgument(
                 f"sample {at} of data-parallel rank {data} has {padded} tokens, but a micro-batch holds "
-                f"{terms.max_tokens}; raise max_seqlen_per_dp_cp_rank, or cut the sample"
+                f"{settings.max_tokens}; raise max_seqlen_per_dp_cp_rank, or cut the sample"
             )
         if padded % chunks:
             raise InvalidArgument(
-                f"sample {at} of data-parallel rank {data} has {padded} tokens, which cp={terms.sizes.context} cannot cut "
-                f"into {chunks} chunks; pad samples to multiples of {chunks}"
+                f"sample {at} of data-parallel rank {data} has {padded} tokens, which cp={settings.sizes.context} cannot "
+                f"cut into {chunks} chunks; pad samples to multiples of {chunks}"
             )

@@ -29,7 +29,7 @@ context parallelism slices what has been sent     the slice is cut first, and on
 
 What crosses is what levada carries (docs/python/batches.md): tensors, plain values, containers, data classes, and objects of
 classes that were given to levada.register(). Nothing is pickled unless ALLOW_PICKLE is set. Tensors are moved to the
-accelerator where there is one, but for the lengths of packed sequences, which Megatron reads on the host.
+accelerator where there is one, except the lengths of packed sequences, which Megatron reads on the host.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from levada.dropin._packing_exchange import Batch, deliver
 from levada.dropin._packing_samples import INPUTS, KEYS, TARGETS, Sample, lengths_of, read
 from levada.dropin._packing_schedules import Scheduler, balanced, check, in_order
 from levada.dropin._packing_stages import chunks_of, keys_by_chunk
-from levada.dropin._packing_step import Contribution, Place, Terms, agree, failure
+from levada.dropin._packing_step import PackingSettings, Place, RankMessage, agree, failure
 from levada.dropin.bridge import BroadcastIterator
 from levada.job.job import join
 
@@ -97,22 +97,22 @@ def wrap_data_iterator(
     cause: Exception | None = None
     samples: list[Sample] | None = None
     try:
-        contribution, samples = _contribution(data_iterator, config, num_microbatches, pg_collection, scheduler)
+        message, samples = _rank_message(data_iterator, config, num_microbatches, pg_collection, scheduler)
     except Exception as error:
-        contribution, cause = failure(error), error
-    told = _levada.agree(job, contribution.encode(), TIMEOUT, "packing a step")
+        message, cause = failure(error), error
+    encoded = _levada.agree(job, message.encode(), TIMEOUT, "packing a step")
     try:
-        step = agree(told)
+        step = agree(encoded)
     except Exception as error:
         raise error from cause
-    terms = step.terms
-    task = (step.padded, terms.sizes.data, terms.max_tokens, terms.multiple)
+    settings = step.settings
+    task = (step.padded, settings.sizes.data, settings.max_tokens, settings.multiple)
     schedule = _scheduler(scheduler, config)(*task)
     check(schedule, *task)
     items = deliver(job, step, schedule, samples, TIMEOUT)
     groups = _groups(pg_collection)
     iterators = [_iterator(items, keys) for keys in keys_by_chunk(config, groups["pp"])]
-    if terms.sizes.tensor > 1:
+    if settings.sizes.tensor > 1:
         _wrapped[groups["tp"]] = iterators
     return (
         iterators if chunks_of(config) > 1 else iterators[0],
@@ -203,17 +203,17 @@ class _OnHost:
         return {key: value.cpu() if hasattr(value, "cpu") else value for key, value in next(self._data).items()}
 
 
-def _contribution(
+def _rank_message(
     data_iterator: Any, config: Any, num_microbatches: int, pg_collection: Any, scheduler: str | Scheduler
-) -> tuple[Contribution, list[Sample] | None]:
-    """What this rank tells the others, and what it has read."""
+) -> tuple[RankMessage, list[Sample] | None]:
+    """Returns this rank's message to the others, and the samples that it has read."""
     groups = _groups(pg_collection)
     (data, dp), (tensor, tp), (pipeline, pp) = (place(groups[name]) for name in ("dp", "tp", "pp"))
     context, both = place(groups["dp_cp"])
     cp = both // dp
     needs = {key for keys in keys_by_chunk(config, groups["pp"]) for key in keys}
     _scheduler(scheduler, config)
-    terms = Terms(
+    settings = PackingSettings(
         sizes=Place(dp, cp, tp, pp),
         max_tokens=_positive(config, "max_seqlen_per_dp_cp_rank") * cp,
         multiple=_positive(config, "microbatch_group_size_per_vp_stage") if chunks_of(config) > 1 else 1,
@@ -223,10 +223,10 @@ def _contribution(
     if chunks_of(config) > 1 and data_iterator is not None:
         data_iterator = next((each for each in data_iterator if each is not None), None)
     samples = None if data_iterator is None else read(data_iterator, num_microbatches)
-    return Contribution(
+    return RankMessage(
         error=None,
         place=Place(data, context % cp, tensor, pipeline),
-        terms=terms,
+        settings=settings,
         needs=tuple(key for key in KEYS if key in needs),
         lengths=None if samples is None else lengths_of(samples),
     ), samples

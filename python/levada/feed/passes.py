@@ -101,7 +101,7 @@ def _open_corpus(options: PassOptions, corpus: Corpus, epoch: int, cursor: bytes
         begin = epoch * opened.sequences
         first = source.resume(cursor) if cursor else begin
         if first < begin:
-            # At the end of the epoch before, but for samples that fill no step.
+            # Allowed at the end of the epoch before, where fewer samples than a step are left.
             if options.tail != "drop" or begin - first >= options.samples_a_step:
                 raise InvalidArgument(
                     f"the state is at sample {first}, in epoch {first // opened.sequences}, and set_epoch() says {epoch}: "

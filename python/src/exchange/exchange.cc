@@ -144,7 +144,7 @@ void bind_directory(nb::module_& module) {
   nb::class_<SampleDirectory> type(
       module, "SampleDirectory",
       "Who holds which key of which sample, and how long it is there: all that planning needs to "
-      "know. No payload goes into it. Kept up to date by one controller, or made by agree().");
+      "know. No payload goes into it. Kept up to date by one controller, or made by all_gather().");
   type.def(nb::init<>(), "Nobody holds anything.")
       .def(
           "add",

@@ -328,10 +328,11 @@ void bind_structure(nb::class_<Samples>& type) {
 }
 
 void bind_division(nb::class_<Samples>& type) {
-  type.def_static("gather", &gather, nb::arg("batches"),
-                  "Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and "
-                  "unpack(). Raises InvalidArgument for an id that stands twice, and where dtype or trailing shape of "
-                  "a key differ.")
+  type.def_static(
+          "gather", &gather, nb::arg("batches"),
+          "Batches one after the other; a key that one of them lacks is absent for its ids. Undoes split() and "
+          "unpack(). Raises InvalidArgument for an id that is listed twice, and where dtype or trailing shape of "
+          "a key differ.")
       .def("split", &split, nb::arg("parts"),
            nb::sig("def split(self, parts: collections.abc.Sequence[int] | "
                    "collections.abc.Sequence[collections.abc.Sequence[int]]) -> list[SampleBatch]"),
@@ -418,7 +419,7 @@ void bind_samples(nb::module_& module) {
               "None"),
       "fields and seqlens by key, as set() takes them; values: one mapping an id. Raises InvalidArgument for an empty "
       "id "
-      "or one that stands twice.");
+      "or one that is listed twice.");
   bind_fields(type);
   bind_structure(type);
   bind_division(type);

@@ -41,7 +41,7 @@ constexpr Duration grace = std::chrono::milliseconds(500);
 constexpr Duration patience = std::chrono::seconds(5);
 
 /// One pass over a source: a levada::Feed that Python may drop at any time, in a forked child, in a signal handler,
-/// beside another thread's next() and at exit too. Its state is guarded by the GIL, but for what says otherwise.
+/// beside another thread's next() and at exit too. The GIL guards its state, except the members that say otherwise.
 class Pass {
  public:
   /// `make`: makes the batch that is wanted of a Handoff, on the thread that calls next(); None where another thread

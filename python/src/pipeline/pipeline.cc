@@ -93,8 +93,8 @@ void serve(const Membership& job, const Graph& graph, const nb::dict& options, c
 constexpr Duration patience = std::chrono::seconds(5);
 
 /// The consumer. Python may use it on any thread, in a signal handler and in a forked child, which leaves it alone. One
-/// thread at a time takes items; any other may pause, resume and ask for statistics meanwhile, and close it. Its state
-/// is guarded by the GIL, but for what says otherwise.
+/// thread at a time takes items; any other may pause, resume and ask for statistics meanwhile, and close it. The GIL
+/// guards its state, except the members that say otherwise.
 class Consumer {
  public:
   Consumer(std::shared_ptr<Engine> engine, const Graph& graph, const nb::dict& options, std::string name,

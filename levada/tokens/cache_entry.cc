@@ -1,0 +1,84 @@
+#include "levada/tokens/cache_entry.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "levada/base/error.h"
+#include "levada/base/json.h"
+#include "levada/base/unique_fd.h"
+
+namespace levada {
+namespace {
+
+constexpr std::size_t max_meta_bytes = std::size_t{1} << 20;
+
+bool is_own_file(const struct stat& status) {
+  return S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
+}
+
+}  // namespace
+
+std::optional<std::string> read_own(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!fd || ::fstat(fd.get(), &status) != 0 || !is_own_file(status)) return {};
+  std::string content;
+  std::string piece(std::size_t{64} << 10, '\0');
+  while (content.size() <= max_meta_bytes) {
+    const auto got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return {};
+    if (got == 0) return content;
+    content.append(piece, 0, static_cast<std::size_t>(got));
+  }
+  return {};
+}
+
+std::string CacheEntryMeta::text() const {
+  return json_text(nlohmann::ordered_json{{"version", version},
+                                          {"source", source},
+                                          {"tokenizer", tokenizer},
+                                          {"documents", documents},
+                                          {"tokens", tokens},
+                                          {"bad_lines", bad_lines},
+                                          {"bytes", bytes},
+                                          {"digest", digest},
+                                          {"checksum", checksum},
+                                          {"key", key}}) +
+         "\n";
+}
+
+std::optional<CacheEntryMeta> CacheEntryMeta::read(const std::string& path) try {
+  const auto content = read_own(path);
+  if (!content) return std::nullopt;
+  const auto json = parse_json(*content, 2, "");
+  if (json.at("version") != version) return std::nullopt;
+  return CacheEntryMeta{.key = json.at("key"),
+                        .source = json.at("source"),
+                        .tokenizer = json.at("tokenizer"),
+                        .digest = json.at("digest"),
+                        .checksum = json.at("checksum"),
+                        .tokens = json.at("tokens"),
+                        .documents = json.at("documents"),
+                        .bad_lines = json.at("bad_lines"),
+                        .bytes = json.at("bytes")};
+} catch (const InvalidArgument&) {
+  return std::nullopt;
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
+}
+
+bool has_all_bytes(const std::string& prefix, std::uint64_t bytes) {
+  std::uint64_t found = 0;
+  for (const char* extension : {".bin", ".idx"}) {
+    struct stat status {};
+    if (::lstat((prefix + extension).c_str(), &status) != 0 || !is_own_file(status)) return false;
+    found += static_cast<std::uint64_t>(status.st_size);
+  }
+  return found == bytes;
+}
+
+}  // namespace levada
