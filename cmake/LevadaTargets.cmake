@@ -19,10 +19,10 @@ endfunction()
 # Compiles the sources, which are of one folder, a dozen at a time, since most of the time goes to what they include. A
 # source that has properties of its own stays alone.
 function(levada_compile_together target)
-  if(NOT LEVADA_UNITY)
+  list(LENGTH ARGN count)
+  if(NOT LEVADA_UNITY OR count LESS 2)
     return()
   endif()
-  list(LENGTH ARGN count)
   math(EXPR chunks "(${count} + 11) / 12")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   set(number 0)
